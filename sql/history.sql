@@ -195,14 +195,17 @@ join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = %(id)s;
 
 -- name: failures
-select f.attempt, f.worker, f.started_at, f.failed_at, f.error, f.error_type, f.stack
+-- With `texts`, only the stacks of these attempts are read: those of others are empty, or null if there is none.
+select f.attempt, f.worker, f.started_at, f.failed_at, f.error, f.error_type,
+       case when %(texts)s::integer[] is null or f.attempt = any (%(texts)s) then f.stack else left(f.stack, 0) end as stack
 from yamlsched.job_failures f
 where f.run_id = %(id)s
 order by f.attempt;
 
 -- name: outputs
--- What the attempts printed, in the order in which they ended.
-select o.attempt, o.worker, o.ended_at, o.omitted_bytes, o.output
+-- What the attempts printed, in the order in which they ended. With `texts`, only the output of these attempts is read.
+select o.attempt, o.worker, o.ended_at, o.omitted_bytes,
+       case when %(texts)s::integer[] is null or o.attempt = any (%(texts)s) then o.output else '' end as output
 from yamlsched.attempt_outputs o
 where o.run_id = %(id)s
 order by o.ended_at, o.attempt;

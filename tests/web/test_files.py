@@ -135,11 +135,18 @@ def test_each_edit_has_its_commit_author_and_subject_and_the_keys_outside_of_job
     assert "commit 01234567 <b>Maria</b> <script> sha256" in words(answer)
 
 
-def test_the_namespaces_of_the_database_are_listed_with_the_file_in_force_of_each(page: TestClient) -> None:
-    shown = words(page.get("/files").text).partition("Namespaces of this database")[2]
+def test_the_namespaces_of_the_database_are_listed_with_the_file_in_force_of_each(
+    visit: Visit, page_dsn: str, page: TestClient
+) -> None:
+    answer = visit(page_dsn).get("/@default/files").text
 
-    assert f"db_7 production db-7:{PATH}" in shown
-    assert "yamlsched web --namespace NAME" in shown
+    assert f"db_7 production db-7:{PATH}" in words(answer).partition("Namespaces of this database")[2]
+    assert '<a href="/@db_7/files">db_7</a>' in answer
+    assert '<a href="/namespaces">' in answer
+    # a page that was started for one namespace shows nothing of the others
+    confined = page.get("/files").text
+    assert "Namespaces of this database" not in confined
+    assert "db_7" not in confined
 
 
 def test_a_place_with_an_overridden_namespace_says_so(visit: Visit, page_dsn: str, page: TestClient) -> None:

@@ -287,6 +287,50 @@ def test_every_state_has_its_next_step(own: tuple[Any, TestClient], status: str)
     }.get(status, "1 attempt" if status == "succeeded" else "It died") in shown
 
 
+def test_of_many_attempts_only_the_first_and_the_newest_are_read_and_others_by_link(
+    own: tuple[Any, TestClient],
+) -> None:
+    db, page = own
+    job = a_job(db)
+    run_id = a_run(db, job, "dead", attempts=100, max_attempts=100)
+    db.execute(
+        "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error, stack)"
+        " select %s, n, 'h:1:' || n, now() - interval '1 day' + n * interval '1 s', 'boom',"
+        " repeat(format('S<%%s>', n), 10000) from generate_series(1, 100) n",
+        [run_id],
+    )
+    db.execute(
+        "insert into yamlsched.attempt_outputs (run_id, attempt, worker, ended_at, omitted_bytes, output)"
+        " select %s, n, 'h:1:' || n, now(), 0, E'\x1b[31mO' || n || repeat('<&\"', 16000)"
+        " from generate_series(1, 100) n",
+        [run_id],
+    )
+
+    answer = page.get(f"/runs/{run_id}").text
+    assert len(answer) < 1_500_000
+    assert [n for n in range(1, 101) if f"S&lt;{n}&gt;" in answer] == [1, 100]
+    assert f'<a href="/runs/{run_id}?attempt=7#attempts">Stack and output of attempt 7</a>' in answer
+
+    # the link reads the texts of the one that is asked for, and opens it
+    chosen = page.get(f"/runs/{run_id}", params={"attempt": "7"}).text
+    assert [n for n in range(1, 101) if f"S&lt;{n}&gt;" in chosen] == [1, 7, 100]
+    assert re.findall(r'<details id="(a\d+-\w+)" open>', chosen) == ["a7-stack", "a7-output"]
+    assert page.get(f"/runs/{run_id}", params={"attempt": "x"}).status_code == 400
+
+    # its output is a file, as it was printed
+    file = page.get(f"/runs/{run_id}", params={"attempt": "7", "download": "output"})
+    assert file.text == "\x1b[31mO7" + '<&"' * 16000
+    assert file.headers["content-type"] == "text/plain; charset=utf-8"
+    assert file.headers["content-disposition"] == f'attachment; filename="run-{run_id}-attempt-7.txt"'
+    assert file.headers["x-content-type-options"] == "nosniff"
+    assert page.get(f"/runs/{run_id}", params={"attempt": "101", "download": "output"}).status_code == 404
+    # the verb prints all of them
+    details = history.run_details(db, run_id)
+    assert all(
+        failure.stack and output.output for failure, output in zip(details.failures, details.outputs, strict=True)
+    )
+
+
 def test_a_released_attempt_has_left_its_output(own: tuple[Any, TestClient]) -> None:
     db, page = own
     run = a_run(db, a_job(db), "succeeded", locked_by="w:2")

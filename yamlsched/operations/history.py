@@ -46,7 +46,8 @@ class RetriedAttempt:
 class RunDetails:
     """One run, with its failed attempts, effects, relatives and the actions of operators.
 
-    ``edits`` are those in force when it was created.
+    ``edits`` are those in force when it was created. ``texts`` are the attempts whose stacks and outputs were read;
+    None: all.
     """
 
     run: history.StoredRun
@@ -59,6 +60,7 @@ class RunDetails:
     parent: history.StoredRun | None
     actions: list[history.OperatorAction]
     edits: InForce | None
+    texts: list[int] | None = None
 
 
 def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], file: Path) -> str:
@@ -180,27 +182,36 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
     return id
 
 
-def run_details(connection: psycopg.Connection[Any], id: int) -> RunDetails:
-    """Return everything about the run ``id``. Raises Refused if there is none."""
+def run_details(
+    connection: psycopg.Connection[Any], id: int, *, attempt: int | None = None, all_texts: bool = True
+) -> RunDetails:
+    """Return everything about the run ``id``. Raises Refused if there is none.
+
+    Without ``all_texts``, stacks and outputs are read of the first attempt, of ``attempt`` and of the newest only:
+    those of 100 attempts are more than a page can show.
+    """
     from yamlsched.operations.edits import in_force
 
     run = history.run(connection, id)
     if run is None:
         raise Refused(f"there is no run {id}, or it was pruned")
+    newest = run.attempts - 1 if run.status == Status.RUNNING else run.attempts
+    texts = None if all_texts else [1, newest, *([] if attempt is None else [attempt])]
     reported = progress.of_attempts(connection, id)
     latest = next((one for one in reported if (one.attempt, one.worker) == (run.attempts, run.worker)), None)
-    failures, actions = history.failures(connection, id), history.actions(connection, run.namespace, id)
+    failures, actions = history.failures(connection, id, texts), history.actions(connection, run.namespace, id)
     return RunDetails(
         run=replace(run, progress=latest),
         failures=failures,
         retried_attempts=_retried_attempts(actions, {failure.attempt for failure in failures}),
-        outputs=history.outputs(connection, id),
+        outputs=history.outputs(connection, id, texts),
         progress=reported,
         effects=history.effects(connection, id),
         children=history.children(connection, id, MAX_CHILDREN),
         parent=history.run(connection, run.parent_id) if run.parent_id is not None else None,
         actions=[replace(one, detail={k: v for k, v in one.detail.items() if k != "attempt"}) for one in actions],
         edits=in_force(connection, run.namespace, run.created_at, run.job_type),
+        texts=texts,
     )
 
 

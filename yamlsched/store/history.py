@@ -285,12 +285,14 @@ def _readable(text: str | bytes) -> Any:
         return text if isinstance(text, str) else text.decode()
 
 
-def failures(connection: psycopg.Connection[Any], id: int) -> list[FailedAttempt]:
-    return fetch(connection, FailedAttempt, load("history")["failures"], {"id": id})
+def failures(connection: psycopg.Connection[Any], id: int, texts: list[int] | None = None) -> list[FailedAttempt]:
+    """Return the failed attempts of a run. With ``texts``, the stacks of other attempts are empty."""
+    return fetch(connection, FailedAttempt, load("history")["failures"], {"id": id, "texts": texts})
 
 
-def outputs(connection: psycopg.Connection[Any], id: int) -> list[KeptOutput]:
-    return fetch(connection, KeptOutput, load("history")["outputs"], {"id": id})
+def outputs(connection: psycopg.Connection[Any], id: int, texts: list[int] | None = None) -> list[KeptOutput]:
+    """Return what the attempts of a run printed. With ``texts``, the output of other attempts is empty."""
+    return fetch(connection, KeptOutput, load("history")["outputs"], {"id": id, "texts": texts})
 
 
 def effects(connection: psycopg.Connection[Any], id: int) -> list[RunEffect]:

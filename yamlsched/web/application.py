@@ -36,7 +36,7 @@ from yamlsched.web.options import Options
 from yamlsched.web.pages import PAGES, namespaces
 from yamlsched.web.pool import READER_SETTINGS, Pool
 from yamlsched.web.security import Guard, Rejection
-from yamlsched.web.visit import BadRequest, NotFound, Page, SeeOther, Visit, url_under
+from yamlsched.web.visit import BadRequest, Download, NotFound, Page, SeeOther, Visit, url_under
 
 FRAGMENT_HEADER = "Yamlsched-Fragment"
 """The refresh script asks with it for the page without its frame."""
@@ -153,6 +153,9 @@ class Application:
             return Response(
                 status_code=HTTPStatus.SEE_OTHER, headers={"Location": str(other), "Cache-Control": "no-store"}
             )
+        except Download as file:
+            headers = {"Content-Disposition": f'attachment; filename="{file.name}"', "Cache-Control": "no-store"}
+            return Response(file.text, media_type="text/plain", headers=headers)
         except NotFound as error:
             return self._error(request, Rejection(HTTPStatus.NOT_FOUND, str(error), error.remedy))
         except BadRequest as error:

@@ -34,6 +34,15 @@ class SeeOther(Exception):
     """Another page shows what is asked for: its URL."""
 
 
+class Download(Exception):
+    """What is asked for is a text file, not a page."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name)
+        self.name = name
+        self.text = text
+
+
 @dataclass(frozen=True)
 class Visit:
     """A request for a page. ``connection`` is in a read-only transaction; ``now`` is the database's time.

@@ -169,6 +169,53 @@ def test_what_is_open_scrolled_and_focused_stays_so(tab: Any, shop: tuple[Any, s
     assert tab.evaluate("() => [scrollY, document.querySelector('#timeline .scroll').scrollLeft]") == before
 
 
+def test_the_stack_that_somebody_reads_stays_open_and_scrolled_when_another_attempt_fails(
+    tab: Any, shop: tuple[Any, str]
+) -> None:
+    db, site = shop
+    [run] = db.execute("select max(id) from yamlsched.job_runs where status = 'dead'").fetchone()
+    db.execute("delete from yamlsched.job_failures where run_id = %s", [run])
+    db.execute("delete from yamlsched.attempt_outputs where run_id = %s", [run])
+    db.execute("update yamlsched.job_runs set attempts = 2, max_attempts = 9 where id = %s", [run])
+    fail = (
+        "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error, stack)"
+        " values (%s, %s, 'h:1:1', now(), 'boom', repeat(E'line of a stack\n', 200))"
+    )
+    for attempt in (1, 2):
+        db.execute(fail, [run, attempt])
+    tab.goto(f"{site}/runs/{run}")
+    opened = "() => [...document.querySelectorAll('#attempts details[open]')].map((one) => one.id)"
+    assert tab.evaluate(opened) == ["a2-stack"]
+    for summary in tab.locator("#attempts summary").all():
+        summary.click()
+    tab.evaluate("() => { document.getElementById('a1-stack-text').scrollTop = 300; }")
+    tab.locator("#a1-stack-text").focus()
+
+    db.execute(fail, [run, 3])
+    db.execute("update yamlsched.job_runs set attempts = 3 where id = %s", [run])
+    refresh(tab)
+    tab.locator("#a3-stack").wait_for()
+    assert tab.evaluate(opened) == ["a1-stack"]
+    assert tab.evaluate("() => document.getElementById('a1-stack-text').scrollTop") == 300
+    assert tab.evaluate("() => document.activeElement.id") == "a1-stack-text"
+
+
+def test_a_login_of_the_proxy_that_has_ended_is_not_called_a_silent_server(
+    tab: Any, tabs: Any, shop: tuple[Any, str]
+) -> None:
+    tab.goto(shop[1] + STILL)
+    tab.route("**/why**", lambda route: route.fulfill(status=302, headers={"Location": "http://127.0.0.1:9/login"}))
+    tab.clock.run_for(PERIOD_MS)
+    wait_for_text(tab, "signed out")
+    assert "does not answer" not in tab.inner_text("#refresh")
+    assert tab.get_by_role("link", name="reload the page").get_attribute("href") == tab.url
+    tab.unroute("**/why**")
+    tab.clock.run_for(PERIOD_MS)  # after a failure it waits twice as long
+    refresh(tab)
+    tab.locator("#refresh:not(.bad)").wait_for()
+    assert tab.get_by_role("link", name="reload the page").count() == 0
+
+
 def test_a_focus_on_what_has_no_link_stays_too(tab: Any, shop: tuple[Any, str]) -> None:
     db, site = shop
     tab.goto(site + JOB)

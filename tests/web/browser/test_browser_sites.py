@@ -21,6 +21,23 @@ pytestmark = pytest.mark.browser
 PLAIN = [page.path for page in PAGES if "{" not in page.path and page.path != "/namespaces"]
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'&\x1b[31mred\u202egnp.exe\u200b🎉" + "w" * 120
 Site = Callable[..., str]
+UNREADABLE = """() => {
+  const narrow = [...document.querySelectorAll('.list tbody th:has(.name)')].filter((th) => {
+    const ruler = document.createElement('div');
+    ruler.style.width = '18ch';
+    th.append(ruler);
+    const [least, width] = [ruler.offsetWidth, th.clientWidth];
+    ruler.remove();
+    return th.checkVisibility() && width < least;
+  });
+  const sideways = document.documentElement.scrollWidth - innerWidth;
+  const outside = [...document.querySelectorAll('.card .button')].filter((button) =>
+    button.getBoundingClientRect().right > button.closest('.card').getBoundingClientRect().right);
+  return [sideways > 0 ? `scrolls sideways by ${sideways}` : '',
+    narrow.length ? `${narrow.length} names in ${narrow[0].clientWidth} px` : '',
+    outside.length ? `${outside[0].textContent} is outside of its card` : ''].filter(Boolean).join(', ');
+}"""
+"""What a reader of this width would find wrong; "" if nothing is."""
 
 
 def test_an_empty_namespace_says_on_each_page_how_to_start(tabs: Any, site: Site, own_dsn: str) -> None:
@@ -113,6 +130,28 @@ def test_links_forms_and_the_script_stay_below_the_base_path(tabs: Any, site: Si
     tab.get_by_role("link", name="nightly_backup").click()
     tab.wait_for_url(f"{address}/jobs/nightly_backup")
     assert all("/scheduler" in request.url for request in tabs.requests)
+
+
+def test_every_page_can_be_read_at_every_width(
+    tabs: Any, site: Site, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
+    demo_data.fill(own_dsn)
+    db = db_of(own_dsn)
+    ids = [id for (id,) in db.execute("select id from yamlsched.job_definitions order by id limit 3")]
+    pausing.pause(db, "shop", ids, "maria", reason="the disk of the backup host is being replaced")
+    [dead] = db.execute("select max(id) from yamlsched.job_runs where status = 'dead'").fetchone()
+    address = site(own_dsn, "--namespace", "shop", "--actions-dsn", own_dsn)
+    places = [*PLAIN, "/jobs/nightly_backup", "/why?job=nightly_backup", "/runs?status=dead", f"/runs/{dead}"]
+    tab = tabs.open()
+    wrong = []
+    for path in places:
+        tab.goto(address + path)
+        tab.evaluate("() => document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+        for width in range(320, 1601, 20):
+            tab.set_viewport_size({"width": width, "height": 900})
+            if found := tab.evaluate(UNREADABLE):
+                wrong.append((path, width, found))
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

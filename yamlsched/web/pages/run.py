@@ -20,7 +20,7 @@ from yamlsched.store import history as store
 from yamlsched.store.history import ChildRun, StoredRun
 from yamlsched.times import short_utc
 from yamlsched.web.render import sentence
-from yamlsched.web.visit import NotFound, Page, Visit
+from yamlsched.web.visit import Download, NotFound, Page, Visit
 
 MAX_JSON_CHARS = 64 * 1024
 OPEN_ATTEMPTS = 1
@@ -37,11 +37,12 @@ class Json:
 
 @dataclass(frozen=True)
 class RunPage:
-    """The page. ``attempts`` are newest first."""
+    """The page. ``attempts`` are newest first; ``attempt`` is the one that was asked for."""
 
     run: StoredRun
     details: RunDetails
     attempts: Sequence[Attempt]
+    attempt: int | None
     status: str
     error: str
     next_step: str
@@ -67,6 +68,10 @@ class RunPage:
         """Return whether an operator has to act."""
         return self.run.status == Status.DEAD or bool(self.in_doubt)
 
+    def has_texts(self, attempt: Attempt) -> bool:
+        """Return whether the stack and the output of an attempt were read."""
+        return self.details.texts is None or attempt.number in self.details.texts
+
     @property
     def slot(self) -> str:
         """Return the slot as the URL of /why has it."""
@@ -91,12 +96,19 @@ class RunPage:
 def show(visit: Visit) -> RunPage:
     try:
         id = history.find(visit.connection, visit.namespace, visit.path["run"])
-        details = history.run_details(visit.connection, id)
+        attempt = visit.number("attempt", 0, highest=2**31 - 1) or None
+        details = history.run_details(visit.connection, id, attempt=attempt, all_texts=False)
     except Refused as error:
         raise NotFound(sentence(str(error)), "Finished runs are pruned after a while.") from None
     run = details.run
     if run.namespace != visit.namespace:
         raise NotFound(f'Run {id} is not of namespace "{visit.namespace}".')
+    if visit.choice("download", ("output",), ""):
+        try:
+            kept = history.kept_output(details, attempt or run.attempts)
+        except Refused as error:
+            raise NotFound(sentence(str(error))) from None
+        raise Download(f"run-{id}-attempt-{kept.attempt}.txt", kept.output)
     in_doubt = [effect.key for effect in details.effects if effect.state == "in_doubt"]
     calls = store.on_dead_calls(visit.connection, visit.namespace, id, run.attempts) if run.dead_run_id is None else []
     return RunPage(
@@ -105,6 +117,7 @@ def show(visit: Visit) -> RunPage:
         attempts=operations.attempts(details)[::-1],
         status=operations.waits_for(run, visit.now).removeprefix(",").strip(),
         error=error_text(run.error_type, run.last_error) if run.status != Status.SUCCEEDED else "",
+        attempt=attempt,
         next_step=history.next_step(run, in_doubt, visit.now),
         in_doubt=in_doubt,
         target=run.handler or shlex.join(run.command),

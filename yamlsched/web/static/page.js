@@ -18,9 +18,12 @@
   if (!main || !label || !main.querySelector("[data-refresh]")) return;
 
   const note = document.createElement("span");
+  const reload = document.createElement("a");
   const button = document.createElement("button");
   label.setAttribute("role", "status");
-  label.append(note, button);
+  reload.textContent = "reload the page";
+  reload.href = location.href;
+  label.append(note, reload, button);
   label.hidden = false;
 
   let etag = "";
@@ -29,11 +32,12 @@
   let isPaused = false;
   let timer = 0;
 
-  function show(problem) {
+  function show(problem, mayReload = false) {
     const time = updated.toLocaleTimeString([], { hour12: false });
     const text = problem ? `not updated since ${time}: ${problem}` : `${isPaused ? "paused at" : "updated"} ${time}`;
     if (note.textContent !== text) note.textContent = text;
     label.classList.toggle("bad", Boolean(problem));
+    reload.hidden = !mayReload;
     button.textContent = isPaused ? "Resume" : "Pause";
   }
 
@@ -45,18 +49,30 @@
     return document.hidden || isTyping || isSelecting || document.querySelector("dialog[open]") !== null;
   }
 
-  // What a reader has opened, scrolled or focused stays so.
+  // What a reader has opened, scrolled or focused stays so. Parts of a list that grows at its top have an id, by which
+  // they are found again: a new one is shut. Others are found by their place.
   function replace(old, fresh) {
-    const opened = (part) => [...part.querySelectorAll("details")];
-    const scrolled = (part) => [...part.querySelectorAll(".scroll")];
-    opened(fresh).forEach((details, nth) => { details.open = opened(old)[nth]?.open ?? details.open; });
-    const lefts = scrolled(old).map((box) => box.scrollLeft);
+    const all = (part, what) => [...part.querySelectorAll(what)];
+    const pairs = (what) => {
+      const places = all(old, what).filter((one) => !one.id);
+      const named = new Map(all(old, what).map((one) => [one.id, one]));
+      let nth = 0;
+      return all(fresh, what).map((one) => [one, one.id ? named.get(one.id) : places[nth++]]);
+    };
+    const hadNamed = all(old, "details[id]").length > 0;
+    for (const [details, before] of pairs("details")) {
+      details.open = before ? before.open : details.open && !(details.id && hadNamed);
+    }
+    const scrolled = pairs(".scroll, .printed").filter(([, box]) => box).map(([one, box]) => [one, box.scrollLeft, box.scrollTop]);
     const focused = old.contains(document.activeElement) ? document.activeElement : null;
-    const alike = (part) => [...part.querySelectorAll(focused?.localName ?? "none")]
-      .filter((other) => other.getAttribute("href") === focused.getAttribute("href"));
+    const alike = (part) => all(part, focused?.localName ?? "none")
+      .filter((other) => focused.id ? other.id === focused.id : other.getAttribute("href") === focused.getAttribute("href"));
     const nth = alike(old).indexOf(focused);
     old.replaceWith(fresh);
-    scrolled(fresh).forEach((box, index) => { if (lefts[index] !== undefined) box.scrollLeft = lefts[index]; });
+    for (const [box, left, top] of scrolled) {
+      box.scrollLeft = left;
+      box.scrollTop = top;
+    }
     alike(fresh)[nth]?.focus({ preventScroll: true });
   }
 
@@ -78,8 +94,12 @@
     try {
       const headers = { "Yamlsched-Fragment": "1" };
       if (etag) headers["If-None-Match"] = etag;
-      const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "error" });
-      if (answer.status === 304 || answer.ok) {
+      const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "manual" });
+      if (answer.type === "opaqueredirect") {
+        // the pages never redirect a refresh: a proxy asks to sign in
+        failures += 1;
+        show("signed out", true);
+      } else if (answer.status === 304 || answer.ok) {
         const html = answer.ok ? await answer.text() : "";
         if (isBusy()) return schedule();
         if (html) apply(html);
