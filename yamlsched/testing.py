@@ -28,14 +28,21 @@ from psycopg.conninfo import conninfo_to_dict
 
 from yamlsched import client, jsonb
 from yamlsched.errors import Refused
-from yamlsched.handling.backends import IN_DOUBT, Backend, MemoryBackend
+from yamlsched.handling.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handling.once import effect_key
 from yamlsched.handling.run import AttemptState, Run
 from yamlsched.progress import Progress
 from yamlsched.runs import ClaimedRun, EnqueueBatch, error_text
 
 __all__ = [
-    *("IN_DOUBT", "CommandResult", "Enqueue", "FakeRun", "Progress", "call", "call_command", "provider_key"),
+    "IN_DOUBT",
+    "CommandResult",
+    "Enqueue",
+    "FakeRun",
+    "Progress",
+    "call",
+    "call_command",
+    "provider_key",
     "use_test_database",
 ]
 
