@@ -207,6 +207,34 @@ def test_the_time_limit_is_two_seconds(page_dsn: str) -> None:
     assert limit == "2s"
 
 
+def test_tables_that_support_this_page_no_longer_end_open_sessions(
+    own_dsn: str, db_of: Callable[[str], Any], visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = db_of(own_dsn)
+    job = a_job(db, "backup")
+    page = visit(own_dsn, namespace="default", actions_dsn=own_dsn)
+    form = {"job": "backup", "reason": "x", "confirm": "1", "seen": "0"}
+    headers = {"Origin": "http://localhost"}
+    # given sessions that have answered and acted
+    assert page.get("/").status_code == 200
+    assert page.post("/actions/pause", data={**form, "request": str(uuid4())}, headers=headers).status_code == 303
+    db.execute("update yamlsched.job_definitions set paused_at = null, paused_by = null, paused_reason = null")
+
+    # when a newer yamlsched migrates the tables, and does not support this one
+    db.execute(
+        "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9999, '9999_x', '', 9999)"
+    )
+
+    # then no action is carried out, and no page is shown after the next check
+    with pytest.raises(migrations.NewerTables), Pool(own_dsn, 1, ACTION_SETTINGS, 0).transaction():
+        pass
+    assert page.post("/actions/pause", data={**form, "request": str(uuid4())}, headers=headers).status_code == 503
+    assert db.execute("select paused_at from yamlsched.job_definitions where id = %s", [job]).fetchone() == (None,)
+    since = pool.time.monotonic()
+    monkeypatch.setattr(pool.time, "monotonic", lambda: since + pool.CHECK_SECONDS)
+    assert page.get("/").status_code == 503
+
+
 def test_a_page_survives_the_restart_of_the_server(visit: Visit, page_dsn: str) -> None:
     page = visit(make_conninfo(page_dsn, application_name="restarted"))
     assert page.get("/").status_code == 200
