@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -34,6 +34,9 @@ ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
 TIMEZONES = ("timezone", "CELERY_TIMEZONE")
+PERIODIC = "add_periodic_task"
+READS = ("get", "items", "keys", "values", "copy")
+"""Methods of a beat_schedule that add nothing."""
 PERIODS = ("days", "hours", "minutes", "seconds")
 LONG_NAMES = re.compile(r"([a-z]{3})[a-z]+", re.IGNORECASE)
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
@@ -62,7 +65,8 @@ def _read_python(source: Source, found: Imported) -> None:
         if name in TIMEZONES and isinstance(node, ast.Constant) and isinstance(node.value, str):
             source = replace(source, zone=node.value)
     schedules = [node for name, node in assigned if name in SCHEDULES]
-    if not schedules:
+    schedules += _added(found, source, tree)
+    if not schedules and not found.notes:
         raise Refusal("no beat_schedule found")
     for schedule in schedules:
         if not isinstance(schedule, ast.Dict):
@@ -71,12 +75,48 @@ def _read_python(source: Source, found: Imported) -> None:
             )
             continue
         for key, node in zip(schedule.keys, schedule.values, strict=True):
+            if key is None:
+                found.refused(source, node.lineno, f"**{python_source.written(node)}: write its entries as a dict")
+                continue
             label = str(key.value) if isinstance(key, ast.Constant) else python_source.written(key)
-            line = key.lineno if key is not None else node.lineno
             try:
-                _entry(found, source, line, label, python_source.value(node))
+                _entry(found, source, key.lineno, label, python_source.value(node))
             except Refusal as error:
-                found.refused(source, line, f"{shown(label)}: {error}")
+                found.refused(source, key.lineno, f"{shown(label)}: {error}")
+
+
+def _added(found: Imported, source: Source, tree: ast.Module) -> Iterator[ast.expr]:
+    """Yield what is added to a beat_schedule after it was assigned: ``[...] =``, ``|=`` and ``update``.
+
+    ``add_periodic_task`` is reported: its task is a signature, which only execution would give.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    if isinstance(target, ast.Subscript) and _is_schedule(target.value):
+                        added = ast.Dict(keys=[target.slice], values=[value])
+                        yield ast.copy_location(added, node)
+            case ast.AugAssign(target=target, value=value) if _is_schedule(target):
+                yield value
+            case ast.Call(func=ast.Attribute(attr="update", value=called)) if _is_schedule(called):
+                yield from node.args
+                if node.keywords:
+                    found.refused(source, node.lineno, f"{python_source.written(node)}: write its entries as a dict")
+            case ast.Call(func=ast.Attribute(attr=method, value=called)) if method == PERIODIC or (
+                _is_schedule(called) and method not in READS
+            ):
+                found.refused(source, node.lineno, f"{python_source.written(node)}: write the job by hand")
+
+
+def _is_schedule(node: ast.expr) -> bool:
+    """Return whether an expression names a beat_schedule: ``app.conf.beat_schedule``, ``conf["beat_schedule"]``."""
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name in SCHEDULES
+        case ast.Subscript(slice=ast.Constant(value=str(name))):
+            return name in SCHEDULES
+    return False
 
 
 def _entry(found: Imported, source: Source, line: int, name: str, entry: Any) -> None:

@@ -16,7 +16,65 @@ from yamlsched.terminal import escape_line, join_first
 KINDS = ("crontab", "cron.d", "kubernetes", "celery", "apscheduler", "systemd")
 ON_HOST_CLOCK = ("crontab", "cron.d", "apscheduler", "systemd")
 """Kinds that use the time zone of their host where a file names none."""
-WITH_USER = re.compile(r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})root[ \t]+\S", re.MULTILINE)
+COMMAND = re.compile(r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)(?:[ \t]+(\S.*))?$", re.MULTILINE)
+STARTS_COMMAND = re.compile(
+    r"/|\[[ \t]|(?:if|test|cd|for|while|case|umask|exec|command|nice|ionice|flock|env)[ \t]|[A-Za-z_]\w*="
+)
+SYSTEM_USERS = frozenset(
+    [
+        "root",
+        "daemon",
+        "bin",
+        "sys",
+        "sync",
+        "games",
+        "man",
+        "lp",
+        "mail",
+        "news",
+        "uucp",
+        "proxy",
+        "www-data",
+        "backup",
+        "list",
+        "irc",
+        "nobody",
+        "apache",
+        "nginx",
+        "postgres",
+        "mysql",
+        "redis",
+        "munin",
+        "logcheck",
+        "amavis",
+        "clamav",
+        "smmsp",
+        "postfix",
+        "dovecot",
+        "ntp",
+        "ntpsec",
+        "opendkim",
+        "debian-spamd",
+        "Debian-exim",
+        "statd",
+        "nagios",
+        "zabbix",
+        "puppet",
+        "jenkins",
+        "git",
+        "gitlab",
+        "tomcat",
+        "cacti",
+        "smokeping",
+        "leafnode",
+        "uuidd",
+        "syslog",
+        "operator",
+        "adm",
+        "ftp",
+    ]
+)
+"""Users of the packages of Debian and Red Hat whose files are in /etc/cron.d."""
 MAX_LINES = 5
 
 
@@ -31,13 +89,24 @@ def kind_of(source: Source) -> str:
         case ".json":
             return "kubernetes" if '"CronJob' in source.text else "celery"
         case ".py":
-            is_celery = any(name in source.text for name in celery.SCHEDULES)
+            is_celery = any(name in source.text for name in (*celery.SCHEDULES, celery.PERIODIC))
             return "celery" if is_celery else "apscheduler"
-    if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or WITH_USER.search(source.text):
+    if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or _has_user(source.text):
         return "cron.d"
     if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|List)", source.text, re.MULTILINE):
         return "kubernetes"
     return "crontab"
+
+
+def _has_user(text: str) -> bool:
+    """Return whether each line of a crontab has a user before its command, as those of /etc/cron.d do.
+
+    A word that is a user's name, and is not followed by what starts a command, may be a program of that name.
+    """
+    lines = COMMAND.findall(text)
+    return bool(lines) and all(
+        user == "root" or (user in SYSTEM_USERS and STARTS_COMMAND.match(rest) is not None) for user, rest in lines
+    )
 
 
 def read(sources: Sequence[Source], kind: str | None, names: set[str], start: datetime, days: int = 400) -> Imported:
