@@ -31,10 +31,13 @@ UNREADABLE = """() => {
     return th.checkVisibility() && width < least;
   });
   const sideways = document.documentElement.scrollWidth - innerWidth;
+  const covered = [...document.querySelectorAll('.list td')].filter((td) =>
+    td.checkVisibility() && td.scrollWidth > td.clientWidth + 1);
   const outside = [...document.querySelectorAll('.card .button')].filter((button) =>
     button.getBoundingClientRect().right > button.closest('.card').getBoundingClientRect().right);
   return [sideways > 0 ? `scrolls sideways by ${sideways}` : '',
     narrow.length ? `${narrow.length} names in ${narrow[0].clientWidth} px` : '',
+    covered.length ? `${covered.length} cells are wider than their columns: ${covered[0].textContent.trim()}` : '',
     outside.length ? `${outside[0].textContent} is outside of its card` : ''].filter(Boolean).join(', ');
 }"""
 """What a reader of this width would find wrong; "" if nothing is."""
