@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
-from support.forms import SAME_ORIGIN, confirm, hidden
+from support.forms import SAME_ORIGIN, confirm, hidden, review
 from support.rows import a_file_row, a_job, a_run
 from yamlsched import web
 from yamlsched.errors import EnvironmentFailed
@@ -205,6 +205,32 @@ def test_the_time_limit_is_two_seconds(page_dsn: str) -> None:
     with Pool(page_dsn, 1, READER_SETTINGS).transaction() as session:
         [[limit]] = session.execute("select current_setting('statement_timeout')").fetchall()
     assert limit == "2s"
+
+
+def test_tables_that_no_longer_support_this_page_end_the_use_of_open_sessions(
+    own_dsn: str, db_of: Callable[[str], Any], visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given sessions that have answered and acted, and a form that is ready to be confirmed
+    db = db_of(own_dsn)
+    for name in ("first", "second"):
+        a_job(db, name)
+    page = visit(own_dsn, namespace="default", actions_dsn=own_dsn)
+    first, second = (review(page, "pause", {"job": name, "reason": "x"}) for name in ("first", "second"))
+    assert confirm(page, first).status_code == 303
+
+    # when a newer yamlsched migrates the tables, which do not support this one any more
+    db.execute(
+        "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9999, '9999_x', '', 9999)"
+    )
+
+    # then nothing is done, and after the next check nothing is shown
+    assert confirm(page, second).status_code == 503
+    assert db.execute("select target from yamlsched.operator_actions").fetchall() == [("job:first",)]
+    since = pool.time.monotonic()
+    monkeypatch.setattr(pool.time, "monotonic", lambda: since + pool.CHECK_SECONDS)
+    answer = page.get("/")
+    assert answer.status_code == 503
+    assert "upgrade yamlsched on this host" in answer.text
 
 
 def test_a_page_survives_the_restart_of_the_server(visit: Visit, page_dsn: str) -> None:

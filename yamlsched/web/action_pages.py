@@ -70,7 +70,7 @@ class ActionPages:
         self._show = show
         self._reject = reject
         self._guarded = guarded
-        self._pool = Pool(options.actions_dsn or "", ACTION_SESSIONS, ACTION_SETTINGS)
+        self._pool = Pool(options.actions_dsn or "", ACTION_SESSIONS, ACTION_SETTINGS, check_seconds=0)
         self._redact = redactor(options.actions_dsn or "")
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -33,22 +34,32 @@ FAILURE_SECONDS = 1.0
 IDLE_SECONDS = 60.0
 """A session that has not been used for this long is closed, also below an application that does not pass on its end."""
 CHECK_SECONDS = 10.0
-"""A session that was idle for longer is checked before it is used: the server may have been restarted."""
+"""A session that was checked longer ago is checked before it is used: the server may have been restarted, or the tables
+migrated so that they do not support this yamlsched any more. Sessions of actions are checked before each."""
 
 
 class Busy(EnvironmentFailed):
     """All sessions are in use."""
 
 
+class Idle(NamedTuple):
+    """A session that nobody uses: since when, and when it was checked."""
+
+    since: float
+    checked_at: float
+    session: Session
+
+
 class Pool:
     """At most ``size`` sessions on ``dsn``, opened when they are needed."""
 
-    def __init__(self, dsn: str, size: int, settings: dict[str, str]) -> None:
+    def __init__(self, dsn: str, size: int, settings: dict[str, str], check_seconds: float = CHECK_SECONDS) -> None:
         self._dsn = dsn
         self._settings = settings
+        self._check_seconds = check_seconds
         self._free = threading.BoundedSemaphore(size)
         self._size = size
-        self._idle: list[tuple[float, Session]] = []
+        self._idle: list[Idle] = []
         self._timer: threading.Timer | None = None
         self._mutex = threading.Lock()
         self._connecting = threading.Lock()  # opening a session changes the environment of the process
@@ -61,12 +72,12 @@ class Pool:
         if not self._free.acquire(timeout=WAIT_SECONDS):
             raise Busy(f"all {self._size} sessions of this page are in use: reload the page")
         try:
-            session = self._take()
+            session, checked_at = self._take()
             try:
                 with session.transaction():
                     yield session
             finally:
-                self._return(session)
+                self._return(session, checked_at)
         finally:
             self._free.release()
 
@@ -76,18 +87,27 @@ class Pool:
             idle, self._idle = self._idle, []
             if self._timer is not None:
                 self._timer.cancel()
-        for _, session in idle:
-            session.close()
+        for one in idle:
+            one.session.close()
 
-    def _take(self) -> Session:
+    def _take(self) -> tuple[Session, float]:
+        """Return a session, and when it was checked."""
         while True:
             with self._mutex:
-                since, session = self._idle.pop() if self._idle else (0.0, None)
-            if session is None:
-                return self._connect()
-            if time.monotonic() - since < CHECK_SECONDS or _is_alive(session):
-                return session
-            session.close()
+                idle = self._idle.pop() if self._idle else None
+            if idle is None:
+                return self._connect(), time.monotonic()
+            if time.monotonic() - idle.checked_at < self._check_seconds:
+                return idle.session, idle.checked_at
+            try:
+                store.migrations.ensure_usable(idle.session, apply=False)
+            except store.migrations.WrongTables:
+                idle.session.close()
+                raise
+            except (psycopg.Error, EnvironmentFailed):
+                idle.session.close()  # another one may work
+            else:
+                return idle.session, time.monotonic()
 
     def _connect(self) -> Session:
         if not self._connecting.acquire(timeout=WAIT_SECONDS):
@@ -114,11 +134,11 @@ class Pool:
         finally:
             self._connecting.release()
 
-    def _return(self, session: Session) -> None:
+    def _return(self, session: Session, checked_at: float) -> None:
         is_usable = not session.closed and session.info.transaction_status == TransactionStatus.IDLE
         with self._mutex:
             if is_usable and not self._is_closed:
-                self._idle.append((time.monotonic(), session))
+                self._idle.append(Idle(time.monotonic(), checked_at, session))
                 if self._timer is None:
                     self._set_timer()
                 return
@@ -133,21 +153,13 @@ class Pool:
         """Close the sessions that have been idle for long; look again later if there are others."""
         with self._mutex:
             limit = time.monotonic() - IDLE_SECONDS
-            old = [session for since, session in self._idle if since <= limit]
-            self._idle = [(since, session) for since, session in self._idle if since > limit]
+            old = [one.session for one in self._idle if one.since <= limit]
+            self._idle = [one for one in self._idle if one.since > limit]
             self._timer = None
             if self._idle and not self._is_closed:
                 self._set_timer()
         for session in old:
             session.close()
-
-
-def _is_alive(session: Session) -> bool:
-    try:
-        session.execute("select")
-    except (psycopg.Error, EnvironmentFailed):
-        return False
-    return True
 
 
 def _with_timeout(dsn: str) -> str:
