@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from docs import demo_data
 from support.database import temporary_database
 from support.rows import a_job, a_long_history, a_run, rows_read
 from yamlsched import store
 from yamlsched.cron.expression import parse_cron
-from yamlsched.operations import search, timeline
+from yamlsched.operations import search, timeline, why
 from yamlsched.operations.strips import strips
 from yamlsched.operations.timeline import SPANS, Cell
 from yamlsched.operations.why import explain_slot, gap_sentence
@@ -21,6 +22,7 @@ from yamlsched.slots import slots
 from yamlsched.store import clock, definitions
 from yamlsched.store import timeline as statements
 from yamlsched.store.statements import load
+from yamlsched.times import short_utc
 from yamlsched.zones import zone
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -147,6 +149,41 @@ def test_a_gap_reads_as_in_the_answer_of_why(db: Any) -> None:
     assert gap.sentence.startswith("skipped (paused): an operator had paused the job; the same holds for the 3 slots")
     assert not {hour(9), hour(8), hour(7)} & {cell.at for cell in shown.cells}
     assert gap_sentence(statements.gaps(db, job, hour(20), hour(0), 5)[0]) == gap.sentence
+
+
+def test_a_slot_of_a_pause_names_who_paused_the_job_why_and_until_when(db: Any) -> None:
+    name = "hourly"
+    job = a_job(db, name, schedule="0 * * * *", last_slot_at=hour(1))
+    for at, who, verb, detail in (
+        (hour(20), "kim", "pause", {"reason": "a first one", "until": hour(18).isoformat()}),
+        (hour(9) - timedelta(minutes=20), "jonas", "pause", {"reason": "disk is replaced", "until": None}),
+        (hour(7) + timedelta(minutes=20), "maria", "resume", {"was": "disk is replaced"}),
+        (hour(3), "kim", "pause", {"reason": None, "until": None}),
+    ):
+        db.execute(
+            "insert into yamlsched.operator_actions (at, namespace, who, verb, target, job_type, detail)"
+            " values (%s, 'default', %s, %s, %s, %s, %s)",
+            [at, who, verb, f"job:{name}", name, Jsonb(detail)],
+        )
+    for first, last, number in ((hour(19), hour(18), 2), (hour(9), hour(7), 3), (hour(2), hour(2), 1)):
+        db.execute(
+            "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)"
+            " values (%s, %s, %s, %s, 'paused', %s)",
+            [job, first, last, number, last + timedelta(minutes=1)],
+        )
+
+    gaps = [gap.sentence for gap in of(db, name, "24h").gaps]
+    assert [sentence.partition("; ")[0] for sentence in gaps] == [
+        f"skipped (paused): kim had paused the job at {short_utc(hour(20))}, until {short_utc(hour(18))}: a first one",
+        f"skipped (paused): jonas had paused the job at {short_utc(hour(9) - timedelta(minutes=20))}, resumed by maria"
+        f" at {short_utc(hour(7) + timedelta(minutes=20))}: disk is replaced",
+        f"skipped (paused): kim had paused the job at {short_utc(hour(3))}",
+    ]
+    definition = definitions.find(db, "default", name)
+    assert definition is not None
+    report = why.explain(db, "default", definition, hour(8))
+    assert isinstance(report, why.SlotReport)
+    assert gaps[1] in report.lines
 
 
 def test_a_job_without_slots_has_a_timeline_of_its_runs(db: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from yamlsched import slots
 from yamlsched.cron.expression import Cron, parse_cron
 from yamlsched.keys import slot_key
-from yamlsched.operations.why import gap_sentence
+from yamlsched.operations.why import actions_on, gap_sentence, paused_by
 from yamlsched.runs import error_text
 from yamlsched.store import timeline as store
 from yamlsched.store.definitions import Definition
@@ -110,6 +110,7 @@ def timeline(
     start = end - SPANS[span]
     found = list(slots.slots(cron, where, start, end))[-MAX_SLOTS:]
     gaps = store.gaps(connection, job.id, start, end, MAX_GAPS)
+    actions = actions_on(connection, namespace, job) if any(gap.reason == "paused" for gap in gaps) else []
     runs = _runs(
         connection, namespace, job, {slot_key(job.job_type, cron, slot): slot.at for slot in found}, start, end
     )
@@ -126,7 +127,10 @@ def timeline(
         span=span,
         spans=spans,
         cells=sorted(cells, key=lambda cell: cell.at),
-        gaps=[Gap(gap.first_slot, gap.last_slot, gap.slots, gap.reason, gap_sentence(gap)) for gap in gaps],
+        gaps=[
+            Gap(gap.first_slot, gap.last_slot, gap.slots, gap.reason, gap_sentence(gap, paused_by(gap, actions)))
+            for gap in gaps
+        ],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from itertools import islice
@@ -15,8 +16,9 @@ from yamlsched.keys import date_key, minute_key, slot_key
 from yamlsched.operations import edits
 from yamlsched.operations.edits import InForce
 from yamlsched.runs import error_text
-from yamlsched.store import files
+from yamlsched.store import audit, files
 from yamlsched.store import slots as store
+from yamlsched.store.audit import TrailEntry
 from yamlsched.store.clock import now
 from yamlsched.store.definitions import Definition
 from yamlsched.sync.in_force import disabled
@@ -38,6 +40,8 @@ REASONS = {
 SEARCH_SPAN = timedelta(days=366 * 8)
 """How far back to look for a slot: 29 February may be eight years away."""
 MAX_SLOTS_OF_DAY = 50
+MAX_ACTIONS = 200
+"""The latest actions on a job, among which the pause of a slot is looked for."""
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -162,7 +166,8 @@ def explain_slot(connection: Connection[Any], namespace: str, job: Definition, a
         report.lines.append(pruned)
     if history.reason is not None and (not mismatch or at in (history.first_slot, history.last_slot)):
         report.verdict = "skipped" if report.verdict == "no_slot" else report.verdict
-        report.lines.append(gap_sentence(history))
+        actions = actions_on(connection, namespace, job) if history.reason == "paused" else []
+        report.lines.append(gap_sentence(history, paused_by(history, actions)))
     if (decided_at := history.created_at or (history.recorded_at if report.verdict == "skipped" else None)) is not None:
         report.edits = edits.in_force(connection, namespace, decided_at, job.job_type)
     if report.verdict == "no_slot" and mismatch:
@@ -211,14 +216,45 @@ def _run(history: Any, at: datetime) -> str:
     return text
 
 
-def gap_sentence(gap: Any) -> str:
-    """Return why the slots of a gap were skipped; ``gap`` has the columns of skipped_slots."""
+def actions_on(connection: Connection[Any], namespace: str, job: Definition) -> list[TrailEntry]:
+    """Return the latest actions of operators on a job, newest first."""
+    return audit.trail(connection, namespace, target=f"job:{job.job_type}", limit=MAX_ACTIONS)
+
+
+def paused_by(gap: Any, actions: Sequence[TrailEntry]) -> str:
+    """Return who paused the job when the slots of a gap were skipped, until when and why; "" if the trail lacks it.
+
+    ``actions`` are those on the job, newest first.
+    """
+    if gap.reason != "paused":
+        return ""
+    changes = [action for action in actions if action.verb in ("pause", "resume")]
+    # a slot that was due shortly before the pause is skipped as well
+    pauses = [n for n, action in enumerate(changes) if action.verb == "pause" and action.at <= gap.recorded_at]
+    chosen = next((n for n in pauses if changes[n].at <= gap.first_slot), pauses[-1] if pauses else None)
+    if chosen is None:
+        return ""
+    pause, end = changes[chosen], changes[chosen - 1] if chosen else None
+    until = datetime.fromisoformat(pause.detail["until"]) if pause.detail.get("until") else None
+    text = f"{pause.who} had paused the job at {short_utc(pause.at)}"
+    if end is not None and (until is None or end.at < until):
+        text += f", {'resumed' if end.verb == 'resume' else 'paused again'} by {end.who} at {short_utc(end.at)}"
+    elif until is not None:
+        text += f", until {short_utc(until)}"
+    return text + (f": {pause.detail['reason']}" if pause.detail.get("reason") else "")
+
+
+def gap_sentence(gap: Any, pause: str = "") -> str:
+    """Return why the slots of a gap were skipped; ``gap`` has the columns of skipped_slots.
+
+    ``pause`` says who paused the job, as ``paused_by`` does.
+    """
     if gap.slots == 1:
         span = ""
     else:
         first, last = short_utc(gap.first_slot), short_utc(gap.last_slot)
         span = f"; the same holds for the {gap.slots} slots from {first} to {last}"
-    return f"skipped ({gap.reason}): {REASONS[gap.reason]}{span}; recorded at {short_utc(gap.recorded_at)}"
+    return f"skipped ({gap.reason}): {pause or REASONS[gap.reason]}{span}; recorded at {short_utc(gap.recorded_at)}"
 
 
 def _unaccounted(namespace: str, job: Definition, at: datetime, history: Any, environment: str) -> tuple[str, str]:

@@ -51,8 +51,8 @@ class ActionsPage:
         return {"verb": self.verb, "who": self.who, "job": self.job, "run": self.run}
 
     @staticmethod
-    def details(entry: TrailEntry) -> list[tuple[str, str]]:
-        return _details(entry.detail)
+    def details_of(entry: TrailEntry) -> list[tuple[str, str]]:
+        return details(entry.detail)
 
 
 def show(visit: Visit) -> ActionsPage:
@@ -83,7 +83,7 @@ def show(visit: Visit) -> ActionsPage:
     )
 
 
-def _details(detail: dict[str, Any]) -> list[tuple[str, str]]:
+def details(detail: dict[str, Any]) -> list[tuple[str, str]]:
     """Return what is recorded with an action as names and values for people."""
     names = [name for name in SHOWN if detail.get(name) is not None]
     names += sorted(name for name in detail if name not in (*SHOWN, *HIDDEN) and detail[name] is not None)

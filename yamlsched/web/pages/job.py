@@ -21,18 +21,22 @@ from yamlsched.operations.timeline import Cell, Gap, Timeline
 from yamlsched.preview.model import Change
 from yamlsched.preview.text import before_and_after, field_name
 from yamlsched.runs import LOCAL
-from yamlsched.store import definitions
+from yamlsched.store import audit, definitions
 from yamlsched.store import timeline as store
+from yamlsched.store.audit import TrailEntry
 from yamlsched.store.edits import Edit
 from yamlsched.store.timeline import JobFacts
 from yamlsched.times import rfc3339
 from yamlsched.web.charts import timeline as charts
+from yamlsched.web.pages.actions import details as details_of
 from yamlsched.web.problems import target
 from yamlsched.web.visit import BadRequest, NotFound, Page, Visit
 from yamlsched.zones import zone_or_utc
 
 MAX_EDITS = 10
 """Edits of the job that are listed."""
+MAX_ACTIONS = 10
+"""Actions of operators on the job that are listed."""
 MAX_MARKS = 50
 """Edits that the timeline marks."""
 MAX_RUNS = 100
@@ -63,12 +67,14 @@ class JobPage:
     timeline: Timeline | None
     chart: Markup | None
     took: Markup | None
+    actions: Sequence[TrailEntry]
     edits: Sequence[JobEdit] = ()
     has_more_edits: bool = False
     why_not: str = ""
     earlier: str | None = None
     later: str | None = None
     words = charts.WORDS
+    detail = staticmethod(details_of)
 
 
 def show(visit: Visit) -> JobPage:
@@ -111,6 +117,7 @@ def show(visit: Visit) -> JobPage:
         timeline=shown,
         chart=charts.timeline(shown, where, _link(visit, facts), _marks(visit, name, shown)) if shown else None,
         took=charts.took(shown, where, facts.timeout) if shown else None,
+        actions=audit.trail(visit.connection, visit.namespace, target=f"job:{name}", limit=MAX_ACTIONS),
         edits=edited[:MAX_EDITS],
         has_more_edits=len(edited) > MAX_EDITS,
         why_not=why_not,
