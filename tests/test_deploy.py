@@ -209,7 +209,7 @@ def test_the_files_contain_the_environment_the_namespace_and_the_file(tmp_path: 
         "COPY my.yaml ./schedules.yaml",
         "RUN yamlsched validate && yamlsched doctor --offline --env staging",
     ]
-    assert "tick --file my.yaml" in text("crontab")
+    assert re.search(r"tick --cron --file \S*/my.yaml", text("crontab"))
     assert " work --loop --file my.yaml --grace 30s" in text("yamlsched.service")
 
 

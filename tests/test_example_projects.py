@@ -212,8 +212,19 @@ def fastapi(example: Example) -> ExampleProject:
 
 
 @pytest.mark.slow
-def test_fastapi_passes_its_own_tests(fastapi: ExampleProject) -> None:
-    fastapi.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+def test_fastapi_passes_its_own_tests_in_a_database_of_their_own(fastapi: ExampleProject, empty_dsn: str) -> None:
+    for words in (["pytest"], ["python", "-m", "pytest"]):
+        fastapi.run(*words, "-q", "-p", "no:cacheprovider", "tests", TEST_DSN=empty_dsn)
+    assert fastapi.runs() == {}  # in the database of the shell, which could be production
+
+
+@pytest.mark.slow
+def test_tests_of_a_guide_without_a_dsn_use_the_embedded_database_and_refuse_that_of_the_shell(
+    sqlalchemy: ExampleProject,
+) -> None:
+    sqlalchemy.run("pytest", "-q", "-p", "no:cacheprovider", "tests", YAMLSCHED_DSN="")
+    sqlalchemy.run("pytest", "-q", "-p", "no:cacheprovider", "tests", TEST_DSN=sqlalchemy.dsn, code=4)
+    assert sqlalchemy.runs() == {}
 
 
 @pytest.mark.slow
@@ -259,8 +270,10 @@ def sqlalchemy(example: Example) -> ExampleProject:
 
 
 @pytest.mark.slow
-def test_sqlalchemy_passes_its_own_tests(sqlalchemy: ExampleProject) -> None:
-    sqlalchemy.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+def test_sqlalchemy_passes_its_own_tests_in_a_database_of_their_own(sqlalchemy: ExampleProject, empty_dsn: str) -> None:
+    for words in (["pytest"], ["python", "-m", "pytest"]):
+        sqlalchemy.run(*words, "-q", "-p", "no:cacheprovider", "tests", TEST_DSN=empty_dsn)
+    assert sqlalchemy.runs() == {}  # in the database of the shell, which could be production
 
 
 @pytest.mark.slow
@@ -329,8 +342,10 @@ def flask(example: Example) -> ExampleProject:
 
 
 @pytest.mark.slow
-def test_flask_passes_its_own_tests(flask: ExampleProject) -> None:
-    flask.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
+def test_flask_passes_its_own_tests_in_a_database_of_their_own(flask: ExampleProject, empty_dsn: str) -> None:
+    for words in (["pytest"], ["python", "-m", "pytest"]):
+        flask.run(*words, "-q", "-p", "no:cacheprovider", "tests", TEST_DSN=empty_dsn)
+    assert flask.runs() == {}  # in the database of the shell, which could be production
 
 
 @pytest.mark.slow

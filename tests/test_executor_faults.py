@@ -98,7 +98,8 @@ def test_a_program_that_is_missing_on_this_host_costs_no_attempt_and_no_local_jo
     project.executors = {"engine": {"type": "command", "command": ["./launch"]}}
     project.sync(nothing=away(), nap={})
     [remote], [local] = project.enqueue("nothing"), project.enqueue("nap")
-    worker = project.start("work", "--loop")
+    # without the checks that would keep this host from claiming the run
+    worker = project.start("work", "--loop", "--skip-handler-checks")
     project.until_status(local, "succeeded")
     until(lambda: worker.text.count("executor.unavailable executor=engine") >= 2)
     assert "cannot be started: No such file or directory" in worker.text
@@ -118,8 +119,8 @@ def test_a_limit_of_open_files_costs_no_attempt(project: Project) -> None:
     (project.folder / "launch").write_text(f'{agent_exports(project.folder, project.dsn)}exec "$@"\n')
     project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch"], "concurrency": 200}}
     project.sync(waits_for_file=away())
-    runs = project.enqueue("waits_for_file", count=60)
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
+    runs = project.enqueue("waits_for_file", count=30)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))"
     worker = project.start("work", "--loop", before=limit)
     until(lambda: "executor.unavailable executor=engine" in worker.text)
     assert "Too many open files" in worker.text

@@ -11,8 +11,11 @@ call_command("schedules.yaml", "backup_database").exit_code
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import inspect
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from yamlsched import client, jsonb
 from yamlsched.errors import Refused
@@ -30,7 +34,44 @@ from yamlsched.handling.run import AttemptState, Run
 from yamlsched.progress import Progress
 from yamlsched.runs import ClaimedRun, EnqueueBatch, error_text
 
-__all__ = ["IN_DOUBT", "CommandResult", "Enqueue", "FakeRun", "Progress", "call", "call_command", "provider_key"]
+__all__ = [
+    "IN_DOUBT",
+    "CommandResult",
+    "Enqueue",
+    "FakeRun",
+    "Progress",
+    "call",
+    "call_command",
+    "provider_key",
+    "use_test_database",
+]
+
+
+def use_test_database(variable: str = "YAMLSCHED_DSN") -> str:
+    """Let ``variable`` name a database for tests, and return its DSN. Call it before the application reads it.
+
+    It is the database that ``TEST_DSN`` names, else a new one, which ends with this process (extra ``embedded``). What
+    the variable named before, perhaps production, is not used. Raises Refused if ``TEST_DSN`` names the same database,
+    and EnvironmentFailed if there is neither.
+    """
+    before, dsn = os.environ.get(variable, ""), os.environ.get("TEST_DSN", "")
+    if dsn and before and _database(dsn) == _database(before):
+        raise Refused(f"TEST_DSN names the same database as {variable}: tests need one of their own")
+    if not dsn:
+        from yamlsched import embedded
+
+        held = contextlib.ExitStack()
+        folder = held.enter_context(tempfile.TemporaryDirectory(prefix="yamlsched-test-"))
+        dsn = held.enter_context(embedded.running(Path(folder) / "schedules.yaml"))
+        atexit.register(held.close)
+    os.environ[variable] = dsn
+    return dsn
+
+
+def _database(dsn: str) -> tuple[Any, ...]:
+    """Return what tells a database from others."""
+    found = conninfo_to_dict(dsn)
+    return tuple(str(found.get(name) or default) for name, default in (("host", ""), ("port", "5432"), ("dbname", "")))
 
 
 class Enqueue(NamedTuple):

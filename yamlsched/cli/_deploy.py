@@ -78,15 +78,9 @@ class Installation:
 
 
 def tick_line(here: Installation, *options: str) -> str:
-    """Return a crontab line that works in cron's minimal environment and keeps the exit code of tick.
-
-    Its output goes to syslog, if there is one. Cron mails the output of a tick that fails, and nothing else.
-    """
-    words = shlex.join([*here.program, "tick", *here.file_options, *options])
-    to_syslog = '[ -z "$out" ] || { printf \'%s\\n\' "$out" | logger -t yamlsched; } 2>/dev/null'
-    to_mail = '[ $code = 0 ] || printf \'%s\\n\' "yamlsched tick: exit code $code" "$out"'
-    line = f"{_change_folder(here)} && out=$({words} 2>&1); code=$?; {to_syslog}; {to_mail}; exit $code"
-    return _crontab("* * * * *", line)
+    """Return a crontab line that works in cron's minimal environment."""
+    words = [*here.program, "tick", "--cron", "--file", str(here.file), *options]
+    return _crontab("* * * * *", shlex.join(words))
 
 
 def _report_line(here: Installation) -> str:

@@ -30,9 +30,22 @@ CLAIM_SECONDS = 55.0
     show_default=True,
     help="Claim runs for this many seconds.",
 )
+@click.option(
+    "--cron",
+    is_flag=True,
+    help="For a crontab line: print nothing if all is well, else errors first, so that cron mails them, and a dead run "
+    "as soon as it dies. All output goes to syslog.",
+)
 @work_options
 @click.pass_obj
-def command(settings: Settings, /, migrate: bool, **options: Any) -> int:
-    configure_log(settings)
-    result = tick(target(settings, options, migrate), limits(options), show_messages)
-    return FINDINGS if result.has_findings else OK
+def command(settings: Settings, /, migrate: bool, cron: bool, **options: Any) -> int:
+    def run() -> int:
+        configure_log(settings)
+        result = tick(target(settings, options, migrate), limits(options), show_messages)
+        return FINDINGS if result.has_findings else OK
+
+    if not cron:
+        return run()
+    from yamlsched.cli import _cron
+
+    return _cron.run(settings.file, run)

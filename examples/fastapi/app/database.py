@@ -12,5 +12,5 @@ async_engine = create_async_engine(
     "postgresql+psycopg://", async_creator=lambda: psycopg.AsyncConnection.connect(DSN), pool_pre_ping=True
 )
 engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(DSN), pool_pre_ping=True)
-AsyncSession = async_sessionmaker(async_engine, expire_on_commit=False)  # for endpoints, and handlers that are shared
+async_session = async_sessionmaker(async_engine, expire_on_commit=False)  # for endpoints, and handlers that are shared
 Session = sessionmaker(engine)  # for other handlers

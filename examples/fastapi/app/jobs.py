@@ -6,7 +6,7 @@ from pathlib import Path
 from sqlalchemy import delete, update
 from sqlalchemy.orm import joinedload
 
-from app.database import AsyncSession, Session
+from app.database import async_session, Session
 from app.models import Customer, Order, PointsEntry
 from yamlsched import Run
 
@@ -27,7 +27,7 @@ def add_points(run: Run, order_id: int) -> None:
 
 async def send_receipt(run: Run, order_id: int) -> None:
     """Mail a receipt at most once: a mail cannot be rolled back."""
-    async with AsyncSession() as session:
+    async with async_session() as session:
         order = await session.get_one(Order, order_id, options=[joinedload(Order.customer)])
     async with run.once("mail", in_doubt="skip") as effect:
         if effect.first:

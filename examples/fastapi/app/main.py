@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 
 import yamlsched
 import yamlsched.web
-from app.database import DSN, AsyncSession
+from app.database import DSN, async_session
 from app.models import Order, Product
 
 app = FastAPI()
@@ -24,7 +24,7 @@ class NewOrder(BaseModel):
 @app.post("/orders", status_code=201)
 async def place_order(new: NewOrder) -> dict[str, int]:
     try:
-        async with AsyncSession.begin() as session:
+        async with async_session.begin() as session:
             order = Order(customer_id=new.customer_id, product_id=new.product_id, total_cents=4900)
             session.add(order)
             await session.flush()  # gives it an id

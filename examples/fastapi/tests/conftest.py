@@ -1,9 +1,13 @@
-import os
 import subprocess
 
 import pytest
-from app.database import engine
-from app.models import Base
+
+from yamlsched.testing import use_test_database
+
+DSN = use_test_database()  # before the modules of the application are imported, which read YAMLSCHED_DSN
+
+from app.database import engine  # noqa: E402
+from app.models import Base  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -11,4 +15,4 @@ def _tables() -> None:
     """Create the tables of the application and of yamlsched in the test database, and apply schedules.yaml there."""
     Base.metadata.create_all(engine)
     for verb in ("migrate", "sync"):
-        subprocess.run(["yamlsched", verb, "--dsn", os.environ["YAMLSCHED_DSN"]], check=True)
+        subprocess.run(["yamlsched", verb, "--dsn", DSN], check=True)

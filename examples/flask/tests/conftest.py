@@ -1,9 +1,13 @@
-import os
 import subprocess
 
 import pytest
-from jobs import app
-from shop.models import db
+
+from yamlsched.testing import use_test_database
+
+DSN = use_test_database()  # before the modules of the application are imported, which read YAMLSCHED_DSN
+
+from jobs import app  # noqa: E402
+from shop.models import db  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,4 +16,4 @@ def _tables() -> None:
     with app.app_context():
         db.create_all()
     for verb in ("migrate", "sync"):
-        subprocess.run(["yamlsched", verb, "--dsn", os.environ["YAMLSCHED_DSN"]], check=True)
+        subprocess.run(["yamlsched", verb, "--dsn", DSN], check=True)
