@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from docs import demo_data
 from support.database import temporary_database
 from support.rows import a_job, a_long_history, a_run, rows_read
 from yamlsched import store
 from yamlsched.cron.expression import parse_cron
-from yamlsched.operations import search, timeline
+from yamlsched.operations import search, timeline, why
 from yamlsched.operations.strips import strips
 from yamlsched.operations.timeline import SPANS, Cell
 from yamlsched.operations.why import explain_slot, gap_sentence
@@ -21,6 +22,7 @@ from yamlsched.slots import slots
 from yamlsched.store import clock, definitions
 from yamlsched.store import timeline as statements
 from yamlsched.store.statements import load
+from yamlsched.times import short_utc
 from yamlsched.zones import zone
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -163,11 +165,11 @@ def test_a_slot_of_a_pause_names_who_paused_the_job_why_and_until_when(db: Any) 
             " values (%s, 'default', %s, %s, %s, %s, %s)",
             [at, who, verb, f"job:{name}", name, Jsonb(detail)],
         )
-    for first, last, slots in ((hour(19), hour(18), 2), (hour(9), hour(7), 3), (hour(2), hour(2), 1)):
+    for first, last, number in ((hour(19), hour(18), 2), (hour(9), hour(7), 3), (hour(2), hour(2), 1)):
         db.execute(
             "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)"
             " values (%s, %s, %s, %s, 'paused', %s)",
-            [job, first, last, slots, last + timedelta(minutes=1)],
+            [job, first, last, number, last + timedelta(minutes=1)],
         )
 
     gaps = [gap.sentence for gap in of(db, name, "24h").gaps]

@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
-from support.forms import SAME_ORIGIN, confirm, hidden
+from support.forms import SAME_ORIGIN, confirm, hidden, review
 from support.rows import a_file_row, a_job, a_run
 from yamlsched import web
 from yamlsched.errors import EnvironmentFailed
@@ -207,32 +207,30 @@ def test_the_time_limit_is_two_seconds(page_dsn: str) -> None:
     assert limit == "2s"
 
 
-def test_tables_that_support_this_page_no_longer_end_open_sessions(
+def test_tables_that_no_longer_support_this_page_end_the_use_of_open_sessions(
     own_dsn: str, db_of: Callable[[str], Any], visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # given sessions that have answered and acted, and a form that is ready to be confirmed
     db = db_of(own_dsn)
-    job = a_job(db, "backup")
+    for name in ("first", "second"):
+        a_job(db, name)
     page = visit(own_dsn, namespace="default", actions_dsn=own_dsn)
-    form = {"job": "backup", "reason": "x", "confirm": "1", "seen": "0"}
-    headers = {"Origin": "http://localhost"}
-    # given sessions that have answered and acted
-    assert page.get("/").status_code == 200
-    assert page.post("/actions/pause", data={**form, "request": str(uuid4())}, headers=headers).status_code == 303
-    db.execute("update yamlsched.job_definitions set paused_at = null, paused_by = null, paused_reason = null")
+    first, second = (review(page, "pause", {"job": name, "reason": "x"}) for name in ("first", "second"))
+    assert confirm(page, first).status_code == 303
 
-    # when a newer yamlsched migrates the tables, and does not support this one
+    # when a newer yamlsched migrates the tables, which do not support this one any more
     db.execute(
         "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9999, '9999_x', '', 9999)"
     )
 
-    # then no action is carried out, and no page is shown after the next check
-    with pytest.raises(migrations.NewerTables), Pool(own_dsn, 1, ACTION_SETTINGS, 0).transaction():
-        pass
-    assert page.post("/actions/pause", data={**form, "request": str(uuid4())}, headers=headers).status_code == 503
-    assert db.execute("select paused_at from yamlsched.job_definitions where id = %s", [job]).fetchone() == (None,)
+    # then nothing is done, and after the next check nothing is shown
+    assert confirm(page, second).status_code == 503
+    assert db.execute("select target from yamlsched.operator_actions").fetchall() == [("job:first",)]
     since = pool.time.monotonic()
     monkeypatch.setattr(pool.time, "monotonic", lambda: since + pool.CHECK_SECONDS)
-    assert page.get("/").status_code == 503
+    answer = page.get("/")
+    assert answer.status_code == 503
+    assert "upgrade yamlsched on this host" in answer.text
 
 
 def test_a_page_survives_the_restart_of_the_server(visit: Visit, page_dsn: str) -> None:

@@ -18,8 +18,8 @@ from yamlsched.operations.edits import InForce
 from yamlsched.runs import error_text
 from yamlsched.store import audit, files
 from yamlsched.store import slots as store
-from yamlsched.store.clock import now
 from yamlsched.store.audit import TrailEntry
+from yamlsched.store.clock import now
 from yamlsched.store.definitions import Definition
 from yamlsched.sync.in_force import disabled
 from yamlsched.times import bounds, local_time, short_utc

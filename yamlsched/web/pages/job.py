@@ -28,7 +28,7 @@ from yamlsched.store.edits import Edit
 from yamlsched.store.timeline import JobFacts
 from yamlsched.times import rfc3339
 from yamlsched.web.charts import timeline as charts
-from yamlsched.web.pages.actions import details
+from yamlsched.web.pages.actions import details as details_of
 from yamlsched.web.problems import target
 from yamlsched.web.visit import BadRequest, NotFound, Page, Visit
 from yamlsched.zones import zone_or_utc
@@ -74,7 +74,7 @@ class JobPage:
     earlier: str | None = None
     later: str | None = None
     words = charts.WORDS
-    detail = staticmethod(details)
+    detail = staticmethod(details_of)
 
 
 def show(visit: Visit) -> JobPage:
