@@ -26,7 +26,7 @@ from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.importing import read, target, write
 from yamlsched.importing.calendar import APSCHEDULER, DEBIAN, EPOCH, EVERY_MATCH, MINUTE, SYSTEMD, Calendar, Clock
 from yamlsched.importing.expression import CRON_RULES, fields_of
-from yamlsched.importing.model import MAX_JOBS, MAX_NOTES, Imported, Source
+from yamlsched.importing.model import MAX_JOBS, MAX_NOTES, Effect, Imported, Source
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.zones import zone
@@ -757,3 +757,50 @@ if __name__ == "__main__":
             output = import_case(case, policy)
             (IMPORTS / case / f"{policy}.yaml").write_text(output.text)
             (IMPORTS / case / f"{policy}.txt").write_text(output.report)
+
+
+# -- nothing is lost without a word
+
+BEAT = """app.conf.beat_schedule = {'a': {'task': 'tasks.add', 'schedule': crontab(minute=0)}}
+app.conf.beat_schedule['b'] = {'task': 'tasks.add', 'schedule': crontab(minute=5)}
+app.conf.beat_schedule.update({'c': {'task': 'tasks.add', 'schedule': crontab(minute=6)}})
+app.conf["beat_schedule"] |= {'d': {'task': 'tasks.add', 'schedule': crontab(minute=7)}}
+app.conf.beat_schedule.update(e={'task': 'tasks.add', 'schedule': crontab(minute=7)})
+app.conf.beat_schedule.update(more())
+app.conf.beat_schedule.setdefault('f', {})
+print(app.conf.beat_schedule.items())
+def setup(sender, **kwargs):
+    sender.add_periodic_task(crontab(hour=7), test.s('x'))
+"""
+
+
+def test_every_way_to_add_to_a_beat_schedule_is_imported_or_reported() -> None:
+    found = read.read([Source(BEAT, "celeryconf.py", "UTC", True)], None, set(), START)
+
+    assert sorted(job.name for job in found.jobs) == ["a", "b", "c", "d"]
+    assert {job.name: job.keys["cron"] for job in found.jobs}["d"] == "7 * * * *"
+    assert [note.line for note in found.notes if note.effect is Effect.REFUSED] == [5, 6, 7, 10]
+
+
+def test_a_file_with_periodic_tasks_only_is_one_of_celery() -> None:
+    text = "def setup(sender, **kwargs):\n    sender.add_periodic_task(10.0, test.s())\n"
+    found = read.read([Source(text, "tasks.py", "UTC", True)], None, set(), START)
+
+    assert (found.jobs, [note.effect for note in found.notes]) == ([], [Effect.REFUSED])
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("0 8 * * *  list\tif [ -x /usr/bin/mailman ]; then /usr/bin/mailman notify; fi", "cron.d"),
+        ("*/10 * * * * www-data [ -x /usr/share/awstats/update.sh ] && /usr/share/awstats/update.sh", "cron.d"),
+        ("@daily root run-parts /etc/daily", "cron.d"),
+        ("@daily news /usr/lib/news/bin/news.daily", "cron.d"),
+        ("0 1 * * * backup daily", "crontab"),
+        ("0 1 * * * /usr/bin/mail -s x ops", "crontab"),
+        ("0 1 * * * mail -s report ops@example.com", "crontab"),
+        ("0 1 * * * list /x\n0 2 * * * /bin/y", "crontab"),
+    ],
+)
+def test_a_crontab_with_users_is_known_by_system_users_before_each_command(line: str, kind: str) -> None:
+    assert read.kind_of(Source(f"SHELL=/bin/sh\n# a comment\n{line}\n", "mailman3", "UTC", True)) == kind

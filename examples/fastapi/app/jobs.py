@@ -6,7 +6,7 @@ from pathlib import Path
 from sqlalchemy import delete, update
 from sqlalchemy.orm import joinedload
 
-from app.database import async_session, Session
+from app.database import Session, async_session
 from app.models import Customer, Order, PointsEntry
 from yamlsched import Run
 
