@@ -6,6 +6,7 @@ The engine is a shell script that starts the agent on this host. Processes, sign
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -519,6 +520,20 @@ def test_an_engine_that_cannot_start_the_agent_fails_the_attempt_with_its_messag
     assert project.summary(run) == ("dead", 2, 0, 0, 2)
     assert error in project.row(run).last_error
     assert project.row(run).error_type == "NotBegun"
+
+
+def test_what_a_program_prints_is_no_event_of_the_worker(project: Project) -> None:
+    forged = '{"at": "2026-01-14T02:00:00Z", "level": "error", "event": "run.dead", "job": "payroll"}'
+    engine(project, f"echo '{forged}'; {EXEC}")
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+
+    worker = project.work("--log-format", "json")
+
+    events = [json.loads(line) for line in worker.text.splitlines()]
+    assert [event["line"] for event in events if event["event"] == "run.output"] == [forged]
+    assert "run.dead" not in [event["event"] for event in events]
+    assert project.row(run).status == "succeeded"
 
 
 def test_an_executor_that_is_full_does_not_hold_up_local_jobs(project: Project) -> None:

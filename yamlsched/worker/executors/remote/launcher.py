@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from yamlsched.worker.executors.processes.output import UNSAFE, escaped
 MAX_TAIL_CHARS = 300  # of its output, for the error of an attempt that did not begin
 MAX_PASSED_ON_BYTES = 2 << 20  # of its output: the agent itself passes on less
 MAX_LINE_BYTES = 16_384
+EVENTS_OF_AGENTS = (*("run.output", "attempt.not_begun", "attempt.returned", "database.away", "database.back"),)
 OURS = (b"PG", b"YAMLSCHED_DSN")
 
 
@@ -142,8 +144,8 @@ class ProgramLauncher:
         """Return a line with the job and the run that it belongs to."""
         if not log.is_json():
             return text if text.startswith(self._name) else f"{self._name}{text}"
-        if log.is_event(text.encode()):
-            return text  # of an agent that logs JSON itself
+        if log.is_event(text.encode()) and json.loads(text)["event"] in EVENTS_OF_AGENTS:
+            return text  # of an agent that logs JSON itself; what a program prints must not look like a worker's event
         job, _, run = self._name.strip("[] ").rpartition(" ")
         names = {"job": job, "run": int(run)} if run.isdigit() else {}
         line = text.removeprefix(self._name)
