@@ -278,7 +278,7 @@ def test_every_state_has_its_next_step(own: tuple[Any, TestClient], status: str)
     details = history.run_details(db, run)
     shown = words(page.get(f"/runs/{run}").text)
     assert f"Run {run} {status}" in shown
-    assert (history.next_step(details.run) or "Attempt") in shown or status == "queued"
+    assert (history.next_step(details.run) or "Attempt") in shown or status in ("queued", "cancelled")
     assert {
         "running": "running: on web-1:4711:c0ffee, lease until",
         "failed": "failed: due",
@@ -287,9 +287,7 @@ def test_every_state_has_its_next_step(own: tuple[Any, TestClient], status: str)
     }.get(status, "1 attempt" if status == "succeeded" else "It died") in shown
 
 
-def test_of_many_attempts_only_the_first_and_the_newest_are_read_and_others_by_link(
-    own: tuple[Any, TestClient],
-) -> None:
+def test_of_many_attempts_only_the_first_and_newest_are_read_and_others_by_link(own: tuple[Any, TestClient]) -> None:
     db, page = own
     job = a_job(db)
     run_id = a_run(db, job, "dead", attempts=100, max_attempts=100)
@@ -329,6 +327,12 @@ def test_of_many_attempts_only_the_first_and_the_newest_are_read_and_others_by_l
     assert all(
         failure.stack and output.output for failure, output in zip(details.failures, details.outputs, strict=True)
     )
+
+
+def test_a_run_that_was_cancelled_on_purpose_needs_nothing(own: tuple[Any, TestClient]) -> None:
+    db, page = own
+    run_id = a_run(db, a_job(db), "cancelled")
+    assert "What to do" not in page.get(f"/runs/{run_id}").text
 
 
 def test_a_released_attempt_has_left_its_output(own: tuple[Any, TestClient]) -> None:

@@ -13,8 +13,8 @@ from starlette.authentication import SimpleUser
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
-from yamlsched import web
-from yamlsched.web import security
+from yamlsched import __version__, web
+from yamlsched.web import application, security
 from yamlsched.web.options import Options, check_bind, parse_listen, parse_users
 
 Visit = Callable[..., TestClient]
@@ -380,3 +380,38 @@ def test_secrets_are_not_in_the_representation_of_the_options() -> None:
         Options(dsn="postgresql://a:hunter2@b/c", actions_dsn="postgresql://a:hunter3@b/c", users={"a": "hunter4"})
     )
     assert "hunter" not in text
+
+
+# -- what is shown to whom, and kept where
+
+
+def test_a_stranger_sees_neither_the_other_pages_nor_the_version(visit: Visit, page_dsn: str) -> None:
+    page = visit(page_dsn, auth="basic", users={"maria": "secret"})
+    known, stranger = page.get("/nothing", auth=("maria", "secret")), page.get("/")
+    assert (known.status_code, stranger.status_code) == (404, 401)
+    for part in ("<nav", __version__):
+        assert part in known.text
+        assert part not in stranger.text
+    assert "<nav" not in page.get("/", headers={"Host": "evil.example"}).text
+
+
+def test_browsers_keep_no_page_for_which_one_must_sign_in(visit: Visit, page_dsn: str) -> None:
+    page = visit(page_dsn, auth="basic", users={"maria": "secret"}, namespace="default")
+    first = page.get("/runs", auth=("maria", "secret"))
+    assert first.headers["cache-control"] == "no-store"
+    # the script that refreshes a page keeps the tag by itself
+    again = page.get("/runs", auth=("maria", "secret"), headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304
+    assert visit(page_dsn, namespace="default").get("/runs").headers["cache-control"] == "private, no-cache"
+
+
+def test_an_outage_is_logged_once_in_ten_seconds_however_many_ask(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = visit("postgresql://reader@127.0.0.1:1/app", namespace="default")
+    now = [1000.0]
+    monkeypatch.setattr(application.time, "monotonic", lambda: now[0])
+    assert [page.get("/").status_code for _ in range(20)] == [503] * 20
+    now[0] += application.REPORT_SECONDS
+    assert page.get("/").status_code == 503
+    assert capsys.readouterr().err.count("web.unavailable") == 2

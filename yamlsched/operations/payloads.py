@@ -21,6 +21,10 @@ def parse(text: str) -> dict[str, Any]:
     {'user_id': 12}
 
     Raises ValueError with a message that says what to write.
+
+    >>> parse('{"a": ' + 5_000 * "9" + "}")
+    Traceback (most recent call last):
+    ValueError: a number has 5,000 digits, which is too long: write a string
     """
 
     def refuse(name: str) -> NoReturn:
@@ -32,8 +36,14 @@ def parse(text: str) -> dict[str, Any]:
             raise ValueError(f'the key "{repeated}" occurs twice')
         return dict(pairs)
 
+    def integer(digits: str) -> int:
+        try:
+            return int(digits)
+        except ValueError:
+            raise ValueError(f"a number has {len(digits):,} digits, which is too long: write a string") from None
+
     try:
-        value = json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
+        value = json.loads(text, parse_constant=refuse, parse_int=integer, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
         found = f"at {rest!r}" if rest else "where it ends"

@@ -5,6 +5,7 @@ which a template shows. Every failure has a page that says what happened and wha
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
@@ -61,6 +62,7 @@ IS_MISSING = (
 )
 """Errors of statements on tables that another yamlsched has created."""
 WORKS_AFTERWARDS = "This page then works again; it does not have to be restarted. yamlsched doctor checks the setup."
+REPORT_SECONDS = 10.0
 IS_A_BUG = "This is a bug in yamlsched. Its log has the details; please report them."
 
 
@@ -77,6 +79,7 @@ class Application:
         self._pool = Pool(options.dsn, options.sessions, READER_SETTINGS)
         self._templates = render.environment()
         self._redact = redactor(options.dsn)
+        self._reported_at = float("-inf")
         self._actions = ActionPages(options, self._visit, self._response, self._error, self._guarded)
 
     def guarded(self) -> ASGIApp:
@@ -122,7 +125,7 @@ class Application:
                 shown = page if visit.namespace else namespaces.PAGE
                 view = shown.show(visit)
             html = self._html(request, shown.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)
-            return _if_changed(request, html)
+            return _if_changed(request, html, "private, no-cache" if self._options.auth == "none" else "no-store")
 
         return self._guarded(request, answer)
 
@@ -146,7 +149,7 @@ class Application:
             if isinstance(error, IS_MISSING) and (wrong := self._compare_tables()):
                 return self._wrong_tables(request, wrong)
             what = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
-            log.warning("web.unavailable", path=request.url.path, error=what)
+            self._report(request, what)
             how = "The page works again once the database answers. yamlsched doctor checks the setup."
             return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, render.sentence(what), how))
         except SeeOther as other:
@@ -175,9 +178,15 @@ class Application:
         return None
 
     def _wrong_tables(self, request: Request, error: migrations.WrongTables) -> Response:
-        log.warning("web.unavailable", path=request.url.path, error=str(error))
+        self._report(request, str(error))
         what = render.sentence(str(error))
         return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, WORKS_AFTERWARDS))
+
+    def _report(self, request: Request, error: str) -> None:
+        """Log that the database cannot be used, but not for each tab that is open meanwhile."""
+        if time.monotonic() - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = time.monotonic()
+            log.warning("web.unavailable", path=request.url.path, error=error)
 
     @contextmanager
     def _visit(self, request: Request) -> Iterator[Visit]:
@@ -238,18 +247,20 @@ class Application:
                 has_actions=self._options.has_actions,
                 version=__version__,
                 status=status,
-                **context,
+                **{"is_stranger": False, **context},
             )
             .encode()
         )
 
-    def _error(self, request: Request, rejection: Rejection) -> Response:
-        html = self._html(request, "error.html", rejection.status, here=None, visit=None, view=rejection)
+    def _error(self, request: Request, rejection: Rejection, is_stranger: bool = False) -> Response:
+        """Return the page of an error. A stranger is shown neither the other pages nor the version."""
+        context = {"here": None, "visit": None, "view": rejection, "is_stranger": is_stranger}
+        html = self._html(request, "error.html", rejection.status, **context)
         headers = {"Cache-Control": "no-store", **rejection.headers}
         return HTMLResponse(html, rejection.status, headers)
 
     async def _reject(self, scope: Scope, receive: Receive, send: Send, rejection: Rejection) -> None:
-        response = self._error(Request(scope), rejection)
+        response = self._error(Request(scope), rejection, is_stranger=scope["state"]["user"] is None)
         await response(scope, receive, send)
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
@@ -264,10 +275,10 @@ class Application:
         return self._error(request, Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.", IS_A_BUG))
 
 
-def _if_changed(request: Request, html: bytes) -> Response:
-    """Return the page, or 304 if the browser has it."""
+def _if_changed(request: Request, html: bytes, caching: str) -> Response:
+    """Return the page, or 304 if the browser has it: the script that refreshes it keeps the tag by itself."""
     etag = f'W/"{hashlib.sha256(html).hexdigest()[:32]}"'
-    headers = {"ETag": etag, "Cache-Control": "private, no-cache", "Vary": FRAGMENT_HEADER}
+    headers = {"ETag": etag, "Cache-Control": caching, "Vary": FRAGMENT_HEADER}
     known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
     if etag in known:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)

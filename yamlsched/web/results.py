@@ -1,4 +1,4 @@
-"""What an action has led to, shown on the page that follows it: in the URL, signed, for a few minutes.
+"""What an action has led to, shown on the page that follows it: in the URL, signed, for a minute.
 
 Without the signature a link could put words into the page's mouth. The key is the identity of the database, which all
 processes that serve the page know.
@@ -19,7 +19,7 @@ import psycopg
 from yamlsched.store import identity
 
 MAX_CHARS = 1_000
-MAX_AGE_SECONDS = 600
+MAX_AGE_SECONDS = 60
 PARAMETER = "result"
 
 

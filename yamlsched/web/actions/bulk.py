@@ -58,7 +58,8 @@ def review_retry(visit: Visit, given: Given) -> Review:
         outlook = store.outlook(visit.connection, visit.namespace, ids[0])
         assert outlook is not None
         wait = "wait until the job is resumed: it is paused" if outlook.paused else "run again as workers become free"
-        lines.append(f"They {wait}. Each gets {outlook.budget} more attempts, and the delays between them start over.")
+        more = count(outlook.budget, "more attempt")
+        lines.append(f"They {wait}. Each gets {more}, and the delays between them start over.")
         if outlook.on_dead:
             lines.append(f"For each that dies, {outlook.on_dead} is called again (on_dead).")
         lines.append("Effects that are done already (run.once) are not repeated.")

@@ -118,7 +118,10 @@ def show(visit: Visit) -> RunPage:
         status=operations.waits_for(run, visit.now).removeprefix(",").strip(),
         error=error_text(run.error_type, run.last_error) if run.status != Status.SUCCEEDED else "",
         attempt=attempt,
-        next_step=history.next_step(run, in_doubt, visit.now),
+        # one that was cancelled on purpose needs nothing: its button retries it
+        next_step=""
+        if run.status == Status.CANCELLED and not in_doubt
+        else history.next_step(run, in_doubt, visit.now),
         in_doubt=in_doubt,
         target=run.handler or shlex.join(run.command),
         payload=pretty(run.payload) if run.payload else None,
