@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -310,6 +311,60 @@ def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:
 
     assert len(found.jobs) == MAX_JOBS
     assert f"source:{MAX_JOBS + 1}: left out: 2,000 jobs are imported at once" in messages(found)
+
+
+def test_every_entry_of_a_beat_schedule_is_imported_or_reported() -> None:
+    text = """
+app.conf.beat_schedule = {'a': {'task': 'tasks.add', 'schedule': crontab(minute=0)}}
+app.conf.beat_schedule['b'] = {'task': 'tasks.add', 'schedule': crontab(minute=5)}
+app.conf.beat_schedule.update({'c': {'task': 'tasks.add', 'schedule': crontab(minute=6)}})
+app.conf.beat_schedule |= {'d': {'task': 'tasks.add', 'schedule': crontab(minute=7)}}
+app.conf.beat_schedule.update(e={'task': 'tasks.add', 'schedule': crontab(minute=8), 'relative': True})
+app.conf.update({'beat_schedule': {'f': {'task': 'tasks.add', 'schedule': crontab(minute=9)}}})
+app.conf.beat_schedule[name] = {'task': 'tasks.add', 'schedule': crontab(minute=9)}
+app.conf.beat_schedule.setdefault('g', {})
+sender.add_periodic_task(crontab(hour=7), test.s('x'))
+"""
+
+    found = import_text(text, "celery")
+
+    assert [(job.name, job.line) for job in found.jobs] == [(name, line) for line, name in enumerate("abcdef", 2)]
+    report = messages(found)
+    assert "source:6: dropped: e: relative has no counterpart" in report
+    assert "source:8: left out: beat_schedule is app.conf.beat_schedule[name]" in report
+    assert "source:9: left out" in report
+    assert "source:10: left out: sender.add_periodic_task(crontab(hour=7), test.s('x')): write it" in report
+    assert "6 jobs imported, 3 left out" in report
+
+
+def test_a_file_with_add_periodic_task_only_is_one_of_celery() -> None:
+    assert read.kind_of(Source("sender.add_periodic_task(10.0, test.s())", "app.py")) == "celery"
+
+
+@pytest.mark.parametrize(
+    "fields, is_enabled, message",
+    [
+        ({"expires": "2020-01-01T00:00:00Z"}, False, "its end 2020-01-01 00:00Z is not imported"),
+        ({"expires": "2030-01-01T00:00:00Z"}, True, "its end 2030-01-01 00:00Z is not imported"),
+        ({"start_time": "2030-01-01T00:00:00Z"}, False, "its start 2030-01-01 00:00Z is to come: the job is disabled"),
+        ({"headers": '{"a": 1}'}, True, "headers has no counterpart"),
+        ({"expire_seconds": 60}, True, "expire_seconds has no counterpart"),
+        ({"priority": 0}, True, "priority has no counterpart"),
+    ],
+)
+def test_a_periodic_task_that_does_not_run_now_is_disabled_and_its_other_fields_are_reported(
+    fields: dict[str, Any], is_enabled: bool, message: str
+) -> None:
+    task = {"name": "a", "task": "tasks.add", "crontab": 1, "enabled": True} | fields
+    rows = [
+        {"model": "django_celery_beat.crontabschedule", "pk": 1, "fields": {"minute": "0"}},
+        {"model": "django_celery_beat.periodictask", "pk": 1, "fields": task},
+    ]
+
+    found = import_text(json.dumps(rows), "celery")
+
+    assert only_job(found).get("enabled", True) is is_enabled
+    assert message in messages(found)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def kind_of(source: Source) -> str:
         case ".json":
             return "kubernetes" if '"CronJob' in source.text else "celery"
         case ".py":
-            is_celery = any(name in source.text for name in celery.SCHEDULES)
+            is_celery = any(name in source.text for name in (*celery.SCHEDULES, celery.PERIODIC))
             return "celery" if is_celery else "apscheduler"
     if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or WITH_USER.search(source.text):
         return "cron.d"
@@ -58,7 +58,7 @@ def read(sources: Sequence[Source], kind: str | None, names: set[str], start: da
                 case "kubernetes":
                     kubernetes.read(source, found)
                 case "celery":
-                    celery.read(source, found)
+                    celery.read(source, found, start)
                 case "apscheduler":
                     apscheduler.read(source, found)
                 case _ if source is units[0]:
