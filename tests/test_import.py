@@ -109,7 +109,8 @@ def messages(found: Imported) -> str:
         ("0 2 * * * cat%one%", ["cat"], "one\n"),
         ("0 2 * * * cat%", ["cat"], None),
         ("0 2 * * * cat%100\\%", ["cat"], "100%\n"),
-        ("0 2 * * * echo a\\\\%b", ["/bin/sh", "-c", "echo a\\\\"], "b\n"),
+        ("0 2 * * * echo a\\\\%b", ["/bin/sh", "-c", "echo a\\"], "b\n"),
+        ("0 2 * * * echo 'a\\\\b\\c'", ["/bin/sh", "-c", "echo 'a\\b\\c'"], None),
     ],
 )
 def test_percent_signs_are_read_as_by_cron(line: str, command: list[str], stdin: str | None) -> None:
@@ -214,7 +215,7 @@ def test_a_spelling_that_yamlsched_rejects_or_reads_differently_is_written_diffe
         ("sleep $((RANDOM \\% 300)); one", {"command": ["one"], "spread": "5m"}),
         ("sleep $(shuf -i 0-9 -n 1)m && one", {"command": ["one"], "spread": "9m"}),
         ("perl -e 'sleep int(rand(43200))' && one", {"command": ["one"], "spread": "12h"}),
-        ("test 1 && perl -e 'sleep int(rand(60))' && a", {"command": ["/bin/sh", "-c", "test 1 && a"], "spread": "1m"}),
+        ("test 1 && perl -e 'sleep int(rand(60))' && a", {"command": ["/bin/sh", "-c", "if test 1; then a; fi"], "spread": "1m"}),
         ("flock -n /tmp/x -c 'sleep $((RANDOM \\% 60)); a'", {"command": ["a"], "overlap": "skip", "spread": "1m"}),
         ("sleep 5; one", {"command": ["/bin/sh", "-c", "sleep 5; one"]}),
     ],
@@ -313,6 +314,43 @@ def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:
     assert f"source:{MAX_JOBS + 1}: left out: 2,000 jobs are imported at once" in messages(found)
 
 
+@pytest.mark.parametrize(
+    "line, command",
+    [
+        ("test -x /bin/a && /bin/a -q", "if test -x /bin/a; then /bin/a -q; fi"),
+        ("[ -d /x ] && command -v b && b 2>/dev/null", "if [ -d /x ] && command -v b; then b 2>/dev/null; fi"),
+        ("test -x /a && a || b", "test -x /a && a || b"),
+        ("test -x /a && a | b && c 2>&1", "if test -x /a; then a | b && c 2>&1; fi"),
+        ("test -x /a && (a; b)", "test -x /a && (a; b)"),
+        ("test -x /a && a &", "test -x /a && a &"),
+        ("test -x /a && a # b", "test -x /a && a # b"),
+        ("cd /x && a", "cd /x && a"),
+    ],
+)
+def test_a_leading_guard_that_is_false_is_no_failure(line: str, command: str) -> None:
+    assert only_job(import_text(f"0 2 * * * {line}"))["command"] == ["/bin/sh", "-c", command]
+
+
+def test_the_report_says_once_that_exit_codes_count() -> None:
+    report = messages(import_text("0 2 * * * test -x /a && a || b\n0 3 * * * grep -q x /y || c\n"))
+
+    assert report.count("cron ignores the exit code") == 1
+    assert "(also line 2)" in report
+
+
+def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
+    found = import_text(
+        "DB_PASSWORD=s3cret\nPGPASSWORD=x\nTOKEN_FILE=/etc/t\nLOGNAME=a\n0 1 * * * one\n0 2 * * * two\n"
+    )
+
+    assert [job.keys["env"] for job in found.jobs] == [{"TOKEN_FILE": "/etc/t"}] * 2
+    report = messages(found)
+    assert "source:5: dropped: DB_PASSWORD looks like a secret" in report
+    assert "PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass" in report
+    assert "source:4: dropped: LOGNAME" in report
+    assert "s3cret" not in report
+
+
 def test_every_entry_of_a_beat_schedule_is_imported_or_reported() -> None:
     text = """
 app.conf.beat_schedule = {'a': {'task': 'tasks.add', 'schedule': crontab(minute=0)}}
@@ -382,6 +420,11 @@ def test_a_periodic_task_that_does_not_run_now_is_disabled_and_its_other_fields_
         ("x", "@daily\troot\tcertbot renew\n", "cron.d"),
         ("-", "apiVersion: batch/v1\nkind: CronJob\n", "kubernetes"),
         ("-", "0 0 * * * /root/x\n", "crontab"),
+        ("mailman3", "0 8 * * *  list\tif [ -x /usr/bin/mailman ]; then /usr/bin/mailman notify; fi\n", "cron.d"),
+        ("awstats", "0 8 * * * www-data [ -x /x ] && /x\n5 8 * * * www-data /usr/bin/y\n", "cron.d"),
+        ("x", "0 8 * * * backup --all\n", "crontab"),
+        ("x", "0 8 * * * python3 /srv/x.py\n", "crontab"),
+        ("x", "0 8 * * * list all\n5 8 * * * /usr/bin/y\n", "crontab"),
     ],
 )
 def test_the_kind_of_a_file_is_known_by_its_name_and_text(file: str, text: str, kind: str) -> None:
