@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,7 @@ from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.importing import read, target, write
 from yamlsched.importing.calendar import APSCHEDULER, DEBIAN, EPOCH, EVERY_MATCH, MINUTE, SYSTEMD, Calendar, Clock
 from yamlsched.importing.expression import CRON_RULES, fields_of
-from yamlsched.importing.model import MAX_JOBS, MAX_NOTES, Effect, Imported, Source
+from yamlsched.importing.model import MAX_JOBS, MAX_NOTES, Imported, Source
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.zones import zone
@@ -108,7 +109,8 @@ def messages(found: Imported) -> str:
         ("0 2 * * * cat%one%", ["cat"], "one\n"),
         ("0 2 * * * cat%", ["cat"], None),
         ("0 2 * * * cat%100\\%", ["cat"], "100%\n"),
-        ("0 2 * * * echo a\\\\%b", ["/bin/sh", "-c", "echo a\\\\"], "b\n"),
+        ("0 2 * * * echo a\\\\%b", ["/bin/sh", "-c", "echo a\\"], "b\n"),
+        ("0 2 * * * echo 'a\\\\b\\c'", ["/bin/sh", "-c", "echo 'a\\b\\c'"], None),
     ],
 )
 def test_percent_signs_are_read_as_by_cron(line: str, command: list[str], stdin: str | None) -> None:
@@ -213,7 +215,10 @@ def test_a_spelling_that_yamlsched_rejects_or_reads_differently_is_written_diffe
         ("sleep $((RANDOM \\% 300)); one", {"command": ["one"], "spread": "5m"}),
         ("sleep $(shuf -i 0-9 -n 1)m && one", {"command": ["one"], "spread": "9m"}),
         ("perl -e 'sleep int(rand(43200))' && one", {"command": ["one"], "spread": "12h"}),
-        ("test 1 && perl -e 'sleep int(rand(60))' && a", {"command": ["/bin/sh", "-c", "test 1 && a"], "spread": "1m"}),
+        (
+            "test 1 && perl -e 'sleep int(rand(60))' && a",
+            {"command": ["/bin/sh", "-c", "if test 1; then a; fi"], "spread": "1m"},
+        ),
         ("flock -n /tmp/x -c 'sleep $((RANDOM \\% 60)); a'", {"command": ["a"], "overlap": "skip", "spread": "1m"}),
         ("sleep 5; one", {"command": ["/bin/sh", "-c", "sleep 5; one"]}),
     ],
@@ -225,7 +230,10 @@ def test_advised_replaces_locks_and_random_sleeps_and_faithful_keeps_them(
     faithful = only_job(import_text(f"0 0 * * * {command}"))
 
     assert {key: value for key, value in advised.items() if key not in ("cron", "timezone")} == expected
-    assert " ".join(faithful["command"]).endswith(command.replace("\\%", "%").removeprefix("'"))
+    kept = command.replace("\\%", "%").removeprefix("'")
+    if kept.startswith("test 1 && "):  # a guard that is false is no failure for cron
+        kept = f"if test 1; then {kept.removeprefix('test 1 && ')}; fi"
+    assert " ".join(faithful["command"]).endswith(kept)
     assert faithful["overlap"] == "allow"
     assert "spread" not in faithful
 
@@ -313,6 +321,97 @@ def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
+    "line, command",
+    [
+        ("test -x /bin/a && /bin/a -q", "if test -x /bin/a; then /bin/a -q; fi"),
+        ("[ -d /x ] && command -v b && b 2>/dev/null", "if [ -d /x ] && command -v b; then b 2>/dev/null; fi"),
+        ("test -x /a && a || b", "test -x /a && a || b"),
+        ("test -x /a && a | b && c 2>&1", "if test -x /a; then a | b && c 2>&1; fi"),
+        ("test -x /a && (a; b)", "test -x /a && (a; b)"),
+        ("test -x /a && a &", "test -x /a && a &"),
+        ("test -x /a && a # b", "test -x /a && a # b"),
+        ("cd /x && a", "cd /x && a"),
+    ],
+)
+def test_a_leading_guard_that_is_false_is_no_failure(line: str, command: str) -> None:
+    assert only_job(import_text(f"0 2 * * * {line}"))["command"] == ["/bin/sh", "-c", command]
+
+
+def test_the_report_says_once_that_exit_codes_count() -> None:
+    report = messages(import_text("0 2 * * * test -x /a && a || b\n0 3 * * * grep -q x /y || c\n"))
+
+    assert report.count("cron ignores the exit code") == 1
+    assert "(also line 2)" in report
+
+
+def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
+    found = import_text(
+        "DB_PASSWORD=s3cret\nPGPASSWORD=x\nTOKEN_FILE=/etc/t\nLOGNAME=a\n0 1 * * * one\n0 2 * * * two\n"
+    )
+
+    assert [job.keys["env"] for job in found.jobs] == [{"TOKEN_FILE": "/etc/t"}] * 2
+    report = messages(found)
+    assert "source:5: dropped: DB_PASSWORD looks like a secret" in report
+    assert "PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass" in report
+    assert "source:4: dropped: LOGNAME" in report
+    assert "s3cret" not in report
+
+
+def test_every_entry_of_a_beat_schedule_is_imported_or_reported() -> None:
+    text = """
+app.conf.beat_schedule = {'a': {'task': 'tasks.add', 'schedule': crontab(minute=0)}}
+app.conf.beat_schedule['b'] = {'task': 'tasks.add', 'schedule': crontab(minute=5)}
+app.conf.beat_schedule.update({'c': {'task': 'tasks.add', 'schedule': crontab(minute=6)}})
+app.conf.beat_schedule |= {'d': {'task': 'tasks.add', 'schedule': crontab(minute=7)}}
+app.conf.beat_schedule.update(e={'task': 'tasks.add', 'schedule': crontab(minute=8), 'relative': True})
+app.conf.update({'beat_schedule': {'f': {'task': 'tasks.add', 'schedule': crontab(minute=9)}}})
+app.conf.beat_schedule[name] = {'task': 'tasks.add', 'schedule': crontab(minute=9)}
+app.conf.beat_schedule.setdefault('g', {})
+sender.add_periodic_task(crontab(hour=7), test.s('x'))
+"""
+
+    found = import_text(text, "celery")
+
+    assert [(job.name, job.line) for job in found.jobs] == [(name, line) for line, name in enumerate("abcdef", 2)]
+    report = messages(found)
+    assert "source:6: dropped: e: relative has no counterpart" in report
+    assert "source:8: left out: beat_schedule is app.conf.beat_schedule[name]" in report
+    assert "source:9: left out" in report
+    assert "source:10: left out: sender.add_periodic_task(crontab(hour=7), test.s('x')): write it" in report
+    assert "6 jobs imported, 3 left out" in report
+
+
+def test_a_file_with_add_periodic_task_only_is_one_of_celery() -> None:
+    assert read.kind_of(Source("sender.add_periodic_task(10.0, test.s())", "app.py")) == "celery"
+
+
+@pytest.mark.parametrize(
+    "fields, is_enabled, message",
+    [
+        ({"expires": "2020-01-01T00:00:00Z"}, False, "its end 2020-01-01 00:00Z is not imported"),
+        ({"expires": "2030-01-01T00:00:00Z"}, True, "its end 2030-01-01 00:00Z is not imported"),
+        ({"start_time": "2030-01-01T00:00:00Z"}, False, "its start 2030-01-01 00:00Z is to come: the job is disabled"),
+        ({"headers": '{"a": 1}'}, True, "headers has no counterpart"),
+        ({"expire_seconds": 60}, True, "expire_seconds has no counterpart"),
+        ({"priority": 0}, True, "priority has no counterpart"),
+    ],
+)
+def test_a_periodic_task_that_does_not_run_now_is_disabled_and_its_other_fields_are_reported(
+    fields: dict[str, Any], is_enabled: bool, message: str
+) -> None:
+    task = {"name": "a", "task": "tasks.add", "crontab": 1, "enabled": True} | fields
+    rows = [
+        {"model": "django_celery_beat.crontabschedule", "pk": 1, "fields": {"minute": "0"}},
+        {"model": "django_celery_beat.periodictask", "pk": 1, "fields": task},
+    ]
+
+    found = import_text(json.dumps(rows), "celery")
+
+    assert only_job(found).get("enabled", True) is is_enabled
+    assert message in messages(found)
+
+
+@pytest.mark.parametrize(
     "file, text, kind",
     [
         ("x.timer", "", "systemd"),
@@ -327,6 +426,11 @@ def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:
         ("x", "@daily\troot\tcertbot renew\n", "cron.d"),
         ("-", "apiVersion: batch/v1\nkind: CronJob\n", "kubernetes"),
         ("-", "0 0 * * * /root/x\n", "crontab"),
+        ("mailman3", "0 8 * * *  list\tif [ -x /usr/bin/mailman ]; then /usr/bin/mailman notify; fi\n", "cron.d"),
+        ("awstats", "0 8 * * * www-data [ -x /x ] && /x\n5 8 * * * www-data /usr/bin/y\n", "cron.d"),
+        ("x", "0 8 * * * backup --all\n", "crontab"),
+        ("x", "0 8 * * * python3 /srv/x.py\n", "crontab"),
+        ("x", "0 8 * * * list all\n5 8 * * * /usr/bin/y\n", "crontab"),
     ],
 )
 def test_the_kind_of_a_file_is_known_by_its_name_and_text(file: str, text: str, kind: str) -> None:
@@ -757,50 +861,3 @@ if __name__ == "__main__":
             output = import_case(case, policy)
             (IMPORTS / case / f"{policy}.yaml").write_text(output.text)
             (IMPORTS / case / f"{policy}.txt").write_text(output.report)
-
-
-# -- nothing is lost without a word
-
-BEAT = """app.conf.beat_schedule = {'a': {'task': 'tasks.add', 'schedule': crontab(minute=0)}}
-app.conf.beat_schedule['b'] = {'task': 'tasks.add', 'schedule': crontab(minute=5)}
-app.conf.beat_schedule.update({'c': {'task': 'tasks.add', 'schedule': crontab(minute=6)}})
-app.conf["beat_schedule"] |= {'d': {'task': 'tasks.add', 'schedule': crontab(minute=7)}}
-app.conf.beat_schedule.update(e={'task': 'tasks.add', 'schedule': crontab(minute=7)})
-app.conf.beat_schedule.update(more())
-app.conf.beat_schedule.setdefault('f', {})
-print(app.conf.beat_schedule.items())
-def setup(sender, **kwargs):
-    sender.add_periodic_task(crontab(hour=7), test.s('x'))
-"""
-
-
-def test_every_way_to_add_to_a_beat_schedule_is_imported_or_reported() -> None:
-    found = read.read([Source(BEAT, "celeryconf.py", "UTC", True)], None, set(), START)
-
-    assert sorted(job.name for job in found.jobs) == ["a", "b", "c", "d"]
-    assert {job.name: job.keys["cron"] for job in found.jobs}["d"] == "7 * * * *"
-    assert [note.line for note in found.notes if note.effect is Effect.REFUSED] == [5, 6, 7, 10]
-
-
-def test_a_file_with_periodic_tasks_only_is_one_of_celery() -> None:
-    text = "def setup(sender, **kwargs):\n    sender.add_periodic_task(10.0, test.s())\n"
-    found = read.read([Source(text, "tasks.py", "UTC", True)], None, set(), START)
-
-    assert (found.jobs, [note.effect for note in found.notes]) == ([], [Effect.REFUSED])
-
-
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("0 8 * * *  list\tif [ -x /usr/bin/mailman ]; then /usr/bin/mailman notify; fi", "cron.d"),
-        ("*/10 * * * * www-data [ -x /usr/share/awstats/update.sh ] && /usr/share/awstats/update.sh", "cron.d"),
-        ("@daily root run-parts /etc/daily", "cron.d"),
-        ("@daily news /usr/lib/news/bin/news.daily", "cron.d"),
-        ("0 1 * * * backup daily", "crontab"),
-        ("0 1 * * * /usr/bin/mail -s x ops", "crontab"),
-        ("0 1 * * * mail -s report ops@example.com", "crontab"),
-        ("0 1 * * * list /x\n0 2 * * * /bin/y", "crontab"),
-    ],
-)
-def test_a_crontab_with_users_is_known_by_system_users_before_each_command(line: str, kind: str) -> None:
-    assert read.kind_of(Source(f"SHELL=/bin/sh\n# a comment\n{line}\n", "mailman3", "UTC", True)) == kind

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from yamlsched import durations
@@ -33,10 +33,12 @@ RULES = (MINUTES, HOURS, DAYS, Rule("month", 1, 12, MONTHS), Rule("day of week",
 ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
-TIMEZONES = ("timezone", "CELERY_TIMEZONE")
 PERIODIC = "add_periodic_task"
-READS = ("get", "items", "keys", "values", "copy")
-"""Methods of a beat_schedule that add nothing."""
+TIMEZONES = ("timezone", "CELERY_TIMEZONE")
+READ_METHODS = ("get", "items", "keys", "values", "copy")
+KNOWN_KEYS = ("task", "schedule", "args", "kwargs", "options", "enabled", "description")
+"""Keys of an entry that are imported or reported one by one."""
+HARMLESS_FIELDS = ("name", "crontab", "interval", "last_run_at", "total_run_count", "date_changed")
 PERIODS = ("days", "hours", "minutes", "seconds")
 LONG_NAMES = re.compile(r"([a-z]{3})[a-z]+", re.IGNORECASE)
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
@@ -44,14 +46,16 @@ HANDLERS = (
     "the tasks become handlers, which the worker calls itself, without Celery's broker: check that each is the path of "
     "its function, that no task uses self.request or .delay, and that importing it configures what it needs"
 )
+DISABLE = "the job is disabled if it has passed, else disable it then"
+DISABLED = "the job is disabled, enable it then"
 COUNTS_FROM = "its interval of {} is counted from midnight UTC here, from the start of beat in Celery"
 
 
-def read(source: Source, found: Imported) -> None:
-    """Add the jobs of a beat_schedule or a dump."""
+def read(source: Source, found: Imported, now: datetime) -> None:
+    """Add the jobs of a beat_schedule or a dump. Tasks of a dump that do not run at ``now`` are disabled."""
     before = len(found.jobs)
     if source.text.lstrip()[:1] in ("[", "{"):
-        _read_dump(source, found)
+        _read_dump(source, found, now)
     else:
         _read_python(source, found)
     if len(found.jobs) > before:
@@ -60,14 +64,15 @@ def read(source: Source, found: Imported) -> None:
 
 def _read_python(source: Source, found: Imported) -> None:
     tree = python_source.parse(source)
-    assigned = list(python_source.assignments(tree))
-    for name, node in assigned:
+    for name, node in python_source.assignments(tree):
         if name in TIMEZONES and isinstance(node, ast.Constant) and isinstance(node.value, str):
             source = replace(source, zone=node.value)
-    schedules = [node for name, node in assigned if name in SCHEDULES]
-    schedules += _added(found, source, tree)
-    if not schedules and not found.notes:
+    schedules = sorted(_schedules(tree), key=lambda node: node.lineno)
+    periodic = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _last_name(node.func) == PERIODIC]
+    if not schedules and not periodic:
         raise Refusal("no beat_schedule found")
+    for call in periodic:
+        found.refused(source, call.lineno, f"{python_source.written(call)}: write it as an entry of beat_schedule")
     for schedule in schedules:
         if not isinstance(schedule, ast.Dict):
             found.refused(
@@ -75,48 +80,45 @@ def _read_python(source: Source, found: Imported) -> None:
             )
             continue
         for key, node in zip(schedule.keys, schedule.values, strict=True):
-            if key is None:
-                found.refused(source, node.lineno, f"**{python_source.written(node)}: write its entries as a dict")
-                continue
             label = str(key.value) if isinstance(key, ast.Constant) else python_source.written(key)
+            line = key.lineno if key is not None else node.lineno
             try:
-                _entry(found, source, key.lineno, label, python_source.value(node))
+                _entry(found, source, line, label, python_source.value(node))
             except Refusal as error:
-                found.refused(source, key.lineno, f"{shown(label)}: {error}")
+                found.refused(source, line, f"{shown(label)}: {error}")
 
 
-def _added(found: Imported, source: Source, tree: ast.Module) -> Iterator[ast.expr]:
-    """Yield what is added to a beat_schedule after it was assigned: ``[...] =``, ``|=`` and ``update``.
-
-    ``add_periodic_task`` is reported: its task is a signature, which only execution would give.
-    """
+def _schedules(tree: ast.Module) -> Iterator[ast.expr]:
+    """Yield each dict of entries that is assigned or added to a beat_schedule, and what cannot be read as one."""
+    yield from (node for name, node in python_source.assignments(tree) if name in SCHEDULES)
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
-                    if isinstance(target, ast.Subscript) and _is_schedule(target.value):
-                        added = ast.Dict(keys=[target.slice], values=[value])
-                        yield ast.copy_location(added, node)
-            case ast.AugAssign(target=target, value=value) if _is_schedule(target):
+                    if isinstance(target, ast.Subscript) and _last_name(target.value) in SCHEDULES:
+                        is_constant = isinstance(target.slice, ast.Constant)
+                        yield ast.copy_location(ast.Dict([target.slice], [value]), node) if is_constant else target
+            case ast.AugAssign(target=target, value=value) if _last_name(target) in SCHEDULES:
                 yield value
-            case ast.Call(func=ast.Attribute(attr="update", value=called)) if _is_schedule(called):
-                yield from node.args
-                if node.keywords:
-                    found.refused(source, node.lineno, f"{python_source.written(node)}: write its entries as a dict")
-            case ast.Call(func=ast.Attribute(attr=method, value=called)) if method == PERIODIC or (
-                _is_schedule(called) and method not in READS
-            ):
-                found.refused(source, node.lineno, f"{python_source.written(node)}: write the job by hand")
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if _last_name(owner) in SCHEDULES:
+                if method == "update":
+                    yield from node.args
+                    for word in node.keywords:
+                        names: list[ast.expr | None] = [ast.Constant(word.arg, lineno=word.lineno)]
+                        yield ast.copy_location(ast.Dict(names, [word.value]), word) if word.arg else word.value
+                elif method not in READ_METHODS:
+                    yield node
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value in SCHEDULES:
+                        yield value
 
 
-def _is_schedule(node: ast.expr) -> bool:
-    """Return whether an expression names a beat_schedule: ``app.conf.beat_schedule``, ``conf["beat_schedule"]``."""
+def _last_name(node: ast.expr) -> str:
     match node:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name in SCHEDULES
-        case ast.Subscript(slice=ast.Constant(value=str(name))):
-            return name in SCHEDULES
-    return False
+        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+            return name
+    return ""
 
 
 def _entry(found: Imported, source: Source, line: int, name: str, entry: Any) -> None:
@@ -192,9 +194,12 @@ def _job(
     options = entry.get("options")
     for option in sorted(map(str, options)) if isinstance(options, dict) else ():
         found.dropped(source, line, f"{shown(name)}: the option {shown(option)} of the task")
+    for key in sorted(set(map(str, entry)) - {*KNOWN_KEYS, *HARMLESS_FIELDS}):
+        if entry.get(key) is not None and entry[key] is not False and entry[key] not in ("", "{}"):
+            found.dropped(source, line, f"{shown(name)}: {shown(key)} has no counterpart")
 
 
-def _read_dump(source: Source, found: Imported) -> None:
+def _read_dump(source: Source, found: Imported, now: datetime) -> None:
     try:
         rows = json.loads(source.text)
     except (ValueError, RecursionError) as error:
@@ -211,7 +216,7 @@ def _read_dump(source: Source, found: Imported) -> None:
         name = str(fields.get("name") or "")
         line = lines.get(name, 0)
         try:
-            _periodic_task(found, source, line, name, fields, by_key)
+            _periodic_task(found, source, line, name, fields, by_key, now)
         except Refusal as error:
             found.refused(source, line, f"{shown(name)}: {error}")
 
@@ -233,6 +238,7 @@ def _periodic_task(
     name: str,
     fields: Mapping[str, Any],
     by_key: Mapping[tuple[str, str], Mapping[str, Any]],
+    now: datetime,
 ) -> None:
     if fields.get("task") == "celery.backend_cleanup":
         found.dropped(source, line, f"{shown(name)}: retention prunes results")
@@ -247,12 +253,16 @@ def _periodic_task(
             **fields,
             "args": json.loads(fields.get("args") or "[]"),
             "kwargs": json.loads(fields.get("kwargs") or "{}"),
-            "options": {
-                key: 1 for key in ("queue", "exchange", "routing_key", "priority", "expires") if fields.get(key)
-            },
         }
     except (TypeError, ValueError, RecursionError) as error:
         raise Refusal("its args or kwargs are not JSON") from error
+    expires, starts = _instant(entry.pop("expires", None)), _instant(entry.pop("start_time", None))
+    if expires is not None:
+        found.changed(source, line, f"{shown(name)}: its end {expires:%Y-%m-%d %H:%MZ} is not imported: {DISABLE}")
+    if starts is not None and starts > now:
+        found.changed(source, line, f"{shown(name)}: its start {starts:%Y-%m-%d %H:%MZ} is to come: {DISABLED}")
+    if (expires is not None and expires <= now) or (starts is not None and starts > now):
+        entry["enabled"] = False
     if fields.get("crontab") is not None:
         row = by_key.get(("django_celery_beat.crontabschedule", str(fields["crontab"])))
         if row is None:
@@ -267,3 +277,14 @@ def _periodic_task(
         _interval(found, source, line, name, every, entry)
     else:
         raise Refusal("it has no schedule")
+
+
+def _instant(text: Any) -> datetime | None:
+    """Return a time of a dump; None if there is none. Raises Refusal if it is not valid."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(str(text))
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise Refusal(f"{shown(text)} is not a valid time") from error

@@ -18,6 +18,8 @@ ASSIGNMENT = re.compile(r"""([A-Za-z_]\w*|"[^"]*"|'[^']*')[ \t]*=[ \t]*(.*)""")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
+GUARD_REWRITTEN = "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which exits 0"
+EXIT_CODES = "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
 MAX_LINE_CHARS = 10_000
 SIXTH_FIELD = re.compile(r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE)
 
@@ -72,6 +74,8 @@ def _assign(found: Imported, source: Source, number: int, settings: _Settings, n
             found.dropped(source, number, f"{message}; for alerts see on_dead and `yamlsched status --check`")
     elif name in OTHER_SETTINGS:
         found.dropped(source, number, f"{name} has no counterpart")
+    elif name == "LOGNAME":
+        found.dropped(source, number, "LOGNAME is the user's name, and cannot be set in cron either")
     elif name == "SHELL":
         settings.shell = value
     elif name == "HOME":
@@ -110,6 +114,8 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
     if STARTS_YAMLSCHED.search(command):
         found.dropped(source, number, "this line starts yamlsched: leave it in the crontab")
         return
+    if r"\\" in parts[-1]:
+        found.changed(source, number, r"\\ becomes \, as in Debian's cron; cronie keeps both")
     name = shell.name_of(command)
     if source.is_faithful:
         keys |= FAITHFUL
@@ -124,6 +130,11 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
             "the command seems to use a relative path: cron starts it in the home directory, yamlsched in that of "
             "schedules.yaml: set cwd",
         )
+    if (rewritten := shell.without_failing_guard(command)) != command:
+        command = rewritten
+        found.changed(source, number, GUARD_REWRITTEN)
+    elif shell.ANY_GUARD.search(command):
+        found.advise(source, number, EXIT_CODES)
     keys["command"] = shell.argv(command, settings.shell)
     if stdin is not None:
         keys["stdin"] = stdin

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from yamlsched import durations
 from yamlsched.cron.expression import parse_cron, smallest_gap
+from yamlsched.definitions.secrets import is_reference, is_secret_name
 from yamlsched.errors import ScheduleError
 from yamlsched.terminal import escape_line, truncate
 from yamlsched.zones import zone
@@ -132,13 +133,27 @@ class Imported:
             raise Refusal(f"{MAX_JOBS:,} jobs are imported at once: import the rest by itself")
         if unstorable := _unstorable(keys):
             raise Refusal(f"{unstorable} cannot be stored")
-        keys = self._with_possible_spread(source, line, keys)
+        keys = self._with_possible_spread(source, line, self._without_secrets(source, line, keys))
         wanted = job_name(name)
         free = self._free(wanted)
         if free != wanted:
             self.changed(source, line, f"the name {wanted} is taken: the job is called {free}")
         self.names.add(free)
         self.jobs.append(ImportedJob(free, source.file, line, origin, keys, times))
+
+    def _without_secrets(self, source: Source, line: int, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leave out variables that look like secrets: the file is in git, and what it says in the database."""
+        env = keys.get("env") or {}
+        secret = [
+            name for name, value in env.items() if value and is_secret_name(name) and not is_reference(name, value)
+        ]
+        for name in secret:
+            remedy = "~/.pgpass, or PGPASSFILE in env" if name.startswith("PG") else "set it where the worker starts"
+            self.dropped(
+                source, line, f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}"
+            )
+        kept = {name: value for name, value in env.items() if name not in secret}
+        return {key: value for key, value in {**keys, "env": kept}.items() if key != "env" or kept}
 
     def _with_possible_spread(self, source: Source, line: int, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         """Limit ``spread`` to the time between two slots."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,65 +17,30 @@ from yamlsched.terminal import escape_line, join_first
 KINDS = ("crontab", "cron.d", "kubernetes", "celery", "apscheduler", "systemd")
 ON_HOST_CLOCK = ("crontab", "cron.d", "apscheduler", "systemd")
 """Kinds that use the time zone of their host where a file names none."""
-COMMAND = re.compile(r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)(?:[ \t]+(\S.*))?$", re.MULTILINE)
-STARTS_COMMAND = re.compile(
-    r"/|\[[ \t]|(?:if|test|cd|for|while|case|umask|exec|command|nice|ionice|flock|env)[ \t]|[A-Za-z_]\w*="
-)
+WITH_USER = re.compile(r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)[ \t]+(\S+)", re.MULTILINE)
+BARE_WORD = re.compile(r"[a-z_][a-z0-9_-]*")
+KEYWORD = re.compile(r"(if|test|cd|command)$|\[")
+PROGRAMS_TOO = frozenset(("backup", "games", "list", "mail", "man", "news", "sync"))
+"""Users of every Debian that are usual names of programs and scripts as well."""
 SYSTEM_USERS = frozenset(
-    [
-        "root",
-        "daemon",
-        "bin",
-        "sys",
-        "sync",
-        "games",
-        "man",
-        "lp",
-        "mail",
-        "news",
-        "uucp",
-        "proxy",
-        "www-data",
-        "backup",
-        "list",
-        "irc",
-        "nobody",
-        "apache",
-        "nginx",
-        "postgres",
-        "mysql",
-        "redis",
-        "munin",
-        "logcheck",
-        "amavis",
-        "clamav",
-        "smmsp",
-        "postfix",
-        "dovecot",
-        "ntp",
-        "ntpsec",
-        "opendkim",
-        "debian-spamd",
-        "Debian-exim",
-        "statd",
-        "nagios",
-        "zabbix",
-        "puppet",
-        "jenkins",
-        "git",
-        "gitlab",
-        "tomcat",
-        "cacti",
-        "smokeping",
-        "leafnode",
-        "uuidd",
-        "syslog",
-        "operator",
-        "adm",
-        "ftp",
-    ]
+    (
+        *(
+            "root",
+            "www-data",
+            "daemon",
+            "bin",
+            "sys",
+            "uucp",
+            "proxy",
+            "nobody",
+            "apache",
+            "nginx",
+            "postgres",
+            "mysql",
+        ),
+        *("amavis", "clamav", "munin", "logcheck", "smmsp", "cricket", "leafnode", "roundcube", *PROGRAMS_TOO),
+    )
 )
-"""Users of the packages of Debian and Red Hat whose files are in /etc/cron.d."""
 MAX_LINES = 5
 
 
@@ -91,22 +57,28 @@ def kind_of(source: Source) -> str:
         case ".py":
             is_celery = any(name in source.text for name in (*celery.SCHEDULES, celery.PERIODIC))
             return "celery" if is_celery else "apscheduler"
-    if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or _has_user(source.text):
+    if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or _has_users(source.text):
         return "cron.d"
     if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|List)", source.text, re.MULTILINE):
         return "kubernetes"
     return "crontab"
 
 
-def _has_user(text: str) -> bool:
-    """Return whether each line of a crontab has a user before its command, as those of /etc/cron.d do.
+def _has_users(text: str) -> bool:
+    """Return whether the commands of a crontab follow the names of users: all of them, or root once."""
+    words = WITH_USER.findall(text)
+    is_all = bool(words) and all(_is_user(first, second) for first, second in words)
+    return is_all or any(first == "root" for first, _ in words)
 
-    A word that is a user's name, and is not followed by what starts a command, may be a program of that name.
-    """
-    lines = COMMAND.findall(text)
-    return bool(lines) and all(
-        user == "root" or (user in SYSTEM_USERS and STARTS_COMMAND.match(rest) is not None) for user, rest in lines
-    )
+
+def _is_user(first: str, second: str) -> bool:
+    if KEYWORD.match(second):
+        return BARE_WORD.fullmatch(first) is not None
+    try:
+        is_known = first in SYSTEM_USERS or pwd.getpwnam(first).pw_name == first
+    except (KeyError, ValueError):
+        return False
+    return is_known and (second.startswith("/") or (first not in PROGRAMS_TOO and not second.startswith("-")))
 
 
 def read(sources: Sequence[Source], kind: str | None, names: set[str], start: datetime, days: int = 400) -> Imported:
@@ -127,7 +99,7 @@ def read(sources: Sequence[Source], kind: str | None, names: set[str], start: da
                 case "kubernetes":
                     kubernetes.read(source, found)
                 case "celery":
-                    celery.read(source, found)
+                    celery.read(source, found, start)
                 case "apscheduler":
                     apscheduler.read(source, found)
                 case _ if source is units[0]:

@@ -35,6 +35,13 @@ ANY_RANDOM_SLEEP = re.compile(r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand|rand
 RELATIVE = re.compile(
     r"(?:^|[\s;&|(])(?:cd\s+(?![/~$\"'-])\w|\.{1,2}/|(?:[12]?>>?)\s*(?![/&~$\"'\s])\w|[\w.-]+/[\w./-]*(?=\s|$))"
 )
+GUARD = re.compile(
+    r"(?P<guard>(?:(?:test\s|\[\s|command\s+-v\s|which\s|type\s)[^;&|()#]*&&\s*)+)"
+    r"(?P<rest>(?:[^;&|#]|\|(?!\|)(?<!\|\|)|&&|(?<=>)&)+)",
+    re.DOTALL,
+)
+"""Behind ``||``, ``;``, ``&`` or a comment, the guard or the ``fi`` would apply to something else."""
+ANY_GUARD = re.compile(r"&&|\|\||\A(?:test\s|\[\s|grep\s)")
 KEYWORDS = frozenset(("if", "then", "else", "do", "while", "until", "!", "{", "("))
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 MAX_SPREAD = timedelta(hours=24)
@@ -47,6 +54,8 @@ SUFFIX = re.compile(r"\.(sh|py|php|pl|rb|js|bash|jar)\Z")
 def split_percent(command: str) -> tuple[str, str | None]:
     r"""Split at the first unescaped %, as cron does: the rest is standard input, with % for line ends.
 
+    Debian's cron also reads two backslashes as one.
+
     >>> split_percent(r"mail -s 100\% root%Hello%World"), split_percent("date")
     (('mail -s 100% root', 'Hello\nWorld\n'), ('date', None))
     """
@@ -55,7 +64,7 @@ def split_percent(command: str) -> tuple[str, str | None]:
         if part == "%":
             pieces.append("")
         else:
-            pieces[-1] += "%" if part == r"\%" else part
+            pieces[-1] += part[1:] if part in (r"\%", r"\\") else part
     text = "\n".join(pieces[1:])
     if not text:
         return pieces[0].rstrip() if len(pieces) > 1 else pieces[0], None
@@ -109,6 +118,18 @@ def without_random_sleep(command: str) -> tuple[str, timedelta] | None:
     seconds = int(found["modulo"] or found["shuf"] or found["perl"]) * UNITS[found["unit"] or ""]
     rest = command[: found.start()] + (" " if found.start() else "") + command[found.end() :]
     return (rest, min(timedelta(seconds=seconds), MAX_SPREAD)) if seconds and rest.strip() else None
+
+
+def without_failing_guard(command: str) -> str:
+    """Return ``command`` with its leading guards as the condition of an ``if``, which exits 0 where they are false.
+
+    >>> without_failing_guard("test -x /usr/bin/a && /usr/bin/a -q")
+    'if test -x /usr/bin/a; then /usr/bin/a -q; fi'
+    """
+    guarded = GUARD.fullmatch(command)
+    if guarded is None:
+        return command
+    return f"if {guarded['guard'].rstrip().removesuffix('&&').rstrip()}; then {guarded['rest'].rstrip()}; fi"
 
 
 def advice(command: str) -> list[str]:
