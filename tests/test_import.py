@@ -215,7 +215,7 @@ def test_a_spelling_that_yamlsched_rejects_or_reads_differently_is_written_diffe
         ("sleep $((RANDOM \\% 300)); one", {"command": ["one"], "spread": "5m"}),
         ("sleep $(shuf -i 0-9 -n 1)m && one", {"command": ["one"], "spread": "9m"}),
         ("perl -e 'sleep int(rand(43200))' && one", {"command": ["one"], "spread": "12h"}),
-        ("test 1 && perl -e 'sleep int(rand(60))' && a", {"command": ["/bin/sh", "-c", "if test 1; then a; fi"], "spread": "1m"}),
+        ("cd /x && perl -e 'sleep int(rand(60))' && a", {"command": ["/bin/sh", "-c", "cd /x && a"], "spread": "1m"}),
         ("flock -n /tmp/x -c 'sleep $((RANDOM \\% 60)); a'", {"command": ["a"], "overlap": "skip", "spread": "1m"}),
         ("sleep 5; one", {"command": ["/bin/sh", "-c", "sleep 5; one"]}),
     ],
@@ -349,6 +349,100 @@ def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
     assert "PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass" in report
     assert "source:4: dropped: LOGNAME" in report
     assert "s3cret" not in report
+
+
+CRON_JOB = """
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: shards}
+spec:
+  schedule: "0 2 * * *"
+  timeZone: Etc/UTC
+  suspend: SUSPEND
+  jobTemplate:
+    spec:
+      JOB
+      template: {spec: {terminationGracePeriodSeconds: 120, activeDeadlineSeconds: 600, hostNetwork: true, CONTAINERS}}
+"""
+
+
+def import_cron_job(suspend: str = "false", job: str = "backoffLimit: 0") -> Imported:
+    containers = "containers: [{name: c, image: i, command: [run-shard], stdin: true}]"
+    text = CRON_JOB.replace("SUSPEND", suspend).replace("JOB", job).replace("CONTAINERS", containers)
+    return import_text(text, "kubernetes")
+
+
+@pytest.mark.parametrize("key", ["parallelism", "completions"])
+def test_a_cron_job_of_several_pods_is_left_out(key: str) -> None:
+    found = import_cron_job(job=f"{key}: 8")
+
+    assert not found.jobs
+    assert f"{key} 8 starts several pods" in messages(found)
+
+
+@pytest.mark.parametrize(
+    "suspend, job, is_enabled",
+    [
+        ("yes", "backoffLimit: 0", False),
+        ("On", "backoffLimit: 0", False),
+        ("true", "backoffLimit: 0", False),
+        ("false", "suspend: true", False),
+        ("no", "suspend: off", True),
+    ],
+)
+def test_a_cron_job_that_is_suspended_is_disabled(suspend: str, job: str, is_enabled: bool) -> None:
+    assert only_job(import_cron_job(suspend, job)).get("enabled", True) is is_enabled
+
+
+def test_limits_of_a_pod_are_imported_and_what_has_no_key_is_reported() -> None:
+    policy = (
+        "podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: In, values: [42]}}, {action: Ignore}]}"
+    )
+    found = import_cron_job(job=policy)
+
+    keys = only_job(found)
+    assert (keys["timeout"], keys["kill_after"], keys["exit_codes"]) == ("10m", "2m", {"discard": [42]})
+    report = messages(found)
+    for key in ("hostNetwork of the pod", "stdin of the container", "podFailurePolicy Ignore"):
+        assert key in report
+
+
+def import_units(timer: str, service: str) -> Imported:
+    sources = [Source(f"[Timer]\n{timer}\n", "r.timer"), Source(f"[Service]\n{service}\n", "r.service")]
+    return read.read(sources, None, set(), START)
+
+
+def test_settings_of_systemd_that_are_not_known_to_be_harmless_are_reported() -> None:
+    service = (
+        "Type=oneshot\nDescription=x\nConditionACPower=true\nOnFailure=a.service\nExecStart=/usr/bin/fwupdmgr refresh"
+    )
+    found = import_units("OnCalendar=hourly\nRandomizedOffsetSec=1h", service)
+
+    report = messages(found)
+    assert "r.service:4: dropped: r.service: ConditionACPower=true" in report
+    assert "r.service: OnFailure=a.service" in report
+    assert "r.timer: RandomizedOffsetSec=1h" in report
+    assert "Description" not in report
+
+
+def test_exit_codes_that_systemd_takes_for_success_are_imported() -> None:
+    found = import_units("OnCalendar=hourly", "SuccessExitStatus=2 101 DATAERR SIGKILL\nExecStart=/usr/bin/a")
+
+    assert only_job(found)["exit_codes"] == {"success": [0, 2, 65, 101]}
+    assert "SuccessExitStatus=SIGKILL" in messages(found)
+
+
+def test_persistent_has_no_effect_without_a_calendar() -> None:
+    assert only_job(import_units("OnUnitActiveSec=1h\nPersistent=true", "ExecStart=/a"))["catchup"] == "none"
+    assert only_job(import_units("OnCalendar=hourly\nPersistent=true", "ExecStart=/a"))["catchup"] == "latest"
+
+
+def test_a_calendar_event_may_have_a_fraction_of_zero() -> None:
+    assert only_job(import_units("OnCalendar=*-*-* 10:00:00.000", "ExecStart=/a"))["cron"] == "0 10 * * *"
+
+
+def test_escapes_of_systemd_are_left_out() -> None:
+    assert r"uses escapes of systemd" in messages(import_units("OnCalendar=hourly", r"ExecStart=/a x\x20y"))
 
 
 def test_every_entry_of_a_beat_schedule_is_imported_or_reported() -> None:
