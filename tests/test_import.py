@@ -351,6 +351,50 @@ def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
     assert "s3cret" not in report
 
 
+def test_commands_of_a_crontab_start_in_the_home_directory() -> None:
+    sources = [Source("0 1 * * * tar cf b.tar data\nHOME=/srv\n0 2 * * * make\n", "source", home="/home/ann")]
+    found = read.read(sources, "crontab", set(), START)
+
+    assert [job.keys["cwd"] for job in found.jobs] == ["/home/ann", "/srv"]
+    assert "pass --home" not in messages(found)
+
+
+def test_without_a_home_directory_the_report_says_once_where_commands_start() -> None:
+    report = messages(import_text("0 1 * * * tar cf b.tar data\n0 2 * * * git pull\n"))
+
+    assert report.count("cron starts it in the home directory") == 1
+    assert "pass --home DIR, or set cwd (also line 2)" in report
+
+
+def test_a_number_with_a_step_is_reported() -> None:
+    assert "Debian's cron refuses the file" in messages(import_text("5/15 * * * * a"))
+    assert "refuses" not in messages(import_text("5-59/15 * * * * a"))
+
+
+def test_a_crontab_without_jobs_is_reported() -> None:
+    found = import_text("# nothing\n\n")
+
+    assert found.has_refusals
+    assert "source: left out: it has no jobs" in messages(found)
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    ["S(job_defaults={'max_instances': 3, 'misfire_grace_time': 3600})", "s.configure(job_defaults=d)"],
+)
+def test_job_defaults_of_a_scheduler_apply_to_its_jobs(scheduler: str) -> None:
+    text = "from m import f\nd = {'max_instances': 3, 'misfire_grace_time': 3600}\n"
+    keys = only_job(import_text(f"{text}{scheduler}\ns.add_job(f, 'cron', hour=3)\n", "apscheduler"))
+
+    assert (keys["overlap"], keys["catchup"], keys["catchup_window"]) == ("allow", "latest", "1h")
+
+
+def test_job_defaults_that_are_not_constant_are_reported() -> None:
+    text = "from m import f\nS(job_defaults=read())\ns.add_job(f, 'cron', hour=3)\n"
+
+    assert "source:2: dropped: job_defaults are not one dict" in messages(import_text(text, "apscheduler"))
+
+
 CRON_JOB = """
 apiVersion: batch/v1
 kind: CronJob
@@ -607,7 +651,7 @@ def run(*arguments: object, input: str | None = None) -> Result:
 
 
 def test_a_crontab_on_stdin_becomes_a_file_on_stdout() -> None:
-    done = run("-", "--timezone", "Asia/Tokyo", input="0 2 * * * /usr/bin/backup\n")
+    done = run("-", "--timezone", "Asia/Tokyo", "--home", "/srv", input="0 2 * * * /usr/bin/backup\n")
 
     assert done.return_value == 0
     assert "timezone: Asia/Tokyo" in done.stdout
