@@ -215,10 +215,7 @@ def test_a_spelling_that_yamlsched_rejects_or_reads_differently_is_written_diffe
         ("sleep $((RANDOM \\% 300)); one", {"command": ["one"], "spread": "5m"}),
         ("sleep $(shuf -i 0-9 -n 1)m && one", {"command": ["one"], "spread": "9m"}),
         ("perl -e 'sleep int(rand(43200))' && one", {"command": ["one"], "spread": "12h"}),
-        (
-            "test 1 && perl -e 'sleep int(rand(60))' && a",
-            {"command": ["/bin/sh", "-c", "if test 1; then a; fi"], "spread": "1m"},
-        ),
+        ("cd /x && perl -e 'sleep int(rand(60))' && a", {"command": ["/bin/sh", "-c", "cd /x && a"], "spread": "1m"}),
         ("flock -n /tmp/x -c 'sleep $((RANDOM \\% 60)); a'", {"command": ["a"], "overlap": "skip", "spread": "1m"}),
         ("sleep 5; one", {"command": ["/bin/sh", "-c", "sleep 5; one"]}),
     ],
@@ -230,10 +227,7 @@ def test_advised_replaces_locks_and_random_sleeps_and_faithful_keeps_them(
     faithful = only_job(import_text(f"0 0 * * * {command}"))
 
     assert {key: value for key, value in advised.items() if key not in ("cron", "timezone")} == expected
-    kept = command.replace("\\%", "%").removeprefix("'")
-    if kept.startswith("test 1 && "):  # a guard that is false is no failure for cron
-        kept = f"if test 1; then {kept.removeprefix('test 1 && ')}; fi"
-    assert " ".join(faithful["command"]).endswith(kept)
+    assert " ".join(faithful["command"]).endswith(command.replace("\\%", "%").removeprefix("'"))
     assert faithful["overlap"] == "allow"
     assert "spread" not in faithful
 
@@ -355,6 +349,144 @@ def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
     assert "PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass" in report
     assert "source:4: dropped: LOGNAME" in report
     assert "s3cret" not in report
+
+
+def test_commands_of_a_crontab_start_in_the_home_directory() -> None:
+    sources = [Source("0 1 * * * tar cf b.tar data\nHOME=/srv\n0 2 * * * make\n", "source", home="/home/ann")]
+    found = read.read(sources, "crontab", set(), START)
+
+    assert [job.keys["cwd"] for job in found.jobs] == ["/home/ann", "/srv"]
+    assert "pass --home" not in messages(found)
+
+
+def test_without_a_home_directory_the_report_says_once_where_commands_start() -> None:
+    report = messages(import_text("0 1 * * * tar cf b.tar data\n0 2 * * * git pull\n"))
+
+    assert report.count("cron starts it in the home directory") == 1
+    assert "pass --home DIR, or set cwd (also line 2)" in report
+
+
+def test_a_number_with_a_step_is_reported() -> None:
+    assert "Debian's cron refuses the file" in messages(import_text("5/15 * * * * a"))
+    assert "refuses" not in messages(import_text("5-59/15 * * * * a"))
+
+
+def test_a_crontab_without_jobs_is_reported() -> None:
+    found = import_text("# nothing\n\n")
+
+    assert found.has_refusals
+    assert "source: left out: it has no jobs" in messages(found)
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    ["S(job_defaults={'max_instances': 3, 'misfire_grace_time': 3600})", "s.configure(job_defaults=d)"],
+)
+def test_job_defaults_of_a_scheduler_apply_to_its_jobs(scheduler: str) -> None:
+    text = "from m import f\nd = {'max_instances': 3, 'misfire_grace_time': 3600}\n"
+    keys = only_job(import_text(f"{text}{scheduler}\ns.add_job(f, 'cron', hour=3)\n", "apscheduler"))
+
+    assert (keys["overlap"], keys["catchup"], keys["catchup_window"]) == ("allow", "latest", "1h")
+
+
+def test_job_defaults_that_are_not_constant_are_reported() -> None:
+    text = "from m import f\nS(job_defaults=read())\ns.add_job(f, 'cron', hour=3)\n"
+
+    assert "source:2: dropped: job_defaults are not one dict" in messages(import_text(text, "apscheduler"))
+
+
+CRON_JOB = """
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: shards}
+spec:
+  schedule: "0 2 * * *"
+  timeZone: Etc/UTC
+  suspend: SUSPEND
+  jobTemplate:
+    spec:
+      JOB
+      template: {spec: {terminationGracePeriodSeconds: 120, activeDeadlineSeconds: 600, hostNetwork: true, CONTAINERS}}
+"""
+
+
+def import_cron_job(suspend: str = "false", job: str = "backoffLimit: 0") -> Imported:
+    containers = "containers: [{name: c, image: i, command: [run-shard], stdin: true}]"
+    text = CRON_JOB.replace("SUSPEND", suspend).replace("JOB", job).replace("CONTAINERS", containers)
+    return import_text(text, "kubernetes")
+
+
+@pytest.mark.parametrize("key", ["parallelism", "completions"])
+def test_a_cron_job_of_several_pods_is_left_out(key: str) -> None:
+    found = import_cron_job(job=f"{key}: 8")
+
+    assert not found.jobs
+    assert f"{key} 8 starts several pods" in messages(found)
+
+
+@pytest.mark.parametrize(
+    "suspend, job, is_enabled",
+    [
+        ("yes", "backoffLimit: 0", False),
+        ("On", "backoffLimit: 0", False),
+        ("true", "backoffLimit: 0", False),
+        ("false", "suspend: true", False),
+        ("no", "suspend: off", True),
+    ],
+)
+def test_a_cron_job_that_is_suspended_is_disabled(suspend: str, job: str, is_enabled: bool) -> None:
+    assert only_job(import_cron_job(suspend, job)).get("enabled", True) is is_enabled
+
+
+def test_limits_of_a_pod_are_imported_and_what_has_no_key_is_reported() -> None:
+    policy = (
+        "podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: In, values: [42]}}, {action: Ignore}]}"
+    )
+    found = import_cron_job(job=policy)
+
+    keys = only_job(found)
+    assert (keys["timeout"], keys["kill_after"], keys["exit_codes"]) == ("10m", "2m", {"discard": [42]})
+    report = messages(found)
+    for key in ("hostNetwork of the pod", "stdin of the container", "podFailurePolicy Ignore"):
+        assert key in report
+
+
+def import_units(timer: str, service: str) -> Imported:
+    sources = [Source(f"[Timer]\n{timer}\n", "r.timer"), Source(f"[Service]\n{service}\n", "r.service")]
+    return read.read(sources, None, set(), START)
+
+
+def test_settings_of_systemd_that_are_not_known_to_be_harmless_are_reported() -> None:
+    service = (
+        "Type=oneshot\nDescription=x\nConditionACPower=true\nOnFailure=a.service\nExecStart=/usr/bin/fwupdmgr refresh"
+    )
+    found = import_units("OnCalendar=hourly\nRandomizedOffsetSec=1h", service)
+
+    report = messages(found)
+    assert "r.service:4: dropped: r.service: ConditionACPower=true" in report
+    assert "r.service: OnFailure=a.service" in report
+    assert "r.timer: RandomizedOffsetSec=1h" in report
+    assert "Description" not in report
+
+
+def test_exit_codes_that_systemd_takes_for_success_are_imported() -> None:
+    found = import_units("OnCalendar=hourly", "SuccessExitStatus=2 101 DATAERR SIGKILL\nExecStart=/usr/bin/a")
+
+    assert only_job(found)["exit_codes"] == {"success": [0, 2, 65, 101]}
+    assert "SuccessExitStatus=SIGKILL" in messages(found)
+
+
+def test_persistent_has_no_effect_without_a_calendar() -> None:
+    assert only_job(import_units("OnUnitActiveSec=1h\nPersistent=true", "ExecStart=/a"))["catchup"] == "none"
+    assert only_job(import_units("OnCalendar=hourly\nPersistent=true", "ExecStart=/a"))["catchup"] == "latest"
+
+
+def test_a_calendar_event_may_have_a_fraction_of_zero() -> None:
+    assert only_job(import_units("OnCalendar=*-*-* 10:00:00.000", "ExecStart=/a"))["cron"] == "0 10 * * *"
+
+
+def test_escapes_of_systemd_are_left_out() -> None:
+    assert r"uses escapes of systemd" in messages(import_units("OnCalendar=hourly", r"ExecStart=/a x\x20y"))
 
 
 def test_every_entry_of_a_beat_schedule_is_imported_or_reported() -> None:
@@ -519,7 +651,7 @@ def run(*arguments: object, input: str | None = None) -> Result:
 
 
 def test_a_crontab_on_stdin_becomes_a_file_on_stdout() -> None:
-    done = run("-", "--timezone", "Asia/Tokyo", input="0 2 * * * /usr/bin/backup\n")
+    done = run("-", "--timezone", "Asia/Tokyo", "--home", "/srv", input="0 2 * * * /usr/bin/backup\n")
 
     assert done.return_value == 0
     assert "timezone: Asia/Tokyo" in done.stdout

@@ -36,6 +36,12 @@ stderr, also fire times that differ from those of the source within 400 days. A 
 )
 @click.option("--timezone", metavar="TZ", help="The time zone where the source names none (UTC).")
 @click.option(
+    "--home",
+    default="",
+    metavar="DIR",
+    help="The home directory of the crontab's user: cron starts commands there, and it becomes their cwd.",
+)
+@click.option(
     "--policy",
     type=click.Choice(["faithful", "advised"]),
     default="faithful",
@@ -51,7 +57,13 @@ stderr, also fire times that differ from those of the source within 400 days. A 
 )
 @click.pass_obj
 def command(
-    settings: Settings, files: tuple[Path, ...], kind: str | None, timezone: str | None, policy: str, into: Path | None
+    settings: Settings,
+    files: tuple[Path, ...],
+    kind: str | None,
+    timezone: str | None,
+    home: str,
+    policy: str,
+    into: Path | None,
 ) -> int:
     from yamlsched.importing import read, target, write
     from yamlsched.importing.model import Refusal, known_zone
@@ -63,7 +75,7 @@ def command(
     data = None if into is None else target.read(into)
     comments = target.only_comments(data)
     loaded = target.load_valid(into, data) if into and data and comments is None else None
-    sources = [_source(file, zone, policy == "faithful") for file in files]
+    sources = [_source(file, zone, policy == "faithful", home) for file in files]
     names = set(loaded.entries) if loaded else set()
     found = read.read(sources, kind, names, datetime.now(UTC))
     if found.jobs:
@@ -86,7 +98,7 @@ def _zone_remedy() -> str:
     return f"This host is in {name}: if they ran here, pass --timezone {name}"
 
 
-def _source(file: Path, zone: str, is_faithful: bool) -> Source:
+def _source(file: Path, zone: str, is_faithful: bool, home: str) -> Source:
     from yamlsched.definitions import schedule_file
     from yamlsched.definitions.decode import decode
     from yamlsched.importing.model import Source
@@ -98,4 +110,4 @@ def _source(file: Path, zone: str, is_faithful: bool) -> Source:
     found = decode(data, name)
     for error in found.diagnostics():
         raise Refused(f"{name}:{error.line}: {error.message}. {error.remedy}")
-    return Source(found.source.text, name, zone, is_faithful)
+    return Source(found.source.text, name, zone, is_faithful, home)

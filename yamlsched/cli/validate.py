@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from yamlsched.definitions.diagnostic import Diagnostic
 
 
+FOR_REVIEWS = ("github", "sarif")
+OF_THE_HOST = ("YS310", "YS311", "YS422")
+"""Programs and directories of the hosts that run the jobs, which a machine for reviews does not have."""
+
+
 @click.command(
     cls=Verb,
     uses="file env",
@@ -60,6 +65,8 @@ def command(
         of_file = check_all(loaded, file, given, now, imports, require_owner)
         if strict:
             of_file = [replace(one, severity="error") for one in of_file]
+        if settings.format in FOR_REVIEWS:
+            of_file = [replace(one, severity="warning") if one.code in OF_THE_HOST else one for one in of_file]
         found += of_file
         summaries.append(_summary(file, len(loaded.entries), of_file))
     write = partial(as_text, paint=_paint) if settings.format == "text" and _output.has_colours() else None

@@ -47,6 +47,7 @@ def read(source: Source, found: Imported) -> None:
         (word.value for call in _calls(tree) for word in call.keywords
          if word.arg == "timezone" and python_source.written(call.func).endswith("Scheduler")), None
     )  # fmt: skip
+    defaults = _job_defaults(found, source, tree)
     calls = [call for call in _calls(tree) if _method(call) in ("add_job", "scheduled_job")]
     if not calls:
         raise Refusal("no add_job or scheduled_job found")
@@ -55,7 +56,7 @@ def read(source: Source, found: Imported) -> None:
         try:
             read_call = python_source.value(call)
             signature = SIGNATURE if read_call.name == "add_job" else SIGNATURE[1:]
-            given = dict(zip(signature, read_call.args, strict=False)) | read_call.kwargs
+            given = defaults | dict(zip(signature, read_call.args, strict=False)) | read_call.kwargs
             if read_call.name == "scheduled_job":
                 given["func"] = Name(of_decorator.get(id(call), ""))
             zone_name = _zone(zone_of_scheduler and python_source.value(zone_of_scheduler), source.zone)
@@ -70,6 +71,21 @@ def read(source: Source, found: Imported) -> None:
 def _calls(tree: ast.Module) -> list[ast.Call]:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return sorted(calls, key=lambda node: (node.lineno, node.col_offset))
+
+
+def _job_defaults(found: Imported, source: Source, tree: ast.Module) -> dict[str, Any]:
+    """Return the ``job_defaults`` of the scheduler, which may be a name that is assigned once; report what is not read."""
+    given = [word.value for call in _calls(tree) for word in call.keywords if word.arg == "job_defaults"]
+    assigned = dict(python_source.assignments(tree))
+    given = [assigned.get(node.id, node) if isinstance(node, ast.Name) else node for node in given]
+    try:
+        values = [python_source.value(node) for node in given]
+        if len(values) < 2 and all(isinstance(value, dict) for value in values):
+            return {key: value for value in values for key, value in value.items()}
+    except Refusal:
+        pass
+    found.dropped(source, given[0].lineno, "job_defaults are not one dict of constants: write them into each job")
+    return {}
 
 
 def _method(call: ast.Call) -> str:
@@ -156,7 +172,7 @@ def _crontab(
     parts = _fields(arguments)
     if ORDINAL_DAY.search(parts[2]):
         raise Refusal(
-            f'day="{shown(parts[2])}": write "L" for the last day, or day of week "fri#2" for the second Friday'
+            f'day="{shown(parts[2])}": import it without, then write L as day of the cron for the last day, or fri#2 as day of week'
         )
     fields = fields_of(parts, RULES)
     fields = fields._replace(weekdays=frozenset((day + 1) % 7 for day in fields.weekdays))  # Monday was 0

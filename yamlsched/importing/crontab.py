@@ -36,7 +36,8 @@ class _Settings:
 
 def read(source: Source, found: Imported, has_user: bool) -> None:
     """Add the jobs of a crontab. ``has_user``: a user's name follows the five fields (/etc/crontab, /etc/cron.d)."""
-    settings = _Settings(source.zone)
+    settings = _Settings(source.zone, home=source.home)
+    before = len(found.jobs) + len(found.notes)
     for number, raw in enumerate(source.text.split("\n"), 1):
         line = raw.strip(" \t\r")
         if not line or line.startswith("#"):
@@ -54,6 +55,8 @@ def read(source: Source, found: Imported, has_user: bool) -> None:
                 _job(found, source, number, line, settings, has_user)
         except Refusal as error:
             found.refused(source, number, f"{error}: {shown(line)}")
+    if len(found.jobs) + len(found.notes) == before:
+        found.refused(source, 0, "it has no jobs")
 
 
 def _unquoted(text: str) -> str:
@@ -123,12 +126,11 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
             found.advise(source, number, message)
     else:
         command = _advised(found, source, number, command, keys)
-    if not settings.home and shell.uses_relative_path(command):
+    if not settings.home:
         found.changed(
             source,
             number,
-            "the command seems to use a relative path: cron starts it in the home directory, yamlsched in that of "
-            "schedules.yaml: set cwd",
+            "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd",
         )
     if (rewritten := shell.without_failing_guard(command)) != command:
         command = rewritten
@@ -155,6 +157,9 @@ def _schedule(
     if expression.startswith("@") and alias not in ALIASES:
         raise Refusal(f"{shown(expression)} is not an alias of cron")
     calendar = calendar_of(ALIASES.get(alias, expression), zone_name)
+    if re.search(r"(?:^|[\s,])\d+/", expression):
+        message = "a number with a step is read as a range; Debian's cron refuses the file, others stop at the number"
+        found.changed(source, number, f"{shown(expression)}: {message}")
     written = cron_expression(calendar, ALIASES.get(alias, expression).split())
     if alias in ALIASES:
         written = alias

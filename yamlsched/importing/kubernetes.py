@@ -31,6 +31,25 @@ FAITHFUL_RETRIES = {
     "timeout": FAITHFUL["timeout"],
     "backoff": {"policy": "exponential", "delay": "10s", "max_delay": "6m"},
 }
+KNOWN = {
+    "CronJob": (
+        *("schedule", "timeZone", "concurrencyPolicy", "startingDeadlineSeconds", "suspend", "jobTemplate"),
+        *("successfulJobsHistoryLimit", "failedJobsHistoryLimit"),
+    ),
+    "job": (
+        *("template", "suspend", "completions", "parallelism", "completionMode", "podFailurePolicy"),
+        *("backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
+    ),
+    "pod": (
+        *("containers", "initContainers", "restartPolicy", "activeDeadlineSeconds", "terminationGracePeriodSeconds"),
+        *("imagePullSecrets", "schedulerName", "enableServiceLinks"),
+    ),
+    "container": (
+        *("name", "image", "command", "args", "env", "workingDir"),
+        *("imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"),
+    ),
+}
+"""Keys of each specification that are imported, or without which a run means the same. All others are reported."""
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
 DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
@@ -107,11 +126,40 @@ def _job(found: Imported, source: Source, line: int, name: str, manifest: Node) 
     keys: dict[str, Any] = {"cron": written, "timezone": zone_name or "UTC"}
     pod = ("spec", "jobTemplate", "spec", "template", "spec")
     keys |= _container(found, source, line, name, _only_container(manifest, pod))
-    if _at(manifest, "spec", "suspend") is True:
+    job = ("spec", "jobTemplate", "spec")
+    for key in ("parallelism", "completions"):
+        if (pods := _at(manifest, *job, key)) not in (None, 0, 1):
+            raise Refusal(f"{key} {shown(pods)} starts several pods: write one command that does the work of all")
+    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *job, "suspend")):
         keys["enabled"] = False
+    if codes := _exit_codes(found, source, line, name, _at(manifest, *job, "podFailurePolicy")):
+        keys["exit_codes"] = {"discard": codes}
+    for part, path in (("CronJob", ("spec",)), ("job", job), ("pod", pod)):
+        _report_others(found, source, line, name, part, _at(manifest, *path))
     keys["overlap"], keys["catchup"] = OVERLAP[policy], "latest"
     _limits(found, source, line, name, manifest, keys)
     found.add(source, line, name, f"CronJob {name}", keys, times)
+
+
+def _is_true(value: Any) -> bool:
+    """Kubernetes reads YAML 1.1, where ``yes`` is true."""
+    return str(value).lower() in ("true", "yes", "on", "y")
+
+
+def _exit_codes(found: Imported, source: Source, line: int, name: str, policy: Any) -> list[int]:
+    """Return the exit codes that fail a job without a retry."""
+    codes: set[int] = set()
+    rules = policy.get("rules") if isinstance(policy, dict) else None
+    for rule in rules if isinstance(rules, list) else ():
+        match rule:
+            case {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [*values]}} if all(
+                type(value) is int and 0 < value < 256 for value in values
+            ):
+                codes.update(values)
+            case _:
+                action = shown(rule.get("action")) if isinstance(rule, dict) else shown(rule)
+                found.dropped(source, line, f"CronJob {shown(name)}: the rule of podFailurePolicy {action}")
+    return sorted(codes)
 
 
 def _zone(manifest: Node, words: list[str]) -> tuple[Any, str]:
@@ -180,10 +228,14 @@ def _container(found: Imported, source: Source, line: int, name: str, container:
     if container.get("image"):
         message = f"CronJob {shown(name)}: its command runs on the worker's host, without the image {image}"
         found.changed(source, line, f"{message}: run the worker in this image, or install the program there")
-    for key in ("envFrom", "volumeMounts", "resources", "securityContext"):
-        if container.get(key):
-            found.dropped(source, line, f"CronJob {shown(name)}: {key} of the container")
+    _report_others(found, source, line, name, "container", container)
     return keys
+
+
+def _report_others(found: Imported, source: Source, line: int, name: str, part: str, keys: Any) -> None:
+    for key in sorted(map(str, keys)) if isinstance(keys, dict) else ():
+        if key not in KNOWN[part] and keys.get(key) not in (None, [], {}):
+            found.dropped(source, line, f"CronJob {shown(name)}: {shown(key)} of the {part}")
 
 
 def _expanded(text: str, env: dict[str, str], strict: bool = True) -> str:
@@ -218,6 +270,11 @@ def _limits(found: Imported, source: Source, line: int, name: str, manifest: Nod
         if keys.get("max_attempts") != 1:
             message = f"CronJob {shown(name)}: activeDeadlineSeconds limits all attempts together"
             found.changed(source, line, f"{message}, timeout limits each of them")
+    pod = ("spec", "jobTemplate", "spec", "template", "spec")
+    if (limit := _seconds(_at(manifest, *pod, "activeDeadlineSeconds"))) is not None:  # of each attempt, like timeout
+        keys["timeout"] = durations.show(min(limit, durations.parse(keys.get("timeout") or "365d")))
+    if (grace := _seconds(_at(manifest, *pod, "terminationGracePeriodSeconds"))) is not None:
+        keys["kill_after"] = durations.show(min(grace, timedelta(hours=1)))
     for key in ("successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
         if _at(manifest, "spec", key) is not None:
             found.dropped(source, line, f"CronJob {shown(name)}: {key}: retention keeps all runs for its time")

@@ -32,9 +32,6 @@ RANDOM_SLEEP = re.compile(
     re.VERBOSE,
 )
 ANY_RANDOM_SLEEP = re.compile(r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand|random)")
-RELATIVE = re.compile(
-    r"(?:^|[\s;&|(])(?:cd\s+(?![/~$\"'-])\w|\.{1,2}/|(?:[12]?>>?)\s*(?![/&~$\"'\s])\w|[\w.-]+/[\w./-]*(?=\s|$))"
-)
 GUARD = re.compile(
     r"(?P<guard>(?:(?:test\s|\[\s|command\s+-v\s|which\s|type\s)[^;&|()#]*&&\s*)+)"
     r"(?P<rest>(?:[^;&|#]|\|(?!\|)(?<!\|\|)|&&|(?<=>)&)+)",
@@ -183,11 +180,6 @@ def name_of(command: str) -> str:
             return name
         fallback = fallback or name
     return fallback
-
-
-def uses_relative_path(command: str) -> bool:
-    """Return whether a command looks as if it depended on the directory in which it starts."""
-    return RELATIVE.search(re.sub(r"\w+://\S*|\b\w+=\S*", " ", command)) is not None
 
 
 def _words(command: str) -> list[str]:

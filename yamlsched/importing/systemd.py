@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections import defaultdict
@@ -42,7 +43,36 @@ UNITS = {
 MAX_SPREAD, MAX_TIMEOUT, MINUTE = timedelta(hours=24), timedelta(days=365), timedelta(minutes=1)
 REPEATED = ("OnUnitActiveSec", "OnUnitInactiveSec")
 ONCE = ("OnActiveSec", "OnBootSec", "OnStartupSec")
-NO_KEY = ("EnvironmentFile", "ExecCondition", "ExecStopPost", "Restart", "Nice", "MemoryMax", "CPUQuota")
+HARMLESS = frozenset(
+    (
+        *(
+            "Description",
+            "Documentation",
+            "After",
+            "Before",
+            "Wants",
+            "DefaultDependencies",
+            "WantedBy",
+            "Alias",
+            "Also",
+        ),
+        *("Type", "RemainAfterExit", "RemainAfterElapse", "SyslogIdentifier", "StandardOutput", "StandardError"),
+    )
+)
+"""Settings without which a run means the same. Every other one that is not imported is reported."""
+OF_TIMERS = frozenset(
+    (
+        *("Unit", "OnCalendar", "Persistent", "RandomizedDelaySec", "FixedRandomDelay", "AccuracySec"),
+        *("WakeSystem", "OnClockChange", "OnTimezoneChange", *REPEATED, *ONCE),
+    )
+)
+OF_SERVICES = frozenset(
+    (
+        *("ExecStart", "ExecStartPre", "ExecStartPost", "Environment", "WorkingDirectory", "User", "Group"),
+        *("TimeoutStartSec", "RuntimeMaxSec", "SuccessExitStatus"),
+    )
+)
+ESCAPE = re.compile(r"\\[abfnrtvsxuU0-7]")
 TRUE = ("1", "yes", "true", "on", "y", "t")
 Unit = dict[str, list[tuple[int, str]]]
 """By key: the lines and values, in order."""
@@ -132,7 +162,7 @@ def _timer(found: Imported, source: Source, name: str, timer: Unit, units: dict[
 def _timer_keys(found: Imported, source: Source, name: str, timer: Unit) -> dict[str, Any]:
     keys: dict[str, Any] = dict(FAITHFUL) if source.is_faithful else {}
     keys["overlap"] = "skip"  # a timer that elapses while its service runs does nothing
-    if _last(timer, "Persistent").lower() in TRUE:
+    if _last(timer, "Persistent").lower() in TRUE and timer.get("OnCalendar"):
         keys["catchup"] = "latest"
     for line, text in timer.get("RandomizedDelaySec", [])[-1:]:
         delay = _span(text)
@@ -153,7 +183,27 @@ def _timer_keys(found: Imported, source: Source, name: str, timer: Unit) -> dict
         for line, text in timer.get(key, []):
             if text.lower() in TRUE:
                 found.dropped(source, line, f"{name}: {key} has no counterpart")
+    _report_others(found, source, name, timer, OF_TIMERS)
     return keys
+
+
+def _report_others(found: Imported, source: Source, name: str, unit: Unit, known: frozenset[str]) -> None:
+    for key in unit.keys() - known - HARMLESS:
+        for line, text in unit[key]:
+            found.dropped(source, line, f"{name}: {key}={shown(text)}")
+
+
+def _exit_codes(found: Imported, source: Source, name: str, unit: Unit) -> list[int]:
+    """Return the codes that count as success besides 0; names are those of sysexits.h."""
+    codes: set[int] = set()
+    for line, text in unit.get("SuccessExitStatus", []):
+        for word in text.split():
+            code = int(word) if word.isdecimal() else getattr(os, f"EX_{word}", None)
+            if code is None or code > 255:
+                found.dropped(source, line, f"{name}: SuccessExitStatus={shown(word)}")
+            else:
+                codes.add(code)
+    return sorted(codes)
 
 
 def _service_keys(found: Imported, name: str, source: Source, unit: Unit) -> dict[str, Any]:
@@ -182,9 +232,9 @@ def _service_keys(found: Imported, name: str, source: Source, unit: Unit) -> dic
         for line, text in unit.get(key, [])[-1:]:
             message = f"{name}: {key}={shown(text)}: the command runs as the user of yamlsched tick"
             found.changed(source, line, f"{message}: run a tick as that user, with a file of its own")
-    for key in NO_KEY:
-        for line, text in unit.get(key, []):
-            found.dropped(source, line, f"{name}: {key}={shown(text)}")
+    if codes := _exit_codes(found, source, name, unit):
+        keys["exit_codes"] = {"success": sorted({0, *codes})}
+    _report_others(found, source, name, unit, OF_SERVICES)
     return keys
 
 
@@ -195,6 +245,8 @@ def _command(found: Imported, name: str, source: Source, unit: Unit) -> list[str
         raise Refusal(f"{name} has no ExecStart")
     commands = []
     for line, text in lines:
+        if ESCAPE.search(text):
+            raise Refusal(f"{name}: {shown(text)} uses escapes of systemd: write the characters")
         stripped = text.lstrip("-@+!:|")
         words = _words(stripped)
         if not words or ";" in words or "@" in text[: len(text) - len(stripped)]:
@@ -259,7 +311,7 @@ def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
     if year != "*":
         raise Refusal("a year has no field in cron")
     times = clock.split(":")
-    if len(times) not in (2, 3) or (len(times) == 3 and times[2].strip("0")):
+    if len(times) not in (2, 3) or (len(times) == 3 and times[2].strip("0.")):
         raise Refusal(
             "it fires at seconds, which cron does not have" if len(times) == 3 else "it has no cron expression"
         )

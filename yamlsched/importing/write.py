@@ -16,7 +16,7 @@ MAX_COMMENT_CHARS = 150
 MAX_LINE_CHARS = 120
 ORDER = (
     *("description", "cron", "timezone", "command", "handler", "env", "cwd", "stdin", "payload", "enabled", "spread"),
-    *("overlap", "catchup", "catchup_window", "max_attempts", "backoff", "timeout"),
+    *("overlap", "catchup", "catchup_window", "max_attempts", "backoff", "timeout", "kill_after", "exit_codes"),
 )
 NEVER_DEFAULTS = ("description", "cron", "timezone", "command", "handler", "stdin", "payload", "enabled", "spread")
 
