@@ -102,7 +102,7 @@ def test_every_verb_works_on_newer_tables_that_support_it(db: Db, cli: Cli) -> N
         "host\n"
     )
     found = doctor.tables(db)
-    assert (found.level, found.remedy) == ("warn", "upgrade yamlsched on this host too: docs/upgrade.md")
+    assert (found.level, found.remedy) == ("warn", "upgrade yamlsched on this host too")
     assert str(OWN + 1) in found.what
 
 
