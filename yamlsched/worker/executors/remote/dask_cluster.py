@@ -91,11 +91,15 @@ def first_line(error: BaseException) -> str:
 
 def why_not_connected(error: BaseException) -> str:
     """Say why the scheduler cannot be reached, and what to look at if the network is not the reason."""
+    version = importlib.metadata.version("distributed")
+    if isinstance(error, TimeoutError):
+        return f"{first_line(error)}: is it a Dask scheduler?"
     if isinstance(error, OSError):
         return first_line(error)
-    version = importlib.metadata.version("distributed")
-    hint = f"is it a Dask scheduler? It needs Dask {version}, as here; tls:// needs certificates"
-    return f"{type(error).__name__}: {first_line(error)} ({hint})"
+    if isinstance(error, ImportError):
+        return f"{first_line(error)}: the scheduler needs Dask {version}, as here"
+    answer = f"what answers there is not a Dask scheduler of version {version}, as here"
+    return f"{answer}, or tls:// lacks certificates ({type(error).__name__}: {first_line(error)})"
 
 
 class DaskLauncher:
@@ -142,11 +146,9 @@ class DaskCluster:
         self._tasks = [asyncio.create_task(self._maintain()), asyncio.create_task(self._pass_on_signals())]
 
     def start(self, key: str, argument: str, resources: Mapping[str, float]) -> DaskLauncher:
-        """Submit a task, now or as soon as the scheduler can be reached."""
+        """Have a task submitted as soon as the scheduler can be reached."""
         launcher = DaskLauncher(self, key, argument, resources)
         self._launchers.add(launcher)
-        if self._client is not None and self._client.status == "running":
-            self._submit(launcher)
         return launcher
 
     def forget(self, launcher: DaskLauncher) -> None:

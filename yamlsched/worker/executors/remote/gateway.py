@@ -16,6 +16,8 @@ whatever is known of the agent. The gateway answers each start with one tuple:
     ("ended", number, report)
     ("unstarted", number, why)
     ("unavailable", number, why)    # the same, and this host can start nothing at present
+
+It also sends ("ready", 0, "") before it reads, and ("failed", 0, error) before it exits with an error.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ POLL_INTERVAL_SECONDS = 1.0  # of the tickets; at once after a launcher has exit
 TIMEOUT_SECONDS = 20.0
 LEAVE_SECONDS = 5.0  # for a launcher to exit after its attempt has ended, and again after SIGTERM
 MAX_DESCRIPTORS = 4_096
+MAX_ERROR_CHARS = 300
 OF_THIS_HOST = {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOEXEC),
     *(errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM),
@@ -79,6 +82,7 @@ class Gateway:
     async def run(self) -> None:
         """Work until the worker closes the pipe, or dies."""
         asyncio.get_running_loop().add_reader(self._commands, self._receive)
+        self._send("ready", 0, "")
         with in_utc(), non_blocking_stderr():
             while not self._is_closed:
                 await asyncio.sleep(CHECK_INTERVAL_SECONDS)
@@ -306,6 +310,6 @@ def main(parent: int, commands: int, results: int, dsn: str, folder: str, name: 
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
         asyncio.run(Gateway(commands, results, dsn, folder, name).run())
     except BaseException as error:
-        os.write(2, f"yamlsched: a gateway process exits: {type(error).__name__}: {error}\n".encode())
+        os.write(results, frame(("failed", 0, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])))
         os._exit(1)
     os._exit(0)
