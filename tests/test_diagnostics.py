@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.command_line import yamlsched
 from yamlsched.cli import cli
 from yamlsched.client import MAX_PAYLOAD_BYTES
 from yamlsched.definitions import build, catalog, formats, handlers, timezones
@@ -602,3 +603,13 @@ def test_a_file_whose_name_is_an_option_is_never_one_after_the_dashes_of_the_act
     assert run("validate", "--format", "github", "--", "--import").return_value == 0
 
     assert not (folder / "executed").exists()
+
+
+def test_a_leap_day_is_not_advised_to_become_the_last_day_of_february(tmp_path: Path) -> None:
+    (tmp_path / "schedules.yaml").write_text('version: 1\njobs: {a: {command: [/bin/true], cron: "0 3 29 2 *"}}\n')
+    shown = yamlsched("validate", cwd=tmp_path).stdout
+    assert "For leap days only, add: # yamlsched: ignore[YS404]." in shown
+
+
+def test_a_code_of_no_group_is_like_no_other(tmp_path: Path) -> None:
+    assert yamlsched("explain", "YS999", cwd=tmp_path).stderr.endswith('no code "YS999". See: yamlsched explain\n')

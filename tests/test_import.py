@@ -395,6 +395,23 @@ def test_job_defaults_that_are_not_constant_are_reported() -> None:
     assert "source:2: dropped: job_defaults are not one dict" in messages(import_text(text, "apscheduler"))
 
 
+@pytest.mark.parametrize("format_name, exit_code", [("github", 0), ("sarif", 0), ("text", 1)])
+def test_programs_and_directories_that_a_review_machine_lacks_do_not_fail_it(
+    format_name: str, exit_code: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(
+        'version: 1\njobs:\n  a: {cron: "5 1 * * *", command: [bin/a]}\n'
+        '  b: {cron: "5 1 * * *", command: [/bin/true], cwd: /no/such/directory}\n'
+    )
+
+    done = CliRunner().invoke(cli, ["validate", "--format", format_name, "--strict", str(file)], standalone_mode=False)
+
+    assert "YS310" in done.output
+    assert "YS311" in done.output
+    assert done.return_value == exit_code
+
+
 CRON_JOB = """
 apiVersion: batch/v1
 kind: CronJob
@@ -716,6 +733,8 @@ def test_a_file_that_is_not_utf_8_text_is_refused(data: bytes, tmp_path: Path) -
         ("true", "job_true"),
         ("'", "job"),
         ("/" + "x" * 300, "x" * 63),
+        ("flock -w 60 /tmp/app_backup.lock ./offsite.sh", "offsite"),
+        ("timeout -k 5s 10m /usr/bin/fetch", "fetch"),
     ],
 )
 def test_a_job_is_named_after_its_program(command: str, name: str) -> None:

@@ -286,3 +286,15 @@ def test_for_any_runs_only_expired_ones_are_pruned_and_every_key_remains_used(
         "select idempotency_key from yamlsched.job_runs union select idempotency_key from yamlsched.used_keys"
     ).fetchall()
     assert {r.idempotency_key for r in known} == keys
+
+
+@pytest.mark.parametrize("value", ['{"succeeded": "garbage"}', '{"succeeded": 7}', '{"dead": null}'])
+def test_a_retention_that_was_changed_by_hand_is_reported_without_a_traceback(db: Db, cli: Cli, value: str) -> None:
+    a_job(db)
+    a_file_row(db, retention=value)
+
+    result = cli("prune")
+
+    assert result.code == 3
+    assert "the retention of the file in force is not valid in the database" in result.err
+    assert "Traceback" not in result.err

@@ -19,7 +19,8 @@ def command(settings: Settings, code: str | None) -> int:
     else:
         code = code.upper()
         if code not in catalog.pages():
-            hint = did_you_mean(code, catalog.pages(), "See: yamlsched explain")
+            alike = [known for known in catalog.pages() if known[:3] == code[:3]]  # of the same group
+            hint = did_you_mean(code, alike, "See: yamlsched explain")
             raise click.UsageError(f'no code "{code}". {hint}')
         shown = {code: catalog.title(code)}
     if settings.wants_json:

@@ -74,7 +74,7 @@ def _calls(tree: ast.Module) -> list[ast.Call]:
 
 
 def _job_defaults(found: Imported, source: Source, tree: ast.Module) -> dict[str, Any]:
-    """Return the ``job_defaults`` of the scheduler, which may be a name that is assigned once; report what is not read."""
+    """Return the ``job_defaults`` of the scheduler, a dict or its name; report what is not read."""
     given = [word.value for call in _calls(tree) for word in call.keywords if word.arg == "job_defaults"]
     assigned = dict(python_source.assignments(tree))
     given = [assigned.get(node.id, node) if isinstance(node, ast.Name) else node for node in given]
@@ -171,9 +171,7 @@ def _crontab(
             raise Refusal(f"{key}={shown(arguments[key])} has no field in cron")
     parts = _fields(arguments)
     if ORDINAL_DAY.search(parts[2]):
-        raise Refusal(
-            f'day="{shown(parts[2])}": import it without, then write L as day of the cron for the last day, or fri#2 as day of week'
-        )
+        raise Refusal(f'day="{shown(parts[2])}": import it without, then write L as the day, or fri#2 as day of week')
     fields = fields_of(parts, RULES)
     fields = fields._replace(weekdays=frozenset((day + 1) % 7 for day in fields.weekdays))  # Monday was 0
     calendar = Calendar(fields, zone(zone_name), APSCHEDULER)

@@ -74,8 +74,11 @@ class FireTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text of a file to import. ``zone`` is the time zone where it names none; ``is_faithful``: see --policy. ``home`` is where
-    cron starts commands; empty if unknown."""
+    """The text of a file to import.
+
+    ``zone`` is the time zone where it names none; ``is_faithful``: see --policy. ``home`` is where cron starts
+    commands; empty if unknown.
+    """
 
     text: str
     file: str

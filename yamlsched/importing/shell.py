@@ -44,6 +44,7 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 MAX_SPREAD = timedelta(hours=24)
 WRAPPERS = frozenset(["sudo", "nice", "ionice", "env", "exec", "chronic", "nohup", "time", "setsid", "chrt"])
 WITH_VALUES = frozenset(["timeout", "flock"])
+DURATION = re.compile(r"[\d.]+[smhd]?")
 INTERPRETERS = re.compile(r"(python|php|perl|ruby|node|bash|sh|java|npx|uv|poetry)[\d.]*")
 SUFFIX = re.compile(r"\.(sh|py|php|pl|rb|js|bash|jar)\Z")
 
@@ -162,9 +163,9 @@ def name_of(command: str) -> str:
                 words = words[1:]
             elif program in WRAPPERS or program in WITH_VALUES:
                 words = words[1:]
-                while words and (words[0].startswith("-") or (program in WRAPPERS and words[0].isdigit())):
+                while words and (words[0].startswith("-") or DURATION.fullmatch(words[0])):
                     words = words[1:]
-                words = words[1:] if program in WITH_VALUES else words
+                words = words[1:] if program == "flock" else words
             elif INTERPRETERS.fullmatch(program):
                 words = [word for word in words[1:] if word not in ("run", "exec")]
                 while words and words[0].startswith("-"):

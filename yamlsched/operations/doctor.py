@@ -262,7 +262,7 @@ def tables(connection: psycopg.Connection[Any]) -> Check:
         return Check("tables", "fail", f"version {found.version}, but the database has no identity", remedy)
     if found.version > own:
         what = f"version {found.version}, of a newer yamlsched; they support version {own}, that of this host"
-        return Check("tables", "warn", what, "upgrade yamlsched on this host too: docs/upgrade.md")
+        return Check("tables", "warn", what, "upgrade yamlsched on this host too")
     return Check("tables", "ok", f"version {found.version}")
 
 

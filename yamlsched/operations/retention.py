@@ -13,9 +13,10 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.definitions.job import Retention
+from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations.archive import ArchiveFailed
 from yamlsched.store import definitions, files, retention
-from yamlsched.store.retention import Archive
+from yamlsched.store.retention import Archive, FileInForce
 
 BATCH_ROWS = 2_000
 """Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
@@ -83,7 +84,7 @@ def _batches(
         after = (runs[-1].definition_id, runs[-1].id)
         yield True
     file = retention.in_force(connection, namespace, now)
-    before = {name: file.now - age for name, age in Retention.from_row(file.retention).ages().items()}
+    before = {name: file.now - age for name, age in _retention(file).ages().items()}
     position: retention.PrunePosition | None = retention.PrunePosition()
     while position is not None:
         pruned = retention.runs(connection, namespace, before, position, BATCH_ROWS, file.now, archive)
@@ -103,7 +104,18 @@ def _batches(
 
 def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
     """Return whether the file in force says that what is pruned is archived."""
-    return Retention.from_row(retention.in_force(connection, namespace, None).retention).archive is not None
+    return _retention(retention.in_force(connection, namespace, None)).archive is not None
+
+
+def _retention(file: FileInForce) -> Retention:
+    """Return the retention of the file in force. Raises EnvironmentFailed if its row was changed by hand."""
+    try:
+        return Retention.from_row(file.retention)
+    except (ValueError, TypeError) as error:
+        raise EnvironmentFailed(
+            f"the retention of the file in force is not valid in the database: {error}; nothing is pruned until it is "
+            "corrected in yamlsched.schedule_files, or an edited file is applied"
+        ) from error
 
 
 def record_failure(connection: psycopg.Connection[Any], namespace: str, error: ArchiveFailed) -> None:

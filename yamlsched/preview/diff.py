@@ -191,7 +191,7 @@ def _with_renames(
                 f"it looks like {old} under a new name: to the database it is a new job; history, keys and pauses stay "
                 f"with {old}"
             )
-            job = replace(job, looks_like=old, notes=(*job.notes, note(text)))
+            job = replace(job, looks_like=old, notes=(*job.notes, warning(text)))
         yield job
 
 

@@ -223,5 +223,6 @@ def describe(error: psycopg.Error) -> str:
 
 
 def reason(error: psycopg.Error) -> str:
-    """Return the error's message as one line of bounded length."""
-    return " ".join(str(error).split())[:MAX_REASON_CHARS]
+    """Return the error's message as one line of bounded length, without the server's excerpt of the statement."""
+    lines = (error.diag.message_primary or str(error)).splitlines()
+    return "; ".join(" ".join(line.split()) for line in lines if line.strip())[:MAX_REASON_CHARS]

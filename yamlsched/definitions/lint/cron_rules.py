@@ -118,6 +118,8 @@ def missing_days(linter: Linter, job: Job, cron: Cron) -> None:
         names = join_words([fields.MONTHS[month - 1].capitalize() for month in without], "and")
         message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
         remedy = "Write L for the last day of the month."
+        if list(months) == [2]:  # L would fire on 28 February
+            remedy = "For leap days only, add: # yamlsched: ignore[YS404]. For the last day of February write L."
         linter.warn_about_cron("YS404", job, fields.DAY_OF_MONTH, message, remedy)
 
 
