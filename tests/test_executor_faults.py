@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from support.database import temporary_database
 from support.project import ForkServer, Process, Project, a_project, agent_exports, is_alive, until
+from yamlsched.cli import cli
 
 ORDINARY_USER = 60_417
 AS_ORDINARY_USER = ["setpriv", f"--reuid={ORDINARY_USER}", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
@@ -74,6 +76,14 @@ def away(**job: Any) -> dict[str, Any]:
     return {"executor": "engine", "max_attempts": 1, **job}
 
 
+def faults(project: Project) -> list[Any]:
+    return project.db.execute("select l.executor, l.reason from yamlsched.lacks l").fetchall()
+
+
+def verb(project: Project, *words: str) -> str:
+    return CliRunner().invoke(cli, [*words, "--dsn", project.dsn, "--namespace", "default"]).output
+
+
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_foreign_service_at_the_address_of_a_scheduler_stops_no_worker_and_costs_no_attempt(
     project: Project, answer: str
@@ -85,9 +95,18 @@ def test_a_foreign_service_at_the_address_of_a_scheduler_stops_no_worker_and_cos
         worker = project.start("work", "--loop")
         project.until_started(local)
 
-        # when it was asked several times
+        # when it was asked several times, other hosts are told why
+        reason = (
+            f'cannot start job nothing: executor "engine": the scheduler at tcp://127.0.0.1:{port} cannot be reached'
+        )
         until(lambda: len(connections) >= (1 if answer == "silence" else 4))
         until(lambda: "executor.unreachable executor=engine" in worker.text)
+        until(lambda: faults(project))
+        assert reason in verb(project, "status")
+        assert "no host can start job nothing" not in verb(project, "status", "--check")
+        project.db.execute("update yamlsched.lacks set since = since - interval '3 minutes'")
+        assert "no host can start job nothing: executor" in verb(project, "status", "--check")
+        assert "no host can start job nothing: executor" in verb(project, "report")
         project.touch("go")
         project.until_status(local, "succeeded")
 
@@ -119,11 +138,15 @@ def test_a_program_that_is_missing_on_this_host_costs_no_attempt_and_no_local_jo
     project.until_status(local, "succeeded")
     until(lambda: worker.text.count("executor.unavailable executor=engine") >= 2)
     assert "cannot be started: No such file or directory" in worker.text
+    until(lambda: [found.executor for found in faults(project)] == ["engine"])
+    assert 'executor "engine": "./launch" cannot be started: No such file or directory' in verb(project, "status")
     program.write_text(f'#!/bin/sh\n{agent_exports(project.folder, project.dsn)}exec "$@"\n')
     program.chmod(0o755)
 
     project.until_status(remote, "succeeded")
     assert project.summary(remote) == ("succeeded", 1, 1, 1, 0)
+    until(lambda: not faults(project))
+    assert "cannot start job" not in verb(project, "status")
     end(worker)
 
 

@@ -15,7 +15,7 @@ import secrets
 import signal
 import subprocess
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from yamlsched import log
@@ -136,10 +136,13 @@ class DaskLauncher:
 
 
 class DaskCluster:
-    """The tasks of the executor ``name`` on the cluster whose scheduler is at ``address``."""
+    """The tasks of the executor ``name`` on the cluster whose scheduler is at ``address``.
 
-    def __init__(self, name: str, address: str) -> None:
-        self._name, self._address = name, address
+    ``note_fault`` is called with why the scheduler cannot be reached, and with "" when it can be.
+    """
+
+    def __init__(self, name: str, address: str, note_fault: Callable[[str], None]) -> None:
+        self._name, self._address, self._note_fault = name, address, note_fault
         self._client: Any = None
         self._launchers: set[DaskLauncher] = set()
         self.signals: dict[DaskLauncher, int] = {}  # to be passed on
@@ -194,11 +197,13 @@ class DaskCluster:
                 why = why_not_connected(error)
                 if why != reported:
                     log.warning("executor.unreachable", executor=self._name, address=self._address, error=why)
+                    self._note_fault(f"the scheduler at {self._address} cannot be reached: {why}")
                 reported = why
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if reported:
                 log.info("executor.connected", executor=self._name, address=self._address)
+            self._note_fault("")
             return client
 
     async def _check(self, launcher: DaskLauncher) -> None:

@@ -25,6 +25,7 @@ from yamlsched.worker.executors.base import Capacity, Ended
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS
 from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
 from yamlsched.worker.executors.remote import dask_cluster, gateway, spec
+from yamlsched.worker.executors.remote.faults import Faults
 from yamlsched.worker.permits import ExecutorPermits
 from yamlsched.worker.pipes import PipeWriter
 from yamlsched.worker.workload import Workload
@@ -61,9 +62,17 @@ class RemoteExecutor:
     """Hands attempts to the engine of the executor ``name``; at most as many at once as there are ``permits``."""
 
     def __init__(
-        self, name: str, engine: Engine, workload: Workload, permits: ExecutorPermits, events: EventQueue
+        self,
+        name: str,
+        engine: Engine,
+        workload: Workload,
+        permits: ExecutorPermits,
+        events: EventQueue,
+        place: tuple[str, str],
     ) -> None:
+        """``place`` is that of the worker: its host, and the path of its file."""
         self._name, self._workload, self._permits, self._events = name, workload, permits, events
+        self._faults = Faults(workload.dsn, workload.namespace, place, name)
         self._in_flight: dict[int, InFlight] = {}
         self._numbers: dict[Attempt, int] = {}
         self._next_number = 0
@@ -166,6 +175,7 @@ class RemoteExecutor:
             if self._gateway is not None:
                 self._kill(handle)
         self._permits.shrink(0)
+        await self._faults.close()
 
     # -- the gateway -------------------------------------------------------------------------------------------------
 
@@ -209,6 +219,7 @@ class RemoteExecutor:
         self._failures += 1
         pause = min(2.0**self._failures, MAX_PAUSE_SECONDS)
         self._usable_at = clock.now() + pause
+        self._faults.note(why)
         log.error("executor.unavailable", executor=self._name, error=why, retry_in=timedelta(seconds=pause))
 
     def _send(self, *content: Any) -> None:
@@ -249,6 +260,8 @@ class RemoteExecutor:
                     flight.was_read = True
             elif kind == "failed":
                 handle.error = content
+            elif kind == "fault":
+                self._faults.note(content)
             elif kind == "ended":
                 self._failures = 0
                 report = Report.decode(content)

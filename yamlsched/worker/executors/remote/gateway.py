@@ -17,7 +17,8 @@ whatever is known of the agent. The gateway answers each start with one tuple:
     ("unstarted", number, why)
     ("unavailable", number, why)    # the same, and this host can start nothing at present
 
-It also sends ("ready", 0, "") before it reads, and ("failed", 0, error) before it exits with an error.
+It also sends ("ready", 0, "") before it reads, ("failed", 0, error) before it exits with an error, ("fault", 0, why)
+when the engine cannot be reached, and ("fault", 0, "") when it can be, or a program was started.
 """
 
 from __future__ import annotations
@@ -130,11 +131,12 @@ class Gateway:
         match launch:
             case ("dask", address, key, argument, resources):  # if it is adopted: Dask forgets tasks with their client
                 if address not in self._clusters:
-                    self._clusters[address] = DaskCluster(self._name, address)
+                    self._clusters[address] = DaskCluster(self._name, address, self._note_fault)
                 flight.launcher = self._clusters[address].start(key, argument, resources)
             case ("command", argv) if not is_adopted:
                 try:
                     flight.launcher = ProgramLauncher(argv, self._folder, name)
+                    self._note_fault("")
                 except (OSError, ValueError) as error:
                     number_of_error = error.errno if isinstance(error, OSError) else None
                     why = os.strerror(number_of_error) if number_of_error else str(error)
@@ -157,6 +159,10 @@ class Gateway:
             self._stops.append(flight)
             if flight.launcher is not None and flight.status() is None:
                 flight.launcher.signal(signal.SIGTERM)
+
+    def _note_fault(self, why: str) -> None:
+        """Report why the engine cannot be used; "": it can."""
+        self._send("fault", 0, why)
 
     def _send(self, *content: Any) -> None:
         unsent = memoryview(frame(content))
