@@ -268,7 +268,8 @@ where f.namespace = any(%(namespaces)s) and f.refused_at is not null
 order by f.refused_at, place;
 
 -- name: lacks
--- The jobs that a ticking place cannot start, and whether every place that presents the file in force lacks them.
+-- The jobs that a ticking place cannot start, and whether every place that presents the file in force lacks them. The
+-- fault of an executor counts while its worker repeats it.
 with in_force as materialized (
     select distinct on (f.namespace) f.namespace, f.hash, f.environment
     from yamlsched.schedule_files f
@@ -279,15 +280,19 @@ with in_force as materialized (
     from yamlsched.schedule_files f
     join in_force i on i.namespace = f.namespace and i.hash = f.hash and i.environment = f.environment
     where f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp() and f.refused_at is null
+), lack as materialized (
+    select l.definition_id, l.host, l.path, l.reason, l.waits, l.since, l.executor
+    from yamlsched.lacks l
+    where l.executor is null or l.checked_at > clock_timestamp() - interval '3 minutes'
 )
-select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.waits, l.since,
+select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.waits, l.since, l.executor,
        not exists (
            select from place q
            where q.namespace = d.namespace
-             and not exists (select from yamlsched.lacks o
+             and not exists (select from lack o
                              where o.definition_id = l.definition_id and o.host = q.host and o.path = q.path))
            as is_everywhere
-from yamlsched.lacks l
+from lack l
 join yamlsched.job_definitions d on d.id = l.definition_id and d.enabled and d.retired_at is null
 join place p on p.namespace = d.namespace and p.host = l.host and p.path = l.path
 order by d.job_type, place

@@ -11,11 +11,12 @@ from yamlsched.worker.executors.remote import dask_cluster, dask_task
 VERSION = importlib.metadata.version("distributed")
 REASONS = [
     (ConnectionRefusedError(111, "Connection refused"), "[Errno 111] Connection refused"),
-    (TimeoutError("Timed out\nafter 10 s"), "no answer within 10 s"),
+    (TimeoutError("Timed out\nafter 10 s"), "no answer within 10 s: is it a Dask scheduler?"),
     (OSError(), "OSError"),
+    (ImportError("Mismatched versions"), f"Mismatched versions: the scheduler needs Dask {VERSION}, as here"),
     (
         TypeError("got an unexpected keyword"),
-        f"TypeError: got an unexpected keyword (is it a Dask scheduler? It needs Dask {VERSION}, as here;",
+        f"what answers there is not a Dask scheduler of version {VERSION}, as here, or tls:// lacks certificates (Type",
     ),
 ]
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import shutil
 import signal
 import socket
+import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from support.database import temporary_database
-from support.project import Project, a_project, agent_exports, until
+from support.project import ForkServer, Process, Project, a_project, agent_exports, is_alive, until
+from yamlsched.cli import cli
 
+ORDINARY_USER = 60_417
+AS_ORDINARY_USER = ["setpriv", f"--reuid={ORDINARY_USER}", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+if os.getuid() != 0:
+    AS_ORDINARY_USER = []
 ANSWERS = {
     "http": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
     "banner": b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n",
     "zeros": bytes(65_536),
+    "silence": None,
     "noise": bytes((7 * nth * nth + 13) % 256 for nth in range(65_536)),
 }
 
@@ -30,9 +42,12 @@ def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
 
 
 @contextmanager
-def a_foreign_service(answer: bytes) -> Iterator[tuple[int, list[int]]]:
-    """Listen on a port of the loopback interface, and answer each connection; yield the port and the connections."""
-    connections: list[int] = []
+def a_foreign_service(answer: bytes | None) -> Iterator[tuple[int, list[socket.socket]]]:
+    """Listen on a port of the loopback interface, and answer each connection; yield the port and the connections.
+
+    None: they stay open, without an answer.
+    """
+    connections: list[socket.socket] = []
 
     def serve() -> None:
         while True:
@@ -40,9 +55,10 @@ def a_foreign_service(answer: bytes) -> Iterator[tuple[int, list[int]]]:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            connections.append(1)
-            with connection:
-                connection.sendall(answer)
+            connections.append(connection)
+            if answer is not None:
+                with connection:
+                    connection.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
@@ -52,10 +68,20 @@ def a_foreign_service(answer: bytes) -> Iterator[tuple[int, list[int]]]:
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
+            for connection in connections:
+                connection.close()
 
 
 def away(**job: Any) -> dict[str, Any]:
     return {"executor": "engine", "max_attempts": 1, **job}
+
+
+def faults(project: Project) -> list[Any]:
+    return project.db.execute("select l.executor, l.reason from yamlsched.lacks l").fetchall()
+
+
+def verb(project: Project, *words: str) -> str:
+    return CliRunner().invoke(cli, [*words, "--dsn", project.dsn, "--namespace", "default"]).output
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -69,14 +95,23 @@ def test_a_foreign_service_at_the_address_of_a_scheduler_stops_no_worker_and_cos
         worker = project.start("work", "--loop")
         project.until_started(local)
 
-        # when it was asked several times
-        until(lambda: len(connections) >= 4)
+        # when it was asked several times, other hosts are told why
+        reason = (
+            f'cannot start job nothing: executor "engine": the scheduler at tcp://127.0.0.1:{port} cannot be reached'
+        )
+        until(lambda: len(connections) >= (1 if answer == "silence" else 4))
+        until(lambda: "executor.unreachable executor=engine" in worker.text)
+        until(lambda: faults(project))
+        assert reason in verb(project, "status")
+        assert "no host can start job nothing" not in verb(project, "status", "--check")
+        project.db.execute("update yamlsched.lacks set since = since - interval '3 minutes'")
+        assert "no host can start job nothing: executor" in verb(project, "status", "--check")
+        assert "no host can start job nothing: executor" in verb(project, "report")
         project.touch("go")
         project.until_status(local, "succeeded")
 
         # then the worker goes on, and says what is wrong
         assert worker.is_alive
-        assert "executor.unreachable executor=engine" in worker.text
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 0
         assert project.summary(local) == ("succeeded", 1, 1, 1, 0)
@@ -103,25 +138,63 @@ def test_a_program_that_is_missing_on_this_host_costs_no_attempt_and_no_local_jo
     project.until_status(local, "succeeded")
     until(lambda: worker.text.count("executor.unavailable executor=engine") >= 2)
     assert "cannot be started: No such file or directory" in worker.text
-    assert project.row(remote).attempts == 0
-
+    until(lambda: [found.executor for found in faults(project)] == ["engine"])
+    assert 'executor "engine": "./launch" cannot be started: No such file or directory' in verb(project, "status")
     program.write_text(f'#!/bin/sh\n{agent_exports(project.folder, project.dsn)}exec "$@"\n')
     program.chmod(0o755)
 
     project.until_status(remote, "succeeded")
     assert project.summary(remote) == ("succeeded", 1, 1, 1, 0)
+    until(lambda: not faults(project))
+    assert "cannot start job" not in verb(project, "status")
+    end(worker)
+
+
+def launch_here(project: Project) -> None:
+    (project.folder / "launch").write_text(f'{agent_exports(project.folder, project.dsn)}exec "$@"\n')
+    project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch"], "concurrency": 200}}
+
+
+def limit_processes(pid: int, count: int | None) -> None:
+    """Change how many processes the user of ``pid`` may have when it forks; None: as many as possible."""
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = "unlimited" if hard == resource.RLIM_INFINITY else hard
+    subprocess.run(
+        [*AS_ORDINARY_USER, "prlimit", f"--pid={pid}", f"--nproc={most if count is None else count}:"], check=True
+    )
+
+
+def end(worker: Process) -> None:
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
 
 
+@pytest.fixture
+def ordinary(server: str, template: str) -> Iterator[Project]:
+    """Yield a project whose processes are those of a user with a limit of processes: root has none."""
+    folder = Path(tempfile.mkdtemp(prefix="ordinary-user-"))
+    if AS_ORDINARY_USER:
+        os.chown(folder, ORDINARY_USER, -1)
+    fork_server = ForkServer(AS_ORDINARY_USER)
+    with temporary_database(server, template) as dsn:
+        project = Project(fork_server, folder, dsn)
+        try:
+            yield project
+        finally:
+            fork_server.kill(project.pids)
+            project.close()
+            fork_server.close()
+            shutil.rmtree(folder)
+
+
 def test_a_limit_of_open_files_costs_no_attempt(project: Project) -> None:
     # given more runs than programs that a gateway can start with so few descriptors
-    (project.folder / "launch").write_text(f'{agent_exports(project.folder, project.dsn)}exec "$@"\n')
-    project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch"], "concurrency": 200}}
+    launch_here(project)
     project.sync(waits_for_file=away())
     runs = project.enqueue("waits_for_file", count=30)
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))"
-    worker = project.start("work", "--loop", before=limit)
+    worker = project.start(
+        "work", "--loop", before="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))"
+    )
     until(lambda: "executor.unavailable executor=engine" in worker.text)
     assert "Too many open files" in worker.text
     project.touch("go")
@@ -129,8 +202,90 @@ def test_a_limit_of_open_files_costs_no_attempt(project: Project) -> None:
         project.until_status(run, "succeeded")
 
     assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
-    worker.signal(signal.SIGTERM)
-    assert worker.wait() == 0
+    end(worker)
+
+
+TWO_GATEWAYS_HAVE_NO_FILES = """
+import resource
+import yamlsched.worker.forking as forking
+fork, gateways = forking.fork, []
+def limited(kind, count, do):
+    gateways.extend([kind] * (kind == "gateway"))
+    def run(parent, pipes):
+        if kind == "gateway" and len(gateways) <= 2:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+        do(parent, pipes)
+    return fork(kind, count, run)
+forking.fork = limited
+"""
+
+
+def test_a_gateway_that_dies_before_it_reads_what_it_was_given_costs_no_attempt_and_no_wait(project: Project) -> None:
+    launch_here(project)
+    project.sync(nothing=away(), nap={})
+    runs, [local] = project.enqueue("nothing", count=3), project.enqueue("nap")
+
+    worker = project.start("work", "--loop", before=TWO_GATEWAYS_HAVE_NO_FILES)
+
+    # what a dead gateway did not read is returned, not left to another one, which would take it for started
+    project.until_status(local, "succeeded")
+    for run in runs:
+        project.until_status(run, "succeeded")
+    assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
+    assert worker.text.count('gateway.died executor=engine in_flight=3 error="OSError: [Errno 24]') == 2
+    assert worker.text.count('executor.unavailable executor=engine error="its gateway process dies: OSError') == 2
+    end(worker)
+
+
+def test_a_limit_of_processes_costs_no_attempt(ordinary: Project) -> None:
+    launch_here(ordinary)
+    ordinary.sync(nothing=away())
+    runs = ordinary.enqueue("nothing", count=4)
+    limit = "import resource as r; r.setrlimit(r.RLIMIT_NPROC, (1, r.getrlimit(r.RLIMIT_NPROC)[1]))"
+    worker = ordinary.start("work", "--loop", before=limit)
+    until(lambda: worker.text.count("executor.unavailable executor=engine") >= 2)
+    assert "no gateway process can be started: Resource temporarily unavailable" in worker.text
+    until(lambda: ordinary.statuses() == {"queued": 4})
+    assert {ordinary.row(run).attempts for run in runs} == {0}
+
+    limit_processes(worker.pid, None)
+
+    for run in runs:
+        ordinary.until_status(run, "succeeded")
+    assert {ordinary.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
+    end(worker)
+
+
+def test_a_gateway_that_is_lost_and_cannot_be_replaced_holds_up_no_local_job_and_no_shutdown(ordinary: Project) -> None:
+    # given a remote and a local attempt
+    launch_here(ordinary)
+    ordinary.sync(first_attempt_waits=away(lease="4s"), waits_for_file={})
+    [remote], [local] = ordinary.enqueue("first_attempt_waits"), ordinary.enqueue("waits_for_file")
+    worker = ordinary.start("work", "--loop", "--grace", "1s")
+    ordinary.until_started(remote)
+    ordinary.until_started(local)
+    [gateway] = [pid for pid in worker.children() if Path(f"/proc/{pid}/task/{pid}/children").read_text()]
+
+    # when the gateway dies, and no process can be started any more
+    limit_processes(worker.pid, 1)
+    os.kill(gateway, signal.SIGKILL)
+    until(lambda: "executor.unavailable executor=engine" in worker.text)
+
+    # then the local attempt goes on
+    ordinary.touch("go")
+    ordinary.until_status(local, "succeeded")
+    assert ordinary.summary(local) == ("succeeded", 1, 1, 1, 0)
+
+    # and the worker ends when it is asked to, without a cost for the remote attempt, whose handler is stopped
+    end(worker)
+    assert ordinary.row(remote).status == "queued"
+    assert ordinary.row(remote).attempts == 0
+    handler = next(
+        int(line.split()[-1])
+        for line in (ordinary.folder / "calls").read_text().splitlines()
+        if line.split()[:2] == ["started", str(remote)]
+    )
+    until(lambda: not is_alive(handler))
 
 
 FORK_FAILS_TWICE = """
@@ -147,8 +302,7 @@ forking.fork = failing
 
 
 def test_a_gateway_that_cannot_be_forked_costs_no_attempt_and_no_local_job(project: Project) -> None:
-    (project.folder / "launch").write_text(f'{agent_exports(project.folder, project.dsn)}exec "$@"\n')
-    project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch"]}}
+    launch_here(project)
     project.sync(nothing=away(), nap={})
     remote, [local] = project.enqueue("nothing", count=4), project.enqueue("nap")
 
@@ -159,5 +313,4 @@ def test_a_gateway_that_cannot_be_forked_costs_no_attempt_and_no_local_job(proje
         project.until_status(run, "succeeded")
     assert {project.summary(run) for run in remote} == {("succeeded", 1, 1, 1, 0)}
     assert worker.text.count("executor.unavailable executor=engine") == 2
-    worker.signal(signal.SIGTERM)
-    assert worker.wait() == 0
+    end(worker)

@@ -159,6 +159,7 @@ def test_a_run_that_no_ticking_host_can_start_is_dead_after_ten_minutes_with_the
     tick(two)
     assert one.summary(run)[:2] == ("queued", 0)
     assert "no host can start job" in verb(one, "status", "--check")
+    assert "no host can start job" in verb(one, "report")
 
     # and as long as a host may have got it since it was asked
     age(one)

@@ -216,7 +216,8 @@ create table yamlsched.lacks (
     host          text not null,
     path          text not null,
     reason        text not null,
-    waits         boolean not null,      -- for what requires_env asks: the run is late, and never dead
+    waits         boolean not null,      -- for what requires_env asks, or an executor: the run is late, and never dead
+    executor      text,                  -- whose fault it is: it may end at any time, and workers try
     since         timestamptz not null,
     checked_at    timestamptz not null,
     primary key (host, path, definition_id)

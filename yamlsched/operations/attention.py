@@ -27,6 +27,8 @@ from yamlsched.store.health import Health, JobHealth
 from yamlsched.times import rfc3339, short_utc
 
 MAX_LISTED_PROBLEMS = 10
+EXECUTOR_TOLERANCE = timedelta(minutes=2)
+"""How long an executor may have a fault before it is a problem: workers try again."""
 """Stuck runs, and effects in doubt, that are reported one by one."""
 Number = TypeVar("Number", int, int | None)
 
@@ -144,9 +146,15 @@ def _pruning(health: Health) -> Iterator[Problem]:
 
 def _lacks(health: Health) -> Iterator[Problem]:
     """Yield the jobs that no host can start. What one host can start is not a problem: the run goes there."""
-    lacking = {host.job_type: host for host in reversed(health.lacks) if host.is_everywhere}
+    lacking = {
+        host.job_type: host
+        for host in reversed(health.lacks)
+        if host.is_everywhere and (host.executor is None or health.now - host.since > EXECUTOR_TOLERANCE)
+    }
     for name, host in sorted(lacking.items())[:MAX_LISTED_PROBLEMS]:
         remedy = "set the variable where workers run" if host.waits else "install it, or correct schedules.yaml"
+        if host.executor is not None:
+            remedy = f"yamlsched doctor, on {host.place.partition(':')[0]}"
         what = f"no host can start job {name}: {host.reason}, on {host.place} since {rfc3339(host.since, 'seconds')}"
         yield Problem("lack", name, what, remedy)
     if len(lacking) > MAX_LISTED_PROBLEMS:

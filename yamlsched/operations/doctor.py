@@ -145,6 +145,8 @@ def lacks(now: health.Health) -> Iterator[Check]:
     """Report which hosts cannot start which jobs."""
     for host in now.lacks:
         remedy = "no other host can start it either" if host.is_everywhere else "its runs go to other hosts"
+        if host.executor is not None:
+            remedy += ", and its workers try again"
         yield Check("hosts", "warn", health.lack(host), remedy)
 
 

@@ -34,8 +34,8 @@ MAX_LISTED = 200
 """Rows of each list."""
 MAX_LONGEST, MAX_EDITS = 20, 50
 KINDS = (
-    *("tick", "in_doubt", "dead", "stuck", "late", "skipped", "started_late", "failing", "file", "prune", "old"),
-    "paused",
+    *("tick", "in_doubt", "dead", "stuck", "lack", "late", "skipped", "started_late", "failing", "file", "prune"),
+    *("old", "paused"),
 )
 """Kinds of problems, the most urgent one first."""
 REASON_ORDER = ("late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired")

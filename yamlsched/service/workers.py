@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -72,7 +73,8 @@ def create_worker(
 
         engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
         permits = ExecutorPermits(folder / f"executor-{name}", engine.concurrency)
-        return RemoteExecutor(name, engine, workload, permits, events)
+        place = (socket.gethostname(), os.path.abspath(target.file))
+        return RemoteExecutor(name, engine, workload, permits, events, place)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
 

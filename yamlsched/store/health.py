@@ -142,13 +142,14 @@ class RefusedFile:
 
 @dataclass(frozen=True)
 class LackingHost:
-    """A place that cannot start a job, and so claims none of its runs."""
+    """A place that cannot start a job. It claims none of its runs; for an executor with a fault, it tries."""
 
     job_type: str
     place: str  # host:path
     reason: str
-    waits: bool  # for a variable of requires_env
+    waits: bool  # for a variable of requires_env, or an executor
     since: datetime
+    executor: str | None  # whose fault it is
     is_everywhere: bool  # no place that ticks can start it
 
 

@@ -11,7 +11,7 @@ from yamlsched.store.rows import fetch_column
 from yamlsched.store.statements import load
 
 if TYPE_CHECKING:
-    from psycopg import Connection
+    from psycopg import AsyncConnection, Connection
 
 
 def record(
@@ -39,3 +39,12 @@ def lacked_everywhere(
     host, path = place
     given = {"namespace": namespace, "host": host, "path": path, "now": now}
     return set(fetch_column(connection, load("lacks")["lacked_everywhere"], given))
+
+
+async def note_fault(
+    connection: AsyncConnection[Any], namespace: str, place: tuple[str, str], executor: str, reason: str
+) -> None:
+    """Store that ``place`` cannot use ``executor`` at present, and why; "" removes that."""
+    host, path = place
+    given = {"namespace": namespace, "host": host, "path": path, "executor": executor, "reason": reason, "now": None}
+    await connection.execute(load("lacks")["note_fault" if reason else "end_fault"], given)

@@ -74,7 +74,7 @@ MISSING = {
     "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
     "handler": "Add the Python function to call, for example handler: handlers.cleanup.run, or a command: [program].",
     "type": "Write type: command with a program, for example command: [ssh, gpu1], or type: dask with an address.",
-    "address": "Add the address of the Dask scheduler, for example address: tcp://scheduler:8786",
+    "address": "Add the address of the Dask scheduler, for example address: tls://scheduler:8786",
     "command": "Add the program that starts an attempt, for example command: [ssh, gpu1].",
     "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
 }

@@ -130,7 +130,7 @@ def not_a_resource(spot: Spot, found: Findings) -> None:
 
 def not_an_address(spot: Spot, found: Findings) -> None:
     message = f"{spot}: {quoted(spot.value)} is not the address of a Dask scheduler"
-    found.error(spot, "YS106", message, "Write for example tcp://scheduler:8786, or tls://scheduler:8786 with TLS.")
+    found.error(spot, "YS106", message, "Write for example tls://scheduler:8786, or tcp://127.0.0.1:8786 without TLS.")
 
 
 def _mapping(key: Spot) -> Spot:

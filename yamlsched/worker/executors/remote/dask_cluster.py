@@ -15,7 +15,7 @@ import secrets
 import signal
 import subprocess
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from yamlsched import log
@@ -91,11 +91,15 @@ def first_line(error: BaseException) -> str:
 
 def why_not_connected(error: BaseException) -> str:
     """Say why the scheduler cannot be reached, and what to look at if the network is not the reason."""
+    version = importlib.metadata.version("distributed")
+    if isinstance(error, TimeoutError):
+        return f"{first_line(error)}: is it a Dask scheduler?"
     if isinstance(error, OSError):
         return first_line(error)
-    version = importlib.metadata.version("distributed")
-    hint = f"is it a Dask scheduler? It needs Dask {version}, as here; tls:// needs certificates"
-    return f"{type(error).__name__}: {first_line(error)} ({hint})"
+    if isinstance(error, ImportError):
+        return f"{first_line(error)}: the scheduler needs Dask {version}, as here"
+    answer = f"what answers there is not a Dask scheduler of version {version}, as here"
+    return f"{answer}, or tls:// lacks certificates ({type(error).__name__}: {first_line(error)})"
 
 
 class DaskLauncher:
@@ -132,21 +136,22 @@ class DaskLauncher:
 
 
 class DaskCluster:
-    """The tasks of the executor ``name`` on the cluster whose scheduler is at ``address``."""
+    """The tasks of the executor ``name`` on the cluster whose scheduler is at ``address``.
 
-    def __init__(self, name: str, address: str) -> None:
-        self._name, self._address = name, address
+    ``note_fault`` is called with why the scheduler cannot be reached, and with "" when it can be.
+    """
+
+    def __init__(self, name: str, address: str, note_fault: Callable[[str], None]) -> None:
+        self._name, self._address, self._note_fault = name, address, note_fault
         self._client: Any = None
         self._launchers: set[DaskLauncher] = set()
         self.signals: dict[DaskLauncher, int] = {}  # to be passed on
         self._tasks = [asyncio.create_task(self._maintain()), asyncio.create_task(self._pass_on_signals())]
 
     def start(self, key: str, argument: str, resources: Mapping[str, float]) -> DaskLauncher:
-        """Submit a task, now or as soon as the scheduler can be reached."""
+        """Have a task submitted as soon as the scheduler can be reached."""
         launcher = DaskLauncher(self, key, argument, resources)
         self._launchers.add(launcher)
-        if self._client is not None and self._client.status == "running":
-            self._submit(launcher)
         return launcher
 
     def forget(self, launcher: DaskLauncher) -> None:
@@ -192,11 +197,13 @@ class DaskCluster:
                 why = why_not_connected(error)
                 if why != reported:
                     log.warning("executor.unreachable", executor=self._name, address=self._address, error=why)
+                    self._note_fault(f"the scheduler at {self._address} cannot be reached: {why}")
                 reported = why
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if reported:
                 log.info("executor.connected", executor=self._name, address=self._address)
+            self._note_fault("")
             return client
 
     async def _check(self, launcher: DaskLauncher) -> None:

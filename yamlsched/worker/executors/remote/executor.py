@@ -25,6 +25,7 @@ from yamlsched.worker.executors.base import Capacity, Ended
 from yamlsched.worker.executors.processes.child_handle import KILL_GRACE_SECONDS
 from yamlsched.worker.executors.processes.protocol import Frames, Report, frame
 from yamlsched.worker.executors.remote import dask_cluster, gateway, spec
+from yamlsched.worker.executors.remote.faults import Faults
 from yamlsched.worker.permits import ExecutorPermits
 from yamlsched.worker.pipes import PipeWriter
 from yamlsched.worker.workload import Workload
@@ -40,6 +41,7 @@ class InFlight:
     number: int
     attempt: Attempt
     begin_by: float  # on ``clock.now``
+    was_read: bool = False  # by a gateway, which may have started a launcher for it
     stop: tuple[float, bool] | None = None  # the last grace that was sent to the gateway, and whether it must end
 
 
@@ -51,7 +53,8 @@ class GatewayHandle:
     commands: PipeWriter
     results: int
     frames: Frames
-    has_reported: bool = False
+    is_ready: bool = False  # it reads its commands
+    error: str = ""  # that ended it
     is_closed: bool = False  # its pipe of commands is, so that it exits
 
 
@@ -59,9 +62,17 @@ class RemoteExecutor:
     """Hands attempts to the engine of the executor ``name``; at most as many at once as there are ``permits``."""
 
     def __init__(
-        self, name: str, engine: Engine, workload: Workload, permits: ExecutorPermits, events: EventQueue
+        self,
+        name: str,
+        engine: Engine,
+        workload: Workload,
+        permits: ExecutorPermits,
+        events: EventQueue,
+        place: tuple[str, str],
     ) -> None:
+        """``place`` is that of the worker: its host, and the path of its file."""
         self._name, self._workload, self._permits, self._events = name, workload, permits, events
+        self._faults = Faults(workload.dsn, workload.namespace, place, name)
         self._in_flight: dict[int, InFlight] = {}
         self._numbers: dict[Attempt, int] = {}
         self._next_number = 0
@@ -74,6 +85,7 @@ class RemoteExecutor:
 
     def submit(self, attempts: Iterable[Attempt]) -> None:
         """Have a launcher started for each of ``attempts``."""
+        self._open_gateway()
         for attempt in attempts:
             engine = attempt.job.engine
             if engine is None:
@@ -84,13 +96,20 @@ class RemoteExecutor:
             flight = InFlight(self._next_number, attempt, clock.now() + within)
             self._in_flight[flight.number] = flight
             self._numbers[attempt] = flight.number
-            self._start(flight, is_adopted=False)
+            if self._gateway is None:
+                self._release(flight.number, "no gateway process can be started")
+            else:
+                self._start(flight)
 
     def capacity(self) -> Capacity:
         """Return how many attempts may be in flight, with all permits that are free on this host."""
         if not self._is_usable or clock.now() < self._usable_at:
             return Capacity(0, 0, 0, 0)
-        permits, held = self._permits.fill(self._permits.count), len(self._in_flight)
+        try:
+            permits, held = self._permits.fill(self._permits.count), len(self._in_flight)
+        except EnvironmentFailed as error:
+            self._note_failure(str(error))
+            return Capacity(0, 0, 0, 0)
         return Capacity(permits, max(0, permits - held), permits, held)
 
     def running(self) -> int:
@@ -101,8 +120,10 @@ class RemoteExecutor:
         """Withdraw what has not begun; stop the others, and kill their launchers ``grace`` seconds later.
 
         An attempt that is no longer ours, or is to end at once, ends with that. Another one ends when its agent has
-        confirmed it: elsewhere its handler may be running.
+        confirmed it: elsewhere its handler may be running. If no gateway can be started, a shutdown does not wait for
+        that either: the agent stops when it next checks its lease.
         """
+        self.check()
         for attempt in attempts:
             if (number := self._numbers.get(attempt)) is None:
                 continue
@@ -113,12 +134,14 @@ class RemoteExecutor:
             if flight.stop is None or wanted[0] < flight.stop[0] or wanted[1] > flight.stop[1]:
                 flight.stop = wanted
                 self._send("stop", number, *wanted)
+            if self._gateway is None and (must_end or self._is_draining):
+                self._end(number, AttemptEnd(EndKind.RELEASED, "stopped by its worker"), 0.0)
 
     def release_unstarted(self) -> None:
         """Withdraw what has not begun."""
-        self._is_draining = True
-        if self._in_flight:
-            self._send("withdraw")
+        self._is_draining, self._usable_at = True, 0.0
+        self.check()
+        self._send("withdraw")
 
     def release_idle_capacity(self) -> None:
         """Free the permits that nothing in flight needs."""
@@ -126,8 +149,8 @@ class RemoteExecutor:
 
     def check(self) -> None:
         """Replace a gateway that has died. Timeouts are enforced by the agents."""
-        if self._gateway is None and self._in_flight and clock.now() >= self._usable_at:
-            self._adopt()
+        if self._in_flight:
+            self._open_gateway()
 
     def reload(self, workload: Workload) -> None:
         """Let attempts that start from now on follow ``workload``."""
@@ -152,10 +175,27 @@ class RemoteExecutor:
             if self._gateway is not None:
                 self._kill(handle)
         self._permits.shrink(0)
+        await self._faults.close()
 
     # -- the gateway -------------------------------------------------------------------------------------------------
 
-    def _start(self, flight: InFlight, is_adopted: bool) -> None:
+    def _open_gateway(self) -> None:
+        """Start a gateway if there is none and it did not fail just now; give it what earlier ones had."""
+        if self._gateway is not None or clock.now() < self._usable_at:
+            return
+        try:
+            self._gateway = self._fork()
+        except EnvironmentFailed as error:
+            self._note_failure(str(error))
+            return
+        for flight in self._in_flight.values():
+            self._start(flight)
+            if flight.stop is not None:
+                self._send("stop", flight.number, *flight.stop)
+        if self._is_draining:
+            self._send("withdraw")
+
+    def _start(self, flight: InFlight) -> None:
         attempt, run = flight.attempt, flight.attempt.run
         engine = attempt.job.engine
         assert engine is not None
@@ -169,7 +209,8 @@ class RemoteExecutor:
             launch = ("command", [*argv, "yamlsched", "attempt", argument])
         name, ticket = f"[{run.job_type} {run.id}] ", tuple(spec.ticket_of(run))
         within = max(0.0, flight.begin_by - clock.now())
-        self._send("start", flight.number, launch, name, ticket, run.lease, within, is_adopted)
+        self._send("start", flight.number, launch, name, ticket, run.lease, within, flight.was_read)
+        flight.was_read |= self._gateway is not None and self._gateway.is_ready
 
     def _note_failure(self, why: str) -> None:
         """Claim nothing for a while, longer after each failure in a row: other executors and local jobs go on."""
@@ -178,27 +219,12 @@ class RemoteExecutor:
         self._failures += 1
         pause = min(2.0**self._failures, MAX_PAUSE_SECONDS)
         self._usable_at = clock.now() + pause
+        self._faults.note(why)
         log.error("executor.unavailable", executor=self._name, error=why, retry_in=timedelta(seconds=pause))
 
-    def _adopt(self) -> None:
-        """Hand what an earlier gateway had to a new one."""
-        for flight in list(self._in_flight.values()):
-            self._start(flight, is_adopted=True)
-            if flight.stop is not None:
-                self._send("stop", flight.number, *flight.stop)
-        if self._is_draining:
-            self._send("withdraw")
-
     def _send(self, *content: Any) -> None:
-        if self._gateway is None and clock.now() >= self._usable_at:
-            try:
-                self._gateway = self._fork()
-            except EnvironmentFailed as error:
-                self._note_failure(str(error))
         if self._gateway is not None:
             self._gateway.commands.write(frame(content))
-        elif content[0] == "start" and not content[-1]:  # no gateway has ever had it
-            self._release(content[1], "no gateway process can be started")
 
     def _fork(self) -> GatewayHandle:
         workload, name = self._workload, self._name
@@ -225,13 +251,18 @@ class RemoteExecutor:
                 asyncio.get_running_loop().remove_reader(handle.results)
                 return
             self._kill(handle)
-            log.warning("gateway.died", executor=self._name, in_flight=len(self._in_flight))
-            if self._failures or not handle.has_reported:  # the first one is replaced at once
-                self._note_failure("its gateway process dies")
+            self._note_death(handle)
             return
-        handle.has_reported = True
         for kind, number, content in handle.frames.feed(piece):
-            if kind == "ended":
+            if kind == "ready":
+                handle.is_ready = True
+                for flight in self._in_flight.values():
+                    flight.was_read = True
+            elif kind == "failed":
+                handle.error = content
+            elif kind == "fault":
+                self._faults.note(content)
+            elif kind == "ended":
                 self._failures = 0
                 report = Report.decode(content)
                 self._end(number, report.end or AttemptEnd(EndKind.RELEASED), report.took)
@@ -240,6 +271,17 @@ class RemoteExecutor:
                 self._release(number, content)
             else:
                 self._end(number, AttemptEnd(EndKind.RELEASED, content), 0.0)
+
+    def _note_death(self, handle: GatewayHandle) -> None:
+        """Have a gateway replaced: the first of several in a row at once. What none has read has not been started."""
+        log.warning("gateway.died", executor=self._name, in_flight=len(self._in_flight), error=handle.error or None)
+        if self._failures or not handle.is_ready:
+            self._note_failure("its gateway process dies" + (f": {handle.error}" if handle.error else ""))
+        else:
+            self._failures = 1
+        for flight in list(self._in_flight.values()):
+            if not flight.was_read:
+                self._release(flight.number, "no gateway process can be started")
 
     def _release(self, number: int, why: str) -> None:
         """Return an attempt that has not been started, to be claimed again after the pause."""

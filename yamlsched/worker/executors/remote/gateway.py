@@ -16,6 +16,9 @@ whatever is known of the agent. The gateway answers each start with one tuple:
     ("ended", number, report)
     ("unstarted", number, why)
     ("unavailable", number, why)    # the same, and this host can start nothing at present
+
+It also sends ("ready", 0, "") before it reads, ("failed", 0, error) before it exits with an error, ("fault", 0, why)
+when the engine cannot be reached, and ("fault", 0, "") when it can be, or a program was started.
 """
 
 from __future__ import annotations
@@ -52,6 +55,7 @@ POLL_INTERVAL_SECONDS = 1.0  # of the tickets; at once after a launcher has exit
 TIMEOUT_SECONDS = 20.0
 LEAVE_SECONDS = 5.0  # for a launcher to exit after its attempt has ended, and again after SIGTERM
 MAX_DESCRIPTORS = 4_096
+MAX_ERROR_CHARS = 300
 OF_THIS_HOST = {
     *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENOEXEC),
     *(errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM),
@@ -79,6 +83,7 @@ class Gateway:
     async def run(self) -> None:
         """Work until the worker closes the pipe, or dies."""
         asyncio.get_running_loop().add_reader(self._commands, self._receive)
+        self._send("ready", 0, "")
         with in_utc(), non_blocking_stderr():
             while not self._is_closed:
                 await asyncio.sleep(CHECK_INTERVAL_SECONDS)
@@ -126,11 +131,12 @@ class Gateway:
         match launch:
             case ("dask", address, key, argument, resources):  # if it is adopted: Dask forgets tasks with their client
                 if address not in self._clusters:
-                    self._clusters[address] = DaskCluster(self._name, address)
+                    self._clusters[address] = DaskCluster(self._name, address, self._note_fault)
                 flight.launcher = self._clusters[address].start(key, argument, resources)
             case ("command", argv) if not is_adopted:
                 try:
                     flight.launcher = ProgramLauncher(argv, self._folder, name)
+                    self._note_fault("")
                 except (OSError, ValueError) as error:
                     number_of_error = error.errno if isinstance(error, OSError) else None
                     why = os.strerror(number_of_error) if number_of_error else str(error)
@@ -153,6 +159,10 @@ class Gateway:
             self._stops.append(flight)
             if flight.launcher is not None and flight.status() is None:
                 flight.launcher.signal(signal.SIGTERM)
+
+    def _note_fault(self, why: str) -> None:
+        """Report why the engine cannot be used; "": it can."""
+        self._send("fault", 0, why)
 
     def _send(self, *content: Any) -> None:
         unsent = memoryview(frame(content))
@@ -306,6 +316,6 @@ def main(parent: int, commands: int, results: int, dsn: str, folder: str, name: 
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
         asyncio.run(Gateway(commands, results, dsn, folder, name).run())
     except BaseException as error:
-        os.write(2, f"yamlsched: a gateway process exits: {type(error).__name__}: {error}\n".encode())
+        os.write(results, frame(("failed", 0, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])))
         os._exit(1)
     os._exit(0)
