@@ -27,9 +27,9 @@ from yamlsched.store.health import Health, JobHealth
 from yamlsched.times import rfc3339, short_utc
 
 MAX_LISTED_PROBLEMS = 10
+"""Stuck runs, and effects in doubt, that are reported one by one."""
 EXECUTOR_TOLERANCE = timedelta(minutes=2)
 """How long an executor may have a fault before it is a problem: workers try again."""
-"""Stuck runs, and effects in doubt, that are reported one by one."""
 Number = TypeVar("Number", int, int | None)
 
 

@@ -135,7 +135,11 @@ class RemoteExecutor:
                 flight.stop = wanted
                 self._send("stop", number, *wanted)
             if self._gateway is None and (must_end or self._is_draining):
-                self._end(number, AttemptEnd(EndKind.RELEASED, "stopped by its worker"), 0.0)
+                # not before its agent has seen that the lease is lost
+                end = AttemptEnd(
+                    EndKind.RELEASED, "stopped by its worker", delay=timedelta(seconds=flight.attempt.run.lease)
+                )
+                self._end(number, end, 0.0)
 
     def release_unstarted(self) -> None:
         """Withdraw what has not begun."""
