@@ -235,9 +235,9 @@ class SyncTask:
         result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
         if self.may_claim:
             self._account_for_due_slots(connection, result)
-        from yamlsched.store import clock
+        from yamlsched.store import clock as database_clock
 
-        return SyncUpdate(clock.now(connection), result.messages, True, self.may_claim)
+        return SyncUpdate(database_clock.now(connection), result.messages, True, self.may_claim)
 
     def _account_for_due_slots(self, connection: Connection[Any], result: SyncResult) -> None:
         import tzdata  # type: ignore[import-untyped]
