@@ -18,7 +18,6 @@ from yamlsched import store
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.store import hosts
 from yamlsched.store.connection import PINNED_SETTINGS
-from yamlsched.store.session import do_meanwhile
 
 HOSTILE = {
     "datestyle": "SQL, DMY",
@@ -308,40 +307,6 @@ def test_the_deadline_follows_the_statement_timeout_of_the_dsn(project: Project)
                 assert connection.answer_within is None
             with store.connect(dsn) as connection:
                 assert connection.answer_within == 65
-
-
-def test_a_session_does_something_else_once_while_the_server_executes_a_statement(dsn: str) -> None:
-    with store.connect(dsn) as holder, store.connect(dsn) as session:
-        holder.execute("select pg_advisory_lock(7)")
-        calls = []
-
-        def release() -> None:
-            waiting = "select count(*) as n from pg_locks where locktype = 'advisory' and pid = %s and not granted"
-            while not holder.execute(waiting, [session.info.backend_pid]).fetchone().n:  # type: ignore[union-attr]
-                pass
-            calls.append("while it waits for the lock")
-            holder.execute("select pg_advisory_unlock(7)")
-
-        session.next_call = release
-        session.execute("select pg_advisory_lock(7)")
-        session.execute("select pg_advisory_unlock(7)")
-
-    assert calls == ["while it waits for the lock"]
-
-
-@pytest.mark.parametrize("answer_within", [65.0, None])
-def test_what_is_to_be_done_meanwhile_is_done_once_on_every_kind_of_connection(
-    dsn: str, answer_within: float | None
-) -> None:
-    calls: list[int] = []
-    with store.connect(dsn) as session, psycopg.connect(dsn) as plain:
-        session.answer_within = answer_within
-        for connection in (session, plain):
-            do_meanwhile(connection, lambda: calls.append(1))
-            connection.execute("select 1")
-            connection.execute("select 2")
-
-    assert calls == [1, 1]
 
 
 def test_the_error_for_an_invalid_connection_string_does_not_contain_it() -> None:

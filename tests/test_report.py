@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,10 +16,8 @@ from markdown_it import MarkdownIt
 
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read
-from yamlsched.errors import EnvironmentFailed
 from yamlsched.operations import report
 from yamlsched.operations.report import Report
-from yamlsched.store import connect
 from yamlsched.store.statements import load
 
 START, END = datetime(2026, 1, 13, 20, tzinfo=UTC), datetime(2026, 1, 14, 8, tzinfo=UTC)
@@ -642,31 +639,3 @@ def test_a_report_reads_only_what_ended_within_its_span(own_dsn: str) -> None:
             span = {**given, "since": now - minutes * MINUTE}
             assert rows_read(db, load("report")["ended"], span) <= most
         assert rows_read(db, load("report")["running"], given) <= 20
-
-
-@pytest.mark.parametrize(("has_room", "is_pooled"), [(True, False), (False, False), (True, True)])
-def test_a_second_session_reads_the_same_and_none_is_needed(own_dsn: str, has_room: bool, is_pooled: bool) -> None:
-    # given runs of each kind, and a server that has room for another session or not, or a pooler before it
-    opened: list[psycopg.Connection[Any]] = []
-
-    def connect_again() -> psycopg.Connection[Any]:
-        if not has_room:
-            raise EnvironmentFailed("no connection to the database: too many clients already")
-        opened.append(connect(own_dsn))
-        return opened[-1]
-
-    with connect(own_dsn) as db:
-        job = a_job(db)
-        ended(db, job, "dead", START + HOUR, error_type="OSError")
-        ended(db, job, "succeeded", START + 2 * HOUR)
-        a_gap(db, job, START, START + HOUR, 2, "late")
-        if is_pooled:
-            db.configure_transactions({"application_name": "yamlsched"})
-
-        # when it is reported with one session, and with a second one
-        alone, beside = night(db), report.read(db, "default", START, END, connect=connect_again)
-
-    # then both reports are the same, and the second session is closed; a pooler might not have one
-    assert [problem.kind for problem in alone.problems] == ["dead", "skipped"]
-    assert beside == replace(alone, now=beside.now)
-    assert [connection.closed for connection in opened] == [True] * (has_room and not is_pooled)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,14 +85,6 @@ class Settings:
             if for_handler:
                 with store.connect_for_handler(dsn) as handler_connection:
                     yield handler_connection
-
-    def second_session(self) -> Callable[[], psycopg.Connection[Any]] | None:
-        """Return what opens another session beside that of ``connect``; None: the embedded database is for few runs."""
-        if self.dsn is None or self.is_embedded:
-            return None
-        from yamlsched import store
-
-        return partial(store.connect, self.dsn)
 
 
 NAMESPACE = "[a-z][a-z0-9_]{0,62}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,39 +37,35 @@ What ran, failed by type of error, was skipped and why, started late, took longe
 @click.option("--until", type=_filters.time, metavar="TIME", help="The end (now); the same forms.")
 @click.pass_obj
 def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInput | None) -> int:
+    from yamlsched.definitions.head import timezone_of_file
     from yamlsched.operations import report
 
-    @cache
-    def timezone() -> str:
-        from yamlsched.definitions.head import timezone_of_file  # called while the server is busy
-
-        return timezone_of_file(settings.file)
-
+    timezone = timezone_of_file(settings.file)
     with settings.connect_in() as (connection, namespace):
         start, end = _span(connection, since, until, timezone)
-        found = report.read(connection, namespace, start, end, timezone, settings.second_session())
+        found = report.read(connection, namespace, start, end, timezone)
     click.echo(_rendered(found, settings.format))
     return FINDINGS if found.problems else OK
 
 
 def _span(
-    connection: Connection[Any], since: times.TimeInput, until: times.TimeInput | None, timezone: Callable[[], str]
+    connection: Connection[Any], since: times.TimeInput, until: times.TimeInput | None, timezone: str
 ) -> tuple[datetime, datetime | None]:
     """Return the instants; print how local times were read. An end that is not in the past is None: now."""
     from yamlsched.store.clock import now
     from yamlsched.zones import zone
 
     at = now(connection)
-    start = times.resolve(since, lambda: zone(timezone()), at, is_future=False)
+    start = times.resolve(since, lambda: zone(timezone), at, is_future=False)
     if times.is_local(since):
-        _filters.echo_reading("since", since, start, timezone())
+        _filters.echo_reading("since", since, start, timezone)
     if start >= at:
         raise click.UsageError(f"--since {times.short_utc(start)} is not in the past: it is {times.short_utc(at)}")
     if until is None:
         return start, None
-    end = times.resolve(until, lambda: zone(timezone()), at, is_future=False)
+    end = times.resolve(until, lambda: zone(timezone), at, is_future=False)
     if times.is_local(until):
-        _filters.echo_reading("until", until, end, timezone())
+        _filters.echo_reading("until", until, end, timezone)
     if end <= start:
         raise click.UsageError(f"--until {times.short_utc(end)} is not after --since {times.short_utc(start)}")
     return start, end if end < at else None

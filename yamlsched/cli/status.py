@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -109,10 +107,6 @@ def command(
 
         return _namespaces.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
-        if not check:
-            from yamlsched.store.session import do_meanwhile
-
-            do_meanwhile(connection, partial(import_module, "yamlsched.operations.edits"))  # which the screen needs
         if settings.wants_json or show_all or (max_failing, max_streak) != (None, None):
             now = health.read(connection, namespace, within)
             present = len(listed(now.jobs))

@@ -22,7 +22,6 @@ from yamlsched.store import metrics as store
 from yamlsched.store.failures import FailedAttempts
 from yamlsched.store.health import Health, Known, Totals, WorkerHost
 from yamlsched.store.metrics import EndedRuns, JobValues
-from yamlsched.store.session import do_meanwhile
 from yamlsched.terminal import escape_control
 
 DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
@@ -117,10 +116,9 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     labels = Labels(namespace, jobs)
     have_ended = [job.definition_id for job in jobs if job.has_ended]
     have_failed = [job.definition_id for job in jobs if job.has_failed]
-    lines: list[str] = []
-    do_meanwhile(connection, lambda: lines.extend(gauges(now, jobs, labels)))
     ended = store.ended(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now)
     failed = failures.attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB)
+    lines = list(gauges(now, jobs, labels))
     lines += workers(namespace, health.hosts(connection, namespace))
     lines += recent_runs(ended, labels)
     lines += failed_attempts(failed, labels)

@@ -6,10 +6,9 @@ Numbers are bounded: of each job, a number of runs is read that is smaller if ma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,14 +16,12 @@ import psycopg
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.operations import attention, failures, health, report_problems
 from yamlsched.operations.attention import Problem, Thresholds
-from yamlsched.operations.beside import Connect, start
 from yamlsched.operations.failures import Failures
 from yamlsched.store import clock
 from yamlsched.store import report as store
 from yamlsched.store.edits import Edit
 from yamlsched.store.health import EffectInDoubt
 from yamlsched.store.report import EndedOfJob, GapOfJob
-from yamlsched.store.session import do_meanwhile
 from yamlsched.zones import zone
 
 MAX_RUNS, MIN_OF_JOB = 30_000, 3
@@ -143,24 +140,21 @@ def read(
     namespace: str,
     since: datetime,
     until: datetime | None = None,
-    timezone: Callable[[], str] = lambda: "UTC",
-    connect: Connect | None = None,
+    timezone: str = "UTC",
 ) -> Report:
     """Return what happened in [since, until); None: until now.
 
-    ``timezone`` returns that of the report itself. It is called while the server is busy, and again for the result.
-    With ``connect``, which opens a second session, gaps and failures are read at the same time as the runs that ended.
+    ``timezone`` is that of the report itself.
     """
     at = clock.now(connection)
     end = at if until is None else min(until, at)
-    beside = start(connection, connect, partial(_gaps_and_failures, namespace, since, end))
     limits, jobs = Thresholds(), store.jobs(connection, namespace)
     now = health.read_suspects(connection, namespace, limits.within)
     limited = store.limits(connection, namespace)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
-    do_meanwhile(connection, partial(_prepare, timezone))
     ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
-    skipped, failed = beside()
+    skipped = list(_skipped(store.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB), since, end))
+    failed = failures.groups(connection, namespace, since, end)
     late = _late(ended)
     in_doubt = [one for one in now.in_doubt if one.since < end]
     found = [*(report_problems.of_now(now, limits) if until is None else ())]
@@ -181,7 +175,7 @@ def read(
         since=since,
         until=end,
         is_current=until is None,
-        timezone=timezone(),
+        timezone=timezone,
         jobs=jobs.jobs,
         problems=sorted(found, key=lambda problem: KINDS.index(problem.kind)),
         ran=_totals(ended, of_job),
@@ -196,23 +190,6 @@ def read(
         edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
         next_slot=_next_slot(jobs),
     )
-
-
-def _gaps_and_failures(
-    namespace: str, since: datetime, until: datetime, connection: psycopg.Connection[Any]
-) -> tuple[list[Skipped], Failures]:
-    gaps = store.skipped(connection, namespace, since, until, MAX_GAPS_OF_JOB)
-    skipped: list[Skipped] = []
-    do_meanwhile(connection, lambda: skipped.extend(_skipped(gaps, since, until)))
-    return skipped, failures.groups(connection, namespace, since, until)
-
-
-def _prepare(timezone: Callable[[], str]) -> None:
-    """Import what is needed later, and read the time zone, which may take parsing a file."""
-    from yamlsched import slots  # noqa: F401
-    from yamlsched.operations import edits, why  # noqa: F401
-
-    timezone()
 
 
 def _ended(

@@ -8,8 +8,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -28,7 +26,6 @@ from yamlsched.service import (
     send_to_monitors,
     sync_if_needed,
 )
-from yamlsched.store.session import do_meanwhile
 from yamlsched.sync import ScheduleFile, SyncResult
 from yamlsched.worker import clock, systemd
 from yamlsched.worker.events import wait
@@ -56,7 +53,6 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     result = WorkResult()
     schedule = target.read_file()
     with target.database() as dsn, store.connect(dsn) as connection:
-        do_meanwhile(connection, partial(import_module, "yamlsched.service.workers"))  # imported below
         snapshot = poll_database(connection, schedule, target.may_migrate)
         synced = sync_if_needed(connection, schedule, snapshot)
         on_messages(result.add(synced))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from yamlsched import store
 from yamlsched.errors import Refused
 from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_to_monitors
-from yamlsched.store.session import do_meanwhile
 from yamlsched.sync import current
 
 if TYPE_CHECKING:
@@ -24,7 +21,6 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     result = WorkResult()
     schedule = target.read_file()
     with target.database() as dsn, store.connect(dsn) as connection:
-        do_meanwhile(connection, partial(import_module, "yamlsched.service.workers"))  # imported below
         snapshot = poll_database(connection, schedule, target.may_migrate)
         found = current(snapshot, schedule)
         if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -38,18 +38,12 @@ class Session(psycopg.Connection[Any]):
 
     answer_within: float | None = 65.0
     transaction_setup = b""  # behind a pooler: the statements that configure a transaction
-    next_call: Callable[[], object] | None = None  # to do once, while the server executes the next statement
 
     def configure_transactions(self, settings: Settings) -> None:
         """Apply ``settings``, if any, in each transaction; a statement outside of one becomes a transaction."""
         if settings:
             self.transaction_setup = set_local(settings)
             self.cursor_factory = PooledCursor
-
-    @property
-    def is_pooled(self) -> bool:
-        """Whether a pooler is before the server: it may have no second session while this one is open."""
-        return bool(self.transaction_setup)
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         """Wait for ``gen``. Raises EnvironmentFailed, and closes the session, if that takes too long.
@@ -64,9 +58,6 @@ class Session(psycopg.Connection[Any]):
         end = time.monotonic() + seconds
         try:
             awaited = next(gen)
-            if self.next_call is not None:
-                do, self.next_call = self.next_call, None
-                do()
             while True:
                 ready = yield awaited
                 if not ready and time.monotonic() > end:
@@ -83,14 +74,6 @@ class Session(psycopg.Connection[Any]):
             if is_outermost and self.transaction_setup:
                 psycopg.Cursor(self).execute(self.transaction_setup)
             yield transaction
-
-
-def do_meanwhile(connection: psycopg.Connection[Any], do: Callable[[], object]) -> None:
-    """Call ``do`` once: while the server executes the next statement of ``connection``, or now if that cannot be."""
-    if isinstance(connection, Session) and connection.answer_within is not None:
-        connection.next_call = do
-    else:
-        do()
 
 
 class PooledCursor(psycopg.Cursor[Any]):
