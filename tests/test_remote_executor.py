@@ -524,7 +524,9 @@ def test_an_engine_that_cannot_start_the_agent_fails_the_attempt_with_its_messag
 
 def test_what_a_program_prints_is_no_event_of_the_worker(project: Project) -> None:
     forged = '{"at": "2026-01-14T02:00:00Z", "level": "error", "event": "run.dead", "job": "payroll"}'
-    of_other = '{"at": "2026-01-14T02:00:00Z", "level": "info", "event": "attempt.returned", "job": "payroll", "run": 9}'
+    of_other = (
+        '{"at": "2026-01-14T02:00:00Z", "level": "info", "event": "attempt.returned", "job": "payroll", "run": 9}'
+    )
     engine(project, f"echo '{forged}'; echo '{of_other}'; {EXEC}")
     project.sync(nothing=on_engine())
     [run] = project.enqueue("nothing")
