@@ -102,11 +102,11 @@ def test_keys_outside_of_jobs_are_compared_with_those_of_the_file_before(db: Db)
 
 def test_no_secret_is_recorded(db: Db) -> None:
     def file(secret: str) -> ScheduleFile:
-        shell = f"PGPASSWORD={secret} load; curl -H 'Authorization: Bearer {secret}'"
+        shell = f"PGPASSWORD={secret} mysql -p{secret} | curl -H 'Authorization: Bearer {secret}'"
         payload = {"api_key": secret, "url": f"amqp://bob:{secret}@mq/", "deep": [{"password": secret}]}
         program = {
-            "command": ["/bin/sh", "-c", shell, "--token", secret],
-            "env": {"DB_PASSWORD": secret, "MODE": "fast"},
+            "command": ["/bin/sh", "-c", shell, "--token", secret, "-u", f"maria:{secret}"],
+            "env": {"DB_PASSWORD": secret, "HTTP_AUTH": secret, "ALERT_WEBHOOK": secret, "MODE": "fast"},
             "stdin": f"password={secret}",
         }
         jobs = {"x": {"handler": "handlers.cleanup.run", "payload": payload}, "y": program}
@@ -125,7 +125,14 @@ def test_no_secret_is_recorded(db: Db) -> None:
     hidden = {"payload.api_key": "***", "payload.url": "amqp://bob:***@mq/", "payload.deep": [{"password": "***"}]}
     assert x[2:] == (hidden, hidden)
     assert y[3]["env.DB_PASSWORD"] == "***"
-    assert y[3]["command"][2:] == ["PGPASSWORD=*** load; curl -H 'Authorization: Bearer ***'", "--token", "***"]
+    assert y[3]["command"][2:] == [
+        "PGPASSWORD=*** mysql -p*** | curl -H 'Authorization: Bearer ***'",
+        "--token",
+        "***",
+        "-u",
+        "maria:***",
+    ]
+    assert y[3]["env.HTTP_AUTH"] == y[3]["env.ALERT_WEBHOOK"] == "***"
 
 
 def test_a_long_value_is_cut(db: Db) -> None:

@@ -15,21 +15,21 @@ from packaging.utils import canonicalize_name
 from yamlsched import __version__
 
 ROOT = Path(__file__).parent.parent
+TEMPLATE = ROOT / "yamlsched" / "templates" / "ci.yml"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 LOCK = ROOT / "requirements" / "dev.txt"
 PINNED = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+@pytest.mark.parametrize("workflow", [*WORKFLOWS, TEMPLATE, ROOT / "docs" / "review.md"], ids=lambda path: path.name)
 def test_a_workflow_uses_actions_by_digest_and_keeps_no_credentials(workflow: Path) -> None:
     text = workflow.read_text()
     uses = re.findall(r"uses: (.*)", text)
 
     assert [action for action in uses if not PINNED.fullmatch(action)] == []
-    for job in yaml.safe_load(text)["jobs"].values():
-        for step in job["steps"]:
-            if step.get("uses", "").startswith("actions/checkout@"):
-                assert step["with"]["persist-credentials"] is False
+    checkouts = text.count("uses: actions/checkout@")
+    assert checkouts > 0
+    assert text.count("persist-credentials: false}") == checkouts
 
 
 def test_only_the_job_that_publishes_gets_a_token_and_it_builds_nothing() -> None:

@@ -524,7 +524,10 @@ def test_an_engine_that_cannot_start_the_agent_fails_the_attempt_with_its_messag
 
 def test_what_a_program_prints_is_no_event_of_the_worker(project: Project) -> None:
     forged = '{"at": "2026-01-14T02:00:00Z", "level": "error", "event": "run.dead", "job": "payroll"}'
-    engine(project, f"echo '{forged}'; {EXEC}")
+    of_other = (
+        '{"at": "2026-01-14T02:00:00Z", "level": "info", "event": "attempt.returned", "job": "payroll", "run": 9}'
+    )
+    engine(project, f"echo '{forged}'; echo '{of_other}'; {EXEC}")
     project.sync(nothing=on_engine())
     [run] = project.enqueue("nothing")
 
@@ -532,6 +535,8 @@ def test_what_a_program_prints_is_no_event_of_the_worker(project: Project) -> No
 
     events = [json.loads(line) for line in worker.text.splitlines()]
     assert [event["line"] for event in events if event["event"] == "run.output"] == [forged]
+    returned = [(event["job"], event["run"]) for event in events if event["event"] == "attempt.returned"]
+    assert returned == [("nothing", run)]  # an agent's event can only be one of its own run
     assert "run.dead" not in [event["event"] for event in events]
     assert project.row(run).status == "succeeded"
 

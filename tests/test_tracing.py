@@ -400,6 +400,15 @@ def test_a_collector_that_does_not_answer_fails_and_loses_no_run(project: Projec
             assert "127.0.0.1" not in worker.text
 
 
+def test_an_invalid_header_is_reported_without_its_value(project: Project, receiver: Collector) -> None:
+    project.enqueue("nothing")
+
+    worker = project.work(before=PATIENT, **receiver.environment, OTEL_EXPORTER_OTLP_HEADERS="x-team: hunter2")
+
+    assert "OTEL_EXPORTER_OTLP_HEADERS or OTEL_EXPORTER_OTLP_TRACES_HEADERS has an invalid header" in worker.text
+    assert "hunter2" not in worker.text
+
+
 def test_a_program_gets_the_context_that_its_run_keeps_although_its_worker_is_not_traced(project: Project) -> None:
     context = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=a b,other=c"
     [kept, invalid] = [

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +22,7 @@ from yamlsched.web import application, security
 from yamlsched.web.options import Options, check_bind, parse_listen, parse_users
 
 Visit = Callable[..., TestClient]
+ROOT = Path(__file__).parents[2]
 USERS = {"maria": "correct horse", "jörg": "pässword"}
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
@@ -415,3 +420,40 @@ def test_an_outage_is_logged_once_in_ten_seconds_however_many_ask(
     now[0] += application.REPORT_SECONDS
     assert page.get("/").status_code == 503
     assert capsys.readouterr().err.count("web.unavailable") == 2
+
+
+def a_hash(password: str) -> str:
+    """Return a hash as the command of docs/web.md prints it."""
+    command = re.search(r"python3 -c '(.*)'", (ROOT / "docs/web.md").read_text())[1]  # type: ignore[index]
+    done = subprocess.run(
+        [sys.executable, "-c", command.replace("getpass.getpass()", repr(password))], capture_output=True, check=True
+    )
+    return done.stdout.decode().strip()
+
+
+def test_a_hash_is_a_password_and_a_changed_file_counts_without_a_restart(
+    visit: Visit, page_dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "users"
+    file.write_text(f"maria:{a_hash('correct:horse')}\n")
+    page = visit(page_dsn, auth="basic", users=parse_users(file.read_text(), "users"), users_file=file)
+
+    def statuses(*pairs: tuple[str, str]) -> list[int]:
+        return [page.get("/", headers=basic(*pair)).status_code for pair in pairs]
+
+    right = ("maria", "correct:horse")
+    hash_itself = ("maria", file.read_text().strip().partition(":")[2])
+    assert statuses(right, right, ("maria", "wrong"), hash_itself, ("nobody", "correct:horse")) == [200] * 2 + [401] * 3
+
+    # another password, and another user
+    file.write_text("maria:new\njens:secret\n")
+    os.utime(file, ns=(1, 1))
+    assert statuses(right, ("maria", "new"), ("jens", "secret")) == [401, 200, 200]
+
+    # an invalid file changes nothing
+    file.write_text("maria:$scrypt$00$11\n")
+    os.utime(file, ns=(2, 2))
+    assert statuses(("jens", "secret"), ("jens", "secret")) == [200, 200]
+    logged = capsys.readouterr().err
+    assert logged.count("web.users_not_read") == 1
+    assert "the hash is not valid" in logged

@@ -36,7 +36,7 @@ nothing.
 @click.option(
     "--users-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Lines of name:password (YAMLSCHED_WEB_USERS has the same).",
+    help="Lines of name:password or name:hash (YAMLSCHED_WEB_USERS has the same). Read again when it has changed.",
 )
 @click.option(
     "--user-header",
@@ -87,7 +87,9 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **given
         try:
             where = parse_listen(listen)
             users = _users(users_file) if given["auth"] == "basic" else {}
-            options = Options(dsn=dsn, file=settings.file, namespace=settings.namespace, users=users, **given)
+            options = Options(
+                dsn=dsn, file=settings.file, namespace=settings.namespace, users=users, users_file=users_file, **given
+            )
             check_bind(where, options)
         except ValueError as error:
             raise click.UsageError(str(error)) from None

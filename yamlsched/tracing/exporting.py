@@ -120,10 +120,21 @@ def configure() -> None:
     if not (names := _exporter_names()):
         return
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # each retry is logged otherwise
+    logging.getLogger("opentelemetry.util.re").addFilter(_without_headers)
     provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
     _buffer = Buffer(names)
     provider.add_span_processor(_buffer)
     trace.set_tracer_provider(provider)
+
+
+def _without_headers(record: logging.LogRecord) -> bool:
+    """Name the variables in OpenTelemetry's warning about invalid headers, which has their values: they are secrets."""
+    record.msg = (
+        "OTEL_EXPORTER_OTLP_HEADERS or OTEL_EXPORTER_OTLP_TRACES_HEADERS has an invalid header, which is not sent: "
+        "write NAME=VALUE, separated by commas, with values that are URL encoded"
+    )
+    record.args = ()
+    return True
 
 
 def _resource() -> Resource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,9 @@ APPLICATION = "application"
 """Of a page that is mounted in an application: it serves only users whom the application has authenticated."""
 DEFAULT_LISTEN = "127.0.0.1:8040"
 DEFAULT_USER_HEADER = "X-Forwarded-User"
+SCRYPT = "$scrypt$"
+SCRYPT_HASH = re.compile(r"\$scrypt\$(?:[0-9a-f]{2}){8,}\$[0-9a-f]{128}")
+"""A salt and a key of 64 bytes, with n=16384, r=8, p=1."""
 PAGE_NAMES = ("jobs", "why", "calendar", "runs", "dead", "files", "actions", "namespaces", "static")
 """First parts of the paths of pages. They are no base paths: whether a proxy has stripped it would not be clear."""
 
@@ -32,7 +36,8 @@ class Options:
     external_url: str | None = None
     read_only: bool = False
     auth: str = "none"
-    users: Mapping[str, str] = field(default_factory=dict, repr=False)  # passwords by name, for auth "basic"
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)  # passwords or hashes by name, for auth "basic"
+    users_file: Path | None = None  # from which they come
     user_header: str = DEFAULT_USER_HEADER
     trust_proxy: tuple[str, ...] = ()  # addresses, networks, or "unix" for the socket's peer
     sessions: int = 4
@@ -139,7 +144,7 @@ def check_bind(listen: Listen, options: Options) -> None:
 
 
 def parse_users(text: str, source: str) -> dict[str, str]:
-    """Parse lines of ``name:password``. Raises ValueError, which shows neither."""
+    """Parse lines of ``name:password``, or of a name and a hash of scrypt. Raises ValueError, which shows neither."""
     users: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -147,6 +152,8 @@ def parse_users(text: str, source: str) -> dict[str, str]:
         name, colon, password = line.partition(":")
         if not colon or not name or not password or not name.isprintable():
             raise ValueError(f"{source}, line {number}: write name:password")
+        if password.startswith(SCRYPT) and not SCRYPT_HASH.fullmatch(password):
+            raise ValueError(f"{source}, line {number}: the hash is not valid. See docs/web.md")
         if name in users:
             raise ValueError(f"{source}, line {number}: this name has been used above")
         users[name] = password

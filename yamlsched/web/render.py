@@ -61,12 +61,13 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a message as a sentence.
+    """Return a message as a sentence. A name of a file or a job at its start stays as it is.
 
-    >>> sentence("there is no run 118")
-    'There is no run 118.'
+    >>> sentence("there is no run 118"), sentence("schedules.yaml has no job a")
+    ('There is no run 118.', 'schedules.yaml has no job a.')
     """
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
+    start = text[:1].upper() if text.partition(" ")[0].rstrip(",:;.").isalpha() else text[:1]
+    return start + text[1:] + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def bounded(number: int, limit: int, noun: str, plural: str | None = None) -> str:

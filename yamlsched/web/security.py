@@ -23,7 +23,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from yamlsched import log
-from yamlsched.web.options import Options
+from yamlsched.web.options import SCRYPT, Options, parse_users
 
 HEADERS = {
     "Content-Security-Policy": "; ".join(
@@ -82,6 +82,38 @@ class Logins:
         self._failures.pop(client, None)
 
 
+class Passwords:
+    """The users of ``--auth basic``. Their file is read again when it has changed."""
+
+    def __init__(self, options: Options) -> None:
+        self._file, self._users, self._version = options.users_file, options.users, -1
+        self._verified: dict[str, tuple[str, bytes]] = {}  # browsers send it each time, and scrypt is slow on purpose
+
+    def has(self, name: str, password: str) -> bool:
+        self._read_again()
+        # an unknown name takes as long as a wrong password
+        expected = self._users.get(name) or next(iter(self._users.values()))
+        verified = expected, _digest(password)
+        if self._verified.get(name) != verified and not _matches(expected, password):
+            return False
+        if name in self._users:
+            self._verified[name] = verified
+        return name in self._users
+
+    def _read_again(self) -> None:
+        if self._file is None:
+            return
+        version = 0
+        try:
+            version = self._file.stat().st_mtime_ns
+            if version != self._version:
+                self._users = parse_users(self._file.read_text("utf-8"), str(self._file))
+        except (OSError, ValueError) as error:  # until it is valid again, the users are those before
+            if version != self._version:
+                log.error("web.users_not_read", file=self._file, error=error)
+        self._version = version
+
+
 class Guard:
     """An ASGI application that passes on the requests that are allowed; ``reject`` answers the others."""
 
@@ -91,7 +123,7 @@ class Guard:
         self._reject = reject
         self._hosts = options.allowed_hosts
         self._logins = Logins()
-        self._users = {name: _digest(password) for name, password in options.users.items()}
+        self._passwords = Passwords(options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -173,10 +205,7 @@ class Guard:
                 f"Try again in {seconds} s.",
                 headers={"Retry-After": str(seconds)},
             )
-        expected = self._users.get(name)
-        # an unknown name takes as long as a wrong password
-        is_equal = hmac.compare_digest(_digest(password), expected or _digest(""))
-        if expected is not None and is_equal:
+        if (name or password) and self._passwords.has(name, password):
             self._logins.succeeded(client)
             return name, None
         if name or password:
@@ -277,6 +306,14 @@ def _credentials(header: str) -> tuple[str, str]:
     except (binascii.Error, UnicodeDecodeError, ValueError):
         return "", ""
     return name, password
+
+
+def _matches(expected: str, password: str) -> bool:
+    if not expected.startswith(SCRYPT):
+        return hmac.compare_digest(_digest(password), _digest(expected))
+    salt, _, key = expected.removeprefix(SCRYPT).partition("$")
+    content = password.encode("utf-8", "surrogateescape")
+    return hmac.compare_digest(hashlib.scrypt(content, salt=bytes.fromhex(salt), n=16384, r=8, p=1).hex(), key)
 
 
 def _digest(password: str) -> bytes:

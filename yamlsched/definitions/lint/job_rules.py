@@ -14,7 +14,7 @@ from yamlsched.cron.expression import Cron, smallest_gap
 from yamlsched.definitions.job import Catchup, Job, Overlap
 from yamlsched.definitions.lint.context import Linter
 from yamlsched.definitions.load import Calls
-from yamlsched.definitions.secrets import SECRET, SECRET_VARIABLE, is_reference
+from yamlsched.definitions.secrets import is_reference, is_secret_name
 from yamlsched.definitions.timezones import ABBREVIATIONS
 
 COMMAND = re.compile(
@@ -115,7 +115,7 @@ def required_variables(linter: Linter, job: Job) -> None:
 
 def secrets(linter: Linter, calls: Calls) -> None:
     for name, value in (calls.env or {}).items():
-        if SECRET_VARIABLE.search(name) and value and not is_reference(name, value):
+        if is_secret_name(name) and value and not is_reference(name, value):
             spot = linter.loaded.spot(calls.job, "env", name)
             message = f"{spot} looks like a secret: env is stored in git, and unencrypted in the database"
             remedy = "Set it in the environment of the worker."
@@ -125,7 +125,7 @@ def secrets(linter: Linter, calls: Calls) -> None:
 
     def look(value: Any, keys: tuple[str, ...]) -> None:
         for key, inner in value.items() if isinstance(value, dict) else ():
-            if SECRET.search(key) and isinstance(inner, str) and inner and not is_reference(key, inner):
+            if is_secret_name(key) and isinstance(inner, str) and inner and not is_reference(key, inner):
                 spot = linter.loaded.spot(calls.job, *keys, key)
                 message = f"{spot} looks like a secret: payloads are stored unencrypted in the database"
                 linter.found.warning(spot.key, "YS409", message, "Let the handler read it from its environment.")

@@ -144,9 +144,11 @@ class ProgramLauncher:
         """Return a line with the job and the run that it belongs to."""
         if not log.is_json():
             return text if text.startswith(self._name) else f"{self._name}{text}"
-        if log.is_event(text.encode()) and json.loads(text)["event"] in EVENTS_OF_AGENTS:
-            return text  # of an agent that logs JSON itself; what a program prints must not look like a worker's event
         job, _, run = self._name.strip("[] ").rpartition(" ")
         names = {"job": job, "run": int(run)} if run.isdigit() else {}
+        if log.is_event(text.encode()) and (event := json.loads(text))["event"] in EVENTS_OF_AGENTS:
+            # of an agent that logs JSON itself; what a program prints must look neither like a worker's event nor
+            # like one of another run
+            return log.printable_json(json.dumps({**event, **names}, ensure_ascii=False))
         line = text.removeprefix(self._name)
         return log.format_line("info", "run.output", {**names, "line": line}, datetime.now(UTC), as_json=True)
