@@ -119,8 +119,8 @@ class Bench:
             folder = Path(tempfile.mkdtemp(prefix="yamlsched-bench-"))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             if dsn is None:
-                from yamlsched import embedded
-                from yamlsched.embedded import server
+                from yamlsched.extras import embedded
+                from yamlsched.extras.embedded import server
 
                 server.SETTINGS.update(SERVER)
                 file = folder / "schedules.yaml"

@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import Bench
-from yamlsched import log, store
-from yamlsched.cron.expression import parse_cron
-from yamlsched.definitions.job import Job
-from yamlsched.store import files
-from yamlsched.sync import ScheduleFile, poll
+from yamlsched import db as store
+from yamlsched import log
+from yamlsched.schedule.job import Job
+from yamlsched.sync import ScheduleFile, files, poll
 from yamlsched.sync.converge import converge
 from yamlsched.sync.flow import sync
+from yamlsched.timetable.cron import parse_cron
 
 PART = "sync"
 NOON = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)
@@ -84,6 +84,6 @@ def _apply(connection: Any, count: int) -> ScheduleFile:
     jobs = {f"job_{n}": Job(f"job_{n}", cron=cron, handler="a.b", description="first" * (n == 0)) for n in range(count)}
     with connection.transaction():
         converge(connection, "default", jobs, NOON, recompute=False, is_behind=False)
-        files.poll(connection, file.presented(), NOON, "default")  # presents the file
+        files.poll_rows(connection, file.presented(), NOON, "default")  # presents the file
         files.mark_applied(connection, "default", file.presented(), {}, NOON)
     return file

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.contenders.yamlsched_ import HANDLERS, Yamlsched, command
 from benchmarks.definitions import schedule
 from benchmarks.harness import PYTHON, Bench, alternate, measure_command
-from yamlsched.definitions import timezones
+from yamlsched.schedule import timezones
 
 PART = "validate"
 LOADER = "yaml.CSafeLoader"

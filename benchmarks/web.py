@@ -18,7 +18,7 @@ import psycopg
 
 from benchmarks.contenders.yamlsched_ import command
 from benchmarks.harness import PYTHON, ROOT, Bench, alternate
-from yamlsched import store
+from yamlsched import db as store
 
 PART = "web"
 TARGET_MS = 200
@@ -137,7 +137,7 @@ def fill(dsn: str, jobs: int, runs: int, finished: str = RUNS, failures: str = F
 
 def paths(dsn: str) -> list[str]:
     """Return a path of each page: of the busiest job, and of runs of it and of others."""
-    from yamlsched.web.pages import PAGES
+    from yamlsched.extras.web.pages import PAGES
 
     with psycopg.connect(dsn) as connection:
         [run, at] = connection.execute(

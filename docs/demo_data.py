@@ -23,15 +23,16 @@ from typing import Any
 
 import psycopg
 
-from yamlsched import log, store
-from yamlsched.cron.expression import parse_cron
-from yamlsched.keys import slot_key
-from yamlsched.operations.history import definitions as ids_of
-from yamlsched.operations.pausing import pause
-from yamlsched.slots import Slot, next_slot, slots
+from yamlsched import db as store
+from yamlsched import log
+from yamlsched.act.pause import pause
+from yamlsched.ask.history import definitions as ids_of
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
-from yamlsched.zones import zone
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.keys import slot_key
+from yamlsched.timetable.slots import Slot, next_slot, slots
+from yamlsched.timetable.zones import zone
 
 NAMESPACE = "shop"
 SCHEDULE = Path(__file__).with_name("demo_schedules.yaml")

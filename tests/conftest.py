@@ -22,8 +22,10 @@ from hypothesis import HealthCheck, settings
 from psycopg.conninfo import make_conninfo
 
 from support.database import temporary_database
-from yamlsched import embedded, log, store
-from yamlsched.store.connection import connect_for_handler
+from yamlsched import db as store
+from yamlsched import log
+from yamlsched.db.connection import connect_for_handler
+from yamlsched.extras import embedded
 
 TABLES = [
     "job_failures",

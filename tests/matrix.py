@@ -66,9 +66,24 @@ CORE = [
     ),
     *("test_outcomes", "test_once", "test_effects", "test_faults", "test_handler_sessions", "test_sessions"),
     *("test_connection", "test_worker", "test_children", "test_process_pool", "test_shared_pool", "test_tick"),
-    *("test_service", "test_stories", "test_identity", "test_doctor", "test_embedded", "test_cli", "test_definitions"),
-    *("test_cron", "test_zones", "test_command_runs", "test_tracing", "test_archive", "test_operations_health"),
-    *("test_operations_actions", "test_operations_history", "test_operations_retention", "web/test_pages"),
+    *(
+        "test_service",
+        "test_stories",
+        "test_identity",
+        "extras/doctor/test_doctor",
+        "extras/embedded/test_embedded",
+        "test_cli",
+        "test_definitions",
+    ),
+    *(
+        "test_cron",
+        "test_zones",
+        "test_command_runs",
+        "extras/otel/test_tracing",
+        "test_archive",
+        "test_operations_health",
+    ),
+    *("test_operations_actions", "test_operations_history", "test_operations_retention", "extras/web/test_pages"),
 ]
 """What depends most on the versions of server, interpreter and dependencies."""
 
@@ -154,7 +169,7 @@ def environment(combination: Combination) -> Path:
 
 def clients_of(python: Path) -> Path:
     """Return the bin folder of the PostgreSQL that the extra ``embedded`` has installed."""
-    program = "from yamlsched.embedded.binaries import find_binaries; print(find_binaries(False))"
+    program = "from yamlsched.extras.embedded.binaries import find_binaries; print(find_binaries(False))"
     return Path(call(python, "-c", program).strip())
 
 

@@ -34,17 +34,17 @@ TESTS = {
     "sql/actions.sql": ["operations_actions", "backfill"],
     "sql/slots.sql": ["store_slots", "sync", "backfill"],
     "sql/definitions.sql": ["store_definitions", "sync", "sync_files", "operations_retention"],
-    "sql/edits.sql": ["edits", "edits_shown"],
+    "sql/edits.sql": ["edits", "extras/preview/test_edits_shown"],
     "sql/files.sql": ["sync_files", "sync"],
     "sql/effects.sql": ["fences", "effects"],
     "sql/retention.sql": ["operations_retention"],
     "sql/migrations/0001_tables.sql": ["store_runs", "enqueue", "sync"],
     "sql/migrations/0002_enqueue.sql": ["enqueue"],
-    "yamlsched/store/runs.py": ["fences", "store_runs", "outcomes"],
-    "yamlsched/store/effects.py": ["fences", "effects"],
+    "yamlsched/runs/statements.py": ["fences", "store_runs", "outcomes"],
+    "yamlsched/runs/effects.py": ["fences", "effects"],
     "yamlsched/sync/due.py": ["sync"],
-    "yamlsched/operations/backfill.py": ["backfill"],
-    "yamlsched/runs.py": ["runs", "outcomes"],
+    "yamlsched/act/backfill.py": ["backfill"],
+    "yamlsched/runs/lifecycle.py": ["runs", "outcomes"],
     "yamlsched/worker/leases.py": ["leases"],
 }
 # file -> names of its slow tests, for mutations that the fast ones do not find
@@ -52,19 +52,19 @@ SLOW_TESTS = {
     "sql/runs.sql": ["effects", "worker", "faults"],
     "sql/slots.sql": ["sync_histories"],
     "sql/definitions.sql": ["sync_histories"],
-    "yamlsched/store/runs.py": ["effects", "worker", "faults"],
+    "yamlsched/runs/statements.py": ["effects", "worker", "faults"],
     "yamlsched/sync/due.py": ["sync_histories"],
-    "yamlsched/runs.py": ["worker", "faults"],
+    "yamlsched/runs/lifecycle.py": ["worker", "faults"],
     "yamlsched/worker/leases.py": ["worker", "faults"],
 }
 
 # guards in Python and in the migrations: file, pattern, replacement
 GUARDS = [
-    ("yamlsched/store/runs.py", r"\.rowcount == (1|len\(\w+\))", ".rowcount >= 0"),
-    ("yamlsched/store/effects.py", r"\.rowcount == 1", ".rowcount >= 0"),
+    ("yamlsched/runs/statements.py", r"\.rowcount == (1|len\(\w+\))", ".rowcount >= 0"),
+    ("yamlsched/runs/effects.py", r"\.rowcount == 1", ".rowcount >= 0"),
     ("yamlsched/sync/due.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
-    ("yamlsched/operations/backfill.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
-    ("yamlsched/runs.py", r"refund=True", "refund=False"),
+    ("yamlsched/act/backfill.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
+    ("yamlsched/runs/lifecycle.py", r"refund=True", "refund=False"),
     ("yamlsched/worker/leases.py", r"return max\(.*MARGIN.*\)", "return -3600.0"),
     ("sql/migrations/0001_tables.sql", r"create unique index job_runs_exclusive", "create index job_runs_exclusive"),
     ("sql/migrations/0002_enqueue.sql", r"(?<=if )exists (?=\(select from yamlsched\.used_keys)", "false and exists "),
@@ -250,7 +250,7 @@ def run_tests(names: list[str], copy: Path, dsn: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(copy), "YAMLSCHED_TEST_DSN": dsn}
     try:
         done = subprocess.run(
-            [*command, *(f"tests/test_{name}.py" for name in names)],
+            [*command, *(f"tests/{name if '/' in name else f'test_{name}'}.py" for name in names)],
             cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -272,7 +272,7 @@ def main() -> int:
         print(*(f"{m.name}{f'  (equivalent: {m.reason})' if m.reason else ''}" for m in chosen), sep="\n")
         return 0
 
-    from yamlsched import embedded
+    from yamlsched.extras import embedded
 
     signal.signal(
         signal.SIGINT, signal.default_int_handler

@@ -22,7 +22,8 @@ from docs import demo_data
 from support.chromium import launched, new_context
 from support.database import temporary_database
 from support.web_server import serving
-from yamlsched import embedded, log
+from yamlsched import log
+from yamlsched.extras import embedded
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "images"
 WIDTH = 1280

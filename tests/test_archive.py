@@ -19,13 +19,14 @@ from support.command_line import Cli, command_line, yamlsched
 from support.database import while_waiting
 from support.project import until
 from support.rows import a_file_row, a_job, a_run, row, value
-from yamlsched import store
-from yamlsched.definitions.job import Retention
-from yamlsched.definitions.load import load
-from yamlsched.operations import archive, attention, doctor, health, retention
-from yamlsched.operations.archive import ArchiveFailed, FolderArchive
-from yamlsched.operations.retention import housekeep
-from yamlsched.store import retention as statements
+from yamlsched import db as store
+from yamlsched.act import prune as retention
+from yamlsched.act.prune import ArchiveFailed, FolderArchive, housekeep
+from yamlsched.ask import attention, health
+from yamlsched.extras.doctor import doctor
+from yamlsched.schedule.job import Retention
+from yamlsched.schedule.load import load
+from yamlsched.sync import files as files_rows
 
 Db = psycopg.Connection[Any]
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -357,8 +358,8 @@ def test_an_operator_who_retries_a_run_waits_for_its_archive(db: Db, dsn: str, f
     run = ended(db, a_job(db), "dead")
     with store.connect(dsn) as own, own.transaction():
         before = dict.fromkeys(("succeeded", "dead", "cancelled"), NOON)
-        position = statements.PrunePosition()
-        assert statements.runs(own, "default", before, position, 10, NOON, folder).rows == 1
+        position = retention.PrunePosition()
+        assert retention.prune_runs(own, "default", before, position, 10, NOON, folder).rows == 1
         with store.connect(dsn) as operator:
             update = "update yamlsched.job_runs set run_at = now() where id = %s"
             assert (
@@ -483,7 +484,7 @@ def test_with_an_archive_ticks_prune_once_an_hour(db: Db, archived: dict[str, st
     minute = timedelta(minutes=1)
 
     def is_due(at: datetime) -> bool:
-        return store.files.poll(db, presented, at).needs_housekeeping
+        return files_rows.poll_rows(db, presented, at).needs_housekeeping
 
     assert not is_due(NOON + (pauses - 1) * minute)
     assert is_due(NOON + pauses * minute)
@@ -551,10 +552,10 @@ def test_a_reader_of_stdout_that_takes_nothing_costs_nothing(
         os.close(reading)
     else:
         writing = os.open(stdout, os.O_WRONLY)
-    monkeypatch.setattr(archive, "STDOUT", writing)
+    monkeypatch.setattr(retention, "STDOUT", writing)
 
     with pytest.raises(ArchiveFailed, match="stdout"):
-        housekeep(db, "default", PLENTY, NOON, archive=archive.StdoutArchive())
+        housekeep(db, "default", PLENTY, NOON, archive=retention.StdoutArchive())
 
     os.close(writing)
     assert runs_left(db) == [run]

@@ -17,14 +17,15 @@ import psycopg
 import pytest
 
 from support.schedules import DAY, HOUR, MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
-from yamlsched import store, times
+from yamlsched import db as store
+from yamlsched.act.backfill import BackfillResult, backfill, definition_for
+from yamlsched.ask.why import SlotReport, explain_day, explain_slot
 from yamlsched.cli import main
 from yamlsched.errors import Refused
-from yamlsched.operations.backfill import BackfillResult, backfill, definition_for
-from yamlsched.operations.why import SlotReport, explain_day, explain_slot
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
-from yamlsched.zones import zone
+from yamlsched.timetable import times
+from yamlsched.timetable.zones import zone
 
 Db = psycopg.Connection[Any]
 Cli = Callable[..., tuple[int, str, str]]
@@ -166,7 +167,7 @@ def test_a_job_without_slots_is_refused(db: Db, job: dict[str, Any] | None, mess
 
 def test_a_job_that_is_disabled_meanwhile_gets_no_more_runs(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # given a backfill that has committed its first chunk
-    monkeypatch.setattr("yamlsched.operations.backfill.CHUNK_SLOTS", 1)
+    monkeypatch.setattr("yamlsched.act.backfill.CHUNK_SLOTS", 1)
     sync(db, a_file(x=NIGHTLY), NOW - HOUR)
     job = definition_for(db, "default", "x")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yamlsched.backoff import MAX_DELAY, POLICIES, Backoff, delay
+from yamlsched.runs.backoff import MAX_DELAY, POLICIES, Backoff, delay
 
 SECOND, YEAR = timedelta(seconds=1), timedelta(days=365)
 durations = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=100_000))

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from yamlsched.cli import cli
-from yamlsched.definitions.checks import Checked, check, check_all
-from yamlsched.definitions.load import load
+from yamlsched.schedule.checks import Checked, check, check_all
+from yamlsched.schedule.load import load
 
 MISTAKES = Path(__file__).parent / "mistakes"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.project import Process, Project, a_project, is_alive, until
-from yamlsched.worker.executors.processes.protocol import Memory
+from yamlsched.worker.local.protocol import Memory
 
 DONE = ("succeeded", 1, 1, 1, 0)
 RELEASED = ("queued", 0, 1, 0, 0)
@@ -109,7 +109,7 @@ def test_a_program_that_a_handler_starts_does_not_inherit_ignored_signals(projec
 
 WAIT_FOR_ITS_DEATH = """
 import os, pathlib, select, time
-from yamlsched.worker.executors.processes import bootstrap
+from yamlsched.worker.local import bootstrap
 worker, real = os.getpid(), bootstrap.run
 def run(parent, channel, environment):
     select.select([channel.commands], [], [])
@@ -215,7 +215,7 @@ def test_a_run_of_a_child_that_was_stopped_before_starting_it_goes_to_another_ch
 
 HANG_AFTER_THE_HANDLER = """
 import time
-from yamlsched.worker.executors.processes import runner
+from yamlsched.worker.local import runner
 real = runner.Runner._send
 def send(self, now, report=None):
     if report is not None and report.end.kind == "raised":

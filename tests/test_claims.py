@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from support.rows import a_job, a_run
-from yamlsched.store.runs import Scope
+from yamlsched.runs.statements import Scope
 from yamlsched.worker import claims
 from yamlsched.worker.claims import Claims
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session

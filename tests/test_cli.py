@@ -167,8 +167,8 @@ def test_garbage_is_collected_while_most_verbs_run_but_not_among_imports_and_not
 def test_a_worker_imports_nothing_that_reads_a_file_syncs_or_executes_handlers_before_its_first_claim() -> None:
     program = (
         "import sys, yamlsched.cli.work, yamlsched.service.work, yamlsched.service.loop, yamlsched.service.workers\n"
-        "heavy = ('yaml', 'yamlsched.definitions.load', 'yamlsched.sync.apply', 'yamlsched.sync.flow',\n"
-        "         'yamlsched.worker.executors.processes.runner', 'yamlsched.handling.run')\n"
+        "heavy = ('yaml', 'yamlsched.schedule.load', 'yamlsched.sync.apply', 'yamlsched.sync.flow',\n"
+        "         'yamlsched.worker.local.runner', 'yamlsched.handler.run')\n"
         "print([m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -187,7 +187,7 @@ def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files
     program = (
         "import sys; from yamlsched.cli import main\n"
         "heavy = ('yaml', 'jsonschema', 'croniter', 'rich', 'pickle', 'yamlsched.sync.apply', 'yamlsched.sync.flow',\n"
-        "         'yamlsched.definitions.checks', 'yamlsched.definitions.lint')\n"
+        "         'yamlsched.schedule.checks', 'yamlsched.schedule.lint')\n"
         "try: main()\n"
         "except SystemExit as end: print(end.code, [m for m in heavy if m in sys.modules])\n"
         "print(sorted(set(open('modules').read().split()) - set(sys.modules)))"

@@ -15,7 +15,7 @@ import pytest
 from support.clock import WRONG_CLOCK
 from support.project import until
 from support.schedules import HOUR, MINUTE
-from yamlsched import store
+from yamlsched import db as store
 
 HANDLER = """
 import os, time

@@ -168,7 +168,7 @@ def test_a_command_may_finish_within_the_grace_period(project: Project) -> None:
     assert project.row(run).status == "succeeded"
 
 
-WITHOUT_LINUX = "import os; from yamlsched import orphans; orphans.LIBC = None; del os.pidfd_open"
+WITHOUT_LINUX = "import os; from yamlsched.handler import programs as orphans; orphans.LIBC = None; del os.pidfd_open"
 
 
 @pytest.mark.parametrize("before", ["", WITHOUT_LINUX], ids=["linux", "other"])

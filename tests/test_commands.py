@@ -20,19 +20,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.project import is_alive, until
-from yamlsched import orphans
-from yamlsched.definitions.commands import directory_obstacle, program_obstacle
-from yamlsched.definitions.job import ExitCodes, Job
-from yamlsched.programs import Program, with_last_lines
-from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
-from yamlsched.store.runs import Scope
+from yamlsched.handler import programs
+from yamlsched.handler.programs import Program, with_last_lines
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.runs.statements import Scope
+from yamlsched.schedule.commands import directory_obstacle, program_obstacle
+from yamlsched.schedule.job import ExitCodes, Job
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.events import EventQueue
-from yamlsched.worker.executors.base import Ended, Succeeded
-from yamlsched.worker.executors.processes.pool import ProcessPool
+from yamlsched.worker.attempt import Attempt, Workload
+from yamlsched.worker.executor import Ended, EventQueue, Succeeded
+from yamlsched.worker.local.pool import ProcessPool
 from yamlsched.worker.permits import ConcurrencyPermits
-from yamlsched.worker.workload import Workload
 
 RETURNED = AttemptEnd(EndKind.RETURNED)
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by the test")
@@ -602,7 +600,7 @@ def test_programs_run_and_stop_on_a_system_without_pidfd_and_subreapers(
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open", raising=False)
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    monkeypatch.setattr(orphans, "LIBC", None)
+    monkeypatch.setattr(programs, "LIBC", None)
 
     async def tell(pool: Pool) -> None:
         assert (await pool.sh("sleep 0.1; read line; exit $line", stdin="3")).error_type == "exit code 3"

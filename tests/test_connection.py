@@ -14,10 +14,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from support.project import Project, a_project
 from support.proxy import Pooler, Proxy, a_proxy
-from yamlsched import store
+from yamlsched import db as store
+from yamlsched.db import dsn as hosts
+from yamlsched.db.connection import PINNED_SETTINGS
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.store import hosts
-from yamlsched.store.connection import PINNED_SETTINGS
 
 HOSTILE = {
     "datestyle": "SQL, DMY",
@@ -221,13 +221,13 @@ def test_the_next_process_tries_the_host_that_answered_last_first(
     with direct(project) as proxy, silent_hosts(1) as [silent]:
         dsn = behind(proxy, [silent])
         answering = str(conninfo_to_dict(proxy.dsn)["port"])
-        assert hosts.in_order(conninfo_to_dict(dsn))["port"] == f"{silent},{answering}"
+        assert hosts.hosts_in_order(conninfo_to_dict(dsn))["port"] == f"{silent},{answering}"
 
         store.connect(dsn).close()
 
-        assert hosts.in_order(conninfo_to_dict(dsn))["port"] == f"{answering},{silent}"
+        assert hosts.hosts_in_order(conninfo_to_dict(dsn))["port"] == f"{answering},{silent}"
         hosts._last.clear()  # as in another process
-        assert hosts.in_order(conninfo_to_dict(dsn))["port"] == f"{answering},{silent}"
+        assert hosts.hosts_in_order(conninfo_to_dict(dsn))["port"] == f"{answering},{silent}"
 
 
 def test_a_note_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,15 +239,15 @@ def test_a_note_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.M
     note.parent.mkdir()
     note.write_text("b\n\n2")
 
-    assert hosts.in_order(given)["host"] == "a,b"
+    assert hosts.hosts_in_order(given)["host"] == "a,b"
 
 
 def test_host_and_timeout_settings_of_the_dsn_take_precedence() -> None:
-    assert hosts.in_order({"host": "a"}) == {"host": "a", "connect_timeout": 10}
-    assert hosts.in_order({"host": "a,b"}) == {"host": "a,b", "connect_timeout": 3}
+    assert hosts.hosts_in_order({"host": "a"}) == {"host": "a", "connect_timeout": 10}
+    assert hosts.hosts_in_order({"host": "a,b"}) == {"host": "a,b", "connect_timeout": 3}
     random = {"host": "a,b", "load_balance_hosts": "random", "connect_timeout": "7"}
-    assert hosts.in_order(random) == random
-    assert hosts.seconds_to_connect(random) == 19
+    assert hosts.hosts_in_order(random) == random
+    assert hosts._seconds_for_hosts(random) == 19
 
 
 # -- a silent server behind a pooler
@@ -256,7 +256,7 @@ def test_host_and_timeout_settings_of_the_dsn_take_precedence() -> None:
 SILENCE = """
 import time
 from pathlib import Path
-from yamlsched.store import connection
+from yamlsched.db import connection
 connection.ANSWER_MARGIN_SECONDS = -57.0  # of a statement_timeout of 60 s
 real = connection.connect
 def connect(*given, **named):
@@ -265,7 +265,7 @@ def connect(*given, **named):
     while not Path({folder!r}, "go").exists():
         time.sleep(0.005)
     return opened
-from yamlsched import store
+from yamlsched import db as store
 store.connect = connect
 """
 

@@ -15,7 +15,8 @@ from croniter import croniter
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from yamlsched.cron.expression import (
+from yamlsched.errors import CronError
+from yamlsched.timetable.cron import (
     ALIASES,
     HORIZON_YEARS,
     REFERENCE_YEAR,
@@ -24,7 +25,6 @@ from yamlsched.cron.expression import (
     mismatches,
     parse_cron,
 )
-from yamlsched.errors import CronError
 
 EVERY_DAY = tuple(range(1, 32))
 
@@ -363,7 +363,8 @@ def test_dates_are_those_that_croniter_finds(day_of_month, month, day_of_week, y
 
 
 def test_importing_the_module_does_not_import_croniter():
-    code = "import sys, yamlsched.cron, yamlsched.slots, yamlsched.keys; sys.exit('croniter' in sys.modules)"
+    modules = "yamlsched.timetable, yamlsched.timetable.slots, yamlsched.timetable.keys"
+    code = f"import sys, {modules}; sys.exit('croniter' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

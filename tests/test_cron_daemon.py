@@ -15,7 +15,7 @@ import pytest
 
 from support.command_line import yamlsched
 from support.project import until
-from yamlsched.cli import _deploy
+from yamlsched.extras.scaffold import deploy as _deploy
 
 CRON = shutil.which("cron", path=f"{os.environ['PATH']}:/usr/sbin")
 JOBS = "def good(): print('done')\n\n\ndef bad(): raise RuntimeError('100% \\\\c of it failed')\n"

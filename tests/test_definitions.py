@@ -1,4 +1,4 @@
-"""schedules.yaml to jobs: yamlsched.definitions.load."""
+"""schedules.yaml to jobs: yamlsched.schedule.load."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from yamlsched import durations, jsonb
-from yamlsched.backoff import POLICIES, Backoff
-from yamlsched.cron.expression import parse_cron
-from yamlsched.definitions.job import Catchup, Job, Overlap, Retention
-from yamlsched.definitions.load import Loaded, load
-from yamlsched.definitions.schema import HANDLER, JOB_KEYS, NAME, SCHEMA, Schema
-from yamlsched.definitions.schema.errors import REPORTERS
+from yamlsched.runs.backoff import POLICIES, Backoff
+from yamlsched.schedule.job import Catchup, Job, Overlap, Retention
+from yamlsched.schedule.load import Loaded, load
+from yamlsched.schedule.schema import HANDLER, JOB_KEYS, NAME, SCHEMA, Schema
+from yamlsched.schedule.schema_errors import REPORTERS
+from yamlsched.timetable.cron import parse_cron
 
 ROOT = Path(__file__).parent.parent
 CODES = frozenset(f"YS{number}" for number in (*range(101, 111), 113, 114, 115, 118, 119, 301))
@@ -126,7 +126,7 @@ def test_the_schema_has_the_defaults_of_a_job():
 
 def test_the_schema_at_the_top_level_is_the_one_in_the_package():
     assert (ROOT / "schedules.schema.json").read_text() == (
-        ROOT / "yamlsched/definitions/schedules.schema.json"
+        ROOT / "yamlsched/schedule/schedules.schema.json"
     ).read_text()
 
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from yamlsched.definitions import checks, handlers, lookup
-from yamlsched.definitions.bindings import Bindings
-from yamlsched.definitions.diagnostic import Diagnostic
-from yamlsched.definitions.load import load
+from yamlsched.schedule import checks, handlers, lookup
+from yamlsched.schedule.bindings import Bindings
+from yamlsched.schedule.load import load
+from yamlsched.schedule.source import Diagnostic
 
 NUMBERS = itertools.count()
 
@@ -207,7 +207,7 @@ def test_the_remedy_for_a_method_after_a_dot_is_the_colon(folder: Path):
 
 
 def test_a_worker_resolves_every_path_that_importing_accepts(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    from yamlsched.worker.handlers import resolve
+    from yamlsched.handler.calls import resolve
 
     write(folder, {"m0_name.py": CLASS})
     monkeypatch.syspath_prepend(str(folder))

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from yamlsched.definitions import head
-from yamlsched.definitions.load import load
-from yamlsched.definitions.schema.check import _validators
+from yamlsched.schedule import load as head
+from yamlsched.schedule.load import load
+from yamlsched.schedule.schema_check import _validators
 
 MISTAKES = Path(__file__).parent / "mistakes"
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from support.command_line import yamlsched
-from yamlsched.definitions import handlers, paths
-from yamlsched.definitions.load import load
-from yamlsched.operations import doctor
+from yamlsched.extras.doctor import doctor
+from yamlsched.schedule import handlers, paths
+from yamlsched.schedule.load import load
 
 FILE = "version: 1\npaths: [src]\njobs:\n  where: {handler: layout.where, payload: {who: worker}}\n"
 

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from yamlsched.cli import cli
-from yamlsched.definitions import schedule_file
-from yamlsched.definitions.load import load
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.load import load
 
 FILE = "version: 1\njobs: {}\nx-secret: {hunter2\n"
 

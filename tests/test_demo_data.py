@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from docs import demo_data
-from yamlsched import store
-from yamlsched.operations import attention, health
+from yamlsched import db as store
+from yamlsched.ask import attention, health
 
 
 @pytest.mark.parametrize("ended", [timedelta(0), demo_data.QUIET])

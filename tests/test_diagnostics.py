@@ -23,14 +23,14 @@ from hypothesis import strategies as st
 
 from support.command_line import yamlsched
 from yamlsched.cli import cli
-from yamlsched.client import MAX_PAYLOAD_BYTES
-from yamlsched.definitions import build, catalog, formats, handlers, timezones
-from yamlsched.definitions.checks import check_all
-from yamlsched.definitions.diagnostic import Diagnostic, Note
-from yamlsched.definitions.load import load
-from yamlsched.definitions.schema import JOB_KEYS, SCHEMA
-from yamlsched.operations import doctor
-from yamlsched.zones import zone
+from yamlsched.extras.doctor import doctor
+from yamlsched.runs.enqueue import MAX_PAYLOAD_BYTES
+from yamlsched.schedule import build, catalog, formats, handlers, timezones
+from yamlsched.schedule.checks import check_all
+from yamlsched.schedule.load import load
+from yamlsched.schedule.schema import JOB_KEYS, SCHEMA
+from yamlsched.schedule.source import Diagnostic, Note
+from yamlsched.timetable.zones import zone
 
 ROOT = Path(__file__).parent.parent
 MISTAKES = Path(__file__).parent / "mistakes"
@@ -58,7 +58,7 @@ def test_a_diagnostic_is_printed_exactly_like_this(file: Path):
 
 
 def test_every_code_has_a_page_and_an_example_file():
-    source = "".join(path.read_text("utf-8") for path in (ROOT / "yamlsched/definitions").rglob("*.py"))
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "yamlsched/schedule").rglob("*.py"))
     used = set(re.findall(r'"(YS[0-9]{3})"', source))
     shown = {code for file in FILES for code in re.findall(r"\[(YS[0-9]{3})\]:", file.with_suffix(".txt").read_text())}
 
@@ -342,7 +342,7 @@ def test_only_a_terminal_gets_colours(folder: Path, monkeypatch: pytest.MonkeyPa
     (folder / "schedules.yaml").write_text(BAD)
     plain = run("validate").output
 
-    monkeypatch.setattr("yamlsched.cli._output.has_colours", lambda: True)
+    monkeypatch.setattr("yamlsched.show.terminal.has_colours", lambda: True)
     coloured = CliRunner().invoke(cli, ["validate"], standalone_mode=False, color=True).output
 
     assert "\x1b" not in plain

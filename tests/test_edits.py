@@ -12,9 +12,8 @@ import psycopg
 import pytest
 
 from support.schedules import HOUR, MINUTE, a_file, at, runs
-from yamlsched.operations import edits as operations
-from yamlsched.store import edits as store
-from yamlsched.sync import ScheduleFile
+from yamlsched.ask import edits as operations
+from yamlsched.sync import ScheduleFile, converge
 from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]
@@ -192,7 +191,7 @@ def test_a_sync_that_fails_leaves_no_edit(db: Db, monkeypatch: pytest.MonkeyPatc
         raise psycopg.errors.LockNotAvailable("test")
 
     monkeypatch.setattr("yamlsched.sync.apply.store.mark_applied", fail)
-    record = store.record
+    record = converge.insert_edit
 
     result = sync(db, a_file(x=HOURLY), NOON)
     assert result.changes is None
@@ -203,7 +202,7 @@ def test_a_sync_that_fails_leaves_no_edit(db: Db, monkeypatch: pytest.MonkeyPatc
         record(*given)
         raise psycopg.errors.LockNotAvailable("test")
 
-    monkeypatch.setattr(store, "record", record_and_fail)
+    monkeypatch.setattr(converge, "insert_edit", record_and_fail)
     assert sync(db, a_file(x=HOURLY), NOON).changes is None
     monkeypatch.undo()
 

@@ -29,9 +29,9 @@ from support.database import while_waiting
 from support.rows import a_job
 from support.schedules import LATER
 from yamlsched import Refused, durations
-from yamlsched.client import encode_payload
+from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.store.statements import load
+from yamlsched.runs.enqueue import encode_payload
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from handlers import app, signup
 from support.example_crashes import POINTS
 from support.http_server import QuietHandler, http_server
 from support.project import Process, Project, a_project, until
-from yamlsched import store
+from yamlsched import db as store
 
 ROOT = Path(__file__).resolve().parent.parent
 WEEK = "2026-W03"

@@ -14,12 +14,12 @@ from psycopg.rows import namedtuple_row
 from support.database import while_waiting
 from support.rows import row
 from support.schedules import HOUR, MINUTE, a_file, at
-from yamlsched import store as database
-from yamlsched.operations import actions
-from yamlsched.operations.backfill import backfill, definition_for
-from yamlsched.runs import ClaimedRun, Outcome, Status
-from yamlsched.store import definitions
-from yamlsched.store import runs as store
+from yamlsched import db as database
+from yamlsched.act import runs as actions
+from yamlsched.act.backfill import backfill, definition_for
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.sync import definitions
 from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]

@@ -10,16 +10,14 @@ from typing import Any, cast
 import psycopg
 
 from support.rows import a_job
-from yamlsched.definitions.job import Job
-from yamlsched.runs import AttemptEnd, EndKind
-from yamlsched.store.runs import Scope
-from yamlsched.worker.attempt import Attempt
+from yamlsched.runs.lifecycle import AttemptEnd, EndKind
+from yamlsched.runs.statements import Scope
+from yamlsched.schedule.job import Job
+from yamlsched.worker.attempt import Attempt, Limits, Workload
 from yamlsched.worker.claims import Claims
-from yamlsched.worker.events import EventQueue
-from yamlsched.worker.executors.base import Capacity, Ended, ReturnedUnstarted, Succeeded
+from yamlsched.worker.executor import Capacity, Ended, EventQueue, ReturnedUnstarted, Succeeded
 from yamlsched.worker.lanes import Lanes
 from yamlsched.worker.worker import Worker
-from yamlsched.worker.workload import Limits, Workload
 
 RAISED = AttemptEnd(EndKind.RAISED, "no route to host", "OSError")
 

@@ -19,7 +19,8 @@ from psycopg.conninfo import make_conninfo
 from support.database import temporary_database
 from support.project import Project, a_project, is_alive, until
 from support.proxy import a_proxy
-from yamlsched import embedded, store
+from yamlsched import db as store
+from yamlsched.extras import embedded
 
 
 class Summary(NamedTuple):
@@ -162,7 +163,7 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 
 DIE = "lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
-MODULES = "from yamlsched.worker import outcomes, report; from yamlsched.worker.executors.processes import pool"
+MODULES = "from yamlsched.worker import outcomes, report; from yamlsched.worker.local import pool"
 POINTS = [
     ("after the claim", "pool.ProcessPool.submit", 0, Summary("succeeded", 2, 1, 1, 1)),
     # the first run imports the handler, and is reported differently

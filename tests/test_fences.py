@@ -14,12 +14,12 @@ from psycopg.rows import namedtuple_row
 
 from support.project import until
 from support.rows import a_job, a_run, row, value
-from yamlsched import store as database
-from yamlsched.progress import Progress
-from yamlsched.runs import ClaimedRun, Outcome, Status
-from yamlsched.store import effects, progress
-from yamlsched.store import runs as store
-from yamlsched.store.statements import load
+from yamlsched import db as database
+from yamlsched.db.query import load
+from yamlsched.runs import effects, progress
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.runs.progress import Progress
 
 Connection = psycopg.AsyncConnection[Any]
 Write = Callable[[Connection, ClaimedRun], Awaitable[Any]]

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from support.command_line import yamlsched
 from support.project import until
-from yamlsched import web
+from yamlsched.extras import web
 
 HANDLERS = """
 import ctypes, os, signal, time

@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yamlsched.cron.expression import parse_cron
-from yamlsched.forecast import Span, forecast, hours, start_minutes
-from yamlsched.slots import EPOCH, MINUTE, clock_changes
-from yamlsched.upcoming import ScheduledJob, starts
-from yamlsched.zones import zone
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.forecast import ScheduledJob, Span, forecast, hours, start_minutes, starts
+from yamlsched.timetable.slots import EPOCH, MINUTE, clock_changes
+from yamlsched.timetable.zones import zone
 
 CRONS = ("* * * * *", "*/7 * * * *", "30 2 * * *", "0 1-4 * * *", "0 0 29 2 *", "*/20 1,2 * * *", "45 23 * * 0")
 ZONES = ("UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Santiago", "Pacific/Apia")

@@ -16,7 +16,7 @@ import pytest
 
 from support import guides
 from support.database import temporary_database
-from yamlsched import embedded
+from yamlsched.extras import embedded
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent

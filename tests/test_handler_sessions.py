@@ -18,12 +18,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support.project import Project, a_project, is_alive, until
 from support.proxy import Pooler, Proxy, a_proxy
 from support.rows import a_job, a_started_run
-from yamlsched import embedded, store
+from yamlsched import db as store
+from yamlsched.db.connection import KEEPALIVE_SETTINGS
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.handling import backends
-from yamlsched.handling.sessions import ConnectionPermits, sessions
-from yamlsched.runs import MAX_SESSIONS_LOST
-from yamlsched.store.connection import KEEPALIVE_SETTINGS
+from yamlsched.extras import embedded
+from yamlsched.handler import backends
+from yamlsched.handler.sessions import ConnectionPermits, sessions
+from yamlsched.runs.lifecycle import MAX_SESSIONS_LOST
 
 Db = psycopg.Connection[Any]
 

@@ -12,8 +12,8 @@ import pytest
 
 from support.project import Project, a_project, until
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.worker import helper_process as module
-from yamlsched.worker.helper_process import run_in_helper
+from yamlsched.worker import sessions
+from yamlsched.worker.sessions import run_in_helper
 
 
 def refuse() -> int:
@@ -55,7 +55,7 @@ def test_a_helper_that_dies_before_or_during_its_result_is_an_error(
     with pytest.raises(EnvironmentFailed, match="the helper process died without a result"):
         asyncio.run(run_in_helper(die))
 
-    monkeypatch.setattr(module, "_answer", half_an_answer)
+    monkeypatch.setattr(sessions, "_answer", half_an_answer)
     with pytest.raises(EnvironmentFailed, match="the helper process died without a result"):
         asyncio.run(run_in_helper(int))
 
@@ -75,7 +75,7 @@ REFUSE_HELPERS = """
 import os, sys
 fork = os.fork
 def refuse():
-    if sys._getframe(2).f_code.co_filename.endswith("helper_process.py"):
+    if sys._getframe(2).f_code.co_filename.endswith("sessions.py"):
         raise BlockingIOError(11, "Resource temporarily unavailable")
     return fork()
 os.fork = refuse

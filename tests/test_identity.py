@@ -14,13 +14,14 @@ from psycopg.conninfo import make_conninfo
 
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_run
-from yamlsched import embedded, store
-from yamlsched.embedded import dump
-from yamlsched.handling.backends import PostgresBackend
-from yamlsched.handling.run import Run
-from yamlsched.handling.sessions import sessions
-from yamlsched.operations import doctor
-from yamlsched.store import identity
+from yamlsched import db as store
+from yamlsched.extras import embedded
+from yamlsched.extras.doctor import doctor
+from yamlsched.extras.embedded import dump
+from yamlsched.handler.backends import PostgresBackend
+from yamlsched.handler.run import Run
+from yamlsched.handler.sessions import sessions
+from yamlsched.runs import effects
 
 Db = psycopg.Connection[Any]
 
@@ -31,7 +32,7 @@ def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 
 def the_identity(connection: Db) -> str:
-    found = identity.read(connection)
+    found = effects.read(connection)
     assert found is not None
     return found.identity
 
@@ -96,7 +97,7 @@ def test_a_restored_dump_gives_the_same_keys_and_a_copy_with_a_new_identity_othe
     assert the_identity(copy) == the_identity(original)
     assert an_effect(copy, empty_dsn, run) == key
     copy.execute("delete from yamlsched.effects")
-    identity.renew(copy, "default", "ann")
+    effects.renew(copy, "default", "ann")
     assert an_effect(copy, empty_dsn, run) != key
 
 

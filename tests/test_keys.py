@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from yamlsched.client import SLOT_KEY_PATTERN
-from yamlsched.cron.expression import parse_cron
-from yamlsched.keys import is_daily, slot_key
-from yamlsched.slots import slots
+from yamlsched.runs.enqueue import SLOT_KEY_PATTERN
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.keys import is_daily, slot_key
+from yamlsched.timetable.slots import slots
 
 
 def keys(text: str, zone: str, after: str, until: str) -> list[str]:

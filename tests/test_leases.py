@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from support.project import Project, a_project, until
-from yamlsched.definitions.job import Job
-from yamlsched.runs import ClaimedRun
+from yamlsched.runs.lifecycle import ClaimedRun
+from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.leases import Leases, margin

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from support.command_line import ROOT, command_line, yamlsched
 from support.rows import a_job, a_run
 from yamlsched import cli, log
-from yamlsched.cli import _output
 from yamlsched.cli._flow import show_messages
 from yamlsched.cli._json_stderr import Wrapper
+from yamlsched.show import terminal as _output
 
 AT = datetime(2026, 1, 14, 2, tzinfo=UTC)
 HOSTILE = "a\x1b[2Jb\x85c\u2028d\x9be\u202ef\ng"

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 from tests.matrix import COMBINATIONS, CORE, HEADER, PAGE, POSTGRES_RELEASES, ROOT, SMOKE, Result, record, rows_of
-from yamlsched.store.migrations import MAX_MAJOR, MIN_MAJOR
+from yamlsched.db.migrations import MAX_MAJOR, MIN_MAJOR
 
 
 def test_every_supported_version_has_a_combination() -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from support.command_line import Cli, command_line
 from support.rows import a_job, value
-from yamlsched import store
-from yamlsched.operations import doctor
-from yamlsched.store import migrations
-from yamlsched.store.migrations import Migration, NewerTables, Tables, WrongTables
+from yamlsched import db as store
+from yamlsched.db import migrations
+from yamlsched.db.migrations import Migration, NewerTables, Tables, WrongTables
+from yamlsched.extras.doctor import doctor
 
 Db = psycopg.Connection[Any]
 OWN = migrations.latest_version()

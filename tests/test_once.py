@@ -11,8 +11,8 @@ import pytest
 
 import yamlsched
 from yamlsched import DEFAULT_RELEASE_ON, Discard, Refused, RetryAfter, Snooze
-from yamlsched.handling.once import MAX_CAUSES, effect_key, proves_nothing_happened
-from yamlsched.handling.run import Run
+from yamlsched.handler.once import MAX_CAUSES, effect_key, proves_nothing_happened
+from yamlsched.handler.run import Run
 from yamlsched.testing import FakeRun
 
 REFUSED = ConnectionRefusedError(111, "Connection refused")

@@ -18,9 +18,11 @@ from psycopg.types.json import Jsonb
 from support.command_line import Cli, command_line
 from support.database import while_waiting
 from support.rows import a_job, a_run, row, value
-from yamlsched import store, times
+from yamlsched import db as store
+from yamlsched.act import pause as pausing
+from yamlsched.act import runs as actions
 from yamlsched.errors import Refused
-from yamlsched.operations import actions, pausing
+from yamlsched.timetable import times
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 Db = psycopg.Connection[Any]

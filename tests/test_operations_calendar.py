@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from yamlsched import slots
-from yamlsched.cron.expression import parse_cron
-from yamlsched.forecast import Span, forecast
-from yamlsched.operations.calendar import CalendarJob, agenda, clock_change_nights, effect, scheduled
-from yamlsched.zones import zone
+from yamlsched.extras.web.ask.calendar import CalendarJob, agenda, clock_change_nights, effect, scheduled
+from yamlsched.timetable import slots
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.forecast import Span, forecast
+from yamlsched.timetable.zones import zone
 
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)
 AUTUMN = datetime(2026, 10, 20, 12, tzinfo=UTC)

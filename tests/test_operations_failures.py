@@ -14,9 +14,9 @@ import pytest
 
 from support.command_line import Cli, command_line
 from support.rows import a_job, a_long_history, a_run, rows_read
-from yamlsched.operations import failures
-from yamlsched.operations.failures import how_they_ended
-from yamlsched.store.statements import load
+from yamlsched.ask import failures
+from yamlsched.ask.failures import how_they_ended
+from yamlsched.db.query import load
 
 NOW = datetime(2026, 1, 14, 12, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)

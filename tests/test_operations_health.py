@@ -17,9 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
-from yamlsched.operations import attention, doctor, health, metrics
-from yamlsched.operations.attention import Thresholds
-from yamlsched.store.statements import load
+from yamlsched.ask import attention, health
+from yamlsched.ask.attention import Thresholds
+from yamlsched.db.query import load
+from yamlsched.extras.doctor import doctor
+from yamlsched.extras.metrics import metrics
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

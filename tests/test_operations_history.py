@@ -15,11 +15,11 @@ import pytest
 
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
+from yamlsched.ask import history, search
+from yamlsched.ask.runs import Conditions
+from yamlsched.ask.search import Filter
+from yamlsched.db.query import load
 from yamlsched.errors import Refused
-from yamlsched.operations import history, search
-from yamlsched.operations.search import Filter
-from yamlsched.store.history import Conditions
-from yamlsched.store.statements import load
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 WORKER = "web-1:4711:c0ffee"

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yamlsched import durations, times
-from yamlsched.cli import _output
+from yamlsched import durations
+from yamlsched.show import terminal as _output
+from yamlsched.timetable import times
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 

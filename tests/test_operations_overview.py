@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from support.rows import a_job, a_long_history, a_run, rows_read
-from yamlsched.operations import overview
-from yamlsched.store.history import on_dead_calls
-from yamlsched.store.statements import load
+from yamlsched.ask.runs import on_dead_calls
+from yamlsched.db.query import load
+from yamlsched.extras.web.ask import strips
 
 NOW = datetime(2026, 1, 14, 12, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -36,13 +36,13 @@ def test_each_hour_counts_the_runs_that_ended_in_it(db: Db) -> None:
     ended(db, mail, "succeeded", 47 * HOUR + timedelta(minutes=20, microseconds=1))
     a_run(db, mail, "queued")
 
-    hours = overview.per_hour(db, "default", None, NOW)
+    hours = strips.per_hour(db, "default", None, NOW)
 
     assert len(hours) == 48
     assert (hours[0].at, hours[-1].at) == (NOW.replace(day=12, hour=13, minute=0), NOW.replace(minute=0))
     assert [(hour.ended, hour.dead) for hour in (hours[0], hours[-2], hours[-1])] == [(1, 0), (2, 1), (1, 0)]
     assert sum(hour.ended for hour in hours) == 4
-    assert sum(hour.ended for hour in overview.per_hour(db, "default", "mail", NOW)) == 2
+    assert sum(hour.ended for hour in strips.per_hour(db, "default", "mail", NOW)) == 2
 
 
 @pytest.mark.parametrize(("limit", "hours"), [(5, 48), (4, 12), (2, 3), (1, 1), (0, 0)])
@@ -52,8 +52,8 @@ def test_a_span_with_too_many_runs_gives_way_to_a_shorter_one(
     job = a_job(db)
     for ago in (timedelta(0), 2 * HOUR, 5 * HOUR, 10 * HOUR, 20 * HOUR):
         ended(db, job, "succeeded", ago)
-    monkeypatch.setattr(overview, "MAX_COUNTED", limit)
-    assert len(overview.per_hour(db, "default", None, NOW)) == hours
+    monkeypatch.setattr(strips, "MAX_COUNTED", limit)
+    assert len(strips.per_hour(db, "default", None, NOW)) == hours
 
 
 def test_the_calls_of_on_dead_of_a_run_are_found_by_their_keys(db: Db) -> None:

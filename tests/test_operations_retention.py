@@ -15,10 +15,9 @@ from psycopg.types.json import Jsonb
 
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_run, row, value
-from yamlsched import store
-from yamlsched.operations import retention
-from yamlsched.operations.retention import HousekeepingReport, housekeep
-from yamlsched.store import retention as statements
+from yamlsched import db as store
+from yamlsched.act import prune as retention
+from yamlsched.act.prune import HousekeepingReport, housekeep
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -127,8 +126,8 @@ def test_a_prune_rests_only_while_there_is_work(db: Db, exclusive: bool) -> None
     future = a_run(db, job, "queued", run_at="(now() + interval '1 hour')", exclusive=exclusive)
     before = dict.fromkeys(("succeeded", "dead", "cancelled"), NOON)
 
-    def pruned() -> statements.Pruned:
-        return statements.runs(db, "default", before, statements.PrunePosition(), 1, NOON)
+    def pruned() -> retention.Pruned:
+        return retention.prune_runs(db, "default", before, retention.PrunePosition(), 1, NOON)
 
     assert (pruned().rows, pruned().is_busy) == (1, False)
     db.execute("update yamlsched.job_runs set run_at = now() - interval '1 s', priority = 3 where id = %s", [future])

@@ -12,18 +12,19 @@ from psycopg.types.json import Jsonb
 from docs import demo_data
 from support.database import temporary_database
 from support.rows import a_job, a_long_history, a_run, rows_read
-from yamlsched import store
-from yamlsched.cron.expression import parse_cron
-from yamlsched.operations import search, timeline, why
-from yamlsched.operations.strips import strips
-from yamlsched.operations.timeline import SPANS, Cell
-from yamlsched.operations.why import explain_slot, gap_sentence
-from yamlsched.slots import slots
-from yamlsched.store import clock, definitions
-from yamlsched.store import timeline as statements
-from yamlsched.store.statements import load
-from yamlsched.times import short_utc
-from yamlsched.zones import zone
+from yamlsched import db as store
+from yamlsched.ask import search, why
+from yamlsched.ask.why import explain_slot, gap_sentence
+from yamlsched.db import query
+from yamlsched.db.query import load
+from yamlsched.extras.web.ask import timeline
+from yamlsched.extras.web.ask.strips import strips
+from yamlsched.extras.web.ask.timeline import SPANS, Cell
+from yamlsched.sync import definitions
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.slots import slots
+from yamlsched.timetable.times import short_utc
+from yamlsched.timetable.zones import zone
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 STATE_OF_VERDICT = {"future": {"future"}, "due": {"due"}, "unknown": {"unknown", "pruned"}, "pruned": {"pruned"}}
@@ -40,7 +41,7 @@ def demo(server: str, template: str) -> Iterator[Any]:
 def of(db: Any, name: str, span: str = "", until: datetime | None = None, namespace: str = "default") -> Any:
     job = definitions.find(db, namespace, name)
     assert job is not None
-    return timeline.timeline(db, namespace, job, clock.now(db), span, until)
+    return timeline.timeline(db, namespace, job, query.now(db), span, until)
 
 
 def hour(ago: int) -> datetime:
@@ -148,7 +149,7 @@ def test_a_gap_reads_as_in_the_answer_of_why(db: Any) -> None:
     assert (gap.first, gap.last, gap.slots, gap.reason) == (hour(9), hour(7), 3, "paused")
     assert gap.sentence.startswith("skipped (paused): an operator had paused the job; the same holds for the 3 slots")
     assert not {hour(9), hour(8), hour(7)} & {cell.at for cell in shown.cells}
-    assert gap_sentence(statements.gaps(db, job, hour(20), hour(0), 5)[0]) == gap.sentence
+    assert gap_sentence(timeline.gap_rows(db, job, hour(20), hour(0), 5)[0]) == gap.sentence
 
 
 def test_a_slot_of_a_pause_names_who_paused_the_job_why_and_until_when(db: Any) -> None:
@@ -188,18 +189,18 @@ def test_a_slot_of_a_pause_names_who_paused_the_job_why_and_until_when(db: Any) 
 
 def test_a_job_without_slots_has_a_timeline_of_its_runs(db: Any) -> None:
     job = a_job(db, "mail", schedule=None)
-    assert timeline.of_runs([], clock.now(db)) is None
+    assert timeline.of_runs([], query.now(db)) is None
     a_run(db, job, "dead")
     a_run(db, job, "queued")
     rows = search.runs(db, "default", search.Filter(jobs=["mail"]), 10)
-    shown = timeline.of_runs(rows, clock.now(db))
+    shown = timeline.of_runs(rows, query.now(db))
     assert shown is not None
     assert sorted(cell.state for cell in shown.cells) == ["dead", "queued"]
     assert all(shown.start < cell.at < shown.end for cell in shown.cells)
 
 
 def test_a_cell_of_a_run_that_was_cancelled_has_no_duration() -> None:
-    run = statements.SlotRun(hour(1), 1, None, "cancelled", 1, 5, hour(1), hour(1), hour(0), None, None)
+    run = timeline.SlotRun(hour(1), 1, None, "cancelled", 1, 5, hour(1), hour(1), hour(0), None, None)
     assert Cell(hour(1), "cancelled", run).took is None
 
 
@@ -253,7 +254,7 @@ def test_a_day_is_the_worst_that_happened_on_it(db: Any) -> None:
 
 def test_strips_of_many_days_read_a_bounded_number_of_runs(db: Any) -> None:
     a_long_history(db)
-    now = clock.now(db)
+    now = query.now(db)
     given = {
         "namespace": "default",
         "jobs": ["job_0"],

@@ -14,11 +14,11 @@ from psycopg.conninfo import make_conninfo
 
 from support.project import Project, a_project, until
 from support.rows import a_job
-from yamlsched.definitions.job import Job, Output
-from yamlsched.runs import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, Keep, Status
-from yamlsched.store import runs as store
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, Keep, Status
+from yamlsched.schedule.job import Job, Output
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.outcomes import (
     MAX_SUCCESS_BATCH,
     MAX_UNWRITTEN_CHARS,

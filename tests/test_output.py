@@ -8,16 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from yamlsched.backoff import Backoff
-from yamlsched.runs import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, after_attempt
-from yamlsched.store.dsn import redactor
-from yamlsched.terminal import show_bytes
-from yamlsched.worker.executors.processes.output import (
-    MAX_KEPT_BYTES,
-    MAX_PASSED_ON_BYTES,
-    MAX_WAIT_SECONDS,
-    Output,
-)
+from yamlsched.db.dsn import redactor
+from yamlsched.runs.backoff import Backoff
+from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, after_attempt
+from yamlsched.text import show_bytes
+from yamlsched.worker.local.output import MAX_KEPT_BYTES, MAX_PASSED_ON_BYTES, MAX_WAIT_SECONDS, Output
 from yamlsched.worker.stderr import NonBlockingStderr
 
 FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))

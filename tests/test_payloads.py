@@ -12,7 +12,7 @@ import pytest
 from support.command_line import command_line
 from support.project import Project, a_project
 from yamlsched.errors import Discard
-from yamlsched.worker.handlers import payload_mismatch, read_payload
+from yamlsched.handler.calls import payload_mismatch, read_payload
 
 
 def plain(days: int, dry_run: bool = False) -> None: ...

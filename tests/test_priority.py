@@ -14,16 +14,16 @@ import yamlsched
 from support.rows import a_job, a_run
 from support.rows import row as run_row
 from support.schedules import HOUR, a_file, at
+from yamlsched.act import runs as actions
+from yamlsched.ask import runs as history
+from yamlsched.ask import search
 from yamlsched.cli import cli
 from yamlsched.errors import Refused
-from yamlsched.operations import actions, search
-from yamlsched.runs import Priority
-from yamlsched.store import history
-from yamlsched.store.runs import Scope
+from yamlsched.runs.lifecycle import Priority
+from yamlsched.runs.statements import Scope
 from yamlsched.sync.flow import sync
 from yamlsched.testing import FakeRun
-from yamlsched.worker.claims import Claims
-from yamlsched.worker.levels import reserve
+from yamlsched.worker.claims import Claims, reserve
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session
 
 HIGH, NORMAL, LOW = Priority

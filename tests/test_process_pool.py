@@ -6,16 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from yamlsched.definitions.job import Job
-from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind
-from yamlsched.store.runs import Scope
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.runs.statements import Scope
+from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.events import EventQueue
-from yamlsched.worker.executors.base import Ended, ReturnedUnstarted, Succeeded
-from yamlsched.worker.executors.processes.pool import ProcessPool
+from yamlsched.worker.attempt import Attempt, Workload
+from yamlsched.worker.executor import Ended, EventQueue, ReturnedUnstarted, Succeeded
+from yamlsched.worker.local.pool import ProcessPool
 from yamlsched.worker.permits import ConcurrencyPermits
-from yamlsched.worker.workload import Workload
 
 HANDLERS = """
 import pathlib, time

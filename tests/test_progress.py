@@ -22,19 +22,17 @@ from support.command_line import Cli, command_line
 from support.database import temporary_database
 from support.project import Project, a_project, until
 from support.rows import a_job, a_run, a_started_run, value
-from yamlsched import store as connections
-from yamlsched.definitions.job import Job
+from yamlsched import db as connections
 from yamlsched.errors import Refused
-from yamlsched.progress import MAX_COUNT, MAX_NOTE_CHARS, Progress, progress
-from yamlsched.runs import ClaimedRun
-from yamlsched.store import progress as store
-from yamlsched.store.progress import StoredProgress
+from yamlsched.runs import progress as store
+from yamlsched.runs.lifecycle import ClaimedRun
+from yamlsched.runs.progress import MAX_COUNT, MAX_NOTE_CHARS, Progress, StoredProgress, progress
+from yamlsched.schedule.job import Job
 from yamlsched.testing import FakeRun
-from yamlsched.worker import clock
-from yamlsched.worker import progress as writing
+from yamlsched.worker import clock, leases
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.executors.progress_slots import SLOT_BYTES, SLOTS_AT, ProgressSlots
-from yamlsched.worker.progress import INTERVAL_SECONDS, ProgressWriter
+from yamlsched.worker.leases import INTERVAL_SECONDS, ProgressWriter
+from yamlsched.worker.local.protocol import SLOT_BYTES, SLOTS_AT, ProgressSlots
 from yamlsched.worker.sessions import look_up
 
 Db = psycopg.Connection[Any]
@@ -314,7 +312,7 @@ def test_the_last_progress_is_written_in_the_transaction_of_the_outcome(
 
     async def write() -> None:
         async with await connections.connect_async(dsn, {}, look_up) as connection:
-            await writing.write_with(connection, [attempt], fail)
+            await leases.write_with(connection, [attempt], fail)
 
     with pytest.raises(RuntimeError):
         asyncio.run(write())

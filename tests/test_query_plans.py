@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from support.rows import a_job
-from yamlsched import store
-from yamlsched.runs import LOST_WORKER, ClaimedRun, Outcome, Status
-from yamlsched.store.runs import Scope, outcome_parameters
-from yamlsched.store.statements import load
+from yamlsched import db as store
+from yamlsched.db.query import load
+from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, Outcome, Status
+from yamlsched.runs.statements import Scope, outcome_parameters
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.worker.sessions import WORKER_SETTINGS

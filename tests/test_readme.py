@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from yamlsched import embedded
+from yamlsched.extras import embedded
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

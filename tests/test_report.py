@@ -16,9 +16,9 @@ from markdown_it import MarkdownIt
 
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read
-from yamlsched.operations import report
-from yamlsched.operations.report import Report
-from yamlsched.store.statements import load
+from yamlsched.ask import report
+from yamlsched.ask.report import Report
+from yamlsched.db.query import load
 
 START, END = datetime(2026, 1, 13, 20, tzinfo=UTC), datetime(2026, 1, 14, 8, tzinfo=UTC)
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)

@@ -18,11 +18,15 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from support.command_line import command_line
 from support.rows import a_file_row, a_job, a_run, value
-from yamlsched import store
-from yamlsched.client import enqueue, enqueue_many
+from yamlsched import db as store
+from yamlsched.act import pause as pausing
+from yamlsched.act import prune as retention
+from yamlsched.act import runs as actions
+from yamlsched.ask import attention, health
+from yamlsched.db.query import sql_folder
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.operations import actions, attention, doctor, health, namespaces, pausing, retention
-from yamlsched.store.statements import sql_folder
+from yamlsched.extras.doctor import doctor
+from yamlsched.runs.enqueue import enqueue, enqueue_many
 
 Db = psycopg.Connection[Any]
 TABLES = (
@@ -95,7 +99,7 @@ def test_a_reader_reads_and_nothing_else(granted: Db) -> None:
 def test_a_reader_sees_all_namespaces(granted: Db) -> None:
     a_job(granted, namespace="web1")
     with connect_as(granted, "yamlsched_reader"):
-        in_use, unused = namespaces.read_all(granted, attention.Thresholds())
+        in_use, unused = attention.read_all(granted, attention.Thresholds())
     assert ([one.health.namespace for one in in_use], unused) == (["web1"], [])
 
 

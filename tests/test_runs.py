@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yamlsched.backoff import MAX_DELAY, MIN_DELAY, Backoff
-from yamlsched.runs import (
+from yamlsched.runs.backoff import MAX_DELAY, MIN_DELAY, Backoff
+from yamlsched.runs.lifecycle import (
     MAX_ERROR_CHARS,
     MAX_OUTPUT_BYTES,
     MAX_STACK_CHARS,

@@ -14,11 +14,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from support.rows import a_job, a_run
+from yamlsched.db.connection import connect_async
+from yamlsched.db.dsn import conninfo
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import ClaimedRun, Priority
-from yamlsched.store import runs
-from yamlsched.store.connection import connect_async
-from yamlsched.store.dsn import conninfo
+from yamlsched.runs import statements as runs
+from yamlsched.runs.lifecycle import ClaimedRun, Priority
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered, look_up
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.project import Project, a_project, until
-from yamlsched.runs import MAX_ERROR_CHARS, MAX_OUTPUT_BYTES, MAX_STACK_CHARS
-from yamlsched.worker.executors.processes.protocol import MAX_FRAME_BYTES, Frames, frame
+from yamlsched.runs.lifecycle import MAX_ERROR_CHARS, MAX_OUTPUT_BYTES, MAX_STACK_CHARS
+from yamlsched.worker.local.protocol import MAX_FRAME_BYTES, Frames, frame
 
 PAGE, PIPE = 4_096, 65_536
 EDGES = [0, 1] + [edge + off for edge in (PAGE, PIPE - 128, PIPE - 64) for off in (-1, 0, 1)]
@@ -190,7 +190,7 @@ def test_a_fan_out_above_the_limit_fails_its_attempt_and_is_not_written(project:
 
 POISON = """
 import os
-from yamlsched.worker.executors.processes import protocol, runner
+from yamlsched.worker.local import protocol, runner
 class Frames(protocol.Frames):
     def feed(self, piece):
         if b"poison" in piece:
@@ -241,7 +241,7 @@ def test_unstarted_runs_of_a_dying_child_cost_nothing(project: Project) -> None:
 
 KILLER = """
 import os, signal
-from yamlsched.worker.executors.processes import runner
+from yamlsched.worker.local import runner
 real = runner.Runner._attempt
 def attempt(self, *task):
     if task[-1][0] == {run}:

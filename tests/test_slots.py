@@ -18,10 +18,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import CronError
-from yamlsched.keys import slot_key
-from yamlsched.slots import Slot, is_slot, mismatch, newest_slot, next_slot, slots, span
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.keys import slot_key
+from yamlsched.timetable.slots import Slot, is_slot, mismatch, newest_slot, next_slot, slots, span
 
 NEW_YORK = ZoneInfo("America/New_York")
 MINUTE = timedelta(minutes=1)

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.schedules import HOUR, MINUTE, a_file, at, definition, finish, gaps
-from yamlsched import slots, spread
-from yamlsched.cron.expression import parse_cron, smallest_gap
-from yamlsched.definitions.load import load
-from yamlsched.operations import pausing
-from yamlsched.preview.slot_changes import pile_ups
+from yamlsched.act import pause as pausing
+from yamlsched.extras.preview.slot_changes import pile_ups
+from yamlsched.schedule.load import load
 from yamlsched.sync.flow import sync
-from yamlsched.zones import zone
+from yamlsched.timetable import keys, slots
+from yamlsched.timetable.cron import parse_cron, smallest_gap
+from yamlsched.timetable.zones import zone
 
 Db = psycopg.Connection[Any]
 DAY = timedelta(days=1)
@@ -39,15 +39,15 @@ def waiting(db: Db) -> list[datetime]:
 def test_an_offset_is_a_whole_second_below_the_spread_and_always_the_same(
     namespace: str, name: str, seconds: int
 ) -> None:
-    found = spread.offset(namespace, name, seconds * SECOND)
+    found = keys.offset(namespace, name, seconds * SECOND)
 
     assert timedelta(0) <= found < max(seconds, 1) * SECOND
     assert found % SECOND == timedelta(0)
-    assert found == spread.offset.__wrapped__(namespace, name, seconds * SECOND)
+    assert found == keys.offset.__wrapped__(namespace, name, seconds * SECOND)
 
 
 def test_the_offset_of_a_name_never_changes_between_releases() -> None:
-    assert [spread.offset("default", "backup", hours * HOUR) for hours in (0, 1, 24)] == [
+    assert [keys.offset("default", "backup", hours * HOUR) for hours in (0, 1, 24)] == [
         timedelta(0),
         1880 * SECOND,
         37880 * SECOND,
@@ -55,7 +55,7 @@ def test_the_offset_of_a_name_never_changes_between_releases() -> None:
 
 
 def test_the_same_job_has_another_offset_in_each_namespace_that_never_changes_between_releases() -> None:
-    assert [spread.offset(host, "backup", HOUR) for host in ("web_01", "web_02", "web_03")] == [
+    assert [keys.offset(host, "backup", HOUR) for host in ("web_01", "web_02", "web_03")] == [
         1297 * SECOND,
         2542 * SECOND,
         1776 * SECOND,
@@ -97,9 +97,9 @@ def test_a_run_is_due_at_or_after_its_slot_and_before_the_next_on_clock_change_n
     second = slots.next_slot(rule, where, first.at)
     assert second is not None
 
-    offset = spread.offset("default", name, length)
+    offset = keys.offset("default", name, length)
 
-    due = spread.run_at(offset, rule, where, first.at)
+    due = keys.run_at(offset, rule, where, first.at)
 
     assert first.at <= due < second.at
     assert due == min(first.at + offset, second.at - SECOND)
@@ -146,7 +146,7 @@ def test_a_pile_up_counts_runs_whose_slot_was_before_the_edit() -> None:
 # -- between the slot and the time of the run --------------------------------------------------------------------------
 
 NIGHTLY = {"cron": "0 2 * * *", "spread": "24h"}
-OFFSET = spread.offset("default", "x", DAY)
+OFFSET = keys.offset("default", "x", DAY)
 SLOT = at("2026-01-14 02:00")
 
 
@@ -174,7 +174,7 @@ def test_hosts_with_namespaces_of_their_own_run_the_same_job_at_different_times(
         for instant in (SLOT - HOUR, SLOT):
             sync(db, a_file(host=host, path=f"/{host}/schedules.yaml", top=f"namespace: {host}", x=NIGHTLY), instant)
 
-    expected = [SLOT + spread.offset(host, "x", DAY) for host in hosts]
+    expected = [SLOT + keys.offset(host, "x", DAY) for host in hosts]
     assert waiting(db) == expected
     assert len(set(expected)) == 3
     assert expected[2] == SLOT + OFFSET
@@ -185,7 +185,7 @@ def test_hosts_with_namespaces_of_their_own_run_the_same_job_at_different_times(
             host=host, path=f"/{host}/schedules.yaml", top=f"namespace: {host}", x={**NIGHTLY, "spread": "9h"}
         )
         sync(db, file, SLOT + SECOND)
-    assert sorted(waiting(db)) == sorted(SLOT + spread.offset(host, "x", 9 * HOUR) for host in hosts)
+    assert sorted(waiting(db)) == sorted(SLOT + keys.offset(host, "x", 9 * HOUR) for host in hosts)
 
 
 def test_a_run_created_after_downtime_keeps_the_time_of_its_slot(db: Db) -> None:
@@ -205,7 +205,7 @@ def test_without_a_spread_a_waiting_run_is_due_at_once(pending: Db) -> None:
 def test_a_shorter_spread_moves_a_waiting_run(pending: Db) -> None:
     sync(pending, a_file(x={**NIGHTLY, "spread": "90m"}), SLOT + MINUTE)
 
-    assert waiting(pending) == [SLOT + spread.offset("default", "x", 90 * MINUTE)]
+    assert waiting(pending) == [SLOT + keys.offset("default", "x", 90 * MINUTE)]
 
 
 def test_a_new_cron_with_an_earlier_slot_is_not_delayed_by_a_waiting_run(pending: Db) -> None:

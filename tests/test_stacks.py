@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from yamlsched.worker.executors import stacks
+from yamlsched.handler import calls
 
 
 def plain() -> None:
@@ -97,9 +97,9 @@ def raised_by(function: Callable[[], object]) -> BaseException:
 def test_a_stack_is_that_of_the_module_traceback_the_first_time_and_later(function: Callable[[], object]) -> None:
     errors = [raised_by(function) for _ in range(3)]
 
-    texts = [stacks.format_stack(error) for error in errors]
+    texts = [calls.format_stack(error) for error in errors]
 
-    limit = -stacks.MAX_FRAMES
+    limit = -calls.MAX_FRAMES
     assert texts == ["".join(traceback.TracebackException.from_exception(e, limit=limit).format()) for e in errors]
 
 
@@ -115,7 +115,7 @@ def test_the_same_place_with_another_message_or_another_way_there_has_its_own_st
         else:
             fail("third")
 
-    texts = [stacks.format_stack(raised_by(lambda number=number: ways(number))) for number in (1, 2, 3)]  # type: ignore[misc]
+    texts = [calls.format_stack(raised_by(lambda number=number: ways(number))) for number in (1, 2, 3)]  # type: ignore[misc]
 
     for word, text in zip(("first", "second", "third"), texts, strict=True):
         assert f'fail("{word}")' in text
@@ -123,20 +123,20 @@ def test_the_same_place_with_another_message_or_another_way_there_has_its_own_st
 
 
 def test_code_that_is_replaced_has_its_own_stack(tmp_path: Path) -> None:
-    for number in range(3 * stacks.MAX_CACHED_STACKS):
+    for number in range(3 * calls.MAX_CACHED_STACKS):
         file = tmp_path / f"handlers_{number}.py"
         file.write_text(f"def fail():\n    raise ValueError({number})\n")
         names: dict[str, Callable[[], object]] = {}
         exec(compile(file.read_text(), file, "exec"), names)
 
-        text = stacks.format_stack(raised_by(names["fail"]))
+        text = calls.format_stack(raised_by(names["fail"]))
 
         assert f'File "{file}", line 2, in fail\n    raise ValueError({number})\n' in text
 
 
 def test_our_own_frames_before_the_handler_s_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "OWN_FILES", {__file__})
+    monkeypatch.setattr(calls, "OWN_FILES", {__file__})
 
-    assert stacks.format_stack(raised_by(without_source)) == (
+    assert calls.format_stack(raised_by(without_source)) == (
         "Traceback (most recent call last):\n  File \"<nowhere>\", line 3, in <module>\nKeyError: 'k'\n"
     )

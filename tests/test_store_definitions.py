@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from support.rows import a_job, a_run
-from yamlsched.store.definitions import cancel_retired
+from yamlsched.sync.definitions import cancel_retired
 
 Db = psycopg.Connection[Any]
 NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)

@@ -14,12 +14,12 @@ from psycopg.rows import namedtuple_row
 
 from support.rows import a_job, a_run, row
 from support.schedules import prune
-from yamlsched import store as database
-from yamlsched.operations import actions
-from yamlsched.runs import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Status
-from yamlsched.store import runs as store
-from yamlsched.store.runs import LOST, OURS, Scope
-from yamlsched.store.statements import load
+from yamlsched import db as database
+from yamlsched.act import runs as actions
+from yamlsched.db.query import load
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Status
+from yamlsched.runs.statements import LOST, OURS, Scope
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(minutes=2)

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from support.rows import a_job
-from yamlsched.store import slots as store
-from yamlsched.store.slots import CursorMove, Gap
+from yamlsched.sync import due as store
+from yamlsched.sync.slot_plan import CursorMove, Gap
 
 Db = psycopg.Connection[Any]
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)

@@ -117,7 +117,7 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_on_dead(
 
 @pytest.mark.slow
 def test_twenty_ticks_at_once_in_an_empty_folder_start_one_database_and_run_each_slot_once(project: Path) -> None:
-    from yamlsched import embedded
+    from yamlsched.extras import embedded
 
     write(project, job("minutely", "* * * * *"))
     command = [sys.executable, "-m", "yamlsched", "tick", "-q"]

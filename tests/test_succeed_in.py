@@ -13,7 +13,7 @@ import yamlsched
 from support.project import Project, a_project
 from yamlsched import YamlschedError
 from yamlsched.errors import LeaseLost
-from yamlsched.handling.backends import PostgresBackend
+from yamlsched.handler.backends import PostgresBackend
 from yamlsched.testing import FakeRun, call
 
 HANDLE = "support.own_transactions.handle"

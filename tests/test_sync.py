@@ -15,19 +15,13 @@ import pytest
 
 from support.rows import a_run
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
-from yamlsched import spread, store
-from yamlsched.store.definitions import cancel_retired
-from yamlsched.sync import (
-    ScheduleFile,
-    Verdict,
-    apply,
-    converge,
-    due,
-    is_current,
-    poll,
-)
+from yamlsched import db as store
+from yamlsched.db.query import load as load_sql
+from yamlsched.sync import ScheduleFile, Verdict, apply, converge, due, is_current, poll
+from yamlsched.sync.definitions import cancel_retired
 from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.sync.flow import sync
+from yamlsched.timetable import keys
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
@@ -100,7 +94,7 @@ def test_a_run_keeps_the_values_of_its_definition_at_its_creation(db: Db) -> Non
     [run] = db.execute("select payload, max_attempts, run_at, scheduled_for, status from yamlsched.job_runs").fetchall()
 
     assert (run.payload, run.max_attempts, run.status) == ({"days": 30}, 3, "queued")
-    assert run.run_at == run.scheduled_for + spread.offset("default", "x", timedelta(minutes=10))
+    assert run.run_at == run.scheduled_for + keys.offset("default", "x", timedelta(minutes=10))
 
 
 # -- several slots due at once -----------------------------------------------------------------------------------------
@@ -674,11 +668,12 @@ def test_a_poll_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> Non
     file = a_file(x=HOURLY)
     sync(db, file)
     script = (
-        "import sys; from yamlsched import store; from yamlsched.sync import ScheduleFile, poll, is_current\n"
+        "import sys; from yamlsched import db as store; from yamlsched.sync import ScheduleFile, poll, is_current\n"
         f"file = ScheduleFile({file.data!r}, {file.path!r}, '', {file.host!r})\n"
         f"snapshot = poll(store.connect({dsn!r}), file)\n"
         "assert is_current(snapshot, file), snapshot\n"
-        "print([m for m in ('yaml', 'croniter', 'jsonschema', 'click', 'yamlsched.cron') if m in sys.modules])"
+        "heavy = ('yaml', 'croniter', 'jsonschema', 'click', 'yamlsched.timetable.cron')\n"
+        "print([m for m in heavy if m in sys.modules])"
     )
 
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
@@ -721,7 +716,7 @@ def test_a_waiting_job_costs_a_poll_one_index_probe(db: Db) -> None:
     db.execute("analyze yamlsched.job_definitions, yamlsched.job_runs")
     presented = {**file.presented(), "now": NOON + 2 * HOUR + DAY, "namespace": None}
 
-    sql = b"explain (analyze, costs off, timing off, summary off) " + store.statements.load("files")["poll"]
+    sql = b"explain (analyze, costs off, timing off, summary off) " + load_sql("files")["poll"]
     plan = "\n".join(row[0] for row in db.execute(sql, presented))
 
     assert "Index Only Scan using job_runs_open_exclusive" in plan or "Index Scan using job_runs_open_exclusive" in plan

@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
-from yamlsched import store
-from yamlsched.cron.expression import parse_cron
-from yamlsched.slots import slots
+from yamlsched import db as store
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.sync.flow import sync
 from yamlsched.sync.slot_plan import next_slot_at
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.slots import slots
 
 Db = psycopg.Connection[Any]
 

@@ -15,14 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from yamlsched import terminal
-from yamlsched.cli import _output, cli
-from yamlsched.definitions import formats
-from yamlsched.definitions.diagnostic import Diagnostic, Note
-from yamlsched.definitions.load import load
-from yamlsched.preview import markdown, text
-from yamlsched.preview.diff import base_side, compare, file_side
-from yamlsched.preview.model import Preview, document
+from yamlsched import text as terminal
+from yamlsched.cli import cli
+from yamlsched.extras.preview import markdown, text
+from yamlsched.extras.preview.diff import base_side, compare, file_side
+from yamlsched.extras.preview.model import Preview, document
+from yamlsched.schedule import formats
+from yamlsched.schedule.load import load
+from yamlsched.schedule.source import Diagnostic, Note
+from yamlsched.show import terminal as _output
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 HOSTILE = [

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from support.project import Process, Project, a_project, until
-from yamlsched import store
+from yamlsched import db as store
 from yamlsched.cli import cli
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from yamlsched import times
+from yamlsched.timetable import times
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)

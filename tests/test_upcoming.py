@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import yamlsched
-from yamlsched import upcoming
-from yamlsched.cron.expression import parse_cron
 from yamlsched.errors import CronError, ScheduleError
-from yamlsched.upcoming import ScheduledJob
+from yamlsched.timetable import forecast
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.forecast import ScheduledJob
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 CRONS = ["0 2 * * *", "30 1,2 * * *", "*/20 * * * *", "0 0 29 2 *", "@weekly", "59 23 L * *"]
@@ -35,7 +35,7 @@ def test_following_next_slot_yields_the_coming_slots_of_a_job(cron: str, zone: s
         found.append(following)
         at = following
 
-    expected = islice(upcoming.merge([ScheduledJob("x", parse_cron(cron), zone)], after), 4)
+    expected = islice(forecast.merge([ScheduledJob("x", parse_cron(cron), zone)], after), 4)
     assert found == [slot.scheduled_for for slot in expected]
     assert {slot.tzinfo for slot in found} == {UTC}
 

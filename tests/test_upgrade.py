@@ -16,7 +16,7 @@ from support.pages import commands, shell
 from support.project import until
 from support.releases import Release, install
 from yamlsched import __version__
-from yamlsched.store import migrations
+from yamlsched.db import migrations
 
 OWN = migrations.latest_version()
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from support.project import Process, Project, a_project, is_alive, until
-from yamlsched import store
+from yamlsched import db as store
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def test_children_are_reused_and_replaced_after_a_number_of_runs(project: Projec
     project.sync(environment={})
     runs = project.enqueue("environment", count=10)
 
-    before = "from yamlsched.worker.executors.processes import pool; pool.MAX_RUNS_PER_CHILD = 5"
+    before = "from yamlsched.worker.local import pool; pool.MAX_RUNS_PER_CHILD = 5"
     project.work("--concurrency", "1", before=before)
 
     pids = [project.row(run).result["pid"] for run in runs]
@@ -408,7 +408,7 @@ def _age_at_start(project: Project, run: int) -> float:
 def test_a_loop_that_cannot_listen_polls(project: Project) -> None:
     # as behind a pooler in transaction mode, where LISTEN has no effect
     project.sync(nothing={})
-    deaf = "from yamlsched.store import runs\nasync def listen(connection): pass\nruns.listen = listen"
+    deaf = "from yamlsched.runs import statements as runs\nasync def listen(connection): pass\nruns.listen = listen"
     process = project.start("work", "--loop", before=deaf)
 
     for _ in range(2):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yamlsched.errors import ScheduleError
-from yamlsched.zones import zone
+from yamlsched.timetable.zones import zone
 
 
 @pytest.mark.parametrize(

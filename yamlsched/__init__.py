@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from yamlsched.client import Enqueued, enqueue, enqueue_many
     from yamlsched.errors import Discard, EffectInDoubt, Refused, RetryAfter, Snooze, YamlschedError
-    from yamlsched.handling.detached import detached
-    from yamlsched.handling.once import DEFAULT_RELEASE_ON
-    from yamlsched.handling.run import Run
-    from yamlsched.upcoming import next_slot
+    from yamlsched.handler.detached import detached
+    from yamlsched.handler.once import DEFAULT_RELEASE_ON
+    from yamlsched.handler.run import Run
+    from yamlsched.runs.enqueue import Enqueued, enqueue, enqueue_many
+    from yamlsched.timetable.forecast import next_slot
 
 __version__ = "0.1.0"
 
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DEFAULT_RELEASE_ON": "yamlsched.handling.once",
-    "detached": "yamlsched.handling.detached",
-    "Run": "yamlsched.handling.run",
-    "Enqueued": "yamlsched.client",
-    "enqueue": "yamlsched.client",
-    "enqueue_many": "yamlsched.client",
-    "next_slot": "yamlsched.upcoming",
+    "DEFAULT_RELEASE_ON": "yamlsched.handler.once",
+    "detached": "yamlsched.handler.detached",
+    "Run": "yamlsched.handler.run",
+    "Enqueued": "yamlsched.runs.enqueue",
+    "enqueue": "yamlsched.runs.enqueue",
+    "enqueue_many": "yamlsched.runs.enqueue",
+    "next_slot": "yamlsched.timetable.forecast",
 }
 
 

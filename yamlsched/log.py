@@ -12,7 +12,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TextIO
 
-from yamlsched import durations, times
+from yamlsched import durations
+from yamlsched.timetable import times
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 JSON_START = b'{"at": "'

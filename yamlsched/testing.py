@@ -26,13 +26,14 @@ from typing import Any, Literal, NamedTuple
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from yamlsched import client, jsonb
+from yamlsched import jsonb
 from yamlsched.errors import Refused
-from yamlsched.handling.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
-from yamlsched.handling.once import effect_key
-from yamlsched.handling.run import AttemptState, Run
-from yamlsched.progress import Progress
-from yamlsched.runs import ClaimedRun, EnqueueBatch, error_text
+from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
+from yamlsched.handler.once import effect_key
+from yamlsched.handler.run import AttemptState, Run
+from yamlsched.runs import enqueue as client
+from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
+from yamlsched.runs.progress import Progress
 
 __all__ = [
     "IN_DOUBT",
@@ -58,11 +59,11 @@ def use_test_database(variable: str = "YAMLSCHED_DSN") -> str:
     if dsn and before and _database(dsn) == _database(before):
         raise Refused(f"TEST_DSN names the same database as {variable}: tests need one of their own")
     if not dsn:
-        from yamlsched import embedded
+        from yamlsched import registry
 
         held = contextlib.ExitStack()
         folder = held.enter_context(tempfile.TemporaryDirectory(prefix="yamlsched-test-"))
-        dsn = held.enter_context(embedded.running(Path(folder) / "schedules.yaml"))
+        dsn = held.enter_context(registry.embedded.running(Path(folder) / "schedules.yaml"))
         atexit.register(held.close)
     os.environ[variable] = dsn
     return dsn
@@ -178,8 +179,8 @@ def call_command(file: str | Path, job: str, run: FakeRun | None = None, *, env:
     Without ``run``, its payload is the job's. ``env`` is the environment of the schedule, as ``--env``. Raises Refused
     if the file has no valid job of this name with a command.
     """
-    from yamlsched import programs
-    from yamlsched.definitions.load import load
+    from yamlsched.handler import programs
+    from yamlsched.schedule.load import load
 
     found = load(Path(file).read_bytes(), str(file), env).jobs.get(job)
     if found is None or not found.command:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.project import ForkServer, Process, is_alive, until
-from yamlsched import embedded
+from yamlsched.extras import embedded
 
 from .proxy import Proxy
 from .schedule import ENVIRONMENT

@@ -17,7 +17,8 @@ from typing import Any
 import psycopg
 
 from support.project import ForkServer, is_alive, until
-from yamlsched import embedded, store
+from yamlsched import db as store
+from yamlsched.extras import embedded
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
 

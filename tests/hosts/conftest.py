@@ -14,8 +14,8 @@ from psycopg.conninfo import make_conninfo
 from support.network import Network, a_network, a_public_folder, sweep, why_unavailable
 from support.project import Process, Project, until
 from support.servers import Server, a_server, a_standby
-from yamlsched import store
-from yamlsched.store.connection import connect_for_handler
+from yamlsched import db as store
+from yamlsched.db.connection import connect_for_handler
 
 WORKERS = ("a", "b", "c")
 

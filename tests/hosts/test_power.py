@@ -8,7 +8,7 @@ import pytest
 
 from support.clock import WRONG_CLOCK
 from support.project import until
-from yamlsched.store.connection import connect_for_handler
+from yamlsched.db.connection import connect_for_handler
 
 from .conftest import WORKERS, HostsProject, Pair
 from .handlers import beats_of

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from support.project import until
-from yamlsched.store.connection import connect_for_handler
+from yamlsched.db.connection import connect_for_handler
 
 from .conftest import HostsProject
 from .handlers import beats_of

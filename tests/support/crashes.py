@@ -16,8 +16,8 @@ from typing import Any, Literal
 import psycopg
 
 from yamlsched import Run
-from yamlsched.store import effects
-from yamlsched.store import runs as store
+from yamlsched.runs import effects
+from yamlsched.runs import statements as store
 
 POINTS = (
     "before the claim of the key",

@@ -21,13 +21,13 @@ from typing import Any
 
 from yamlsched import cli, log
 from yamlsched.cli import tick, work
-from yamlsched.definitions import build
+from yamlsched.schedule import build
 from yamlsched.service import loop, workers
 from yamlsched.sync import due
-from yamlsched.worker import progress, systemd
+from yamlsched.worker import companions, leases
 
 IMMEDIATE = {name: (timedelta(0), build.MAX_DURATION) for name in build.RETRY_DELAYS}
-IMPORTED = (loop, tick, work, workers, due, progress, systemd)
+IMPORTED = (loop, tick, work, workers, due, leases, companions)
 
 
 def run_command(command: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import textwrap
 from pathlib import Path
 
-from yamlsched.embedded.binaries import find_binaries
+from yamlsched.extras.embedded.binaries import find_binaries
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = r"^ *<!-- run: {name} -->\n( *)```\w*\n(.*?)^ *```$"

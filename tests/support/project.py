@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 from support.fork_server import IMMEDIATE
-from yamlsched import store
-from yamlsched.definitions import build
-from yamlsched.store.connection import connect_for_handler
+from yamlsched import db as store
+from yamlsched.db.connection import connect_for_handler
+from yamlsched.schedule import build
 from yamlsched.sync import ScheduleFile
 from yamlsched.sync.flow import sync
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from yamlsched import Run, enqueue
-from yamlsched.handling.backends import PostgresBackend
+from yamlsched.handler.backends import PostgresBackend
 
 JOB = {
     "namespace": "default",

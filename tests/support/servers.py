@@ -17,8 +17,8 @@ from psycopg.conninfo import make_conninfo
 
 from support.network import Host
 from support.project import TIMEOUT_SECONDS, until
-from yamlsched.embedded.binaries import find_binaries, within_reach
-from yamlsched.embedded.location import Account
+from yamlsched.extras.embedded.binaries import find_binaries, within_reach
+from yamlsched.extras.embedded.location import Account
 
 SETTINGS = {
     "listen_addresses": "*",

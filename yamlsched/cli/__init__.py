@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
-from yamlsched import __version__
+from yamlsched import __version__, registry
 from yamlsched import log as event_log  # `log` is a verb: its module becomes an attribute of this package
 from yamlsched.cli._settings import Group, Settings, global_options, merge
 from yamlsched.errors import EnvironmentFailed, Refused
@@ -41,8 +41,8 @@ class Verbs(Group):
     """The verbs, each imported only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = (module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_")
-        return sorted(name for name in names if name not in INTERNAL)
+        names = [module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"]
+        return sorted(name for name in [*names, *registry.VERBS] if name not in INTERNAL)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         verbs = self.list_commands(ctx)
@@ -56,7 +56,7 @@ class Verbs(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in (*self.list_commands(ctx), *INTERNAL):
             return None
-        command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+        command: click.Command = importlib.import_module(registry.VERBS.get(cmd_name, f"{__name__}.{cmd_name}")).command
         return command
 
 
@@ -144,7 +144,7 @@ def _wants_json_log(arguments: list[str]) -> bool:
 
 def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:
     """Print an error message. It may quote a server, whose control characters must not reach the terminal."""
-    from yamlsched.cli._output import printable
+    from yamlsched.show.terminal import printable
 
     text = f"yamlsched: {printable(message)}"
     event_log.message("error", "command.failed", text, error=message, exit_code=exit_code, **fields)

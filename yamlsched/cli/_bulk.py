@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _completion, _filters, _output
+from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings
+from yamlsched.show import terminal as _output
 
 if TYPE_CHECKING:
     import psycopg
 
-    from yamlsched.operations.actions import ActionResult
+    from yamlsched.act.runs import ActionResult
 
 MAX_LISTED = 20
 """Of more runs, only the failures are reported one by one."""
@@ -28,13 +29,13 @@ run_options = _filters.combine(
 )
 """The options that select runs, for a verb that passes them to ``change_runs``."""
 job_options = _filters.combine(
-    click.argument("names", nargs=-1, metavar="[JOB]...", shell_complete=_completion.jobs),
+    click.argument("names", nargs=-1, metavar="[JOB]...", shell_complete=_filters.jobs),
     click.option(
         "--tag",
         "tags",
         multiple=True,
         metavar="TAG",
-        shell_complete=_completion.tags,
+        shell_complete=_filters.tags,
         help="All jobs with this tag.",
     ),
     click.option("--all", "everything", is_flag=True, help="All jobs of the namespace."),
@@ -51,8 +52,9 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
 
     ``act`` gets a connection, the ids, who does this, and the states in which the runs were selected.
     """
-    from yamlsched.operations import actions, history, search
-    from yamlsched.runs import Status
+    from yamlsched.act import runs as actions
+    from yamlsched.ask import history, search
+    from yamlsched.runs.lifecycle import Status
 
     names, by, yes, dry_run = map(selection.pop, ("names", "by", "yes", "dry_run"))
     namespace: str | None = None
@@ -102,7 +104,8 @@ def change_jobs(
     ``act`` gets a connection, the namespace, the ids, and who does this. Without names, only those ``among`` are
     selected.
     """
-    from yamlsched.operations import actions, history
+    from yamlsched.act import runs as actions
+    from yamlsched.ask import history
 
     if everything == bool(names or tags):
         raise click.UsageError("which jobs? Name them, or pass --tag or --all")

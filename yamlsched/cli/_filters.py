@@ -9,14 +9,43 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from yamlsched import durations, times
-from yamlsched.cli import _completion
-from yamlsched.runs import Status
+from yamlsched import durations
+from yamlsched.runs.lifecycle import Status
+from yamlsched.timetable import times
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.operations.search import Filter
+    from yamlsched.ask.search import Filter
+
+
+def jobs(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of the file's jobs that start with ``incomplete``. A file with errors has those that load."""
+    return sorted(name for name in _jobs(context) if name.startswith(incomplete))
+
+
+def tags(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the tags of the file's jobs that start with ``incomplete``."""
+    found: set[str] = set()
+    for job in _jobs(context).values():
+        if isinstance(job, dict) and isinstance(given := job.get("tags"), list):
+            found.update(tag for tag in given if isinstance(tag, str))
+    return sorted(tag for tag in found if tag.startswith(incomplete))
+
+
+def _jobs(context: click.Context) -> dict[str, Any]:
+    """Return the jobs of the file as YAML has them; none if it cannot be read: a shell has no place for an error."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    file = context.params.get("file") or context.find_root().params.get("file") or Path("schedules.yaml")
+    try:
+        loaded = yaml.load(Path(file).read_bytes(), loader)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return {}
+    found = loaded.get("jobs") if isinstance(loaded, dict) else None
+    return {name: job for name, job in found.items() if isinstance(name, str)} if isinstance(found, dict) else {}
+
 
 Value = TypeVar("Value")
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -63,7 +92,7 @@ filter_options = combine(
         "jobs",
         multiple=True,
         metavar="JOB",
-        shell_complete=_completion.jobs,
+        shell_complete=jobs,
         help="Runs of this job; may be repeated.",
     ),
     click.option(
@@ -71,7 +100,7 @@ filter_options = combine(
         "tags",
         multiple=True,
         metavar="TAG",
-        shell_complete=_completion.tags,
+        shell_complete=tags,
         help="Runs of jobs with this tag; if repeated, with all of them.",
     ),
     click.option(
@@ -99,7 +128,7 @@ filter_options = combine(
 
 def build_filter(connection: Connection[Any], namespace: str, file: Path, **given: Any) -> Filter:
     """Return the filter that the options ``given`` write; print how times without an offset were read."""
-    from yamlsched.operations.search import Filter
+    from yamlsched.ask.search import Filter
 
     for option in ("since", "until"):
         given[option] = resolve_time(connection, namespace, file, option, given[option], given["jobs"])
@@ -115,9 +144,9 @@ def resolve_time(
     jobs: Sequence[str] = (),
 ) -> datetime | None:
     """Return the instant of an option about the past; print how a time without an offset was read."""
-    from yamlsched.operations.history import timezone_of
-    from yamlsched.store.clock import now
-    from yamlsched.zones import zone
+    from yamlsched.ask.history import timezone_of
+    from yamlsched.db.query import now
+    from yamlsched.timetable.zones import zone
 
     if value is None:
         return None
@@ -130,7 +159,7 @@ def resolve_time(
 def echo_reading(option: str, value: times.TimeInput, at: datetime, timezone: str) -> None:
     """Print how a local time was read, so that a mistake is seen."""
     if times.is_local(value):
-        from yamlsched.zones import zone
+        from yamlsched.timetable.zones import zone
 
         note = times.remark(value, at, zone(timezone))
         shown = times.show(at, zone(timezone)) + (f"; {note}" if note else "")

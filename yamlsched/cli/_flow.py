@@ -24,7 +24,7 @@ def _grace(context: click.Context, option: click.Parameter, value: str) -> timed
 
 def _connections(context: click.Context, option: click.Parameter, value: int | None) -> int | None:
     if value is not None:
-        from yamlsched.handling.sessions import MIN_CONNECTIONS
+        from yamlsched.handler.sessions import MIN_CONNECTIONS
 
         if value < MIN_CONNECTIONS:
             raise click.BadParameter(f"{value} is less than {MIN_CONNECTIONS}, which a worker and one handler need")
@@ -107,7 +107,7 @@ def show_messages(messages: Sequence[str]) -> None:
     """Print messages. They may quote what other hosts have written, which must not control the terminal."""
     if not messages:
         return
-    from yamlsched.cli._output import printable
+    from yamlsched.show.terminal import printable
 
     for message in messages:
         log.message("warning", "sync.message", printable(message), message=message)

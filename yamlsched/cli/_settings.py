@@ -43,14 +43,14 @@ class Settings:
         if self.dsn and self.dsn != "embedded":
             yield self.dsn
             return
-        from yamlsched import embedded
+        from yamlsched import registry
 
-        if not self.file.exists() and not embedded.data_folder(self.file).exists():
+        if not self.file.exists() and not registry.embedded.data_folder(self.file).exists():
             raise EnvironmentFailed(
                 f"there is no {self.file}, and no embedded database beside it: change to the project's directory, "
                 "pass --file, or set YAMLSCHED_DSN"
             )
-        with embedded.running(self.file, by_name=self.dsn == "embedded") as dsn:
+        with registry.embedded.running(self.file, by_name=self.dsn == "embedded") as dsn:
             yield dsn
 
     @property
@@ -64,7 +64,7 @@ class Settings:
             if self.namespace:
                 yield connection, self.namespace
                 return
-            from yamlsched.operations import history
+            from yamlsched.ask import history
 
             yield connection, history.namespace_of(connection, None, self.file)
 
@@ -75,7 +75,7 @@ class Settings:
         The embedded database is migrated first, a server only with ``migrate``. A connection ``for_handler`` keeps
         the settings of its role and database.
         """
-        from yamlsched import store
+        from yamlsched import db as store
 
         with self.database() as dsn:
             with store.connect(dsn) as connection:
@@ -172,7 +172,7 @@ class Group(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            from yamlsched.definitions.wording import did_you_mean
+            from yamlsched.text import did_you_mean
 
             hint = did_you_mean(args[0], self.list_commands(ctx), f"See: {ctx.command_path} --help")
             raise click.UsageError(f'no verb "{args[0]}". {hint}', ctx) from None

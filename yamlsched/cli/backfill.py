@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, _completion, _filters
+from yamlsched.cli import FINDINGS, _filters
 from yamlsched.cli._bulk import confirm
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.times import TimeInput, rfc3339
+from yamlsched.timetable.times import TimeInput, rfc3339
 
 if TYPE_CHECKING:
-    from yamlsched.operations.backfill import BackfillResult, BackfillSlot
-    from yamlsched.store.definitions import Definition
+    from yamlsched.act.backfill import BackfillResult, BackfillSlot
+    from yamlsched.sync.definitions import Definition
 
 HELP = """Create the missing runs of JOB's past slots.
 
@@ -31,7 +31,7 @@ MAX_SLOTS_UNCONFIRMED = 100
 
 
 @click.command(cls=Verb, uses="file dsn namespace", help=HELP)
-@click.argument("job", shell_complete=_completion.jobs)
+@click.argument("job", shell_complete=_filters.jobs)
 @click.option(
     "--from",
     "first",
@@ -57,10 +57,10 @@ def command(
     by: str | None,
     yes: bool,
 ) -> int:
-    from yamlsched.operations import actions
-    from yamlsched.operations.backfill import CHUNK_SLOTS, BackfillResult, backfill, definition_for, read_range, select
-    from yamlsched.store.clock import now
-    from yamlsched.zones import zone
+    from yamlsched.act import runs as actions
+    from yamlsched.act.backfill import CHUNK_SLOTS, BackfillResult, backfill, definition_for, read_range, select
+    from yamlsched.db.query import now
+    from yamlsched.timetable.zones import zone
 
     result = BackfillResult()
 
@@ -105,7 +105,7 @@ def command(
 def _report_interrupted(
     settings: Settings, namespace: str, job: Definition, result: BackfillResult, total: int, began: datetime
 ) -> None:
-    from yamlsched.operations.backfill import count_created
+    from yamlsched.act.backfill import count_created
 
     with settings.connect() as connection:
         made = count_created(connection, namespace, job, result)
@@ -118,7 +118,7 @@ def _report_interrupted(
 
 
 def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
-    from yamlsched.cli import _output
+    from yamlsched.show import terminal as _output
 
     def fields(slot: BackfillSlot) -> dict[str, object]:
         held = {"run_id": slot.holder.run_id, "status": slot.holder.status} if slot.holder else {}
@@ -134,7 +134,7 @@ def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
 
 
 def _print(result: BackfillResult, dry_run: bool) -> None:
-    from yamlsched.times import short_utc
+    from yamlsched.timetable.times import short_utc
 
     for verb, found in (
         ("would create" if dry_run else "created", [f"{slot.key} for {short_utc(slot.at)}" for slot in result.created]),
@@ -153,7 +153,7 @@ def _print(result: BackfillResult, dry_run: bool) -> None:
 
 def _holder(slot: BackfillSlot) -> str:
     """Return the run that has the slot's key, and its status or where it is from."""
-    from yamlsched.times import short_utc
+    from yamlsched.timetable.times import short_utc
 
     holder = slot.holder
     assert holder is not None

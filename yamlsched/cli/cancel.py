@@ -22,7 +22,7 @@ UNFINISHED = ("queued", "failed", "running")
 @click.option("--reason", metavar="TEXT", help="Why; recorded with the action.")
 @click.pass_obj
 def command(settings: Settings, /, reason: str | None, **selection: Any) -> int:
-    from yamlsched.operations import actions
+    from yamlsched.act import runs as actions
 
     def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[actions.ActionResult]:
         return actions.cancel(connection, ids, who, reason=reason, expected=expected)

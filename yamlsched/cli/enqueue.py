@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from yamlsched.cli import _completion, _filters, _output
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.times import TimeInput
+from yamlsched.show import terminal as _output
+from yamlsched.timetable.times import TimeInput
 
 
 def payload(text: str) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def payload(text: str) -> dict[str, Any]:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise click.BadParameter(f"{source}cannot be read: {reason}") from None
 
-    from yamlsched.operations import payloads
+    from yamlsched.act import payloads
 
     try:
         return payloads.parse(text)
@@ -39,7 +40,7 @@ def payload(text: str) -> dict[str, Any]:
     uses="file dsn namespace",
     help="Create a run of JOB. If --key already has a run, show that run and create none.",
 )
-@click.argument("job", shell_complete=_completion.jobs)
+@click.argument("job", shell_complete=_filters.jobs)
 @click.option("--payload", "arguments", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments of the handler.")
 @click.option("--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing.")
 @click.option(
@@ -70,7 +71,9 @@ def command(
     paths: tuple[str, ...],
     by: str | None,
 ) -> int:
-    from yamlsched.operations import actions, history, payloads
+    from yamlsched.act import payloads
+    from yamlsched.act import runs as actions
+    from yamlsched.ask import history
 
     with settings.connect_in() as (connection, namespace):
         is_own = history.is_own_file(connection, namespace, settings.file)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from yamlsched.cli import _output
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.definitions import catalog
-from yamlsched.definitions.wording import did_you_mean
+from yamlsched.schedule import catalog
+from yamlsched.show import terminal as _output
+from yamlsched.text import did_you_mean
 
 
 @click.command(cls=Verb, uses="", help="Explain the diagnostic CODE, such as YS203; without CODE, list all codes.")

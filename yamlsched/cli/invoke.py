@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from yamlsched import tracing
-from yamlsched.cli import _completion
+from yamlsched import registry
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
 from yamlsched.errors import NoDatabase, Refused
-from yamlsched.runs import AttemptEnd, EndKind, error_text
+from yamlsched.runs.lifecycle import AttemptEnd, EndKind, error_text
 
 if TYPE_CHECKING:
-    from yamlsched.definitions.job import Job
-    from yamlsched.progress import Progress
+    from yamlsched.runs.progress import Progress
+    from yamlsched.schedule.job import Job
     from yamlsched.testing import FakeRun
 
 MAX_EXPORT_SECONDS = 5.0
@@ -34,7 +34,7 @@ MAX_EXPORT_SECONDS = 5.0
     help="Call the handler of JOB in this process, or run its command, for development. Creates no run, and only shows "
     "the runs that the handler enqueues. run.transaction() does commit if a database is available.",
 )
-@click.argument("job", shell_complete=_completion.jobs)
+@click.argument("job", shell_complete=_filters.jobs)
 @click.option(
     "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
 )
@@ -43,12 +43,12 @@ MAX_EXPORT_SECONDS = 5.0
 )
 @click.pass_obj
 def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, paths: tuple[str, ...]) -> int:
-    from yamlsched.definitions.load import load
-    from yamlsched.definitions.paths import search_path
-    from yamlsched.definitions.wording import did_you_mean
+    from yamlsched.handler.calls import payload_mismatch, resolve, takes_run
+    from yamlsched.schedule.load import load
+    from yamlsched.schedule.paths import search_path
     from yamlsched.sync import ScheduleFile
     from yamlsched.testing import FakeRun, call
-    from yamlsched.worker.handlers import payload_mismatch, resolve, takes_run
+    from yamlsched.text import did_you_mean
 
     schedule = ScheduleFile.read(settings.file, settings.env)
     loaded = load(schedule.data, str(settings.file), settings.env)
@@ -111,7 +111,8 @@ def _shown_progress() -> Iterator[Callable[[Progress], None]]:
 
 def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:
     """Run a command as a worker does, with our stdout and stderr; with JSON, its output goes to stderr."""
-    from yamlsched import durations, programs
+    from yamlsched import durations
+    from yamlsched.handler import programs
     from yamlsched.testing import FakeRun, claimed
 
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -135,18 +136,18 @@ def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:
     return 1
 
 
-def _span(run: FakeRun, dsn: str) -> tracing.Attempting | None:
+def _span(run: FakeRun, dsn: str) -> registry.tracing.Attempting | None:
     """Start the span of the call, as a worker does for an attempt."""
-    from yamlsched.store.dsn import redactor
+    from yamlsched.db.dsn import redactor
     from yamlsched.testing import claimed
 
-    return tracing.process(claimed(run), run.backend.namespace, redactor(dsn), tracing.is_requested())
+    return registry.tracing.process(claimed(run), run.backend.namespace, redactor(dsn), registry.tracing.is_requested())
 
 
-def _finish(span: tracing.Attempting | None, end: AttemptEnd | None) -> None:
+def _finish(span: registry.tracing.Attempting | None, end: AttemptEnd | None) -> None:
     if span is not None:
         span.finish(end)
-        tracing.flush_all(MAX_EXPORT_SECONDS)
+        registry.tracing.flush_all(MAX_EXPORT_SECONDS)
 
 
 def _exit(number: int, frame: object) -> NoReturn:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched import terminal, times
-from yamlsched.cli import _completion, _filters, _output
+from yamlsched import text as terminal
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.schedule import field_changes
+from yamlsched.show import terminal as _output
+from yamlsched.timetable import times
 
 if TYPE_CHECKING:
-    from yamlsched.preview.model import Change
-    from yamlsched.store.edits import ChangedAlike, Edit
+    from yamlsched.ask.edits import ChangedAlike, Edit
+    from yamlsched.schedule.field_changes import Change
 
 MAX_NAMES = 10
 """Jobs of one kind of change that are listed by name."""
@@ -28,7 +31,7 @@ With JOB, only the edits that changed that job, and how.
 
 
 @click.command(cls=Verb, uses="file dsn namespace", help=HELP)
-@click.argument("job", required=False, shell_complete=_completion.jobs)
+@click.argument("job", required=False, shell_complete=_filters.jobs)
 @click.option(
     "--since",
     type=_filters.time,
@@ -56,7 +59,7 @@ def command(
     patch: bool,
     oneline: bool,
 ) -> int:
-    from yamlsched.operations import edits, history
+    from yamlsched.ask import edits, history
 
     wants_changes = (patch or job is not None) and (settings.wants_json or not oneline)
     with settings.connect_in() as (connection, namespace):
@@ -87,7 +90,7 @@ def command(
 
 def line(edit: Edit) -> tuple[str, ...]:
     """Return the cells of an edit."""
-    from yamlsched.operations import edits
+    from yamlsched.ask import edits
 
     return (
         edits.commit(edit) or f"file {edit.hash[:8]}",
@@ -139,8 +142,8 @@ def _names(edit: Edit) -> Iterator[str]:
 
 def _settings(edit: Edit, with_values: bool) -> Iterator[str]:
     """Yield which keys outside of jobs were changed."""
-    from yamlsched.operations import edits
-    from yamlsched.preview.model import Change
+    from yamlsched.ask import edits
+    from yamlsched.schedule.field_changes import Change
 
     fields = edits.fields(edit.before, edit.after)
     if fields and not with_values:
@@ -153,9 +156,8 @@ def _settings(edit: Edit, with_values: bool) -> Iterator[str]:
 
 def _changes(changes: Sequence[ChangedAlike], job: str | None) -> Iterator[str]:
     """Yield how jobs were changed: those that were changed alike together."""
-    from yamlsched.operations import edits
-    from yamlsched.preview.model import Change
-    from yamlsched.preview.text import SIGNS
+    from yamlsched.ask import edits
+    from yamlsched.schedule.field_changes import SIGNS, Change
 
     looks_like = dict(edits.renamed(changes))
     kinds = {"added": Change.ADDED, "retired": Change.REMOVED}
@@ -176,11 +178,10 @@ def _changes(changes: Sequence[ChangedAlike], job: str | None) -> Iterator[str]:
 
 
 def _fields(before: dict[str, object] | None, after: dict[str, object] | None, kind: Change) -> Iterator[str]:
-    from yamlsched.operations import edits
-    from yamlsched.preview import text
+    from yamlsched.ask import edits
 
     fields = edits.fields(before, after)
-    names = [text.field_name(one) for one in fields]
+    names = [field_changes.field_name(one) for one in fields]
     width = max(map(len, names), default=0)
     for name, one in zip(names, fields, strict=True):
-        yield terminal.escape_ci_commands(f"{INDENT * 2}{name:<{width}}  {text.before_and_after(one, kind)}")
+        yield terminal.escape_ci_commands(f"{INDENT * 2}{name:<{width}}  {field_changes.before_and_after(one, kind)}")

@@ -15,10 +15,11 @@ from yamlsched.cli._settings import Settings, Verb
 @click.option("--dry-run", is_flag=True, help="Report what would be applied, and which hosts it supports.")
 @click.pass_obj
 def command(settings: Settings, print_sql: bool, print_roles: bool, dry_run: bool) -> int:
-    from yamlsched import store
+    from yamlsched import db as store
+    from yamlsched.db.query import sql_folder
 
     if print_roles:
-        click.echo((store.statements.sql_folder() / "roles.sql").read_text("utf-8"), nl=False)
+        click.echo((sql_folder() / "roles.sql").read_text("utf-8"), nl=False)
         return 0
     if print_sql:
         for migration in store.migrations.all_migrations():

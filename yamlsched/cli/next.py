@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import OK, _completion, _filters, _output
+from yamlsched.cli import OK, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
-from yamlsched.times import TimeInput
+from yamlsched.show import terminal as _output
+from yamlsched.timetable.times import TimeInput
 
 if TYPE_CHECKING:
-    from yamlsched.cron.expression import Cron
-    from yamlsched.forecast import Forecast
-    from yamlsched.upcoming import ScheduledJob, Upcoming
+    from yamlsched.timetable.cron import Cron
+    from yamlsched.timetable.forecast import Forecast, ScheduledJob, Upcoming
 
 NAMELESS = "x"
 """The job's name in the keys of an expression without a job."""
@@ -37,7 +37,7 @@ Each slot has its key, and a note if a clock change affects it. --cron needs no 
 
 
 @click.command(cls=Verb, uses="file env namespace", help=HELP)
-@click.argument("job", required=False, shell_complete=_completion.jobs)
+@click.argument("job", required=False, shell_complete=_filters.jobs)
 @click.option("--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs.")
 @click.option("--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days.")
 @click.option(
@@ -60,10 +60,9 @@ def command(
     number: int | None,
     days: int | None,
 ) -> int:
-    from yamlsched import times
-    from yamlsched.forecast import Span, forecast
-    from yamlsched.upcoming import ScheduledJob, merge
-    from yamlsched.zones import zone
+    from yamlsched.timetable import times
+    from yamlsched.timetable.forecast import ScheduledJob, Span, forecast, merge
+    from yamlsched.timetable.zones import zone
 
     if number and days:
         raise click.UsageError("-n and --days exclude each other: pass one of them")
@@ -94,7 +93,7 @@ def command(
 
 
 def _parse(expression: str) -> Cron:
-    from yamlsched.cron.expression import parse_cron
+    from yamlsched.timetable.cron import parse_cron
 
     try:
         return parse_cron(expression)
@@ -105,7 +104,7 @@ def _parse(expression: str) -> Cron:
 
 
 def _known_zone(name: str) -> str:
-    from yamlsched.definitions import timezones
+    from yamlsched.schedule import timezones
 
     if name not in timezones.names():
         _, reason, remedy = timezones.explain(name)
@@ -115,12 +114,11 @@ def _known_zone(name: str) -> str:
 
 def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str, int]:
     """Return the jobs of the file that have slots, the file's timezone, and the exit code."""
-    from yamlsched.definitions import schedule_file
-    from yamlsched.definitions.load import load
-    from yamlsched.definitions.wording import did_you_mean
-    from yamlsched.spread import offset
-    from yamlsched.terminal import join_first
-    from yamlsched.upcoming import ScheduledJob
+    from yamlsched.schedule import file as schedule_file
+    from yamlsched.schedule.load import load
+    from yamlsched.text import did_you_mean, join_first
+    from yamlsched.timetable.forecast import ScheduledJob
+    from yamlsched.timetable.keys import offset
 
     loaded = load(schedule_file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
     if loaded.has_errors:
@@ -146,7 +144,7 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
 
 
 def _table(found: list[Upcoming], with_jobs: bool) -> str:
-    from yamlsched.times import short_utc
+    from yamlsched.timetable.times import short_utc
 
     if not found:
         return "no slots"
@@ -179,9 +177,9 @@ def _calendar(found: Forecast) -> list[str]:
 
 
 def _fullest(found: Forecast) -> Iterator[str]:
-    from yamlsched.forecast import MIN_PILE_UP_JOBS
-    from yamlsched.terminal import join_first
-    from yamlsched.zones import zone
+    from yamlsched.text import join_first
+    from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS
+    from yamlsched.timetable.zones import zone
 
     where, pile_ups = zone(found.span.timezone), found.pile_ups()
     fullest = found.fullest(min(MAX_SHOWN_MINUTES, max(MIN_SHOWN_MINUTES, pile_ups)))

@@ -8,7 +8,7 @@ import click
 
 from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.times import TimeInput
+from yamlsched.timetable.times import TimeInput
 
 HELP = """Pause jobs until they are resumed, or until a time.
 
@@ -29,7 +29,9 @@ not stopped: see cancel. A deploy does not end a pause; resume does, or the time
 )
 @click.pass_obj
 def command(settings: Settings, /, reason: str | None, until: TimeInput | None, **selection: Any) -> int:
-    from yamlsched.operations import actions, history, pausing
+    from yamlsched.act import pause as pausing
+    from yamlsched.act import runs as actions
+    from yamlsched.ask import history
 
     def act(connection: Any, namespace: str, ids: list[int], who: str) -> list[actions.ActionResult]:
         timezone = history.timezone_of(connection, namespace, selection["names"], settings.file)

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched.cli import _output
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
+from yamlsched.show import terminal as _output
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.operations.retention import HousekeepingReport
-    from yamlsched.store.retention import Archive
+    from yamlsched.act.prune import Archive, HousekeepingReport
 
 STDOUT = "-"
 
@@ -38,7 +37,7 @@ With retention.archive in the file, or --archive, each batch is first written as
 @click.option("--no-archive", "is_forgotten", is_flag=True, help="Delete without an archive.")
 @click.pass_obj
 def command(settings: Settings, /, seconds: float | None, archive: str | None, is_forgotten: bool) -> int:
-    from yamlsched.operations import retention
+    from yamlsched.act import prune as retention
 
     is_stdout = archive == STDOUT
     if is_forgotten and archive is not None:
@@ -65,18 +64,18 @@ def command(settings: Settings, /, seconds: float | None, archive: str | None, i
 
 def _archive(settings: Settings, connection: Connection[Any], namespace: str, given: str | None) -> Archive | None:
     """Return the archive to use: the one ``given``, else the one of the file. Raises Refused if it cannot be found."""
-    from yamlsched.definitions import schedule_file
-    from yamlsched.operations import archive, retention
+    from yamlsched.act import prune as retention
+    from yamlsched.schedule import file as schedule_file
 
     if given == STDOUT:
-        return archive.StdoutArchive()
+        return retention.StdoutArchive()
     if given is not None:
-        return archive.FolderArchive(Path(given), namespace)
+        return retention.FolderArchive(Path(given), namespace)
     if not retention.is_archived(connection, namespace):
         return None
     found = None
     if settings.file.is_file():
-        found = archive.own_archive(schedule_file.read(settings.file), settings.file, namespace)
+        found = retention.own_archive(schedule_file.read(settings.file), settings.file, namespace)
     if found is None:
         raise Refused(
             f"the file in force archives what is pruned, and {settings.file} does not say where: pass --file, "

@@ -16,6 +16,6 @@ from yamlsched.cli._settings import Settings, Verb
 @_bulk.job_options
 @click.pass_obj
 def command(settings: Settings, /, **selection: Any) -> int:
-    from yamlsched.operations import pausing
+    from yamlsched.act import pause as pausing
 
     return _bulk.change_jobs(settings, "resume", pausing.resume, **selection, among=pausing.paused)

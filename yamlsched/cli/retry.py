@@ -35,9 +35,10 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 def command(
     settings: Settings, /, dead: bool, force: bool, payload: dict[str, Any] | None, paths: list[str], **selection: Any
 ) -> int:
-    from yamlsched.operations import actions, payloads
-    from yamlsched.operations.history import is_own_file
-    from yamlsched.store import history
+    from yamlsched.act import payloads
+    from yamlsched.act import runs as actions
+    from yamlsched.ask import runs
+    from yamlsched.ask.history import is_own_file
 
     if dead:
         selection["statuses"] = {*selection["statuses"], "dead"}
@@ -47,7 +48,7 @@ def command(
         raise click.UsageError("--payload is for one run: name it by its id or key")
 
     def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[actions.ActionResult]:
-        if payload is not None and (run := history.run(connection, ids[0])):
+        if payload is not None and (run := runs.run(connection, ids[0])):
             if run.dead_run_id is not None:
                 raise Refused(f"run {run.id} is an on_dead call, which gets the dead run and no payload")
             is_own = is_own_file(connection, run.namespace, settings.file)

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched import terminal
-from yamlsched.cli import _failures, _filters, _output
+from yamlsched import text as terminal
+from yamlsched.cli import _filters, _tables
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.show import terminal as _output
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.operations.search import Filter
-    from yamlsched.store.history import RunRow
+    from yamlsched.ask.runs import RunRow
+    from yamlsched.ask.search import Filter
 
 CSV_COLUMNS = (
     *("id", "job_type", "key", "status", "priority", "attempts", "max_attempts"),
@@ -41,7 +42,7 @@ MAX_PROGRESS_CHARS = 60
 )
 @click.pass_obj
 def command(settings: Settings, /, limit: int, before: int | None, group_by: str | None, **given: Any) -> int:
-    from yamlsched.operations import search
+    from yamlsched.ask import search
 
     if group_by:
         _refuse_for_groups(given, before)
@@ -81,8 +82,8 @@ def _refuse_for_groups(given: dict[str, Any], before: int | None) -> None:
 
 
 def _show_groups(settings: Settings, connection: Connection[Any], namespace: str, filter: Filter, limit: int) -> int:
-    from yamlsched.operations import failures
-    from yamlsched.operations.history import definitions
+    from yamlsched.ask import failures
+    from yamlsched.ask.history import definitions
 
     jobs = definitions(connection, namespace, filter.jobs, filter.tags)
     only_dead = set(filter.statuses) == {"dead"}
@@ -102,11 +103,11 @@ def _show_groups(settings: Settings, connection: Connection[Any], namespace: str
     if settings.wants_json:
         click.echo(_output.document(namespace=namespace, groups=shown, more_groups=more, is_complete=found.is_complete))
     elif settings.format == "csv":
-        click.echo(_failures.comma_separated(shown))
+        click.echo(_tables.comma_separated(shown))
     elif not groups:
         click.echo("no failed attempts match", err=True)
     else:
-        click.echo(_failures.table(found, shown))
+        click.echo(_tables.table(found, shown))
     if more and settings.format == "text":
         click.echo(f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True)
     if not found.is_complete:
@@ -119,7 +120,7 @@ def _show_groups(settings: Settings, connection: Connection[Any], namespace: str
 
 def line(row: RunRow) -> tuple[str, ...]:
     """Return the cells of ``row``."""
-    from yamlsched.runs import error_text
+    from yamlsched.runs.lifecycle import error_text
 
     return (
         str(row.id),
@@ -137,7 +138,7 @@ def line(row: RunRow) -> tuple[str, ...]:
 def duration(row: RunRow) -> str:
     """Return how long the latest attempt took; "-" if that is unknown."""
     from yamlsched import durations
-    from yamlsched.operations.attempts import took
+    from yamlsched.ask.runs import took
 
     time = took(row)
     return "-" if time is None else durations.show(time)

@@ -12,5 +12,5 @@ from yamlsched.cli._settings import Verb
 @click.command(cls=Verb, uses="", formats=("text",), help="Print the JSON Schema (draft-07) of schedules.yaml.")
 @click.pass_obj
 def command(settings: object) -> int:
-    click.echo(files("yamlsched.definitions").joinpath("schedules.schema.json").read_text("utf-8"), nl=False)
+    click.echo(files("yamlsched.schedule").joinpath("schedules.schema.json").read_text("utf-8"), nl=False)
     return 0

@@ -6,8 +6,9 @@ import json
 
 import click
 
-from yamlsched.cli import _filters, _output
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.show import terminal as _output
 
 HELP = """Record whether an effect in doubt happened.
 
@@ -26,7 +27,8 @@ the provider, by the idempotency key that `show` prints.
 @_filters.by_option
 @click.pass_obj
 def command(settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None) -> int:
-    from yamlsched.operations import actions, effects
+    from yamlsched.act import runs as actions
+    from yamlsched.act import settle as effects
 
     if happened is None:
         raise click.UsageError("did it happen? Pass --done or --not-done")

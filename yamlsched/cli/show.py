@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched import durations, terminal
-from yamlsched.cli import _output
+from yamlsched import durations
+from yamlsched import text as terminal
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.show import terminal as _output
 
 if TYPE_CHECKING:
-    from yamlsched.operations.history import RunDetails
-    from yamlsched.store.history import KeptOutput
+    from yamlsched.ask.runs import KeptOutput, RunDetails
 
 MAX_LINES = 12
 """Lines of a stack or of output that are shown without --full: the last ones."""
@@ -35,9 +35,9 @@ MAX_LINE_CHARS = 400
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="With --output: of attempt N.")
 @click.pass_obj
 def command(settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None) -> int:
-    from yamlsched.operations import history
-    from yamlsched.operations.edits import as_fields
-    from yamlsched.store.clock import now
+    from yamlsched.ask import history
+    from yamlsched.ask.edits import as_fields
+    from yamlsched.db.query import now
 
     if attempt is not None and not output:
         raise click.UsageError("--attempt needs --output")
@@ -78,9 +78,9 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
 
 def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
-    from yamlsched.operations.attempts import took, waits_for
-    from yamlsched.operations.history import next_step
-    from yamlsched.runs import Status, error_text
+    from yamlsched.ask.history import next_step
+    from yamlsched.ask.runs import took, waits_for
+    from yamlsched.runs.lifecycle import Status, error_text
 
     run = details.run
     is_call = run.dead_run_id is not None
@@ -106,7 +106,7 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
         yield "finished", _output.instant(run.finished_at) + last
     yield "owner", run.owner
     if details.edits is not None:
-        from yamlsched.operations.edits import sentences
+        from yamlsched.ask.edits import sentences
 
         in_force, changed = sentences(details.edits)
         yield "file", in_force
@@ -119,7 +119,7 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
 
 def attempts(details: RunDetails, full: bool) -> Iterator[str]:
     """Yield the lines of the attempts."""
-    from yamlsched.operations import attempts
+    from yamlsched.ask import runs as attempts
 
     for one in attempts.attempts(details):
         if one.status == "released":
@@ -180,7 +180,7 @@ def effects(details: RunDetails) -> str:
 
 def relatives(details: RunDetails) -> Iterator[str]:
     """Yield the run whose handler enqueued this one, and those that this one's handler enqueued."""
-    from yamlsched.operations.history import MAX_CHILDREN
+    from yamlsched.ask.history import MAX_CHILDREN
 
     if details.run.parent_id is not None:
         parent = details.parent

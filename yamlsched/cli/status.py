@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _failures, _filters, _output
+from yamlsched.cli import FINDINGS, OK, _filters
+from yamlsched.cli import _tables as _namespaces
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.show import terminal as _output
 
 if TYPE_CHECKING:
-    from yamlsched.operations.attention import Problem
-    from yamlsched.operations.failures import Failures
-    from yamlsched.operations.health import Health, JobHealth
+    from yamlsched.ask.attention import Problem
+    from yamlsched.ask.failures import Failures
+    from yamlsched.ask.health import Health, JobHealth
 
 MAX_JOBS_LISTED = 30
 """Of more jobs, the healthy ones are only counted."""
@@ -94,16 +96,15 @@ def command(
     show_all: bool,
     all_namespaces: bool,
 ) -> int:
-    from yamlsched.definitions.wording import did_you_mean
-    from yamlsched.operations import attention, health
-    from yamlsched.store.history import namespaces
-    from yamlsched.terminal import join_first
+    from yamlsched.ask import attention, health
+    from yamlsched.ask.runs import namespaces
+    from yamlsched.text import did_you_mean, join_first
 
     thresholds = attention.Thresholds(
         max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak, max_paused
     )
     if all_namespaces:
-        from yamlsched.cli import _namespaces
+        from yamlsched.cli import _tables as _namespaces
 
         return _namespaces.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
@@ -116,7 +117,7 @@ def command(
             now, present = health.read_worst(connection, namespace, within, MAX_JOBS_LISTED)
         failed = None
         if settings.verbosity > 0 and not check:
-            from yamlsched.operations import failures
+            from yamlsched.ask import failures
 
             failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
         known = []
@@ -145,7 +146,7 @@ def failures_table(found: Failures) -> str:
     groups = found.worst_first()
     if not groups:
         return "No attempt failed in the last day"
-    lines = [_output.paint("Failures of the last day", "bold"), _failures.table(found, groups[:MAX_GROUPS_LISTED])]
+    lines = [_output.paint("Failures of the last day", "bold"), _namespaces.table(found, groups[:MAX_GROUPS_LISTED])]
     if more := len(groups[MAX_GROUPS_LISTED:]):
         lines.append(f"and {more} more: yamlsched runs --group-by error_type --since 1d")
     return "\n".join(lines)
@@ -173,7 +174,7 @@ def screen(health: Health, problems: list[Problem], present: int, show_all: bool
 
 
 def heading(health: Health) -> Iterator[tuple[str, str]]:
-    from yamlsched.operations.health import effects_in_doubt
+    from yamlsched.ask.health import effects_in_doubt
 
     now, total = health.now, health.totals
     yield "namespace", f"{health.namespace} at {_output.instant(now)}"
@@ -198,8 +199,8 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
 
 def files(health: Health) -> Iterator[tuple[str, str]]:
     """Yield the file in force, and what other hosts present."""
-    from yamlsched.operations.edits import label
-    from yamlsched.operations.health import drift, environment, first_places, in_force, lack, not_in_force, refusal
+    from yamlsched.ask.edits import label
+    from yamlsched.ask.health import drift, environment, first_places, in_force, lack, not_in_force, refusal
 
     file = in_force(health)
     if file is None:
@@ -228,14 +229,14 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
 
 def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHealth]:
     """Return the jobs to list, or only the unhealthy ones of them. Retired jobs are listed while they have runs."""
-    from yamlsched.operations.health import HEALTHY_STATES
+    from yamlsched.ask.health import HEALTHY_STATES
 
     present = [job for job in jobs if job.retired_at is None or job.queued or job.running or job.failed]
     return [job for job in present if job.state not in HEALTHY_STATES] if is_unhealthy else present
 
 
 def line(job: JobHealth, health: Health) -> tuple[str, ...]:
-    from yamlsched.operations.health import note
+    from yamlsched.ask.health import note
 
     return (
         job.job_type,
@@ -251,7 +252,7 @@ def line(job: JobHealth, health: Health) -> tuple[str, ...]:
 
 def next_slot(job: JobHealth) -> str:
     """Return the next slot in UTC and on the clock of its zone: ``2026-01-14T01:30:00Z (02:30 CET)``."""
-    from yamlsched.zones import zone_or_utc
+    from yamlsched.timetable.zones import zone_or_utc
 
     if job.next_slot_at is None or job.timezone == "UTC":
         return _output.instant(job.next_slot_at)

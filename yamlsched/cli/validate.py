@@ -13,7 +13,7 @@ import click
 from yamlsched.cli._settings import Settings, Verb
 
 if TYPE_CHECKING:
-    from yamlsched.definitions.diagnostic import Diagnostic
+    from yamlsched.schedule.source import Diagnostic
 
 
 FOR_REVIEWS = ("github", "sarif")
@@ -48,12 +48,12 @@ def command(
     require_owner: bool,
     skip_handler_checks: bool,
 ) -> int:
-    from yamlsched.cli import _output
-    from yamlsched.definitions import schedule_file
-    from yamlsched.definitions.checks import check_all
-    from yamlsched.definitions.formats import FORMATS, as_text
-    from yamlsched.definitions.load import load
-    from yamlsched.terminal import escape_line
+    from yamlsched.schedule import file as schedule_file
+    from yamlsched.schedule.checks import check_all
+    from yamlsched.schedule.formats import FORMATS, as_text
+    from yamlsched.schedule.load import load
+    from yamlsched.show import terminal as _output
+    from yamlsched.text import escape_line
 
     files = files or (settings.file,)
     given = None if skip_handler_checks else paths
@@ -81,7 +81,7 @@ def command(
 
 
 def _paint(severity: str, text: str) -> str:
-    from yamlsched.cli._output import paint
+    from yamlsched.show.terminal import paint
 
     return paint(text, "bold red" if severity == "error" else "bold yellow")
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched import times
-from yamlsched.cli import _completion, _filters
+from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.timetable import times
 
 if TYPE_CHECKING:
-    from yamlsched.operations.why import DayReport, SlotReport
+    from yamlsched.ask.why import DayReport, SlotReport
 
 HELP = """Explain what happened to a slot of JOB.
 
@@ -28,7 +28,7 @@ def when(text: str) -> times.TimeInput:
 
 
 @click.command(cls=Verb, uses="file dsn namespace", help=HELP)
-@click.argument("job", shell_complete=_completion.jobs)
+@click.argument("job", shell_complete=_filters.jobs)
 @click.option(
     "--at",
     type=when,
@@ -39,10 +39,10 @@ def when(text: str) -> times.TimeInput:
 )
 @click.pass_obj
 def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
-    from yamlsched.cli import _output
-    from yamlsched.operations.backfill import definition_for
-    from yamlsched.operations.why import DayReport, explain
-    from yamlsched.zones import zone
+    from yamlsched.act.backfill import definition_for
+    from yamlsched.ask.why import DayReport, explain
+    from yamlsched.show import terminal as _output
+    from yamlsched.timetable.zones import zone
 
     with settings.connect_in() as (connection, namespace):
         definition = definition_for(connection, namespace, job)
@@ -57,7 +57,7 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
 
 
 def _fields(report: SlotReport) -> dict[str, object]:
-    from yamlsched.operations.edits import as_fields
+    from yamlsched.ask.edits import as_fields
 
     fields = {name: value for name, value in vars(report).items() if name not in ("lines", "edits")}
     return fields | as_fields(report.edits) | {"explanation": report.lines}
@@ -68,7 +68,7 @@ def _of_day(day: DayReport) -> dict[str, object]:
 
 
 def _slot(report: SlotReport) -> list[str]:
-    from yamlsched.operations.why import sentences
+    from yamlsched.ask.why import sentences
 
     return [_heading(report), *(f"  {line}" for line in sentences(report))]
 
@@ -79,8 +79,8 @@ def _heading(report: SlotReport) -> str:
 
 
 def _day(day: DayReport) -> list[str]:
-    from yamlsched.times import local_time, short_utc
-    from yamlsched.zones import zone
+    from yamlsched.timetable.times import local_time, short_utc
+    from yamlsched.timetable.zones import zone
 
     lines = [line for slot in day.slots for line in (_heading(slot), *(f"  {said}" for said in slot.lines))]
     if day.more:

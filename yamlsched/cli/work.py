@@ -28,7 +28,7 @@ def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any)
         from yamlsched.service.loop import loop as flow
     else:
         from yamlsched.service.work import work as flow
-    from yamlsched.worker import status_line
+    from yamlsched.worker import companions as status_line
 
     if migrate and not is_loop:
         raise click.UsageError('--migrate requires --loop; before a single "work", run "yamlsched migrate"')

@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import log, store
+from yamlsched import db as store
+from yamlsched import log
+from yamlsched.db.connection import SESSION_SETTINGS, reason
 from yamlsched.errors import YamlschedError
-from yamlsched.store.connection import SESSION_SETTINGS, reason
-from yamlsched.store.files import Snapshot
 from yamlsched.sync import ScheduleFile, SyncResult, current, needs_sync, poll
+from yamlsched.sync.files import Snapshot
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.operations.monitors.delivery import Request
+    from yamlsched.extras.monitors.delivery import Request
 
 MAX_HOUSEKEEPING_SECONDS = 5.0
 HOUSEKEEPING_SESSION = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "1s"}
@@ -123,19 +124,18 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
     """Prune a little if it is time to, and return False if that failed. A failure stops nothing else."""
     if not snapshot.needs_housekeeping:
         return True
-    from yamlsched.operations import archive as archives
-    from yamlsched.operations import retention
+    from yamlsched.act import prune as retention
 
     try:
         with store.connect(dsn, HOUSEKEEPING_SESSION) as connection:
             archive = None
             if retention.is_archived(connection, namespace):
-                archive = archives.own_archive(schedule.data, Path(schedule.path), namespace)
+                archive = retention.own_archive(schedule.data, Path(schedule.path), namespace)
                 if archive is None:
                     return True  # the file in force archives, and this host's does not say where: others will prune
             try:
                 retention.housekeep(connection, namespace, MAX_HOUSEKEEPING_SECONDS, archive=archive)
-            except archives.ArchiveFailed as error:
+            except retention.ArchiveFailed as error:
                 retention.record_failure(connection, namespace, error)
                 raise
     except (psycopg.Error, YamlschedError) as error:
@@ -159,7 +159,7 @@ def send_to_monitors(
 ) -> None:
     """Tell monitoring services what is left in ``result``, and how a tick went unless ``is_healthy`` is None."""
     if monitors_are_set():
-        from yamlsched.service import monitors
+        from yamlsched import registry
 
-        monitors.send(result.unsent, target.environment, namespace, is_healthy)
+        registry.monitors.send(result.unsent, target.environment, namespace, is_healthy)
         result.unsent.clear()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import log, store
+from yamlsched import db as store
+from yamlsched import log
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.service import (
     OnMessages,
@@ -27,16 +28,16 @@ from yamlsched.service import (
     sync_if_needed,
 )
 from yamlsched.sync import ScheduleFile, SyncResult
-from yamlsched.worker import clock, systemd
-from yamlsched.worker.events import wait
-from yamlsched.worker.helper_process import run_in_helper
+from yamlsched.worker import clock, companions
+from yamlsched.worker.executor import wait
+from yamlsched.worker.sessions import run_in_helper
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.definitions.job import Job
+    from yamlsched.runs.statements import Scope
+    from yamlsched.schedule.job import Job
     from yamlsched.service.workers import WorkerTask
-    from yamlsched.store.runs import Scope
     from yamlsched.worker.worker import Worker
 
 SYNC_INTERVAL_SECONDS = 60
@@ -68,7 +69,7 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
         file = FollowedFile(schedule.sha256 if synced.is_readable else None, synced.jobs or jobs, frozenset(jobs))
         sync_task = SyncTask(target, dsn, namespace, on_messages, file, snapshot.now)
         try:
-            run_worker(worker, target, result, sync_task.run, systemd.keep_notified, *tasks)
+            run_worker(worker, target, result, sync_task.run, companions.keep_notified, *tasks)
         finally:
             send_to_monitors(target, result)
         if sync_task.newer_tables is not None:
@@ -160,11 +161,13 @@ class SyncTask:
         """Tell monitoring services how a sync went: not well if a run has died since the last one."""
         if not monitors_are_set():
             return
-        from yamlsched.service import monitors
+        from yamlsched import registry
 
         dead_count = worker.report.dead_count
         is_healthy = is_healthy and dead_count == self.dead_count
-        if await monitors.send_in_helper(monitors.of_tick(self.target.environment, self.namespace, is_healthy)):
+        if await registry.monitors.send_in_helper(
+            registry.monitors.of_tick(self.target.environment, self.namespace, is_healthy)
+        ):
             self.dead_count = dead_count
 
     def _apply(self, update: SyncUpdate, worker: Worker) -> None:
@@ -231,9 +234,9 @@ class SyncTask:
         result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
         if self.may_claim:
             self._account_for_due_slots(connection, result)
-        from yamlsched.store import clock as database_clock
+        from yamlsched.db import query
 
-        return SyncUpdate(database_clock.now(connection), result.messages, True, self.may_claim)
+        return SyncUpdate(query.now(connection), result.messages, True, self.may_claim)
 
     def _account_for_due_slots(self, connection: Connection[Any], result: SyncResult) -> None:
         import tzdata  # type: ignore[import-untyped]

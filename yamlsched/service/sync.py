@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from yamlsched import store
+from yamlsched import db as store
 from yamlsched.service import Target
 from yamlsched.sync import SyncResult, flow
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yamlsched import store
+from yamlsched import db as store
 from yamlsched.service import (
     OnMessages,
     Target,

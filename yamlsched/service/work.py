@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from yamlsched import store
+from yamlsched import db as store
 from yamlsched.errors import Refused
 from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_to_monitors
 from yamlsched.sync import current

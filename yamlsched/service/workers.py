@@ -10,22 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yamlsched import log, tracing
-from yamlsched.definitions import startable as startable_jobs
-from yamlsched.definitions.job import Job
-from yamlsched.handling.sessions import ConnectionPermits
-from yamlsched.runs import SHARED
+from yamlsched import log, registry
+from yamlsched.handler.sessions import ConnectionPermits
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import SHARED
+from yamlsched.runs.statements import Scope
+from yamlsched.schedule import startable as startable_jobs
+from yamlsched.schedule.job import Job
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
-from yamlsched.store import lacks as lacks_store
-from yamlsched.store import runs as store
-from yamlsched.store.runs import Scope
 from yamlsched.sync import ScheduleFile, SyncResult
-from yamlsched.worker.events import EventQueue
-from yamlsched.worker.executors.base import Executor
-from yamlsched.worker.executors.processes.pool import ProcessPool
+from yamlsched.sync import lacks as lacks_store
+from yamlsched.worker.attempt import Limits, Workload
+from yamlsched.worker.executor import EventQueue, Executor
+from yamlsched.worker.local.pool import ProcessPool
 from yamlsched.worker.permits import ConcurrencyPermits, ExecutorPermits, default_concurrency, permit_folder
 from yamlsched.worker.worker import Worker
-from yamlsched.worker.workload import Limits, Workload
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -52,7 +51,7 @@ def create_worker(
     Closes ``connection``: no session must be open when the worker forks.
     """
     connection.close()
-    tracing.preload()
+    registry.tracing.preload()
     limits = Limits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
     workload = Workload(dsn, namespace, jobs, scope, target.file.resolve(), target.handler_folders)
     folder = permit_folder(target.file)
@@ -64,17 +63,17 @@ def create_worker(
 
     def create_executor(name: str, workload: Workload) -> Executor:
         if name == SHARED:
-            from yamlsched.worker.executors.shared.pool import SharedPool
+            from yamlsched.worker.local.shared_pool import SharedPool
 
             limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
             return SharedPool(workload, ExecutorPermits(folder / "shared", limit), events, session_permits)
 
-        from yamlsched.worker.executors.remote.executor import RemoteExecutor
+        from yamlsched import registry
 
         engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
         permits = ExecutorPermits(folder / f"executor-{name}", engine.concurrency)
         place = (socket.gethostname(), os.path.abspath(target.file))
-        return RemoteExecutor(name, engine, workload, permits, events, place)
+        return registry.remote.RemoteExecutor(name, engine, workload, permits, events, place)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
 
@@ -88,7 +87,7 @@ def claimable(
     """
     namespace = str(synced.namespace)
     if synced.is_validated and synced.jobs is None:
-        from yamlsched.definitions.load import load
+        from yamlsched.schedule.load import load
 
         jobs = load(schedule.data, schedule.path, schedule.environment or None, is_validated=True).jobs
         synced.jobs = jobs
@@ -126,7 +125,7 @@ def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, 
 async def _prepare(worker: Worker) -> None:
     """Import what the first child needs while the server opens the worker's sessions and answers its first claim."""
     await asyncio.sleep(PAUSE_SECONDS)
-    import yamlsched.worker.executors.processes.bootstrap  # noqa: F401
+    import yamlsched.worker.local.bootstrap  # noqa: F401
 
 
 def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: WorkerTask) -> None:
@@ -137,10 +136,10 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
     outbox = None
     tasks = (*tasks, _prepare)
     if monitors_are_set():
-        from yamlsched.service import monitors
+        from yamlsched import registry
 
-        outbox = worker.report.listener = monitors.outbox(target.environment, worker)
-        tasks = (*tasks, partial(monitors.send_continually, outbox))
+        outbox = worker.report.listener = registry.monitors.outbox(target.environment, worker)
+        tasks = (*tasks, partial(registry.monitors.send_continually, outbox))
     try:
         report = asyncio.run(worker.run(*tasks))
         result.has_findings |= report.has_dead

@@ -3,7 +3,7 @@
 An idle tick imports this: see model.py.
 """
 
-from yamlsched.sync.model import (
+from yamlsched.sync.files import (
     REFUSED,
     FileVersion,
     ScheduleFile,

@@ -12,17 +12,25 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from yamlsched import log
-from yamlsched.definitions import checks, formats, load
-from yamlsched.definitions.checks import Checked
-from yamlsched.definitions.diagnostic import Diagnostic
-from yamlsched.definitions.job import Job
-from yamlsched.definitions.load import Loaded
-from yamlsched.store import definitions
-from yamlsched.store import files as store
-from yamlsched.store.connection import reason
-from yamlsched.store.files import FileState, Snapshot
-from yamlsched.sync import converge, edits, in_force, revision
-from yamlsched.sync.model import REFUSED, ScheduleFile, SyncResult, Verdict, current, is_older, newest_version
+from yamlsched.db.connection import reason
+from yamlsched.schedule import checks, formats, load
+from yamlsched.schedule.checks import Checked
+from yamlsched.schedule.job import Job
+from yamlsched.schedule.load import Loaded
+from yamlsched.schedule.source import Diagnostic
+from yamlsched.sync import converge, definitions, in_force, revision
+from yamlsched.sync import files as store
+from yamlsched.sync.files import (
+    REFUSED,
+    FileState,
+    ScheduleFile,
+    Snapshot,
+    SyncResult,
+    Verdict,
+    current,
+    is_older,
+    newest_version,
+)
 from yamlsched.sync.revision import Revision
 
 if TYPE_CHECKING:
@@ -59,7 +67,7 @@ class FileSync:
             return
         self.result.namespace = loaded.namespace
         # before the transaction, which may be long: the next tick of this host presents the file, too
-        snapshot = store.poll(self.connection, self.schedule.presented(), self.now, loaded.namespace)
+        snapshot = store.poll_rows(self.connection, self.schedule.presented(), self.now, loaded.namespace)
         self.result.messages += in_force.moves(self.schedule, snapshot)
         revised = revision.read(self.schedule.path, self.schedule.data, os.environ)
         if revised.problem:
@@ -186,7 +194,7 @@ class FileSync:
             tzdata = newest_version(state.in_force_tzdata, version.tzdata_version)
             store.mark_renewed(connection, state.in_force_id, yamlsched, tzdata)
         if self.result.verdict is Verdict.APPLY or changes.edits:
-            edits.record(connection, self.schedule, loaded, revised, changes)
+            converge.record(connection, self.schedule, loaded, revised, changes)
         self.result.changes = changes
 
 

@@ -2,57 +2,192 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yamlsched import spread
-from yamlsched.definitions.garbage import no_garbage_collection
-from yamlsched.definitions.job import DEFAULT_ROW, Job, to_row
-from yamlsched.errors import ScheduleError
-from yamlsched.store import definitions, slots
-from yamlsched.store.definitions import Definition
-from yamlsched.store.edits import CHANGES
-from yamlsched.store.slots import CursorMove
-from yamlsched.sync import due, edits, slot_plan
+from psycopg import Connection
+from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
+
+from yamlsched.db.dsn import redactor
+from yamlsched.db.query import fetch_column, load
+from yamlsched.errors import ScheduleError, YamlschedError
+from yamlsched.garbage import no_garbage_collection
+from yamlsched.runs.lifecycle import Keep
+from yamlsched.schedule import commands, field_changes
+from yamlsched.schedule.job import COLUMNS, DEFAULT_ROW, Job, Output, from_row, to_row
+from yamlsched.schedule.load import Loaded
+from yamlsched.sync import definitions, due, slot_plan
+from yamlsched.sync.definitions import Definition
+from yamlsched.sync.files import CHANGES, Changes, ScheduleFile
+from yamlsched.sync.revision import Revision
+from yamlsched.sync.slot_plan import CursorMove
+from yamlsched.timetable import keys
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-MAX_STORED_NAMES = 20
-"""Jobs of one kind of change that are stored by name."""
+    from yamlsched.sync.definitions import Difference
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Names of the jobs that a file changed, and the runs and gaps of what their old definitions ``owed``."""
+def edited_definitions(connection: Connection[Any], ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Return whole rows of job_definitions."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(load("edits")["definitions"], {"ids": list(ids)}).fetchall()
 
-    now: datetime
-    added: tuple[str, ...]
-    changed: tuple[str, ...]
-    retired: tuple[str, ...]
-    returned: tuple[str, ...]
-    owed: due.DueResult
-    unreadable: tuple[due.FailedJob, ...] = ()
-    edits: tuple[dict[str, Any], ...] = ()  # how each of them changed: see edits.py
 
-    def summary(self) -> dict[str, Any]:
-        """Return how many jobs were added, changed, retired and returned, and the first of each, as JSON values."""
-        found = {kind: getattr(self, kind) for kind in CHANGES}
-        return {
-            kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])}
-            for kind, names in found.items()
-            if names
-        }
+def latest_settings(connection: Connection[Any], namespace: str) -> dict[str, Any] | None:
+    """Return what the file that was applied last says outside of its jobs; None if there is none."""
+    return next(iter(fetch_column(connection, load("edits")["latest_settings"], {"namespace": namespace})), None)
 
-    @property
-    def problems(self) -> list[str]:
-        """What needs attention, one line per job."""
-        return [
-            f'job "{job}" was changed, and its stored definition could not be read: {why}. Its slots since the last '
-            "processed one are recorded as one gap, late"
-            for job, why in self.owed.unreadable
-        ] + due.DueResult(unreadable=list(self.unreadable)).problems
+
+def insert_edit(connection: Connection[Any], edit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int:
+    """Record an edit, in the caller's transaction; return how many of ``jobs`` were recorded.
+
+    ``edit`` has the columns that are not JSON as they are, and those that are as JSON values.
+    """
+    as_json = {name: Jsonb(edit[name]) for name in ("counts", "after", "settings")}
+    before = None if edit["before"] is None else Jsonb(edit["before"])
+    given = {**edit, **as_json, "before": before, "jobs": Jsonb(jobs)}
+    return connection.execute(load("edits")["record"], given).rowcount
+
+
+MAX_VALUE_CHARS = 2_000
+"""Of one value, as JSON, that are recorded."""
+DEFAULTS = Job("")
+COMMAND_DEFAULTS = Job("", output=Output(Keep.ALWAYS))
+KEYS = {key: column.show for key, column in COLUMNS.items() if key != "name"}
+"""How each key of a job is shown, in the order in which a reviewer reads them."""
+_values = attrgetter(*KEYS)
+_redact = redactor("")
+
+
+class StoredJob(NamedTuple):
+    """A job as it is stored; None if this release cannot read it. ``schedule`` is its cron, readable or not."""
+
+    job: Job | None
+    schedule: str | None
+
+
+def stored_jobs(connection: Connection[Any], ids: list[int]) -> dict[str, StoredJob]:
+    """Return jobs as they are stored, by name."""
+    return {row["job_type"]: StoredJob(_job(row), row["schedule"]) for row in edited_definitions(connection, ids)}
+
+
+def _job(row: dict[str, Any]) -> Job | None:
+    try:
+        return from_row(row)
+    except (YamlschedError, ValueError, KeyError, TypeError):
+        return None
+
+
+def of_jobs(
+    differences: Iterable[Difference], before: Mapping[str, StoredJob], jobs: Mapping[str, Job]
+) -> list[dict[str, Any]]:
+    """Return how each job changes, as the columns of edited_jobs with the job's name."""
+    return [_of_job(one, before.get(one.job_type), jobs.get(one.job_type)) for one in differences]
+
+
+def _of_job(difference: Difference, stored: StoredJob | None, new: Job | None) -> dict[str, Any]:
+    old = stored.job if stored else None
+    one_side = new or old or DEFAULTS
+    defaults = COMMAND_DEFAULTS if one_side.command else DEFAULTS
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    if stored and new:
+        differing = list(_differing(old or defaults, new))
+        fields = field_changes.of_job(
+            _keys(old, differing) if old else None, _keys(new, differing), _keys(defaults, differing)
+        )
+        before = {one.field: _shown(one.field, one.before) for one in fields}
+        after = {one.field: _shown(one.field, one.after) for one in fields}
+        if old and old.cron is None and "cron" in before:
+            before["cron"] = stored.schedule
+    elif stored:
+        before = _set_keys(old or defaults, defaults)
+    elif new:
+        after = _set_keys(new, defaults)
+    return {"job_type": difference.job_type, "change": difference.change, "before": before, "after": after}
+
+
+def _differing(one: Job, other: Job) -> Iterator[str]:
+    """Yield the keys that differ. Most are alike: only the others are made readable."""
+    for key, a, b in zip(KEYS, _values(one), _values(other), strict=True):
+        if a is not b and (a != b or (a and isinstance(a, dict) and not field_changes.is_same(a, b))):
+            yield key
+
+
+def _set_keys(job: Job, defaults: Job) -> dict[str, Any]:
+    """Return the keys of a job that differ from the defaults."""
+    shown = ((key, KEYS[key](getattr(job, key))) for key in _differing(job, defaults))
+    return {key: _shown(key, value) for key, value in shown if value is not None}
+
+
+def _keys(job: Job, keys: Iterable[str]) -> dict[str, Any]:
+    return {key: KEYS[key](getattr(job, key)) for key in keys}
+
+
+def _shown(field: str, value: Any) -> Any:
+    """Return a value as it is recorded: without secrets, and as a string if it is long."""
+    if value is None:
+        return None
+    if field == "command":
+        kept = commands.command_without_secrets(value, _redact)
+    else:
+        kept = commands.without_secrets(field.rpartition(".")[2], value, _redact)
+    if not isinstance(kept, (str, list, dict)):
+        return kept
+    text = kept if isinstance(kept, str) else json.dumps(kept, ensure_ascii=False)
+    return kept if len(text) <= MAX_VALUE_CHARS else text[:MAX_VALUE_CHARS] + "…"
+
+
+def _shown_settings(loaded: Loaded) -> dict[str, Any]:
+    """Return what a file says outside of its jobs, as it is recorded."""
+    found = {key: value for key, value in field_changes.settings(loaded).items() if key != "executors"}
+    executors = {
+        name: {key: _shown(key, value) for key, value in executor.to_yaml().items()}
+        for name, executor in loaded.executors.items()
+    }
+    return {**found, "executors": executors}
+
+
+def record(
+    connection: Connection[Any],
+    schedule: ScheduleFile,
+    loaded: Loaded,
+    revision: Revision,
+    changes: Changes,
+) -> None:
+    """Record the edit that applies a file, in the caller's transaction."""
+    namespace = str(loaded.namespace)
+    settings = _shown_settings(loaded)
+    former = latest_settings(connection, namespace)
+    fields = list(field_changes.of_settings(former, settings)) if former is not None else []
+    recorded = insert_edit(
+        connection,
+        {
+            "namespace": namespace,
+            "environment": schedule.environment,
+            "hash": schedule.sha256,
+            "host": schedule.host,
+            "path": schedule.path,
+            "yamlsched_version": schedule.version.yamlsched_version,
+            "commit": revision.commit,
+            "is_dirty": revision.is_dirty,
+            "author": revision.author,
+            "subject": revision.subject,
+            "counts": changes.summary(),
+            "before": None if former is None else {one.field: one.before for one in fields},
+            "after": {one.field: one.after for one in fields},
+            "settings": settings,
+            "now": changes.now,
+        },
+        changes.edits,
+    )
+    assert recorded == len(changes.edits)
 
 
 @no_garbage_collection()
@@ -74,13 +209,13 @@ def converge(
     known = {d.id for d in differences if d.id is not None}
     scheduled = definitions.ids_with_next_slot(connection, namespace) if recompute else []
     locked = definitions.lock(connection, known.union(scheduled))
-    instant = slots.start_batch(connection, now)
+    instant = due.start_batch(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
     owing = [d for d in locked if d.id in known and not (is_behind and _is_ahead(d, instant))]
     owed = due.account_for_locked(connection, namespace, owing, instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
-    changed = edits.of_jobs(differences, edits.stored_jobs(connection, list(known)) if known else {}, jobs)
+    changed = of_jobs(differences, stored_jobs(connection, list(known)) if known else {}, jobs)
     written = [d.job_type for d in differences if not d.is_gone]
     if written:
         at = {"retired_at": None, "created_at": instant.isoformat(), "applied_at": instant.isoformat()}
@@ -104,7 +239,7 @@ def converge(
         definitions.apply_overlap(connection, overlap, instant)
     edited = {name: d for name, d in before.items() if name in jobs and _has_other_starts(d, jobs[name])}
     if edited:
-        offsets = {d.id: spread.offset(namespace, name, jobs[name].spread) for name, d in edited.items()}
+        offsets = {d.id: keys.offset(namespace, name, jobs[name].spread) for name, d in edited.items()}
         definitions.apply_spread(connection, offsets, instant)
     return Changes(
         now=instant,
@@ -165,5 +300,5 @@ def _recompute(connection: Connection[Any], locked: list[Definition]) -> list[du
             cursor = definition.last_slot_at
             moves.append(CursorMove(definition.id, cursor, cursor, next_slot_at))
     if moves:
-        slots.move_cursors(connection, moves)
+        due.move_cursors(connection, moves)
     return unreadable

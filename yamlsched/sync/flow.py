@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from yamlsched.db.connection import reason
 from yamlsched.errors import Refused
-from yamlsched.store import files as store
-from yamlsched.store.connection import reason
-from yamlsched.store.files import Snapshot
 from yamlsched.sync import due, in_force
-from yamlsched.sync.model import ScheduleFile, SyncResult, current, is_older, poll
+from yamlsched.sync import files as store
+from yamlsched.sync.files import ScheduleFile, Snapshot, SyncResult, current, is_older, poll
 
 if TYPE_CHECKING:
     from psycopg import Connection

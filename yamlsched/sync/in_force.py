@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from datetime import datetime, timedelta
 
-from yamlsched.store.files import FileState, Snapshot
-from yamlsched.sync.model import FileVersion, ScheduleFile, Verdict
-from yamlsched.times import rfc3339
+from yamlsched.sync.files import FileState, FileVersion, ScheduleFile, Snapshot, Verdict
+from yamlsched.timetable.times import rfc3339
 
 ROLLBACK_AFTER = timedelta(minutes=5)
 FINDING_AFTER = timedelta(minutes=10)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yamlsched import git
-from yamlsched.runs import one_line
+from yamlsched.runs.lifecycle import one_line
 
 MAX_CHARS = 200
 """Of a commit, an author and a subject, that are stored."""

@@ -13,13 +13,56 @@ from itertools import islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from yamlsched import slots, spread
-from yamlsched.cron.expression import Cron, parse_cron
-from yamlsched.keys import slot_key
-from yamlsched.slots import Slot
-from yamlsched.store.definitions import Definition
-from yamlsched.store.slots import CursorMove, Gap, KeyHolder, NewRun
-from yamlsched.zones import zone
+from yamlsched.sync.definitions import Definition
+from yamlsched.timetable import keys, slots
+from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.keys import slot_key
+from yamlsched.timetable.slots import Slot
+from yamlsched.timetable.zones import zone
+
+
+class KeyHolder(NamedTuple):
+    """Which slot of which job a key belongs to, now or before; none for an ad hoc run. A pruned run has no status."""
+
+    job_type: str
+    scheduled_for: datetime | None
+    run_id: int = 0
+    status: str | None = None
+
+    def is_of(self, job_type: str, slot: datetime) -> bool:
+        """Return whether the key belongs to this slot."""
+        return (self.job_type, self.scheduled_for) == (job_type, slot)
+
+
+class NewRun(NamedTuple):
+    """A run to create."""
+
+    definition_id: int
+    key: str
+    slot: datetime
+    run_at: datetime
+
+
+class Gap(NamedTuple):
+    """Slots that are not run. ``follows`` is the job's cursor if the gap starts right after it, else None."""
+
+    definition_id: int
+    job_type: str
+    first: datetime
+    last: datetime
+    slots: int
+    reason: str
+    follows: datetime | None = None
+
+
+class CursorMove(NamedTuple):
+    """A definition's cursor before and after, and its next slot."""
+
+    definition_id: int
+    before: datetime | None
+    last_slot_at: datetime | None
+    next_slot_at: datetime | None
+
 
 MAX_CATCHUP_RUNS = 100
 """Runs of one job with ``catchup: all`` that one sync creates: the others wait for the next."""
@@ -211,8 +254,8 @@ def _run_at(namespace: str, definition: Definition, slot_at: datetime) -> dateti
     if definition.schedule is None or not definition.spread:
         return slot_at
     cron, where = parse_cron(definition.schedule), zone(definition.timezone)
-    offset = spread.offset(namespace, definition.job_type, definition.spread)
-    return spread.run_at(offset, cron, where, slot_at)
+    offset = keys.offset(namespace, definition.job_type, definition.spread)
+    return keys.run_at(offset, cron, where, slot_at)
 
 
 _next = lru_cache(maxsize=16384)(slots.next_slot)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 
 from yamlsched import log
-from yamlsched.definitions.job import Job
-from yamlsched.progress import Progress
-from yamlsched.runs import LOCAL, SHARED, AttemptEnd, ClaimedRun, Keep
+from yamlsched.runs.lifecycle import LOCAL, SHARED, AttemptEnd, ClaimedRun, Keep
+from yamlsched.runs.progress import Progress
+from yamlsched.runs.statements import Scope
+from yamlsched.schedule.job import Job
 
 SHARED_CANCEL_GRACE_SECONDS = 3.0
 WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
@@ -74,3 +78,24 @@ class Attempt:
         number = log.NumberOf(run.attempt, run.max_attempts)
         log.warning("lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=number, why=why)
         return True
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one worker; None: unlimited."""
+
+    max_seconds: float | None = None  # after which it claims no more
+    max_runs: int | None = None
+    grace: timedelta = timedelta(seconds=30)  # for handlers, after SIGTERM
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The jobs that a worker may claim, and where their handlers are imported from."""
+
+    dsn: str
+    namespace: str
+    jobs: Mapping[str, Job]
+    scope: Scope
+    file: Path
+    path: tuple[str, ...] = ()  # of --path

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from yamlsched.runs import LOCAL
-from yamlsched.worker.attempt import Attempt
+from yamlsched.runs.lifecycle import LOCAL
+from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.claims import Claims
-from yamlsched.worker.executors.base import Executor
-from yamlsched.worker.workload import Workload
+from yamlsched.worker.executor import Executor
 
 
 @dataclass(slots=True, eq=False)

@@ -15,12 +15,20 @@ from typing import NamedTuple
 import psycopg
 
 from yamlsched import log
-from yamlsched.runs import SUCCESS_WITHOUT_RESULT, AttemptEnd, EndKind, Outcome, Status, after_attempt, in_ascii
-from yamlsched.store import runs as store
-from yamlsched.store.connection import reason
-from yamlsched.worker import clock, progress
+from yamlsched.db.connection import reason
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import (
+    SUCCESS_WITHOUT_RESULT,
+    AttemptEnd,
+    EndKind,
+    Outcome,
+    Status,
+    after_attempt,
+    in_ascii,
+)
+from yamlsched.worker import clock, leases
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.events import EventQueue
+from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
 MAX_BATCH = 1_000  # outcomes in one statement
@@ -218,7 +226,7 @@ class Outcomes:
             runs = [attempt.run for attempt in batch]
 
             def succeed(connection: Connection) -> Awaitable[bool]:
-                return progress.write_with(connection, batch, partial(store.succeed, connection, runs))
+                return leases.write_with(connection, batch, partial(store.succeed, connection, runs))
 
             is_written = await self._session.run(succeed, TIMEOUT_SECONDS)
         if is_written:
@@ -297,12 +305,12 @@ class Outcomes:
         attempts = [pending.attempt for pending in batch]
         outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
         if enqueued := batch[0].end.enqueued:
-            write_last = partial(progress.write_last, connection, attempts)
+            write_last = partial(leases.write_last, connection, attempts)
             written, batch[0].enqueued_due_in = await store.finish_with(
                 connection, self._namespace, *outcomes[0], enqueued, write_last
             )
         else:
-            written = await progress.write_with(connection, attempts, partial(store.finish, connection, outcomes))
+            written = await leases.write_with(connection, attempts, partial(store.finish, connection, outcomes))
         for pending in batch:
             if pending.attempt.run.id in written:
                 self._record(pending, written[pending.attempt.run.id])

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from yamlsched import log
-from yamlsched.runs import LOST_WORKER, AttemptEnd, ClaimedRun, EndKind, Outcome, Status, error_text, one_line
+from yamlsched.runs.lifecycle import LOST_WORKER, AttemptEnd, ClaimedRun, EndKind, Outcome, Status, error_text, one_line
 
 if TYPE_CHECKING:
-    from yamlsched.store.runs import ClaimResult
+    from yamlsched.runs.statements import ClaimResult
     from yamlsched.worker.attempt import Attempt
 
 

@@ -10,22 +10,78 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
-from yamlsched import log, store
+from yamlsched import db as store
+from yamlsched import log
+from yamlsched.db.connection import describe, reason
+from yamlsched.db.dsn import seconds_to_connect
+from yamlsched.db.session import Settings
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.store import runs
-from yamlsched.store.connection import describe, reason
-from yamlsched.store.dsn import seconds_to_connect
-from yamlsched.store.session import Settings
-from yamlsched.worker import clock
-from yamlsched.worker.events import EventQueue
-from yamlsched.worker.helper_process import run_in_helper
+from yamlsched.runs import statements as runs
+from yamlsched.worker import clock, forking
+from yamlsched.worker.executor import EventQueue
+
+
+async def run_in_helper(do: Callable[[], T]) -> T:
+    """Return what ``do`` returns in a forked process, or raise what it raises there. If cancelled, kill the process.
+
+    Raises EnvironmentFailed when it cannot be started, or dies without a result. Of the worker's descriptors it has
+    only stdout and stderr.
+    """
+
+    def answer(parent: int, pipes: list[forking.Pipe]) -> None:
+        forking.detach(parent, keep=(0, 1, 2, pipes[0][1]))
+        sys.stderr = sys.__stderr__  # the worker's own replacement belongs to its event loop
+        _answer(pipes[0][1], do)
+
+    pid, [(reading, writing)] = forking.fork("helper", 1, answer)
+    os.close(writing)
+    stream = asyncio.StreamReader()
+    try:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb")
+        )
+        try:
+            content = await stream.read()
+        finally:
+            transport.close()
+    finally:
+        os.kill(pid, signal.SIGKILL)  # it has closed its pipe, or is not needed: waiting for its exit takes no time
+        os.waitpid(pid, 0)
+    import pickle  # here, as few workers have helpers
+
+    try:
+        value, error = pickle.loads(content)
+    except (EOFError, pickle.UnpicklingError) as failure:
+        raise EnvironmentFailed("the helper process died without a result") from failure
+    if error is not None:
+        raise error
+    return value  # type: ignore[no-any-return]
+
+
+def _answer(writing: int, do: Callable[[], object]) -> None:
+    import pickle
+
+    try:
+        content = pickle.dumps((do(), None))
+    except Exception as error:
+        try:
+            content = pickle.dumps((None, error))
+            pickle.loads(content)
+        except Exception:
+            content = pickle.dumps((None, EnvironmentFailed(f"{type(error).__name__}: {error}")))
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(content)
+    os._exit(0)
+
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]

@@ -16,34 +16,34 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched import log
-from yamlsched.definitions.job import Job
+from yamlsched.db.connection import in_utc
+from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.programs import was_terminated
-from yamlsched.runs import AttemptEnd, ClaimedRun, EndKind, Status
-from yamlsched.store.connection import in_utc
-from yamlsched.store.dsn import redactor
-from yamlsched.store.runs import Scope
+from yamlsched.garbage import reduced_garbage_collection
+from yamlsched.handler.programs import was_terminated
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status
+from yamlsched.runs.statements import Scope
+from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.attempt import Attempt, Limits, Workload
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims
-from yamlsched.worker.events import EventQueue, wait
-from yamlsched.worker.executors.base import (
+from yamlsched.worker.executor import (
     AGENT_TERMINATED,
     Ended,
+    EventQueue,
     Executor,
     ExecutorEvent,
     ExecutorFailed,
     ReturnedUnstarted,
     Succeeded,
+    wait,
 )
 from yamlsched.worker.lanes import Lane, Lanes
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
-from yamlsched.worker.memory import reduced_garbage_collection
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
 from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Notified, Session, Unanswered
 from yamlsched.worker.stderr import non_blocking_stderr
-from yamlsched.worker.workload import Limits, Workload
 
 AWAY_TIMEOUT_SECONDS = 30.0  # for which a worker that holds no lease waits for a database that is away
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database

@@ -1,0 +1,639 @@
+"""Executors of ``type: command``: agents in processes of their own, begin tickets, and every fault in between.
+
+The engine is a shell script that starts the agent on this host. Processes, signals and PostgreSQL are real. Leases last
+2 seconds unless a test needs longer ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.database import temporary_database
+from support.project import TESTS, Project, a_project, agent_exports, is_alive, until
+from support.proxy import a_proxy
+from yamlsched.errors import Refused
+from yamlsched.extras.remote import spec
+from yamlsched.runs.lifecycle import ClaimedRun, Keep
+from yamlsched.schedule.job import ExitCodes, Job, Output
+from yamlsched.worker.attempt import Attempt
+
+EXEC = 'exec "$@"'  # the launcher becomes the agent, as with srun or docker run without a daemon
+APART = 'setsid "$@" & wait $!'  # no signal of the launcher's reaches the agent, as with ssh
+LOST_AFTERWARDS = '"$@"; exit 9'  # the result is lost after success
+
+
+@pytest.fixture
+def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
+    with temporary_database(server, template) as dsn, a_project(tmp_path, dsn) as project:
+        yield project
+        for agent in agents(project):
+            os.kill(agent, signal.SIGKILL)
+
+
+def engine(project: Project, script: str = EXEC, **keys: Any) -> None:
+    """Give the project the executor ``engine``, whose launcher runs ``script``: its "$@" starts the agent."""
+    (project.folder / "launch").write_text(
+        f'{agent_exports(project.folder, project.dsn)}echo "$$ $1" >> launchers\nshift\n{script}\n'
+    )
+    project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch", "{id}"], **keys}}
+
+
+def launchers(project: Project) -> list[int]:
+    """Return the process ids of all launchers so far."""
+    path = project.folder / "launchers"
+    return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def on_engine(**job: Any) -> dict[str, Any]:
+    return {"executor": "engine", "max_attempts": 2, **job}
+
+
+def tickets(project: Project, run: int) -> list[Any]:
+    return project.db.execute(
+        "select * from yamlsched.attempt_begins where run_id = %s order by begun_at", [run]
+    ).fetchall()
+
+
+def agents(project: Project) -> list[int]:
+    """Return the process ids of living agents that have begun an attempt."""
+    rows = project.db.execute("select agent from yamlsched.attempt_begins where agent is not null").fetchall()
+    return [pid for pid in (int(row.agent.split(":")[-2]) for row in rows) if is_alive(pid)]
+
+
+def test_an_agent_gets_the_job_as_its_worker_knows_it_and_no_payload() -> None:
+    codes = ExitCodes((0, 3), (64,), {75: timedelta(minutes=5)})
+    job = Job(
+        "train",
+        command=("/bin/sh", "-c", "echo é | sort"),
+        env={"A": "'b' \"c\" $d"},
+        cwd="data",
+        stdin="x\n",
+        exit_codes=codes,
+        timeout=timedelta(hours=6),
+        kill_after=timedelta(seconds=1.5),
+        output=Output(Keep.NEVER),
+        on_dead="alerts.dead",
+        paths=("src",),
+        requires_env=("SHOP_TOKEN",),
+    )
+    run = ClaimedRun(118, "train", "k:1", None, 2, 5, '{"password": "hunter2"}', False, 120.0, "host:1:abc")
+
+    argument = spec.encode(Attempt(run, job, 0.0, 0.0), "shop")
+
+    assert re.fullmatch("[A-Za-z0-9_-]+", argument)
+    assert spec.decode(argument) == (run._replace(payload=""), job, "shop")
+
+
+@pytest.mark.parametrize("argument", ["", "x", "--", "eJwDAAAAAAE", "é"])
+def test_what_no_worker_has_written_is_refused_by_the_agent(argument: str) -> None:
+    with pytest.raises(Refused, match="not the description of an attempt"):
+        spec.decode(argument)
+
+
+def test_an_agent_of_another_format_says_to_install_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ClaimedRun(118, "train", None, None, 1, 5, "{}", False, 120.0, "host:1:abc")
+    argument = spec.encode(Attempt(run, Job("train", handler="ml.train"), 0.0, 0.0), "shop")
+    monkeypatch.setattr(spec, "FORMAT", 2)
+
+    with pytest.raises(Refused, match="install the same version on both"):
+        spec.decode(argument)
+
+
+def test_a_run_is_executed_by_an_agent_and_its_outcome_is_read_from_the_ticket(project: Project) -> None:
+    engine(project)
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+
+    worker = project.work()
+
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0), worker.text
+    [ticket] = tickets(project, run)
+    assert ticket.ended_at is not None
+    assert '"returned"' in ticket.outcome
+
+
+def test_an_agent_without_a_variable_that_the_job_requires_returns_the_run_at_no_cost_and_later_each_time(
+    project: Project,
+) -> None:
+    engine(project)
+    project.sync(nothing=on_engine(requires_env=["ON_THE_CLUSTER"]))
+    [run] = project.enqueue("nothing")
+    delays = []
+
+    for _ in range(2):
+        project.work()
+        assert project.summary(run) == ("queued", 0, 0, 0, 0)
+        row = project.row(run)
+        delays.append((row.run_at - row.updated_at).total_seconds())
+        project.db.execute("update yamlsched.job_runs set run_at = now()")
+    assert delays == pytest.approx([10, 20], abs=0.01)
+
+    engine(project, "export ON_THE_CLUSTER=1\n" + EXEC)
+    project.work()
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_progress_is_written_by_the_agent_while_the_handler_runs_and_last_with_the_outcome(project: Project) -> None:
+    engine(project)
+    project.sync(reports_then=on_engine(lease="1m"))
+    [run] = project.enqueue("reports_then", {"then": "return"})
+    worker = project.start("work")
+
+    def reported() -> list[tuple[float, str]]:
+        rows = project.db.execute("select done, note from yamlsched.attempt_progress where run_id = %s", [run])
+        return [tuple(row) for row in rows.fetchall()]
+
+    until(reported, "the agent writes progress")
+    assert reported() == [(1.0, "attempt 1")]
+    project.touch("go")
+
+    assert worker.wait() == 0, worker.text
+    assert reported() == [(3.0, "all of it")]
+
+
+@pytest.mark.slow
+def test_what_handlers_do_is_the_same_on_an_executor(project: Project) -> None:
+    engine(project)
+    project.db.execute("create table public.ledger (run_id bigint)")
+    command = ["/bin/sh", "-c", "echo $YAMLSCHED_PAYLOAD; exit 3"]
+    jobs = {name: on_engine() for name in ("returns_json", "records_and_transacts", "fan_out", "fails", "discards")}
+    jobs["discards"]["on_dead"] = "support.handlers.records_death"
+    project.sync(nothing={}, backup=on_engine(command=command, max_attempts=1), **jobs)
+    runs = {name: project.enqueue(name)[0] for name in jobs}
+    [backup] = project.enqueue("backup", {"colour": "blue"})
+
+    worker = project.work(code=1)
+
+    assert project.summary(runs["returns_json"]) == ("succeeded", 1, 1, 1, 0), worker.text
+    assert project.row(runs["returns_json"]).result is not None
+    assert project.summary(runs["records_and_transacts"]) == ("succeeded", 1, 1, 1, 0), worker.text
+    assert [row.run_id for row in project.db.execute("select run_id from public.ledger")] == [
+        runs["records_and_transacts"]
+    ]
+    assert [row.state for row in project.db.execute("select state from yamlsched.effects")] == ["done"]
+    children = project.db.execute(
+        "select status from yamlsched.job_runs where parent_id = %s", [runs["fan_out"]]
+    ).fetchall()
+    assert children
+    assert {child.status for child in children} == {"succeeded"}
+    assert project.summary(runs["fails"]) == ("dead", 2, 2, 0, 2)
+    assert project.row(runs["fails"]).last_error == "no route to host"
+    assert project.summary(runs["discards"]) == ("dead", 1, 1, 0, 1)
+    assert project.calls("on_dead") == 1
+    row = project.row(backup)
+    assert (row.status, row.error_type, row.last_error) == ("dead", "exit code 3", '{"colour": "blue"}')
+    assert [output.output for output in project.outputs(backup)] == ['{"colour": "blue"}\n']
+    assert f"[backup {backup}] " in worker.text
+    assert f"[backup {backup}] [backup {backup}]" not in worker.text
+
+
+def test_neither_the_dsn_nor_the_payload_reaches_the_launcher(project: Project) -> None:
+    engine(project, 'echo "$@" > "launcher arguments"; ' + EXEC)
+    launch = (
+        (project.folder / "launch").read_text().replace("export YAMLSCHED_DSN", "env > before\nexport YAMLSCHED_DSN")
+    )
+    (project.folder / "launch").write_text(launch)
+    project.sync(measures=on_engine())
+    project.enqueue("measures", {"text": "hunter2"})
+
+    project.work(YAMLSCHED_DSN="postgresql://secret", PGPASSWORD="secret")
+
+    assert "secret" not in (project.folder / "before").read_text()
+    assert "hunter2" not in (project.folder / "launcher arguments").read_text()
+
+
+def test_the_handler_runs_once_if_the_engine_starts_the_agent_twice(project: Project) -> None:
+    engine(project, '"$@" & one=$!; "$@" & wait $one; wait')
+    project.sync(nap=on_engine())
+    [run] = project.enqueue("nap", {"seconds": 0.5})
+
+    worker = project.work()
+
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0), worker.text
+    assert "attempt.not_begun" in worker.text
+
+
+def test_a_result_that_the_engine_loses_after_success_is_read_from_the_ticket(project: Project) -> None:
+    engine(project, LOST_AFTERWARDS)
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+
+    project.work()
+
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_an_agent_that_starts_after_its_claim_has_ended_does_not_call_the_handler(project: Project) -> None:
+    engine(project, 'echo "$@" > command; ' + EXEC)
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+    project.work()
+    words = (project.folder / "command").read_text().split()
+
+    again = project.start("attempt", words[2])
+
+    assert again.wait() == 1
+    assert project.calls("started", run) == 1
+    assert len(tickets(project, run)) == 1
+
+
+# fault: the script of the launcher, what is killed, the expected summary, part of the last error
+KILLS = [
+    ("handler", EXEC, ("succeeded", 2, 2, 1, 1), "killed by signal 9 (SIGKILL)"),
+    ("agent", EXEC, ("succeeded", 2, 2, 1, 1), 'was lost, and "/bin/sh" has ended: killed by SIGKILL'),
+    ("agent", APART, ("succeeded", 2, 2, 1, 1), 'was lost, and "/bin/sh" has ended: exit code 137'),
+    ("agent handed over", 'setsid "$@" & sleep 1', ("succeeded", 2, 2, 1, 1), "has not checked its lease for 2 s"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what, script, becomes, error", KILLS, ids=["handler", "agent", "agent apart", "handed over"])
+def test_what_is_killed_on_the_engine_costs_one_attempt_and_leaves_no_handler(
+    project: Project, what: str, script: str, becomes: Any, error: str
+) -> None:
+    engine(project, script)
+    project.sync(first_attempt_waits=on_engine())
+    [run] = project.enqueue("first_attempt_waits")
+    worker = project.start("work")
+    project.until_started(run)
+    handler = int((project.folder / "calls").read_text().split()[3])
+    [agent] = agents(project)
+
+    os.kill(handler if what == "handler" else agent, signal.SIGKILL)
+
+    assert worker.wait() == 0, worker.text
+    assert project.summary(run) == becomes
+    assert error in project.failures(run)[0].error
+    assert not is_alive(handler)
+
+
+@pytest.mark.slow
+def test_a_run_that_its_own_transaction_finished_stays_finished_when_the_agent_is_killed(project: Project) -> None:
+    engine(project)
+    project.db.execute("create table public.ledger (run_id bigint)")
+    project.sync(commits_and_waits=on_engine())
+    [run] = project.enqueue("commits_and_waits")
+    worker = project.start("work")
+    until(lambda: project.calls("committed", run))
+
+    os.kill(agents(project)[0], signal.SIGKILL)
+
+    assert worker.wait() == 0, worker.text
+    assert project.summary(run) == ("succeeded", 1, 1, 0, 0)
+    assert [row.run_id for row in project.db.execute("select run_id from public.ledger")] == [run]
+
+
+@pytest.mark.slow
+def test_a_launcher_that_dies_alone_does_not_end_an_attempt_whose_agent_lives(project: Project) -> None:
+    engine(project, APART)
+    project.sync(waits_for_file=on_engine())
+    [run] = project.enqueue("waits_for_file")
+    worker = project.start("work")
+    project.until_started(run)
+
+    os.kill(launchers(project)[0], signal.SIGKILL)
+    seen = tickets(project, run)[0].seen_at
+    until(lambda: (tickets(project, run)[0].seen_at - seen).total_seconds() > 4, "the agent checks its lease")
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+def gateway_of(worker: Any) -> int:
+    """Return the process id of the only child of a worker that executes nothing itself."""
+    [gateway] = until(lambda: worker.children(), "the worker has a gateway")
+    return int(gateway)
+
+
+@pytest.mark.parametrize("script", [EXEC, APART], ids=["exec", "apart"])
+def test_the_death_of_the_gateway_costs_nothing(project: Project, script: str) -> None:
+    engine(project, script)
+    project.sync(waits_for_file=on_engine())
+    [run] = project.enqueue("waits_for_file")
+    worker = project.start("work")
+    project.until_started(run)
+
+    gateway = gateway_of(worker)
+    os.kill(gateway, signal.SIGKILL)
+    until(lambda: "gateway.died" in worker.text)
+    until(lambda: worker.children() not in ([], [gateway]), "another gateway")
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+    assert len(launchers(project)) == 1
+
+
+@pytest.mark.slow
+def test_an_agent_whose_worker_was_killed_stops_before_another_worker_gets_the_run(project: Project) -> None:
+    engine(project, APART)
+    project.sync(first_attempt_waits=on_engine())
+    [run] = project.enqueue("first_attempt_waits")
+    worker = project.start("work")
+    project.until_started(run)
+    handler = int((project.folder / "calls").read_text().split()[3])
+
+    for pid in (gateway_of(worker), worker.pid):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not is_alive(handler), "the handler was stopped")
+    assert (
+        project.db.execute("select clock_timestamp() < %s as early", [project.row(run).locked_until]).fetchone().early
+    )
+    until(lambda: project.work() and project.row(run).status == "succeeded")
+
+    assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
+    assert project.failures(run)[0].error == "lost its worker"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [EXEC, APART], ids=["exec", "apart"])
+def test_a_cancelled_run_is_stopped_on_the_engine(project: Project, script: str) -> None:
+    engine(project, script)
+    project.sync(hangs=on_engine())
+    [run] = project.enqueue("hangs")
+    worker = project.start("work")
+    project.until_started(run)
+    handler = int((project.folder / "calls").read_text().split()[3])
+
+    project.start("cancel", str(run)).wait()
+
+    assert worker.wait() == 0
+    until(lambda: not is_alive(handler), "the handler was stopped")
+    assert project.row(run).status == "cancelled"
+
+
+@pytest.mark.slow
+def test_the_agent_enforces_the_timeout(project: Project) -> None:
+    engine(project)
+    project.sync(ignores_signals=on_engine(timeout="1s", max_attempts=1))
+    [run] = project.enqueue("ignores_signals")
+
+    project.work(code=1)
+
+    assert project.summary(run) == ("dead", 1, 1, 0, 1)
+    assert project.row(run).last_error == "still running after 1s, killed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [EXEC, APART], ids=["exec", "apart"])
+def test_a_shutdown_releases_a_run_when_its_handler_has_stopped(project: Project, script: str) -> None:
+    engine(project, script)
+    project.sync(first_attempt_waits=on_engine())
+    [run] = project.enqueue("first_attempt_waits")
+    worker = project.start("work", "--grace", "0s")
+    project.until_started(run)
+    handler = int((project.folder / "calls").read_text().split()[3])
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert not is_alive(handler)
+    assert project.summary(run) == ("queued", 0, 1, 0, 0)
+
+
+@pytest.mark.slow
+def test_a_second_sigterm_does_not_wait_for_an_agent_that_no_signal_reaches(project: Project) -> None:
+    engine(project, APART)
+    project.sync(first_attempt_waits=on_engine(lease="12s"))
+    [run] = project.enqueue("first_attempt_waits")
+    worker = project.start("work", "--grace", "1h")
+    project.until_started(run)
+    [agent] = agents(project)
+
+    worker.signal(signal.SIGTERM)
+    until(lambda: "worker.stopping" in worker.text)
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("queued", 0, 1, 0, 0)
+    until(lambda: not is_alive(agent), "the agent has found that the run is not its own")
+
+
+def test_a_handler_may_finish_within_the_grace_period(project: Project) -> None:
+    engine(project)
+    project.sync(waits_for_file=on_engine())
+    [run] = project.enqueue("waits_for_file")
+    worker = project.start("work")
+    project.until_started(run)
+
+    worker.signal(signal.SIGTERM)
+    until(lambda: "worker.stopping" in worker.text)
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_what_the_engine_has_not_begun_is_withdrawn_at_a_shutdown_and_cannot_begin_later(project: Project) -> None:
+    engine(project, 'trap "" TERM; while ! [ -e go ]; do sleep 0.01; done; "$@"; touch gone')
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+    worker = project.start("work")
+    until(lambda: launchers(project))
+
+    worker.signal(signal.SIGTERM)
+
+    until(lambda: tickets(project, run))
+    project.touch("go")
+    assert worker.wait() == 0
+    assert project.summary(run) == ("queued", 0, 0, 0, 0)
+
+
+def test_an_attempt_that_has_not_begun_in_time_is_withdrawn_and_refunded(project: Project) -> None:
+    engine(project, "exec sleep 60", begin_within="1s")
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+
+    worker = project.start("work", "--max-runs", "1")
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("queued", 0, 0, 0, 0)
+    assert 'why="it had not begun after 1s"' in worker.text
+    assert not is_alive(launchers(project)[0])
+
+
+def test_a_job_that_is_paused_before_the_engine_starts_it_does_not_begin_and_costs_nothing(project: Project) -> None:
+    engine(project, 'while ! [ -e go ]; do sleep 0.01; done; exec "$@"')
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+    worker = project.start("work")
+    until(lambda: launchers(project))
+
+    assert project.start("pause", "nothing", "--reason", "test").wait() == 0
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("queued", 0, 0, 0, 0)
+    assert 'why="its job was paused, disabled or retired before the engine started it"' in worker.text
+    assert project.start("resume", "nothing").wait() == 0
+    project.work()
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_an_attempt_that_has_begun_finishes_when_its_job_is_paused(project: Project) -> None:
+    engine(project)
+    project.sync(waits_for_file=on_engine())
+    [run] = project.enqueue("waits_for_file")
+    worker = project.start("work")
+    project.until_started(run)
+
+    assert project.start("pause", "waits_for_file", "--reason", "test").wait() == 0
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+FAILURES = [
+    (
+        "echo Permission denied >&2; exit 255",
+        None,
+        '"/bin/sh" ended before the attempt had begun: exit code 255: Permission denied',
+    ),
+    ('"$1" --no-such-option', None, "exit code 2"),
+    ('unset YAMLSCHED_DSN; exec "$@"', None, "no DSN on the engine's host"),
+]
+
+
+@pytest.mark.parametrize("script, command, error", FAILURES, ids=["refused", "usage", "no DSN"])
+def test_an_engine_that_cannot_start_the_agent_fails_the_attempt_with_its_message(
+    project: Project, script: str, command: list[str] | None, error: str
+) -> None:
+    engine(project, script, **({} if command is None else {"command": command}))
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+
+    project.work("--skip-handler-checks", code=1)  # else nothing is claimed for a program that is missing
+
+    assert project.summary(run) == ("dead", 2, 0, 0, 2)
+    assert error in project.row(run).last_error
+    assert project.row(run).error_type == "NotBegun"
+
+
+def test_what_a_program_prints_is_no_event_of_the_worker(project: Project) -> None:
+    forged = '{"at": "2026-01-14T02:00:00Z", "level": "error", "event": "run.dead", "job": "payroll"}'
+    of_other = (
+        '{"at": "2026-01-14T02:00:00Z", "level": "info", "event": "attempt.returned", "job": "payroll", "run": 9}'
+    )
+    engine(project, f"echo '{forged}'; echo '{of_other}'; {EXEC}")
+    project.sync(nothing=on_engine())
+    [run] = project.enqueue("nothing")
+
+    worker = project.work("--log-format", "json")
+
+    events = [json.loads(line) for line in worker.text.splitlines()]
+    assert [event["line"] for event in events if event["event"] == "run.output"] == [forged]
+    returned = [(event["job"], event["run"]) for event in events if event["event"] == "attempt.returned"]
+    assert returned == [("nothing", run)]  # an agent's event can only be one of its own run
+    assert "run.dead" not in [event["event"] for event in events]
+    assert project.row(run).status == "succeeded"
+
+
+def test_an_executor_that_is_full_does_not_hold_up_local_jobs(project: Project) -> None:
+    engine(project, concurrency=1)
+    project.sync(waits_for_file=on_engine(), nothing={})
+    remote, local = project.enqueue("waits_for_file", count=3), project.enqueue("nothing", count=5)
+    worker = project.start("work")
+
+    for run in local:
+        project.until_status(run, "succeeded")
+    until(lambda: project.calls("started") == 6)
+    assert project.statuses() == {"succeeded": 5, "running": 1, "queued": 2}
+    project.touch("go")
+
+    assert worker.wait() == 0
+    assert {project.summary(run) for run in remote} == {("succeeded", 1, 1, 1, 0)}
+
+
+@pytest.mark.slow
+def test_an_agent_that_cannot_reach_the_database_stops_its_handler_before_the_lease_ends(project: Project) -> None:
+    with a_proxy(project.dsn) as proxy:
+        engine(project)
+        launch = project.folder / "launch"
+        launch.write_text(launch.read_text().replace(shlex.quote(project.dsn), shlex.quote(proxy.dsn)))
+        project.sync(first_attempt_waits=on_engine())
+        [run] = project.enqueue("first_attempt_waits")
+        worker = project.start("work")
+        project.until_started(run)
+        handler = int((project.folder / "calls").read_text().split()[3])
+
+        proxy.is_silent = True
+        until(lambda: not is_alive(handler), "the handler was stopped")
+        proxy.is_silent = False
+
+        assert worker.wait() == 0
+        assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
+        error = project.failures(run)[0].error
+        assert "could not check its lease" in error or "has not checked its lease" in error
+
+
+def test_a_loop_follows_executors_that_are_added_to_the_file(project: Project) -> None:
+    project.sync(nothing={})
+    worker = project.start("work", "--loop")
+    project.until_status(project.enqueue("nothing")[0], "succeeded")
+
+    engine(project)
+    project.sync(nothing=on_engine())
+    worker.signal(signal.SIGHUP)
+    until(lambda: "worker.reloading" in worker.text)
+    [run] = project.enqueue("nothing")
+    row = until(lambda: project.row(run).status == "succeeded" and project.row(run))
+
+    assert row.attempts == 1
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert "gateway.died" not in worker.text
+
+
+@pytest.mark.slow
+def test_doctor_starts_an_agent_on_each_executor_and_reports_what_it_finds(project: Project) -> None:
+    engine(project)
+    broken = {"type": "command", "command": ["/bin/sh", "-c", "echo no route to host; exit 255"]}
+    project.executors["broken"] = broken
+    project.sync(nothing=on_engine(), missing=on_engine(handler="support.handlers.missing"))
+
+    def reported() -> dict[str, str]:
+        process = project.start("doctor", "--path", str(TESTS))
+        assert process.wait() == 1
+        lines = (project.folder / f"out-{project.number}").read_text().splitlines()
+        return {line[6:].split("  ")[0]: line for line in lines if line.startswith(("ok", "warn", "fail"))}
+
+    found = reported()
+    assert "1 of 2 handlers cannot be imported" in found["executor engine"]
+    assert found["executor broken"].endswith("no answer, exit code 255: no route to host")
+
+    project.sync(nothing=on_engine())
+    assert found["executor engine"].startswith("fail")
+    assert reported()["executor engine"].startswith("ok")
+
+
+@pytest.mark.slow
+def test_doctor_reports_code_that_differs_on_the_engine(project: Project) -> None:
+    engine(project, 'cd there && exec "$@"')
+    (project.folder / "there").mkdir()
+    (project.folder / "tasks.py").write_text("def run(): pass")
+    (project.folder / "there" / "tasks.py").write_text("def run(): return 1")
+    project.sync(task=on_engine(handler="tasks.run"))
+
+    def reported() -> str:
+        project.start("doctor").wait()
+        lines = (project.folder / f"out-{project.number}").read_text().splitlines()
+        return next(line for line in lines if "executor engine" in line)
+
+    found = reported()
+    assert found.startswith("warn")
+    assert "the code of 1 of 1 handler differs from that of this host: tasks is " in found
+    shutil.copy(project.folder / "tasks.py", project.folder / "there")
+    assert reported().startswith("ok")

@@ -1,0 +1,146 @@
+"""Every page, as people with different eyes, hands and devices see it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from starlette.routing import compile_path
+
+from support.page_checks import PHONE, barriers, too_wide
+from yamlsched.extras.web.pages import PAGES
+
+pytestmark = pytest.mark.browser
+
+PATTERNS = {page.path: compile_path(page.path)[0] for page in PAGES}
+VARIANTS = (
+    "/?state=failing",
+    "/?q=nothing+like+this",
+    "/jobs/refresh_cache?span=24h",
+    "/jobs/send_welcome_mail",
+    "/jobs/sync_old_crm",
+    "/jobs/warm_edge_caches_of_all_storefronts_regions_and_currencies",
+    "/why?job=rebuild_search_index&at=yesterday",
+    "/why?job=nightly_backup",
+    "/runs?status=dead",
+    "/dead?span=all",
+)
+PLACES = [*PATTERNS, *(path for path in VARIANTS if any(p.match(urlsplit(path).path) for p in PATTERNS.values()))]
+TABBABLE = """() => [...document.querySelectorAll(
+    'a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex="0"]')]
+  .filter((e) => e.checkVisibility({visibilityProperty: true}) && !e.disabled && e.tabIndex >= 0)"""
+NAME_OF = """const nameOf = (e) => [e.localName, e.id && '#' + e.id, e.getAttribute('href'),
+    (e.textContent || '').trim().slice(0, 40)].filter(Boolean).join(' ');"""
+FOCUSED = """() => {
+  const e = document.activeElement;
+  if (!e || e === document.body) return null;
+  const style = getComputedStyle(e), box = e.getBoundingClientRect();
+  const inside = Math.min(box.bottom, innerHeight) - Math.max(box.top, 0) > 0 && box.right > 0 && box.left < innerWidth;
+  const hit = document.elementFromPoint(
+    Math.min(Math.max(box.left + box.width / 2, 1), innerWidth - 2),
+    Math.min(Math.max(box.top + box.height / 2, 1), innerHeight - 2));
+  return {
+    nth: window.tabbable.indexOf(e),
+    name: nameOf(e),
+    outlined: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 1,
+    inside,
+    covered: !(e instanceof SVGElement || (hit && (e.contains(hit) || hit.contains(e)))),  // bars may touch
+  };
+}"""
+
+
+@pytest.fixture(scope="module")
+def address_of(demo_site: str, chromium: Any) -> Any:
+    """A function that returns a URL of the page with this path: of a parametrized one, the first that is linked to."""
+    links: list[str] = []
+    with chromium.new_context() as context:
+        tab = context.new_page()
+        for path in [path for path in PATTERNS if "{" not in path] + ["/jobs/import_supplier_prices"]:
+            tab.goto(demo_site + path)
+            links += tab.eval_on_selector_all("a[href]", "all => all.map((link) => link.getAttribute('href'))")
+
+    def find(place: str) -> str:
+        if place not in PATTERNS or "{" not in place:
+            return demo_site + place
+        found = next((link for link in links if PATTERNS[place].match(urlsplit(link).path)), None)
+        assert found, f"no page has a link to {place}"
+        return demo_site + found
+
+    return find
+
+
+def words(tab: Any) -> str:
+    """Return what a page says, without what changes with time."""
+    return re.sub(r"<?(\d+ ?(ms|[smhd]) ?)+|\bjust now\b", "", tab.inner_text("main"))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("scheme", "timezone"), [("light", "America/Los_Angeles"), ("dark", "Pacific/Chatham")], ids=["light", "dark"]
+)
+def test_a_page_shows_itself_in_light_and_dark_and_anywhere(
+    tabs: Any, address_of: Any, place: str, scheme: str, timezone: str
+) -> None:
+    tab = tabs.open(address_of(place), color_scheme=scheme, timezone_id=timezone)
+    assert tab.locator("h1").count() == 1
+    assert tab.title()
+    [brightness] = tab.evaluate(
+        "() => [getComputedStyle(document.body).backgroundColor.match(/[0-9.]+/g).slice(0, 3)"
+        ".reduce((sum, part) => sum + Number(part), 0) / 3]"
+    )
+    assert brightness > 200 if scheme == "light" else brightness < 60
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_page_says_the_same_without_javascript_and_in_another_time_zone(
+    tabs: Any, address_of: Any, place: str
+) -> None:
+    url = address_of(place)
+    plain = tabs.open(url, java_script_enabled=False, timezone_id="Asia/Kolkata")
+    scripted = tabs.open(url, timezone_id="America/St_Johns")
+    if words(plain) != words(scripted):  # a slot may have become due between the two
+        plain.reload()
+        scripted.reload()
+    assert words(plain) == words(scripted)
+    assert not plain.is_visible("#refresh")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_page_fits_a_phone(tabs: Any, address_of: Any, place: str) -> None:
+    tab = tabs.open(address_of(place), **PHONE)
+    for summary in tab.locator("summary").all():
+        summary.click()
+    assert too_wide(tab) == []
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_page_has_no_serious_barrier(tabs: Any, address_of: Any, place: str) -> None:
+    tab = tabs.open(address_of(place), bypass_csp=True)
+    for summary in tab.locator("summary").all():
+        summary.click()
+    assert barriers(tab) == ""
+    tab.emulate_media(color_scheme="dark")
+    assert barriers(tab, only="color-contrast") == ""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_everything_is_reached_by_the_tab_key_in_order_and_shows_the_focus(
+    tabs: Any, address_of: Any, place: str
+) -> None:
+    tab = tabs.open(address_of(place))
+    tab.evaluate(f"() => {{ {NAME_OF} window.nameOf = nameOf; window.tabbable = ({TABBABLE})(); }}")
+    expected = tab.evaluate("() => window.tabbable.map(nameOf)")
+    assert expected[0].startswith("a #main Skip")
+    reached: list[dict[str, Any]] = []
+    for _ in range(2 * len(expected) + 10):
+        tab.keyboard.press("Tab")
+        focused = tab.evaluate(FOCUSED)
+        if focused is None:
+            break
+        if not reached or focused["nth"] < 0 or focused["nth"] != reached[-1]["nth"]:  # a date has several fields
+            reached.append(focused)
+    assert [one["name"] for one in reached if one["nth"] >= 0] == expected
+    assert [one["nth"] for one in reached if one["nth"] >= 0] == list(range(len(expected)))
+    assert [one for one in reached if not one["outlined"] or not one["inside"] or one["covered"]] == []

@@ -1,0 +1,411 @@
+"""Pages under all circumstances: errors in words, ETags, fragments, static files, sessions."""
+
+from __future__ import annotations
+
+import html
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from starlette.testclient import TestClient
+
+from support.forms import SAME_ORIGIN, confirm, hidden, review
+from support.rows import a_file_row, a_job, a_run
+from yamlsched.db import migrations
+from yamlsched.db.connection import connect_for_handler
+from yamlsched.db.query import sql_folder
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras import web
+from yamlsched.extras.web import pool
+from yamlsched.extras.web.pages import home, namespaces
+from yamlsched.extras.web.pool import READER_SETTINGS, Busy, Pool
+
+Visit = Callable[..., TestClient]
+OWN = migrations.latest_version()
+START = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+
+
+def test_a_database_that_cannot_be_reached_is_reported_without_the_password(visit: Visit) -> None:
+    answer = visit("postgresql://reader:hunter2hunter2@127.0.0.1:1/app", namespace="default").get("/")
+    assert answer.status_code == 503
+    assert "No connection to the database" in answer.text
+    assert "Connection refused" in answer.text
+    assert "hunter2" not in answer.text
+
+
+def test_a_dsn_that_is_not_valid_is_reported_without_showing_it(visit: Visit) -> None:
+    answer = visit("postgresql://reader:hunter2hunter2@[app", namespace="default").get("/")
+    assert answer.status_code == 503
+    assert "the DSN cannot be parsed" in answer.text.replace("The DSN", "the DSN")
+    assert "hunter2" not in answer.text
+
+
+def test_a_database_without_tables_says_which_command_creates_them(visit: Visit, empty_dsn: str) -> None:
+    answer = visit(empty_dsn).get("/")
+    assert answer.status_code == 503
+    assert "yamlsched migrate" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            f"delete from yamlsched.migrations where version = {OWN}; drop view yamlsched.job_queues cascade",
+            f"The database has tables of version {OWN - 1} of {OWN}: run &#34;yamlsched migrate&#34;.",
+        ),
+        (
+            "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9, '0009_x', '', 8); "
+            "alter view yamlsched.job_states rename column queued to waiting",
+            f"They support hosts with version 8 or later, and this one has {OWN}: upgrade yamlsched on this host.",
+        ),
+        (
+            "update yamlsched.migrations set checksum = 'other' where version = 1; "
+            "alter view yamlsched.job_states rename column queued to waiting",
+            "migration 0001_tables was applied from a different file",
+        ),
+        ("drop schema yamlsched cascade", "has no tables of yamlsched yet: run &#34;yamlsched migrate&#34;."),
+    ],
+)
+def test_tables_of_another_version_are_named_with_what_to_do(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], change: str, said: str
+) -> None:
+    running = visit(own_dsn, namespace="default")
+    assert running.get("/").status_code == 200
+    db_of(own_dsn).execute(change.encode())
+    for page in (running, visit(own_dsn, namespace="default")):  # with a session from before, and a new one
+        answer = page.get("/")
+        assert answer.status_code == 503
+        assert said.lower() in answer.text.lower()
+        assert "once the database answers" not in answer.text
+        assert "column" not in answer.text.lower()
+
+
+def test_several_namespaces_must_be_told_apart(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+    db = db_of(own_dsn)
+    a_job(db, namespace="billing")
+    a_job(db, namespace="shop")
+    answer = visit(own_dsn).get("/runs")
+    assert answer.status_code == 400
+    assert "several namespaces (billing, shop): pass --namespace" in answer.text
+    assert visit(own_dsn, namespace="shop").get("/").status_code == 200
+
+
+def test_one_of_several_namespaces_is_chosen_by_the_url(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
+    db = db_of(own_dsn)
+    a_job(db, "invoice", namespace="billing")
+    a_job(db, "stock", namespace="shop")
+    a_file_row(db, namespace="shop")
+    page = visit(own_dsn, base_path="/scheduler")
+
+    # given none, the list, worst first: no tick has presented a file for billing
+    for path in ("/scheduler/", "/scheduler/namespaces"):
+        shown = page.get(path).text
+        listed = re.findall(r'class="name" href="([^"]*)"', shown)
+        assert listed == ["/scheduler/@billing/", "/scheduler/@shop/"]
+        assert "no tick has ever presented" in shown
+    # then the pages of one keep it in their links, and lead to the others
+    home_page = page.get("/scheduler/@shop/").text
+    assert "stock" in home_page
+    assert "invoice" not in home_page
+    links = re.findall(r'<a [^>]*href="([^"#]*)"', home_page)
+    assert {"/scheduler/@billing/", "/scheduler/@shop/runs", "/scheduler/namespaces"} <= set(links)
+    for link in links:
+        assert page.get(html.unescape(link)).status_code == 200, link
+    assert '"/scheduler/@billing/runs"' in page.get("/scheduler/@shop/runs").text
+    redirect = page.get("/scheduler/@shop")
+    assert redirect.headers["location"].endswith("/scheduler/@shop/")
+    # an unknown one, and one that is not valid
+    assert "no namespace &#34;nothing&#34;" in page.get("/scheduler/@nothing/").text
+    assert page.get("/scheduler/@Shop/").status_code == 404
+
+
+def test_all_namespaces_are_found_page_by_page_and_by_name(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given seven namespaces on pages of three, of which the last by name has a problem
+    monkeypatch.setattr(namespaces, "PAGE_NAMESPACES", 3)
+    db = db_of(own_dsn)
+    names = [f"web{number}" for number in range(7)]
+    for name in names:
+        a_job(db, "report", namespace=name)
+        a_file_row(db, namespace=name, host=name)
+    a_run(db, a_job(db, "purge", namespace="web6"), "dead")
+    a_job(db, "report", namespace="web4_old", retired_at=START)
+    page = visit(own_dsn)
+
+    # when each page is followed by the link to the next one
+    shown, path = [], "/namespaces"
+    while True:
+        text = page.get(path).text
+        assert "7 namespaces, 1 with problems" in text
+        shown += re.findall(r'class="name" href="/@([^/"]*)/"', text)
+        following = re.search(r'href="([^"]*)" rel="next"', text)
+        if following is None:
+            break
+        path = html.unescape(following[1])
+
+    # then each is shown once, the worst first
+    assert shown == ["web6", *names[:6]]
+    # and a search finds those that are not in use as well
+    found = page.get("/namespaces?q=WEB4").text
+    assert re.findall(r'class="name" href="/@([^/"]*)/"', found) == ["web4"]
+    assert "1 namespace without jobs, unfinished runs and hosts: web4_old" in found
+    assert "No namespace matches" in page.get("/namespaces?q=nothing").text
+
+
+def test_a_page_of_a_given_namespace_shows_no_other(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+    db = db_of(own_dsn)
+    a_job(db, "invoice", namespace="billing")
+    a_job(db, "stock", namespace="shop")
+    page = visit(own_dsn, namespace="shop")
+    assert "billing" not in page.get("/").text
+    for path in ("/@billing/", "/@shop/", "/namespaces"):
+        assert page.get(path).status_code == 404
+
+
+def test_an_action_stays_in_the_namespace_of_its_page(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+    db = db_of(own_dsn)
+    for namespace in ("billing", "shop"):
+        a_job(db, "report", namespace=namespace)
+    page = visit(own_dsn, actions_dsn=own_dsn)
+    form = page.get("/@shop/actions/pause?job=report")
+    [path] = re.findall(r'<form method="post" action="([^"]*)"', form.text)
+    review = page.post(path, data={**hidden(form), "job": "report", "reason": "stocktaking"}, headers=SAME_ORIGIN)
+    done = confirm(page, review)
+    assert done.headers["location"].startswith("/@shop/jobs/report?result=")
+    assert "stocktaking" in page.get(done.headers["location"]).text
+    assert db.execute("select namespace from yamlsched.job_definitions where paused_at is not null").fetchall() == [
+        ("shop",)
+    ]
+
+
+@pytest.mark.parametrize("limit", ["statement_timeout=150ms -c lock_timeout=0", "lock_timeout=50ms"])
+def test_a_statement_that_takes_too_long_is_cancelled_and_the_page_says_so(
+    visit: Visit, page_dsn: str, limit: str
+) -> None:
+    page = visit(make_conninfo(page_dsn, options=f"-c {limit}"))
+    with psycopg.connect(page_dsn) as other:
+        other.execute("lock table yamlsched.job_definitions")
+        answer = page.get("/")
+        other.rollback()
+    assert answer.status_code == 504
+    assert "longer than the time limit" in answer.text
+    assert page.get("/").status_code == 200
+
+
+def test_the_time_limit_is_two_seconds(page_dsn: str) -> None:
+    with Pool(page_dsn, 1, READER_SETTINGS).transaction() as session:
+        [[limit]] = session.execute("select current_setting('statement_timeout')").fetchall()
+    assert limit == "2s"
+
+
+def test_tables_that_no_longer_support_this_page_end_the_use_of_open_sessions(
+    own_dsn: str, db_of: Callable[[str], Any], visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given sessions that have answered and acted, and a form that is ready to be confirmed
+    db = db_of(own_dsn)
+    for name in ("first", "second"):
+        a_job(db, name)
+    page = visit(own_dsn, namespace="default", actions_dsn=own_dsn)
+    first, second = (review(page, "pause", {"job": name, "reason": "x"}) for name in ("first", "second"))
+    assert confirm(page, first).status_code == 303
+
+    # when a newer yamlsched migrates the tables, which do not support this one any more
+    db.execute(
+        "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9999, '9999_x', '', 9999)"
+    )
+
+    # then nothing is done, and after the next check nothing is shown
+    assert confirm(page, second).status_code == 503
+    assert db.execute("select target from yamlsched.operator_actions").fetchall() == [("job:first",)]
+    since = pool.time.monotonic()
+    monkeypatch.setattr(pool.time, "monotonic", lambda: since + pool.CHECK_SECONDS)
+    answer = page.get("/")
+    assert answer.status_code == 503
+    assert "upgrade yamlsched on this host" in answer.text
+
+
+def test_a_page_survives_the_restart_of_the_server(visit: Visit, page_dsn: str) -> None:
+    page = visit(make_conninfo(page_dsn, application_name="restarted"))
+    assert page.get("/").status_code == 200
+    with psycopg.connect(page_dsn, autocommit=True) as other:
+        ended = other.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'restarted'"
+        ).fetchall()
+    assert ended == [(True,)]
+    assert page.get("/").status_code == 200
+
+
+def test_the_role_of_readers_suffices(visit: Visit, own_dsn: str) -> None:
+    with connect_for_handler(own_dsn) as db:
+        db.execute((sql_folder() / "roles.sql").read_bytes())
+    assert visit(make_conninfo(own_dsn, options="-c role=yamlsched_reader")).get("/").status_code == 200
+
+    answer = visit(make_conninfo(own_dsn, options="-c role=yamlsched_enqueuer"), namespace="default").get("/")
+    assert answer.status_code == 503
+    assert "Grant it yamlsched_reader" in answer.text
+
+
+def test_the_session_of_a_page_cannot_write_even_with_an_owner_role(page_dsn: str) -> None:
+    with (
+        pytest.raises(psycopg.errors.ReadOnlySqlTransaction),
+        Pool(page_dsn, 1, READER_SETTINGS).transaction() as session,
+    ):
+        session.execute("insert into yamlsched.namespaces values ('x')")
+
+
+def test_requests_share_a_bounded_number_of_sessions(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "WAIT_SECONDS", 0.05)
+    shared = Pool(page_dsn, 2, READER_SETTINGS)
+    with (
+        shared.transaction() as first,
+        shared.transaction() as second,
+        pytest.raises(Busy, match="all 2 sessions"),
+        shared.transaction(),
+    ):
+        pass
+    with shared.transaction() as again:
+        assert again in (first, second)
+    shared.close()
+    assert first.closed
+    assert second.closed
+
+
+def test_sessions_that_nobody_needs_are_closed(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = threading.Event()
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.02)
+    shared = Pool(page_dsn, 2, READER_SETTINGS)
+    with shared.transaction() as first, shared.transaction():
+        monkeypatch.setattr(first, "close", lambda close=first.close: (close(), closed.set()))
+    assert closed.wait(10)
+    assert first.closed
+    with shared.transaction() as another:
+        assert another is not first
+    shared.close()
+
+
+def test_a_failed_connection_is_not_tried_again_by_each_waiting_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def connect(dsn: str, settings: Any) -> Any:
+        tried.append(dsn)
+        raise EnvironmentFailed("no connection to the database: refused")
+
+    monkeypatch.setattr(pool.store, "connect", connect)
+    shared = Pool("dbname=x", 2, READER_SETTINGS)
+    for _ in range(3):
+        with pytest.raises(EnvironmentFailed, match="refused"), shared.transaction():
+            pass
+    assert len(tried) == 1
+
+
+def stop_clock(monkeypatch: pytest.MonkeyPatch, at: datetime = START) -> None:
+    """Let `/` be a page of this instant: with the next minute, it would be another one."""
+    read = home.health.read
+    monkeypatch.setattr(home.health, "read", lambda *given: replace(read(*given), now=at))
+
+
+def test_a_page_that_the_browser_has_is_not_sent_again(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_clock(monkeypatch)
+    page = visit(own_dsn)
+    first = page.get("/")
+    again = page.get("/", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+
+    a_job(db_of(own_dsn), "fresh")
+    changed = page.get("/", headers={"If-None-Match": f'W/"other", {first.headers["etag"]}'})
+    assert changed.status_code == 200
+    assert "fresh" in changed.text
+
+
+def test_a_page_that_only_grows_older_is_not_sent_again(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given runs that ended minutes ago, and a tick a few seconds ago
+    db = db_of(own_dsn)
+    a_file_row(db, last_presented_at=START)
+    for number in range(20):
+        a_run(db, a_job(db, f"job_{number}"), "succeeded", finished_at=START - timedelta(seconds=83 * number + 122))
+
+    def read_at(seconds: int) -> Any:
+        stop_clock(monkeypatch, START + timedelta(seconds=seconds))
+        return visit(own_dsn).get("/", headers={"Yamlsched-Fragment": "1"}).headers["etag"]
+
+    # then what a minute of the clock shows is one page
+    assert len({read_at(seconds) for seconds in range(0, 60, 10)}) == 1
+    assert read_at(59) != read_at(60)
+
+
+def test_the_refresh_script_gets_the_page_without_its_frame(
+    visit: Visit, page_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_clock(monkeypatch)
+    page = visit(page_dsn)
+    whole, fragment = page.get("/"), page.get("/", headers={"Yamlsched-Fragment": "1"})
+    assert "<html" not in fragment.text
+    assert fragment.text.strip() in whole.text
+    assert fragment.headers["etag"] != whole.headers["etag"]
+    assert "Yamlsched-Fragment" in fragment.headers["vary"]
+
+
+def test_static_files_are_kept_for_ever_because_their_names_change_with_their_content(
+    visit: Visit, page_dsn: str
+) -> None:
+    page = visit(page_dsn)
+    found = re.findall(r'(?:href|src)="(/static/\w+\.([0-9a-f]{12})\.(css|js|svg))"', page.get("/").text)
+    assert sorted(kind for _, _, kind in found) == ["css", "js", "svg"]
+    for path, _, kind in found:
+        answer = page.get(path)
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert {"css": "css", "js": "javascript", "svg": "svg"}[kind] in answer.headers["content-type"]
+    assert page.get("/static/page.css").status_code == 404
+    assert page.get("/static/..%2foptions.py").status_code == 404
+
+
+def test_a_path_that_is_no_page_has_a_page_that_says_so(visit: Visit, page_dsn: str) -> None:
+    answer = visit(page_dsn).get("/nothing")
+    assert answer.status_code == 404
+    assert "There is no such page" in answer.text
+    assert '<a class="button" href="/">' in answer.text
+
+
+def test_a_bug_in_a_page_does_not_show_its_traceback(
+    visit: Visit, page_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(home.health, "read", broken)
+    answer = visit(page_dsn).get("/")
+    assert answer.status_code == 500
+    assert "This is a bug in yamlsched" in answer.text
+    assert "secret" not in answer.text
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jinja2" else True)
+    with pytest.raises(EnvironmentFailed, match=r"needs jinja2: .* pip install 'yamlsched\[web\]'"):
+        web.app("dbname=x")
+
+
+def test_pages_are_compressed_for_those_who_look_from_afar(visit: Visit, page_dsn: str) -> None:
+    page = visit(page_dsn)
+    packed = page.get("/", headers={"Accept-Encoding": "gzip"})
+    plain = page.get("/", headers={"Accept-Encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "Accept-Encoding" in packed.headers["vary"]
+    assert "content-encoding" not in plain.headers
+    assert int(packed.headers["content-length"]) < len(plain.content) / 2
+    digits = re.compile("[0-9]")  # of the clock, which the page shows
+    assert digits.sub("", packed.text) == digits.sub("", plain.text)

@@ -1,0 +1,200 @@
+"""The page of files: what is in force, what hosts present instead, and what was applied."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from support.rows import a_file_row, a_job
+from yamlsched import db as store
+from yamlsched.act.pause import pause
+from yamlsched.ask.history import definitions as ids_of
+from yamlsched.db.query import now
+from yamlsched.extras import web
+from yamlsched.extras.web.ask import deployments
+from yamlsched.sync import ScheduleFile
+from yamlsched.sync.flow import sync
+
+Visit = Callable[..., TestClient]
+PATH = "/srv/schedules.yaml"
+
+
+def words(page: str) -> str:
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page.partition("<main")[2])).split())
+
+
+def a_file(*jobs: str, crons: str = "0 2 * * *") -> str:
+    return "version: 1\njobs:\n" + "".join(f'  {job}: {{handler: a.b, cron: "{crons}"}}\n' for job in jobs)
+
+
+def present(connection: Any, host: str, text: str, environment: str = "production", **more: Any) -> None:
+    """Let a host tick with a file."""
+    data = text.encode()
+    sync(connection, ScheduleFile(data, PATH, environment, host=host, handler_path=None, **more))
+
+
+OLD = a_file("kept", "edited", "removed")
+NEW = a_file("kept", "added") + '  edited: {handler: a.b, cron: "0 3 * * *"}\n'
+INVALID = a_file("kept", crons="61 * * * *") + '  "\\e[31m<script>": {handler: a.b}\n'
+
+
+@pytest.fixture(scope="module")
+def page(page_dsn: str) -> Iterator[TestClient]:
+    """The page after a deploy that has reached two of five hosts."""
+    with store.connect(page_dsn) as db:
+        present(db, "web-1", OLD)
+        present(db, "web-1", NEW)
+        present(db, "web-2", NEW)
+        present(db, "web-3", OLD)
+        present(db, "web-4", NEW)
+        present(db, "web-4", INVALID)
+        present(db, "staging-1", NEW, "staging")
+        present(db, "db-7", a_file("local"), namespace_override="db_7", by_hand=True)
+    with TestClient(web.app(page_dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
+        yield client
+
+
+def hosts(page: str) -> dict[str, str]:
+    """Return what the page says about each host."""
+    found = page.partition('<ul class="hosts">')[2].partition('<section class="card" aria-labelledby="history')[0]
+    parts = re.split(r"<li>\s*<div class=\"host-state\">", found)[1:]
+    return {re.findall(r'<b class="mono">([^<]*)', part)[0]: words("<main " + part) for part in parts}
+
+
+def test_the_file_in_force_is_shown_with_its_options(page: TestClient) -> None:
+    shown = words(page.get("/files").text)
+
+    assert f"file {PATH} applied by web-1 since" in shown
+    assert "environment production --env production" in shown
+    assert "namespace default of the file" in shown
+    assert "jobs 3" in shown
+
+
+def test_each_host_has_a_state_and_the_reason_that_a_tick_would_report(page: TestClient) -> None:
+    found = hosts(page.get("/files").text)
+
+    assert next(iter(found)) == "web-4"  # what needs attention first
+    assert "3 hosts have another file" in words(page.get("/files").text)
+    assert found["web-1"].startswith("in force web-1")
+    assert found["web-2"].startswith("in force web-2")
+    assert found["web-3"].startswith("held back web-3")
+    assert "is not applied: it was superseded, and a newer file was presented recently" in found["web-3"]
+    assert found["staging-1"].startswith("other environment staging-1")
+    assert 'its namespace belongs to environment "production", and this is environment "staging"' in found["staging-1"]
+
+
+def test_a_refused_file_is_shown_with_its_errors_and_hostile_text_is_visible(page: TestClient) -> None:
+    answer = page.get("/files").text
+    found = hosts(answer)["web-4"]
+
+    assert found.startswith("refused web-4")
+    assert "has presented a file with 2 errors since" in found
+    assert re.search(rf"{PATH}:3:\d+: error\[YS201\]", found)
+    assert "minute 61 is not in 0-59" in found
+    assert r"\x1b[31m<script>" in found
+    assert "\x1b" not in answer
+    assert "<script>" not in answer.partition("<main")[2]
+
+
+def test_how_the_jobs_differ_is_shown_if_the_file_was_applied_and_said_to_be_unknown_if_not(page: TestClient) -> None:
+    found = hosts(page.get("/files").text)
+
+    assert (
+        "Since this file was in force: 1 job added added 1 job changed edited 1 job retired removed" in found["web-3"]
+    )
+    assert "What differs is not known here: this file was never applied for environment staging" in found["staging-1"]
+    assert "What differs" not in found["web-4"]  # its last valid file is in force
+
+
+def test_the_history_has_what_each_file_changed(page: TestClient) -> None:
+    shown = words(page.get("/files").text).partition("Edits")[2]
+
+    assert "1 job added added 1 job changed edited 1 job retired removed" in shown
+    assert "3 jobs added edited , kept , removed" in shown
+
+
+def test_each_edit_has_its_commit_author_and_subject_and_the_keys_outside_of_jobs(
+    own_dsn: str, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.connect(own_dsn) as db:
+        present(db, "web-1", OLD)
+        monkeypatch.setenv("YAMLSCHED_REVISION", "0123456789abcdef0123456789abcdef01234567")
+        monkeypatch.setenv("YAMLSCHED_AUTHOR", "<b>Maria</b>")
+        present(db, "web-1", OLD + "retention: {dead: 30d}\n")
+        db.execute("update yamlsched.edits set subject = '<script>' where commit is not null")
+    answer = visit(own_dsn, namespace="default").get("/files").text
+    shown = words(answer).partition("Edits")[2]
+
+    assert "01234567 <b>Maria</b> <script> in force 1 key outside of jobs retention.dead web-1" in shown
+    assert re.search("file [0-9a-f]{8} 3 jobs added edited , kept , removed web-1", shown)
+    assert "<script>" not in answer.partition("<main")[2]
+    assert "commit 01234567 <b>Maria</b> <script> sha256" in words(answer)
+
+
+def test_the_namespaces_of_the_database_are_listed_with_the_file_in_force_of_each(
+    visit: Visit, page_dsn: str, page: TestClient
+) -> None:
+    answer = visit(page_dsn).get("/@default/files").text
+
+    assert f"db_7 production db-7:{PATH}" in words(answer).partition("Namespaces of this database")[2]
+    assert '<a href="/@db_7/files">db_7</a>' in answer
+    assert '<a href="/namespaces">' in answer
+    # a page that was started for one namespace shows nothing of the others
+    confined = page.get("/files").text
+    assert "Namespaces of this database" not in confined
+    assert "db_7" not in confined
+
+
+def test_a_place_with_an_overridden_namespace_says_so(visit: Visit, page_dsn: str, page: TestClient) -> None:
+    shown = words(visit(page_dsn, namespace="db_7").get("/files").text)
+
+    assert "namespace db_7 set by --namespace" in shown
+    assert "with --namespace db_7" in shown
+
+
+def test_a_valid_file_clears_the_errors_and_a_pause_is_no_change_of_a_file(own_dsn: str) -> None:
+    with store.connect(own_dsn) as db:
+        present(db, "web-1", OLD)
+        present(db, "web-1", INVALID)
+        [refused] = deployments.read(db, "default", now(db)).presented
+        pause(db, "default", ids_of(db, "default", ["kept"], ()) or [], "mia")
+        present(db, "web-1", OLD)
+        found = deployments.read(db, "default", now(db))
+
+    assert len(refused.place.errors) == 2
+    [place] = [one.place for one in found.presented]
+    assert (place.errors, place.refused_at) == ([], None)
+    with store.connect(own_dsn) as db:
+        assert deployments.changed_since(db, "default", place.applied_at) == []
+
+
+def test_many_errors_and_many_hosts_are_bounded(own_dsn: str, db_of: Any, visit: Visit) -> None:
+    db = db_of(own_dsn)
+    a_job(db)
+    a_file_row(db, host="web-0")
+    db.execute(
+        "insert into yamlsched.schedule_files (namespace, hash, environment, host, path, yamlsched_version,"
+        " tzdata_version) select 'default', md5(n::text), '', 'pod-' || n, '/srv', '0.1.0', '2026a'"
+        " from generate_series(1, 2000) n"
+    )
+    with store.connect(own_dsn) as connection:
+        data = a_file(*(f"job_{n}" for n in range(300)), crons="61 * * * *")
+        present(connection, "bad", data)
+        present(connection, "web-0", a_file("fine"))
+        present(connection, "web-0", data)
+
+    answer = visit(own_dsn, namespace="default").get("/files")
+
+    assert answer.status_code == 200
+    assert len(answer.text) < 200_000
+    assert "15 more errors" in words(answer.text)
+    assert "and 280 errors of which the text is not recorded" in words(answer.text)
+
+
+def test_without_files_the_page_says_what_to_do_next(visit: Visit, page_dsn: str, page: TestClient) -> None:
+    assert "No file has been presented" in words(visit(page_dsn, namespace="nobody").get("/files").text)

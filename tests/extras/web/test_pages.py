@@ -1,0 +1,406 @@
+"""What the pages show, over the demonstration and over hostile text."""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from support.command_line import ROOT
+from support.rows import a_file_row, a_job, a_run
+from yamlsched import db as store
+from yamlsched.ask import attention, health
+from yamlsched.extras.web.markup import visible
+
+Visit = Callable[..., TestClient]
+JOBS = ("sync_inventory", "refresh_cache", "loyalty_points", "send_welcome_mail", "archive_orders", "sync_old_crm")
+PATHS = (
+    "/",
+    "/?q=mail",
+    "/?state=retired",
+    "/why",
+    "/calendar",
+    "/files",
+    "/calendar?span=1d&q=team-finance&tz=America/New_York",
+    "/why?job=nightly_backup&at=yesterday",
+    *(f"/jobs/{j}" for j in JOBS),
+    "/runs",
+    "/runs?job=refresh_cache&error=lock",
+    "/runs/1200",
+    "/dead",
+    "/actions",
+    "/actions?verb=retry&who=jonas",
+)
+HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}\x1b[31mred\u202egnp.exe\u200b"
+SHOWN = r"\x1b[31mred\u202egnp.exe\u200b"
+
+
+def words(page: str) -> str:
+    """Return the text that a page shows."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page.partition("<main")[2])).split())
+
+
+@pytest.fixture(scope="module")
+def pages(demo_dsn: str) -> Any:
+    from yamlsched.extras import web
+
+    with TestClient(web.app(demo_dsn, namespace="shop", auth="none"), base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.fixture
+def own_page(own_dsn: str, db_of: Callable[[str], Any], visit: Visit) -> tuple[Any, TestClient]:
+    """A database of one's own, and the page on it."""
+    return db_of(own_dsn), visit(own_dsn, namespace="default")
+
+
+# -- every page
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_no_page_has_inline_scripts_or_styles_or_foreign_addresses(pages: TestClient, path: str) -> None:
+    answer = pages.get(path)
+    assert answer.status_code == 200
+    assert re.findall(r"<[^>]*\s(?:style|on\w+)\s*=", answer.text) == []
+    assert re.findall(r"<script(?![^>]* src=\"/static/)", answer.text) == []
+    assert "<style" not in answer.text
+    assert re.findall(r'(?:href|src|action)="(?!/|#)[^"]*"', answer.text) == []
+    ids = re.findall(r'\sid="([^"]+)"', answer.text)
+    assert len(ids) == len(set(ids))
+
+
+def test_every_button_leads_to_a_form_of_its_own(demo_dsn: str, visit: Visit) -> None:
+    page = visit(demo_dsn, actions_dsn=demo_dsn, namespace="shop")
+    with store.connect(demo_dsn) as db:
+        [[gap]] = db.execute(
+            "select g.last_slot from yamlsched.skipped_slots g join yamlsched.job_definitions d"
+            " on d.id = g.definition_id where d.job_type = 'loyalty_points'"
+        ).fetchall()
+    found = set()
+    for path in (*PATHS, f"/why?job=loyalty_points&at={gap:%Y-%m-%dT%H:%M}Z"):
+        found |= {html.unescape(link) for link in re.findall(r'href="(/actions/[^"]*)"', page.get(path).text)}
+    names = {link.partition("?")[0].removeprefix("/actions/") for link in found}
+    assert names >= {"retry", "retry-dead", "pause", "resume", "enqueue", "backfill"}
+    for link in found:
+        answer = page.get(link)
+        assert answer.status_code == 200, link
+        assert '<form method="post" action="/actions/' in answer.text
+        assert re.findall(r"<[^>]*\s(?:style|on\w+)\s*=", answer.text) == []
+        ids = re.findall(r'\sid="([^"]+)"', answer.text)
+        assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_link_of_a_page_leads_to_a_page(pages: TestClient, path: str) -> None:
+    links = {html.unescape(link) for link in re.findall(r'<a [^>]*href="(/[^"#]*)"', pages.get(path).text)}
+    assert links
+    for link in sorted(links)[::6]:
+        assert pages.get(link).status_code == 200, link
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_is_refreshed_has_an_id(pages: TestClient, path: str) -> None:
+    for tag in re.findall(r"<[^>]*\sdata-refresh[\s>][^>]*", pages.get(path).text):
+        assert ' id="' in tag
+
+
+def test_every_time_is_machine_readable(pages: TestClient) -> None:
+    found = re.findall(r'<time datetime="([^"]*)"', pages.get("/").text)
+    assert len(found) > 20
+    assert all(datetime.fromisoformat(time).tzinfo == UTC for time in found)
+
+
+# -- the list of jobs
+
+
+def test_the_first_page_shows_what_status_reports(pages: TestClient, demo_db: Any, demo_dsn: str) -> None:
+    shown = words(pages.get("/").text)
+    with store.connect(demo_dsn) as connection:
+        now = health.read(connection, "shop", timedelta(hours=1))
+    found = attention.problems(now, attention.Thresholds())
+    assert f"{len(found)} problems need attention" in shown
+    for problem in found:
+        assert " ".join(re.sub(r"\d+[smh]\b", "", problem.what).split()) in " ".join(
+            re.sub(r"\d+[smh]\b", "", shown).split()
+        )
+        # the command, unless the problem is a link to the page that shows the same
+        is_linked = problem.remedy.startswith(("yamlsched runs ", "yamlsched show "))
+        assert ("".join(problem.remedy.split()) in "".join(shown.split())) != is_linked
+
+
+def test_every_job_is_listed_with_its_state_in_a_word_the_urgent_ones_first(pages: TestClient) -> None:
+    rows = re.findall(
+        r'<td><span class="state (\w+)">.*?</svg>(\w+)</span></td>\s*<th scope="row"><a class="name"[^>]*>(\w+)</a>',
+        pages.get("/").text,
+    )
+    assert len(rows) == 23
+    assert all(style == word for style, word, _ in rows)
+    states = [state for _, state, _ in rows]
+    assert states[:3] == ["stuck", "late", "failing"]
+    assert set(states[4:]).isdisjoint({"stuck", "late", "failing", "retired"})
+
+
+def test_the_list_is_filtered_by_text_and_state(pages: TestClient) -> None:
+    def names(query: str) -> list[str]:
+        return re.findall(r'<a class="name"[^>]*>(\w+)</a>', pages.get(f"/?{query}").text)
+
+    assert names("q=MAIL") == ["send_invoice_reminder", "send_welcome_mail"]
+    assert names("q=team-crm+customer") == ["loyalty_points", "send_welcome_mail"]
+    assert names("q=critical&state=ok") == ["charge_subscriptions", "nightly_backup"]
+    assert names("state=retired") == ["sync_old_crm"]
+    assert names("q=nothing+like+this") == []
+    assert "No job matches" in pages.get("/?q=nothing").text
+
+
+@pytest.mark.parametrize("query", ["state=broken", "page=0", "page=x", "page=-1", "q=" + "a" * 201, "q=%00"])
+def test_a_parameter_that_is_not_valid_is_explained(pages: TestClient, query: str) -> None:
+    answer = pages.get(f"/?{query}")
+    assert answer.status_code == 400
+    assert "not valid" in answer.text
+
+
+def test_a_strip_says_in_words_what_it_draws(pages: TestClient) -> None:
+    strips = re.findall(r'class="strip"[^>]*aria-label="([^"]*)"', pages.get("/?q=import_supplier_prices").text)
+    assert len(strips) == 1
+    assert sum(map(int, re.findall(r"(\d+) dead", strips[0]))) >= 3
+
+
+def test_hundreds_of_jobs_are_shown_page_by_page(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    for number in range(230):
+        a_job(db, f"job_{number:03}")
+    seen: list[str] = []
+    for number in (1, 2, 3, 4, 5, 9):
+        names = re.findall(r'<a class="name"[^>]*>(\w+)</a>', page.get(f"/?page={number}").text)
+        assert len(names) == (50 if number < 5 else 30)
+        seen += names if number < 9 else []
+    assert seen == [f"job_{number:03}" for number in range(230)]
+
+
+def test_an_empty_namespace_says_how_to_start(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    assert "No jobs yet" in page.get("/").text
+    assert "yamlsched sync" in page.get("/").text
+
+    a_file_row(db)
+    a_job(db, "fresh")
+    shown = words(page.get("/").text)
+    assert "Everything is healthy" in shown
+    assert "fresh" in shown
+
+
+def test_each_problem_leads_to_the_page_that_shows_what_it_is_about(pages: TestClient) -> None:
+    listed = pages.get("/").text.partition('<ul class="problems">')[2].partition("</section>")[0]
+    found = re.findall(r'<li><span><a href="([^"]*)">([^<]*)</a></span>(?:<span|</li>)', listed)
+    links = {html.unescape(what): html.unescape(link) for link, what in found}
+    for what, link in links.items():
+        if "effect" in what or "is stuck" in what:
+            assert re.fullmatch(rf"/runs/{re.search(r'run (?:run:)?([0-9]+)', what)[1]}", link), what  # type: ignore[index]
+        elif "died within" in what:
+            assert re.fullmatch(r"/runs\?job=\w+&status=dead&since=1h", link)
+        elif "presented" in what:
+            assert link == "/files"
+        else:
+            assert link.startswith("/jobs/")
+    assert {link.split("/")[1].split("?")[0] for link in links.values()} == {"runs", "jobs", "files"}
+
+
+def test_numbers_lead_to_their_runs(pages: TestClient) -> None:
+    facts = pages.get("/").text.partition('<dl id="facts"')[2].partition("</dl>")[0]
+    found = re.findall(r'<a href="(/[^"]*)">(\d+)</a>', facts)
+    assert [link for link, _ in found] == [
+        *("/runs?status=running", "/runs?status=queued", "/runs?status=failed", "/dead?span=24h")
+    ]
+    for link, number in found[:3]:
+        assert pages.get(link).text.partition('<div id="runs"')[2].count('<a class="name"') == int(number)
+
+
+# -- a job
+
+
+def test_every_slot_and_gap_leads_to_the_answer_of_the_verb(pages: TestClient, demo_dsn: str) -> None:
+    page = pages.get("/jobs/refresh_cache?span=24h").text
+    links = re.findall(
+        r'<a href="(/why\?job=refresh_cache&amp;at=([^"]*))"',
+        page.partition('<svg class="timeline"')[2].partition("</svg>")[0],
+    )
+    assert len(links) > 100
+    gap = next(found for found in links if re.search(rf'href="{re.escape(found[0])}" aria-label="\d+ skipped', page))
+    for link, at in (links[0], gap):
+        verb = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "yamlsched",
+                "why",
+                "refresh_cache",
+                "--at",
+                at.replace("%3A", ":"),
+                "--dsn",
+                demo_dsn,
+                "--namespace",
+                "shop",
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert verb.returncode == 0, verb.stderr
+        shown = words(pages.get(html.unescape(link)).text)
+        lines = [line.strip() for line in verb.stdout.splitlines()[1:]]
+        assert lines
+        for line in lines:
+            assert line in shown
+
+
+def test_the_table_has_a_row_for_each_slot_and_the_list_one_for_each_gap(pages: TestClient) -> None:
+    page = pages.get("/jobs/refresh_cache?span=24h").text
+    chart = page.partition('<svg class="timeline"')[2].partition("</svg>")[0]
+    table = page.partition('<details class="twin">')[2].partition("</details>")[0]
+    assert chart.count('class="slot ') == table.count("<tr>") - 1
+    gaps = page.partition('<ul class="gaps">')[2].partition("</ul>")[0]
+    assert chart.count('class="gap"') == gaps.count("<li>") > 0
+    assert "overlap: skip does not wait for it" in gaps
+
+
+def test_one_can_go_back_in_time_and_forward_again(pages: TestClient) -> None:
+    [earlier] = re.findall(r'rel="prev" href="([^"]*)"', pages.get("/jobs/nightly_backup?span=7d").text)
+    back = pages.get(html.unescape(earlier)).text
+    assert 'rel="next"' in back
+    assert 'class="now"' not in back
+    [later] = re.findall(r'rel="next" href="([^"]*)"', back)
+    assert pages.get(html.unescape(later)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "query", ["span=2d", "until=yesterday", "until=2026-01-14T02:00", "until=9999-12-31T23:59:59Z"]
+)
+def test_a_span_that_is_not_valid_is_explained(pages: TestClient, query: str) -> None:
+    answer = pages.get(f"/jobs/nightly_backup?{query}")
+    assert answer.status_code == 400
+    assert "Write" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/jobs/nightly_bakup", "/why?job=nightly_bakup"])
+def test_a_job_that_does_not_exist_gets_a_suggestion(pages: TestClient, path: str) -> None:
+    answer = pages.get(path)
+    assert answer.status_code == 404
+    assert "Did you mean &#34;nightly_backup&#34;?" in answer.text
+
+
+def test_a_job_that_is_enqueued_has_its_runs_and_no_slots(pages: TestClient) -> None:
+    shown = words(pages.get("/jobs/send_welcome_mail").text)
+    assert "none: runs when it is enqueued" in shown
+    assert "queued 15" in shown
+
+
+def test_a_job_without_runs_says_how_to_enqueue_one(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    a_job(db, "mail", schedule=None)
+    assert "yamlsched enqueue mail" in words(page.get("/jobs/mail").text)
+
+
+def test_a_job_shows_where_its_attempts_run_if_that_is_not_the_default(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    a_job(db, "plain")
+    a_job(db, "fetch", isolation="shared")
+    a_job(db, "train", executor="cluster")
+
+    assert not {"isolation", "executor"} & set(words(page.get("/jobs/plain").text).split())
+    assert "isolation shared" in words(page.get("/jobs/fetch").text)
+    assert "executor cluster" in words(page.get("/jobs/train").text)
+
+
+# -- why
+
+
+def test_a_day_has_the_answer_for_each_of_its_slots(pages: TestClient) -> None:
+    page = pages.get("/why?job=rebuild_search_index&at=yesterday").text
+    assert page.count('<article class="card answer">') == 6
+
+
+@pytest.mark.parametrize("at", ["soon", "2026-13-01", "99999999d", "0001-01-01", "25:00"])
+def test_a_time_that_cannot_be_read_is_explained_as_on_the_command_line(pages: TestClient, at: str) -> None:
+    answer = pages.get("/why", params={"job": "nightly_backup", "at": at})
+    assert answer.status_code == 400
+    assert "<h1>" in answer.text
+
+
+def test_a_job_without_slots_cannot_be_asked_about(pages: TestClient) -> None:
+    answer = pages.get("/why?job=send_welcome_mail")
+    assert answer.status_code == 400
+    assert "has no cron" in answer.text
+
+
+# -- hostile text
+
+
+def test_hostile_text_is_shown_and_does_nothing(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    a_file_row(db, host=HOSTILE, path=HOSTILE)
+    job = a_job(db, HOSTILE, description=HOSTILE, owner=HOSTILE, tags=[HOSTILE], handler=HOSTILE, schedule="0 * * * *")
+    at = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+    key = f"{HOSTILE}:{at:%Y-%m-%dT%H:%MZ}"
+    a_run(db, job, "dead", last_error=HOSTILE, error_type=HOSTILE, idempotency_key=key, scheduled_for=at)
+    a_job(db, "paused", paused_at=at, paused_by=HOSTILE, paused_reason=HOSTILE)
+
+    from urllib.parse import quote
+
+    for path in (
+        "/",
+        f"/jobs/{quote(HOSTILE)}",
+        f"/why?job={quote(HOSTILE)}&at={at:%Y-%m-%dT%H:%MZ}",
+        f"/?q={quote(HOSTILE)}",
+        f"/jobs/{quote(HOSTILE + 'x')}",
+    ):
+        answer = page.get(path)
+        assert answer.status_code in (200, 404), answer.text
+        assert "<script>alert" not in answer.text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in answer.text
+        assert "\x1b" not in answer.text
+        assert "\u202e" not in answer.text
+        assert "\u200b" not in answer.text
+        assert SHOWN in answer.text
+        assert "{{7*7}}" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 日本 🎉", "plain é 日本 🎉"),
+        ("a\nb\tc", "a\nb\tc"),
+        ("a\r\x00\x7f\x9b", r"a\r\x00\x7f\x9b"),
+        ("\u2066\u2067\u200f\ufeff", r"\u2066\u2067\u200f\ufeff"),
+    ],
+)
+def test_characters_that_hide_or_reorder_text_are_visible(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+# -- what another release wrote
+
+
+def test_a_job_that_this_release_cannot_compute_does_not_hide_the_others(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    a_job(db, "good")
+    a_job(db, "bad_zone", timezone="Mars/Phobos", last_slot_at=datetime(2026, 1, 14, tzinfo=UTC))
+    a_job(db, "bad_cron", schedule="every day")
+
+    assert {"good", "bad_zone", "bad_cron"} <= set(words(page.get("/").text).split())
+    for name, why in (("bad_zone", 'no time zone "Mars/Phobos"'), ("bad_cron", "every")):
+        shown = words(page.get(f"/jobs/{name}").text)
+        assert "The slots cannot be computed here:" in shown
+        assert why in shown
+        assert page.get(f"/why?job={name}").status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/jobs/%00", "/jobs/a%00b", "/why/", "/jobs/", "/jobs/%ff"])
+def test_a_path_that_no_page_can_have_is_not_found(pages: TestClient, path: str) -> None:
+    assert pages.get(path).status_code == 404

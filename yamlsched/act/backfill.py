@@ -1,0 +1,215 @@
+"""Create the runs of a past range of slots, each under its own key. No slot runs twice. The cursor does not move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from yamlsched.act import statements as actions
+from yamlsched.act.statements import ActionRecord
+from yamlsched.ask.history import unknown_job
+from yamlsched.errors import Refused
+from yamlsched.sync import definitions, due, files
+from yamlsched.sync.definitions import Definition
+from yamlsched.sync.in_force import disabled
+from yamlsched.sync.slot_plan import KeyHolder, NewRun
+from yamlsched.timetable import times
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.keys import slot_key
+from yamlsched.timetable.slots import Slot, slots
+from yamlsched.timetable.times import TimeInput, bounds, short_utc
+from yamlsched.timetable.zones import zone
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+CHUNK_SLOTS = 1000
+"""Slots of one transaction: a sync waits no longer than for these."""
+
+
+@dataclass(frozen=True)
+class BackfillSlot:
+    """A slot of the range; ``holder`` is the run that has its key already."""
+
+    key: str
+    at: datetime
+    holder: KeyHolder | None = None
+
+
+@dataclass
+class BackfillResult:
+    """The slots that got a run, those that have one, and those whose key was used: by a pruned run, or another slot's.
+
+    ``writing`` are the slots of the transaction that has not ended.
+    """
+
+    created: list[BackfillSlot] = field(default_factory=list)
+    existing: list[BackfillSlot] = field(default_factory=list)
+    used: list[BackfillSlot] = field(default_factory=list)
+    future: bool = False
+    writing: list[BackfillSlot] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        return len(self.created) + len(self.existing) + len(self.used)
+
+
+def definition_for(connection: Connection[Any], namespace: str, job_type: str) -> Definition:
+    """Return the definition of a job with slots. Raises Refused if there is none."""
+    found = definitions.find(connection, namespace, job_type)
+    if found is None:
+        raise unknown_job(job_type, namespace, definitions.names(connection, namespace))
+    if found.schedule is None:
+        raise Refused(f'job "{job_type}" has no cron, so it has no slots: it runs when it is enqueued')
+    return found
+
+
+def first_day(connection: Connection[Any], job: Definition) -> datetime:
+    """Return the start of the local day on which the job was first applied."""
+    where = zone(job.timezone)
+    return bounds(definitions.created_at(connection, job.id).astimezone(where).date(), where)[0]
+
+
+def read_range(first: TimeInput, last: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:
+    """Return the first and the last instant of a range; without ``last``, those of the one date or time ``first``."""
+    ends = [times.anchor(value, lambda: where, now, is_future=False) for value in (first, last) if value is not None]
+    return bounds(ends[0], where)[0], bounds(ends[-1], where)[1]
+
+
+class Selection(NamedTuple):
+    """The slots to fill: a range, and how many of its slots are not in the future.
+
+    Slots before ``left_out_before`` were in the range and are left out: the job was first applied on that date.
+    """
+
+    first: datetime
+    last: datetime
+    slots: int
+    left_out_before: date | None = None
+
+
+def select(
+    connection: Connection[Any],
+    job: Definition,
+    first: datetime,
+    last: datetime,
+    before_first: bool = False,
+    limit: int | None = None,
+) -> Selection:
+    """Return the slots in [first, last], with ``before_first`` also those from before the job was first applied.
+
+    Slots are not counted beyond ``limit`` + 1. Raises Refused if all of the range is before that.
+    """
+    oldest = first_day(connection, job)
+    is_cut = first < oldest and not before_first
+    day = oldest.astimezone(zone(job.timezone)).date()
+    if is_cut and last < oldest:
+        raise Refused(
+            f'job "{job.job_type}" was first applied on {day}: pass --before-first to create runs of earlier slots'
+        )
+    first = oldest if is_cut else first
+    found = _slots(job, first, min(last, due.start_batch(connection, None)))
+    counted = sum(1 for _ in islice(found, None if limit is None else limit + 1))
+    return Selection(first, last, counted, day if is_cut else None)
+
+
+def count_created(connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult) -> int:
+    """Return how many runs an interrupted backfill has created. ``connection`` is another session.
+
+    The interrupted transaction may have been committed, which only the database knows.
+    """
+    holders = due.key_holders(connection, namespace, [slot.key for slot in result.writing])
+    written = [
+        slot for slot in result.writing if slot.key in holders and holders[slot.key].is_of(job.job_type, slot.at)
+    ]
+    return len(result.created) + len(written)
+
+
+def backfill(
+    connection: Connection[Any],
+    namespace: str,
+    job: Definition,
+    first: datetime,
+    last: datetime,
+    who: str,
+    dry_run: bool = False,
+    progress: Callable[[int], None] = lambda done: None,
+    now: datetime | None = None,
+    result: BackfillResult | None = None,
+) -> BackfillResult:
+    """Create the missing runs of the slots in [first, last], oldest first, due at once, and add them to ``result``.
+
+    Each chunk of slots is one transaction: an interruption keeps those before, and the same call continues. Future
+    slots are left to sync. A dry run locks nothing, so that a role that may only read can make one. Raises Refused for
+    a job that is retired or disabled, also during the backfill.
+    """
+    _check_active(connection, namespace, job)
+    at = due.start_batch(connection, now)
+    result = BackfillResult() if result is None else result
+    result.future = last > at
+    for chunk in _chunks(job, first, min(last, at)):
+        with connection.transaction():
+            due.start_batch(connection, now)
+            # the lock waits for a sync that is creating the same runs, or is retiring the job
+            for locked in [] if dry_run else definitions.lock(connection, [job.id]):
+                _check_active(connection, namespace, locked)
+            missing = _missing(connection, namespace, job, chunk, result)
+            if missing and not dry_run:
+                result.writing = missing
+                _create(connection, namespace, job, missing, who, at)
+        result.created += missing
+        result.writing = []
+        progress(result.done)
+    return result
+
+
+def _check_active(connection: Connection[Any], namespace: str, job: Definition) -> None:
+    if job.retired_at is not None:
+        raise Refused(
+            f'job "{job.job_type}" is retired: it was removed from schedules.yaml, and no worker would run its slots'
+        )
+    if not job.enabled:
+        why = disabled(files.environment_in_force(connection, namespace))
+        raise Refused(f'job "{job.job_type}" {why}: enable it to run its slots')
+
+
+def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[BackfillSlot]]:
+    assert job.schedule is not None
+    cron, found = parse_cron(job.schedule), _slots(job, first, last)
+    while chunk := [BackfillSlot(slot_key(job.job_type, cron, slot), slot.at) for slot in islice(found, CHUNK_SLOTS)]:
+        yield chunk
+
+
+def _slots(job: Definition, first: datetime, last: datetime) -> Iterator[Slot]:
+    """Yield the slots in [first, last]."""
+    assert job.schedule is not None
+    return slots(parse_cron(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), last)
+
+
+def _missing(
+    connection: Connection[Any], namespace: str, job: Definition, chunk: list[BackfillSlot], result: BackfillResult
+) -> list[BackfillSlot]:
+    """Return the slots of a chunk that have no run; add the others to ``result``."""
+    holders = due.key_holders(connection, namespace, [slot.key for slot in chunk])
+    for slot in chunk:
+        holder = holders.get(slot.key)
+        if holder is not None:
+            has_run = holder.status is not None and holder.is_of(job.job_type, slot.at)
+            (result.existing if has_run else result.used).append(replace(slot, holder=holder))
+    return [slot for slot in chunk if slot.key not in holders]
+
+
+def _create(
+    connection: Connection[Any], namespace: str, job: Definition, missing: list[BackfillSlot], who: str, at: datetime
+) -> None:
+    runs = [NewRun(job.id, slot.key, slot.at, at) for slot in missing]
+    if sum(cursor.rowcount for cursor in due.create_runs(connection, runs, namespace, at)) != len(runs):
+        raise Refused(f'keys of job "{job.job_type}" were used by other sessions in the meantime: run backfill again')
+    due.notify_workers(connection, namespace)
+    detail = {"first": short_utc(missing[0].at), "last": short_utc(missing[-1].at), "runs": len(runs)}
+    record = ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail)
+    actions.record(connection, who, "backfill", [record], at)

@@ -1,0 +1,128 @@
+"""Pausing and resuming jobs. No slots and no claims while a job is paused; a deploy does not end a pause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import psycopg
+
+from yamlsched.act import statements as actions
+from yamlsched.act.runs import ActionResult, retry_on_deadlock
+from yamlsched.act.statements import ActionRecord, PausableJob
+from yamlsched.errors import Refused
+from yamlsched.sync import slot_plan
+from yamlsched.sync.due import account_for_owed_slots
+from yamlsched.timetable import times
+from yamlsched.timetable.times import TimeInput
+from yamlsched.timetable.zones import zone
+
+
+def pause(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    ids: Sequence[int],
+    who: str,
+    *,
+    reason: str | None = None,
+    until: TimeInput | None = None,
+    timezone: str = "UTC",
+    now: datetime | None = None,
+) -> list[ActionResult]:
+    """Pause the jobs ``ids`` until ``until`` or ``resume``; running runs continue.
+
+    Without an offset, ``until`` is read in ``timezone``, in which the results show it. Of a pause that is in effect,
+    only the given parts change. Slots due before now are accounted for first. Raises Refused if ``until`` has passed.
+    """
+
+    def attempt() -> list[ActionResult]:
+        with connection.transaction():
+            instant, definitions, _ = account_for_owed_slots(connection, namespace, list(ids), now)
+            end = None
+            if until is not None:
+                end = times.resolve(until, lambda: zone(timezone), instant, is_future=True)
+            if end is not None and end <= instant:
+                shown = times.show(end, zone(timezone))
+                raise Refused(f"the pause would have ended at {shown} already: write a later --until")
+            before = actions.jobs(connection, ids, instant)
+            ends = {job.id: job.paused_until if end is None and job.is_paused else end for job in before}
+            nexts = {
+                d.id: slot_plan.next_slot_of(replace(d, paused_at=instant, paused_until=ends[d.id]), instant)
+                for d in definitions
+            }
+            changed = actions.pause(connection, nexts, who, reason, end, instant)
+            after = {job.id: job for job in actions.jobs(connection, ids, instant)}
+            detail = {"reason": reason, "until": end.isoformat() if end else None}
+            _record(
+                connection, namespace, who, "pause", [(job, detail) for job in before if job.id in changed], instant
+            )
+        return [
+            ActionResult(job.job_type, job.id in changed, _paused(job, after[job.id], zone(timezone))) for job in before
+        ]
+
+    return retry_on_deadlock(attempt)
+
+
+def _paused(before: PausableJob, after: PausableJob, where: ZoneInfo) -> str:
+    """Describe the pause of a job that is in effect now."""
+    if after.retired_at is not None:
+        return "was removed from schedules.yaml: there is nothing to pause"
+    end = after.paused_until
+    until = times.show(end, where) if end is not None else f"resumed: yamlsched resume {after.job_type}"
+    reason = f"; reason: {after.paused_reason}" if before.is_paused and after.paused_reason else ""
+    return f"{'remains' if before.is_paused else 'is'} paused, until {until}{reason}"
+
+
+def resume(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    ids: Sequence[int],
+    who: str,
+    *,
+    now: datetime | None = None,
+) -> list[ActionResult]:
+    """Resume the paused jobs ``ids``. The slots of the pause are recorded as skipped, and not run."""
+
+    def attempt() -> list[ActionResult]:
+        with connection.transaction():
+            instant, definitions, _ = account_for_owed_slots(connection, namespace, list(ids), now)
+            before = actions.jobs(connection, ids, instant)
+            nexts = {
+                d.id: slot_plan.next_slot_of(replace(d, paused_at=None, paused_until=None), instant)
+                for d in definitions
+            }
+            changed = actions.resume(connection, nexts, instant)
+            resumed = [(job, {"was": job.paused_reason}) for job in before if job.id in changed]
+            _record(connection, namespace, who, "resume", resumed, instant)
+            if changed:
+                actions.wake(connection, [namespace])
+        return [ActionResult(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
+
+    return retry_on_deadlock(attempt)
+
+
+def _resumed(job: PausableJob, changed: bool) -> str:
+    if not changed:
+        return "is not paused"
+    return "resumed" if job.is_paused else "had already resumed when its pause ended; the pause is cleared"
+
+
+def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
+    """Return those of the jobs ``ids`` that were paused and not resumed, even if the pause has ended."""
+    return [job.id for job in actions.jobs(connection, ids, None) if job.paused_at is not None]
+
+
+def _record(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    who: str,
+    verb: str,
+    changes: list[tuple[PausableJob, dict[str, Any]]],
+    now: datetime,
+) -> None:
+    records = [ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail) for job, detail in changes]
+    if records:
+        actions.record(connection, who, verb, records, now)

@@ -1,0 +1,99 @@
+"""Reading a payload that a person wrote, and checking it against the handler, whose source is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from yamlsched.errors import Refused
+from yamlsched.schedule import handlers, lookup
+from yamlsched.schedule.handlers import Parameters
+from yamlsched.schedule.load import load
+from yamlsched.schedule.paths import import_path
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Parse a payload: a JSON object.
+
+    >>> parse('{"user_id": 12}')
+    {'user_id': 12}
+
+    Raises ValueError with a message that says what to write.
+
+    >>> parse('{"a": ' + 5_000 * "9" + "}")
+    Traceback (most recent call last):
+    ValueError: a number has 5,000 digits, which is too long: write a string
+    """
+
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is not a valid JSON value: write null, or a string")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if repeated := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f'the key "{repeated}" occurs twice')
+        return dict(pairs)
+
+    def integer(digits: str) -> int:
+        try:
+            return int(digits)
+        except ValueError:
+            raise ValueError(f"a number has {len(digits):,} digits, which is too long: write a string") from None
+
+    try:
+        value = json.loads(text, parse_constant=refuse, parse_int=integer, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
+        found = f"at {rest!r}" if rest else "where it ends"
+        place = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"{place}: invalid JSON {found}: write for example '{{\"user_id\": 12}}'") from None
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError('not a JSON object: its keys become keyword arguments, as in {"user_id": 12}')
+    return value
+
+
+class Taken(NamedTuple):
+    """The parameters of a job's handler, None if its source does not determine them, and the payload of the job."""
+
+    handler: str
+    parameters: Parameters | None
+    payload: Mapping[str, Any]
+
+
+def taken(file: Path, namespace: str, job: str, paths: Sequence[str | Path] = (), is_own: bool = False) -> Taken | None:
+    """Return what the handler of ``job`` takes. None without the file, or the job in it, and for a command.
+
+    So it is for a job of another ``namespace`` than the file's, unless this host presents the file for it (``is_own``):
+    its handler may be another one. ``paths`` are further folders with handlers.
+    """
+    try:
+        loaded = load(file.read_bytes(), str(file), None)
+    except OSError:
+        return None
+    found = loaded.jobs.get(job)
+    if found is None or found.handler is None or (loaded.namespace != namespace and not is_own):
+        return None
+    lookup.clear_caches()  # a process that lives for long must see the handlers as they are now
+    path = import_path(file, loaded.paths, paths)
+    return Taken(found.handler, handlers.parameters(found.handler, path), found.payload)
+
+
+def check(
+    file: Path,
+    namespace: str,
+    job: str,
+    payload: Mapping[str, Any],
+    paths: Sequence[str | Path] = (),
+    is_own: bool = False,
+) -> None:
+    """Check ``payload``, merged over the job's own. What ``taken`` does not know is accepted.
+
+    Raises Refused if no call of the handler could succeed: the run would be dead at once.
+    """
+    found = taken(file, namespace, job, paths, is_own)
+    if found is not None and (error := handlers.payload_problem(found.parameters, {**found.payload, **payload})):
+        raise Refused(f'job "{job}": {error}')

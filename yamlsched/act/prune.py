@@ -1,0 +1,365 @@
+"""Housekeeping: rows older than the retention are pruned, in batches, within a time limit.
+
+Where pruning writes what it deletes: files in a folder, or stdout. The format is described in docs/archive.md.
+
+What is written is on the disk before its rows are deleted. A crash in between leaves lines of rows that still exist,
+and that are archived once more: never a loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import re
+import secrets
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import psycopg
+from psycopg.rows import scalar_row
+
+from yamlsched import log
+from yamlsched.db.query import load
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.schedule.job import Retention
+from yamlsched.sync import definitions, files
+
+STDOUT = 1
+KEPT = "what is not archived is not pruned"
+
+
+class ArchiveFailed(EnvironmentFailed):
+    """What is to be pruned cannot be archived, and is therefore kept."""
+
+
+@dataclass(frozen=True)
+class FolderArchive:
+    """Files in ``folder``: one for each batch, in a folder for each day. All names are new."""
+
+    folder: Path
+    namespace: str
+
+    def __call__(self, kind: str, at: datetime, lines: Iterable[str]) -> None:
+        """Write a file with ``lines``, so that it is complete or does not exist. Raises ArchiveFailed."""
+        name = f"{re.sub('[^a-z0-9_]', '_', self.namespace)}-{at.astimezone(UTC):%H%M%SZ}-{kind}-{secrets.token_hex(8)}"
+        day = self.folder / f"{at.astimezone(UTC):%Y-%m-%d}"
+        with _explained(str(self.folder)):
+            for folder in (self.folder, day):
+                with contextlib.suppress(FileExistsError):
+                    folder.mkdir(mode=0o700)
+                    _sync_folder(folder.parent)
+            _refuse_shared(self.folder)
+            _refuse_shared(day, follows=False)
+            with _new_file(day / f".{name}.tmp") as (temporary, file):
+                with gzip.GzipFile(name, "wb", fileobj=file, mtime=0) as compressed:
+                    for line in lines:
+                        compressed.write(line.encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+                os.rename(temporary, day / f"{name}.jsonl.gz")
+            _sync_folder(day)
+
+
+class StdoutArchive:
+    """Lines on stdout. What its reader does with them is unknown."""
+
+    def __call__(self, kind: str, at: datetime, lines: Iterable[str]) -> None:
+        """Write ``lines``, and if stdout is a file, have them on the disk. Raises ArchiveFailed."""
+        with _explained("stdout"):
+            for line in lines:
+                unwritten = memoryview(line.encode() + b"\n")
+                while unwritten:
+                    unwritten = unwritten[os.write(STDOUT, unwritten) :]
+            with contextlib.suppress(OSError):  # a pipe
+                os.fsync(STDOUT)
+
+
+def own_archive(data: bytes, file: Path, namespace: str) -> FolderArchive | None:
+    """Return the archive that the schedule of this host names: ``data`` is the content of ``file``.
+
+    Only the host's own file says where something is written: a row in the database never does.
+    """
+    from yamlsched.schedule.load import load  # here, because a tick without an archive prunes without it
+
+    folder = load(data, str(file), None).retention.archive
+    return None if folder is None else FolderArchive(file.resolve().parent / folder, namespace)
+
+
+def probe(folder: Path) -> None:
+    """Write a byte to ``folder``, or to the folder in which it would be made. Raises ArchiveFailed."""
+    with _explained(str(folder)):
+        if folder.exists():
+            _refuse_shared(folder)
+        with tempfile.TemporaryFile(dir=folder if folder.exists() else folder.parent) as file:
+            file.write(b"\0")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _refuse_shared(folder: Path, follows: bool = True) -> None:
+    """Raise ArchiveFailed if another user could remove or replace what is in ``folder``: the only copy of it."""
+    found = os.stat(folder, follow_symlinks=follows)
+    problem = ""
+    if not stat.S_ISDIR(found.st_mode):
+        problem = "it is not a folder"
+    elif found.st_uid not in (os.geteuid(), 0):
+        problem = f"it belongs to another user (uid {found.st_uid}), who could remove what is in it"
+    elif found.st_mode & stat.S_IWOTH:
+        problem = "every user may write to it: chmod o-w"
+    if problem:
+        raise ArchiveFailed(f"the archive cannot be written ({folder}: {problem}): {KEPT}")
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or what
+        raise ArchiveFailed(f"the archive cannot be written ({place}: {error.strerror}): {KEPT}") from error
+
+
+@contextlib.contextmanager
+def _new_file(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """Yield a new file that only its owner can read. It is removed unless it was renamed."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield path, file
+    except BaseException:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in ``folder`` on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # not every file system can
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+LINES_AT_ONCE = 20
+"""Of the archive, read from the server. One run has up to a hundred attempts, each with 64 KiB of output."""
+Archive = Callable[[str, datetime, Iterable[str]], None]
+"""Keeps lines of a kind, ``runs``, ``keys`` or ``effects``, before their rows are deleted at an instant."""
+
+
+@dataclass(frozen=True)
+class FileInForce:
+    """The retention of the file in force; ``id`` is None if there is none."""
+
+    id: int | None
+    retention: dict[str, str]
+    now: datetime
+
+
+@dataclass(frozen=True)
+class PrunePosition:
+    """Where the next batch of runs starts."""
+
+    definition: int = 0
+    since: datetime = datetime.min.replace(tzinfo=UTC)
+
+
+def file_in_force(connection: psycopg.Connection[Any], namespace: str, now: datetime | None) -> FileInForce:
+    [row] = connection.execute(load("retention")["in_force"], {"namespace": namespace, "now": now}).fetchall()
+    return FileInForce(row.id, row.retention or {}, row.now)
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A batch: how many rows, whether there is work, and where the next batch starts; None: it was the last."""
+
+    rows: int
+    is_busy: bool
+    following: PrunePosition | None = None
+
+
+def prune_runs(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    before: dict[str, datetime],
+    position: PrunePosition,
+    limit: int,
+    now: datetime,
+    archive: Archive | None = None,
+) -> Pruned:
+    """Prune up to ``limit`` runs that ended ``before`` the instant of their state."""
+    given = {**before, "definition": position.definition, "from": position.since}
+    held, is_busy = _prune(connection, "runs", namespace, given, limit, now, archive)
+    following = PrunePosition(held.definition, held.last) if held.rows == limit else None
+    return Pruned(held.rows, is_busy, following)
+
+
+def prune_others(
+    connection: psycopg.Connection[Any],
+    kind: str,
+    namespace: str,
+    before: datetime,
+    limit: int,
+    now: datetime,
+    archive: Archive | None = None,
+) -> Pruned:
+    """Delete up to ``limit`` ``keys`` whose runs were pruned ``before``, or ``effects`` that started before.
+
+    Only effects whose runs have been pruned.
+    """
+    held, is_busy = _prune(connection, kind, namespace, {"before": before}, limit, now, archive)
+    return Pruned(held.rows, is_busy)
+
+
+def _prune(
+    connection: psycopg.Connection[Any],
+    kind: str,
+    namespace: str,
+    given: dict[str, Any],
+    limit: int,
+    now: datetime,
+    archive: Archive | None,
+) -> tuple[Any, bool]:
+    """Lock a batch, let ``archive`` keep its lines, and delete it; return what was locked, and if there is work."""
+    sql, parameters = load("retention"), {**given, "namespace": namespace, "limit": limit}
+    with connection.transaction():
+        [start] = connection.execute(sql["start_batch"], parameters).fetchall()
+        [held] = connection.execute(sql[f"hold_{kind}"], parameters).fetchall()
+        if held.rows:
+            rows = {"ids": held.ids, "now": now}
+            if archive is not None:
+                with closing(_archive_lines(connection, kind, rows)) as lines:
+                    archive(kind, now, lines)
+            connection.execute(sql[f"delete_{kind}"], rows)
+    return held, start.is_busy
+
+
+def _archive_lines(connection: psycopg.Connection[Any], kind: str, parameters: dict[str, Any]) -> Generator[str]:
+    with connection.cursor("lines", row_factory=scalar_row) as cursor:
+        cursor.itersize = LINES_AT_ONCE
+        yield from cursor.execute(load("archive")[kind], parameters)
+
+
+def mark_pruned(connection: psycopg.Connection[Any], in_force: int, now: datetime) -> None:
+    """Record when housekeeping was completed."""
+    connection.execute(load("retention")["done"], {"in_force": in_force, "now": now})
+
+
+def mark_failed(connection: psycopg.Connection[Any], in_force: int, error: str, now: datetime) -> None:
+    """Record why pruning cannot continue."""
+    connection.execute(load("retention")["failed"], {"in_force": in_force, "error": error, "now": now})
+
+
+BATCH_ROWS = 2_000
+"""Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
+MAX_JOBS_NAMED = 10
+"""In one log line."""
+REST_RATIO = 2.0
+"""The pause after a batch while there is work, in multiples of the time it took: workers keep most of the server."""
+
+
+@dataclass
+class HousekeepingReport:
+    """How many rows were cancelled or pruned. ``complete`` is false if the time limit was reached first."""
+
+    cancelled: int = 0
+    runs: int = 0
+    keys: int = 0
+    effects: int = 0
+    files: int = 0
+    complete: bool = False
+
+
+def housekeep(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    budget_seconds: float,
+    now: datetime | None = None,
+    progress: Callable[[HousekeepingReport], None] = lambda report: None,
+    archive: Archive | None = None,
+) -> HousekeepingReport:
+    """Cancel the unfinished runs of retired jobs, and prune by the retention of the file in force.
+
+    Stops between two batches after ``budget_seconds``; finished batches are kept. Concurrent calls share the work.
+    What is pruned is given to ``archive``, in the transaction that deletes it.
+    """
+    started = time.monotonic()
+    deadline = started + budget_seconds
+    report = HousekeepingReport()
+    for rests in _batches(connection, namespace, now, report, archive):
+        progress(report)
+        if time.monotonic() > deadline:
+            return report
+        if rests:
+            time.sleep(REST_RATIO * (time.monotonic() - started))
+        started = time.monotonic()
+    report.complete = True
+    return report
+
+
+def _batches(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    now: datetime | None,
+    report: HousekeepingReport,
+    archive: Archive | None,
+) -> Iterator[bool]:
+    """Execute one batch at a time and add it to ``report``; yield whether to rest before the next one."""
+    after = (0, 0)
+    while runs := definitions.cancel_retired(connection, namespace, now, after, BATCH_ROWS):
+        jobs = sorted({run.job_type for run in runs})
+        more = f",+{len(jobs) - MAX_JOBS_NAMED}" if len(jobs) > MAX_JOBS_NAMED else ""
+        log.warning("runs.cancelled", jobs=",".join(jobs[:MAX_JOBS_NAMED]) + more, runs=len(runs), reason="job retired")
+        report.cancelled += len(runs)
+        if len(runs) < BATCH_ROWS:
+            break
+        after = (runs[-1].definition_id, runs[-1].id)
+        yield True
+    file = file_in_force(connection, namespace, now)
+    before = {name: file.now - age for name, age in _retention(file).ages().items()}
+    position: PrunePosition | None = PrunePosition()
+    while position is not None:
+        pruned = prune_runs(connection, namespace, before, position, BATCH_ROWS, file.now, archive)
+        position = pruned.following
+        report.runs += pruned.rows
+        yield pruned.is_busy and position is not None
+    for kind in ("keys", "effects"):
+        while (pruned := prune_others(connection, kind, namespace, before[kind], BATCH_ROWS, file.now, archive)).rows:
+            setattr(report, kind, getattr(report, kind) + pruned.rows)
+            yield False
+    report.files = files.prune_unapplied(connection, namespace, now)
+    if file.id is not None:
+        mark_pruned(connection, file.id, file.now)
+
+
+def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
+    """Return whether the file in force says that what is pruned is archived."""
+    return _retention(file_in_force(connection, namespace, None)).archive is not None
+
+
+def _retention(file: FileInForce) -> Retention:
+    """Return the retention of the file in force. Raises EnvironmentFailed if its row was changed by hand."""
+    try:
+        return Retention.from_row(file.retention)
+    except (ValueError, TypeError) as error:
+        raise EnvironmentFailed(
+            f"the retention of the file in force is not valid in the database: {error}; nothing is pruned until it is "
+            "corrected in yamlsched.schedule_files, or an edited file is applied"
+        ) from error
+
+
+def record_failure(connection: psycopg.Connection[Any], namespace: str, error: ArchiveFailed) -> None:
+    """Record for ``status`` and ``doctor`` that nothing is pruned, and why."""
+    file = file_in_force(connection, namespace, None)
+    if file.id is not None:
+        mark_failed(connection, file.id, f"{socket.gethostname()}: {error}", file.now)

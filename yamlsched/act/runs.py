@@ -1,0 +1,298 @@
+"""What operators do to runs: enqueue, retry, cancel. Each action is recorded in operator_actions."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+import psycopg
+
+from yamlsched.act import statements as actions
+from yamlsched.act.statements import ActionRecord, LockedRun, RunOutlook
+from yamlsched.ask import runs as history
+from yamlsched.ask.history import find, timezone_of, unknown_job
+from yamlsched.db import query
+from yamlsched.errors import Refused
+from yamlsched.handler.once import settle_command
+from yamlsched.runs import enqueue as client
+from yamlsched.runs.lifecycle import Status
+from yamlsched.timetable import times
+from yamlsched.timetable.times import NamedDay, TimeInput, short_utc
+from yamlsched.timetable.zones import zone
+
+BATCH_RUNS = 200
+"""Runs that one transaction changes: so few that no worker waits long for a row."""
+MAX_DEADLOCKS = 4
+
+Returned = TypeVar("Returned")
+
+
+def operator() -> str:
+    """Return the name that is recorded with actions: the user who called sudo, else the user of this process."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return f"uid {os.getuid()}"
+
+
+@dataclass(frozen=True)
+class EnqueueResult:
+    """The run that an enqueue created or found. ``pruned_at`` is set if it was pruned and only its key is kept.
+
+    ``due`` is ``run_at`` for people: in UTC and in the job's time zone, and how a clock change affects what was given.
+    """
+
+    run_id: int | None
+    created: bool
+    status: str | None
+    run_at: datetime | None
+    pruned_at: datetime | None = None
+    note: str = ""
+    due: str = ""
+
+
+def enqueue(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    job: str,
+    payload: dict[str, Any],
+    *,
+    key: str | None,
+    at: TimeInput | None,
+    file: Path = Path("schedules.yaml"),
+    priority: client.PriorityName | None = None,
+    who: str,
+) -> EnqueueResult:
+    """Create a run of ``job``, due ``at``: what has no offset is read in the job's time zone, or that of ``file``.
+
+    Raises Refused if the job does not exist or was retired, for "today 08:00" that has passed, and for an invalid
+    payload or key.
+    """
+    create = partial(client.enqueue, connection, job, payload, key=key, priority=priority, namespace=namespace)
+    try:
+        known = {other.job_type: other for other in history.jobs(connection, namespace)}
+    except psycopg.errors.InsufficientPrivilege:  # a role that may only enqueue reads neither the job nor the run
+        if at is not None and times.is_local(at):
+            raise Refused(
+                "this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now"
+            ) from None
+        run_at, due = due_at(at, zone("UTC"), query.now(connection))
+        run_id, created = create(run_at=run_at)
+        return EnqueueResult(run_id, created, None, run_at, due=due)
+    if job not in known:
+        raise unknown_job(job, namespace, [name for name, other in known.items() if other.retired_at is None])
+    if (retired_at := known[job].retired_at) is not None:
+        raise Refused(f'job "{job}" was removed from schedules.yaml on {retired_at:%Y-%m-%d}: restore it to enqueue it')
+    with connection.transaction():
+        timezone = "UTC" if at is None else timezone_of(connection, namespace, [job], file)
+        run_at, due = due_at(at, zone(timezone), query.now(connection))
+        run_id, created = create(run_at=run_at)
+        if run_id is None:
+            pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (None, None)
+            return EnqueueResult(pruned_id, False, None, None, pruned_at=pruned_at)
+        run = history.run(connection, run_id)
+        assert run is not None  # created or found in this transaction
+        if created:
+            actions.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})])
+    note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
+    return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due)
+
+
+def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime | None, str]:
+    """Return when a run is to be due, and that time for people. Raises Refused for a named day that has passed."""
+    if at is None:
+        return None, ""
+    run_at = times.resolve(at, lambda: where, now, is_future=True)
+    shown = times.show(run_at, where)
+    if run_at < now and isinstance(at, NamedDay):  # a date that is written out may be meant
+        raise Refused(f"{shown} has passed: write a later --at, or leave it out")
+    note = times.remark(at, run_at, where)
+    return run_at, f"{shown}; {note}" if note else shown
+
+
+@dataclass(frozen=True)
+class ActionResult:
+    """The result for one run or job: whether it was changed, and a clause that says what happened, or why not."""
+
+    target: str
+    changed: bool
+    what: str
+
+
+def find_each(
+    connection: psycopg.Connection[Any], namespace: str, names: Sequence[str]
+) -> tuple[list[int], list[ActionResult]]:
+    """Return the ids of the runs with these ids or keys, and a result for each name that has no run."""
+    ids, rejected = [], []
+    for name in names:
+        try:
+            ids.append(find(connection, namespace, name))
+        except Refused as error:
+            rejected.append(ActionResult(name, False, f"cannot be found: {error}"))
+    return ids, rejected
+
+
+def retry(
+    connection: psycopg.Connection[Any],
+    ids: Iterable[int],
+    who: str,
+    *,
+    force: bool = False,
+    expected: Sequence[str] = tuple(Status),
+    payload: Mapping[str, Any] | None = None,
+    now: datetime | None = None,
+) -> list[ActionResult]:
+    """Queue dead and cancelled runs again (with ``force`` also succeeded ones); make waiting runs due.
+
+    ``expected`` are the states in which the runs were selected: a run that has left them is not changed. ``payload``
+    replaces theirs. Raises Refused for a payload that is not JSON or over 64 KiB.
+    """
+    text = None if payload is None else client.encode_payload("", payload)
+
+    def change(batch: list[int]) -> set[int]:
+        return actions.retry(connection, batch, expected, force, now, text)
+
+    def describe(run: LockedRun, is_changed: bool) -> str:
+        return _retried(run) if is_changed else _not_retried(run, run.status in expected)
+
+    reason = None if payload is None else "with another payload"
+    return _change(connection, ids, "retry", who, change, describe, now, reason, locks_jobs=True)
+
+
+def _last_attempt(run: LockedRun) -> dict[str, Any] | None:
+    """Return the attempt that a retry would make invisible: the row of a run describes the next one from then on.
+
+    Failed attempts have a row of their own.
+    """
+    if run.status not in (Status.CANCELLED, Status.SUCCEEDED) or not run.attempts:
+        return None
+    times_of = {"started_at": run.started_at, "finished_at": run.finished_at}
+    return {
+        "attempt": run.attempts,
+        "worker": run.worker,
+        **{name: time.isoformat() if time else None for name, time in times_of.items()},
+    }
+
+
+def _retried(run: LockedRun) -> str:
+    waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
+    if run.effect_in_doubt is not None:
+        waits += (
+            f'; effect "{run.effect_in_doubt}" is in doubt, and with in_doubt="raise" the run will be dead again: find '
+            f"out whether it happened, then run: {settle_command(run.namespace, run.effect_in_doubt)}"
+        )
+    if run.held_until is not None and run.held_until > run.now:
+        return f"is due at {short_utc(run.held_until)}: its cancelled handler may run until then{waits}"
+    return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
+
+
+def retry_obstacle(run: LockedRun | RunOutlook) -> str | None:
+    """Return why a run cannot be retried in any way, as what follows its name; None if nothing is against it."""
+    if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
+        return "has lost its worker: the next tick handles it automatically"
+    if run.status == Status.RUNNING:
+        return "is running: cancel it first"
+    if run.retired_at is not None:
+        return f"belongs to {run.job_type}, which was removed from schedules.yaml: no worker would claim it"
+    if not run.enabled:
+        return f"belongs to {run.job_type}, which is not enabled in schedules.yaml: no worker would claim it"
+    return None
+
+
+def _not_retried(run: LockedRun, is_expected: bool) -> str:
+    obstacle = retry_obstacle(run)
+    if obstacle is not None:
+        return obstacle
+    if run.status == Status.SUCCEEDED and is_expected:
+        return "has succeeded: --force runs it again (effects done by run.once() are not repeated)"
+    return f"is now {run.status}"
+
+
+def cancel(
+    connection: psycopg.Connection[Any],
+    ids: Iterable[int],
+    who: str,
+    *,
+    reason: str | None = None,
+    expected: Sequence[str] = tuple(Status),
+    now: datetime | None = None,
+) -> list[ActionResult]:
+    """Cancel unfinished runs. A running run is stopped at its worker's next heartbeat."""
+
+    def change(batch: list[int]) -> set[int]:
+        return actions.cancel(connection, batch, expected, now)
+
+    def describe(run: LockedRun, is_changed: bool) -> str:
+        if is_changed:
+            is_running = run.status == Status.RUNNING
+            return "is cancelled" + ("; it is stopped at its worker's next heartbeat" if is_running else "")
+        is_over = run.status in (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
+        return f"is {'already' if is_over else 'now'} {run.status}"
+
+    return _change(connection, ids, "cancel", who, change, describe, now, reason)
+
+
+def _change(
+    connection: psycopg.Connection[Any],
+    ids: Iterable[int],
+    verb: str,
+    who: str,
+    change: Callable[[list[int]], set[int]],
+    describe: Callable[[LockedRun, bool], str],
+    now: datetime | None,
+    reason: str | None,
+    locks_jobs: bool = False,
+) -> list[ActionResult]:
+    """Call ``change`` in transactions of ``BATCH_RUNS`` runs, and describe for each run what happened, or why not."""
+    selected = list(dict.fromkeys(ids))
+    results: list[ActionResult] = []
+    for start in range(0, len(selected), BATCH_RUNS):
+        batch = selected[start : start + BATCH_RUNS]
+
+        def attempt(batch: list[int] = batch) -> tuple[dict[int, LockedRun], set[int]]:
+            with connection.transaction():
+                if locks_jobs:
+                    actions.lock_jobs(connection, batch)
+                locked = actions.lock_runs(connection, batch, now)
+                changed = change(batch)
+                runs = [locked[id] for id in batch if id in changed]
+                records = [
+                    ActionRecord(
+                        run.namespace,
+                        f"run:{run.id}",
+                        run.job_type,
+                        {
+                            "was": run.status,
+                            "reason": reason,
+                            "attempt": _last_attempt(run) if verb == "retry" else None,
+                        },
+                    )
+                    for run in runs
+                ]
+                if records:
+                    actions.record(connection, who, verb, records, now)
+                    actions.wake(connection, (run.namespace for run in runs))
+            return locked, changed
+
+        locked, changed = retry_on_deadlock(attempt)
+        for id in batch:
+            what = describe(locked[id], id in changed) if id in locked else "does not exist, or was pruned"
+            results.append(ActionResult(f"run {id}", id in changed, what))
+    return results
+
+
+def retry_on_deadlock(attempt: Callable[[], Returned]) -> Returned:
+    """Return ``attempt()``. Workers lock many runs at once too, and the server may choose our transaction to abort."""
+    for _ in range(MAX_DEADLOCKS):
+        try:
+            return attempt()
+        except psycopg.errors.DeadlockDetected:
+            continue
+    return attempt()

@@ -1,0 +1,393 @@
+"""What of the health of a namespace needs attention, and the command that shows or fixes it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+import psycopg
+
+from yamlsched import durations
+from yamlsched.ask import health, runs
+from yamlsched.ask.health import (
+    Health,
+    JobHealth,
+    drift,
+    effects_in_doubt,
+    environment,
+    first_places,
+    in_force,
+    not_in_force,
+    pruning,
+    queue,
+    refusal,
+    time_presented,
+)
+from yamlsched.durations import approximate, between
+from yamlsched.handler.once import settle_command
+from yamlsched.runs.lifecycle import error_text
+from yamlsched.timetable.times import rfc3339, short_utc
+
+MAX_LISTED_PROBLEMS = 10
+"""Stuck runs, and effects in doubt, that are reported one by one."""
+EXECUTOR_TOLERANCE = timedelta(minutes=2)
+"""How long an executor may have a fault before it is a problem: workers try again."""
+Number = TypeVar("Number", int, int | None)
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The limits of what is healthy; None: no limit. Tags of a job such as ``max-dead:3`` override those of one job.
+
+    The tag ``max-age:26h`` limits the time since a job's last success; without it there is no such limit.
+    """
+
+    max_dead: int = 0
+    within: timedelta = timedelta(hours=1)
+    max_late: timedelta = timedelta(minutes=15)
+    max_tick_age: timedelta = timedelta(minutes=5)
+    max_dead_total: int | None = None
+    max_failing: int | None = None
+    max_streak: int | None = None
+    max_paused: timedelta = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
+
+    ``kind`` is one of: tick, file, prune, lack, stuck, in_doubt, dead, skipped, late, old, failing, paused.
+    """
+
+    kind: str
+    job_type: str | None
+    what: str
+    remedy: str
+    run_id: int | None = None
+
+
+def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
+    """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
+    found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
+    found += [*_lacks(health), *in_doubt(health), *_dead_total(health, thresholds), *_lost_slots(health, thresholds)]
+    for job in health.jobs:
+        is_noted = job.dead_within or job.dead_calls_within or job.overdue_since is not None or job.paused
+        if is_noted or job.tags or job.attempt_streak or job.failing:  # or no check finds anything
+            for check in JOB_CHECKS:
+                found += check(job, health, thresholds)
+    return found
+
+
+def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
+    """Return everything about ``health`` as one document."""
+    found = problems(health, thresholds)
+    return {
+        "namespace": health.namespace,
+        "now": health.now,
+        "healthy": not found,
+        "problems": found,
+        "last_tick_at": health.last_tick_at,
+        "file_in_force": in_force(health),
+        "other_files": drift(health),
+        "files_not_in_force": not_in_force(health),
+        "refused_files": health.refused,
+        "lacks": health.lacks,
+        "queue": queue(health),
+        "workers": health.workers,
+        "stuck": health.stuck,
+        "in_doubt": health.in_doubt,
+        "in_doubt_counts": {waits_for: effects_in_doubt(health, waits_for) for waits_for in ("person", "retry")},
+        "jobs": [job._asdict() for job in health.jobs],
+    }
+
+
+def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    remedy = "yamlsched doctor"
+    if health.last_tick_at is None:
+        yield Problem("tick", None, f'no tick has ever presented a schedule for namespace "{health.namespace}"', remedy)
+    elif health.now - health.last_tick_at > thresholds.max_tick_age:
+        yield Problem(
+            "tick",
+            None,
+            f"no tick for {between(health.last_tick_at, health.now)}, the last came from {health.last_tick_host}",
+            remedy,
+        )
+
+
+def _refused(health: Health) -> Iterator[Problem]:
+    for file in health.refused:
+        yield Problem("file", None, refusal(file), "run yamlsched validate there")
+
+
+def _files(health: Health) -> Iterator[Problem]:
+    current = in_force(health)
+    for file in drift(health):
+        time = approximate(time_presented(file, current))
+        if current is not None and current.environment != file.environment:
+            yield Problem(
+                "file",
+                None,
+                f"{first_places(file)} has presented a file for {environment(file)} for {time}, but the namespace "
+                f"belongs to {environment(current)}",
+                "correct --env, or use a separate namespace or database for each environment",
+            )
+        else:
+            of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
+            yield Problem(
+                "file",
+                None,
+                f"{first_places(file)} has presented another file ({file.hash[:8]}) for {time}; in force is {of}",
+                "deploy the same version to all hosts, or run yamlsched sync with the right file",
+            )
+
+
+def _pruning(health: Health) -> Iterator[Problem]:
+    if (current := in_force(health)) is not None and (what := pruning(current)):
+        yield Problem("prune", None, what, "correct the folder or retention.archive, then: yamlsched prune")
+
+
+def _lacks(health: Health) -> Iterator[Problem]:
+    """Yield the jobs that no host can start. What one host can start is not a problem: the run goes there."""
+    lacking = {
+        host.job_type: host
+        for host in reversed(health.lacks)
+        if host.is_everywhere and (host.executor is None or health.now - host.since > EXECUTOR_TOLERANCE)
+    }
+    for name, host in sorted(lacking.items())[:MAX_LISTED_PROBLEMS]:
+        remedy = "set the variable where workers run" if host.waits else "install it, or correct schedules.yaml"
+        if host.executor is not None:
+            remedy = f"yamlsched doctor, on {host.place.partition(':')[0]}"
+        what = f"no host can start job {name}: {host.reason}, on {host.place} since {rfc3339(host.since, 'seconds')}"
+        yield Problem("lack", name, what, remedy)
+    if len(lacking) > MAX_LISTED_PROBLEMS:
+        more = len(lacking) - MAX_LISTED_PROBLEMS
+        yield Problem("lack", None, f"no host can start {more} more job{'' if more == 1 else 's'}", "yamlsched status")
+
+
+def _stuck(health: Health) -> Iterator[Problem]:
+    paused = {job.job_type for job in health.jobs if job.paused}
+    for run in health.stuck[:MAX_LISTED_PROBLEMS]:
+        what = f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}"
+        remedy = f"yamlsched show {run.run_id}"
+        if run.job_type in paused and run.locked_until < health.now:
+            what += ", and no worker claims it while its job is paused"
+            remedy = f"yamlsched resume {run.job_type}, or yamlsched cancel {run.run_id}"
+        yield Problem("stuck", run.job_type, what, remedy, run.run_id)
+    if more := len(health.stuck[MAX_LISTED_PROBLEMS:]):
+        what = "1 more run is stuck" if more == 1 else f"{more} more runs are stuck"
+        yield Problem("stuck", None, what, "yamlsched runs --status running")
+
+
+def in_doubt(health: Health) -> Iterator[Problem]:
+    """Yield the effects in doubt that wait for a person."""
+    listed = [effect for effect in health.in_doubt if effect.waits_for == "person"][:MAX_LISTED_PROBLEMS]
+    for effect in listed:
+        of_job = f" of {effect.job_type}" if effect.job_type else ""
+        what = (
+            f'effect "{effect.key}" of run {effect.run_id}{of_job} has been in doubt for '
+            f"{between(effect.since, health.now)}: look up whether it happened (idempotency key "
+            f"{effect.provider_key})"
+        )
+        remedy = settle_command(health.namespace, effect.key)
+        if effect.run_status in ("dead", "cancelled"):
+            remedy += f", then: yamlsched retry {effect.run_id}"
+        yield Problem("in_doubt", effect.job_type, what, remedy, effect.run_id)
+    if more := effects_in_doubt(health, "person") - len(listed):
+        what = f"{more} more {'effect is' if more == 1 else 'effects are'} in doubt"
+        yield Problem("in_doubt", None, what, "the view yamlsched.effects_in_doubt lists them")
+
+
+def _dead_total(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    dead = sum(job.dead_within for job in health.jobs)
+    if thresholds.max_dead_total is not None and dead > thresholds.max_dead_total:
+        span, limit = durations.show(thresholds.within), thresholds.max_dead_total
+        runs = "1 run" if dead == 1 else f"{dead} runs"
+        what = f"{runs} of all jobs died within {span}, the limit is {limit}"
+        yield Problem("dead", None, what, f"yamlsched runs --status dead --since {span}")
+
+
+def _lost_slots(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    for lost in health.lost_slots:
+        yield lost_slots(lost.job_type, lost.slots, lost.first_slot, lost.last_slot)
+
+
+def lost_slots(job: str, slots: int, first: datetime, last: datetime) -> Problem:
+    """Return the problem that ``slots`` of ``job`` were not run: they were too old."""
+    number, to = ("1 slot was", "") if slots == 1 else (f"{slots} slots were", f" --to {short_utc(last)}")
+    what = f"{job}: {number} not run: too old when a run would have been created"
+    remedy = f"yamlsched backfill {job} --from {short_utc(first)}{to} runs what is still wanted"
+    return Problem("skipped", job, what, remedy)
+
+
+class Tagged(Protocol):
+    """A job, whose tags may set limits."""
+
+    @property
+    def tags(self) -> Sequence[str]: ...
+
+
+def max_dead(job: Tagged, thresholds: Thresholds) -> int:
+    """Return how many dead runs of ``job`` are tolerated."""
+    return _number(job, "max-dead", thresholds.max_dead)
+
+
+def max_late(job: Tagged, thresholds: Thresholds) -> timedelta:
+    """Return by how much ``job`` may be late."""
+    limit = _duration(job, "max-late", None)
+    return thresholds.max_late if limit is None else limit
+
+
+def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    if job.dead_within > max_dead(job, thresholds):
+        span = durations.show(thresholds.within)
+        runs = "1 run" if job.dead_within == 1 else f"{job.dead_within} runs"
+        last = f": {error}" if (error := error_text(job.dead_error_type, job.dead_error)) else ""
+        yield Problem(
+            "dead",
+            job.job_type,
+            f"{job.job_type}: {runs} died within {span}{last}",
+            f"yamlsched runs --job {job.job_type} --status dead --since {span}",
+        )
+
+
+def _dead_calls(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    if job.dead_calls_within:
+        span = durations.show(thresholds.within)
+        calls = "1 call" if job.dead_calls_within == 1 else f"{job.dead_calls_within} calls"
+        last = f": {error}" if (error := error_text(job.call_error_type, job.call_error)) else ""
+        yield Problem(
+            "dead",
+            job.job_type,
+            f"{job.job_type}: {calls} of on_dead died within {span}{last}",
+            f"yamlsched runs --job {job.job_type} --status dead --on-dead --since {span}",
+        )
+
+
+def _failing(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    limit = _number(job, "max-failing", thresholds.max_failing)
+    if limit is not None and job.failing > limit:
+        runs = "1 run has" if job.failing == 1 else f"{job.failing} runs have"
+        what = f"{job.job_type}: {runs} failed attempts and will be retried{_last_error(job)}"
+        yield Problem("failing", job.job_type, what, f"yamlsched runs --job {job.job_type} --status failed")
+
+
+def _streak(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    limit = _number(job, "max-streak", thresholds.max_streak)
+    if limit is not None and job.attempt_streak > limit:
+        attempts = "1 attempt has" if job.attempt_streak == 1 else f"{job.attempt_streak} attempts have"
+        what = f"{job.job_type}: {attempts} failed since the last success{_last_error(job)}"
+        remedy = f"yamlsched show {job.last_failure_run_id}"
+        yield Problem("failing", job.job_type, what, remedy, job.last_failure_run_id)
+
+
+def _last_error(job: JobHealth) -> str:
+    return f": {error}" if (error := error_text(job.last_error_type, job.last_error)) else ""
+
+
+def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    if job.overdue_since is not None and health.now - job.overdue_since > max_late(job, thresholds):
+        late = between(job.overdue_since, health.now)
+        what = f"{job.job_type}: late by {late}: {job.overdue_why}"
+        yield Problem("late", job.job_type, what, "yamlsched doctor")
+
+
+def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    limit = _duration(job, "max-age", None)
+    if limit is None or not job.enabled or job.retired_at is not None or job.paused:
+        return
+    since = job.last_success_at or job.effective_from
+    if health.now - since > limit:
+        age = between(since, health.now)
+        what = f"{job.job_type}: no success for {age}, the limit is {durations.show(limit)}"
+        yield Problem("old", job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
+
+
+def _paused(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    if not job.paused or job.paused_at is None or job.paused_until is not None or job.retired_at is not None:
+        return
+    if health.now - job.paused_at > thresholds.max_paused:
+        by = f" by {job.paused_by}" if job.paused_by else ""
+        reason = f": {job.paused_reason}" if job.paused_reason else ""
+        what = f"{job.job_type}: paused for {between(job.paused_at, health.now)}{by}{reason}"
+        yield Problem("paused", job.job_type, what, f"yamlsched resume {job.job_type}, or pause it with --until")
+
+
+JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], ...] = (
+    _dead,
+    _dead_calls,
+    _failing,
+    _streak,
+    _late,
+    _old,
+    _paused,
+)
+
+
+def _tag(job: Tagged, name: str) -> str | None:
+    return next((tag.removeprefix(f"{name}:") for tag in job.tags if tag.startswith(f"{name}:")), None)
+
+
+def _number(job: Tagged, name: str, default: Number) -> int | Number:
+    text = _tag(job, name)
+    return int(text) if text is not None and text.isdecimal() else default
+
+
+def _duration(job: Tagged, name: str, default: timedelta | None) -> timedelta | None:
+    text = _tag(job, name)
+    if text is None:
+        return default
+    try:
+        return durations.parse(text)
+    except ValueError:  # another tag that only starts like ours
+        return default
+
+
+@dataclass(frozen=True)
+class NamespaceHealth:
+    """The health of a namespace, and what needs attention in it."""
+
+    health: Health
+    problems: list[Problem]
+
+    @property
+    def jobs(self) -> int:
+        """The number of jobs that the file in force has."""
+        return self.health.totals.jobs
+
+    @property
+    def open_runs(self) -> int:
+        totals = self.health.totals
+        return totals.queued + totals.running + totals.failed
+
+    @property
+    def is_in_use(self) -> bool:
+        """Return whether the namespace has jobs, unfinished work, or a host that presents a file."""
+        now = self.health
+        is_presented = any(file.presented_by for file in now.files) or bool(now.refused)
+        return bool(self.jobs or self.open_runs or now.in_doubt_counts or is_presented)
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """A sort key, worst first: problems of the whole namespace, then the number of problems, then the name."""
+        of_namespace = sum(problem.job_type is None for problem in self.problems)
+        return -min(of_namespace, 1), -len(self.problems), self.health.namespace
+
+
+def read_all(
+    connection: psycopg.Connection[Any], thresholds: Thresholds, max_suspects: int | None = None
+) -> tuple[list[NamespaceHealth], list[str]]:
+    """Return the namespaces that are in use, worst first, and the names of the others.
+
+    With ``max_suspects``, only the rows of so many jobs are read, of those with problems. ``thresholds`` must have no
+    limits for all jobs then; see ``health.suspects``.
+    """
+    names = runs.namespaces(connection)
+    jobs = None
+    if max_suspects is not None:
+        jobs = health.suspects(connection, names, thresholds.within, max_suspects)
+    read = health.read_all(connection, names, thresholds.within, jobs)
+    found = [NamespaceHealth(now, problems(now, thresholds)) for now in read]
+    in_use = sorted((one for one in found if one.is_in_use), key=lambda one: one.rank)
+    return in_use, [one.health.namespace for one in found if not one.is_in_use]

@@ -1,0 +1,204 @@
+"""The audit trail of operators' actions, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from yamlsched import durations
+from yamlsched.db.query import fetch, load
+
+
+@dataclass(frozen=True)
+class TrailEntry:
+    """An action of an operator. ``by_form``: it was done on the web page, which knows who asked for it."""
+
+    id: int
+    at: datetime
+    who: str
+    verb: str
+    target: str
+    job_type: str | None
+    detail: dict[str, Any]
+    by_form: bool
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A pause that is in effect, and how many runs wait for its end."""
+
+    job_type: str
+    timezone: str
+    paused_at: datetime
+    paused_until: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    next_slot_at: datetime | None
+    runs: int
+
+
+def trail(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    *,
+    limit: int,
+    verb: str | None = None,
+    who: str | None = None,
+    job_type: str | None = None,
+    target: str | None = None,
+    before: int | None = None,
+) -> list[TrailEntry]:
+    """Return up to ``limit`` actions with an id below ``before``, newest first."""
+    parameters = {"namespace": namespace, "verb": verb, "who": who, "job_type": job_type, "target": target}
+    return fetch(connection, TrailEntry, load("audit")["trail"], {**parameters, "before": before, "limit": limit})
+
+
+def rest_of_action(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    entry: TrailEntry,
+    since: datetime,
+    limit: int,
+    *,
+    verb: str | None = None,
+    who: str | None = None,
+    job_type: str | None = None,
+    target: str | None = None,
+) -> tuple[int, int]:
+    """Return how many entries after ``entry`` belong to its action, and the id of the last one.
+
+    They are of the same person, verb, job and reason, and not older than ``since``. At most ``limit`` are examined.
+    """
+    parameters: dict[str, Any] = {"namespace": namespace, "verb": verb, "who": who, "job_type": job_type}
+    parameters |= {"target": target, "of_who": entry.who, "of_verb": entry.verb, "of_job_type": entry.job_type}
+    parameters |= {"of_reason": entry.detail.get("reason"), "since": since, "before": entry.id, "limit": limit}
+    [row] = connection.execute(load("audit")["rest_of_action"], parameters).fetchall()
+    return row.entries, row.last_id or entry.id
+
+
+def latest(connection: psycopg.Connection[Any], namespace: str, target: str) -> TrailEntry | None:
+    """Return the latest action on ``target``."""
+    found = fetch(connection, TrailEntry, load("audit")["latest"], {"namespace": namespace, "target": target})
+    return next(iter(found), None)
+
+
+def of_request(connection: psycopg.Connection[Any], request: str, limit: int) -> list[TrailEntry]:
+    """Return up to ``limit`` actions that the form ``request`` has done, in their order."""
+    return fetch(connection, TrailEntry, load("audit")["of_request"], {"request": request, "limit": limit})
+
+
+def start_request(connection: psycopg.Connection[Any], request: str, lock: str) -> None:
+    """Let the caller's transaction carry out the form ``request``, after all others with the same ``lock``."""
+    connection.execute(load("audit")["start_request"], {"request": request, "lock": lock})
+
+
+def pauses(connection: psycopg.Connection[Any], namespace: str, now: datetime, limit: int) -> list[Pause]:
+    """Return the pauses that are in effect, the latest first; of each at most ``limit`` + 1 runs are counted."""
+    return fetch(connection, Pause, load("audit")["pauses"], {"namespace": namespace, "now": now, "limit": limit})
+
+
+PAST = {
+    "retry": "retried",
+    "cancel": "cancelled",
+    "pause": "paused",
+    "resume": "resumed",
+    "settle": "settled an effect of",
+    "enqueue": "enqueued",
+    "backfill": "created runs of past slots of",
+    "identity": "renewed the identity of the",
+}
+"""What an entry of the trail says was done, by verb."""
+RUN_VERBS, JOB_VERBS = ("retry", "cancel"), ("pause", "resume")
+"""Those that can be done to many runs of a job, or to many jobs, at once."""
+SAME_ACTION = timedelta(seconds=2)
+LONG_ACTION = timedelta(minutes=2)
+READ_ENTRIES = 200
+MAX_EXAMINED = 5_000
+"""Further entries of one action on many runs that are counted."""
+
+
+@dataclass(frozen=True)
+class TrailGroup:
+    """One action: entries of the runs or jobs that it changed, the newest first, and how many ``more`` there are."""
+
+    entries: Sequence[TrailEntry]
+    more: int = 0
+    last_id: int = 0  # of those
+
+    @property
+    def first(self) -> TrailEntry:
+        return self.entries[0]
+
+    @property
+    def size(self) -> int:
+        return len(self.entries) + self.more
+
+    @property
+    def end(self) -> int:
+        """The id of the oldest entry."""
+        return self.last_id or self.entries[-1].id
+
+
+def page(
+    connection: psycopg.Connection[Any], namespace: str, limit: int, before: int | None, **filters: str | None
+) -> tuple[list[TrailGroup], int | None]:
+    """Return up to ``limit`` actions, newest first, and where the next page starts; None if there is none.
+
+    ``filters`` are those of ``store.audit.trail``. An action on many runs has an entry for each: its first ones are
+    read, and the others counted.
+    """
+    found: list[TrailGroup] = []
+    while len(found) < limit:
+        entries = trail(connection, namespace, limit=READ_ENTRIES, before=before, **filters)
+        read = groups(entries)
+        is_last = len(entries) < READ_ENTRIES
+        if not is_last and len(read) > 1:
+            read.pop()  # it may continue, and is read again
+        elif not is_last:
+            read = [_whole(connection, namespace, read[0], filters)]
+        found += read
+        if is_last and len(found) <= limit:
+            return found, None
+        before = found[-1].end
+    return found[:limit], found[limit - 1].end
+
+
+def _whole(
+    connection: psycopg.Connection[Any], namespace: str, group: TrailGroup, filters: dict[str, str | None]
+) -> TrailGroup:
+    since = group.first.at - LONG_ACTION
+    more, last_id = rest_of_action(connection, namespace, group.entries[-1], since, MAX_EXAMINED, **filters)
+    return TrailGroup(group.entries, more, last_id)
+
+
+def groups(entries: Sequence[TrailEntry]) -> list[TrailGroup]:
+    """Return the entries of each action together."""
+    found: list[list[TrailEntry]] = []
+    for entry in entries:
+        if found and _is_same_action(found[-1][-1], entry):
+            found[-1].append(entry)
+        else:
+            found.append([entry])
+    return [TrailGroup(group) for group in found]
+
+
+def _is_same_action(later: TrailEntry, entry: TrailEntry) -> bool:
+    def what(one: TrailEntry) -> tuple[object, ...]:
+        job = None if one.verb in JOB_VERBS else one.job_type
+        return one.who, one.verb, job, one.detail.get("reason")
+
+    is_near = abs(later.at - entry.at) < SAME_ACTION
+    return entry.verb in (*RUN_VERBS, *JOB_VERBS) and is_near and what(later) == what(entry)
+
+
+def sentence(entry: TrailEntry, now: datetime, who: str | None = None) -> str:
+    """Return what an entry says, for example "maria cancelled run 118 20s ago". ``who`` reads it."""
+    actor = "you" if entry.who == who else entry.who
+    kind, _, name = entry.target.partition(":")
+    target = {"run": f"run {name}", "job": f"job {name}"}.get(kind, entry.target)
+    ago = durations.approximate(max(now - entry.at, timedelta(0)))
+    return f"{actor} {PAST.get(entry.verb, entry.verb)} {target} {ago} ago"

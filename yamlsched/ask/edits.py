@@ -1,0 +1,240 @@
+"""Edits on record: which commit was in force, and who changed what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import psycopg
+from psycopg.rows import dict_row
+
+from yamlsched.db.query import fetch, load
+from yamlsched.schedule.field_changes import FieldChange
+from yamlsched.schedule.job import COLUMNS
+from yamlsched.sync.files import CHANGES
+from yamlsched.sync.revision import short
+from yamlsched.timetable.times import rfc3339
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A file that was applied.
+
+    ``commit``, ``author`` and ``subject`` are None if they are not known; a dirty file differs from its commit.
+    ``jobs`` has how many were added, changed, retired and returned, and the first names: ``{"added": {"jobs": 2,
+    "first": ["a", "b"]}}``. ``before`` and ``after`` have the keys outside of jobs that changed; ``before`` is None
+    for the first file of a namespace.
+    """
+
+    id: int
+    namespace: str
+    environment: str
+    hash: str
+    host: str
+    path: str
+    yamlsched_version: str
+    commit: str | None
+    is_dirty: bool
+    author: str | None
+    subject: str | None
+    jobs: dict[str, dict[str, Any]]
+    before: dict[str, Any] | None
+    after: dict[str, Any]
+    applied_at: datetime
+
+
+@dataclass(frozen=True)
+class ChangedAlike:
+    """Jobs that an edit changed in the same way: how many, the first names, and the keys before and after.
+
+    ``groups`` is how many such groups the edit has.
+    """
+
+    edit_id: int
+    change: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    jobs: int
+    first: list[str]
+    groups: int
+
+
+def edit_rows(
+    connection: Connection[Any],
+    namespace: str,
+    *,
+    limit: int,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    job_type: str | None = None,
+    before: int | None = None,
+) -> list[Edit]:
+    """Return up to ``limit`` edits of [since, until), newest first, that were applied before the edit ``before``."""
+    filters = {"since": since, "until": until, "job_type": job_type, "before": before}
+    return fetch(connection, Edit, load("edits")["edits"], {"namespace": namespace, "limit": limit, **filters})
+
+
+def change_rows(
+    connection: Connection[Any], ids: Sequence[int], *, limit: int, names: int, job_type: str | None = None
+) -> list[ChangedAlike]:
+    """Return how edits changed jobs: up to ``limit`` groups of each edit, with up to ``names`` names in each."""
+    given = {"ids": list(ids), "limit": limit, "names": names, "job_type": job_type}
+    return fetch(connection, ChangedAlike, load("edits")["changes"], given)
+
+
+def in_force_row(
+    connection: Connection[Any], namespace: str, at: datetime | None, job_type: str | None = None
+) -> tuple[Edit | None, Edit | None]:
+    """Return the edit in force for what was created at an instant (None: now), and the latest that changed a job."""
+    given = {"namespace": namespace, "at": at, "job_type": job_type}
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = {row.pop("what"): row for row in cursor.execute(load("edits")["in_force"], given).fetchall()}
+    of_file, of_job = (Edit(**rows[what]) if what in rows else None for what in ("file", "job"))
+    return of_file, of_job
+
+
+MAX_GROUPS = 50
+"""Groups of jobs that one edit changed in the same way that are read."""
+MAX_NAMES = 20
+"""Names of jobs in each group."""
+KEY_ORDER = {key: nth for nth, key in enumerate(COLUMNS)}
+
+
+def edits(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    *,
+    limit: int = 100,
+    job_type: str | None = None,
+    before: int | None = None,
+) -> list[Edit]:
+    """Return up to ``limit`` edits that were applied in [since, until), the newest first.
+
+    ``job_type`` is the name of a job: only edits that changed it. ``before`` is the id of an edit: only earlier ones.
+    """
+    return edit_rows(connection, namespace, limit=limit, since=since, until=until, job_type=job_type, before=before)
+
+
+def changes(
+    connection: psycopg.Connection[Any],
+    found: Sequence[Edit],
+    *,
+    job_type: str | None = None,
+    limit: int = MAX_GROUPS,
+    names: int = MAX_NAMES,
+) -> dict[int, list[ChangedAlike]]:
+    """Return how edits changed jobs, by the id of the edit; jobs that were changed alike are one group."""
+    groups: dict[int, list[ChangedAlike]] = {edit.id: [] for edit in found}
+    for group in change_rows(connection, list(groups), limit=limit, names=names, job_type=job_type):
+        groups[group.edit_id].append(group)
+    return groups
+
+
+class Committed(Protocol):
+    """An edit, or a file in force, and its commit as far as it is known."""
+
+    @property
+    def hash(self) -> str: ...
+    @property
+    def commit(self) -> str | None: ...
+    @property
+    def is_dirty(self) -> bool: ...
+    @property
+    def author(self) -> str | None: ...
+    @property
+    def subject(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class InForce:
+    """The edit that was in force at an instant, and the latest one until then that changed the job."""
+
+    file: Edit
+    job: Edit | None
+
+
+def in_force(
+    connection: psycopg.Connection[Any], namespace: str, at: datetime | None = None, job_type: str | None = None
+) -> InForce | None:
+    """Return the edit in force for what was created at an instant; None for the instant: now. None before any edit.
+
+    What was created at the very instant of an edit is what the definitions before it still owed.
+    """
+    of_file, of_job = in_force_row(connection, namespace, at, job_type)
+    return InForce(of_file, of_job) if of_file is not None else None
+
+
+def as_fields(found: InForce | None) -> dict[str, Edit | None]:
+    """Return the edits as fields of a JSON document."""
+    if found is None:
+        return {"edit_in_force": None, "last_edit_of_job": None}
+    return {"edit_in_force": found.file, "last_edit_of_job": found.job}
+
+
+def commit(edit: Committed) -> str | None:
+    """Return the commit of an edit as it is shown; None if it is not known."""
+    return short(edit.commit, edit.is_dirty)
+
+
+def label(edit: Committed) -> str:
+    """Return what identifies an edit: its commit, author and subject as far as they are known, else the hash."""
+    named = commit(edit)
+    head = f"commit {named}" if named else f"file {edit.hash[:8]}"
+    head += f" by {edit.author}" if edit.author else ""
+    return f'{head}: "{edit.subject}"' if edit.subject else head
+
+
+def sentences(found: InForce) -> tuple[str, str]:
+    """Return which edit was in force, and which one changed the job last: empty if that is the same one."""
+    file = f"{label(found.file)}, applied {rfc3339(found.file.applied_at, 'seconds')}"
+    if found.job is None:
+        return file, ""
+    if found.job.id == found.file.id:
+        return f"{file}, which changed this job", ""
+    return file, f"{label(found.job)}, applied {rfc3339(found.job.applied_at, 'seconds')}"
+
+
+def counts(jobs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return how many jobs an edit added, changed, retired and brought back.
+
+    >>> counts({"added": {"jobs": 2, "first": ["a", "b"]}, "retired": {"jobs": 1, "first": ["c"]}})
+    '2 jobs added, 1 retired'
+    """
+    found = [(kind, jobs[kind]["jobs"]) for kind in CHANGES if kind in jobs]
+    parts = [
+        f"{number} {'' if nth else 'job ' if number == 1 else 'jobs '}{kind}"
+        for nth, (kind, number) in enumerate(found)
+    ]
+    return ", ".join(parts) or "no job changed"
+
+
+def fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[FieldChange]:
+    """Return the keys of a change in the order in which a reviewer reads them."""
+    names = {**(before or {}), **(after or {})}
+    found = [FieldChange(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
+    return sorted(found, key=lambda one: (KEY_ORDER.get(one.field.partition(".")[0], len(KEY_ORDER)), one.field))
+
+
+def renamed(groups: Sequence[ChangedAlike]) -> Iterator[tuple[str, str]]:
+    """Yield new jobs of an edit that look like a job that it retired, with the name of that one."""
+    retired: dict[tuple[object, ...], list[str]] = {}
+    for group in groups:
+        if group.change == "retired":
+            retired.setdefault(_identity(group.before), []).extend(group.first)
+    for group in groups:
+        alike = retired.get(_identity(group.after)) if group.change == "added" else None
+        for name in group.first if alike else ():
+            if alike:
+                yield name, alike.pop(0)
+
+
+def _identity(keys: Mapping[str, Any] | None) -> tuple[object, ...]:
+    known = keys or {}
+    return tuple(str(known.get(key)) for key in ("handler", "command", "cron", "timezone"))

@@ -1,0 +1,483 @@
+"""The health of a namespace: the state of its jobs, and the files that its hosts present. Pure, except for reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from yamlsched.db.query import fetch_column, fetch_grouped, load
+from yamlsched.durations import between
+from yamlsched.runs.lifecycle import error_text
+from yamlsched.timetable.times import rfc3339
+
+Row = TypeVar("Row")
+MAX_EFFECTS_IN_DOUBT = 100
+"""Effects in doubt that are read, of which all are counted, and jobs that hosts cannot start."""
+
+
+class JobHealth(NamedTuple):
+    """A row of the view job_health, and how many runs of the job died recently.
+
+    A tuple, because a namespace may have 10,000 of them: a frozen dataclass takes three times as long.
+    """
+
+    job_type: str
+    description: str
+    owner: str
+    tags: list[str]
+    schedule: str | None
+    timezone: str
+    enabled: bool
+    retired_at: datetime | None
+    paused: bool
+    paused_at: datetime | None
+    paused_until: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    next_slot_at: datetime | None
+    last_slot_at: datetime | None
+    effective_from: datetime
+    last_success_at: datetime | None
+    last_failure_at: datetime | None
+    last_failure_run_id: int | None
+    last_error: str | None
+    last_error_type: str | None
+    failure_streak: int
+    attempt_streak: int  # failed attempts of these runs
+    failing: int  # unfinished runs with a failed attempt
+    queued: int
+    running: int
+    failed: int
+    oldest_due_at: datetime | None
+    open_slot_run_id: int | None
+    overdue_since: datetime | None
+    overdue_why: str | None
+    dead_within: int
+    dead_last_hour: int
+    dead_last_day: int
+    dead_error: str | None  # of the run in dead_within that died last
+    dead_error_type: str | None
+    dead_calls_within: int  # calls of on_dead; no other figure counts them
+    call_error: str | None  # of the one of them that died last
+    call_error_type: str | None
+    overlap: str
+    state: str
+
+
+class Totals(NamedTuple):
+    """The jobs of a namespace that are not retired, and the runs of all its jobs."""
+
+    jobs: int = 0
+    queued: int = 0
+    running: int = 0
+    failed: int = 0
+    failing: int = 0
+    dead_last_hour: int = 0
+    dead_last_day: int = 0
+    dead_calls_last_day: int = 0  # calls of on_dead, which are not among the dead
+    oldest_due_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class StuckRun:
+    """A run past its lease or its timeout."""
+
+    run_id: int
+    job_type: str
+    worker: str
+    started_at: datetime
+    locked_until: datetime
+    why: str
+
+
+@dataclass(frozen=True)
+class EffectInDoubt:
+    """An effect of which it is unknown whether it happened. ``job_type`` is None if its run was pruned."""
+
+    key: str
+    provider_key: str  # effect.key
+    run_id: int
+    job_type: str | None
+    run_status: str | None
+    attempt: int
+    since: datetime
+    waits_for: str  # person or retry
+
+
+@dataclass(frozen=True)
+class PresentedFile:
+    """A version of schedules.yaml that is in force, or that hosts presented most recently."""
+
+    hash: str
+    environment: str
+    in_force: bool
+    applied_at: datetime | None
+    applied_by: str | None  # host:path
+    yamlsched_version: str | None
+    tzdata_version: str | None
+    commit: str | None  # this and the next three: of the file in force, if they are known
+    is_dirty: bool
+    author: str | None
+    subject: str | None
+    presented_since_at: datetime | None
+    last_presented_at: datetime | None
+    presented_by: list[str]  # host:path
+    prune_failing_since: datetime | None = None  # of the file in force: nothing is pruned until an operator acts
+    prune_error: str | None = None  # host: reason
+
+
+@dataclass(frozen=True)
+class RefusedFile:
+    """A place whose file has errors and is not applied."""
+
+    place: str  # host:path
+    mistakes: int
+    since: datetime
+
+
+@dataclass(frozen=True)
+class LackingHost:
+    """A place that cannot start a job. It claims none of its runs; for an executor with a fault, it tries."""
+
+    job_type: str
+    place: str  # host:path
+    reason: str
+    waits: bool  # for a variable of requires_env, or an executor
+    since: datetime
+    executor: str | None  # whose fault it is
+    is_everywhere: bool  # no place that ticks can start it
+
+
+@dataclass(frozen=True)
+class WorkerHost:
+    """A host that holds runs, or was seen within the hour: see the view seen_hosts."""
+
+    host: str
+    running: int
+    seen_at: datetime
+
+
+@dataclass(frozen=True)
+class LostSlots:
+    """Slots of a job that were recorded recently as too old to be run."""
+
+    job_type: str
+    slots: int
+    first_slot: datetime
+    last_slot: datetime
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a caller of ``read`` has read already, or does not need."""
+
+    totals: Totals
+    workers: list[WorkerHost]
+
+
+@dataclass(frozen=True)
+class Overview(Known):
+    """All jobs of a namespace in a few numbers, and the ids of some: see the statement."""
+
+    states: dict[str, int]
+    matching: int
+    pages: int
+    number: int
+    listed: list[int]
+    listed_names: list[str]
+    suspects: list[int]
+    present: int  # jobs that are not retired, or have unfinished runs
+    unhealthy: list[int]
+
+
+@dataclass(frozen=True)
+class Health:
+    """The state of a namespace at an instant. ``jobs`` are those that were asked for."""
+
+    namespace: str
+    now: datetime
+    last_tick_at: datetime | None
+    last_tick_host: str | None
+    totals: Totals
+    jobs: list[JobHealth]
+    stuck: list[StuckRun]
+    in_doubt: list[EffectInDoubt]  # at most MAX_EFFECTS_IN_DOUBT
+    in_doubt_counts: dict[tuple[str | None, str], int]  # by job and what they wait for
+    files: list[PresentedFile]
+    refused: list[RefusedFile]
+    lacks: list[LackingHost]  # at most MAX_EFFECTS_IN_DOUBT
+    workers: list[WorkerHost]
+    lost_slots: list[LostSlots]
+
+
+def read(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    within: timedelta,
+    jobs: Sequence[int] | None = None,
+    overview: Known | None = None,
+) -> Health:
+    """Return the health of ``namespace``; ``dead_within`` counts the runs that died in the last ``within``.
+
+    With ``jobs``, their ids, only the rows of these are read. Totals and workers are read unless an
+    ``overview`` has them.
+    """
+    known = {} if overview is None else {namespace: overview}
+    [found] = read_all(connection, [namespace], within, jobs, known)
+    return found
+
+
+def read_all(
+    connection: psycopg.Connection[Any],
+    namespaces: Sequence[str],
+    within: timedelta,
+    jobs: Sequence[int] | None = None,
+    known: Mapping[str, Known] = MappingProxyType({}),
+) -> list[Health]:
+    """Return the health of each of ``namespaces``; see ``read``. The number of statements does not depend on theirs."""
+    sql = load("health")
+    parameters = {
+        "namespaces": list(namespaces),
+        "within": within,
+        "jobs": None if jobs is None else list(jobs),
+        "limit": MAX_EFFECTS_IN_DOUBT,
+    }
+
+    def grouped(kind: type[Row], name: str) -> defaultdict[str, list[Row]]:
+        return fetch_grouped(connection, kind, sql[name], parameters)
+
+    with connection.transaction():
+        clocks = connection.execute(sql["clock"], parameters).fetchall()
+        totals: dict[str, list[Totals]] = {}
+        workers: dict[str, list[WorkerHost]] = {}
+        if known.keys() != set(namespaces):
+            totals, workers = grouped(Totals, "totals"), grouped(WorkerHost, "workers")
+        rows: defaultdict[str, list[JobHealth]] = defaultdict(list)
+        if parameters["jobs"] != []:
+            rows = grouped(JobHealth, "jobs")
+        stuck, in_doubt = grouped(StuckRun, "stuck"), grouped(EffectInDoubt, "in_doubt")
+        counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
+        for row in connection.execute(sql["in_doubt_counts"], parameters):
+            counts[row.namespace][row.job_type, row.waits_for] = row.effects
+        files, refused = grouped(PresentedFile, "files"), grouped(RefusedFile, "refused")
+        lost_slots = grouped(LostSlots, "lost_slots")
+        lacks = grouped(LackingHost, "lacks")
+    totals |= {name: [overview.totals] for name, overview in known.items()}
+    workers |= {name: overview.workers for name, overview in known.items()}
+    return [
+        Health(
+            namespace=name,
+            now=clock.now,
+            last_tick_at=clock.last_tick_at,
+            last_tick_host=clock.last_tick_host,
+            totals=totals[name][0] if name in totals else Totals(),
+            jobs=rows[name],
+            stuck=stuck[name],
+            in_doubt=in_doubt[name],
+            in_doubt_counts=counts[name],
+            files=files[name],
+            refused=refused[name],
+            lacks=lacks[name],
+            workers=workers.get(name, []),
+            lost_slots=lost_slots[name],
+        )
+        for clock in clocks
+        for name in [clock.namespace]
+    ]
+
+
+def totals(connection: psycopg.Connection[Any], namespace: str) -> Totals:
+    """Return the jobs and runs of ``namespace`` in a few numbers."""
+    found = fetch_grouped(connection, Totals, load("health")["totals"], {"namespaces": [namespace]})[namespace]
+    return found[0] if found else Totals()
+
+
+def hosts(connection: psycopg.Connection[Any], namespace: str) -> list[WorkerHost]:
+    """Return the hosts that hold runs or were seen within the hour, the latest first."""
+    return fetch_grouped(connection, WorkerHost, load("health")["workers"], {"namespaces": [namespace]})[namespace]
+
+
+def suspects(
+    connection: psycopg.Connection[Any], namespaces: Sequence[str], within: timedelta, limit: int
+) -> list[int]:
+    """Return the ids of the jobs that a check may report, unless all jobs have a limit for failing runs or streaks."""
+    parameters = {"namespaces": list(namespaces), "within": within, "limit": limit}
+    return fetch_column(connection, load("health")["suspects"], parameters)
+
+
+def overview(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    within: timedelta,
+    *,
+    state: str | None = None,
+    ids: Sequence[int] | None = None,
+    number: int = 1,
+    size: int = 50,
+    max_suspects: int = 1_000,
+    healthy: Sequence[str] | None = None,
+) -> Overview:
+    """Return all jobs in a few numbers, and the ids of those of one page: number ``number``, of ``size`` jobs.
+
+    With ``healthy``, also the ids of all jobs that are in none of these states.
+    """
+    given = {
+        "namespace": namespace,
+        "within": within,
+        "state": state,
+        "ids": None if ids is None else list(ids),
+        "number": number,
+        "size": size,
+        "max_suspects": max_suspects,
+        "healthy": None if healthy is None else list(healthy),
+    }
+    [row] = connection.execute(load("health")["overview"], given).fetchall()
+    return Overview(
+        states=row.states,
+        matching=row.matching,
+        pages=row.pages,
+        number=row.number,
+        listed=row.listed,
+        listed_names=row.listed_names,
+        suspects=row.suspects,
+        present=row.present,
+        unhealthy=row.unhealthy,
+        totals=Totals(*(getattr(row, name) for name in Totals._fields)),
+        workers=[WorkerHost(*host) for host in zip(row.hosts, row.hosts_running, row.hosts_seen_at, strict=True)],
+    )
+
+
+def search_texts(connection: psycopg.Connection[Any], namespace: str) -> list[tuple[int, str]]:
+    """Return what a search looks at, for the id of each job of ``namespace``: its name, description, owner and tags."""
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        return cursor.execute(load("health")["search_texts"], {"namespace": namespace}).fetchall()
+
+
+__all__ = [
+    "Health",
+    "JobHealth",
+    "Overview",
+    "hosts",
+    "note",
+    "overview",
+    "read",
+    "read_all",
+    "read_suspects",
+    "read_worst",
+    "search_texts",
+    "suspects",
+    "totals",
+]
+
+DRIFT_TOLERANCE = timedelta(minutes=10)
+"""How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
+HEALTHY_STATES = ("ok", "running", "new")
+MAX_SUSPECTS = 1_000_000
+"""Jobs of which the problems are read: all."""
+
+
+def read_worst(
+    connection: psycopg.Connection[Any], namespace: str, within: timedelta, max_jobs: int
+) -> tuple[Health, int]:
+    """Return the health of ``namespace`` with the jobs that need attention, and how many jobs it has.
+
+    These are the jobs in none of ``HEALTHY_STATES``, and those that a check may report. All are read if they are at
+    most ``max_jobs``.
+    """
+    found = overview(connection, namespace, within, size=1, max_suspects=MAX_SUSPECTS, healthy=HEALTHY_STATES)
+    ids = None if found.present <= max_jobs else [*found.unhealthy, *found.suspects]
+    return read(connection, namespace, within, ids, found), found.present
+
+
+def read_suspects(connection: psycopg.Connection[Any], namespace: str, within: timedelta) -> Health:
+    """Return the health of ``namespace`` with the jobs that a check may report, without workers; see ``suspects``."""
+    known = Known(totals(connection, namespace), [])
+    return read(connection, namespace, within, suspects(connection, [namespace], within, MAX_SUSPECTS), known)
+
+
+def queue(health: Health) -> dict[str, Any]:
+    """Return the numbers of unfinished and of dead runs over all jobs, and since when the oldest due run waits."""
+    return {name: value for name, value in health.totals._asdict().items() if name != "jobs"}
+
+
+def effects_in_doubt(health: Health, waits_for: str) -> int:
+    """Return how many effects in doubt wait for a ``person``, or for a ``retry``, which resolves them."""
+    return sum(effects for (_, what), effects in health.in_doubt_counts.items() if what == waits_for)
+
+
+def refusal(file: RefusedFile) -> str:
+    """Return a sentence that says that a file is refused, and what to do."""
+    errors = "1 error" if file.mistakes == 1 else f"{file.mistakes} errors"
+    return (
+        f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')}; "
+        "not applied: run yamlsched validate there"
+    )
+
+
+def lack(host: LackingHost) -> str:
+    """Return a sentence that says why a host does not claim the runs of a job."""
+    return f"{host.place} cannot start job {host.job_type}: {host.reason}"
+
+
+def pruning(file: PresentedFile) -> str:
+    """Return why nothing is pruned by the file in force; "" if pruning works."""
+    if file.prune_failing_since is None:
+        return ""
+    return f"pruning has failed since {rfc3339(file.prune_failing_since, 'seconds')}: {file.prune_error}"
+
+
+def first_places(file: PresentedFile) -> str:
+    return ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
+
+
+def environment(file: PresentedFile) -> str:
+    return f'environment "{file.environment}"' if file.environment else "no environment"
+
+
+def in_force(health: Health) -> PresentedFile | None:
+    """Return the file that was applied last."""
+    return next((file for file in health.files if file.in_force), None)
+
+
+def not_in_force(health: Health) -> Sequence[PresentedFile]:
+    """Return the other files that hosts present: held back, of another environment, or not updated yet."""
+    return [file for file in health.files if not file.in_force]
+
+
+def drift(health: Health) -> list[PresentedFile]:
+    """Return the files that have been presented for longer than a rolling deploy takes, but are not in force."""
+    current = in_force(health)
+    return [file for file in not_in_force(health) if time_presented(file, current) > DRIFT_TOLERANCE]
+
+
+def time_presented(file: PresentedFile, current: PresentedFile | None) -> timedelta:
+    """Return how long ``file`` was presented since ``current`` was applied."""
+    if file.presented_since_at is None or file.last_presented_at is None:
+        return timedelta(0)
+    applied_at = current.applied_at if current is not None else None
+    return file.last_presented_at - max(file.presented_since_at, applied_at or file.presented_since_at)
+
+
+def note(job: JobHealth, health: Health) -> str:
+    """Return what explains the state of ``job``; "" if nothing has to be explained."""
+    if job.paused:
+        until = f" until {rfc3339(job.paused_until, 'seconds')}" if job.paused_until else ""
+        reason = f": {job.paused_reason}" if job.paused_reason else ""
+        age = f" {between(job.paused_at, health.now)} ago" if job.paused_at else ""
+        return f"paused{age} by {job.paused_by or 'an operator'}{until}{reason}"
+    if job.overdue_since:
+        return f"since {rfc3339(job.overdue_since, 'seconds')}: {job.overdue_why}"
+    if job.failure_streak:
+        return error_text(job.last_error_type, job.last_error)
+    if job.open_slot_run_id and job.next_slot_at and job.next_slot_at < health.now:
+        if job.overlap == "skip":
+            return f"the next slot will be skipped: run {job.open_slot_run_id} is unfinished"
+        return f"the next slot waits for run {job.open_slot_run_id}"
+    return ""

@@ -1,0 +1,241 @@
+"""Namespaces, jobs by their names, and everything about one run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from yamlsched.ask import runs
+from yamlsched.ask.runs import RetriedAttempt, RunDetails
+from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.handler.once import settle_command
+from yamlsched.runs import progress
+from yamlsched.runs.lifecycle import Status
+from yamlsched.schedule import file as schedule_file
+from yamlsched.sync import definitions as stored_definitions
+from yamlsched.text import did_you_mean
+
+if TYPE_CHECKING:
+    pass
+
+MAX_CHILDREN = 100
+"""Runs enqueued by a run that are shown."""
+MAX_ID_DIGITS = 18
+
+
+def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], file: Path) -> str:
+    """Return the time zone of times without an offset: that of ``jobs`` if they share one, else that of ``file``.
+
+    Only jobs that have a cron have a time zone.
+    """
+    found = [stored_definitions.find(connection, namespace, job) for job in jobs]
+    zones = {definition.timezone for definition in found if definition is not None and definition.schedule}
+    if len(zones) == 1:
+        return zones.pop()
+    from yamlsched.schedule.load import timezone_of_file
+
+    return timezone_of_file(file)
+
+
+def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: Path) -> str:
+    """Return the namespace to work in: the one ``given``, that of ``file``, or the only one in the database.
+
+    Raises Refused if none of these determines it, EnvironmentFailed if a file other than ./schedules.yaml is missing.
+    """
+    if given:
+        return given
+    if file.is_file():
+        data = schedule_file.read(file)
+        place = (hashlib.sha256(data).hexdigest(), socket.gethostname(), os.path.abspath(file))
+        with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
+            return runs.namespace_of_file(connection, *place) or _namespace_in(data, file)
+        return _namespace_in(data, file)
+    if file != Path("schedules.yaml"):
+        raise EnvironmentFailed(f"{file} does not exist: correct --file, or pass --namespace")
+    try:
+        known = runs.namespaces(connection)
+    except psycopg.errors.InsufficientPrivilege:
+        return "default"
+    if len(known) > 1:
+        raise Refused(f"the database has several namespaces ({', '.join(known)}): pass --namespace or --file")
+    return known[0] if known else "default"
+
+
+def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path) -> bool:
+    """Return whether this host presents ``file`` for a ``namespace`` that an option sets."""
+    with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
+        return runs.presents(connection, namespace, socket.gethostname(), os.path.abspath(file))
+    return False
+
+
+def namespace_in_file(file: Path) -> str:
+    """Return the namespace that a tick without --namespace has. Raises Refused if the file has no valid one."""
+    return _namespace_in(schedule_file.read(file), file)
+
+
+def _namespace_in(data: bytes, file: Path) -> str:
+    from yamlsched.schedule.load import read_head
+
+    namespace = read_head(data, str(file)).namespace
+    if namespace is None:
+        raise Refused(f'{file} has no valid namespace: pass --namespace, and run "yamlsched validate" to see why')
+    return namespace
+
+
+def definitions(
+    connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], tags: Sequence[str]
+) -> list[int] | None:
+    """Return the ids of the jobs named ``jobs`` that have all ``tags``; None if both are empty.
+
+    Raises Refused for a name or a tag that no job has.
+    """
+    if not jobs and not tags:
+        return None
+    known = runs.jobs(connection, namespace)
+    for name in jobs:
+        if name not in {job.job_type for job in known}:
+            raise unknown_job(name, namespace, [job.job_type for job in known])
+    for tag in tags:
+        if not any(tag in job.tags for job in known):
+            hint = did_you_mean(tag, {tag for job in known for tag in job.tags})
+            raise Refused(f'no job in namespace "{namespace}" has the tag "{tag}". {hint}'.strip())
+    return [job.id for job in known if (not jobs or job.job_type in jobs) and set(tags) <= set(job.tags)]
+
+
+def present_jobs(
+    connection: psycopg.Connection[Any], namespace: str, names: Sequence[str], tags: Sequence[str]
+) -> list[int]:
+    """Return the ids of the jobs with these names and tags, or of all jobs. Retired jobs only count if named."""
+    selected = definitions(connection, namespace, names, tags)
+    present = {job.id for job in runs.jobs(connection, namespace) if job.retired_at is None or job.job_type in names}
+    return sorted(present if selected is None else present & set(selected))
+
+
+def unknown_job(name: str, namespace: str, known: Sequence[str]) -> Refused:
+    """Return the error for the name of a job that does not exist, with the closest one that does."""
+    hint = did_you_mean(name, known, "A job is known after its first sync.")
+    return Refused(f'no job "{name}" in namespace "{namespace}". {hint}')
+
+
+def is_id(name: str) -> bool:
+    """Return whether ``name`` is an id; anything but digits is a key."""
+    return name.isascii() and name.isdigit()
+
+
+def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
+    """Return the id of the run with the id or key ``name``. Raises Refused if there is no such run, or it was pruned.
+
+    Digits are an id, which is not looked up.
+    """
+    if is_id(name):
+        if len(name) > MAX_ID_DIGITS:
+            raise Refused(f"there is no run {name}: run ids are shorter")
+        return int(name)
+    found = runs.id_of_key(connection, namespace, name)
+    if found is None:
+        raise Refused(
+            f'no run has the key "{name}" in namespace "{namespace}": "yamlsched runs --key" finds by pattern'
+        )
+    id, pruned_at = found
+    if pruned_at is not None:
+        raise Refused(f'run {id} with the key "{name}" was pruned on {pruned_at:%Y-%m-%d}: only its key is kept')
+    return id
+
+
+def run_details(
+    connection: psycopg.Connection[Any], id: int, *, attempt: int | None = None, all_texts: bool = True
+) -> RunDetails:
+    """Return everything about the run ``id``. Raises Refused if there is none.
+
+    Without ``all_texts``, stacks and outputs are read of the first attempt, of ``attempt`` and of the newest only:
+    those of 100 attempts are more than a page can show.
+    """
+    from yamlsched.ask.edits import in_force
+
+    run = runs.run(connection, id)
+    if run is None:
+        raise Refused(f"there is no run {id}, or it was pruned")
+    newest = run.attempts - 1 if run.status == Status.RUNNING else run.attempts
+    texts = None if all_texts else [1, newest, *([] if attempt is None else [attempt])]
+    reported = progress.of_attempts(connection, id)
+    latest = next((one for one in reported if (one.attempt, one.worker) == (run.attempts, run.worker)), None)
+    failures, actions = runs.failures(connection, id, texts), runs.actions(connection, run.namespace, id)
+    return RunDetails(
+        run=replace(run, progress=latest),
+        failures=failures,
+        retried_attempts=_retried_attempts(actions, {failure.attempt for failure in failures}),
+        outputs=runs.outputs(connection, id, texts),
+        progress=reported,
+        effects=runs.effects(connection, id),
+        children=runs.children(connection, id, MAX_CHILDREN),
+        parent=runs.run(connection, run.parent_id) if run.parent_id is not None else None,
+        actions=[replace(one, detail={k: v for k, v in one.detail.items() if k != "attempt"}) for one in actions],
+        edits=in_force(connection, run.namespace, run.created_at, run.job_type),
+        texts=texts,
+    )
+
+
+def _retried_attempts(actions: Sequence[runs.OperatorAction], failed: set[int]) -> list[RetriedAttempt]:
+    """Return the attempts that retries have recorded and that are not among those that ``failed``."""
+    found: dict[int, RetriedAttempt] = {}
+    for action in actions:
+        recorded = action.detail.get("attempt") if action.verb == "retry" else None
+        if recorded is not None and recorded["attempt"] not in failed:
+            started_at, finished_at = (
+                datetime.fromisoformat(recorded[name]) if recorded[name] else None
+                for name in ("started_at", "finished_at")
+            )
+            number, worker = recorded["attempt"], recorded["worker"]
+            found.setdefault(number, RetriedAttempt(number, action.detail["was"], worker, started_at, finished_at))
+    return list(found.values())
+
+
+def kept_output(details: RunDetails, attempt: int | None = None) -> runs.KeptOutput:
+    """Return what the attempt printed, or the last one that has kept output. Raises Refused if none is kept."""
+    found = [output for output in details.outputs if attempt in (None, output.attempt)]
+    if found:
+        return found[-1]
+    run, which = details.run, f"run {details.run.id}" + ("" if attempt is None else f", attempt {attempt}")
+    if attempt is not None and details.outputs:
+        known = ", ".join(map(str, sorted({output.attempt for output in details.outputs})))
+        raise Refused(f"no output of {which} is kept. Attempts with output: {known}")
+    if run.status == Status.RUNNING:
+        raise Refused(f"no output of {which} is kept: that of the running attempt is written when it ends")
+    why = f"it printed nothing, or output.keep of its job excludes it (now: {run.keeps_output})"
+    raise Refused(f"no output of {which} is kept: {why}")
+
+
+def next_step(run: runs.StoredRun, in_doubt: Sequence[str] = (), now: datetime | None = None) -> str:
+    """Return what an operator can do about ``run`` now; empty if nothing needs to be done.
+
+    ``in_doubt`` are the keys of its effects that are in doubt. ``now`` shows whether its lease has ended.
+    """
+    is_over, is_waiting = run.status in (Status.DEAD, Status.CANCELLED), run.status in (Status.QUEUED, Status.FAILED)
+    if in_doubt and (is_over or is_waiting):
+        settle = "; ".join(settle_command(run.namespace, key) for key in in_doubt)
+        return f"{settle}; then yamlsched retry {run.id}"
+    if is_over:
+        return f"yamlsched retry {run.id}"
+    if is_waiting and run.retired_at is not None:
+        return "its job was removed from schedules.yaml: no worker claims it, and it is cancelled after a day"
+    if is_waiting and not run.enabled:
+        return "its job is not enabled in schedules.yaml: no worker claims it"
+    if is_waiting and run.paused:
+        return f"its job is paused: yamlsched resume {run.job_type}"
+    if run.status == Status.RUNNING and run.locked_until is not None and now is not None and run.locked_until < now:
+        if run.paused:
+            resume = f"yamlsched resume {run.job_type}, or yamlsched cancel {run.id}"
+            return f"its lease has ended, and no worker claims it while its job is paused: {resume}"
+        return f"its lease has ended, and the next worker claims it: yamlsched doctor, or yamlsched cancel {run.id}"
+    if run.status == Status.FAILED:
+        return f"it is retried automatically; to retry it now: yamlsched retry {run.id}"
+    return ""

@@ -1,0 +1,262 @@
+"""What happened in a span of time, over all jobs: what needs attention first, then what ran, failed and did not run.
+
+Numbers are bounded: of each job, a number of runs is read that is smaller if many jobs are busy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from yamlsched.ask import attention, failures, health, report_problems
+from yamlsched.ask.attention import Problem, Thresholds
+from yamlsched.ask.edits import Edit
+from yamlsched.ask.failures import Failures
+from yamlsched.ask.health import EffectInDoubt
+from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, Skipped, StartedLate
+from yamlsched.db import query
+from yamlsched.errors import CronError, ScheduleError
+from yamlsched.timetable.zones import zone
+
+MAX_RUNS, MIN_OF_JOB = 30_000, 3
+"""Runs that are read in all, shared among the jobs; and how many of one job may be read at least."""
+MAX_GAPS_OF_JOB = 1_000
+MAX_LISTED = 200
+"""Rows of each list."""
+MAX_LONGEST, MAX_EDITS = 20, 50
+KINDS = (
+    *("tick", "in_doubt", "dead", "stuck", "lack", "late", "skipped", "started_late", "failing", "file", "prune"),
+    *("old", "paused"),
+)
+"""Kinds of problems, the most urgent one first."""
+REASON_ORDER = ("late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired")
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """How many runs of how many jobs ended. ``is_bounded``: of some jobs, there are more."""
+
+    runs: int
+    jobs: int
+    succeeded: int
+    retried: int  # of these, after a failed attempt
+    dead: int
+    cancelled: int
+    is_bounded: bool
+
+
+@dataclass(frozen=True)
+class DeadOfType:
+    """Runs that died with errors of one type; "" if they have none."""
+
+    error_type: str
+    runs: int
+    jobs: int
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """The longest attempt of a job, or a run that is still running."""
+
+    job_type: str
+    timezone: str
+    run_id: int
+    took: timedelta
+    ended_at: datetime | None  # None: it is running
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened in [since, until). ``is_current``: it ends now, and the problems are also those of now."""
+
+    namespace: str
+    now: datetime
+    since: datetime
+    until: datetime
+    is_current: bool
+    timezone: str
+    jobs: int
+    problems: Sequence[Problem]
+    ran: Totals
+    queue: dict[str, Any]
+    failures: Failures
+    dead: Sequence[DeadOfType]
+    dead_calls: int  # of on_dead: they are no runs of their job
+    skipped: Sequence[Skipped]
+    late: Sequence[StartedLate]
+    in_doubt: Sequence[EffectInDoubt]
+    longest: Sequence[LongRun]
+    edits: Sequence[Edit]  # at most MAX_EDITS, the newest first
+    next_slot: tuple[str, str, datetime] | None  # its job, the time zone of that, and when
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happened."""
+        return not (self.ran.runs or self.failures.groups or self.skipped or self.longest or self.edits)
+
+
+def read(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime,
+    until: datetime | None = None,
+    timezone: str = "UTC",
+) -> Report:
+    """Return what happened in [since, until); None: until now.
+
+    ``timezone`` is that of the report itself.
+    """
+    at = query.now(connection)
+    end = at if until is None else min(until, at)
+    limits, jobs = Thresholds(), report_problems.jobs(connection, namespace)
+    now = health.read_suspects(connection, namespace, limits.within)
+    limited = report_problems.limits(connection, namespace)
+    own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
+    ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
+    skipped = list(_skipped(report_problems.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB), since, end))
+    failed = failures.groups(connection, namespace, since, end)
+    late = _late(ended)
+    in_doubt = [one for one in now.in_doubt if one.since < end]
+    found = [*(report_problems.of_now(now, limits) if until is None else ())]
+    found += report_problems.in_doubt(now, in_doubt, until is None)
+    found += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
+    found += [*report_problems.not_run(skipped), *report_problems.started_late(late)]
+    running = report_problems.running(connection, namespace, MAX_LONGEST) if until is None else []
+    longest = [LongRun(run.job_type, run.timezone, run.id, now.now - run.started_at, None) for run in running]
+    longest += [
+        LongRun(run.job_type, run.timezone, run.id, run.took, run.finished_at)
+        for run in report_problems.longest(connection, namespace, since, end, of_job, _longest(ended))
+    ]
+    from yamlsched.ask.edits import edits
+
+    return Report(
+        namespace=namespace,
+        now=at,
+        since=since,
+        until=end,
+        is_current=until is None,
+        timezone=timezone,
+        jobs=jobs.jobs,
+        problems=sorted(found, key=lambda problem: KINDS.index(problem.kind)),
+        ran=_totals(ended, of_job),
+        queue=health.queue(now),
+        failures=failed,
+        dead=_dead_by_type(failed),
+        dead_calls=sum(group.dead for group in failed.groups if group.is_call),
+        skipped=skipped[:MAX_LISTED],
+        late=late[:MAX_LISTED],
+        in_doubt=in_doubt,
+        longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
+        edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
+        next_slot=_next_slot(jobs),
+    )
+
+
+def _ended(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime,
+    until: datetime,
+    max_late: timedelta,
+    own: Mapping[str, timedelta],
+    jobs: int,
+) -> tuple[list[EndedOfJob], int]:
+    """Return the jobs of which runs ended, and how many runs of one job were read at most.
+
+    Each job has an equal share of ``MAX_RUNS``. What quiet jobs leave of theirs is shared by the busy ones.
+    """
+    of_job = max(MAX_RUNS // max(jobs, 1), MIN_OF_JOB)
+    ended = report_problems.ended(connection, namespace, since, until, max_late, own, of_job)
+    busy = [job.job_type for job in ended if job.examined >= of_job]
+    spare = MAX_RUNS - sum(job.examined for job in ended)
+    if busy and spare >= len(busy):
+        of_job += spare // len(busy)
+        again = report_problems.ended(connection, namespace, since, until, max_late, own, of_job, busy)
+        more = {job.job_type: job for job in again}
+        ended = [more.get(job.job_type, job) for job in ended]
+    return ended, of_job
+
+
+def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
+    def total(name: str) -> int:
+        return sum(getattr(job, name) for job in ended)
+
+    numbers = {name: total(name) for name in ("runs", "succeeded", "retried", "dead", "cancelled")}
+    return Totals(**numbers, jobs=len(ended), is_bounded=any(job.examined >= of_job for job in ended))
+
+
+def _longest(ended: Sequence[EndedOfJob]) -> list[str]:
+    """Return the jobs with the longest runs, as many as are listed."""
+    found = sorted([job for job in ended if job.took], key=lambda job: job.took or timedelta(0), reverse=True)
+    return [job.job_type for job in found[:MAX_LONGEST]]
+
+
+def _dead_by_type(failed: Failures) -> list[DeadOfType]:
+    runs: Counter[str] = Counter()
+    jobs: defaultdict[str, set[str]] = defaultdict(set)
+    for group in failed.groups:
+        if group.dead and not group.is_call:
+            runs[group.error_type] += group.dead
+            jobs[group.error_type].add(group.job_type)
+    return [DeadOfType(name, number, len(jobs[name])) for name, number in runs.most_common()]
+
+
+def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list[Skipped]:
+    """Return the gaps by job and reason, unintended ones first, and the largest.
+
+    All late ones, which are problems, and of the others as many as are listed: of 10,000, the rest is not even created.
+    """
+    found: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
+    for gap in gaps:
+        job, timezone, _, reason, first, last, number, is_new = gap
+        if not is_new and (first < since or last >= until):
+            within = _within(gap, since, until)
+            if within is None:
+                continue
+            number, first, last = within
+        known = found.get((job, timezone, reason))
+        if known is not None:
+            number, first, last = number + known[0], min(first, known[1]), max(last, known[2])
+        found[job, timezone, reason] = number, first, last
+    rank = {reason: nth for nth, reason in enumerate(REASON_ORDER)}
+    worst_first = sorted(found, key=lambda one: (rank[one[2]], -found[one][0], one[0]))
+    return [Skipped(*one, *found[one]) for nth, one in enumerate(worst_first) if nth < MAX_LISTED or one[2] == "late"]
+
+
+def _within(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, datetime, datetime] | None:
+    """Return the number of slots of a gap within the span, the first and the last one; None if there is none.
+
+    Those of a gap that extends beyond the span are counted by the job's cron. If that was changed, all count.
+    """
+    first, last = max(gap.first_slot, since), min(gap.last_slot, until - MICROSECOND)
+    if (first, last) == (gap.first_slot, gap.last_slot):
+        return gap.slots, first, last
+    from yamlsched.timetable import slots
+    from yamlsched.timetable.cron import parse_cron
+
+    try:
+        found = slots.span(parse_cron(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last)
+    except (CronError, ScheduleError):
+        return gap.slots, first, last
+    return (min(found.count, gap.slots), found.first, found.last) if found else None
+
+
+def _late(ended: Sequence[EndedOfJob]) -> list[StartedLate]:
+    found = [
+        StartedLate(job.job_type, job.timezone, job.late, job.late_by, job.late_id, job.late_at)
+        for job in ended
+        if job.late and job.late_by is not None and job.late_id is not None and job.late_at is not None
+    ]
+    return sorted(found, key=lambda one: one.late_by, reverse=True)
+
+
+def _next_slot(jobs: report_problems.Jobs) -> tuple[str, str, datetime] | None:
+    if jobs.job_type is None or jobs.timezone is None or jobs.next_slot_at is None:
+        return None
+    return jobs.job_type, jobs.timezone, jobs.next_slot_at

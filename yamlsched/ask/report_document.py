@@ -1,0 +1,212 @@
+"""The parts of a report in words. The strings are not escaped: each format does that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from yamlsched import durations
+from yamlsched.ask import edits, failures
+from yamlsched.show.document import Document, Section
+from yamlsched.text import join_first, truncate
+from yamlsched.timetable import times
+from yamlsched.timetable.zones import zone_or_utc
+
+if TYPE_CHECKING:
+    from yamlsched.ask.report import Report
+
+MAX_PROBLEMS, MAX_GROUPS, MAX_SKIPPED, MAX_LATE, MAX_LONGEST, MAX_EDITS = 10, 8, 6, 5, 5, 5
+"""Rows of each list, so that the report fits on one screen."""
+MAX_TYPES = 4
+MAX_ERROR_CHARS = 160
+DAYS_WITH_NAMES = timedelta(days=6)
+"""In a longer span a weekday would not be enough: times have dates."""
+
+
+def document(report: Report) -> Document:
+    """Return the report in words."""
+    number = len(report.problems)
+    more = number - MAX_PROBLEMS
+    return Document(
+        title=f"yamlsched report: {report.namespace}",
+        span=_span(report),
+        is_healthy=not number,
+        verdict=_verdict(report),
+        problems=[(truncate(each.what, 300), each.remedy) for each in report.problems[:MAX_PROBLEMS]],
+        more_problems=f"and {more} more: {_all_problems(report)}" if more > 0 else "",
+        facts=list(_facts(report)),
+        sections=[section for section in _sections(report) if section.rows],
+    )
+
+
+def _verdict(report: Report) -> str:
+    number = len(report.problems)
+    if number:
+        return f"{count(number, 'problem')} {'needs' if number == 1 else 'need'} attention"
+    if not report.jobs and report.is_empty:
+        return "No jobs yet: yamlsched sync applies schedules.yaml"
+    return "Nothing needs attention"
+
+
+def _all_problems(report: Report) -> str:
+    until = "" if report.is_current else f" --until {times.short_utc(report.until)}"
+    return f"yamlsched report --format json --since {times.short_utc(report.since)}{until}"
+
+
+def _span(report: Report) -> str:
+    where = zone_or_utc(report.timezone)
+    length = durations.approximate(report.until - report.since)
+    since, until = (f"{at.astimezone(where):%a %Y-%m-%d %H:%M %Z}" for at in (report.since, report.until))
+    if report.timezone == "UTC":
+        return f"{since} to {until} ({length})"
+    utc = f"{times.rfc3339(report.since, 'minutes')} to {times.rfc3339(report.until, 'minutes')}"
+    return f"{since} to {until} ({length}; {utc})"
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    if report.ran.runs:
+        yield "ran", _ran(report)
+    elif report.is_empty:
+        jobs = f"; {count(report.jobs, 'job')}" if report.jobs else ""
+        yield "ran", f"nothing: no run ended or failed, and no slot was skipped{jobs}"
+    else:
+        yield "ran", "nothing: no run ended"
+    if report.dead:
+        types = [f"{one.error_type or failures.NO_TYPE} {one.runs:,}" for one in report.dead]
+        yield "dead", f"{sum(one.runs for one in report.dead):,}, by type of error: {join_first(types, MAX_TYPES)}"
+    if report.dead_calls:
+        yield "on_dead", f"{count(report.dead_calls, 'call')} died"
+    if report.skipped:
+        by_reason: dict[str, int] = {}
+        for one in report.skipped:
+            by_reason[one.reason] = by_reason.get(one.reason, 0) + one.slots
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in by_reason.items())
+        yield "skipped", f"{count(sum(by_reason.values()), 'slot')}: {reasons}"
+    if report.in_doubt:
+        waiting = Counter(one.waits_for for one in report.in_doubt)
+        effects = count(waiting["person"], "effect")
+        yield "in doubt", f"{effects} to settle, {waiting['retry']} to be resolved by the run's retry"
+    if report.is_current:
+        queue = report.queue
+        yield "now", f"{queue['running']} running, {queue['queued']} queued, {queue['failed']} waiting to retry"
+        if report.next_slot is not None:
+            job, timezone, at = report.next_slot
+            yield "next slot", f"{job}, {_time(at, timezone, report)}"
+
+
+def _ran(report: Report) -> str:
+    ran, more = report.ran, "+" if report.ran.is_bounded else ""
+    retried = f" ({ran.retried:,} after a retry)" if ran.retried else ""
+    parts = [f"{ran.succeeded:,}{more} succeeded{retried}"] if ran.succeeded else []
+    parts += [f"{number:,} {name}" for number, name in ((ran.dead, "died"), (ran.cancelled, "cancelled")) if number]
+    return f"{ran.runs:,}{more} {'run' if ran.runs == 1 else 'runs'} of {count(ran.jobs, 'job')}: {', '.join(parts)}"
+
+
+def _sections(report: Report) -> Iterator[Section]:
+    yield _failures(report)
+    yield Section(
+        "Skipped slots",
+        ("slots", "job", "reason", "from", "to"),
+        [
+            (
+                f"{one.slots:,}",
+                one.job_type,
+                f"{one.reason}: {one.why}",
+                _time(one.first_at, one.timezone, report),
+                _time(one.last_at, one.timezone, report),
+            )
+            for one in report.skipped[:MAX_SKIPPED]
+        ],
+        _more(len(report.skipped) - MAX_SKIPPED, _all_problems(report)),
+    )
+    yield Section(
+        "Started late",
+        ("runs", "job", "latest", "started", "run"),
+        [
+            (
+                str(one.runs),
+                one.job_type,
+                durations.approximate(one.late_by),
+                _time(one.started_at, one.timezone, report),
+                str(one.run_id),
+            )
+            for one in report.late[:MAX_LATE]
+        ],
+        _more(len(report.late) - MAX_LATE, _all_problems(report)),
+    )
+    yield Section(
+        "Longest",
+        ("took", "job", "ended", "run"),
+        [
+            (
+                durations.approximate(one.took) if one.took >= timedelta(seconds=10) else durations.show(one.took),
+                one.job_type,
+                _time(one.ended_at, one.timezone, report) if one.ended_at else "still running",
+                str(one.run_id),
+            )
+            for one in report.longest[:MAX_LONGEST]
+        ],
+    )
+
+    yield Section(
+        "Edits applied",
+        ("applied", "jobs", "edit"),
+        [
+            (_time(edit.applied_at, report.timezone, report), edits.counts(edit.jobs), edits.label(edit))
+            for edit in report.edits[:MAX_EDITS]
+        ],
+        _more(len(report.edits) - MAX_EDITS, f"yamlsched log --since {times.short_utc(report.since)}"),
+    )
+
+
+def _failures(report: Report) -> Section:
+    groups = report.failures.worst_first()
+    rows = []
+    for group in groups[:MAX_GROUPS]:
+        more = "+" if report.failures.is_bounded(group) else ""
+        rows.append(
+            (
+                f"{group.runs}{more}",
+                f"{group.job_type} (on_dead)" if group.is_call else group.job_type,
+                failures.how_they_ended(group),
+                f"{group.attempts}{more}",
+                _time(group.first_at, group.timezone, report),
+                _time(group.last_at, group.timezone, report),
+                str(group.example_id),
+                truncate(failures.example(group), MAX_ERROR_CHARS),
+            )
+        )
+    command = f"yamlsched runs --group-by error_type --since {times.short_utc(report.since)}"
+    return Section(
+        "Failures",
+        ("runs", "job", "now", "attempts", "first", "last", "example", "error"),
+        rows,
+        _more(len(groups) - MAX_GROUPS, command),
+        ""
+        if report.failures.is_complete
+        else f"Only {failures.MAX_FAILED:,} runs were read, of the jobs with most: there are more.",
+    )
+
+
+def _more(number: int, command: str) -> str:
+    return f"and {number} more: {command}" if number > 0 else ""
+
+
+def _time(at: datetime, timezone: str, report: Report) -> str:
+    """Return an instant on the wall clock of a job, and in UTC: ``Sun 02:13 CET (01:13Z)``."""
+    local = at.astimezone(zone_or_utc(timezone))
+    form = "%a %H:%M" if report.now - min(report.since, at) <= DAYS_WITH_NAMES else "%Y-%m-%d %H:%M"
+    if timezone == "UTC":
+        return f"{local:{form}} UTC"
+    return f"{local:{form} %Z} ({at:%H:%MZ})"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> count(1, "run"), count(12000, "run")
+    ('1 run', '12,000 runs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,262 @@
+"""What of a report needs attention, and the command that helps."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+
+from yamlsched.ask import attention, failures
+from yamlsched.ask.attention import Problem, Thresholds
+from yamlsched.ask.failures import FailureGroup, Failures
+from yamlsched.ask.health import EffectInDoubt, Health
+from yamlsched.ask.why import REASONS
+from yamlsched.db.query import fetch, load
+from yamlsched.durations import approximate
+from yamlsched.text import join_first
+from yamlsched.timetable.times import short_utc
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Slots of a job that were skipped for one reason, or recorded as skipped, in the span.
+
+    The instants are those of slots, or the ends of the span.
+    """
+
+    job_type: str
+    timezone: str
+    reason: str
+    slots: int
+    first_at: datetime
+    last_at: datetime
+
+    @property
+    def why(self) -> str:
+
+        return REASONS[self.reason]
+
+
+@dataclass(frozen=True)
+class StartedLate:
+    """Runs of a job that started later than tolerated, and the one that was latest."""
+
+    job_type: str
+    timezone: str
+    runs: int
+    late_by: timedelta
+    run_id: int
+    started_at: datetime
+
+
+class EndedOfJob(NamedTuple):
+    """How the runs of a job ended in a span: the longest attempt, and the run that started latest after it was due.
+
+    A tuple, as ``GapOfJob``, because there may be 10,000 of them: a frozen dataclass takes three times as long.
+    ``examined`` is how many runs were read: as many as the limit if there may be more.
+    """
+
+    job_type: str
+    timezone: str
+    runs: int
+    succeeded: int
+    retried: int  # of these, after a failed attempt
+    dead: int
+    cancelled: int
+    took: timedelta | None
+    late: int
+    late_by: timedelta | None
+    late_id: int | None
+    late_at: datetime | None
+    examined: int
+
+
+@dataclass(frozen=True)
+class LongestOfJob:
+    """The run of a job whose latest attempt took longest."""
+
+    job_type: str
+    timezone: str
+    id: int
+    took: timedelta
+    finished_at: datetime
+
+
+class GapOfJob(NamedTuple):
+    """A gap of a job, which has ``schedule`` now."""
+
+    job_type: str
+    timezone: str
+    schedule: str | None
+    reason: str
+    first_slot: datetime
+    last_slot: datetime
+    slots: int
+    is_new: bool  # recorded within the span
+
+
+@dataclass(frozen=True)
+class RunningRun:
+    """A run that is being executed."""
+
+    id: int
+    job_type: str
+    timezone: str
+    started_at: datetime
+
+
+class JobLimits(NamedTuple):
+    """A job with a limit of its own among its tags."""
+
+    job_type: str
+    tags: list[str]
+
+
+class Jobs(NamedTuple):
+    """How many jobs are enabled, and how many there are; the job whose slot comes next, if any, its zone, and when."""
+
+    jobs: int
+    in_all: int
+    job_type: str | None
+    timezone: str | None
+    next_slot_at: datetime | None
+
+
+def jobs(connection: psycopg.Connection[Any], namespace: str) -> Jobs:
+    [found] = fetch(connection, Jobs, load("report")["jobs"], {"namespace": namespace})
+    return found
+
+
+def limits(connection: psycopg.Connection[Any], namespace: str) -> list[JobLimits]:
+    """Return the jobs with a limit of their own, by name."""
+    return fetch(connection, JobLimits, load("report")["limits"], {"namespace": namespace})
+
+
+def ended(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime,
+    until: datetime,
+    max_late: timedelta,
+    limits: Mapping[str, timedelta],
+    of_job: int,
+    of: Sequence[str] | None = None,
+) -> list[EndedOfJob]:
+    """Return the jobs of which runs ended in [since, until). ``limits`` are those of single jobs, for ``max_late``.
+
+    With ``of``, their names, only these.
+    """
+    given: dict[str, Any] = {"namespace": namespace, "since": since, "until": until, "max_late": max_late}
+    given |= {"jobs": list(limits), "limits": list(limits.values()), "of_job": of_job}
+    given["of"] = None if of is None else list(of)
+    return fetch(connection, EndedOfJob, load("report")["ended"], given)
+
+
+def longest(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime,
+    until: datetime,
+    of_job: int,
+    of: Sequence[str],
+) -> list[LongestOfJob]:
+    """Return the longest run of each of the jobs ``of``, the longest first; parameters are those of ``ended``."""
+    given = {"namespace": namespace, "since": since, "until": until, "of_job": of_job, "of": list(of)}
+    return fetch(connection, LongestOfJob, load("report")["longest"], given)
+
+
+def skipped(
+    connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime, of_job: int
+) -> list[GapOfJob]:
+    given = {"namespace": namespace, "since": since, "until": until, "of_job": of_job}
+    return fetch(connection, GapOfJob, load("report")["skipped"], given)
+
+
+def running(connection: psycopg.Connection[Any], namespace: str, limit: int) -> list[RunningRun]:
+    """Return the runs that have been running longest, those first."""
+    return fetch(connection, RunningRun, load("report")["running"], {"namespace": namespace, "limit": limit})
+
+
+MAX_NAMES = 3
+MIN_JOBS_OF_ONE_CAUSE = 4
+"""Of so many jobs that died of one type of error, one problem is reported: they probably have one cause."""
+
+
+def of_now(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    """Yield the problems that exist now, except for those of which the report has its own."""
+    for problem in attention.problems(now, thresholds):
+        if problem.kind not in ("dead", "in_doubt", "skipped"):
+            yield problem
+
+
+def in_doubt(now: Health, found: Sequence[EffectInDoubt], is_current: bool) -> list[Problem]:
+    """Return the effects in doubt that wait for a person; those of now, or those that were in doubt at the end."""
+    keys = {one.run_id for one in found}
+    return [problem for problem in attention.in_doubt(now) if is_current or problem.run_id in keys]
+
+
+def dead(
+    failed: Failures, limited: Mapping[str, JobLimits], thresholds: Thresholds, since: datetime
+) -> Iterator[Problem]:
+    """Yield a problem for each group of dead runs, and one for many jobs that died of one type of error."""
+    of_job: Counter[tuple[str, bool]] = Counter()
+    for group in failed.groups:
+        of_job[group.job_type, group.is_call] += group.dead
+    by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
+    for group in failed.worst_first():
+        job = limited.get(group.job_type)
+        limit = thresholds.max_dead if job is None else attention.max_dead(job, thresholds)
+        if of_job[group.job_type, group.is_call] > (0 if group.is_call else limit) and group.dead:
+            by_type[group.error_type].append(group)
+    found: list[tuple[int, Problem]] = []
+    for error_type, groups in by_type.items():
+        if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
+            found.append((sum(group.dead for group in groups), _of_many_jobs(error_type, groups, since)))
+        else:
+            found += [(group.dead, _of_one_job(group, failed.is_bounded(group), since)) for group in groups]
+    yield from (problem for _, problem in sorted(found, key=lambda one: one[0], reverse=True))
+
+
+def _of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: datetime) -> Problem:
+    names = list(dict.fromkeys(group.job_type for group in groups))
+    runs = sum(group.dead for group in groups)
+    what = f"{runs:,} runs of {len(names):,} jobs died: {failures.example(groups[0])} ({join_first(names, MAX_NAMES)})"
+    which = f"--error-type {shlex.quote(error_type)} --since {short_utc(since)}"
+    remedy = f"yamlsched show {groups[0].example_id}; then yamlsched retry --dead {which}"
+    return Problem("dead", None, what, remedy, groups[0].example_id)
+
+
+def _of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
+    number = f"{group.dead}{'+' if is_bounded else ''}"
+    runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
+    what = f"{group.job_type}: {runs}{' of on_dead' if group.is_call else ''} died: {failures.example(group)}"
+    return Problem("dead", group.job_type, what, _retry(group, since), group.example_id)
+
+
+def _retry(group: FailureGroup, since: datetime) -> str:
+    if group.dead == 1:  # it is the example
+        return f"yamlsched show {group.example_id}; then yamlsched retry {group.example_id}"
+    of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
+    which = f"--job {group.job_type}{of_type}{' --on-dead' if group.is_call else ''} --since {short_utc(since)}"
+    return f"yamlsched show {group.example_id}; then yamlsched retry --dead {which}"
+
+
+def not_run(skipped: Sequence[Skipped]) -> Iterator[Problem]:
+    for one in skipped:
+        if one.reason == "late":
+            yield attention.lost_slots(one.job_type, one.slots, one.first_at, one.last_at)
+
+
+def started_late(late: Sequence[StartedLate]) -> Iterator[Problem]:
+    for one in late:
+        runs = "1 run" if one.runs == 1 else f"{one.runs} runs"
+        what = f"{one.job_type}: {runs} started late, by {'' if one.runs == 1 else 'up to '}{approximate(one.late_by)}"
+        yield Problem("started_late", one.job_type, what, f"yamlsched show {one.run_id}", one.run_id)

@@ -1,0 +1,444 @@
+"""The attempts of one run, from where they are recorded, and what an unfinished run waits for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.types.json import set_json_loads
+
+from yamlsched import durations
+from yamlsched.ask.edits import InForce
+from yamlsched.db.query import fetch, fetch_column, load
+from yamlsched.runs import progress
+from yamlsched.runs.lifecycle import ON_DEAD_PREFIX, Status, error_text
+from yamlsched.runs.progress import StoredProgress
+from yamlsched.timetable.times import rfc3339
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class RetriedAttempt:
+    """An attempt that was cancelled or succeeded, and whose run was then retried: the retry recorded it."""
+
+    attempt: int
+    status: str
+    worker: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class RunDetails:
+    """One run, with its failed attempts, effects, relatives and the actions of operators.
+
+    ``edits`` are those in force when it was created. ``texts`` are the attempts whose stacks and outputs were read;
+    None: all.
+    """
+
+    run: StoredRun
+    failures: list[FailedAttempt]
+    retried_attempts: list[RetriedAttempt]
+    outputs: list[KeptOutput]
+    progress: list[StoredProgress]
+    effects: list[RunEffect]
+    children: list[ChildRun]
+    parent: StoredRun | None
+    actions: list[OperatorAction]
+    edits: InForce | None
+    texts: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt. ``status`` is failed, succeeded, cancelled, running, or released.
+
+    One that was released has left only its output: its number is that of the next one.
+    """
+
+    number: int
+    status: str
+    worker: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    took: timedelta | None
+    error: str = ""
+    stack: str | None = None
+    output: KeptOutput | None = None
+    progress: StoredProgress | None = None
+
+
+def attempts(details: RunDetails) -> list[Attempt]:
+    """Return the attempts, oldest first."""
+    reported = {(one.attempt, one.worker): one for one in details.progress}
+    found = [replace(one, progress=reported.get((one.number, one.worker))) for one in _attempts(details)]
+    return sorted(found, key=lambda one: (one.number, one.ended_at is None, one.ended_at))
+
+
+def _attempts(details: RunDetails) -> Iterator[Attempt]:
+    """Yield the failed attempts from job_failures, the latest one from the run itself, and what else has left output.
+
+    Those that were cancelled or succeeded before a retry are in the record of the retry.
+    """
+    run = details.run
+    outputs = {(output.attempt, output.worker): output for output in details.outputs}
+    recorded: set[int] = set()
+    for failure in details.failures:
+        recorded.add(failure.attempt)
+        yield Attempt(
+            number=failure.attempt,
+            status="failed",
+            worker=failure.worker,
+            started_at=failure.started_at,
+            ended_at=failure.failed_at,
+            took=_between(failure.started_at, failure.failed_at),
+            error=error_text(failure.error_type, failure.error),
+            stack=failure.stack,
+            output=outputs.pop((failure.attempt, failure.worker), None),
+        )
+    for one in details.retried_attempts:
+        recorded.add(one.attempt)
+        yield Attempt(
+            number=one.attempt,
+            status=one.status,
+            worker=one.worker or "",
+            started_at=one.started_at,
+            ended_at=one.finished_at,
+            took=_between(one.started_at, one.finished_at),
+            output=outputs.pop((one.attempt, one.worker or ""), None),
+        )
+    if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
+        yield Attempt(
+            number=run.attempts,
+            status=run.status,
+            worker=run.worker or "",
+            started_at=run.started_at,
+            ended_at=run.finished_at,
+            took=took(run),
+            output=outputs.pop((run.attempts, run.worker or ""), None),
+        )
+    for kept in outputs.values():
+        yield Attempt(kept.attempt, "released", kept.worker, None, kept.ended_at, None, output=kept)
+
+
+def took(run: RunRow) -> timedelta | None:
+    """Return how long the latest attempt took; None if that is unknown."""
+    return None if run.cancelled_at_rest else _between(run.started_at, run.finished_at)
+
+
+def _between(started: datetime | None, ended: datetime | None) -> timedelta | None:
+    return max(ended - started, timedelta(0)) if started and ended else None
+
+
+def waits_for(run: StoredRun, now: datetime) -> str:
+    """Return what follows the status of an unfinished run: its worker and lease, or when it is due; else ""."""
+    if run.status == "running":
+        assert run.locked_until is not None
+        is_over = run.locked_until < now
+        return f" on {run.worker}, lease {'expired at' if is_over else 'until'} {rfc3339(run.locked_until, 'seconds')}"
+    if run.status == "failed" or (run.status == "queued" and run.run_at > now):
+        is_past = run.run_at <= now
+        span = durations.approximate(now - run.run_at if is_past else run.run_at - now)
+        return f", due {rfc3339(run.run_at, 'seconds')} ({f'{span} ago' if is_past else f'in {span}'})"
+    return ""
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """The columns of a job by which it is selected."""
+
+    id: int
+    job_type: str
+    timezone: str
+    tags: list[str]
+    enabled: bool
+    retired_at: datetime | None
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run as lists show it."""
+
+    id: int
+    job_type: str
+    key: str | None
+    status: str
+    priority: str
+    attempts: int
+    max_attempts: int
+    scheduled_for: datetime | None
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    created_at: datetime
+    worker: str | None
+    last_error: str | None
+    error_type: str | None
+    dead_run_id: int | None  # of an on_dead call: the run that it reports
+    cancelled_at_rest: bool  # cancelled while no attempt was running: started_at to finished_at is not a duration
+    # of the latest attempt; in lists, while it runs
+    progress: StoredProgress | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class StoredRun(RunRow):
+    """One run, and the columns of its job that explain its state."""
+
+    namespace: str
+    failed_at: datetime | None
+    updated_at: datetime
+    locked_until: datetime | None
+    exclusive: bool
+    payload: Any
+    result: Any
+    last_stack: str | None
+    parent_id: int | None
+    handler: str | None
+    command: list[str]
+    keeps_output: str  # of which attempts
+    owner: str
+    timezone: str
+    enabled: bool
+    retired_at: datetime | None
+    paused: bool
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """A failed or lost attempt."""
+
+    attempt: int
+    worker: str
+    started_at: datetime | None
+    failed_at: datetime
+    error: str
+    error_type: str | None
+    stack: str | None
+
+
+@dataclass(frozen=True)
+class KeptOutput:
+    """The end of what one attempt printed."""
+
+    attempt: int
+    worker: str  # the claim: an attempt that was released leaves its number to the next one
+    ended_at: datetime
+    omitted_bytes: int
+    output: str
+
+
+@dataclass(frozen=True)
+class RunEffect:
+    """An effect that the run started."""
+
+    key: str
+    state: str
+    provider_key: str  # effect.key
+    attempt: int
+    result: Any
+    claimed_at: datetime
+    doubted_at: datetime | None  # set in a done effect: in_doubt="skip" counted it as done
+    done_at: datetime | None
+
+
+@dataclass(frozen=True)
+class ChildRun:
+    """A run that the run's handler enqueued."""
+
+    id: int
+    job_type: str
+    key: str | None
+    status: str
+
+
+@dataclass(frozen=True)
+class OperatorAction:
+    """An action of an operator on the run."""
+
+    at: datetime
+    who: str
+    verb: str
+    detail: dict[str, Any]
+
+
+def namespaces(connection: psycopg.Connection[Any]) -> list[str]:
+    """Return the namespaces that have jobs or files."""
+    return fetch_column(connection, load("history")["namespaces"])
+
+
+def first_namespaces(connection: psycopg.Connection[Any], limit: int) -> list[str]:
+    """Return the first ``limit`` namespaces that have jobs."""
+    return fetch_column(connection, load("history")["first_namespaces"], {"limit": limit})
+
+
+def namespace_of_file(connection: psycopg.Connection[Any], sha256: str, host: str, path: str) -> str | None:
+    """Return the namespace of a file that any host presented with this content, or this host at this path."""
+    parameters = {"hash": sha256, "host": host, "path": path}
+    return next(iter(fetch_column(connection, load("history")["namespace_of_file"], parameters)), None)
+
+
+def presents(connection: psycopg.Connection[Any], namespace: str, host: str, path: str) -> bool:
+    """Return whether a host presented a path for a ``namespace`` that is not the file's own."""
+    parameters = {"namespace": namespace, "host": host, "path": path}
+    return bool(fetch_column(connection, load("history")["presents"], parameters)[0])
+
+
+def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[JobSummary]:
+    """Return the jobs of ``namespace`` by name, retired ones included."""
+    return fetch(connection, JobSummary, load("history")["jobs"], {"namespace": namespace})
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Which runs to select. A part that is empty or None does not filter.
+
+    ``key_like``, ``worker`` and ``error_like`` are LIKE patterns. A run lies in [since, until) by when it ended, else
+    by when it started, else by when it is due. ``on_dead`` selects calls of on_dead, or all other runs.
+    """
+
+    definitions: Sequence[int] | None = None
+    statuses: Sequence[str] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    key: str | None = None
+    key_like: str | None = None
+    worker: str | None = None
+    error_type: str | None = None
+    error_like: str | None = None
+    on_dead: bool | None = None
+
+    @property
+    def only_dead(self) -> bool:
+        return set(self.statuses) == {"dead"}
+
+    @property
+    def only_open(self) -> bool:
+        return bool(self.statuses) and set(self.statuses) <= {"queued", "running", "failed"}
+
+    def parameters(self) -> dict[str, Any]:
+        ids = self.definitions
+        return {
+            "definition": ids[0] if ids is not None and len(ids) == 1 else None,
+            "definitions": list(ids) if ids is not None and len(ids) != 1 else None,
+            "statuses": list(self.statuses) or None,
+            "only_dead": self.only_dead,
+            "only_open": self.only_open,
+            "since": self.since,
+            "until": self.until,
+            "key": self.key,
+            "key_like": self.key_like,
+            "worker": self.worker,
+            "error_type": self.error_type,
+            "error_like": self.error_like,
+            "on_dead": self.on_dead,
+        }
+
+
+def id_range(connection: psycopg.Connection[Any]) -> tuple[int, int]:
+    """Return the ids of the oldest and the newest run of all namespaces; (1, 0) if there is none."""
+    [row] = connection.execute(load("history")["id_range"]).fetchall()
+    return row.oldest, row.newest
+
+
+def first_run_from(connection: psycopg.Connection[Any], id: int) -> tuple[int, datetime] | None:
+    """Return the id of the run with the lowest id that is not below ``id``, and when it was created."""
+    row = connection.execute(load("history")["first_run_from"], {"id": id}).fetchone()
+    return (row.id, row.created_at) if row else None
+
+
+def candidates(connection: psycopg.Connection[Any], namespace: str, conditions: Conditions, limit: int) -> int:
+    """Return how many runs the indexed ``conditions`` select, up to ``limit``: job, dead, unfinished."""
+    parameters = {**conditions.parameters(), "namespace": namespace, "limit": limit}
+    return int(fetch_column(connection, load("history")["candidates"], parameters)[0])
+
+
+def indexed_ids(
+    connection: psycopg.Connection[Any], namespace: str, conditions: Conditions, limit: int
+) -> list[int] | None:
+    """Return up to ``limit`` ids, among them those of all runs that match; None if no index finds these.
+
+    An index finds runs by the type of their error, and by the time since which they have ended.
+    """
+    if not conditions.error_type and conditions.since is None:
+        return None
+    definitions = None if conditions.definitions is None else list(conditions.definitions)
+    given = {"namespace": namespace, "definitions": definitions, "limit": limit, "since": conditions.since}
+    return fetch_column(
+        connection, load("history")["indexed_ids"], {**given, "only_failed": bool(conditions.error_type)}
+    )
+
+
+def runs(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    conditions: Conditions,
+    *,
+    low: int,
+    high: int,
+    limit: int,
+    oldest_first: bool = False,
+    ids: Sequence[int] | None = None,
+) -> list[RunRow]:
+    """Return up to ``limit`` runs with an id from ``low`` to below ``high``, newest first unless told otherwise.
+
+    With ``ids``, only among these.
+    """
+    position = {"namespace": namespace, "low": low, "high": high, "limit": limit, "oldest_first": oldest_first}
+    position["ids"] = None if ids is None else list(ids)
+    rows = fetch(connection, RunRow, load("history")["runs"], {**conditions.parameters(), **position})
+    running = [row.id for row in rows if row.status == Status.RUNNING]
+    reported = progress.of_runs(connection, running) if running else {}
+    return [replace(row, progress=reported[row.id]) if row.id in reported else row for row in rows]
+
+
+def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> tuple[int, datetime | None] | None:
+    """Return the id of the run that has or had ``key``, and when that run was pruned."""
+    row = connection.execute(load("history")["id_of_key"], {"namespace": namespace, "key": key}).fetchone()
+    return (row.id, row.pruned_at) if row else None
+
+
+def run(connection: psycopg.Connection[Any], id: int) -> StoredRun | None:
+    """Return a run. A payload or result that Python cannot parse is returned as its JSON text."""
+    set_json_loads(_readable, connection)
+    return next(iter(fetch(connection, StoredRun, load("history")["run"], {"id": id})), None)
+
+
+def _readable(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text if isinstance(text, str) else text.decode()
+
+
+def failures(connection: psycopg.Connection[Any], id: int, texts: list[int] | None = None) -> list[FailedAttempt]:
+    """Return the failed attempts of a run. With ``texts``, the stacks of other attempts are empty."""
+    return fetch(connection, FailedAttempt, load("history")["failures"], {"id": id, "texts": texts})
+
+
+def outputs(connection: psycopg.Connection[Any], id: int, texts: list[int] | None = None) -> list[KeptOutput]:
+    """Return what the attempts of a run printed. With ``texts``, the output of other attempts is empty."""
+    return fetch(connection, KeptOutput, load("history")["outputs"], {"id": id, "texts": texts})
+
+
+def effects(connection: psycopg.Connection[Any], id: int) -> list[RunEffect]:
+    return fetch(connection, RunEffect, load("history")["effects"], {"id": id})
+
+
+def children(connection: psycopg.Connection[Any], id: int, limit: int) -> list[ChildRun]:
+    return fetch(connection, ChildRun, load("history")["children"], {"id": id, "limit": limit})
+
+
+def on_dead_calls(connection: psycopg.Connection[Any], namespace: str, id: int, attempts: int) -> list[ChildRun]:
+    """Return the runs that called on_dead for the run ``id``, which has had so many ``attempts``."""
+    keys = [f"{ON_DEAD_PREFIX}{id}", *(f"{ON_DEAD_PREFIX}{id}:{number}" for number in range(1, attempts + 1))]
+    return fetch(connection, ChildRun, load("history")["on_dead_calls"], {"namespace": namespace, "keys": keys})
+
+
+def actions(connection: psycopg.Connection[Any], namespace: str, id: int) -> list[OperatorAction]:
+    return fetch(connection, OperatorAction, load("history")["actions"], {"namespace": namespace, "id": id})

@@ -1,0 +1,290 @@
+"""What happened to a slot, and why, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from yamlsched import durations
+from yamlsched.ask import audit, edits
+from yamlsched.ask.audit import TrailEntry
+from yamlsched.ask.edits import InForce
+from yamlsched.db.query import now
+from yamlsched.errors import Refused
+from yamlsched.runs.lifecycle import error_text
+from yamlsched.sync import due as store
+from yamlsched.sync import files
+from yamlsched.sync.definitions import Definition
+from yamlsched.sync.in_force import disabled
+from yamlsched.timetable import keys as spread
+from yamlsched.timetable import slots, times
+from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.keys import date_key, minute_key, slot_key
+from yamlsched.timetable.times import bounds, local_time, short_utc
+from yamlsched.timetable.zones import zone
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+REASONS = {
+    "retired": "the job was not in schedules.yaml then",
+    "disabled": "schedules.yaml, or its environments, disabled the job then",
+    "paused": "an operator had paused the job",
+    "late": "it was too old when its run would have been created",
+    "superseded": "several slots were due at once, and catchup: latest runs the newest of them only",
+    "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
+    "key_taken": "its key was already used, by another slot or another run",
+}
+SEARCH_SPAN = timedelta(days=366 * 8)
+"""How far back to look for a slot: 29 February may be eight years away."""
+MAX_SLOTS_OF_DAY = 50
+MAX_ACTIONS = 200
+"""The latest actions on a job, among which the pause of a slot is looked for."""
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass
+class SlotReport:
+    """What happened to a slot. ``verdict`` is one of: run, pruned, skipped, due, future, unknown, no_slot."""
+
+    job_type: str
+    at: datetime
+    local: str
+    verdict: str
+    is_slot: bool
+    key: str | None = None
+    lines: list[str] = field(default_factory=list)
+    run_id: int | None = None
+    status: str | None = None
+    reason: str | None = None
+    previous_slot: datetime | None = None
+    next_slot: datetime | None = None
+    job_is_off: str | None = None
+    """That the job is retired, disabled or paused now, and since when."""
+    edits: InForce | None = None
+    """Those in force when the run was created, or when the slot was recorded as skipped."""
+
+
+@dataclass
+class DayReport:
+    """The reports of a local date's slots: the first ``MAX_SLOTS_OF_DAY``, and how many ``more`` there are."""
+
+    job_type: str
+    date: date
+    timezone: str
+    slots: list[SlotReport]
+    more: int
+    job_is_off: str | None
+    previous_slot: datetime | None
+    next_slot: datetime | None
+
+
+def explain(
+    connection: Connection[Any], namespace: str, job: Definition, at: times.TimeInput | None
+) -> SlotReport | DayReport:
+    """Explain what happened at a time of a job that has a cron; None: to its latest slot."""
+    instant = now(connection)
+    if at is None:
+        at = latest_slot(job, instant)
+    if isinstance(at, timedelta):
+        instant = instant.replace(second=0, microsecond=0)
+    found = times.anchor(at, lambda: zone(job.timezone), instant, is_future=False)
+    if not isinstance(found, datetime):
+        return explain_day(connection, namespace, job, found)
+    return explain_slot(connection, namespace, job, bounds(found, zone(job.timezone))[0])
+
+
+def sentences(report: SlotReport) -> list[str]:
+    """Return all that is known about a slot, which edits were in force, and why the job has no runs now."""
+    off = report.job_is_off
+    lines = report.lines + ([off] if off and not any(line.startswith(off) for line in report.lines) else [])
+    if report.edits is not None:
+        file, job = edits.sentences(report.edits)
+        lines = [*lines, f"schedules.yaml then: {file}", *([f"last edit of the job before: {job}"] if job else [])]
+    return lines
+
+
+def explain_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> DayReport:
+    """Explain what happened to the slots of a date of the job's wall clock."""
+    cron, where = _timing(job)
+    first, last = bounds(day, where)
+    found = slots.slots(cron, where, first - MICROSECOND, last)
+    reports = [explain_slot(connection, namespace, job, slot.at) for slot in islice(found, MAX_SLOTS_OF_DAY)]
+    more = sum(1 for _ in found)
+    off = off_reason(job, now(connection), files.environment_in_force(connection, namespace))
+    return DayReport(job.job_type, day, job.timezone, reports, more, off, *neighbours(job, first, last))
+
+
+def latest_slot(job: Definition, now: datetime) -> datetime:
+    """Return the job's latest slot up to ``now``; if there is none in eight years, its next."""
+    found = slots.newest_slot(*_timing(job), now - SEARCH_SPAN, now) or slots.next_slot(*_timing(job), now)
+    if found is None:
+        raise Refused(f'job "{job.job_type}" has no slot within decades: pass --at')
+    return found.at
+
+
+def off_reason(job: Definition, now: datetime, environment: str) -> str | None:
+    """Return that the job is retired, disabled or paused, and since when; None for one whose slots get runs."""
+    if job.retired_at is not None:
+        return f"the job has been retired since {short_utc(job.retired_at)}"
+    if not job.enabled:
+        # when it was disabled is not stored, but all slots up to then are accounted for
+        since = f", and its last slot before that was {short_utc(job.last_slot_at)}" if job.last_slot_at else ""
+        return f"the job {disabled(environment)}{since}"
+    if job.paused_at is not None and (job.paused_until is None or now <= job.paused_until):
+        until = f" until {short_utc(job.paused_until)}" if job.paused_until else ""
+        return f"the job has been paused since {short_utc(job.paused_at)}{until}"
+    return None
+
+
+def explain_slot(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> SlotReport:
+    """Explain what happened to ``at``, for a job that has a cron."""
+    cron, where = _timing(job)
+    mismatch = slots.mismatch(cron, where, at)
+    report = SlotReport(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
+    keys = _keys(job.job_type, at)
+    if not mismatch:
+        found = slots.newest_slot(cron, where, at - slots.MINUTE, at)
+        assert found is not None
+        report.key = slot_key(job.job_type, cron, found)
+        if found.note:
+            report.lines.append(found.note)
+    history = store.slot_history(connection, namespace, job, at, keys)
+    report.run_id, report.status = history.run_id or history.pruned_run_id, history.status
+    report.reason = history.reason
+    environment = files.environment_in_force(connection, namespace)
+    report.job_is_off = off_reason(job, history.now, environment)
+
+    if history.run_id is not None:
+        report.verdict = "run"
+        report.lines.append(_run(history, at))
+    elif history.pruned_run_id is not None:
+        report.verdict = "pruned"
+        pruned = f"run {history.pruned_run_id} was created for it, and pruned at {short_utc(history.pruned_at)}"
+        report.lines.append(pruned)
+    if history.reason is not None and (not mismatch or at in (history.first_slot, history.last_slot)):
+        report.verdict = "skipped" if report.verdict == "no_slot" else report.verdict
+        actions = actions_on(connection, namespace, job) if history.reason == "paused" else []
+        report.lines.append(gap_sentence(history, paused_by(history, actions)))
+    if (decided_at := history.created_at or (history.recorded_at if report.verdict == "skipped" else None)) is not None:
+        report.edits = edits.in_force(connection, namespace, decided_at, job.job_type)
+    if report.verdict == "no_slot" and mismatch:
+        report.previous_slot, report.next_slot = neighbours(job, at, at)
+        report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
+        for word, slot in (("slot before:", report.previous_slot), ("slot after: ", report.next_slot)):
+            if slot:
+                report.lines.append(f"{word} {times.show(slot, where)}")
+    elif report.verdict == "no_slot":
+        report.verdict, line = _unaccounted(namespace, job, at, history, environment)
+        report.lines.append(line)
+        if at <= job.effective_from:
+            _, report.next_slot = neighbours(job, at, max(history.now, job.effective_from))
+            if report.next_slot and report.job_is_off is None:
+                report.lines.append(f"next slot: {times.show(report.next_slot, where)}")
+    return report
+
+
+def _keys(job_type: str, at: datetime) -> list[str]:
+    """Return the keys that the run of a slot may have, whatever cron and time zone the job had then."""
+    return [minute_key(job_type, at), *(date_key(job_type, at + timedelta(days=days)) for days in (-1, 0, 1))]
+
+
+def _timing(job: Definition) -> tuple[Cron, ZoneInfo]:
+    assert job.schedule is not None
+    return parse_cron(job.schedule), zone(job.timezone)
+
+
+def neighbours(job: Definition, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return the slot before ``first`` and the slot after ``last``."""
+    before = slots.newest_slot(*_timing(job), first - SEARCH_SPAN, first - MICROSECOND)
+    after = slots.next_slot(*_timing(job), last)
+    return before.at if before else None, after.at if after else None
+
+
+def _run(history: Any, at: datetime) -> str:
+    text = f"run {history.run_id} was created for it: {history.status}, "
+    text += f"attempt {history.attempts} of {history.max_attempts}"
+    if history.finished_at is not None:
+        text += f", finished at {short_utc(history.finished_at)}"
+    elif history.status in ("queued", "failed"):
+        text += f", due at {short_utc(history.run_at)}"
+        text += " (spread)" if history.attempts == 0 and history.run_at > max(at, history.now) else ""
+    if history.last_error:
+        text += f"; last error: {error_text(history.error_type, history.last_error)}"
+    return text
+
+
+def actions_on(connection: Connection[Any], namespace: str, job: Definition) -> list[TrailEntry]:
+    """Return the latest actions of operators on a job, newest first."""
+    return audit.trail(connection, namespace, target=f"job:{job.job_type}", limit=MAX_ACTIONS)
+
+
+def paused_by(gap: Any, actions: Sequence[TrailEntry]) -> str:
+    """Return who paused the job when the slots of a gap were skipped, until when and why; "" if the trail lacks it.
+
+    ``actions`` are those on the job, newest first.
+    """
+    if gap.reason != "paused":
+        return ""
+    changes = [action for action in actions if action.verb in ("pause", "resume")]
+    # a slot that was due shortly before the pause is skipped as well
+    pauses = [n for n, action in enumerate(changes) if action.verb == "pause" and action.at <= gap.recorded_at]
+    chosen = next((n for n in pauses if changes[n].at <= gap.first_slot), pauses[-1] if pauses else None)
+    if chosen is None:
+        return ""
+    pause, end = changes[chosen], changes[chosen - 1] if chosen else None
+    until = datetime.fromisoformat(pause.detail["until"]) if pause.detail.get("until") else None
+    text = f"{pause.who} had paused the job at {short_utc(pause.at)}"
+    if end is not None and (until is None or end.at < until):
+        text += f", {'resumed' if end.verb == 'resume' else 'paused again'} by {end.who} at {short_utc(end.at)}"
+    elif until is not None:
+        text += f", until {short_utc(until)}"
+    return text + (f": {pause.detail['reason']}" if pause.detail.get("reason") else "")
+
+
+def gap_sentence(gap: Any, pause: str = "") -> str:
+    """Return why the slots of a gap were skipped; ``gap`` has the columns of skipped_slots.
+
+    ``pause`` says who paused the job, as ``paused_by`` does.
+    """
+    if gap.slots == 1:
+        span = ""
+    else:
+        first, last = short_utc(gap.first_slot), short_utc(gap.last_slot)
+        span = f"; the same holds for the {gap.slots} slots from {first} to {last}"
+    return f"skipped ({gap.reason}): {pause or REASONS[gap.reason]}{span}; recorded at {short_utc(gap.recorded_at)}"
+
+
+def _unaccounted(namespace: str, job: Definition, at: datetime, history: Any, environment: str) -> tuple[str, str]:
+    """Return the verdict on a slot that has neither a run nor a gap, and why."""
+    if at > history.now:
+        seconds = int((at - history.now).total_seconds())
+        text = f"it is in the future: in {durations.show(timedelta(seconds=seconds))}"
+        due = spread.run_at(spread.offset(namespace, job.job_type, job.spread), *_timing(job), at)
+        return "future", text + (
+            f"; spread starts its run at {times.show(due, zone(job.timezone))}" if due > at else ""
+        )
+    if at <= job.effective_from:
+        return "unknown", (
+            "no run was created for it: the job's current definition applies to slots after "
+            f"{short_utc(job.effective_from)}, when it was applied, enabled, or its cron or timezone changed; "
+            '"yamlsched backfill" creates its run'
+        )
+    if job.last_slot_at is not None and at <= job.last_slot_at:
+        return "unknown", "it was processed, but its run and its key were pruned"
+    off = off_reason(job, at, environment)
+    if off is not None:
+        waits_for = (
+            "if it is added again" if job.retired_at else "once that ends" if job.enabled else "once it is enabled"
+        )
+        return "due", f"{off}: {waits_for}, the slot is recorded as skipped"
+    if job.overlap == "wait" and history.open_run_id is not None:
+        return "due", (
+            f"it waits: run {history.open_run_id} of slot {short_utc(history.open_slot)} is unfinished, and "
+            "overlap: wait runs the job's slots one after another"
+        )
+    return "due", 'it is due, and no sync has processed it yet: is "yamlsched tick" running?'

@@ -1,0 +1,228 @@
+"""Opening sessions. A session keeps no state beyond a transaction, so that PgBouncer may be in between.
+
+A direct session is configured once, when it is opened. Behind a pooler each transaction may run in another session, so
+``set local`` configures each transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import namedtuple_row
+
+from yamlsched import durations
+from yamlsched.db import dsn as hosts
+from yamlsched.db.dsn import conninfo, parse_dsn, settings_of
+from yamlsched.db.query import load
+from yamlsched.db.session import AsyncHandlerSession, AsyncSession, HandlerSession, Session, Settings
+from yamlsched.errors import EnvironmentFailed
+
+T = TypeVar("T", bound=psycopg.Connection[Any])
+A = TypeVar("A", bound=psycopg.AsyncConnection[Any])
+logging.getLogger("psycopg").addHandler(logging.NullHandler())  # its warnings are raised as well
+SESSION_SETTINGS: Settings = {
+    "statement_timeout": "60s",
+    "lock_timeout": "30s",
+    "idle_in_transaction_session_timeout": "60s",
+    "jit": "off",  # our statements are short: compiling one takes a second, executing it milliseconds
+}
+"""The limits of a session. The ``options`` of the DSN take precedence."""
+PINNED_SETTINGS: Settings = {
+    "search_path": "pg_catalog, pg_temp",  # a function in another schema must not shadow a built-in one
+    "timezone": "UTC",
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "1",
+    "array_nulls": "on",
+    "standard_conforming_strings": "on",
+    "default_transaction_isolation": "read committed",
+}
+"""Settings that our statements rely on. They override those of the role, the database and the DSN."""
+KEEPALIVE_SETTINGS: Settings = {
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+"""With these the server notices within half a minute that the client's host has vanished, and ends the session."""
+CONNECT_ARGUMENTS: dict[str, Any] = {
+    "autocommit": True,
+    "prepare_threshold": None,
+    "row_factory": namedtuple_row,
+}
+ANSWER_MARGIN_SECONDS = 5.0
+"""How long after statement_timeout a server without an answer counts as lost."""
+MAX_REASON_CHARS = 500
+_opening: set[asyncio.Future[None]] = set()
+"""Done when the session that ``_open_in_utc`` is opening is open."""
+
+
+def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
+    """Open a session in UTC, in autocommit mode. Rows are named tuples.
+
+    Raises EnvironmentFailed, with a message for users, if the server cannot be reached.
+    """
+    own = {**_defaults(settings, dsn), **PINNED_SETTINGS}
+    with _opened(Session, dsn, {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}) as (connection, found):
+        connection.configure_transactions({**settings_of(dsn), **own} if found.is_pooled else {})
+        connection.answer_within = _answer_within(connection, own)
+    return connection
+
+
+def connect_for_handler(dsn: str) -> HandlerSession:
+    """Open a session for a handler's own statements. Raises EnvironmentFailed if the server cannot be reached."""
+    own = _defaults(KEEPALIVE_SETTINGS, dsn)
+    with _opened(HandlerSession, dsn, own) as (connection, found):
+        connection.settings = {**settings_of(dsn), **own} if found.is_pooled else {}
+        connection.idle_timeout = found.idle_timeout
+        connection.answer_within = None  # the job's timeout limits a handler's statements
+        if not found.is_pooled and connection.info.server_version >= 140_000:
+            with suppress(psycopg.errors.InvalidParameterValue):  # not supported by every operating system
+                connection.execute(load("session")["check_client"])
+    return connection
+
+
+async def connect_for_handler_async(dsn: str) -> AsyncHandlerSession:
+    """The same for an ``async def``."""
+    own = _defaults(KEEPALIVE_SETTINGS, dsn)
+    with _translate_errors():
+        connection = await _open_in_utc(AsyncHandlerSession, dsn)
+        try:
+            hosts.remember_host(parse_dsn(dsn), connection.info)
+            cursor = await connection.execute(load("session")["configure"], _parameters(connection, own))
+            found: Any = await cursor.fetchone()
+            connection.settings = {**settings_of(dsn), **own} if found.is_pooled else {}
+            connection.idle_timeout = found.idle_timeout
+            if not found.is_pooled and connection.info.server_version >= 140_000:
+                with suppress(psycopg.errors.InvalidParameterValue):
+                    await connection.execute(load("session")["check_client"])
+        except BaseException:
+            await connection.close()
+            raise
+    return connection
+
+
+async def _open_in_utc(kind: type[A], dsn: str) -> A:
+    """Open a session, one at a time in this process: ``in_utc`` is for the whole process."""
+    while _opening:
+        await asyncio.wait(_opening)
+    opening = asyncio.get_running_loop().create_future()
+    _opening.add(opening)
+    try:
+        with in_utc():
+            try:
+                return await kind.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
+            except psycopg.OperationalError as error:
+                return await kind.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
+    finally:
+        _opening.remove(opening)
+        opening.set_result(None)
+
+
+async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awaitable[Any]]) -> AsyncSession:
+    """Open a session for an event loop, like ``connect``. Call it inside ``in_utc``.
+
+    ``look_up`` replaces the loop's getaddrinfo, which would start a thread. Statements are prepared unless there is a
+    pooler.
+    """
+    asyncio.get_running_loop().getaddrinfo = look_up  # type: ignore[assignment,method-assign]
+    own = {**_defaults(settings, dsn), **PINNED_SETTINGS}
+    try:
+        connection = await AsyncSession.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
+    except psycopg.OperationalError as error:
+        connection = await AsyncSession.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
+    try:
+        hosts.remember_host(parse_dsn(dsn), connection.info)
+        direct = {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}  # a pooler's connections are its own business
+        cursor = await connection.execute(load("session")["configure"], _parameters(connection, direct))
+        found: Any = await cursor.fetchone()
+    except BaseException:
+        await connection.close()
+        raise
+    if found.is_pooled:
+        connection.configure_transactions({**settings_of(dsn), **own})
+    else:
+        connection.prepare_threshold = 0
+    return connection
+
+
+@contextmanager
+def _opened(kind: type[T], dsn: str, settings: Settings) -> Iterator[tuple[T, Any]]:
+    """Yield a session with ``settings`` and the answer of ``configure``. It is closed if the block raises."""
+    with in_utc(), _translate_errors():
+        try:
+            connection = kind.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
+        except psycopg.OperationalError as error:
+            connection = kind.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
+        try:
+            hosts.remember_host(parse_dsn(dsn), connection.info)
+            cursor = connection.execute(load("session")["configure"], _parameters(connection, settings))
+            yield connection, cursor.fetchone()
+        except BaseException:
+            connection.close()
+            raise
+
+
+def _without_options(dsn: str, error: psycopg.OperationalError) -> str:
+    """Return the connection string for PgBouncer, which rejects options at the start of a session; else raise."""
+    if "unsupported startup parameter" not in str(error):
+        raise error
+    return conninfo(dsn, with_options=False)
+
+
+def _defaults(settings: Settings, dsn: str) -> dict[str, str]:
+    """Return those of ``settings`` that the DSN does not set."""
+    given = settings_of(dsn)
+    return {name: value for name, value in settings.items() if name not in given}
+
+
+def _parameters(connection: Any, settings: Settings) -> dict[str, Any]:
+    return {"backend_pid": connection.info.backend_pid, "names": list(settings), "values": list(settings.values())}
+
+
+def _answer_within(connection: Session, own: Settings) -> float | None:
+    """Return for how many seconds to wait for an answer. The server is asked only if the limit is set elsewhere."""
+    if "statement_timeout" in own:
+        limit = durations.parse(own["statement_timeout"]).total_seconds()
+    else:
+        limit = connection.execute(load("session")["limits"]).fetchone().statement_timeout  # type: ignore[union-attr]
+    return limit + ANSWER_MARGIN_SECONDS if limit else None
+
+
+@contextmanager
+def in_utc() -> Iterator[str | None]:
+    """Let sessions that are opened inside start in UTC, also through PgBouncer. Yields the previous value of PGTZ."""
+    before = os.environ.get("PGTZ")
+    os.environ["PGTZ"] = "UTC"
+    try:
+        yield before
+    finally:
+        if before is None:
+            del os.environ["PGTZ"]
+        else:
+            os.environ["PGTZ"] = before
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise EnvironmentFailed(describe(error)) from error
+
+
+def describe(error: psycopg.Error) -> str:
+    """Return why no session could be opened, in one line, without the DSN."""
+    return f"no connection to the database: {reason(error).removeprefix('connection failed: ')}"
+
+
+def reason(error: psycopg.Error) -> str:
+    """Return the error's message as one line of bounded length, without the server's excerpt of the statement."""
+    lines = (error.diag.message_primary or str(error)).splitlines()
+    return "; ".join(" ".join(line.split()) for line in lines if line.strip())[:MAX_REASON_CHARS]

@@ -1,0 +1,202 @@
+"""The migrations of the tables: which exist, which are applied, and applying them.
+
+Hosts are upgraded one after the other, so an older yamlsched may meet newer tables. Each migration says in its header,
+``-- oldest_supported: N``, which it still supports: a yamlsched whose own latest migration is N or later. Without that
+line it supports none but its own: an older yamlsched refuses the tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import psycopg
+
+from yamlsched.db.query import load, sql_folder
+from yamlsched.errors import EnvironmentFailed
+
+MIN_MAJOR, MAX_MAJOR = 13, 18
+"""Supported major versions of PostgreSQL."""
+
+
+OLDEST_SUPPORTED = re.compile(r"^-- oldest_supported: ([0-9]+)$", re.MULTILINE)
+
+
+class WrongTables(EnvironmentFailed):
+    """The tables are missing, or not those that this yamlsched works with."""
+
+
+class NewerTables(WrongTables):
+    """A newer yamlsched has migrated the tables, and they do not support this one any more."""
+
+
+class Tables(NamedTuple):
+    """The tables in a database: the version of the latest migration, and the oldest that they support. 0: none."""
+
+    version: int
+    oldest_supported: int
+    checksums: Mapping[str, str] = MappingProxyType({})
+    """Of each migration's file, by version; empty if the role may not read them."""
+
+
+class Migration(NamedTuple):
+    """A numbered file of ``sql/migrations``."""
+
+    version: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def oldest_supported(self) -> int:
+        """The version that a yamlsched must at least be made for to work with the tables after this migration."""
+        found = OLDEST_SUPPORTED.search(self.text)
+        return int(found[1]) if found else self.version
+
+
+@cache
+def latest_version() -> int:
+    """Return the version of the tables that this yamlsched is made for."""
+    return max(int(path.name[:4]) for path in (sql_folder() / "migrations").glob("[0-9]*.sql"))
+
+
+def all_migrations() -> list[Migration]:
+    """Return all migrations in the order in which they are applied."""
+    paths = sorted((sql_folder() / "migrations").glob("[0-9]*.sql"))
+    return [Migration(int(path.name[:4]), path.stem, path.read_text("utf-8")) for path in paths]
+
+
+def applied(connection: psycopg.Connection[Any]) -> Tables:
+    """Return the tables in the database: those of this yamlsched if the role may not read it."""
+    try:
+        row = connection.execute(load("migrations")["version"]).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return Tables(0, 0)
+    except psycopg.errors.InsufficientPrivilege:
+        # a role that may only enqueue; its statements will fail if they are outdated
+        return Tables(latest_version(), latest_version())
+    if row is None:
+        return Tables(0, 0)
+    return Tables(row.version, row.oldest_supported, row.checksums)
+
+
+def ensure_usable(connection: psycopg.Connection[Any], apply: bool) -> None:
+    """Migrate older tables if ``apply``. Raises like ``must_migrate`` and ``refuse_changed``."""
+    found = applied(connection)
+    if must_migrate(found, apply):
+        migrate(connection)
+    else:
+        refuse_changed(found.checksums)
+
+
+def must_migrate(found: Tables, apply: bool) -> bool:
+    """Return whether the tables are older than this yamlsched needs.
+
+    Raises WrongTables for older ones without ``apply``, and NewerTables for newer ones that do not support it.
+    """
+    own = latest_version()
+    if found.oldest_supported > own:
+        raise NewerTables(
+            f"the database has tables of version {found.version}, created by a newer yamlsched. They support hosts "
+            f"with version {found.oldest_supported} or later, and this one has {own}: upgrade yamlsched on this host"
+        )
+    if found.version < own and not apply:
+        what = (
+            "has no tables of yamlsched yet"
+            if found.version == 0
+            else f"has tables of version {found.version} of {own}"
+        )
+        raise WrongTables(f'the database {what}: run "yamlsched migrate"')
+    return found.version < own
+
+
+def refuse_changed(checksums: Mapping[str, str]) -> None:
+    """Raise WrongTables if a migration was applied from another file than ours."""
+    for migration in all_migrations():
+        _refuse_changed(migration, checksums)
+
+
+def _refuse_changed(migration: Migration, checksums: Mapping[str, str]) -> None:
+    if checksums.get(str(migration.version), migration.checksum) != migration.checksum:
+        raise WrongTables(
+            f"migration {migration.name} was applied from a different file than the one in this yamlsched: "
+            "the tables may differ from what it expects; install the version that created them"
+        )
+
+
+def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
+    """Raise EnvironmentFailed if the server is too old, or the database accepts strings that are not valid text."""
+    [found] = connection.execute(load("migrations")["support"]).fetchall()
+    if found.version // 10_000 < MIN_MAJOR:
+        raise EnvironmentFailed(
+            f"PostgreSQL {found.version_text} is not supported: yamlsched works with versions {MIN_MAJOR} to "
+            f"{MAX_MAJOR}"
+        )
+    if found.encoding == "SQL_ASCII":
+        raise EnvironmentFailed(
+            "the database's encoding is SQL_ASCII, which does not validate text: create a database with encoding "
+            "UTF8 (createdb --encoding=UTF8 --template=template0 NAME)"
+        )
+
+
+def refuse_foreign_schema(connection: psycopg.Connection[Any], is_migrated: bool) -> None:
+    """Raise EnvironmentFailed if another role made the schema, or if it has objects and no tables of yamlsched."""
+    found = connection.execute(load("migrations")["schema"]).fetchone()
+    if found is None:
+        return
+    if not found.is_trusted:
+        raise EnvironmentFailed(
+            f'the schema "yamlsched" belongs to role "{found.owner}", of which "{found.who}" is not a member: its '
+            f'owner could replace what is created in it. Migrate as "{found.owner}", or, if that role should not have '
+            "created it, drop the schema first"
+        )
+    if found.has_objects and not is_migrated:
+        raise EnvironmentFailed(
+            'the schema "yamlsched" has objects that yamlsched did not create: move them to another schema, or drop '
+            "them"
+        )
+
+
+def migrate(connection: psycopg.Connection[Any], dry_run: bool = False) -> list[Migration]:
+    """Apply the missing migrations in one transaction, and return them. Concurrent callers wait for each other.
+
+    With ``dry_run`` nothing is applied.
+
+    Raises WrongTables if an applied migration differs from its file, EnvironmentFailed if the database is not
+    supported, or the schema is somebody else's.
+    """
+    sql = load("migrations")
+    with connection.transaction():
+        refuse_unsupported(connection)
+        connection.execute(sql["lock"])
+        exists = connection.execute(sql["exists"]).fetchone()
+        refuse_foreign_schema(connection, is_migrated=bool(exists and exists.found))
+        rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []
+        checksums = {str(row.version): row.checksum for row in rows}
+        oldest_supported = max([row.oldest_supported for row in rows], default=0)
+        must_migrate(Tables(max([row.version for row in rows], default=0), oldest_supported), apply=True)
+        missing = []
+        for migration in all_migrations():
+            _refuse_changed(migration, checksums)
+            if str(migration.version) not in checksums:
+                missing.append(migration)
+                if not dry_run:
+                    connection.execute(migration.text.encode())
+                    connection.execute(sql["record"], _record(migration))
+    return missing
+
+
+def _record(migration: Migration) -> dict[str, Any]:
+    return {
+        "version": migration.version,
+        "name": migration.name,
+        "checksum": migration.checksum,
+        "oldest_supported": migration.oldest_supported,
+    }

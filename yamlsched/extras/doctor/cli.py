@@ -1,0 +1,75 @@
+"""``yamlsched doctor``: a self-check of the setup."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from yamlsched.cli import FINDINGS, OK, _filters
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.show import terminal as _output
+
+if TYPE_CHECKING:
+    from yamlsched.extras.doctor.doctor import Check
+
+
+@click.command(
+    cls=Verb,
+    uses="file dsn env namespace",
+    help="Check the setup and say what to fix. Covers the file, handlers, database, role, clocks, ticks and executors. "
+    "Exit 1 if a check fails.",
+)
+@_filters.path_option
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Check what needs no database, for images: Python, extras, the file, handlers (imported), programs, folders.",
+)
+@click.pass_obj
+def command(settings: Settings, /, paths: tuple[str, ...], offline: bool) -> int:
+    from yamlsched.extras.doctor import doctor_offline as offline_checks
+
+    checks = [*(_offline if offline else _complete)(settings, paths), *offline_checks.check(os.environ)]
+    failed = any(check.level == "fail" for check in checks)
+    if settings.wants_json:
+        click.echo(_output.document(healthy=not failed, checks=checks))
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            level = _output.coloured(check.level) + " " * (4 - len(check.level))
+            click.echo(f"{level}  {check.name:<{width}}  {_output.printable_line(check.what)}")
+            if check.remedy and check.level != "ok":
+                click.echo(f"      {'':<{width}}  {_output.printable_line(check.remedy)}")
+    return FINDINGS if failed else OK
+
+
+def _complete(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
+    """Check everything, with the database and the executors."""
+    from yamlsched.extras.doctor import doctor
+    from yamlsched.extras.remote import probe
+
+    loaded, found = doctor.schedule(settings.file, settings.env, paths)
+    yield from found
+    is_valid = loaded is None or not loaded.has_errors
+    yield from doctor.database(
+        settings.database(), settings.is_embedded, settings.namespace, settings.file, settings.env, is_valid
+    )
+    if loaded is not None:
+        yield from doctor.archive(loaded, settings.file)
+        yield from probe.check(loaded, settings.file, paths, settings.database())
+
+
+def _offline(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
+    """Check what needs neither a database nor an executor."""
+    from yamlsched.extras.doctor import doctor
+    from yamlsched.extras.doctor import doctor_offline as offline_checks
+
+    yield from offline_checks.installation(settings.dsn)
+    loaded, found = doctor.schedule(settings.file, settings.env, paths, must_exist=True)
+    yield from found
+    if loaded is not None and not loaded.has_errors:
+        yield from offline_checks.schedule(loaded, settings.file, paths)
+        yield from doctor.archive(loaded, settings.file)

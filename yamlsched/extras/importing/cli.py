@@ -1,0 +1,113 @@
+"""``yamlsched import``: the schedules of other schedulers as schedules.yaml."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from yamlsched.cli import FINDINGS, OK
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import Refused
+
+if TYPE_CHECKING:
+    from yamlsched.extras.importing.model import Source
+
+KINDS = ("crontab", "cron.d", "kubernetes", "celery", "apscheduler", "systemd")
+HELP = """Translate the schedules of cron, Kubernetes, Celery, APScheduler or systemd to schedules.yaml.
+
+The result goes to stdout, or with --into to a file. Everything that was changed, dropped or left out is reported on
+stderr, also fire times that differ from those of the source within 400 days. A FILE is only read, never executed;
+"-" is stdin. Exit 1 if a job was left out.
+"""
+
+
+@click.command("import", cls=Verb, uses="", formats=("text",), help=HELP)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option(
+    "--from",
+    "kind",
+    type=click.Choice(KINDS),
+    metavar="KIND",
+    help=f"What the files are: {', '.join(KINDS)}. Default: as each file looks.",
+)
+@click.option("--timezone", metavar="TZ", help="The time zone where the source names none (UTC).")
+@click.option(
+    "--home",
+    default="",
+    metavar="DIR",
+    help="The home directory of the crontab's user: cron starts commands there, and it becomes their cwd.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["faithful", "advised"]),
+    default="faithful",
+    metavar="POLICY",
+    help="faithful: run as before. advised: with the defaults of yamlsched, which wait, catch up and retry, and with "
+    "overlap and spread in place of flock and a random sleep. Default: faithful.",
+)
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Append the jobs to this schedules.yaml, which keeps its comments; it is created if it does not exist.",
+)
+@click.pass_obj
+def command(
+    settings: Settings,
+    files: tuple[Path, ...],
+    kind: str | None,
+    timezone: str | None,
+    home: str,
+    policy: str,
+    into: Path | None,
+) -> int:
+    from yamlsched.extras.importing import read, target, write
+    from yamlsched.extras.importing.model import Refusal, known_zone
+
+    try:
+        zone = known_zone(timezone or "UTC")
+    except Refusal as error:
+        raise click.BadParameter(str(error), param_hint="--timezone") from error
+    data = None if into is None else target.read(into)
+    comments = target.only_comments(data)
+    loaded = target.load_valid(into, data) if into and data and comments is None else None
+    sources = [_source(file, zone, policy == "faithful", home) for file in files]
+    names = set(loaded.entries) if loaded else set()
+    found = read.read(sources, kind, names, datetime.now(UTC))
+    if found.jobs:
+        text = target.extended(loaded, found.jobs) if loaded else (comments or "") + write.as_file(found.jobs, zone)
+        if into is not None:
+            target.save(into, text, data)
+        else:
+            click.echo(text, nl=False)
+    for line in read.report(found, loaded, zone_remedy="" if timezone else _zone_remedy()):
+        click.echo(line, err=True)
+    return FINDINGS if found.has_refusals else OK
+
+
+def _zone_remedy() -> str:
+    """Return what to do about files without a time zone, whose scheduler used that of its host."""
+    path = str(Path("/etc/localtime").resolve())
+    name = path.partition("/zoneinfo/")[2]
+    if not name or name in ("UTC", "Etc/UTC", "Universal", "Zulu"):
+        return "Pass --timezone if they ran on a host in another one"
+    return f"This host is in {name}: if they ran here, pass --timezone {name}"
+
+
+def _source(file: Path, zone: str, is_faithful: bool, home: str) -> Source:
+    from yamlsched.extras.importing.model import Source
+    from yamlsched.schedule import file as schedule_file
+    from yamlsched.schedule.findings import decode
+
+    if str(file) == "-":
+        data, name = sys.stdin.buffer.read(schedule_file.MAX_FILE_BYTES + 1), "stdin"
+    else:
+        data, name = schedule_file.read(file), str(file)
+    found = decode(data, name)
+    for error in found.diagnostics():
+        raise Refused(f"{name}:{error.line}: {error.message}. {error.remedy}")
+    return Source(found.source.text, name, zone, is_faithful, home)

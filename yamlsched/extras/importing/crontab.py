@@ -1,0 +1,201 @@
+"""crontab(5) and /etc/cron.d, read as Debian's cron reads them; CRON_TZ as cronie does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.extras.importing import shell
+from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, Calendar
+from yamlsched.extras.importing.expression import CRON_RULES, cron_expression, fields_of
+from yamlsched.extras.importing.model import FAITHFUL, Imported, Refusal, Source, known_zone, shown
+from yamlsched.timetable.cron import ALIASES
+from yamlsched.timetable.zones import zone
+
+ASSIGNMENT = re.compile(r"""([A-Za-z_]\w*|"[^"]*"|'[^']*')[ \t]*=[ \t]*(.*)""")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
+STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
+GUARD_REWRITTEN = "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which exits 0"
+EXIT_CODES = "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
+MAX_LINE_CHARS = 10_000
+SIXTH_FIELD = re.compile(r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE)
+
+
+@dataclass
+class _Settings:
+    """What assignments above a line set."""
+
+    zone: str
+    shell: str = "/bin/sh"
+    home: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def read(source: Source, found: Imported, has_user: bool) -> None:
+    """Add the jobs of a crontab. ``has_user``: a user's name follows the five fields (/etc/crontab, /etc/cron.d)."""
+    settings = _Settings(source.zone, home=source.home)
+    before = len(found.jobs) + len(found.notes)
+    for number, raw in enumerate(source.text.split("\n"), 1):
+        line = raw.strip(" \t\r")
+        if not line or line.startswith("#"):
+            continue
+        if len(line) > MAX_LINE_CHARS:
+            found.refused(source, number, f"the line has more than {MAX_LINE_CHARS:,} characters: {shown(line)}")
+            continue
+        if line.endswith("\\"):
+            found.advise(source, number, "a backslash at the end continues no line in cron: the next line stands alone")
+        assignment = ASSIGNMENT.fullmatch(line)
+        try:
+            if assignment:
+                _assign(found, source, number, settings, *map(_unquoted, assignment.groups()))
+            else:
+                _job(found, source, number, line, settings, has_user)
+        except Refusal as error:
+            found.refused(source, number, f"{error}: {shown(line)}")
+    if len(found.jobs) + len(found.notes) == before:
+        found.refused(source, 0, "it has no jobs")
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def _assign(found: Imported, source: Source, number: int, settings: _Settings, name: str, value: str) -> None:
+    if name == "CRON_TZ":
+        try:
+            settings.zone = known_zone(value)
+        except Refusal as error:
+            found.changed(source, number, f"{error}: {settings.zone} is used instead")
+            return
+        found.changed(source, number, f"CRON_TZ sets the time zone {value}, as in cronie; Debian's cron ignores it")
+    elif name == "MAILTO":
+        if value:
+            message = f"MAILTO={shown(value)}: output and results are kept in the database instead of mailed"
+            found.dropped(source, number, f"{message}; for alerts see on_dead and `yamlsched status --check`")
+    elif name in OTHER_SETTINGS:
+        found.dropped(source, number, f"{name} has no counterpart")
+    elif name == "LOGNAME":
+        found.dropped(source, number, "LOGNAME is the user's name, and cannot be set in cron either")
+    elif name == "SHELL":
+        settings.shell = value
+    elif name == "HOME":
+        settings.home = settings.env[name] = value
+    elif VARIABLE.fullmatch(name):
+        settings.env[name] = value
+        if name == "TZ":
+            found.advise(
+                source, number, "TZ is set for the commands only, as in cron: --timezone sets that of the schedule"
+            )
+    else:
+        found.dropped(source, number, f"the variable {shown(name)} has an unusual name")
+
+
+def _job(found: Imported, source: Source, number: int, line: str, settings: _Settings, has_user: bool) -> None:
+    size = 1 if line.startswith("@") else 5
+    parts = line.removeprefix("-").split(None, size + has_user)  # "-": SUSE's cron logs less
+    if len(parts) < size + has_user + 1:
+        raise Refusal("it is not a line of a crontab" + (" with a user" if has_user else ""))
+    expression, command = " ".join(parts[:size]), parts[-1]
+    if size == 5 and SIXTH_FIELD.fullmatch(parts[size].split()[0]):
+        raise Refusal("it has six or seven fields: seconds and years are not supported, write the five fields of cron")
+    times, keys = _schedule(found, source, number, expression, settings.zone)
+    if has_user and parts[size] != "root":
+        found.changed(
+            source,
+            number,
+            f"user {shown(parts[size])}: there is no user key, and the command runs as the user of yamlsched tick: "
+            "give that user a file and a crontab line of its own, or write sudo -u into the command",
+        )
+    elif has_user:
+        found.changed(source, number, "user root: the command runs as the user of yamlsched tick, which must be root")
+    command, stdin = shell.split_percent(command)
+    if not command.strip():
+        raise Refusal("it has no command")
+    if STARTS_YAMLSCHED.search(command):
+        found.dropped(source, number, "this line starts yamlsched: leave it in the crontab")
+        return
+    if r"\\" in parts[-1]:
+        found.changed(source, number, r"\\ becomes \, as in Debian's cron; cronie keeps both")
+    name = shell.name_of(command)
+    if source.is_faithful:
+        keys |= FAITHFUL
+        for message in shell.advice(command):
+            found.advise(source, number, message)
+    else:
+        command = _advised(found, source, number, command, keys)
+    if not settings.home:
+        found.changed(
+            source,
+            number,
+            "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd",
+        )
+    if (rewritten := shell.without_failing_guard(command)) != command:
+        command = rewritten
+        found.changed(source, number, GUARD_REWRITTEN)
+    elif shell.ANY_GUARD.search(command):
+        found.advise(source, number, EXIT_CODES)
+    keys["command"] = shell.argv(command, settings.shell)
+    if stdin is not None:
+        keys["stdin"] = stdin
+        found.advise(source, number, r"what follows the first % is standard input, as in cron; a percent sign is \%")
+    if settings.env:
+        keys["env"] = dict(settings.env)
+    if settings.home:
+        keys["cwd"] = settings.home
+    found.add(source, number, name, line, keys, times)
+
+
+def _schedule(
+    found: Imported, source: Source, number: int, expression: str, zone_name: str
+) -> tuple[Calendar, dict[str, Any]]:
+    alias = expression.lower()
+    if alias == "@reboot":
+        raise Refusal("@reboot is not supported: start the program with systemd")
+    if expression.startswith("@") and alias not in ALIASES:
+        raise Refusal(f"{shown(expression)} is not an alias of cron")
+    calendar = calendar_of(ALIASES.get(alias, expression), zone_name)
+    if re.search(r"(?:^|[\s,])\d+/", expression):
+        message = "a number with a step is read as a range; Debian's cron refuses the file, others stop at the number"
+        found.changed(source, number, f"{shown(expression)}: {message}")
+    written = cron_expression(calendar, ALIASES.get(alias, expression).split())
+    if alias in ALIASES:
+        written = alias
+    elif written != expression:
+        found.changed(source, number, f"{shown(expression)} is written as {written}, with the same fire times")
+    return calendar, {"cron": written, "timezone": zone_name}
+
+
+def calendar_of(expression: str, zone_name: str) -> Calendar:
+    """Return five fields as Debian's cron reads them. Raises Refusal."""
+    parts = expression.split()
+    if any("~" in part for part in parts):
+        raise Refusal("~ chooses a random time: write a fixed time, and spread for a stable delay")
+    # a field that starts with * restricts nothing on its own, even with a step: then a date must match both
+    either_day = not parts[2].startswith("*") and not parts[4].startswith("*")
+    clock = EVERY_MATCH if parts[0].startswith("*") or parts[1].startswith("*") else DEBIAN
+    return Calendar(fields_of(parts, CRON_RULES), zone(zone_name), clock, either_day)
+
+
+def _advised(found: Imported, source: Source, number: int, command: str, keys: dict[str, Any]) -> str:
+    """Replace flock and a random sleep by the keys for them."""
+    for _ in range(2):  # in either order
+        locked = shell.without_flock(command)
+        if locked and _is_shared(locked[2], source.text):
+            found.advise(source, number, f"flock {shown(locked[2])} is kept: other lines use the same lock")
+            return command
+        if locked:
+            command, keys["overlap"], file = locked
+            found.changed(source, number, f"flock {shown(file)} is replaced by overlap: {keys['overlap']}")
+        if slept := shell.without_random_sleep(command):
+            command, keys["spread"] = slept[0], durations.show(slept[1])
+            found.changed(source, number, f"the random sleep is replaced by spread: {keys['spread']}, a stable delay")
+    return command
+
+
+def _is_shared(lock: str, text: str) -> bool:
+    """Return whether more than one line uses a lock file: overlap would not keep different jobs apart."""
+    word = re.compile(rf"(?<![\w./-]){re.escape(lock)}(?![\w./-])")
+    return sum(1 for line in text.split("\n") if not line.lstrip().startswith("#") and word.search(line)) > 1

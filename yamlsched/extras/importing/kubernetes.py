@@ -1,0 +1,286 @@
+"""Kubernetes CronJob manifests: YAML documents or JSON, also a List.
+
+The command of the container becomes the command of the job. Its image and volumes are not part of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.extras.importing.calendar import EVERY_MATCH, Calendar
+from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cron_expression, fields_of, interval
+from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
+from yamlsched.schedule.findings import decode
+from yamlsched.schedule.node import Node
+from yamlsched.schedule.parse import parse
+from yamlsched.timetable.cron import ALIASES
+from yamlsched.timetable.zones import zone
+
+RULES = (*CRON_RULES[:4], Rule("day of week", 0, 6, WEEKDAYS))
+OVERLAP = {"Allow": "allow", "Forbid": "wait"}
+"""Forbid does not forget a start: it comes when the running job has ended, like overlap: wait."""
+MIN_CATCHUP_WINDOW, MAX_DURATION = timedelta(minutes=1), timedelta(days=365)
+MAX_ATTEMPTS = 100
+DEFAULT_BACKOFF_LIMIT = 6
+FAITHFUL_RETRIES = {
+    "timeout": FAITHFUL["timeout"],
+    "backoff": {"policy": "exponential", "delay": "10s", "max_delay": "6m"},
+}
+KNOWN = {
+    "CronJob": (
+        *("schedule", "timeZone", "concurrencyPolicy", "startingDeadlineSeconds", "suspend", "jobTemplate"),
+        *("successfulJobsHistoryLimit", "failedJobsHistoryLimit"),
+    ),
+    "job": (
+        *("template", "suspend", "completions", "parallelism", "completionMode", "podFailurePolicy"),
+        *("backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
+    ),
+    "pod": (
+        *("containers", "initContainers", "restartPolicy", "activeDeadlineSeconds", "terminationGracePeriodSeconds"),
+        *("imagePullSecrets", "schedulerName", "enableServiceLinks"),
+    ),
+    "container": (
+        *("name", "image", "command", "args", "env", "workingDir"),
+        *("imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"),
+    ),
+}
+"""Keys of each specification that are imported, or without which a run means the same. All others are reported."""
+REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
+DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+
+
+def read(source: Source, found: Imported) -> None:
+    """Add the jobs of the manifests; objects of other kinds are ignored."""
+    is_any = False
+    for text in _documents(source.text):
+        findings = decode(text.encode(), source.file)
+        document = parse(findings)
+        for error in findings.diagnostics():
+            if document is None and error.code != "YS012":
+                found.refused(source, error.line, f"{error.message}: the document is not read")
+                is_any = True
+        for manifest in _manifests(document):
+            is_any = True
+            line = findings.source.position(manifest.start)[0]
+            name = ""
+            try:
+                name = str(_at(manifest, "metadata", "name") or "")
+                _job(found, source, line, name, manifest)
+            except Refusal as error:
+                found.refused(source, line, f"CronJob {shown(name or '(no name)')}: {error}")
+    if not is_any:
+        found.refused(source, 0, "no CronJob found")
+
+
+def _documents(text: str) -> Iterator[str]:
+    """Yield each document behind as many empty lines as there are lines in front of it, so that positions are right."""
+    edges = [0, *(match.start() for match in DOCUMENT.finditer(text)), len(text)]
+    for start, end in itertools.pairwise(edges):
+        if text[start:end].strip():
+            yield "\n" * text.count("\n", 0, start) + text[start:end]
+
+
+def _manifests(node: Node | None) -> Iterator[Node]:
+    kind = _at(node, "kind")
+    if kind == "CronJob" and node is not None:
+        yield node
+    elif kind in ("List", "CronJobList") and node is not None and "items" in node.value:
+        items = node.value["items"].value
+        for item in items if isinstance(items, list) else ():
+            if kind == "CronJobList" or _at(item, "kind") == "CronJob":
+                yield item
+
+
+def _at(node: Node | None, *keys: str) -> Any:
+    """Return the plain value at a path of keys; None where one is missing. Raises Refusal if it is not valid."""
+    for key in keys:
+        node = node.value.get(key) if node is not None and isinstance(node.value, dict) else None
+    if node is None:
+        return None
+    if node.has_errors:
+        raise Refusal(f"{'.'.join(keys)} is not valid YAML 1.2")
+    return node.plain()
+
+
+def _job(found: Imported, source: Source, line: int, name: str, manifest: Node) -> None:
+    schedule = _at(manifest, "spec", "schedule")
+    if not isinstance(schedule, str) or not name:
+        raise Refusal("it has no spec.schedule or no metadata.name")
+    policy = _at(manifest, "spec", "concurrencyPolicy") or "Allow"
+    if policy == "Replace":
+        raise Refusal(
+            "concurrencyPolicy Replace stops the running job for the next one, which yamlsched never does: choose "
+            "Forbid or Allow, and a timeout (activeDeadlineSeconds)"
+        )
+    if policy not in OVERLAP:
+        raise Refusal(f"concurrencyPolicy {shown(policy)} is unknown")
+    zone_name, expression = _zone(manifest, schedule.split())
+    if zone_name is None:
+        found.changed(source, line, f"CronJob {shown(name)} has no timeZone: UTC is used, as by most clusters")
+    written, times = _schedule(expression, known_zone(zone_name or "UTC"))
+    keys: dict[str, Any] = {"cron": written, "timezone": zone_name or "UTC"}
+    pod = ("spec", "jobTemplate", "spec", "template", "spec")
+    keys |= _container(found, source, line, name, _only_container(manifest, pod))
+    job = ("spec", "jobTemplate", "spec")
+    for key in ("parallelism", "completions"):
+        if (pods := _at(manifest, *job, key)) not in (None, 0, 1):
+            raise Refusal(f"{key} {shown(pods)} starts several pods: write one command that does the work of all")
+    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *job, "suspend")):
+        keys["enabled"] = False
+    if codes := _exit_codes(found, source, line, name, _at(manifest, *job, "podFailurePolicy")):
+        keys["exit_codes"] = {"discard": codes}
+    for part, path in (("CronJob", ("spec",)), ("job", job), ("pod", pod)):
+        _report_others(found, source, line, name, part, _at(manifest, *path))
+    keys["overlap"], keys["catchup"] = OVERLAP[policy], "latest"
+    _limits(found, source, line, name, manifest, keys)
+    found.add(source, line, name, f"CronJob {name}", keys, times)
+
+
+def _is_true(value: Any) -> bool:
+    """Kubernetes reads YAML 1.1, where ``yes`` is true."""
+    return str(value).lower() in ("true", "yes", "on", "y")
+
+
+def _exit_codes(found: Imported, source: Source, line: int, name: str, policy: Any) -> list[int]:
+    """Return the exit codes that fail a job without a retry."""
+    codes: set[int] = set()
+    rules = policy.get("rules") if isinstance(policy, dict) else None
+    for rule in rules if isinstance(rules, list) else ():
+        match rule:
+            case {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [*values]}} if all(
+                type(value) is int and 0 < value < 256 for value in values
+            ):
+                codes.update(values)
+            case _:
+                action = shown(rule.get("action")) if isinstance(rule, dict) else shown(rule)
+                found.dropped(source, line, f"CronJob {shown(name)}: the rule of podFailurePolicy {action}")
+    return sorted(codes)
+
+
+def _zone(manifest: Node, words: list[str]) -> tuple[Any, str]:
+    """Return the time zone, None if there is none, and the schedule without it."""
+    named = _at(manifest, "spec", "timeZone")
+    if words and words[0].startswith(("TZ=", "CRON_TZ=")):
+        return words[0].partition("=")[2], " ".join(words[1:])
+    return named, " ".join(words)
+
+
+def _schedule(expression: str, zone_name: str) -> tuple[str, FireTimes]:
+    """Return an expression as Kubernetes reads it (robfig/cron), and its fire times."""
+    alias = expression.lower()
+    if alias.startswith("@every "):
+        return interval(_go_duration(alias[7:]))
+    parts = ALIASES.get(alias, expression).split()
+    fields = fields_of(parts, RULES)
+    is_unrestricted = [any(item in ("*", "?", "*/1", "?/1") for item in parts[index].split(",")) for index in (2, 4)]
+    calendar = Calendar(fields, zone(zone_name), EVERY_MATCH, either_day=not any(is_unrestricted))
+    written = cron_expression(calendar, [part.replace("?", "*") for part in parts])
+    return (alias if alias in ALIASES else written), calendar
+
+
+def _go_duration(text: str) -> timedelta:
+    try:
+        return durations.parse(text.strip())
+    except ValueError as error:
+        raise Refusal(f"@every {shown(text)} is not an interval of whole seconds") from error
+
+
+def _only_container(manifest: Node, pod: tuple[str, ...]) -> dict[str, Any]:
+    containers = _at(manifest, *pod, "containers")
+    if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
+        raise Refusal("it has no container")
+    if len(containers) > 1 or _at(manifest, *pod, "initContainers"):
+        raise Refusal("it has several containers: write one command that does the work of all")
+    return containers[0]
+
+
+def _container(found: Imported, source: Source, line: int, name: str, container: dict[str, Any]) -> dict[str, Any]:
+    image = shown(container.get("image"))
+    command, args = container.get("command") or [], container.get("args") or []
+    if not command:
+        raise Refusal(
+            f"it runs the entry point of the image {image}, which the manifest does not name: add its command "
+            "(docker inspect shows it), and import again"
+        )
+    if not isinstance(command, list) or not isinstance(args, list):
+        raise Refusal("command and args are not lists")
+    env: dict[str, str] = {}
+    entries = container.get("env")
+    for entry in entries if isinstance(entries, list) else ():
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            continue
+        if "valueFrom" in entry:
+            origin = ", ".join(map(str, entry["valueFrom"])) if isinstance(entry["valueFrom"], dict) else "elsewhere"
+            message = f"CronJob {shown(name)}: {shown(entry['name'])} comes from {shown(origin)}"
+            found.dropped(source, line, f"{message}: set it in the environment of the worker")
+        else:
+            env[entry["name"]] = _expanded(str(entry.get("value") or ""), env, strict=False)
+    keys: dict[str, Any] = {"command": [_expanded(str(word), env) for word in (*command, *args)]}
+    if env:
+        keys["env"] = env
+    if isinstance(container.get("workingDir"), str):
+        keys["cwd"] = container["workingDir"]
+    if container.get("image"):
+        message = f"CronJob {shown(name)}: its command runs on the worker's host, without the image {image}"
+        found.changed(source, line, f"{message}: run the worker in this image, or install the program there")
+    _report_others(found, source, line, name, "container", container)
+    return keys
+
+
+def _report_others(found: Imported, source: Source, line: int, name: str, part: str, keys: Any) -> None:
+    for key in sorted(map(str, keys)) if isinstance(keys, dict) else ():
+        if key not in KNOWN[part] and keys.get(key) not in (None, [], {}):
+            found.dropped(source, line, f"CronJob {shown(name)}: {shown(key)} of the {part}")
+
+
+def _expanded(text: str, env: dict[str, str], strict: bool = True) -> str:
+    """Return ``text`` with ``$(NAME)`` replaced, as Kubernetes does it. Raises Refusal for a name without a value."""
+
+    def value(reference: re.Match[str]) -> str:
+        if reference[0] == "$$":
+            return "$"
+        if reference[1] not in env and strict:
+            raise Refusal(
+                f"{shown(reference[0])} in its command has no value in the manifest: use a shell, or a script"
+            )
+        return env.get(reference[1], reference[0])
+
+    return REFERENCE.sub(value, text)
+
+
+def _limits(found: Imported, source: Source, line: int, name: str, manifest: Node, keys: dict[str, Any]) -> None:
+    if (window := _seconds(_at(manifest, "spec", "startingDeadlineSeconds"))) is not None:
+        if window < MIN_CATCHUP_WINDOW:
+            message = f"CronJob {shown(name)}: startingDeadlineSeconds {window.seconds} becomes catchup_window: 1m"
+            found.changed(source, line, f"{message}, the shortest")
+        keys["catchup_window"] = durations.show(max(window, MIN_CATCHUP_WINDOW))
+    retries = _at(manifest, "spec", "jobTemplate", "spec", "backoffLimit")
+    is_given = isinstance(retries, int) and not isinstance(retries, bool)
+    if source.is_faithful:
+        keys |= FAITHFUL_RETRIES
+    if is_given or source.is_faithful:
+        keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries if is_given else DEFAULT_BACKOFF_LIMIT) + 1)
+    if (limit := _seconds(_at(manifest, "spec", "jobTemplate", "spec", "activeDeadlineSeconds"))) is not None:
+        keys["timeout"] = durations.show(limit)
+        if keys.get("max_attempts") != 1:
+            message = f"CronJob {shown(name)}: activeDeadlineSeconds limits all attempts together"
+            found.changed(source, line, f"{message}, timeout limits each of them")
+    pod = ("spec", "jobTemplate", "spec", "template", "spec")
+    if (limit := _seconds(_at(manifest, *pod, "activeDeadlineSeconds"))) is not None:  # of each attempt, like timeout
+        keys["timeout"] = durations.show(min(limit, durations.parse(keys.get("timeout") or "365d")))
+    if (grace := _seconds(_at(manifest, *pod, "terminationGracePeriodSeconds"))) is not None:
+        keys["kill_after"] = durations.show(min(grace, timedelta(hours=1)))
+    for key in ("successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
+        if _at(manifest, "spec", key) is not None:
+            found.dropped(source, line, f"CronJob {shown(name)}: {key}: retention keeps all runs for its time")
+
+
+def _seconds(value: Any) -> timedelta | None:
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        return None
+    return timedelta(seconds=min(value, int(MAX_DURATION.total_seconds())))

@@ -1,0 +1,233 @@
+"""What an importer returns: jobs for schedules.yaml, and notes on everything that was changed, dropped or refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from yamlsched import durations
+from yamlsched.errors import ScheduleError
+from yamlsched.schedule.commands import is_reference, is_secret_name
+from yamlsched.text import escape_line, truncate
+from yamlsched.timetable.cron import parse_cron, smallest_gap
+from yamlsched.timetable.zones import zone
+
+MAX_JOBS = 2_000
+"""More jobs than this are not imported at once."""
+MAX_NOTES = 5_000
+"""After this many notes, reading stops."""
+MAX_NAME_CHARS = 63
+MAX_INTEGER_BITS = 63
+NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
+YAML_WORDS = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
+"""Words that one version of YAML or another reads as something else than a string."""
+NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
+FAITHFUL = {"overlap": "allow", "catchup": "none", "max_attempts": 1, "timeout": "7d"}
+"""What cron does: no run waits for another, none is made up for, repeated or stopped."""
+
+
+class Effect(StrEnum):
+    """What the import did with a part of the source."""
+
+    CHANGED = "changed"  # the job was imported and behaves differently
+    DROPPED = "dropped"  # the job was imported without this setting
+    REFUSED = "left out"  # the job was not imported
+    ADVICE = "advice"  # imported as it is, but yamlsched has something better for it
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line of the report. ``line`` is 1-based; 0 if the source has no lines for it."""
+
+    effect: Effect
+    file: str
+    line: int
+    message: str
+
+
+class Refusal(ValueError):
+    """A job, or a schedule, that cannot be imported. The message says why and what to do.
+
+    ``line`` is the place if it is not that of the job; else 0.
+    """
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class TooMany(Exception):
+    """There are MAX_NOTES notes: what is being read is not what it was taken for."""
+
+
+class FireTimes(Protocol):
+    """When the source's own scheduler starts a job."""
+
+    def fires(self, start: datetime, end: datetime) -> set[int]:
+        """Return the instants in [start, end), in minutes since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of a file to import.
+
+    ``zone`` is the time zone where it names none; ``is_faithful``: see --policy. ``home`` is where cron starts
+    commands; empty if unknown.
+    """
+
+    text: str
+    file: str
+    zone: str = "UTC"
+    is_faithful: bool = True
+    home: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedJob:
+    """A job for schedules.yaml. ``origin`` is the text it was made from, ``times`` when its source would start it."""
+
+    name: str
+    file: str
+    line: int
+    origin: str
+    keys: Mapping[str, Any]
+    times: FireTimes
+
+
+@dataclass
+class Imported:
+    """The jobs that importers found, and their notes. ``names`` are those that no further job can have."""
+
+    names: set[str] = field(default_factory=set)
+    jobs: list[ImportedJob] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    differing: int = 0
+    """How many jobs fire at other times than in their source."""
+    assumes_utc: bool = False
+    """Whether a file names no time zone and its scheduler uses that of its host, which is unknown here."""
+
+    def _note(self, effect: Effect, source: Source, line: int, message: str) -> None:
+        if len(self.notes) >= MAX_NOTES:
+            raise TooMany
+        self.notes.append(Note(effect, source.file, line, message))
+
+    def changed(self, source: Source, line: int, message: str) -> None:
+        """Report that a job is imported, and behaves differently."""
+        self._note(Effect.CHANGED, source, line, message)
+
+    def dropped(self, source: Source, line: int, message: str) -> None:
+        """Report a setting without which a job is imported."""
+        self._note(Effect.DROPPED, source, line, message)
+
+    def refused(self, source: Source, line: int, message: str) -> None:
+        """Report a job that is left out."""
+        self._note(Effect.REFUSED, source, line, message)
+
+    def advise(self, source: Source, line: int, message: str) -> None:
+        """Report something that yamlsched has a better way for."""
+        self._note(Effect.ADVICE, source, line, message)
+
+    def add(self, source: Source, line: int, name: str, origin: str, keys: Mapping[str, Any], times: FireTimes) -> None:
+        """Add a job under a valid name that is free. Raises Refusal for values that the file cannot hold."""
+        if len(self.jobs) == MAX_JOBS:
+            raise Refusal(f"{MAX_JOBS:,} jobs are imported at once: import the rest by itself")
+        if unstorable := _unstorable(keys):
+            raise Refusal(f"{unstorable} cannot be stored")
+        keys = self._with_possible_spread(source, line, self._without_secrets(source, line, keys))
+        wanted = job_name(name)
+        free = self._free(wanted)
+        if free != wanted:
+            self.changed(source, line, f"the name {wanted} is taken: the job is called {free}")
+        self.names.add(free)
+        self.jobs.append(ImportedJob(free, source.file, line, origin, keys, times))
+
+    def _without_secrets(self, source: Source, line: int, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leave out variables that look like secrets: the file is in git, and what it says in the database."""
+        env = keys.get("env") or {}
+        secret = [
+            name for name, value in env.items() if value and is_secret_name(name) and not is_reference(name, value)
+        ]
+        for name in secret:
+            remedy = "~/.pgpass, or PGPASSFILE in env" if name.startswith("PG") else "set it where the worker starts"
+            self.dropped(
+                source, line, f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}"
+            )
+        kept = {name: value for name, value in env.items() if name not in secret}
+        return {key: value for key, value in {**keys, "env": kept}.items() if key != "env" or kept}
+
+    def _with_possible_spread(self, source: Source, line: int, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Limit ``spread`` to the time between two slots."""
+        gap = smallest_gap(parse_cron(keys["cron"]))
+        if "spread" not in keys or durations.parse(keys["spread"]) <= gap:
+            return keys
+        self.changed(
+            source, line, f"spread is {durations.show(gap)}, the time to the job's next slot: the source delays longer"
+        )
+        return {**keys, "spread": durations.show(gap)}
+
+    def _free(self, name: str) -> str:
+        number, free = 1, name
+        while free in self.names:
+            number += 1
+            free = f"{name[: MAX_NAME_CHARS - len(str(number)) - 1]}_{number}"
+        return free
+
+    @property
+    def has_refusals(self) -> bool:
+        """Whether a job of a source is missing from the result."""
+        return any(note.effect is Effect.REFUSED for note in self.notes)
+
+
+def job_name(text: str) -> str:
+    """Return ``text`` as a valid job name.
+
+    >>> job_name("Backup-DB.sh"), job_name("7zip"), job_name("true"), job_name("")
+    ('backup_db_sh', 'job_7zip', 'job_true', 'job')
+    """
+    name = NOT_IN_NAMES.sub("_", text[:1000].lower()).strip("_")
+    if not name[:1].isalpha() or name in YAML_WORDS:
+        name = f"job_{name}" if name else "job"
+    return name[:MAX_NAME_CHARS].rstrip("_")
+
+
+def known_zone(name: Any) -> str:
+    """Return the name of a time zone. Raises Refusal if it is not known."""
+    try:
+        zone(str(name))
+    except ScheduleError as error:
+        raise Refusal(f"unknown time zone {shown(name)}") from error
+    return str(name)
+
+
+def shown(value: Any) -> str:
+    """Return a value of the source as messages show it: on one line, truncated."""
+    if isinstance(value, str):
+        return escape_line(truncate(value, 80))
+    try:
+        return escape_line(truncate(json.dumps(value, ensure_ascii=False), 80))
+    except (TypeError, ValueError, RecursionError):
+        return type(value).__name__
+
+
+def _unstorable(value: Any, depth: int = 0) -> str:
+    """Return what in ``value`` is not a JSON value that the file and PostgreSQL can hold; "" if all of it is."""
+    match value:
+        case None | bool():
+            return ""
+        case str():
+            return "a string with NUL or a lone surrogate" if NOT_STORABLE.search(value) else ""
+        case int():
+            return "an integer of more than 63 bits" if value.bit_length() > MAX_INTEGER_BITS else ""
+        case float():
+            return "" if value - value == 0 else str(value)
+        case list() | tuple() | dict() if depth < 20:
+            items = [*value, *value.values()] if isinstance(value, dict) else value
+            if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+                return "a mapping with keys that are not strings"
+            return next(filter(None, (_unstorable(item, depth + 1) for item in items)), "")
+    return "a value nested more than 20 levels deep" if isinstance(value, list | dict) else f"a {type(value).__name__}"

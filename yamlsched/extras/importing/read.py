@@ -1,0 +1,182 @@
+"""Reads files of other schedulers: which importer reads a file, and the report of what it found."""
+
+from __future__ import annotations
+
+import pwd
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import PurePath
+
+from yamlsched.extras.importing import apscheduler, celery, compare, crontab, kubernetes, systemd, write
+from yamlsched.extras.importing.calendar import Calendar
+from yamlsched.extras.importing.model import MAX_NOTES, Effect, Imported, Note, Refusal, Source, TooMany
+from yamlsched.schedule.load import Loaded, load
+from yamlsched.text import escape_line, join_first
+
+KINDS = ("crontab", "cron.d", "kubernetes", "celery", "apscheduler", "systemd")
+ON_HOST_CLOCK = ("crontab", "cron.d", "apscheduler", "systemd")
+"""Kinds that use the time zone of their host where a file names none."""
+WITH_USER = re.compile(r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)[ \t]+(\S+)", re.MULTILINE)
+BARE_WORD = re.compile(r"[a-z_][a-z0-9_-]*")
+KEYWORD = re.compile(r"(if|test|cd|command)$|\[")
+PROGRAMS_TOO = frozenset(("backup", "games", "list", "mail", "man", "news", "sync"))
+"""Users of every Debian that are usual names of programs and scripts as well."""
+SYSTEM_USERS = frozenset(
+    (
+        *(
+            "root",
+            "www-data",
+            "daemon",
+            "bin",
+            "sys",
+            "uucp",
+            "proxy",
+            "nobody",
+            "apache",
+            "nginx",
+            "postgres",
+            "mysql",
+        ),
+        *("amavis", "clamav", "munin", "logcheck", "smmsp", "cricket", "leafnode", "roundcube", *PROGRAMS_TOO),
+    )
+)
+MAX_LINES = 5
+
+
+def kind_of(source: Source) -> str:
+    """Return the kind of a file, by its name and then by its text."""
+    path = PurePath(source.file)
+    match path.suffix:
+        case ".timer" | ".service":
+            return "systemd"
+        case ".yaml" | ".yml":
+            return "kubernetes"
+        case ".json":
+            return "kubernetes" if '"CronJob' in source.text else "celery"
+        case ".py":
+            is_celery = any(name in source.text for name in (*celery.SCHEDULES, celery.PERIODIC))
+            return "celery" if is_celery else "apscheduler"
+    if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or _has_users(source.text):
+        return "cron.d"
+    if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|List)", source.text, re.MULTILINE):
+        return "kubernetes"
+    return "crontab"
+
+
+def _has_users(text: str) -> bool:
+    """Return whether the commands of a crontab follow the names of users: all of them, or root once."""
+    words = WITH_USER.findall(text)
+    is_all = bool(words) and all(_is_user(first, second) for first, second in words)
+    return is_all or any(first == "root" for first, _ in words)
+
+
+def _is_user(first: str, second: str) -> bool:
+    if KEYWORD.match(second):
+        return BARE_WORD.fullmatch(first) is not None
+    try:
+        is_known = first in SYSTEM_USERS or pwd.getpwnam(first).pw_name == first
+    except (KeyError, ValueError):
+        return False
+    return is_known and (second.startswith("/") or (first not in PROGRAMS_TOO and not second.startswith("-")))
+
+
+def read(sources: Sequence[Source], kind: str | None, names: set[str], start: datetime, days: int = 400) -> Imported:
+    """Return the jobs of ``sources``, with names other than ``names``, and notes sorted by place.
+
+    ``kind`` is that of all sources; None means that of each. Fire times are compared for ``days`` days
+    from ``start`` on, an aware time.
+    """
+    found = Imported(set(names))
+    units = [source for source in sources if (kind or kind_of(source)) == "systemd"]
+    for source in sources:
+        try:
+            match kind or kind_of(source):
+                case "crontab":
+                    crontab.read(source, found, has_user=False)
+                case "cron.d":
+                    crontab.read(source, found, has_user=True)
+                case "kubernetes":
+                    kubernetes.read(source, found)
+                case "celery":
+                    celery.read(source, found, start)
+                case "apscheduler":
+                    apscheduler.read(source, found)
+                case _ if source is units[0]:
+                    systemd.read(units, found)
+        except TooMany:
+            found.notes.append(
+                Note(Effect.REFUSED, source.file, 0, f"after {MAX_NOTES:,} messages the rest is not read")
+            )
+            break
+        except Refusal as error:
+            found.refused(source, error.line, str(error))
+        except RecursionError:
+            found.refused(source, 0, "it is nested too deeply")
+    _leave_out_invalid(found)
+    differences, not_compared = compare.compare(found.jobs, start, days)
+    for job in not_compared:
+        message = "the fire times of this job were not compared, because there are too many: import fewer files at once"
+        found.notes.append(Note(Effect.CHANGED, job.file, job.line, message))
+    for difference in differences:
+        job = difference.job
+        found.notes.append(Note(Effect.CHANGED, job.file, job.line, compare.describe(difference, days)))
+        found.differing += 1
+    on_host_clock = {source.file for source in sources if (kind or kind_of(source)) in ON_HOST_CLOCK}
+    found.assumes_utc = any(
+        job.file in on_host_clock and job.keys["timezone"] == "UTC" and isinstance(job.times, Calendar)
+        for job in found.jobs
+    )
+    order = {source.file: index for index, source in enumerate(sources)}
+    found.notes.sort(key=lambda note: (order[note.file], note.line))
+    return found
+
+
+def _leave_out_invalid(found: Imported) -> None:
+    """Leave out jobs that ``validate`` would reject, so that the rest is a valid file."""
+    if not found.jobs:
+        return
+    text = write.as_file(found.jobs, "UTC")
+    errors = [one for one in load(text.encode(), "", None).diagnostics if one.severity == "error"]
+    if not errors:
+        return
+    lines = text.split("\n")
+    starts = {job.name: lines.index(f"  {job.name}:") + 1 for job in found.jobs}
+    for job in list(found.jobs):
+        end = min((line for line in starts.values() if line > starts[job.name]), default=len(lines) + 1)
+        reasons = [one for one in errors if starts[job.name] <= one.line < end]
+        if reasons:
+            found.jobs.remove(job)
+            found.notes.append(Note(Effect.REFUSED, job.file, job.line, f"{job.name}: {reasons[0].message}"))
+
+
+def report(found: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
+    """Return the notes as lines, one for each message with all its places, and a summary.
+
+    ``into`` is the file that the jobs were appended to. ``zone_remedy`` says what to do if files name no
+    time zone; empty if one was passed.
+    """
+    by_message: dict[tuple[str, Effect, str], list[int]] = {}
+    for note in found.notes:
+        by_message.setdefault((note.file, note.effect, note.message), []).append(note.line)
+    lines = []
+    for (file, effect, message), numbers in by_message.items():
+        place = f"{file}:{numbers[0]}" if numbers[0] else file
+        others = [str(number) for number in numbers[1:] if number]
+        also = f" (also line{'s' * (len(others) > 1)} {join_first(others, MAX_LINES)})" if others else ""
+        lines.append(f"{place}: {effect}: {message}{also}")
+    if found.assumes_utc and zone_remedy:
+        lines.append(f"time zone: UTC is used where a file names none. {zone_remedy}")
+    if into is not None and found.jobs and (inherited := _inherited(into, found)):
+        lines.append(f"{into.source.file}: its defaults apply to the imported jobs too: {inherited}")
+    left_out = sum(note.effect is Effect.REFUSED for note in found.notes)
+    jobs = "1 job" if len(found.jobs) == 1 else f"{len(found.jobs)} jobs"
+    times = f" ({found.differing} with other fire times)" if found.differing else ""
+    lines.append(f"{jobs} imported{times}, {left_out} left out")
+    return [escape_line(line) for line in lines]
+
+
+def _inherited(into: Loaded, found: Imported) -> str:
+    defaults = into.root.get("defaults") if into.root else None
+    keys = defaults.value if defaults else {}
+    return ", ".join(key for key in keys if not all(key in job.keys for job in found.jobs))

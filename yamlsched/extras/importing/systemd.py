@@ -1,0 +1,337 @@
+"""systemd timers and the services that they start."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.extras.importing.calendar import SYSTEMD, Calendar
+from yamlsched.extras.importing.expression import (
+    DAYS,
+    HOURS,
+    MINUTES,
+    WEEKDAYS,
+    Rule,
+    cron_expression,
+    fields_of,
+    interval,
+)
+from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
+from yamlsched.timetable.zones import zone
+
+ALIASES = {
+    "minutely": "*:*",
+    "hourly": "*:00",
+    "daily": "00:00",
+    "monthly": "*-*-01",
+    "weekly": "Mon",
+    "yearly": "*-01-01",
+    "annually": "*-01-01",
+    "quarterly": "*-01,04,07,10-01",
+    "semiannually": "*-01,07-01",
+}
+RULES = (MINUTES, HOURS, DAYS, Rule("month", 1, 12), Rule("weekday", 1, 7, {**WEEKDAYS, "sun": 7}))
+LONG_WEEKDAY = re.compile(r"(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*")
+SPAN = re.compile(r"\s*(\d{1,9})\s*([A-Za-z]*)")
+UNITS = {
+    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86400),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86400),
+    **dict.fromkeys(("M", "month", "months"), 2_630_016),
+    **dict.fromkeys(("y", "year", "years"), 31_557_600),
+}
+MAX_SPREAD, MAX_TIMEOUT, MINUTE = timedelta(hours=24), timedelta(days=365), timedelta(minutes=1)
+REPEATED = ("OnUnitActiveSec", "OnUnitInactiveSec")
+ONCE = ("OnActiveSec", "OnBootSec", "OnStartupSec")
+HARMLESS = frozenset(
+    (
+        *(
+            "Description",
+            "Documentation",
+            "After",
+            "Before",
+            "Wants",
+            "DefaultDependencies",
+            "WantedBy",
+            "Alias",
+            "Also",
+        ),
+        *("Type", "RemainAfterExit", "RemainAfterElapse", "SyslogIdentifier", "StandardOutput", "StandardError"),
+    )
+)
+"""Settings without which a run means the same. Every other one that is not imported is reported."""
+OF_TIMERS = frozenset(
+    (
+        *("Unit", "OnCalendar", "Persistent", "RandomizedDelaySec", "FixedRandomDelay", "AccuracySec"),
+        *("WakeSystem", "OnClockChange", "OnTimezoneChange", *REPEATED, *ONCE),
+    )
+)
+OF_SERVICES = frozenset(
+    (
+        *("ExecStart", "ExecStartPre", "ExecStartPost", "Environment", "WorkingDirectory", "User", "Group"),
+        *("TimeoutStartSec", "RuntimeMaxSec", "SuccessExitStatus"),
+    )
+)
+ESCAPE = re.compile(r"\\[abfnrtvsxuU0-7]")
+TRUE = ("1", "yes", "true", "on", "y", "t")
+Unit = dict[str, list[tuple[int, str]]]
+"""By key: the lines and values, in order."""
+
+
+def read(sources: Iterable[Source], found: Imported) -> None:
+    """Add the jobs of all timers, with the commands of the services among the sources."""
+    units = {PurePath(source.file).name: (source, _parse(source.text)) for source in sources}
+    timers = [name for name in units if name.endswith(".timer")]
+    if not timers:
+        for source, _ in units.values():
+            found.refused(source, 0, "no .timer unit among the files")
+    for name in timers:
+        source, timer = units[name]
+        try:
+            _timer(found, source, name, timer, units)
+        except Refusal as error:
+            found.refused(source, 0, f"{name}: {error}")
+
+
+def _parse(text: str) -> Unit:
+    """Return the settings of a unit file. An empty assignment resets a list, and a backslash continues a line."""
+    settings: Unit = defaultdict(list)
+    begun, line = 0, ""
+    for number, raw in enumerate(text.split("\n"), 1):
+        part = raw.strip()
+        if not line and (not part or part[0] in "#;["):
+            continue
+        begun = begun if line else number
+        line += part
+        if line.endswith("\\"):
+            line = line[:-1] + " "
+            continue
+        key, equals, value = map(str.strip, line.partition("="))
+        line = ""
+        if equals and value:
+            settings[key].append((begun, value))
+        elif equals:
+            settings[key].clear()
+    return settings
+
+
+def _last(unit: Unit, key: str, default: str = "") -> str:
+    values = unit.get(key)
+    return values[-1][1] if values else default
+
+
+def _timer(found: Imported, source: Source, name: str, timer: Unit, units: dict[str, tuple[Source, Unit]]) -> None:
+    service_name = _last(timer, "Unit", name.removesuffix(".timer") + ".service")
+    if "@" in name or service_name not in units:
+        raise Refusal(f"its service {shown(service_name)} is not among the files: pass it too")
+    schedules: list[tuple[int, str, str, str, FireTimes]] = []
+    for line, text in timer.get("OnCalendar", []):
+        try:
+            schedules.append((line, f"OnCalendar={text}", *_calendar(text, source.zone)))
+        except Refusal as error:
+            found.refused(source, line, f"{name}: OnCalendar={shown(text)}: {error}")
+    for key in REPEATED:
+        for line, text in timer.get(key, []):
+            try:
+                schedules.append((line, f"{key}={text}", *_every(text)))
+            except Refusal as error:
+                found.refused(source, line, f"{name}: {key}={shown(text)}: {error}")
+                continue
+            found.changed(source, line, f"{name}: {key} counts from the last run; here it is counted from midnight UTC")
+    for key in ONCE:
+        for line, text in timer.get(key, []):
+            report = found.dropped if timer.get("OnCalendar") or any(map(timer.get, REPEATED)) else found.refused
+            report(source, line, f"{name}: {key}={shown(text)}: there is no start at boot")
+    if not schedules:
+        if not any(map(timer.get, ("OnCalendar", *REPEATED, *ONCE))):
+            raise Refusal("it has no OnCalendar")
+        return
+    keys = _timer_keys(found, source, name, timer) | _service_keys(found, service_name, *units[service_name])
+    if len(schedules) > 1:
+        found.changed(
+            source, schedules[0][0], f"{name}: each of its schedules is a job: runs of different ones may overlap"
+        )
+    for line, text, written, zone_name, times in schedules:
+        try:
+            job = {"cron": written, "timezone": zone_name, **keys}
+            found.add(source, line, name.removesuffix(".timer"), text, job, times)
+        except Refusal as error:
+            found.refused(source, line, f"{name}: {error}")
+
+
+def _timer_keys(found: Imported, source: Source, name: str, timer: Unit) -> dict[str, Any]:
+    keys: dict[str, Any] = dict(FAITHFUL) if source.is_faithful else {}
+    keys["overlap"] = "skip"  # a timer that elapses while its service runs does nothing
+    if _last(timer, "Persistent").lower() in TRUE and timer.get("OnCalendar"):
+        keys["catchup"] = "latest"
+    for line, text in timer.get("RandomizedDelaySec", [])[-1:]:
+        delay = _span(text)
+        if delay is None or delay > MAX_SPREAD:
+            found.changed(source, line, f"{name}: RandomizedDelaySec={shown(text)} becomes spread: 24h, the longest")
+        if delay != timedelta(0):
+            keys["spread"] = durations.show(min(delay or MAX_SPREAD, MAX_SPREAD))
+            if _last(timer, "FixedRandomDelay").lower() not in TRUE:
+                found.changed(
+                    source, line, f"{name}: RandomizedDelaySec becomes spread, which is the same delay each time"
+                )
+    for line, text in timer.get("AccuracySec", [])[-1:]:
+        if (_span(text) or MINUTE) > MINUTE:
+            found.changed(
+                source, line, f"{name}: AccuracySec={shown(text)}: runs start within a minute; spread delays them"
+            )
+    for key in ("WakeSystem", "OnClockChange", "OnTimezoneChange"):
+        for line, text in timer.get(key, []):
+            if text.lower() in TRUE:
+                found.dropped(source, line, f"{name}: {key} has no counterpart")
+    _report_others(found, source, name, timer, OF_TIMERS)
+    return keys
+
+
+def _report_others(found: Imported, source: Source, name: str, unit: Unit, known: frozenset[str]) -> None:
+    for key in unit.keys() - known - HARMLESS:
+        for line, text in unit[key]:
+            found.dropped(source, line, f"{name}: {key}={shown(text)}")
+
+
+def _exit_codes(found: Imported, source: Source, name: str, unit: Unit) -> list[int]:
+    """Return the codes that count as success besides 0; names are those of sysexits.h."""
+    codes: set[int] = set()
+    for line, text in unit.get("SuccessExitStatus", []):
+        for word in text.split():
+            code = int(word) if word.isdecimal() else getattr(os, f"EX_{word}", None)
+            if code is None or code > 255:
+                found.dropped(source, line, f"{name}: SuccessExitStatus={shown(word)}")
+            else:
+                codes.add(code)
+    return sorted(codes)
+
+
+def _service_keys(found: Imported, name: str, source: Source, unit: Unit) -> dict[str, Any]:
+    keys: dict[str, Any] = {"command": _command(found, name, source, unit)}
+    env: dict[str, str] = {}
+    for line, text in unit.get("Environment", []):
+        try:
+            for word in shlex.split(text):
+                variable, equals, value = word.partition("=")
+                if not equals:
+                    raise ValueError
+                env[variable] = value
+        except ValueError:
+            found.dropped(source, line, f"{name}: Environment={shown(text)} is not a list of assignments")
+    if env:
+        keys["env"] = env
+    if folder := _last(unit, "WorkingDirectory").lstrip("-"):
+        if "%" in folder or folder == "~":
+            raise Refusal(f"WorkingDirectory={shown(folder)} in {name}: write the path out")
+        keys["cwd"] = folder
+    is_oneshot = _last(unit, "Type") == "oneshot"
+    limit = _span(_last(unit, "TimeoutStartSec" if is_oneshot else "RuntimeMaxSec", "0"))
+    if limit:
+        keys["timeout"] = durations.show(min(limit, MAX_TIMEOUT))
+    for key in ("User", "Group"):
+        for line, text in unit.get(key, [])[-1:]:
+            message = f"{name}: {key}={shown(text)}: the command runs as the user of yamlsched tick"
+            found.changed(source, line, f"{message}: run a tick as that user, with a file of its own")
+    if codes := _exit_codes(found, source, name, unit):
+        keys["exit_codes"] = {"success": sorted({0, *codes})}
+    _report_others(found, source, name, unit, OF_SERVICES)
+    return keys
+
+
+def _command(found: Imported, name: str, source: Source, unit: Unit) -> list[str]:
+    """Return the command line; several are joined by a shell, as systemd runs one after the other."""
+    lines = [*unit.get("ExecStartPre", []), *unit.get("ExecStart", []), *unit.get("ExecStartPost", [])]
+    if not unit.get("ExecStart"):
+        raise Refusal(f"{name} has no ExecStart")
+    commands = []
+    for line, text in lines:
+        if ESCAPE.search(text):
+            raise Refusal(f"{name}: {shown(text)} uses escapes of systemd: write the characters")
+        stripped = text.lstrip("-@+!:|")
+        words = _words(stripped)
+        if not words or ";" in words or "@" in text[: len(text) - len(stripped)]:
+            raise Refusal(f"{name}: {shown(text)} cannot be split into words")
+        if any(re.search(r"%[^%]|\$\w|\$\{", word.replace("%%", "").replace("$$", "")) for word in words):
+            raise Refusal(f"{name}: {shown(text)} uses specifiers (%h) or variables of systemd: write them out")
+        words = [word.replace("%%", "%").replace("$$", "$") for word in words]
+        commands.append((words, "-" in text[: len(text) - len(stripped)]))
+        if commands[-1][1]:
+            found.changed(source, line, f"{name}: a failure of {shown(words[0])} is ignored by || true in a shell")
+    if len(commands) == 1 and not commands[0][1]:
+        return commands[0][0]
+    if len(commands) > 1:
+        found.changed(source, lines[0][0], f"{name}: its {len(commands)} commands are joined by && in a shell")
+    parts = [
+        f"{{ {shlex.join(words)} || true; }}" if is_ignored else shlex.join(words) for words, is_ignored in commands
+    ]
+    return ["/bin/sh", "-c", " && ".join(parts)]
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return []
+
+
+def _every(text: str) -> tuple[str, str, FireTimes]:
+    written, times = interval(_span(text))
+    return written, "UTC", times
+
+
+def _span(text: str) -> timedelta | None:
+    """Return a time span of systemd, such as ``1h 30min``; None for infinity and what is not a time span."""
+    total, end = 0, 0
+    while match := SPAN.match(text, end):
+        unit = match[2] if match[2] in UNITS else match[2].lower()
+        if unit not in UNITS:
+            return None
+        total, end = total + int(match[1]) * UNITS[unit], match.end()
+    try:
+        return timedelta(seconds=total) if end and not text[end:].strip() else None
+    except OverflowError:
+        return None
+
+
+def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
+    """Return a calendar event as a cron expression, its time zone, and its fire times. Raises Refusal."""
+    words = text.split()
+    zone_name = default_zone
+    if len(words) > 1 and re.match(r"[A-Za-z]", words[-1]) and words[-1].lower() not in ALIASES:
+        zone_name = words.pop()
+    if len(words) == 1 and words[0].lower() in ALIASES:
+        words = ALIASES[words[0].lower()].split()
+    weekday = words.pop(0) if words and words[0][0].isalpha() else "*"
+    date = words.pop(0) if words and "-" in words[0] else "*-*-*"
+    clock = words.pop(0) if words else "00:00"
+    if words or "~" in date or clock.startswith("@"):
+        raise Refusal("it has no cron expression")
+    parts = date.split("-")
+    year, month, day = ["*", *parts][-3:] if len(parts) in (2, 3) else ["?"] * 3
+    if year != "*":
+        raise Refusal("a year has no field in cron")
+    times = clock.split(":")
+    if len(times) not in (2, 3) or (len(times) == 3 and times[2].strip("0.")):
+        raise Refusal(
+            "it fires at seconds, which cron does not have" if len(times) == 3 else "it has no cron expression"
+        )
+    weekday = LONG_WEEKDAY.sub(lambda name: name[1].lower(), weekday)
+    fields = fields_of([_ranges(part) for part in (times[1], times[0], day, month, weekday)], RULES)
+    calendar = Calendar(fields, zone(known_zone(zone_name)), SYSTEMD)
+    return cron_expression(calendar), zone_name, calendar
+
+
+def _ranges(text: str) -> str:
+    """Return ``text`` with the ranges of cron. Raises Refusal for what cron's syntax has and systemd's does not."""
+    if re.search(r"\*/|/\*", text):
+        raise Refusal(f"{shown(text)} is not valid in systemd: write 0/5 for every five")
+    return text.replace("..", "-")

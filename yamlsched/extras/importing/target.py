@@ -1,0 +1,98 @@
+"""The schedules.yaml that imported jobs are appended to."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.extras.importing import write
+from yamlsched.extras.importing.model import ImportedJob
+from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.load import Loaded, load
+
+
+def read(file: Path) -> bytes | None:
+    """Return the content of the file; None if it does not exist."""
+    return schedule_file.read(file) if file.exists() else None
+
+
+def only_comments(data: bytes | None) -> str | None:
+    """Return the lines of a file that has nothing but comments, if any; None if there is more in it."""
+    try:
+        lines = (data or b"").decode().splitlines()
+    except UnicodeDecodeError:
+        return None
+    if any(line.strip() and not line.lstrip().startswith("#") for line in lines):
+        return None
+    return "".join(f"{line}\n" for line in lines)
+
+
+def load_valid(file: Path, data: bytes) -> Loaded:
+    """Return what ``data``, the content of the file, means. Raises Refused if it is not valid."""
+    loaded = load(data, str(file), None)
+    errors = [one for one in loaded.diagnostics if one.severity == "error" and one.code != "YS116"]
+    if errors:
+        message = f"{file}:{errors[0].line}:{errors[0].column}: {errors[0].message}"
+        raise Refused(f"{message}: nothing was imported. Fix it first: yamlsched validate {file}")
+    return loaded
+
+
+def extended(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
+    """Return the text of the file with ``jobs`` appended. Raises Refused if that is not possible as text."""
+    file = loaded.source.file
+    try:
+        text = write.append(loaded.source.text, loaded, jobs)
+    except write.CannotAppend as error:
+        raise Refused(f"{file} was not changed: {error}") from error
+    known = {one.message for one in loaded.diagnostics}
+    for one in load(text.encode(), file, None).diagnostics:
+        if one.severity == "error" and one.message not in known:
+            raise Refused(f"{file} was not changed: with the imported jobs it is not valid: {one.message}")
+    return text
+
+
+def save(file: Path, text: str, data: bytes | None) -> None:
+    """Write the file at once: readers see the old text or the new one. A link stays a link.
+
+    ``data`` is what ``read`` returned. Raises Refused if the file was edited since.
+    """
+    try:
+        path = Path(os.path.realpath(file))
+        before = path.stat() if path.exists() else None
+        if before is not None and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
+            try:
+                temporary.write(text.encode())
+                temporary.flush()
+                if before is not None:
+                    with contextlib.suppress(PermissionError):
+                        os.fchown(temporary.fileno(), before.st_uid, before.st_gid)
+                os.fchmod(temporary.fileno(), (before.st_mode if before else 0o666 & ~_umask()) & 0o7777)
+                os.fsync(temporary.fileno())
+                if data != _content(file):
+                    raise Refused(f"{file} was changed in the meantime: nothing was imported. Import again")
+                os.replace(temporary.name, path)
+            except BaseException:
+                os.unlink(temporary.name)
+                raise
+    except OSError as error:
+        raise EnvironmentFailed(f"{file} cannot be written: {error.strerror}") from error
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

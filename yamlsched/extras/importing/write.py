@@ -1,0 +1,145 @@
+"""Imported jobs as YAML: a new file, or appended to the jobs of an existing one without touching the rest of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from yamlsched.extras.importing.model import YAML_WORDS, ImportedJob
+from yamlsched.schedule.load import Loaded, load
+
+PLAIN = re.compile(r"(--?|\.\.?/)?[A-Za-z/][A-Za-z0-9_./=@+-]*", re.ASCII)
+UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+MAX_COMMENT_CHARS = 150
+MAX_LINE_CHARS = 120
+ORDER = (
+    *("description", "cron", "timezone", "command", "handler", "env", "cwd", "stdin", "payload", "enabled", "spread"),
+    *("overlap", "catchup", "catchup_window", "max_attempts", "backoff", "timeout", "kill_after", "exit_codes"),
+)
+NEVER_DEFAULTS = ("description", "cron", "timezone", "command", "handler", "stdin", "payload", "enabled", "spread")
+
+
+class CannotAppend(ValueError):
+    """A file whose jobs cannot be extended as text. The message says why and what to do."""
+
+
+def as_file(jobs: Sequence[ImportedJob], zone: str) -> str:
+    """Return a schedules.yaml. What all jobs have in common becomes its defaults."""
+    defaults = dict(jobs[0].keys) if len(jobs) > 1 else {}
+    for job in jobs:
+        defaults = {
+            key: value
+            for key, value in defaults.items()
+            if key not in NEVER_DEFAULTS and key in job.keys and job.keys[key] == value
+        }
+    head = "version: 1\n" + ("" if zone == "UTC" else f"timezone: {zone}\n")
+    if defaults:
+        head += "defaults:\n" + "".join(f"  {line}\n" for line in _lines(defaults))
+    return f"{head}\njobs:\n{as_jobs(jobs, zone, '  ', defaults)}"
+
+
+def as_jobs(jobs: Sequence[ImportedJob], zone: str, indent: str, inherited: Mapping[str, Any] | None = None) -> str:
+    """Return the entries of ``jobs``, each under a comment with its source; ``zone`` is that of the file."""
+    blocks = []
+    for job in jobs:
+        keys = {key: value for key, value in job.keys.items() if key not in (inherited or {})}
+        if keys["timezone"] == zone:
+            del keys["timezone"]
+        place = f"{job.file}:{job.line}" if job.line else job.file
+        lines = [f"# {_comment(f'{place}: {job.origin}')}", f"{job.name}:", *(f"  {line}" for line in _lines(keys))]
+        blocks.append("".join(f"{indent}{line}\n" for line in lines))
+    return "\n".join(blocks)
+
+
+def _lines(keys: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for key in sorted(keys, key=ORDER.index):
+        value = keys[key]
+        line = f"{key}: {value if key == 'handler' else flow(value)}"
+        if len(line) > MAX_LINE_CHARS and isinstance(value, dict):
+            lines += [f"{key}:", *(f"  {flow(name)}: {flow(item)}" for name, item in value.items())]
+        else:
+            lines.append(line)
+    return lines
+
+
+def flow(value: Any) -> str:
+    """Return a value on one line, as any version of YAML reads it.
+
+    >>> flow(["/bin/sh", "-c", "a | b"]), flow({"A": "1", "n": 1})
+    ('[/bin/sh, -c, "a | b"]', '{A: "1", "n": 1}')
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{flow(key)}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    if isinstance(value, str) and PLAIN.fullmatch(value) and value.lower() not in YAML_WORDS:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\d+[smhd](\d+[smhd])*", value):
+        return value  # a duration
+    text = json.dumps(value, ensure_ascii=False)
+    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _comment(text: str) -> str:
+    safe = "".join(c if c.isprintable() else " " for c in text)
+    return safe if len(safe) <= MAX_COMMENT_CHARS else safe[: MAX_COMMENT_CHARS - 3] + "..."
+
+
+def append(text: str, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
+    """Return the schedules.yaml ``text``, which is valid, with ``jobs`` behind its own. Raises CannotAppend."""
+    assert loaded.root is not None
+    root, node = loaded.root.node, loaded.root.node.value["jobs"]
+    if text[root.start : root.start + 1] == "{" or node.alias_at is not None:
+        raise CannotAppend("its jobs are not written as a block: write each key on a line of its own")
+    column = _column(text, node.key.start)
+    if not node.value:  # jobs: {}
+        head, tail, indent = text[: node.start].rstrip(" \t"), text[node.end :], " " * (column + 2)
+        body = f"{head}\n{as_jobs(jobs, loaded.timezone, indent)}"
+        result = body.rstrip("\n") + tail if tail.startswith(("\n", "\r")) else body + tail.lstrip(" \t")
+    else:
+        if text[node.start : node.start + 1] == "{":
+            raise CannotAppend("its jobs are written in braces: write each job on lines of its own")
+        first = next(iter(node.value.values())).key
+        indent = " " * _column(text, first.start)
+        head, tail = _split_behind(text, node.key.start, root.value.values(), len(indent))
+        result = f"{head}\n{as_jobs(jobs, loaded.timezone, indent)}{tail}"
+    if "\r\n" in text:
+        result = re.sub(r"(?<!\r)\n", "\r\n", result)
+    after = load(result.encode(), loaded.source.file, None)
+    before, kept = loaded.root.node.plain(), after.root.node.plain() if after.root else {}
+    names = [job.name for job in jobs]
+    is_kept = (
+        isinstance(kept, dict) and isinstance(kept.get("jobs"), dict) and all(name in kept["jobs"] for name in names)
+    )
+    if is_kept:
+        kept["jobs"] = {name: job for name, job in kept["jobs"].items() if name not in names}
+    if not is_kept or kept != before:
+        raise CannotAppend("its jobs cannot be extended as text: import to stdout, and paste the jobs")
+    return result
+
+
+def _column(text: str, at: int) -> int:
+    return at - (text.rfind("\n", 0, at) + 1)
+
+
+def _split_behind(text: str, jobs_at: int, values: Any, indent: int) -> tuple[str, str]:
+    """Split ``text`` behind the last job: in front of the next key, the comments above it, and the blank lines."""
+    following = [value.key.start for value in values if value.alias_at is None and value.key.start > jobs_at]
+    end = min(following, default=len(text))
+    end = text.rfind("\n", 0, end) + 1 if end < len(text) else end
+    if marker := re.search(r"^\.\.\.", text[jobs_at:end], re.MULTILINE):
+        end = jobs_at + marker.start()
+    lines = text[:end].splitlines(keepends=True)
+    kept = len(lines)
+    while kept and (not lines[kept - 1].strip() or _is_comment_above(lines[kept - 1], indent)):
+        kept -= 1
+    head = "".join(lines[:kept])
+    return head if head.endswith("\n") else head + "\n", "".join(lines[kept:]) + text[end:]
+
+
+def _is_comment_above(line: str, indent: int) -> bool:
+    stripped = line.lstrip(" ")
+    return stripped.startswith("#") and len(line) - len(stripped) < indent

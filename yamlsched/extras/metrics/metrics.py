@@ -1,0 +1,355 @@
+"""The health of a namespace as Prometheus metrics, read from the database: one host can report for all."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import cache, partial
+from itertools import accumulate
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+
+from yamlsched.ask import failures, health
+from yamlsched.ask.failures import FailedAttempts
+from yamlsched.ask.health import Health, Known, Totals, WorkerHost, drift, in_force
+from yamlsched.db.query import fetch, load
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.runs.lifecycle import LOST_WORKER
+from yamlsched.text import escape_control
+
+
+class JobValues(NamedTuple):
+    """The values of a job's gauges. Instants are seconds since 1970, as they are printed."""
+
+    definition_id: int
+    job_type: str
+    owner: str
+    is_active: bool  # enabled, and not retired
+    has_runs: bool  # not retired, or with unfinished or dead runs
+    queued: int
+    running: int
+    failed: int
+    dead: int  # without calls of on_dead
+    late_seconds: float
+    paused: int
+    failure_streak: int
+    attempt_streak: int
+    failing: int
+    last_success_at: str | None
+    last_failure_at: str | None
+    next_slot_at: str | None
+    waits_seconds: float | None  # that its oldest due run has waited; None if none waits or it is paused
+    has_ended: bool | None  # a run of it within the hour; None: none ever did
+    has_failed: bool | None  # likewise, an attempt
+
+
+class EndedRuns(NamedTuple):
+    """Runs of a job that ended within the hour; their latest attempts took longer than ``bucket`` of the bounds."""
+
+    job_type: str
+    status: str
+    is_call: bool  # of on_dead
+    bucket: int
+    runs: int
+    seconds: float
+
+
+def job_values(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> list[JobValues]:
+    """Return the values of each job, by name. ``now`` is the database's time."""
+    return fetch(connection, JobValues, load("metrics")["jobs"], {"namespace": namespace, "now": now})
+
+
+def ended_runs(
+    connection: psycopg.Connection[Any], definitions: Sequence[int], bounds: Sequence[float], now: datetime
+) -> list[EndedRuns]:
+    """Return the runs that ended within the hour before ``now``, the database's time, by job, state and duration.
+
+    ``bounds`` are seconds.
+    """
+    given = {"definitions": list(definitions), "bounds": [float(bound) for bound in bounds], "now": now}
+    return fetch(connection, EndedRuns, load("metrics")["ended"], given)
+
+
+DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
+MAX_ERROR_TYPES = 5
+"""Types of error of one job that are counted by themselves: the most frequent, and LostWorker. The rest is other."""
+MAX_FAILED_OF_JOB = 1_000
+"""Failed runs of a job whose attempts are counted."""
+MAX_LABEL_CHARS = 200
+HOUR = timedelta(hours=1)
+LOST_WORKER_TYPE = LOST_WORKER["lost_type"]
+BUCKETS = (*map(str, DURATION_BOUNDS_SECONDS), "+Inf")
+Value = float | datetime | None
+"""An instant is written as seconds since 1970; None is not written."""
+
+HELP = {
+    "metrics_timestamp_seconds": "Time at which these metrics were read, by the database's clock.",
+    "runs": "Unfinished runs by status, and dead runs that were not pruned, without calls of on_dead.",
+    "effects_in_doubt": "Effects of unknown result, by what they wait for: a person, or the run's retry.",
+    "oldest_due_seconds": "Time that the oldest due run has waited for a worker; 0 if none waits.",
+    "stuck_runs": "Runs past their lease or their timeout.",
+    "tick_age_seconds": "Time since a tick last presented a schedule.",
+    "other_files": "Versions of schedules.yaml that hosts present 10 minutes after a different one was applied.",
+    "refused_files": "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
+    "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
+    "job_late_seconds": "Time that a slot or a due run of the job has been overdue; 0 if none is.",
+    "job_paused": "1 while an operator has paused the job.",
+    "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
+    "job_failure_streak_attempts": "Failed attempts of the runs of job_failure_streak: it rises before a run is dead.",
+    "job_failing_runs": "Unfinished runs of the job with a failed attempt.",
+    "job_last_success_timestamp_seconds": "Time when a run of the job last succeeded.",
+    "job_last_failure_timestamp_seconds": "Time when an attempt of the job last failed.",
+    "job_next_slot_timestamp_seconds": "Time of the job's next slot.",
+    "recent_runs": "Runs that ended in the last hour. A window, not a counter: do not use rate().",
+    "recent_dead_calls": "Calls of on_dead that died in the last hour. A window, as recent_runs.",
+    "recent_failed_attempts": "Attempts that failed in the last hour, by type of error; at most 7 types for each job, "
+    "one of which is other. A window, as recent_runs.",
+    "recent_run_duration_seconds": "Latest attempts of runs that succeeded in the last hour. A window, as recent_runs.",
+    "worker_running_runs": "Runs that the host holds, of the 50 hosts that were seen last within the hour.",
+    "worker_last_seen_timestamp_seconds": "Time when the host last started or finished a run, of the same hosts.",
+}
+
+
+JOB_VALUES = {
+    "job_late_seconds": "late_seconds",
+    "job_paused": "paused",
+    "job_failure_streak": "failure_streak",
+    "job_failure_streak_attempts": "attempt_streak",
+    "job_failing_runs": "failing",
+    "job_last_success_timestamp_seconds": "last_success_at",
+    "job_last_failure_timestamp_seconds": "last_failure_at",
+    "job_next_slot_timestamp_seconds": "next_slot_at",
+}
+"""The gauges of active jobs, and the fields of ``JobValues`` that they show."""
+NUMBERS = ("late_seconds", "paused", "failure_streak", "attempt_streak", "failing")
+"""The fields of these that are numbers. The others are strings already."""
+LABELS = "\0"
+"""Stands for the labels of a job in lines that many jobs have in common."""
+
+
+class Labels(dict[str, str]):
+    """The labels of each job, by its name. A job without an owner has no such label."""
+
+    def __init__(self, namespace: str, jobs: Iterable[JobValues]) -> None:
+        self.of_namespace = pairs({"namespace": namespace})
+        of_owner = cache(lambda owner: f",{pairs({'owner': owner})}" if owner else "")
+        super().__init__((job.job_type, self[job.job_type] + of_owner(job.owner)) for job in jobs)
+
+    def __missing__(self, job: str) -> str:
+        """Return the labels of a job that was created after the others were read, or of none: its run was pruned."""
+        return f'{self.of_namespace},job_name="{label_value(job)}"'
+
+
+class Lines(dict[Any, list[str]]):
+    """What the lines of a job are apart from its labels, by their values: ``labels.join(lines[values])`` is the text.
+
+    A namespace of 10,000 jobs has over 100,000 lines, and most jobs have the same values: these are formatted once.
+    """
+
+    def __init__(self, shown: Callable[[Any], str]) -> None:
+        """``shown`` returns the lines of values, with ``LABELS`` in them."""
+        self._shown = shown
+
+    def __missing__(self, values: Any) -> list[str]:
+        found = self[values] = self._shown(values).split(LABELS)
+        return found
+
+
+def text(connection: psycopg.Connection[Any], namespace: str) -> str:
+    """Return the metrics of ``namespace`` in Prometheus' text format."""
+    now = health.read(connection, namespace, HOUR, [], Known(Totals(), []))
+    jobs = job_values(connection, namespace, now.now)
+    labels = Labels(namespace, jobs)
+    have_ended = [job.definition_id for job in jobs if job.has_ended]
+    have_failed = [job.definition_id for job in jobs if job.has_failed]
+    ended = ended_runs(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now)
+    failed = failures.failed_attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB)
+    lines = list(gauges(now, jobs, labels))
+    lines += workers(namespace, health.hosts(connection, namespace))
+    lines += recent_runs(ended, labels)
+    lines += failed_attempts(failed, labels)
+    return "\n".join([*lines, ""])
+
+
+def gauges(now: Health, jobs: Sequence[JobValues], labels: Labels) -> Iterator[str]:
+    """Yield the lines of the gauges; those of one job together."""
+    runs = Lines(_runs)
+    yield from family(
+        "runs",
+        [
+            labels[job.job_type].join(runs[job.queued, job.running, job.failed, job.dead])
+            for job in jobs
+            if job.has_runs
+        ],
+    )
+    active = [job for job in jobs if job.is_active]
+    yield from family("effects_in_doubt", _in_doubt(now, [job.job_type for job in active], labels))
+    label = pairs({"namespace": now.namespace})
+    for name, value in _namespace_values(now, active).items():
+        yield from metric(name, [(label, value)])
+    of_jobs = [labels[job.job_type] for job in active]
+    for name, attribute in JOB_VALUES.items():
+        full, values = f"yamlsched_{name}", map(attrgetter(attribute), active)
+        if attribute in NUMBERS:
+            numbers = Lines(partial(_number, full))
+            lines = [of_job.join(numbers[value]) for of_job, value in zip(of_jobs, values, strict=True)]
+        else:
+            given = zip(of_jobs, values, strict=True)
+            lines = [f"{full}{{{of_job}}} {value}" for of_job, value in given if value is not None]
+        yield from family(name, lines)
+
+
+def _runs(counts: tuple[int, int, int, int]) -> str:
+    given = zip(("queued", "running", "failed", "dead"), counts, strict=True)
+    return "\n".join([f'yamlsched_runs{{{LABELS},status="{status}"}} {number}' for status, number in given])
+
+
+def _number(full: str, value: float) -> str:
+    return f"{full}{{{LABELS}}} {value:.15g}"
+
+
+def _in_doubt(now: Health, active: Sequence[str], labels: Labels) -> list[str]:
+    """Return the effects in doubt of each active job, and of the others that have any; "" stands for pruned runs."""
+    full, counts = "yamlsched_effects_in_doubt", now.in_doubt_counts
+    found = dict.fromkeys(active, (0, 0))
+    found |= {job or "": (counts.get((job, "person"), 0), counts.get((job, "retry"), 0)) for job, _ in counts}
+    lines = Lines(
+        lambda of: f'{full}{{{LABELS},waits_for="person"}} {of[0]}\n{full}{{{LABELS},waits_for="retry"}} {of[1]}'
+    )
+    return [labels[job].join(lines[found[job]]) for job in sorted(found)]
+
+
+def _namespace_values(now: Health, active: Sequence[JobValues]) -> dict[str, Value]:
+    file = in_force(now)
+    return {
+        "metrics_timestamp_seconds": now.now,
+        "oldest_due_seconds": max((job.waits_seconds for job in active if job.waits_seconds is not None), default=0.0),
+        "stuck_runs": len(now.stuck),
+        "tick_age_seconds": _age(now, now.last_tick_at) if now.last_tick_at else None,
+        "other_files": len(drift(now)),
+        "refused_files": len(now.refused),
+        "prune_failing_seconds": _age(now, file.prune_failing_since if file else None),
+    }
+
+
+def _age(now: Health, since: datetime | None) -> float:
+    return (now.now - since).total_seconds() if since is not None else 0.0
+
+
+def workers(namespace: str, seen: Iterable[WorkerHost]) -> Iterator[str]:
+    """Yield the hosts that were ``seen`` within the hour."""
+    hosts = [(pairs({"namespace": namespace, "host": worker.host}), worker) for worker in seen]
+    yield from metric("worker_running_runs", [(labels, worker.running) for labels, worker in hosts])
+    yield from metric("worker_last_seen_timestamp_seconds", [(labels, worker.seen_at) for labels, worker in hosts])
+
+
+def failed_attempts(failed: Iterable[FailedAttempts], labels: Labels) -> Iterator[str]:
+    """Yield the attempts that failed within the hour, by job and type of error.
+
+    Types are names of classes of users' code: their number is bounded, so that no error creates series without end.
+    """
+    counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for group in failed:  # of each job, the most frequent type first
+        of_job, name = counts[group.job_type], group.error_type or "none"
+        named = len(of_job.keys() - {LOST_WORKER_TYPE, "other"})
+        if name not in of_job and named >= MAX_ERROR_TYPES and name != LOST_WORKER_TYPE:
+            name = "other"
+        of_job[name] = of_job.get(name, 0) + group.attempts
+    samples = [
+        (f"{labels[job]},{pairs({'error_type': name})}", number)
+        for job, of_job in sorted(counts.items())
+        for name, number in sorted(of_job.items())
+    ]
+    yield from metric("recent_failed_attempts", samples)
+
+
+def recent_runs(ended: Iterable[EndedRuns], labels: Labels) -> Iterator[str]:
+    """Yield the runs that ended within the hour, by status, and calls of on_dead by themselves. And a histogram.
+
+    It has the durations of successes.
+    """
+    counts: defaultdict[tuple[str, str], int] = defaultdict(int)
+    dead_calls: defaultdict[str, int] = defaultdict(int)
+    buckets: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(BUCKETS))
+    sums: defaultdict[str, float] = defaultdict(float)
+    for part in ended:
+        if part.is_call:
+            dead_calls[part.job_type] += part.runs if part.status == "dead" else 0
+            continue
+        counts[part.job_type, part.status] += part.runs
+        if part.status == "succeeded":
+            buckets[part.job_type][part.bucket] += part.runs
+            sums[part.job_type] += part.seconds
+    runs = [(f'{labels[job]},status="{status}"', number) for (job, status), number in sorted(counts.items())]
+    yield from metric("recent_runs", runs)
+    yield from metric("recent_dead_calls", [(labels[job], number) for job, number in sorted(dead_calls.items())])
+    full, histograms, lines = "yamlsched_recent_run_duration_seconds", Lines(_histogram), []
+    for job, in_bucket in sorted(buckets.items()):
+        of_job = labels[job]
+        lines.append(of_job.join(histograms[tuple(in_bucket)]))
+        lines.append(f"{full}_sum{{{of_job}}} {shown(sums[job])}\n{full}_count{{{of_job}}} {sum(in_bucket)}")
+    yield from family("recent_run_duration_seconds", lines, "histogram")
+
+
+def _histogram(in_bucket: Sequence[int]) -> str:
+    full, reached = "yamlsched_recent_run_duration_seconds", zip(BUCKETS, accumulate(in_bucket), strict=True)
+    return "\n".join([f'{full}_bucket{{{LABELS},le="{bound}"}} {number}' for bound, number in reached])
+
+
+def metric(name: str, samples: Iterable[tuple[str, Value]]) -> Iterator[str]:
+    """Return the lines of one metric. A sample has labels and a value."""
+    lines = [f"yamlsched_{name}{{{labels}}} {shown(value)}" for labels, value in samples if value is not None]
+    return family(name, lines)
+
+
+def family(name: str, lines: Sequence[str], kind: str = "gauge") -> Iterator[str]:
+    """Yield ``lines`` after what describes their metric; nothing if there are none."""
+    full = f"yamlsched_{name}"
+    if lines:
+        yield from (f"# HELP {full} {HELP[name]}", f"# TYPE {full} {kind}", *lines)
+
+
+def shown(value: float | datetime) -> str:
+    return f"{value.timestamp() if isinstance(value, datetime) else float(value):.15g}"
+
+
+def pairs(labels: dict[str, str]) -> str:
+    """Return labels as they are written between braces."""
+    return ",".join([f'{key}="{label_value(text)}"' for key, text in labels.items()])
+
+
+def label_value(text: str) -> str:
+    r"""Return the value of a label, escaped and of bounded length. Control characters become visible.
+
+    >>> print(label_value('a "b"'))
+    a \"b\"
+    """
+    if text.isidentifier():  # as almost all are
+        return text[:MAX_LABEL_CHARS]
+    return escape_control(text[:MAX_LABEL_CHARS]).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def write(path: Path, content: str) -> None:
+    """Replace the file atomically, readable by all: its collector must not read half of it, and is another user.
+
+    Raises EnvironmentFailed if the file cannot be written.
+    """
+    import tempfile
+
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                file.write(content)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.replace(file.name, path)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise EnvironmentFailed(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,150 @@
+"""The bytes that schedules.yaml is compared with: another file, or the same file at a git revision."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from yamlsched import git
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.preview.diff import base_side, compare, file_side
+from yamlsched.extras.preview.model import Preview
+from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.file import MAX_FILE_BYTES
+from yamlsched.schedule.load import Loaded, load
+from yamlsched.timetable import times
+from yamlsched.timetable.times import TimeInput
+from yamlsched.timetable.zones import zone
+
+MAX_GIT_SECONDS = 30.0
+"""For all of git: a person waits for it."""
+
+
+def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
+    """Return the name and the content of ``base``: a file if there is one of that name, else a revision of ``file``.
+
+    The content is None if the revision does not have the file. Raises EnvironmentFailed with a remedy.
+    """
+    if Path(base).is_file():
+        return base, schedule_file.read_reviewed(Path(base))
+    return base if ":" in base else f"{base}:{file.name}", read_revision(base, file)
+
+
+def read_revision(revision: str, file: Path) -> bytes | None:
+    """Return the content of ``file`` at ``revision``, in the repository that contains it; None if it is not there.
+
+    ``REV:path`` names another path, from the top of the repository, which must exist. Raises EnvironmentFailed with a
+    remedy.
+    """
+    place = file.resolve()
+    if not place.parent.is_dir():
+        raise EnvironmentFailed(f"{file} cannot be read: there is no folder {place.parent}")
+    repository = _Repository(place.parent)
+    repository.check(revision, file)
+    commit, colon, path = revision.partition(":")
+    if not repository.has_commit(commit):
+        raise EnvironmentFailed(
+            f'"{revision}" is neither a file nor a revision of the repository of {file}{repository.remedy(commit)}'
+        )
+    name = revision if colon else f"{commit}:./{place.name}"
+    blob = repository.answer("rev-parse", "-q", "--verify", name)
+    if blob is not None:
+        return repository.content(name, blob.decode("ascii").strip())
+    if colon:
+        raise EnvironmentFailed(
+            f"{path} is not a file in {commit}: pass the path of a file that exists there, from the repository's top"
+        )
+    return None
+
+
+class _Repository:
+    """Asks git about the repository of a folder, until it has taken too long."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._deadline = folder, time.monotonic() + MAX_GIT_SECONDS
+
+    def check(self, revision: str, file: Path) -> None:
+        """Raise EnvironmentFailed if the folder is in no repository that git reads."""
+        answer = self._run("rev-parse", "--is-inside-work-tree")
+        if answer.code == 0:
+            return
+        if answer.is_of_another_user:
+            raise EnvironmentFailed(
+                f"git does not read {self._folder}, which belongs to another user: "
+                f"git config --global --add safe.directory {self._folder}"
+            )
+        raise EnvironmentFailed(
+            f'"{revision}" is not a file, and {file} is not in a git repository: pass a file to compare with'
+        )
+
+    def has_commit(self, commit: str) -> bool:
+        if not commit or commit.startswith("-"):  # git would obey an option
+            return False
+        return self.answer("rev-parse", "-q", "--verify", f"{commit}^{{commit}}") is not None
+
+    def content(self, name: str, blob: str) -> bytes:
+        """Return the content of the file that ``name`` names, by its id."""
+        size = self.answer("cat-file", "-s", blob)
+        if size is None:
+            raise EnvironmentFailed(f"{name} is not in this clone, which is partial: run git show {name} once")
+        if int(size) > MAX_FILE_BYTES:
+            raise EnvironmentFailed(
+                f"{name} cannot be read: it has {int(size):,} bytes, over the limit of {MAX_FILE_BYTES:,}"
+            )
+        found = self.answer("cat-file", "blob", blob)
+        if found is None:
+            raise EnvironmentFailed(f"{name} is not a file: pass the path of a file, from the repository's top")
+        return found
+
+    def remedy(self, commit: str) -> str:
+        """Return what to do about a revision that is not known, as the end of a sentence."""
+        if self.answer("rev-parse", "-q", "--verify", "HEAD") is None:
+            return ": it has no commits yet"
+        if self.answer("rev-parse", "--is-shallow-repository") == b"true\n":
+            return ": this clone has no history; run git fetch --unshallow, or in CI check out with fetch-depth: 0"
+        if re.fullmatch(r"[A-Za-z0-9_./-]+", commit):
+            return f": if it is a branch of the remote, run git fetch origin {commit.removeprefix('origin/')} first"
+        return ""
+
+    def answer(self, *arguments: str) -> bytes | None:
+        """Return what git prints; None if it fails."""
+        answer = self._run(*arguments)
+        return answer.output if answer.code == 0 else None
+
+    def _run(self, *arguments: str) -> git.Answer:
+        limit = MAX_FILE_BYTES + git.MAX_GIT_BYTES
+        try:
+            answer = git.run(self._folder, os.environ, self._deadline, *arguments, max_bytes=limit)
+        except FileNotFoundError as error:
+            raise EnvironmentFailed("git is not installed: pass a file to compare with") from error
+        if answer is None:
+            raise EnvironmentFailed(
+                f"git did not answer within {MAX_GIT_SECONDS:g} seconds: pass a file to compare with"
+            )
+        return answer
+
+
+MISSING_FILE = "; name the schedule with --file or YAMLSCHED_FILE"
+
+
+def read(file: Path, environment: str | None) -> Loaded:
+    """Return the edited file, which may have errors."""
+    return load(schedule_file.read_reviewed(file, MISSING_FILE), str(file), environment)
+
+
+def instant(at: TimeInput | None, edited: Loaded, now: datetime) -> datetime:
+    """Return the instant of the edit: ``at`` in the file's time zone, or now."""
+    return now if at is None else times.resolve(at, lambda: zone(edited.timezone), now, is_future=True)
+
+
+def preview(
+    base: str, file: Path, edited: Loaded, environment: str | None, at: datetime, duration: timedelta
+) -> Preview:
+    """Return what the valid file ``edited`` changes compared with ``base``, in the time after the edit."""
+    name, data = read_base(base, file)
+    after = file_side(str(file), edited, environment)
+    before = base_side(name, None if data is None else load(data, name, environment), environment, after)
+    return compare(before, after, at, at + duration, environment)

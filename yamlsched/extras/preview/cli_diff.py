@@ -1,0 +1,57 @@
+"""``yamlsched diff``: what an edit of schedules.yaml will do, offline."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from yamlsched.cli import FINDINGS, OK, _filters
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.extras.preview import cli_shared as _preview
+from yamlsched.timetable.times import TimeInput
+
+
+@click.command(
+    cls=Verb,
+    uses="file env",
+    formats=_preview.FORMATS,
+    help="Show offline what an edit of schedules.yaml changes. Compares the jobs, their fields and their next slots. "
+    "BASE is a git revision, such as main or HEAD~1, or a file.",
+)
+@click.argument("base", metavar="BASE")
+@click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
+@_preview.days_option
+@click.option(
+    "--at",
+    type=_filters.time,
+    metavar="TIME",
+    help='The time of the edit (now): 17:30 or "mon 08:00" (the next one in the file\'s time zone), 2026-01-14T12:00, '
+    "2026-01-14T11:00Z, or 2h (from now).",
+)
+@click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if there are differences.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    /,
+    base: str,
+    head: Path | None,
+    days: int,
+    at: TimeInput | None,
+    is_exit_code: bool,
+) -> int:
+    from yamlsched.extras.preview import base as edit
+    from yamlsched.schedule.formats import as_text
+
+    file, environment = head or settings.file, settings.env or None
+    edited = edit.read(file, environment)
+    if edited.has_errors:
+        click.echo(as_text(edited.diagnostics, []), err=True)
+        return FINDINGS
+    instant = edit.instant(at, edited, datetime.now(UTC))
+    if at is not None:
+        _filters.echo_reading("at", at, instant, edited.timezone)
+    preview = edit.preview(base, file, edited, environment, instant, timedelta(days=days))
+    _preview.echo(preview, settings.format)
+    return FINDINGS if is_exit_code and preview.has_changes else OK

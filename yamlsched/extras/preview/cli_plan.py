@@ -1,0 +1,45 @@
+"""``yamlsched plan``: what the next sync would do to the database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from yamlsched.cli import FINDINGS, OK
+from yamlsched.cli._flow import target, target_options
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.extras.preview import cli_shared as _preview
+
+
+@click.command(
+    cls=Verb,
+    uses="file dsn env namespace",
+    formats=_preview.FORMATS,
+    help="Show what the next sync would change in the database. Lists jobs that change, runs to create, and slots to "
+    "skip with the reason, and says whether a tick would apply the file. Changes nothing.",
+)
+@_preview.days_option
+@click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change.")
+@target_options
+@click.pass_obj
+def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any) -> int:
+    from yamlsched.extras.preview import plan
+    from yamlsched.schedule import checks
+    from yamlsched.schedule.formats import as_text
+    from yamlsched.schedule.load import load
+    from yamlsched.sync import REFUSED
+
+    schedule = target(settings, options).read_file()
+    loaded = load(schedule.data, str(settings.file), settings.env or None)
+    loaded = replace(loaded, namespace=settings.namespace or loaded.namespace)
+    errors = checks.check(loaded, settings.file, schedule.handler_path).errors
+    if errors:
+        click.echo(as_text(errors, []), err=True)
+        return FINDINGS
+    with settings.connect() as connection:
+        preview = plan.read(connection, schedule, loaded, days)
+    _preview.echo(preview, settings.format)
+    is_refused = preview.plan is not None and preview.plan.verdict in REFUSED
+    return FINDINGS if is_refused or (is_exit_code and preview.has_changes) else OK

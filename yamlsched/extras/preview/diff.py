@@ -1,0 +1,226 @@
+"""Two sides and an instant in, the preview of the edit out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from yamlsched.extras.preview import notes, slot_changes
+from yamlsched.extras.preview.model import Entry, JobChange, Note, Preview, Side, note, warning
+from yamlsched.runs.lifecycle import Keep
+from yamlsched.schedule import field_changes
+from yamlsched.schedule.field_changes import Change, FieldChange
+from yamlsched.schedule.job import Job, Output, to_yaml
+from yamlsched.schedule.load import Loaded
+from yamlsched.schedule.source import ERROR
+from yamlsched.sync.slot_plan import KeyHolder
+
+UNKNOWN_ENVIRONMENT = "YS116"
+DEFAULTS = Entry(Job(""), True, None)
+COMMAND_DEFAULTS = Entry(Job("", output=Output(Keep.ALWAYS)), True, None)
+"""What a job that exists on one side only is compared with."""
+
+
+def file_side(name: str, loaded: Loaded, environment: str | None) -> Side:
+    """Return the side that a valid file is.
+
+    Without an environment, a job that names its own counts as enabled: a review concerns the places where it runs.
+    """
+    entries = {job.name: _entry(loaded, job, environment) for job in loaded.jobs.values()}
+    namespace = loaded.namespace or "default"
+    return Side(
+        name,
+        namespace,
+        entries,
+        loaded.timezone,
+        loaded.environments,
+        loaded.retention,
+        loaded.paths,
+        loaded.executors,
+    )
+
+
+def base_side(name: str, loaded: Loaded | None, environment: str | None, head: Side) -> Side:
+    """Return the side that the base is: of a file that does not exist (None) nothing, of an invalid one what is valid.
+
+    So the pull request that repairs a file can be compared with the broken one.
+    """
+    if loaded is None:
+        remark = (
+            f"{name} does not exist: every job is new. If the file had another name there, pass it as REVISION:path"
+        )
+        return Side(name, head.namespace, {}, remark=note(remark))
+    valid = file_side(name, loaded, environment)
+    # an environment that only the edit adds is not an error of the base
+    errors = [one for one in loaded.diagnostics if one.severity == ERROR and one.code != UNKNOWN_ENVIRONMENT]
+    if not errors:
+        return valid
+
+    def is_known(key: str) -> bool:
+        return ("version",) not in loaded.found.invalid and loaded.is_known(key)
+
+    count = f"{len(errors)} error{'s' * (len(errors) > 1)}"
+    first = f"line {errors[0].line}: {errors[0].message}"
+    return replace(
+        valid,
+        namespace=valid.namespace if is_known("namespace") else head.namespace,
+        timezone=valid.timezone if is_known("timezone") else None,
+        environments=valid.environments if is_known("environments") else None,
+        retention=valid.retention if is_known("retention") else None,
+        paths=valid.paths if is_known("paths") else None,
+        executors=valid.executors if is_known("executors") else None,
+        invalid=tuple(name for name in loaded.entries if name not in loaded.jobs),
+        remark=warning(f"{name} has {count}, and only its valid jobs are compared ({first})"),
+    )
+
+
+def _entry(loaded: Loaded, job: Job, environment: str | None) -> Entry:
+    enabled, environments = (_written(loaded, job.name, key) for key in ("enabled", "environments"))
+    is_enabled = True if enabled is None else bool(enabled)
+    names = None if environments is None else tuple(str(item) for item in environments)
+    is_elsewhere = environment is None and job.enabled is not is_enabled
+    return Entry(replace(job, enabled=is_enabled) if is_elsewhere else job, is_enabled, names)
+
+
+def _written(loaded: Loaded, job: str, key: str) -> Any:
+    """Return the value of a key as the file or its defaults have it; None if neither does."""
+    spot = loaded.written(job, key)
+    return None if spot is None else spot.node.plain()
+
+
+def compare(
+    base: Side,
+    head: Side,
+    at: datetime,
+    until: datetime,
+    environment: str | None = None,
+    holders: Mapping[str, KeyHolder] | None = None,
+) -> Preview:
+    """Return what changes if ``head`` replaces ``base`` at the instant ``at``; slots are those of (at, until].
+
+    ``holders`` has the used keys among those of slots to come. None: they are assumed, as if every slot that ``base``
+    has until then was run. In another namespace no key is used.
+    """
+    old_jobs, new_jobs = ({name: entry.job for name, entry in side.entries.items()} for side in (base, head))
+    if holders is None:
+        holders = slot_changes.assumed_holders(old_jobs, at) if base.namespace == head.namespace else {}
+    names = sorted({*base.entries, *head.entries})
+    jobs = []
+    for name in names:
+        before, after = base.entries.get(name), head.entries.get(name)
+        fields = _job_fields(before, after)
+        if before is None or after is None or fields:
+            change = _job_change(head.namespace, before, after, fields, at, until, environment, holders)
+            if name in base.invalid:
+                text = f"it has errors in {base.name}, so all of it is shown as new; its keys may be used"
+                change = replace(change, notes=(note(text), *change.notes))
+            jobs.append(change)
+    file_fields = tuple(_file_fields(base, head))
+    is_timezone_changed = any(one.field == "timezone" for one in file_fields)
+    return Preview(
+        base,
+        head,
+        environment,
+        at,
+        until,
+        fields=file_fields,
+        notes=(*notes.of_base(base, head), *notes.of_file(base, head, jobs, is_timezone_changed)),
+        jobs=tuple(_with_renames(jobs, old_jobs, new_jobs)),
+        pile_ups=slot_changes.pile_ups(head.namespace, old_jobs, new_jobs, at, until),
+        unchanged=len(names) - len(jobs),
+        fires_per_week_before=_per_week(old_jobs.values(), at),
+        fires_per_week_after=_per_week(new_jobs.values(), at),
+    )
+
+
+def _per_week(jobs: Iterable[Job], at: datetime) -> float:
+    return sum(slot_changes.per_week(slot_changes.rule(job), at) for job in jobs)
+
+
+def _job_change(
+    namespace: str,
+    before: Entry | None,
+    after: Entry | None,
+    fields: tuple[FieldChange, ...],
+    at: datetime,
+    until: datetime,
+    environment: str | None,
+    holders: Mapping[str, KeyHolder],
+) -> JobChange:
+    old, new = before.job if before else None, after.job if after else None
+    job = new or old
+    assert job is not None
+    rules = slot_changes.rule(old), slot_changes.rule(new)
+    slots = slot_changes.changes(*rules, at, until)
+    conflicts = slot_changes.key_conflicts(new, at, until, holders) if new and rules[0] != rules[1] else ()
+    found: list[Note] = [*notes.of_conflicts(conflicts, job), *notes.of_missed(slots.missed, job)]
+    if before and after:
+        found += notes.of_edit(namespace, before, after, environment)
+    elif old:
+        found.append(notes.RETIRED)
+    return JobChange(
+        job.name,
+        Change.ADDED if old is None else Change.REMOVED if new is None else Change.CHANGED,
+        None,
+        job.timezone,
+        fields,
+        slot_changes.per_week(rules[0], at),
+        slot_changes.per_week(rules[1], at),
+        slot_changes.next_run_slot(rules[1], at, {one.scheduled_for for one in conflicts}),
+        slots,
+        conflicts,
+        tuple(found),
+    )
+
+
+def _with_renames(
+    jobs: list[JobChange], old_jobs: Mapping[str, Job], new_jobs: Mapping[str, Job]
+) -> Iterator[JobChange]:
+    """Add to new jobs that look like a removed one what the new name means."""
+    removed: dict[tuple[str | tuple[str, ...] | None, ...], list[str]] = {}
+    for job in jobs:
+        if job.change is Change.REMOVED:
+            removed.setdefault(_identity(old_jobs[job.job_type]), []).append(job.job_type)
+    for job in jobs:
+        alike = removed.get(_identity(new_jobs[job.job_type])) if job.change is Change.ADDED else None
+        if alike:
+            old = alike.pop(0)
+            text = (
+                f"it looks like {old} under a new name: to the database it is a new job; history, keys and pauses stay "
+                f"with {old}"
+            )
+            job = replace(job, looks_like=old, notes=(*job.notes, warning(text)))
+        yield job
+
+
+def _identity(job: Job) -> tuple[str | tuple[str, ...] | None, ...]:
+    return (job.handler, job.command, job.cron.expression if job.cron else None, job.timezone)
+
+
+def _job_fields(before: Entry | None, after: Entry | None) -> tuple[FieldChange, ...]:
+    """Return the keys that differ, defaults merged in. A job of one side only is compared with the defaults."""
+    if before and after and before == after and field_changes.is_same(before.job.payload, after.job.payload):
+        return ()
+    one_side = before or after
+    defaults = COMMAND_DEFAULTS if one_side and one_side.job.command else DEFAULTS
+    old, new = (None if entry is None else _keys(entry) for entry in (before, after))
+    return field_changes.of_job(old, new, _keys(defaults))
+
+
+def _keys(entry: Entry) -> dict[str, Any]:
+    """Return the keys of a job as JSON values, in the order in which a reviewer reads them."""
+    keys: dict[str, Any] = {}
+    for key, value in to_yaml(entry.job).items():
+        keys[key] = value
+        if key == "enabled":
+            keys["enabled"] = entry.is_enabled
+            keys["environments"] = None if entry.environments is None else list(entry.environments)
+    return keys
+
+
+def _file_fields(before: Side, after: Side) -> Iterator[FieldChange]:
+    """Yield the keys outside of jobs that differ, as far as both sides know them."""
+    yield from field_changes.differences({"namespace": before.namespace}, {"namespace": after.namespace})
+    yield from field_changes.of_settings(field_changes.settings(before), field_changes.settings(after))

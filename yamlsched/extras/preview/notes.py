@@ -1,0 +1,149 @@
+"""The effects of an edit as sentences: what a reviewer would otherwise have to work out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from yamlsched.durations import show
+from yamlsched.extras.preview.model import Entry, JobChange, KeyConflict, Level, MovedSlot, Note, Side, note, warning
+from yamlsched.runs import backoff
+from yamlsched.schedule.job import Catchup, Job, Overlap
+from yamlsched.sync.slot_plan import CATCHUP_NONE_WINDOW
+from yamlsched.text import join_first, join_words, quoted
+from yamlsched.timetable import keys
+from yamlsched.timetable.zones import zone
+
+MAX_NAMES = 10
+"""Jobs that a sentence names."""
+OVERLAP = {
+    Overlap.WAIT: "a slot that is due while a run is unfinished now waits: two runs never execute at the same time",
+    Overlap.SKIP: "a slot that is due while a run is unfinished is now recorded as skipped, not run",
+    Overlap.ALLOW: "a second run no longer waits for the first: two runs of this job may execute at the same time",
+}
+CATCHUP = {
+    Catchup.LATEST: "of several missed slots only the newest now runs",
+    Catchup.ALL: "of several missed slots each now runs, oldest first",
+    Catchup.NONE: f"slots missed by {show(CATCHUP_NONE_WINDOW)} or more are now recorded as late, not run",
+}
+RETIRED = note("it is retired: no slots, no claims; its unfinished runs are cancelled a day later")
+
+
+def of_conflicts(conflicts: Sequence[KeyConflict], job: Job) -> Iterator[Note]:
+    for one in conflicts:
+        by = f"the slot at {_local(one.by, job)}" if one.by else "a run that was enqueued manually"
+        yield warning(f"it does not run at {_local(one.scheduled_for, job)}: its key {one.key} was used by {by}")
+
+
+def of_missed(missed: Sequence[MovedSlot], job: Job) -> Iterator[Note]:
+    for move in missed:
+        yield warning(
+            f"its slot at {_local(move.before, job)} is removed, and the new time, {_local(move.after, job)}, has "
+            "passed: an edit never fires past slots, so there is no run on that date"
+        )
+
+
+def _local(instant: datetime, job: Job) -> str:
+    return f"{instant.astimezone(zone(job.timezone)):%Y-%m-%d %H:%M}"
+
+
+def of_edit(namespace: str, before: Entry, after: Entry, environment: str | None) -> Iterator[Note]:
+    """Yield what a changed job does differently, apart from its slots."""
+    if before.environments != after.environments:
+        yield note(_environments(before.environments, after.environments))
+    old, new = before.job, after.job
+    where = f" in {environment}" if environment else ""
+    if old.enabled and not new.enabled:
+        yield warning(f"disabled{where}: no slots, no claims, enqueue is rejected")
+    elif new.enabled and not old.enabled:
+        yield note(f"enabled{where}: its slots count from the edit on, and past slots are not run")
+    elif not new.enabled:
+        yield note(f"it remains disabled{where}")
+    if old.cron and not new.cron:
+        yield warning("it no longer has slots: it runs only when it is enqueued")
+    elif new.cron and not old.cron:
+        yield note("it now has slots, in addition to enqueued runs")
+    yield from _of_runs(old, new)
+    yield from _of_policies(namespace, old, new)
+    if old.on_dead and not new.on_dead:
+        yield warning("nothing is called when a run is dead")
+    elif new.on_dead != old.on_dead:
+        yield note(f"when a run is dead, {new.on_dead} is called")
+
+
+def _environments(before: tuple[str, ...] | None, after: tuple[str, ...] | None) -> str:
+    if after is None:
+        return "it now runs in every environment"
+    if before is None:
+        return f"it now runs only in {join_words(after, 'and')}"
+    new, old = [name for name in after if name not in before], [name for name in before if name not in after]
+    parts = [f"now runs in {join_words(new, 'and')}"] if new else []
+    parts += [f"no longer runs in {join_words(old, 'and')}"] if old else []
+    return "it " + " and ".join(parts) if parts else "its environments are written in another order"
+
+
+def _of_runs(old: Job, new: Job) -> Iterator[Note]:
+    """Yield how runs execute, are retried and end."""
+    if (old.handler, old.command) != (new.handler, new.command):
+        yield note(f"runs that are already queued also use the new {'command' if new.command else 'handler'}")
+    if old.payload != new.payload and new.cron:
+        yield note("runs created after the edit get the new payload; earlier runs keep theirs")
+    if _gives_up(old) != _gives_up(new):
+        yield note(f"a failing run now gives up {_gives_up(new)} instead of {_gives_up(old)}")
+    if old.timeout != new.timeout:
+        yield note(f"an attempt is now killed after {show(new.timeout)} instead of {show(old.timeout)}")
+    if old.lease != new.lease:
+        yield note(f"a run whose worker dies is taken over after {show(new.lease)} instead of {show(old.lease)}")
+
+
+def _gives_up(job: Job) -> str:
+    if job.max_attempts == 1:
+        return "at its first failure"
+    waits = (backoff.delay(job.backoff, attempt, random=0.0) for attempt in range(1, job.max_attempts))
+    return f"after {job.max_attempts} attempts and {show(sum(waits, timedelta(0)))} of waiting"
+
+
+def _of_policies(namespace: str, old: Job, new: Job) -> Iterator[Note]:
+    """Yield which slots run, and when."""
+    if old.cron and new.cron:
+        if old.overlap is not new.overlap:
+            yield Note(Level.WARNING if new.overlap is Overlap.ALLOW else Level.NOTE, OVERLAP[new.overlap])
+        if old.catchup is not new.catchup:
+            yield note(CATCHUP[new.catchup])
+        was, window = old.catchup_window, new.catchup_window
+        if window < was:
+            yield note(f"slots missed for more than {show(window)} are now recorded as late, not run (was {show(was)})")
+        elif window > was:
+            yield note(f"slots missed for up to {show(window)} are now run (was {show(was)})")
+    starts = [keys.offset(namespace, job.name, job.spread) for job in (old, new)]
+    if starts[0] != starts[1] and new.cron:
+        before, after = (f"{show(delay)} after" if delay else "at" for delay in starts)
+        yield note(
+            f"its runs now start {after} their slot instead of {before} it; a run that waits for its time moves, too"
+        )
+
+
+def of_base(base: Side, head: Side) -> Iterator[Note]:
+    """Yield what is unknown because the base is missing or invalid."""
+    if base.remark is not None:
+        yield base.remark
+    removed = [quoted(name) for name in base.invalid if name not in head.entries]
+    if removed:
+        yield note(f"jobs that have errors in {base.name} are removed: {join_first(removed, MAX_NAMES)}")
+
+
+def of_file(before: Side, after: Side, jobs: Sequence[JobChange], is_timezone_changed: bool) -> Iterator[Note]:
+    """Yield what changes outside of jobs mean."""
+    if before.namespace != after.namespace:
+        yield warning(
+            f"all jobs move from namespace {before.namespace} to {after.namespace}, where they are new, without "
+            f"history or used keys. The jobs in {before.namespace} are not retired: their queued runs wait for a file "
+            "that names it"
+        )
+    if before.retention is not None and after.retention is not None and after.retention.keys < before.retention.keys:
+        new, old = show(after.retention.keys), show(before.retention.keys)
+        yield note(f"a key can be used again {new} after its run was pruned (was {old})")
+    if is_timezone_changed:
+        moved = [job.job_type for job in jobs if job.slots and any(one.field == "timezone" for one in job.fields)]
+        slots = f"the slots of {join_first(moved, MAX_NAMES)}" if moved else "no slots"
+        yield note(f"the new timezone moves {slots}")

@@ -1,0 +1,218 @@
+"""What the next sync would do to a database: the pure parts of sync, on one state of it that is only read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import psycopg
+from psycopg.rows import dict_row
+
+from yamlsched.db.query import fetch_column, load
+from yamlsched.errors import ScheduleError
+from yamlsched.extras.preview import model, slot_changes
+from yamlsched.extras.preview.diff import compare
+from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
+from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
+from yamlsched.sync import ScheduleFile, definitions, due, files, slot_plan
+from yamlsched.sync.definitions import Definition
+from yamlsched.sync.in_force import decide
+from yamlsched.sync.slot_plan import KeyHolder
+from yamlsched.timetable.times import rfc3339
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from yamlsched.schedule.load import Loaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedDefinition(Definition):
+    """A whole row of job_definitions."""
+
+    job: Job
+    paused_by: str | None
+    paused_reason: str | None
+
+
+@contextmanager
+def snapshot(connection: Connection[Any]) -> Iterator[None]:
+    """Execute the block in one read-only snapshot of the database; it is always rolled back."""
+    with connection.transaction():
+        connection.execute(load("preview")["begin"])
+        yield
+        raise psycopg.Rollback
+
+
+def database_time(connection: Connection[Any], given: datetime | None) -> datetime:
+    """Return the instant that is given, else the database's."""
+    [instant] = fetch_column(connection, load("preview")["now"], {"now": given})
+    return cast(datetime, instant)
+
+
+def applied_definitions(connection: Connection[Any], namespace: str) -> list[AppliedDefinition]:
+    """Return all jobs of a namespace, by name."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        cursor.execute(load("preview")["definitions"], {"namespace": namespace})
+        rows = cursor.fetchall()
+    names = [field.name for field in fields(AppliedDefinition) if field.name != "job"]
+    return [AppliedDefinition(job=from_row(row), **{name: row[name] for name in names}) for row in rows]
+
+
+def unfinished_runs(connection: Connection[Any], namespace: str, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return, by definition id, the number of unfinished runs, and how many of them are running."""
+    rows = connection.execute(load("preview")["unfinished"], {"namespace": namespace, "ids": list(ids)})
+    return {row.definition_id: (row.runs, row.running) for row in rows}
+
+
+def stored_retention(connection: Connection[Any], namespace: str) -> dict[str, str] | None:
+    """Return the stored retention of the file in force; None if there is none."""
+    return next(iter(fetch_column(connection, load("preview")["retention"], {"namespace": namespace})), None)
+
+
+def other_namespaces(connection: Connection[Any], namespace: str, host: str, path: str) -> list[str]:
+    """Return the other namespaces to which a file of this host and path was applied."""
+    parameters = {"namespace": namespace, "host": host, "path": path}
+    return fetch_column(connection, load("preview")["other_namespaces"], parameters)
+
+
+DAY = timedelta(days=1)
+DATABASE = "the database"
+"""The name of the base of a plan."""
+
+
+def read(
+    connection: Connection[Any], schedule: ScheduleFile, loaded: Loaded, days: int, now: datetime | None = None
+) -> Preview:
+    """Return what syncing a valid file would do. The database is only read, in a transaction that is rolled back."""
+    namespace = loaded.namespace or "default"
+    with snapshot(connection):
+        at = database_time(connection, now)
+        until = at + days * DAY
+        state = files.state(connection, namespace, schedule.presented(), at)
+        stored = applied_definitions(connection, namespace)
+        rows = list(map(to_row, loaded.jobs.values()))
+        differences = definitions.differences(connection, namespace, rows, DEFAULT_ROW)
+        is_recomputed = state.in_force_id is not None and not schedule.version.is_covered_by(
+            state.in_force_yamlsched, state.in_force_tzdata
+        )
+        changed = {one.id for one in differences if one.id is not None}
+        plan = SyncPlan(schedule.path, schedule.version, decide(state, schedule.version, at_once=False), state)
+        _account(plan, connection, namespace, stored, changed, at, is_recomputed)
+
+        kept = stored_retention(connection, namespace)
+        base = Side(DATABASE, namespace, _entries(one.job for one in stored if one.retired_at is None))
+        if kept:
+            base = replace(base, retention=Retention.from_row(kept))
+        head = Side(
+            schedule.path,
+            namespace,
+            _entries(loaded.jobs.values()),
+            loaded.timezone,
+            loaded.environments,
+            loaded.retention,
+        )
+        keys = list(_edited_keys(base, head, at, until))
+        holders = due.key_holders(connection, namespace, keys) if keys else {}
+        holders |= {run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in plan.runs}
+        others = other_namespaces(connection, namespace, schedule.host, schedule.path)
+        retired_at = {
+            one.id: one.retired_at or at
+            for one in stored
+            if one.job_type not in loaded.jobs and (one.retired_at is not None or one.id in changed)
+        }
+        unfinished = unfinished_runs(connection, namespace, list(retired_at))
+    edit = compare(base, head, at, until, schedule.environment or None, holders)
+    by_name = {one.job_type: one for one in stored}
+    returned = {one.job_type: by_name[one.job_type].retired_at for one in differences if one.is_retired}
+    plan.returned += sorted(returned)
+    plan.leaving += [
+        model.LeavingRuns(one.job_type, *unfinished[one.id], retired_at[one.id] + DAY)
+        for one in stored
+        if one.id in unfinished
+    ]
+    plan.paused += _paused(stored, loaded.jobs, at)
+    return replace(_with_database_notes(edit, returned, others), plan=plan)
+
+
+def _account(
+    plan: SyncPlan,
+    connection: Connection[Any],
+    namespace: str,
+    stored: Iterable[AppliedDefinition],
+    changed: set[int],
+    now: datetime,
+    is_recomputed: bool,
+) -> None:
+    """Add to ``plan`` what happens to due slots: all of a changed job, else those that a sync processes now.
+
+    ``is_recomputed``: this release or its time zone data is newer than what computed the stored next slots.
+    """
+    owing: list[AppliedDefinition] = []
+    for definition in stored:
+        next_slot_at = definition.next_slot_at
+        if is_recomputed and next_slot_at is not None and definition.id not in changed:
+            try:
+                next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
+            except ScheduleError as error:
+                plan.unreadable.append(f"{definition.job_type}: {error}")
+                continue
+        if definition.id in changed or (next_slot_at is not None and next_slot_at <= now):
+            owing.append(definition)
+    open_slots = due.earliest_open_slots(connection, namespace, [one.id for one in owing])
+    ready: dict[bool, list[AppliedDefinition]] = {True: [], False: []}
+    for one in owing:
+        if one.id in changed or not due.is_waiting(one, open_slots):
+            ready[one.id in changed].append(one)
+        else:
+            assert one.next_slot_at is not None
+            plan.waiting.append(model.WaitingSlot(one.job_type, one.next_slot_at, open_slots[one.id]))
+    for is_changed, jobs in ready.items():
+        plans, unreadable = due.plan_slots(connection, namespace, jobs, open_slots, now, is_changed)
+        plan.unreadable += [f"{job}: {why}" for job, why in unreadable]
+        for decided in plans:
+            job = decided.definition.job_type
+            plan.runs += [model.PlannedRun(job, run.key, run.slot, run.run_at, is_changed) for run in decided.runs]
+            plan.skipped += [model.SkippedSlots(job, g.first, g.last, g.slots, g.reason) for g in decided.gaps]
+    plan.runs.sort(key=lambda run: run.job_type)
+    plan.skipped.sort(key=lambda skipped: skipped.job_type)
+
+
+def _entries(jobs: Iterable[Job]) -> dict[str, Entry]:
+    return {job.name: Entry(job, job.enabled, None) for job in jobs}
+
+
+def _edited_keys(base: Side, head: Side, at: datetime, until: datetime) -> Iterator[str]:
+    """Yield the keys of future slots that the edit may have made collide."""
+    for name, entry in head.entries.items():
+        before = base.entries.get(name)
+        if slot_changes.rule(entry.job) != slot_changes.rule(before.job if before else None):
+            yield from (key for key, _ in slot_changes.date_keys(entry.job, at, until))
+
+
+def _with_database_notes(edit: Preview, returned: Mapping[str, datetime | None], others: list[str]) -> Preview:
+    """Add what only the database knows: jobs that return, and other namespaces of this file."""
+    jobs = list(edit.jobs)
+    for nth, job in enumerate(jobs):
+        since = returned.get(job.job_type)
+        if since is not None:
+            text = f"it was retired at {rfc3339(since, 'seconds')} and returns with its history and its keys"
+            jobs[nth] = replace(job, notes=(note(text), *job.notes), looks_like=None)
+    notes = edit.notes
+    if others:
+        text = (
+            f"this host has also applied this path to {', '.join(others)}: the jobs there are not retired by a file "
+            f"that names {edit.head.namespace}"
+        )
+        notes = (*notes, warning(text))
+    return replace(edit, jobs=tuple(jobs), notes=notes)
+
+
+def _paused(stored: Iterable[AppliedDefinition], jobs: Mapping[str, Job], now: datetime) -> Iterator[model.PausedJob]:
+    for one in stored:
+        is_over = one.paused_until is not None and one.paused_until <= now
+        if one.paused_at is not None and not is_over and (one.retired_at is None or one.job_type in jobs):
+            yield model.PausedJob(one.job_type, one.paused_at, one.paused_until, one.paused_by, one.paused_reason)

@@ -1,0 +1,304 @@
+"""A preview as text for a terminal, and the phrases that its other format for people, markdown, shares with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.extras.preview.model import JobChange, Level, MovedSlot, Note, PileUp, Preview, SlotChanges, SyncPlan
+from yamlsched.schedule.field_changes import SIGNS, Change, FieldChange, before_and_after, field_name, value
+from yamlsched.sync import Verdict
+from yamlsched.text import escape_line, join_first
+from yamlsched.timetable.times import rfc3339
+from yamlsched.timetable.zones import zone
+
+MAX_LISTED_SLOTS = 7
+"""Slots of one kind that are listed, one a line; more are summarized."""
+MAX_PILE_UPS = 7
+MAX_NAMES = 10
+MAX_PLAN_LINES = 20
+INDENT = " " * 4
+MARKS = {Level.WARNING: "!", Level.NOTE: "*"}
+IDENTIFYING_FIELDS = ("cron", "timezone", "handler", "command")
+"""All that is shown of a removed job."""
+VERDICTS = {
+    Verdict.CURRENT: "this file is in force",
+    Verdict.RENEW: "this file is in force; the next sync recomputes its slots, with newer rules or time zone data",
+    Verdict.APPLY: "the next tick applies it",
+    Verdict.HELD_BACK: "a tick holds it back; this is what yamlsched sync would do",
+    Verdict.OTHER_ENVIRONMENT: "a tick refuses it; this is what yamlsched sync would do",
+    Verdict.OTHER_NAMESPACE: "a tick refuses it; this is what yamlsched sync would do",
+}
+
+
+def render(preview: Preview) -> str:
+    """Return the whole preview: what it is about, a paragraph for each job that changes, and what a sync would do."""
+    blocks = [list(_heading(preview)), *_changes(preview)]
+    for title, lines in plan_sections(preview):
+        more = [f"{INDENT}and {len(lines) - MAX_PLAN_LINES} more"] * (len(lines) > MAX_PLAN_LINES)
+        blocks.append([f"{title}: {len(lines)}", *(INDENT + line for line in lines[:MAX_PLAN_LINES]), *more])
+    # any content remains one line
+    return "\n\n".join("\n".join(map(escape_line, block)) for block in blocks)
+
+
+def _heading(preview: Preview) -> Iterator[str]:
+    if preview.plan:
+        yield f"namespace {preview.head.namespace} at {_utc(preview.at)}"
+        yield from plan_facts(preview, preview.plan)
+    else:
+        where = f" in {preview.environment}" if preview.environment else ""
+        yield f"{preview.base.name} -> {preview.head.name}{where}, if applied {_utc(preview.at)}"
+        yield headline(preview)
+
+
+def _changes(preview: Preview) -> Iterator[list[str]]:
+    """Yield a block of lines for what is outside of jobs, for each job, and for the minutes that fill up."""
+    if preview.fields or preview.notes:
+        yield ["the file", *_fields(preview.fields, Change.CHANGED), *_notes(preview.notes)]
+    for jobs in groups(preview):
+        yield list(_group(jobs, preview))
+    if preview.pile_ups:
+        shown = [f"{MARKS[Level.WARNING]} {pile_up(one, preview)}" for one in preview.pile_ups[:MAX_PILE_UPS]]
+        more = len(preview.pile_ups) - len(shown)
+        yield [*shown, *[f"  and {more} more such groups of jobs"] * bool(more)]
+
+
+def _group(jobs: list[JobChange], preview: Preview) -> Iterator[str]:
+    first = jobs[0]
+    names = f"{SIGNS[first.change]} {join_first([job.job_type for job in jobs], MAX_NAMES)}"
+    yield f"{names}: {rate(first)}" if len(jobs) == 1 or first.slots else names
+    yield from _fields(shown_fields(first), first.change)
+    yield from _notes(first.notes)
+    if first.change is Change.CHANGED and first.slots:
+        yield f"{INDENT}slots {compared(first, preview)} ({first.timezone})"
+        yield from (f"{INDENT}  {line}" for line in slot_lines(first))
+
+
+def _fields(fields: Sequence[FieldChange], kind: Change) -> Iterator[str]:
+    names = [field_name(change) for change in fields]
+    width = max(map(len, names), default=0)
+    for name, change in zip(names, fields, strict=True):
+        yield f"{INDENT}{name:<{width}}  {before_and_after(change, kind)}"
+
+
+def _notes(notes: Sequence[Note]) -> Iterator[str]:
+    for note in notes:
+        yield f"{INDENT}{MARKS[note.level]} {note.text}"
+
+
+# What a plan adds
+
+
+def plan_facts(preview: Preview, plan: SyncPlan) -> Iterator[str]:
+    """Yield lines about the file, what is in force, and how much there is to do."""
+    state, version = plan.state, plan.version
+    where = f" for {version.environment}" if version.environment else ""
+    yield f"file      {plan.path}{where}, hash {version.hash[:8]}: {VERDICTS[plan.verdict]}"
+    if state.in_force_id is None:
+        yield "in force  no file has been applied yet"
+    elif plan.verdict not in (Verdict.CURRENT, Verdict.RENEW):
+        of = f" for {state.in_force_environment}" if state.in_force_environment else ""
+        yield (
+            f"in force  {state.in_force_path}{of}, hash {(state.in_force_hash or '')[:8]}, "
+            f"of host {state.in_force_host}, since {_utc(state.in_force_since)}"
+        )
+    if plan.explanation:
+        yield f"! {plan.explanation}"
+    yield f"jobs      {headline(preview)}"
+    if not (plan.runs or plan.skipped or plan.waiting):
+        yield "due       nothing"
+
+
+def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
+    """Yield what a sync would do in addition to changing jobs, as titles with at least one line each."""
+    plan = preview.plan
+    if plan is None:
+        return
+    sections = {
+        "runs to create": [
+            one.idempotency_key
+            + ("" if one.idempotency_key.endswith("Z") else f"  {_utc(one.scheduled_for)}")
+            + (f", starts at {_utc(one.run_at)}" if one.run_at > preview.at else "")
+            + (", owed by the definition in force" if one.settles else "")
+            for one in plan.runs
+        ],
+        "slots to skip": [
+            f"{one.job_type}  {count(one.slots, 'slot')}, {_utc(one.first_slot)}"
+            + (f" to {_utc(one.last_slot)}" if one.slots > 1 else "")
+            + f": {one.reason}"
+            for one in plan.skipped
+        ],
+        "slots that wait": [
+            f"{one.job_type}  {_utc(one.scheduled_for)}, until the run of {_utc(one.open_slot)} has finished"
+            for one in plan.waiting
+        ],
+        "unfinished runs of jobs that are not in the file": [
+            f"{one.job_type}  {count(one.unfinished, 'run')}, {one.running} of them running; "
+            f"those left are cancelled from {_utc(one.cancelled_at)} on"
+            for one in plan.leaving
+        ],
+        "paused by an operator; sync does not change this": [
+            f"{one.job_type}  since {_utc(one.paused_at)}"
+            + (f" by {value(one.paused_by)}" if one.paused_by else "")
+            + (f", until {_utc(one.paused_until)}" if one.paused_until else ", until it is resumed")
+            + (f": {value(one.paused_reason)}" if one.paused_reason else "")
+            for one in plan.paused
+        ],
+        "jobs whose slots cannot be computed here": plan.unreadable,
+    }
+    yield from ((title, lines) for title, lines in sections.items() if lines)
+
+
+def _utc(instant: datetime | None) -> str:
+    return rfc3339(instant, "seconds") if instant else "-"
+
+
+# Phrases
+
+
+def headline(preview: Preview) -> str:
+    """Return what happens in one sentence, without its full stop."""
+    if not preview.jobs:
+        same = count(preview.unchanged, "job")
+        return f"no job changes ({same})" if preview.unchanged else "no jobs on either side"
+    numbers = {str(change): len(preview.named(change)) for change in (Change.ADDED, Change.CHANGED, Change.REMOVED)}
+    numbers["unchanged"] = preview.unchanged
+    return f"{_counts('job', numbers)}; {_rates(preview.fires_per_week_before, preview.fires_per_week_after)}"
+
+
+def _counts(noun: str, numbers: Mapping[str, int]) -> str:
+    """Return the numbers that are not zero, each with its name: ``2 jobs added, 1 changed``."""
+    found = [(name, many) for name, many in numbers.items() if many]
+    return ", ".join(f"{many if nth else count(many, noun)} {name}" for nth, (name, many) in enumerate(found))
+
+
+def _rates(before: float, after: float) -> str:
+    if round(before, 2) == round(after, 2):
+        return f"{count(after, 'slot')} a week" + (", unchanged" if after else "")
+    return f"{count(after, 'slot')} a week (before: {number(before)})"
+
+
+def count(many: float, noun: str) -> str:
+    return f"{number(many)} {noun}" + ("" if many == 1 else "s")
+
+
+def number(value: float) -> str:
+    """Return a number without superfluous digits.
+
+    >>> number(7.0), number(0.25), number(10080.0)
+    ('7', '0.25', '10080')
+    """
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def rate(job: JobChange) -> str:
+    """Return how often a job fires and when next, on its wall clock."""
+    before, after = job.fires_per_week_before, job.fires_per_week_after
+    if job.change is Change.REMOVED:
+        return f"had {count(before, 'slot')} a week" if before else "had no slots"
+    if job.next_slot_at is None:
+        return _rates(before, 0) if before else "no slots"
+    following = f"next {clock(job.next_slot_at, job.timezone)} {job.timezone}"
+    if not (before or after):
+        return following
+    rates = f"{count(after, 'slot')} a week" if job.change is Change.ADDED else _rates(before, after)
+    return f"{rates}, {following}"
+
+
+def clock(instant: datetime, timezone: str, beside: datetime | None = None) -> str:
+    """Return an instant on the wall clock of ``timezone``, without the date if that is the date of ``beside``."""
+    where = zone(timezone)
+    local = instant.astimezone(where)
+    is_repeated = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
+    second = " (second pass)" if is_repeated and local.fold else ""
+    if beside is not None and beside.astimezone(where).date() == local.date():
+        return f"{local:%H:%M}{second}"
+    return f"{local:%a %Y-%m-%d %H:%M}{second}"
+
+
+def slot_lines(job: JobChange) -> list[str]:
+    """Return one line for each moved, removed or added slot; a summary of each kind that has many."""
+    slots, timezone = job.slots, job.timezone
+    skipped, remarks = {one.scheduled_for for one in job.key_taken}, dict(slots.remarks)
+
+    def suffix(slot: datetime) -> str:
+        if slot in skipped:
+            return "  skipped: key_taken"
+        return f"  {remarks[slot]}" if slot in remarks else ""
+
+    def move(moved: MovedSlot) -> str:
+        return f"{clock(moved.before, timezone)} -> {clock(moved.after, timezone, moved.before)}{suffix(moved.after)}"
+
+    def point(slot: datetime) -> str:
+        return clock(slot, timezone) + suffix(slot)
+
+    lines = _kind("moved", slots.moved, move, _shifts(slots.moved))
+    lines += _kind("removed", slots.removed, point) + _kind("added", slots.added, point)
+    return lines or ["no slot differs"]
+
+
+def _kind(name: str, found: Sequence[Any], show: Callable[[Any], str], remark: str = "") -> list[str]:
+    if len(found) <= MAX_LISTED_SLOTS:
+        return [f"{name:<8} {show(one)}" for one in found]
+    return [
+        f"{name:<8} {len(found)} slots{remark}",
+        f"{'':<8} first {show(found[0])}",
+        f"{'':<8} last  {show(found[-1])}",
+    ]
+
+
+def _shifts(moved: Sequence[MovedSlot]) -> str:
+    shifts = sorted({one.shift for one in moved})
+    if not shifts:
+        return ""
+    shown = [f"{durations.show(abs(s))} {'later' if s > timedelta(0) else 'earlier'}" for s in (shifts[0], shifts[-1])]
+    return f", each {shown[0]}" if len(shifts) == 1 else f", from {shown[0]} to {shown[1]}"
+
+
+def compared(job: JobChange, preview: Preview) -> str:
+    """Return for how long the slots of a job are compared."""
+    until = job.slots.compared_until
+    return f"until {clock(until, job.timezone)}" if until else f"of {count(preview.days, 'day')}"
+
+
+def slot_counts(job: JobChange) -> str:
+    """Return how many slots are moved, removed, added and skipped."""
+    slots = job.slots
+    skipped = {one.scheduled_for for one in job.key_taken}
+    added = sum(slot not in skipped for slot in slots.added)
+    numbers = {"moved": len(slots.moved), "removed": len(slots.removed), "added": added, "skipped": len(skipped)}
+    counts = _counts("slot", numbers)
+    return f"at least {counts}" if slots.compared_until and counts else counts
+
+
+def pile_up(found: PileUp, preview: Preview) -> str:
+    """Return which jobs start together, and when first."""
+    timezone = preview.head.timezone or "UTC"
+    first = f"{clock(found.first_at, timezone)} {timezone}"
+    when = f"at {first}" if found.times == 1 else f"{found.times} times in {count(preview.days, 'day')}, first {first}"
+    names = join_first(found.jobs, MAX_NAMES)
+    return f"{len(found.jobs)} jobs now start in one minute, {when} (before: {found.jobs_before}): {names}"
+
+
+def groups(preview: Preview) -> list[list[JobChange]]:
+    """Return the jobs that change, those that change in the same way together: an edit of defaults is shown once."""
+    found: dict[object, list[JobChange]] = {}
+    for job in preview.jobs:
+        key: object = job.job_type
+        if job.change is Change.CHANGED:
+            alike = replace(job, job_type="", slots=SlotChanges())
+            if not job.slots:
+                alike = replace(alike, timezone="", fires_per_week_before=0, fires_per_week_after=0, next_slot_at=None)
+            key = repr(alike), job.slots
+        found.setdefault(key, []).append(job)
+    return list(found.values())
+
+
+def shown_fields(job: JobChange) -> tuple[FieldChange, ...]:
+    """Return the fields that a reviewer needs: of a removed job only those that identify it."""
+    if job.change is not Change.REMOVED:
+        return job.fields
+    return tuple(field for field in job.fields if field.field in IDENTIFYING_FIELDS)

@@ -1,0 +1,154 @@
+"""Launchers: each starts one agent somewhere, and ends when it ends. Here those of ``type: command``, programs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from yamlsched import log
+from yamlsched.handler.programs import describe_exit, signal_group
+from yamlsched.worker.local.output import UNSAFE, escaped
+
+MAX_TAIL_CHARS = 300  # of its output, for the error of an attempt that did not begin
+MAX_PASSED_ON_BYTES = 2 << 20  # of its output: the agent itself passes on less
+MAX_LINE_BYTES = 16_384
+EVENTS_OF_AGENTS = (*("run.output", "attempt.not_begun", "attempt.returned", "database.away", "database.back"),)
+OURS = (b"PG", b"YAMLSCHED_DSN")
+
+
+def launcher_environment() -> dict[bytes, bytes]:
+    """Return the environment of launchers: ours, without the DSN and PG*, which engines may pass on or show."""
+    return {name: value for name, value in os.environb.items() if not name.startswith(OURS)}
+
+
+class Launcher(Protocol):
+    """What the gateway needs of a launcher, of whatever kind. No method blocks."""
+
+    @property
+    def title(self) -> str:
+        """What error messages call it."""
+
+    @property
+    def status(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None while it has not ended."""
+
+    def describe(self) -> str:
+        """Say how it ended."""
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on to the agent, as far as it can."""
+
+    def close(self) -> None:
+        """Free everything, killing what is left."""
+
+
+class ProgramLauncher:
+    """One program: started, read, signalled."""
+
+    def __init__(self, argv: Sequence[str], folder: str, name: str) -> None:
+        """Start it in a session of its own, without our DSN and PG*. Raises OSError.
+
+        ``name`` is printed before each line of its output that the agent has not named already.
+        """
+        self.title = f'"{argv[0]}"'
+        self._name, self._line, self._tail, self._allowance = name, b"", "", MAX_PASSED_ON_BYTES
+        reading, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [argument.encode() for argument in argv],
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                cwd=folder,
+                env=launcher_environment(),
+                start_new_session=True,
+            )
+        except (OSError, ValueError):
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        self._status: int | None = None
+        os.set_blocking(reading, False)
+        self._reading: int | None = reading
+        asyncio.get_running_loop().add_reader(reading, self._read)
+
+    @property
+    def status(self) -> int | None:
+        """Its exit code, or minus the signal that killed it; None while it is alive.
+
+        It is not reaped before ``close``, so that the id of its process group stays its own.
+        """
+        if self._status is None:
+            found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                self._status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        return self._status
+
+    def describe(self) -> str:
+        """Say how it ended, and what it printed last."""
+        self._read()
+        how = describe_exit(self.status or 0)
+        return f"{how}: {self._tail}" if self._tail else how
+
+    def signal(self, number: int) -> None:
+        """Signal its process group, in which something may be alive when it has exited itself."""
+        signal_group(self._process.pid, number)
+
+    def close(self) -> None:
+        """Kill what is left of it, and wait for it."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+        self._read()
+        self._stop_reading()
+
+    def _read(self) -> None:
+        if self._reading is None:
+            return
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(self._reading, 1 << 16):
+                *lines, self._line = (self._line + piece).split(b"\n")
+                if len(self._line) > MAX_LINE_BYTES:
+                    lines, self._line = [*lines, self._line], b""
+                self._pass_on(lines)
+            self._stop_reading()  # no process can write any more
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            asyncio.get_running_loop().remove_reader(self._reading)
+            os.close(self._reading)
+            self._reading = None
+            self._pass_on([self._line] if self._line else [])
+            self._line = b""
+
+    def _pass_on(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            text = UNSAFE.sub(escaped, line.rstrip(b"\r").decode("utf-8", "replace"))
+            if text.strip():
+                self._tail = f"{self._tail} / {text.strip()}"[-MAX_TAIL_CHARS:] if self._tail else text.strip()
+                self._tail = self._tail[-MAX_TAIL_CHARS:]
+            self._allowance -= len(line)
+            if self._allowance > 0:
+                with contextlib.suppress(OSError, ValueError):
+                    sys.stderr.write(f"{self._named(text)}\n")
+
+    def _named(self, text: str) -> str:
+        """Return a line with the job and the run that it belongs to."""
+        if not log.is_json():
+            return text if text.startswith(self._name) else f"{self._name}{text}"
+        job, _, run = self._name.strip("[] ").rpartition(" ")
+        names = {"job": job, "run": int(run)} if run.isdigit() else {}
+        if log.is_event(text.encode()) and (event := json.loads(text))["event"] in EVENTS_OF_AGENTS:
+            # of an agent that logs JSON itself; what a program prints must look neither like a worker's event nor
+            # like one of another run
+            return log.printable_json(json.dumps({**event, **names}, ensure_ascii=False))
+        line = text.removeprefix(self._name)
+        return log.format_line("info", "run.output", {**names, "line": line}, datetime.now(UTC), as_json=True)

@@ -1,0 +1,89 @@
+"""Begin tickets of attempts on executors other than "local", see ``sql/begins.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import psycopg
+
+from yamlsched.db.query import load
+
+Connection = psycopg.AsyncConnection[Any]
+
+
+class Ticket(NamedTuple):
+    """Which attempt a ticket is for: a run, the number of the attempt, and its claim."""
+
+    run_id: int
+    attempt: int
+    locked_by: str
+
+
+class Begun(NamedTuple):
+    """What the agent that has the ticket needs. ``lease_seconds`` is what is left of the lease."""
+
+    payload: str
+    lease_seconds: float
+
+
+async def begin(connection: Connection, ticket: Ticket, agent: str, is_repeated: bool = False) -> Begun | None:
+    """Take the ticket for ``agent``, which is new for each execution. None: the handler must not be called.
+
+    ``is_repeated``: the answer to the first call was lost, so that the agent may have the ticket already.
+    """
+    parameters = {**ticket._asdict(), "agent": agent}
+    row: Any = await (await connection.execute(load("begins")["begin"], parameters)).fetchone()
+    if row is None and is_repeated:
+        row = await (await connection.execute(load("begins")["begun_by"], ticket._asdict())).fetchone()
+        row = None if row is None or row.agent != agent else row
+    return None if row is None else Begun(row.payload, row.lease_seconds or 0.0)
+
+
+async def count(connection: Connection, ticket: Ticket) -> int:
+    """Return how many tickets the run has, those of earlier claims included."""
+    row: Any = await (await connection.execute(load("begins")["count"], {"run_id": ticket.run_id})).fetchone()
+    return int(row.tickets)
+
+
+async def check(connection: Connection, ticket: Ticket, agent: str) -> Any:
+    """Report that ``agent`` is alive. Return whose the run is and until when; None: it has no ticket."""
+    cursor = await connection.execute(load("begins")["check"], {**ticket._asdict(), "agent": agent})
+    return await cursor.fetchone()
+
+
+async def end(connection: Connection, ticket: Ticket, agent: str, outcome: str) -> None:
+    """Write how the attempt ended. A repetition changes nothing."""
+    await connection.execute(load("begins")["end"], {**ticket._asdict(), "agent": agent, "outcome": outcome})
+
+
+async def withdraw(connection: Connection, tickets: Sequence[Ticket]) -> set[Ticket]:
+    """Take the tickets that no agent has, so that none can begin. Return them."""
+    return await _returned(connection, "withdraw", tickets)
+
+
+async def request_stop(connection: Connection, tickets: Sequence[Ticket]) -> None:
+    """Have the agents of ``tickets`` stop when they next check their leases."""
+    await connection.execute(load("begins")["request_stop"], _parameters(tickets))
+
+
+async def read(connection: Connection, tickets: Sequence[Ticket]) -> dict[Ticket, Any]:
+    """Return agent, has_ended, outcome and seen_seconds_ago of the tickets that are taken."""
+    cursor = await connection.execute(load("begins")["read"], _parameters(tickets))
+    rows = {(row.run_id, row.locked_by): row for row in await cursor.fetchall()}
+    found = ((ticket, rows.get((ticket.run_id, ticket.locked_by))) for ticket in tickets)
+    return {ticket: row for ticket, row in found if row is not None}
+
+
+async def _returned(connection: Connection, statement: str, tickets: Sequence[Ticket]) -> set[Ticket]:
+    cursor = await connection.execute(load("begins")[statement], _parameters(tickets))
+    rows = {(row.run_id, row.locked_by) for row in await cursor.fetchall()}
+    return {ticket for ticket in tickets if (ticket.run_id, ticket.locked_by) in rows}
+
+
+def _parameters(tickets: Sequence[Ticket]) -> dict[str, Any]:
+    return {
+        "run_ids": [ticket.run_id for ticket in tickets],
+        "attempts": [ticket.attempt for ticket in tickets],
+        "tokens": [ticket.locked_by for ticket in tickets],
+    }

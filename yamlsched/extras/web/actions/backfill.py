@@ -1,0 +1,151 @@
+"""Create the missing runs of past slots of a job; see ``yamlsched backfill``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from yamlsched.act import backfill as operations
+from yamlsched.act.backfill import BackfillSlot
+from yamlsched.errors import Refused
+from yamlsched.extras.web.actions import subjects
+from yamlsched.extras.web.flow import Action, Asking, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.render import count, sentence
+from yamlsched.extras.web.results import Result
+from yamlsched.extras.web.visit import Visit
+from yamlsched.timetable import times
+from yamlsched.timetable.times import TimeInput, rfc3339, short_utc
+from yamlsched.timetable.zones import zone
+
+MAX_SLOTS = 5_000
+"""Slots of one form, which is one transaction."""
+MAX_LISTED = 50
+FIRST = Field(
+    "first",
+    "From",
+    hint='2026-01-14 or yesterday (all of that day), 2026-01-14T02:00, 2026-01-14T01:00Z, 17:30 or "mon 08:00" (the '
+    "last one), or 3d (ago). Dates and times without an offset are in the time zone of the job.",
+    is_required=True,
+)
+LAST = Field("last", "To", hint="The same; a date includes the whole day. Empty: only the day or slot of From.")
+BEFORE_FIRST = Field("before_first", "Also slots from before the job was first applied", "check")
+
+
+def ask(visit: Visit, given: Given) -> Asking:
+    title = f"Backfill {given['job']}" if given["job"] else "Backfill slots"
+    lines = ["A backfill creates the runs of past slots that have none. The job's own progress does not change."]
+    return Asking(title, [subjects.job_field(visit, given), FIRST, LAST, BEFORE_FIRST], lines)
+
+
+def review(visit: Visit, given: Given) -> Review:
+    name, connection = given["job"], visit.connection
+    subjects.job(visit, given)
+    try:
+        job = operations.definition_for(connection, visit.namespace, name)
+    except Refused as error:
+        raise Invalid("job", sentence(str(error))) from None
+    where = zone(job.timezone)
+    first = _time("first", given)
+    assert first is not None
+    start, end = operations.read_range(first, _time("last", given), where, visit.now)
+    if end < start:
+        raise Invalid("last", f"{times.show(end, where)} is before {times.show(start, where)}.")
+    try:
+        chosen = operations.select(connection, job, start, end, bool(given["before_first"]), limit=MAX_SLOTS)
+    except Refused as error:
+        raise Invalid(
+            "first", f"{sentence(str(error).partition(': pass')[0])} Tick the box to include earlier slots."
+        ) from None
+    if chosen.slots > MAX_SLOTS:
+        command = f"yamlsched backfill {name} --from {short_utc(chosen.first)} --to {short_utc(end)}"
+        raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots. Choose a shorter span, or run: {command}")
+    last = min(chosen.last, visit.now)
+    refusal, found = "", operations.BackfillResult()
+    try:
+        operations.backfill(connection, visit.namespace, job, chosen.first, last, "", dry_run=True, result=found)
+    except Refused as error:
+        refusal = sentence(str(error))
+    if not refusal and not found.created:
+        span = f"from {times.show(chosen.first, where)} to {times.show(last, where)}"
+        had = count(len(found.existing) + len(found.used), "slot")
+        refusal = f"Nothing is missing: {had} of this span had a run." if found.done else f"The job has no slot {span}."
+    lines = [
+        f"The span is {times.show(chosen.first, where)} to {times.show(last, where)}.",
+        f"{count(len(found.created), 'run')} will be created, due at once, the oldest first.",
+    ]
+    if found.existing:
+        lines.append(
+            f"{count(len(found.existing), 'slot')} {'has' if len(found.existing) == 1 else 'have'} a run already."
+        )
+    if found.used:
+        lines.append(
+            f"The keys of {count(len(found.used), 'slot')} were used, by pruned runs or by others: none is created."
+        )
+    if job.overlap != "allow":
+        lines.append("They are run one after another.")
+    lines.append("They run with the handler and the payload that the job has now.")
+    if chosen.left_out_before:
+        lines.append(f"Slots before {chosen.left_out_before}, when the job was first applied, are left out.")
+    if end > visit.now:
+        lines.append("Slots that are still to come are left to sync.")
+    if job.paused_at is not None and (job.paused_until is None or job.paused_until > visit.now):
+        lines.append("The job is paused: the runs wait for the end of the pause.")
+    return Review(
+        title=f"Backfill {name}",
+        button=f"Create {count(len(found.created), 'run')}",
+        back=f"/jobs/{name}",
+        lines=lines,
+        refusal=refusal,
+        carried={"start": rfc3339(chosen.first), "end": rfc3339(last)},
+        target=f"job:{name}",
+        heading="Runs that will be created",
+        listed=[_slot(slot) for slot in found.created[:MAX_LISTED]],
+        total=len(found.created),
+        change="Change",
+    )
+
+
+def _slot(slot: BackfillSlot) -> str:
+    return f"{slot.key} for {short_utc(slot.at)}"
+
+
+def _time(name: str, given: Given) -> TimeInput | None:
+    if not given[name]:
+        return None
+    try:
+        return times.parse(given[name])
+    except ValueError as error:
+        raise Invalid(name, sentence(str(error))) from None
+
+
+def perform(doing: Doing, given: Given) -> Done:
+    name = given["job"]
+    start, end = (_instant(given, edge) for edge in ("start", "end"))
+    with doing.transaction(f"job:{name}") as connection:
+        job = operations.definition_for(connection, doing.namespace, name)
+        if operations.select(connection, job, start, end, before_first=True, limit=MAX_SLOTS).slots > MAX_SLOTS:
+            raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots.")
+        found = operations.backfill(connection, doing.namespace, job, start, end, doing.who)
+    made = len(found.created)
+    others = f"; {count(found.done - made, 'slot')} had one, or its key was used" if found.done > made else ""
+    return Done(f"/jobs/{name}", Result(f"{count(made, 'run')} {'was' if made == 1 else 'were'} created{others}."))
+
+
+def _instant(given: Given, name: str) -> datetime:
+    try:
+        found = times.parse(given[name])
+    except ValueError as error:
+        raise Invalid(name, sentence(str(error))) from None
+    if not isinstance(found, datetime) or found.tzinfo is None:
+        raise Invalid(name, f'"{given[name]}" is not an instant.')
+    return found
+
+
+ACTION = Action(
+    "backfill",
+    "Backfill slots",
+    ("job", "first", "last", "before_first", "start", "end"),
+    ("job", "first"),
+    ask,
+    review,
+    perform,
+)

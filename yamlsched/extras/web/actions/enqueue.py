@@ -1,0 +1,206 @@
+"""Enqueue a run of a job; see ``yamlsched enqueue``."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from yamlsched.act import payloads
+from yamlsched.act import runs as actions
+from yamlsched.act import statements as store
+from yamlsched.act.payloads import Taken
+from yamlsched.ask import history
+from yamlsched.ask.runs import id_of_key
+from yamlsched.errors import Refused
+from yamlsched.extras.web.actions import subjects
+from yamlsched.extras.web.flow import Action, Asking, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.render import sentence
+from yamlsched.extras.web.results import Result
+from yamlsched.extras.web.visit import Visit
+from yamlsched.runs import enqueue as client
+from yamlsched.sync.definitions import Definition
+from yamlsched.timetable import times
+from yamlsched.timetable.zones import zone
+
+MAX_PAYLOAD_CHARS = client.MAX_PAYLOAD_BYTES * 2
+"""Of what is written; the payload itself is limited in bytes."""
+MAX_SHOWN_CHARS = 2_000
+PRIORITY = Field(
+    "priority",
+    "Priority",
+    "select",
+    choices=[("", "that of the job"), *((name, name) for name in client.PRIORITIES)],
+)
+AT = Field(
+    "at",
+    "Not before",
+    hint='90m (from now), 17:30 or "mon 08:00" (the next one in the time zone of the job), "tomorrow 08:00", '
+    "2026-01-14T02:00 or 2026-01-14T01:00Z. Empty: at once.",
+)
+
+
+def ask(visit: Visit, given: Given) -> Asking:
+    lines, hint = [], "A JSON object: its keys become keyword arguments of the handler."
+    if given["job"]:
+        job = subjects.job(visit, given)
+        found = _taken(visit, job)
+        if found is not None:
+            hint = f"{hint} {_describe(found)}"
+            if found.payload:
+                lines.append(f"The job's own payload, which this one is merged over: {shown_payload(found.payload)}")
+        lines += _state_lines(visit, job)
+    fields = [
+        subjects.job_field(visit, given),
+        Field("payload", "Payload", "area", hint),
+        Field("key", "Key", hint="One run per key, for ever: if a run has it, none is created."),
+        AT,
+        PRIORITY,
+    ]
+    return Asking(f"Enqueue a run of {given['job']}" if given["job"] else "Enqueue a run", fields, lines)
+
+
+def review(visit: Visit, given: Given) -> Review:
+    job = subjects.job(visit, given)
+    payload = parse_payload(given)
+    found = _taken(visit, job)
+    try:
+        payloads.check(visit.file, visit.namespace, job.job_type, payload, (), _is_own(visit))
+        client.make_batch(job.job_type, [payload], None)
+    except Refused as error:
+        raise Invalid("payload", sentence(str(error))) from None
+    try:
+        client.make_batch(job.job_type, [{}], [given["key"] or None])
+    except Refused as error:
+        raise Invalid("key", sentence(str(error))) from None
+    run_at, due = _due(visit, given, job)
+    refusal = ""
+    if job.retired_at is not None:
+        refusal = f"{job.job_type} was removed from schedules.yaml: restore it there to enqueue it."
+    elif not job.enabled:
+        refusal = f"{job.job_type} is not enabled in schedules.yaml, so no worker would claim a run."
+    elif given["key"] and (taken := id_of_key(visit.connection, visit.namespace, given["key"])):
+        id, pruned_at = taken
+        when = f", which was pruned on {pruned_at:%Y-%m-%d}" if pruned_at else ""
+        refusal = f'The key "{given["key"]}" was used by run {id}{when}. Nothing would be created: use another key.'
+    lines = [f"A run is created. It is due at {due}." if run_at else "A run is created. It is due at once."]
+    lines += _state_lines(visit, job)
+    lines.append(f"Payload: {shown_payload(payload)}" if payload else "It has no payload of its own.")
+    if found is not None and found.payload:
+        lines.append(f"It is merged over that of the job: {shown_payload(found.payload)}")
+    if given["key"]:
+        lines.append(f'Its key is "{given["key"]}". Another enqueue with this key creates nothing.')
+    if given["priority"]:
+        lines.append(f"Its priority is {given['priority']}.")
+    warnings = []
+    if found is None and payload:
+        warnings.append(
+            "Whether the handler takes this payload is not known: the host of the page has no "
+            "schedules.yaml with this job."
+        )
+    return Review(
+        title=f"Enqueue a run of {job.job_type}",
+        button="Create the run",
+        back=f"/jobs/{job.job_type}",
+        lines=lines,
+        warnings=warnings,
+        refusal=refusal,
+        carried={"instant": times.rfc3339(run_at) if run_at else ""},
+        change="Change",
+    )
+
+
+def perform(doing: Doing, given: Given) -> Done:
+    payload = parse_payload(given)
+    at = times.parse(given["instant"]) if given["instant"] else None
+    with doing.transaction() as connection:
+        job = subjects.job_for(connection, doing.namespace, given["job"])
+        found = actions.enqueue(
+            connection,
+            doing.namespace,
+            job.job_type,
+            payload,
+            key=given["key"] or None,
+            at=at,
+            priority=_priority(given),
+            who=doing.who,
+        )
+    if not found.created:
+        holder = f"run {found.run_id}" if found.run_id else "a run that was pruned"
+        path = f"/runs/{found.run_id}" if found.run_id and not found.pruned_at else f"/jobs/{job.job_type}"
+        return Done(path, Result(f'Nothing was created: {holder} has the key "{given["key"]}".', is_partial=True))
+    due = f", due at {found.due}" if found.due else ""
+    waits = f"; {found.note}" if found.note else ""
+    return Done(f"/runs/{found.run_id}", Result(f"Run {found.run_id} of {job.job_type} was created{due}{waits}."))
+
+
+def parse_payload(given: Given) -> dict[str, Any]:
+    """Return the field ``payload``; {} if it is empty."""
+    try:
+        return payloads.parse(given["payload"]) if given["payload"] else {}
+    except ValueError as error:
+        raise Invalid("payload", sentence(str(error))) from None
+
+
+def _priority(given: Given) -> Any:
+    if given["priority"] and given["priority"] not in client.PRIORITIES:
+        raise Invalid("priority", f"Choose one of: {', '.join(client.PRIORITIES)}.")
+    return given["priority"] or None
+
+
+def _due(visit: Visit, given: Given, job: Definition) -> tuple[datetime | None, str]:
+    _priority(given)
+    if not given["at"]:
+        return None, ""
+    try:
+        run_at, due = actions.due_at(times.parse(given["at"]), zone(job.timezone), visit.now)
+        client.make_batch(job.job_type, [{}], [None], run_at)
+    except (ValueError, Refused) as error:
+        raise Invalid("at", sentence(str(error))) from None
+    return run_at, due
+
+
+def _is_own(visit: Visit) -> bool:
+    return history.is_own_file(visit.connection, visit.namespace, visit.file)
+
+
+def _taken(visit: Visit, job: Definition) -> Taken | None:
+    return payloads.taken(visit.file, visit.namespace, job.job_type, (), _is_own(visit))
+
+
+def _describe(found: Taken) -> str:
+    if found.parameters is None:
+        return f"What {found.handler} takes cannot be read from its source."
+    required = found.parameters.missing(found.payload)
+    names = [f"{name} (required)" if name in required else name for name in found.parameters.expected]
+    more = ["any others"] if found.parameters.takes_any else []
+    return f"{found.handler} takes: {', '.join([*names, *more]) or 'none'}."
+
+
+def _state_lines(visit: Visit, job: Definition) -> list[str]:
+    [state] = store.jobs(visit.connection, [job.id], None)
+    if not state.is_paused:
+        return []
+    until = (
+        f"until {times.show(state.paused_until, zone(job.timezone))}" if state.paused_until else "until it is resumed"
+    )
+    return [f"The job is paused {until}: the run waits for that."]
+
+
+def shown_payload(payload: Any) -> str:
+    """Return a payload as JSON for people, cut if it is long."""
+    text = json.dumps(dict(payload), ensure_ascii=False)
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + " …"
+
+
+ACTION = Action(
+    "enqueue",
+    "Enqueue a run",
+    ("job", "payload", "key", "at", "priority", "instant"),
+    ("job",),
+    ask,
+    review,
+    perform,
+    limits={"payload": MAX_PAYLOAD_CHARS},
+    asks_first=True,
+)

@@ -1,0 +1,106 @@
+"""Retry a run, also with another payload; see ``yamlsched retry``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from yamlsched.act import payloads
+from yamlsched.act import runs as actions
+from yamlsched.act.statements import RunOutlook
+from yamlsched.ask.history import is_own_file
+from yamlsched.errors import Refused
+from yamlsched.extras.web.actions import subjects
+from yamlsched.extras.web.actions.enqueue import MAX_PAYLOAD_CHARS, parse_payload, shown_payload
+from yamlsched.extras.web.ask import outlook
+from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.render import sentence
+from yamlsched.extras.web.results import Result
+from yamlsched.extras.web.visit import Visit
+from yamlsched.runs.enqueue import encode_payload
+from yamlsched.runs.lifecycle import Status
+
+FORCE = Field("force", "Run it again although it has succeeded", "check")
+PAYLOAD = Field("payload", "Payload", "area", "A JSON object, merged over the payload of the job. Empty: as before.")
+
+
+def ask(visit: Visit, given: Given) -> Asking:
+    if not given["run"]:
+        return Asking("Retry a run", [subjects.RUN])
+    run = subjects.run(visit, given)
+    values = {"payload": json.dumps(run.payload, ensure_ascii=False, indent=2)} if run.payload else {}
+    return Asking(f"Retry run {run.id} of {run.job_type}", [subjects.RUN, PAYLOAD], [outlook.state(run)], values)
+
+
+def review(visit: Visit, given: Given) -> Review:
+    run = subjects.run(visit, given)
+    found = outlook.of_retry(visit.connection, run)
+    lines = list(found.lines)
+    if given["payload"]:
+        payload = _payload(visit, run, given)
+        if payload == run.payload:
+            lines.append("Its payload stays as it is.")
+        else:
+            lines.append(f"Its payload is now {shown_payload(payload)}, instead of {shown_payload(run.payload)}.")
+    return Review(
+        title=f"Retry run {run.id} of {run.job_type}",
+        button=f"Retry run {run.id}",
+        back=f"/runs/{run.id}",
+        state=found.state,
+        lines=lines,
+        warnings=found.warnings,
+        refusal=found.refusal,
+        asks=[FORCE] if run.status == Status.SUCCEEDED else [],
+        carried={"run": str(run.id), "was": run.status},
+        target=f"run:{run.id}",
+        change="" if found.refusal or run.is_on_dead_call else "With another payload",
+    )
+
+
+def _payload(visit: Visit, run: RunOutlook, given: Given) -> dict[str, Any]:
+    """Return the payload that replaces the run's. Raises Invalid if no call of the handler can succeed with it."""
+    payload = parse_payload(given)
+    if run.is_on_dead_call:
+        raise Invalid("payload", "This is a call of on_dead, which gets the dead run and no payload.")
+    try:
+        encode_payload("", payload)
+        is_own = is_own_file(visit.connection, visit.namespace, visit.file)
+        payloads.check(visit.file, visit.namespace, run.job_type, payload, (), is_own)
+    except Refused as error:
+        raise Invalid("payload", sentence(str(error))) from None
+    return payload
+
+
+def perform(doing: Doing, given: Given) -> Done:
+    id, was = given.number("run"), given.choice("was", list(Status))
+    if was == Status.SUCCEEDED and not given["force"]:
+        raise Invalid("force", "Tick this to run it a second time.")
+    target = f"run:{id}"
+    with doing.transaction(target) as connection:
+        run = outlook.find(connection, doing.namespace, id)
+        if run is None:
+            raise Conflict(f"Run {id} does not exist any more: it was pruned.")
+        payload = parse_payload(given) if given["payload"] and not run.is_on_dead_call else None
+        [result] = actions.retry(
+            connection,
+            [id],
+            doing.who,
+            force=bool(given["force"]),
+            expected=[was],
+            payload=None if payload == run.payload else payload,
+        )
+        if not result.changed:
+            raise Conflict(f"Run {id} {result.what}{doing.since(connection, target)}.")
+    return Done(f"/runs/{id}", Result(f"Run {id} {result.what}."))
+
+
+ACTION = Action(
+    "retry",
+    "Retry a run",
+    ("run", "payload", "was", "force"),
+    ("run",),
+    ask,
+    review,
+    perform,
+    limits={"payload": MAX_PAYLOAD_CHARS},
+)

@@ -1,0 +1,285 @@
+"""The ASGI application. A request passes ``Guard``, gets a session in a transaction, and its page reads a view model,
+which a template shows. Every failure has a page that says what happened and what to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
+from typing import Any
+
+import psycopg
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from yamlsched import __version__, log
+from yamlsched.ask import history
+from yamlsched.ask.runs import first_namespaces
+from yamlsched.ask.runs import namespaces as known_namespaces
+from yamlsched.db import migrations
+from yamlsched.db.connection import reason
+from yamlsched.db.dsn import redactor
+from yamlsched.db.query import now
+from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.extras.web import assets, render, results
+from yamlsched.extras.web.action_pages import ActionPages
+from yamlsched.extras.web.options import Options
+from yamlsched.extras.web.pages import PAGES, namespaces
+from yamlsched.extras.web.pool import READER_SETTINGS, Pool
+from yamlsched.extras.web.security import Guard, Rejection
+from yamlsched.extras.web.visit import BadRequest, Download, NotFound, Page, SeeOther, Visit, url_under
+
+FRAGMENT_HEADER = "Yamlsched-Fragment"
+"""The refresh script asks with it for the page without its frame."""
+MAX_NAMESPACES = 20
+"""Namespaces that each page lists; a page of its own lists more."""
+FOREVER = "public, max-age=31536000, immutable"
+TOO_SLOW = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)
+TIMED_OUT = Rejection(
+    HTTPStatus.GATEWAY_TIMEOUT,
+    "The database needed longer than the time limit of this page.",
+    "The server may be overloaded, or an analyze of yamlsched's tables is due. yamlsched doctor checks the setup.",
+)
+LACKS_PRIVILEGE = (
+    'Grant it yamlsched_reader: "yamlsched migrate --roles" prints the script that creates the roles, '
+    '"yamlsched doctor" lists what the role lacks.'
+)
+IS_MISSING = (
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+)
+"""Errors of statements on tables that another yamlsched has created."""
+WORKS_AFTERWARDS = "This page then works again; it does not have to be restarted. yamlsched doctor checks the setup."
+REPORT_SECONDS = 10.0
+IS_A_BUG = "This is a bug in yamlsched. Its log has the details; please report them."
+
+
+def build(options: Options) -> ASGIApp:
+    """Return the application."""
+    return Application(options).guarded()
+
+
+class Application:
+    """The pages with what they share: sessions, templates, static files."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._pool = Pool(options.dsn, options.sessions, READER_SETTINGS)
+        self._templates = render.environment()
+        self._redact = redactor(options.dsn)
+        self._reported_at = float("-inf")
+        self._actions = ActionPages(options, self._visit, self._response, self._error, self._guarded)
+
+    def guarded(self) -> ASGIApp:
+        by_name = {asset.name: asset for asset in assets.load().values()}
+
+        async def static(request: Request) -> Response:
+            asset = by_name.get(request.path_params["name"])
+            if asset is None:
+                raise HTTPException(HTTPStatus.NOT_FOUND)
+            return Response(asset.content, media_type=asset.media_type, headers={"Cache-Control": FOREVER})
+
+        routes = [Route(page.path, self._endpoint(page)) for page in PAGES]
+        pages = Starlette(
+            routes=[
+                *routes,
+                Route("/actions/{name}", self._actions.endpoint, methods=["GET", "POST"]),
+                Route("/static/{name}", static),
+            ],
+            middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)],
+            lifespan=self._lifespan,
+            exception_handlers={HTTPException: self._http_error, Exception: self._bug},
+        )
+        pages.router.redirect_slashes = False  # it would redirect to the scheme and host of the proxy's request
+        return Guard(pages, self._options, self._reject)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        self._pool.close()
+        self._actions.close()
+
+    def _endpoint(self, page: Page) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            return await run_in_threadpool(self._answer, page, request)
+
+        return endpoint
+
+    def _answer(self, page: Page, request: Request) -> Response:
+        def answer() -> Response:
+            if any("\0" in part for part in request.path_params.values()):
+                raise NotFound("There is no such page.")
+            with self._visit(request) as visit:
+                shown = page if visit.namespace else namespaces.PAGE
+                view = shown.show(visit)
+            html = self._html(request, shown.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)
+            return _if_changed(request, html, "private, no-cache" if self._options.auth == "none" else "no-store")
+
+        return self._guarded(request, answer)
+
+    def _guarded(self, request: Request, answer: Callable[[], Response]) -> Response:
+        """Return the answer, or the page of an error. It is tried again with another session if one is lost."""
+        try:
+            try:
+                return answer()
+            except TOO_SLOW:
+                raise
+            except psycopg.OperationalError:
+                return answer()  # the server was restarted: another session may work
+        except TOO_SLOW:
+            return self._error(request, TIMED_OUT)
+        except psycopg.errors.InsufficientPrivilege as error:
+            what = f"The role of the page's DSN lacks a privilege: {self._redact(reason(error))}."
+            return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, LACKS_PRIVILEGE))
+        except migrations.WrongTables as error:
+            return self._wrong_tables(request, error)
+        except (psycopg.Error, EnvironmentFailed) as error:
+            if isinstance(error, IS_MISSING) and (wrong := self._compare_tables()):
+                return self._wrong_tables(request, wrong)
+            what = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
+            self._report(request, what)
+            how = "The page works again once the database answers. yamlsched doctor checks the setup."
+            return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, render.sentence(what), how))
+        except SeeOther as other:
+            return Response(
+                status_code=HTTPStatus.SEE_OTHER, headers={"Location": str(other), "Cache-Control": "no-store"}
+            )
+        except Download as file:
+            headers = {"Content-Disposition": f'attachment; filename="{file.name}"', "Cache-Control": "no-store"}
+            return Response(file.text, media_type="text/plain", headers=headers)
+        except NotFound as error:
+            return self._error(request, Rejection(HTTPStatus.NOT_FOUND, str(error), error.remedy))
+        except BadRequest as error:
+            return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, str(error), error.remedy))
+        except Refused as error:
+            return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, render.sentence(str(error))))
+
+    def _compare_tables(self) -> migrations.WrongTables | None:
+        """Return what is wrong with the tables; None if they are those of this yamlsched, or if that is not known."""
+        try:
+            with self._pool.transaction() as connection:
+                migrations.ensure_usable(connection, apply=False)
+        except migrations.WrongTables as error:
+            return error
+        except (psycopg.Error, EnvironmentFailed):
+            pass
+        return None
+
+    def _wrong_tables(self, request: Request, error: migrations.WrongTables) -> Response:
+        self._report(request, str(error))
+        what = render.sentence(str(error))
+        return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, WORKS_AFTERWARDS))
+
+    def _report(self, request: Request, error: str) -> None:
+        """Log that the database cannot be used, but not for each tab that is open meanwhile."""
+        if time.monotonic() - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = time.monotonic()
+            log.warning("web.unavailable", path=request.url.path, error=error)
+
+    @contextmanager
+    def _visit(self, request: Request) -> Iterator[Visit]:
+        """Yield a visit, whose session is in a read-only transaction."""
+        with self._pool.transaction() as connection:
+            at = now(connection)
+            parameter = request.query_params.get(results.PARAMETER)
+            path = request.scope["path"].removeprefix(request.scope["root_path"])
+            names = [] if self._options.namespace else first_namespaces(connection, MAX_NAMESPACES + 1)
+            yield Visit(
+                connection=connection,
+                namespace=self._namespace(connection, request, names, may_choose=path in ("/", namespaces.PAGE.path)),
+                namespaces=names,
+                base=request.state.base,
+                now=at,
+                path=request.path_params,
+                query=request.query_params,
+                url=url_under(request.scope["root_path"]),
+                user=request.state.user,
+                has_actions=self._options.has_actions,
+                file=self._options.file,
+                result=results.read(connection, path, parameter, at) if parameter else None,
+            )
+
+    def _namespace(
+        self, connection: psycopg.Connection[Any], request: Request, names: list[str], may_choose: bool
+    ) -> str:
+        """Return the namespace that the URL or the options choose; "" if none does, where ``may_choose``."""
+        chosen: str | None = request.state.namespace
+        if chosen is None:
+            try:
+                return history.namespace_of(connection, self._options.namespace, self._options.file)
+            except Refused:
+                if may_choose and len(names) > 1:
+                    return ""
+                raise
+        if chosen not in names and chosen not in known_namespaces(connection):
+            raise NotFound(f'There is no namespace "{chosen}".', "It may have no jobs any more, or be misspelt.")
+        return chosen
+
+    def _response(self, request: Request, template: str, status: HTTPStatus, **context: Any) -> Response:
+        """Return a page that is made for one request, which browsers do not keep."""
+        html = self._html(request, template, status, here=None, **context)
+        return HTMLResponse(html, status, {"Cache-Control": "no-store"})
+
+    def _html(self, request: Request, template: str, status: HTTPStatus, **context: Any) -> bytes:
+        is_fragment = FRAGMENT_HEADER in request.headers
+        return (
+            self._templates.get_template(template)
+            .render(
+                layout="fragment.html" if is_fragment else "base.html",
+                url=url_under(request.scope["root_path"]),
+                prefix=request.scope["root_path"],
+                base=request.scope["state"]["base"],
+                max_namespaces=MAX_NAMESPACES,
+                navigation=[page for page in PAGES if page.title],
+                user=request.state.user,
+                has_actions=self._options.has_actions,
+                version=__version__,
+                status=status,
+                **{"is_stranger": False, **context},
+            )
+            .encode()
+        )
+
+    def _error(self, request: Request, rejection: Rejection, is_stranger: bool = False) -> Response:
+        """Return the page of an error. A stranger is shown neither the other pages nor the version."""
+        context = {"here": None, "visit": None, "view": rejection, "is_stranger": is_stranger}
+        html = self._html(request, "error.html", rejection.status, **context)
+        headers = {"Cache-Control": "no-store", **rejection.headers}
+        return HTMLResponse(html, rejection.status, headers)
+
+    async def _reject(self, scope: Scope, receive: Receive, send: Send, rejection: Rejection) -> None:
+        response = self._error(Request(scope), rejection, is_stranger=scope["state"]["user"] is None)
+        await response(scope, receive, send)
+
+    async def _http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        what = {
+            HTTPStatus.NOT_FOUND: "There is no such page.",
+            HTTPStatus.METHOD_NOT_ALLOWED: "This page has no such action.",
+        }.get(HTTPStatus(error.status_code), render.sentence(error.detail))
+        return self._error(request, Rejection(HTTPStatus(error.status_code), what, headers=error.headers or {}))
+
+    async def _bug(self, request: Request, _: Exception) -> Response:
+        return self._error(request, Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.", IS_A_BUG))
+
+
+def _if_changed(request: Request, html: bytes, caching: str) -> Response:
+    """Return the page, or 304 if the browser has it: the script that refreshes it keeps the tag by itself."""
+    etag = f'W/"{hashlib.sha256(html).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": caching, "Vary": FRAGMENT_HEADER}
+    known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+    if etag in known:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    return HTMLResponse(html, headers=headers)

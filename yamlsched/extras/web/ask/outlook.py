@@ -1,0 +1,191 @@
+"""What an action on a run would lead to, in sentences, before an operator confirms it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+
+import psycopg
+
+from yamlsched.act import statements as actions
+from yamlsched.act.runs import retry_obstacle
+from yamlsched.act.statements import PausableJob, RunOutlook
+from yamlsched.ask import audit
+from yamlsched.ask.audit import sentence
+from yamlsched.runs.lifecycle import Status
+from yamlsched.sync.definitions import Definition
+from yamlsched.timetable import times
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.slots import slots
+from yamlsched.timetable.zones import zone
+
+MAX_ERROR_CHARS = 300
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The state of a run, what an action leads to, and what to consider. ``refusal``: why nothing can be done."""
+
+    run: RunOutlook
+    state: str
+    lines: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    refusal: str = ""
+
+
+def find(connection: psycopg.Connection[object], namespace: str, id: int) -> RunOutlook | None:
+    """Return a run of ``namespace``; None if there is none."""
+    return actions.outlook(connection, namespace, id)
+
+
+def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
+    """Return what a retry of ``run`` leads to; of a run that has succeeded, what a forced one does."""
+    obstacle = retry_obstacle(run)
+    found = Outlook(run, state(run), refusal=f"It {obstacle}." if obstacle else "")
+    if found.refusal:
+        return found
+    is_over = run.finished_at is not None
+    if run.paused:
+        found.lines.append(f"It {'is queued' if is_over else 'becomes due'}, and waits: {_paused(run)}.")
+    elif run.held_until is not None and run.held_until > run.now:
+        found.lines.append(f"It runs again at {_at(run, run.held_until)}: its cancelled handler may run until then.")
+    elif is_over:
+        found.lines.append("It runs again at once, as soon as a worker is free.")
+    elif run.run_at <= run.now:
+        found.lines.append("It is due already, and waits for a worker: a retry does not make it faster.")
+    else:
+        found.lines.append(f"It is due at once, instead of at {_at(run, run.run_at)}.")
+    if run.running_run_id is not None and run.is_slot_run and run.overlap != "allow":
+        found.lines.append(f"It first waits for run {run.running_run_id} of the same job, which is running.")
+    if is_over:
+        found.lines.append(
+            f"Attempts so far: {run.attempts}. It gets {run.budget} more, and the delays between them start over."
+        )
+    else:
+        found.lines.append(f"Attempts so far: {run.attempts} of {run.max_attempts}. It gets no further ones.")
+    if run.on_dead and not run.is_on_dead_call:
+        again = "again " if run.status == Status.DEAD else ""
+        found.lines.append(f"If it dies, {run.on_dead} is called {again}(on_dead).")
+    if run.effects_done:
+        are = "effect is" if run.effects_done == 1 else "effects are"
+        found.lines.append(f"{run.effects_done} {are} done already (run.once), and not repeated.")
+    if run.status == Status.SUCCEEDED:
+        found.warnings.append("It has succeeded. What its handler does without run.once() is done a second time.")
+    found.warnings.extend(
+        f'Effect "{key}" is in doubt: settle it first. With in_doubt="raise" the run will be dead again.'
+        for key in run.effects_in_doubt
+    )
+    _add_recent(connection, run, found)
+    return found
+
+
+def of_cancel(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
+    """Return what cancelling ``run`` leads to."""
+    found = Outlook(run, state(run), refusal="It is over." if run.finished_at is not None else "")
+    if found.refusal:
+        return found
+    if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until > run.now:
+        found.lines.append(
+            "It is stopped at its worker's next heartbeat, at the latest when its lease ends, at "
+            f"{_at(run, run.locked_until)}."
+        )
+        found.warnings.append(
+            "What the handler has done so far stays done, except in run.transaction(), which is rolled back."
+        )
+    elif run.status == Status.RUNNING:
+        found.lines.append("It is cancelled at once. It has lost its worker, so no handler is running.")
+    else:
+        found.lines.append("It is cancelled at once, and does not run.")
+    found.lines.append("It counts as neither succeeded nor dead: on_dead is not called. A retry makes it due again.")
+    _add_recent(connection, run, found)
+    return found
+
+
+def state(run: RunOutlook) -> str:
+    """Return the state of ``run`` as a sentence."""
+    ended = f" since {_at(run, run.finished_at)}" if run.finished_at else ""
+    match run.status:
+        case Status.RUNNING:
+            since = f" since {_at(run, run.started_at)}" if run.started_at else ""
+            host = (run.worker or "").partition(":")[0]
+            return f"Running{since} on {host}, attempt {run.attempts} of {run.max_attempts}"
+        case Status.DEAD:
+            error = f"{run.error_type + ': ' if run.error_type else ''}{run.last_error or ''}"[:MAX_ERROR_CHARS]
+            return f"Dead{ended}" + (f", after {error}" if error else "")
+        case Status.QUEUED | Status.FAILED:
+            if run.attempts:
+                return f"Waiting until {_at(run, run.run_at)} for attempt {run.attempts + 1} of {run.max_attempts}"
+            return f"Queued, due at {_at(run, run.run_at)}"
+    return run.status.capitalize() + ended
+
+
+def _add_recent(connection: psycopg.Connection[object], run: RunOutlook, found: Outlook) -> None:
+    latest = audit.latest(connection, run.namespace, f"run:{run.id}")
+    if latest is not None:
+        found.lines.append(f"Before: {sentence(latest, run.now)}.")
+
+
+def _paused(run: RunOutlook) -> str:
+    who = f" by {run.paused_by}" if run.paused_by else ""
+    until = f" until {_at(run, run.paused_until)}" if run.paused_until else " until it is resumed"
+    why = f" ({run.paused_reason})" if run.paused_reason else ""
+    return f"job {run.job_type} is paused{who}{until}{why}"
+
+
+def _at(run: RunOutlook, instant: object) -> str:
+    assert hasattr(instant, "astimezone")
+    return times.show(instant, zone(run.timezone))  # type: ignore[arg-type]
+
+
+MAX_COUNTED = 1_000
+MAX_LISTED_SLOTS = 10
+WAITING = (Status.QUEUED, Status.FAILED)
+
+
+@dataclass(frozen=True)
+class PauseOutlook:
+    """The pause that is in effect, the slots in a span, and the runs that wait.
+
+    Of slots and of runs at most ``MAX_COUNTED`` + 1 are counted. ``first_slots`` are the first of them.
+    """
+
+    pause: PausableJob | None
+    slots: int
+    first_slots: Sequence[datetime]
+    waiting_runs: int
+    running_runs: int
+
+
+def read(
+    connection: psycopg.Connection[object], namespace: str, job: Definition, start: datetime, end: datetime | None
+) -> PauseOutlook:
+    """Return what a pause of ``job`` in (start, end] concerns. Without an end, the first slots are not counted."""
+    found = list(islice(_slots(job, start, end), MAX_LISTED_SLOTS if end is None else MAX_COUNTED + 1))
+    [state] = actions.jobs(connection, [job.id], None)
+    waiting = actions.open_ids(connection, namespace, job.id, WAITING, None, MAX_COUNTED + 1)
+    running = actions.open_ids(connection, namespace, job.id, [Status.RUNNING], None, MAX_COUNTED + 1)
+    return PauseOutlook(
+        pause=state if state.is_paused else None,
+        slots=0 if end is None else len(found),
+        first_slots=found[:MAX_LISTED_SLOTS],
+        waiting_runs=len(waiting),
+        running_runs=len(running),
+    )
+
+
+def _slots(job: Definition, start: datetime, end: datetime | None) -> Iterator[datetime]:
+    if job.schedule is None or not job.enabled or job.retired_at is not None:
+        return
+    until = end or start.replace(year=min(start.year + 50, times.MAX_YEAR), day=1)
+    for slot in slots(parse_cron(job.schedule), zone(job.timezone), start, until):
+        yield slot.at
+
+
+def words(pause: PausableJob, timezone: str) -> str:
+    """Return a pause as a clause: "by maria, until ..., because: ..."."""
+    end = pause.paused_until
+    until = f"until {times.show(end, zone(timezone))}" if end else "until it is resumed"
+    who = f"by {pause.paused_by}, " if pause.paused_by else ""
+    return f"{who}{until}" + (f"; reason: {pause.paused_reason}" if pause.paused_reason else "")

@@ -1,0 +1,135 @@
+"""The last days of many jobs, in one word for each day."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from yamlsched.db.query import fetch, load
+from yamlsched.extras.web.ask import timeline
+from yamlsched.extras.web.ask.timeline import MAX_RUNS_OF_DAY, DayOfJob
+from yamlsched.timetable.times import bounds
+from yamlsched.timetable.zones import zone_or_utc
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+STRIP_DAYS = 14
+
+
+@dataclass(frozen=True)
+class Day:
+    """A local date of a job. ``state`` is the worst of: dead, retrying, retried, ok, cancelled, skipped, none."""
+
+    date: date
+    state: str
+    text: str
+    reasons: Sequence[str] = ()
+
+
+def strips(
+    connection: Connection[Any], namespace: str, jobs: Sequence[tuple[str, str]], now: datetime
+) -> dict[str, list[Day]]:
+    """Return the last days of each job, given by name and time zone, oldest first; the last one is today."""
+    days = {timezone: _last_days(timezone, now) for timezone in {timezone for _, timezone in jobs}}
+    spans = {timezone: [(start, end) for _, start, end in parts] for timezone, parts in days.items()}
+    zones, found = dict(jobs), {name: list[Day]() for name, _ in jobs}
+    for row in timeline.day_rows(connection, namespace, zones, spans):
+        day, _, _ = days[zones[row.job_type]][row.nth]
+        found[row.job_type].append(_day(day, row))
+    return found
+
+
+def _last_days(timezone: str, now: datetime) -> list[tuple[date, datetime, datetime]]:
+    """Return local dates up to today, each with its start and that of the next."""
+    where = zone_or_utc(timezone)
+    today = now.astimezone(where).date()
+    dates = [today - timedelta(days=ago) for ago in range(STRIP_DAYS - 1, -2, -1)]
+    starts = [bounds(day, where)[0] for day in dates]
+    return list(zip(dates, starts, starts[1:], strict=False))
+
+
+def _day(day: date, row: DayOfJob) -> Day:
+    parts = [
+        f"{_number(number)} {what}"
+        for number, what in (
+            (row.dead, "dead"),
+            (row.retrying, "to be retried"),
+            (row.retried, "succeeded after a retry"),
+        )
+        if number
+    ]
+    if row.succeeded and not row.retried:
+        parts.append("succeeded")
+    if row.cancelled:
+        parts.append("cancelled")
+    if row.reasons:
+        parts.append(f"slots skipped ({', '.join(row.reasons)})")
+    return Day(day, _state(row), ", ".join(parts) or "no runs", row.reasons)
+
+
+def _state(row: DayOfJob) -> str:
+    if row.dead:
+        return "dead"
+    if row.retrying:
+        return "retrying"
+    if row.retried:
+        return "retried"
+    if row.succeeded:
+        return "ok"
+    if row.cancelled:
+        return "cancelled"
+    return "skipped" if row.reasons else "none"
+
+
+def _number(number: int) -> str:
+    return f"{number}+" if number >= MAX_RUNS_OF_DAY else str(number)
+
+
+@dataclass(frozen=True)
+class HourRow:
+    """Runs that ended within one hour, and those of them that died."""
+
+    hour: datetime
+    ended: int
+    dead: int
+
+
+def ended(
+    connection: psycopg.Connection[Any], namespace: str, job: str | None, start: datetime, end: datetime, limit: int
+) -> list[HourRow]:
+    parameters = {"namespace": namespace, "job": job, "start": start, "end": end, "limit": limit}
+    return fetch(connection, HourRow, load("overview")["ended"], parameters)
+
+
+HOUR = timedelta(hours=1)
+SPANS = (timedelta(hours=48), timedelta(hours=12), timedelta(hours=3), timedelta(hours=1))
+"""The longest one whose runs can be counted is shown."""
+MAX_COUNTED = 50_000
+"""Runs that are read to count those of a span."""
+
+
+@dataclass(frozen=True)
+class Hour:
+    """How many runs ended within the hour that starts at ``at``, and how many of them died."""
+
+    at: datetime
+    ended: int
+    dead: int
+
+
+def per_hour(connection: psycopg.Connection[Any], namespace: str, job: str | None, now: datetime) -> list[Hour]:
+    """Return the hours up to ``now``, oldest first; of no hour if too many runs ended even in the last one."""
+    end = now.replace(minute=0, second=0, microsecond=0) + HOUR
+    for span in SPANS:
+        start = end - span
+        rows = {row.hour: row for row in ended(connection, namespace, job, start, end, MAX_COUNTED + 1)}
+        if sum(row.ended for row in rows.values()) <= MAX_COUNTED:
+            hours = (start + nth * HOUR for nth in range(span // HOUR))
+            return [Hour(at, rows[at].ended, rows[at].dead) if at in rows else Hour(at, 0, 0) for at in hours]
+    return []

@@ -1,0 +1,119 @@
+"""``yamlsched web``: the web page."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from yamlsched.cli._settings import Settings, Verb
+
+HELP = """Serve the web page: the health of the jobs, what happened to each slot and why, and what is coming.
+
+It needs the extra `web`. The DSN needs the role yamlsched_reader. Without a second DSN for actions the page changes
+nothing.
+"""
+
+
+@click.command(cls=Verb, uses="file dsn namespace logging", formats=("text",), help=HELP)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT|unix:PATH",
+    default="127.0.0.1:8040",
+    show_default=True,
+    help="Where to listen. Other hosts can only be let in with --auth.",
+)
+@click.option(
+    "--auth",
+    type=click.Choice(["none", "basic", "header"]),
+    default="none",
+    show_default=True,
+    help="basic: names and passwords of YAMLSCHED_WEB_USERS or --users-file. header: a proxy names the user.",
+)
+@click.option(
+    "--users-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Lines of name:password or name:hash (YAMLSCHED_WEB_USERS has the same). Read again when it has changed.",
+)
+@click.option(
+    "--user-header",
+    metavar="NAME",
+    default="X-Forwarded-User",
+    show_default=True,
+    help="The header in which the proxy names the user.",
+)
+@click.option(
+    "--trust-proxy",
+    "trust_proxy",
+    multiple=True,
+    metavar="ADDRESS",
+    help="A proxy whose user header counts: an address, a network, or unix; may be repeated.",
+)
+@click.option("--base-path", default="", metavar="PATH", help="The path below which the page is served, as /scheduler.")
+@click.option(
+    "--external-url", metavar="URL", help="The address that browsers show, as https://ops.example.com/scheduler."
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A further name that requests may use; may be repeated. That of --external-url is allowed.",
+)
+@click.option("--read-only", is_flag=True, help="No actions, even with a DSN for them.")
+@click.option(
+    "--actions-dsn",
+    envvar="YAMLSCHED_ACTIONS_DSN",
+    metavar="DSN",
+    help="The DSN for actions, with the role yamlsched_worker (YAMLSCHED_ACTIONS_DSN; none: no actions).",
+)
+@click.pass_obj
+def command(settings: Settings, /, listen: str, users_file: Path | None, **given: Any) -> int:
+    from yamlsched.extras import web
+
+    web.require_extra()
+    from yamlsched import log
+    from yamlsched.extras.web import application, serve
+    from yamlsched.extras.web.options import Options, check_bind, parse_listen
+
+    log.configure(settings.verbosity, settings.log_format == "json")
+    with settings.database() as dsn:
+        if settings.is_embedded:
+            with settings.connect():  # creates its tables
+                pass
+        try:
+            where = parse_listen(listen)
+            users = _users(users_file) if given["auth"] == "basic" else {}
+            options = Options(
+                dsn=dsn, file=settings.file, namespace=settings.namespace, users=users, users_file=users_file, **given
+            )
+            check_bind(where, options)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        options = options.reached_by(where)
+        serve.run(application.build(options), options, where, partial(_announce, options.base_path))
+    return 0
+
+
+def _announce(base_path: str, address: str) -> None:
+    from yamlsched import log
+
+    where = f"{address}{base_path}/"
+    log.message("info", "web.started", f"yamlsched web: {where}", address=where)
+
+
+def _users(file: Path | None) -> dict[str, str]:
+    from yamlsched.errors import EnvironmentFailed
+    from yamlsched.extras.web.options import parse_users
+
+    if file is None:
+        text = os.environ.get("YAMLSCHED_WEB_USERS", "")
+        return parse_users(text, "YAMLSCHED_WEB_USERS") if text else {}
+    try:
+        return parse_users(file.read_text("utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise EnvironmentFailed(f"{file} cannot be read: {why}") from error

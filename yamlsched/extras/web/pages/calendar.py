@@ -1,0 +1,185 @@
+"""``/calendar``: the coming slots of all jobs by hour, pile-ups, and what clock changes do to slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from markupsafe import Markup
+
+from yamlsched.errors import ScheduleError
+from yamlsched.extras.web.ask import calendar as operations
+from yamlsched.extras.web.ask.calendar import CalendarJob, ClockChangeNight, Coming, Schedule
+from yamlsched.extras.web.charts.heat import Cell, heat
+from yamlsched.extras.web.visit import BadRequest, Page, Visit, finder
+from yamlsched.timetable import times
+from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS, Forecast, Hour, PileUp, Span, forecast
+from yamlsched.timetable.times import rfc3339
+from yamlsched.timetable.zones import zone
+
+SPANS = {"1d": 1, "7d": 7}
+DEFAULT_SPAN = "7d"
+MAX_LISTED_STARTS = 20
+"""The list of coming slots ends with the hour in which it reaches this number of jobs."""
+MAX_STARTS_OF_HOUR = 200
+"""The same for the list of one hour."""
+MAX_PILE_UPS = 7
+MAX_DAYS_AHEAD = 366 * 3
+MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """The page. ``coming`` has the jobs of the filter; ``agenda`` lists their slots from the chosen hour on."""
+
+    jobs: int
+    matching: int
+    coming: Schedule
+    text: str
+    span: str
+    day: date
+    timezone: str
+    timezones: Sequence[str]
+    chart: Markup
+    days: Sequence[Sequence[Cell]]
+    nights: Sequence[ClockChangeNight]
+    pile_ups: Sequence[PileUp]
+    more_pile_ups: int
+    agenda: Sequence[tuple[Hour, Sequence[Coming], str]]
+    agenda_more: int
+    chosen: datetime | None
+    earlier: date | None
+    later: date
+    counts: dict[str, Sequence[CalendarJob]]
+    spans = tuple(SPANS)
+
+    @property
+    def nights_shown(self) -> list[ClockChangeNight]:
+        """The clock changes on the days of the grid."""
+        days = {cells[0].hour.date for cells in self.days}
+        return [night for night in self.nights if night.date in days]
+
+
+def show(visit: Visit) -> Calendar:
+    text, name = visit.text("q"), visit.choice("span", tuple(SPANS), DEFAULT_SPAN)
+    jobs = operations.jobs(visit.connection, visit.namespace)
+    matching = jobs
+    if text:
+        finds = finder(text)
+        matching = [job for job in jobs if finds(job.job_type, job.description, job.owner, *job.tags)]
+    schedule = operations.scheduled(matching, visit.namespace, visit.now)
+    timezones = schedule.timezones
+    timezone = _timezone(visit, timezones)
+    where = zone(timezone)
+    today = visit.now.astimezone(where).date()
+    day = _day(visit, today)
+    end = day + timedelta(days=SPANS[name] - 1)
+    span = Span(times.bounds(day, where)[0] - MICROSECOND, times.bounds(end, where)[1], timezone)
+    found = forecast(schedule.coming.values(), span, visit.now)
+    chosen = _chosen(visit, span)
+    nights = operations.clock_change_nights(schedule, max(visit.now, span.after))
+    pile_ups = found.pile_ups()
+    fullest = found.fullest(min(pile_ups, MAX_PILE_UPS))
+    days = _days(found, visit.now)
+    first = max(chosen or visit.now, span.instant(0))
+    hours = slice(_place(found, first), _place(found, first) + 1 if chosen else None)
+    limit = MAX_STARTS_OF_HOUR if chosen else MAX_LISTED_STARTS
+    listed, more = operations.agenda(found, schedule, visit.now, hours, limit)
+    return Calendar(
+        jobs=len(jobs),
+        matching=len(matching),
+        coming=schedule,
+        text=text,
+        span=name,
+        day=day,
+        timezone=timezone,
+        timezones=timezones if timezone in timezones else [timezone, *timezones],
+        chart=heat(days, {night.date for night in nights}, lambda hour: _link(visit, found, hour)),
+        days=days,
+        nights=nights,
+        pile_ups=fullest,
+        more_pile_ups=pile_ups - len(fullest),
+        agenda=[(hour, rows, _link(visit, found, hour)) for hour, rows in listed],
+        agenda_more=more,
+        chosen=chosen,
+        earlier=max(day - timedelta(days=SPANS[name]), today) if day > today else None,
+        later=end + timedelta(days=1),
+        counts={
+            "paused": schedule.paused,
+            "disabled": schedule.disabled,
+            "without a cron expression": schedule.enqueued,
+        },
+    )
+
+
+def _timezone(visit: Visit, timezones: Sequence[str]) -> str:
+    name = visit.text("tz") or (timezones[0] if timezones else "UTC")
+    try:
+        zone(name)
+    except ScheduleError:
+        raise BadRequest(f'There is no time zone "{name}".', "Write a name such as Europe/Berlin.") from None
+    return name
+
+
+def _day(visit: Visit, today: date) -> date:
+    text = visit.text("from")
+    if not text:
+        return today
+    try:
+        found = date.fromisoformat(text)
+    except ValueError:
+        raise BadRequest(f'"{text}" is not a valid date.', "Write a date such as 2026-03-29.") from None
+    if not today <= found <= today + timedelta(days=MAX_DAYS_AHEAD):
+        if found < today and today - found <= timedelta(days=7):
+            return today  # a page that was left open over midnight
+        raise BadRequest(
+            f'"{text}" is out of range.', f"Write a date from {today} to {today + timedelta(days=MAX_DAYS_AHEAD)}."
+        )
+    return found
+
+
+def _chosen(visit: Visit, span: Span) -> datetime | None:
+    """Return the start of the hour whose slots are listed; None: of all hours from now on."""
+    text = visit.text("at")
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            raise ValueError(text)
+    except ValueError:
+        raise BadRequest(f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z.") from None
+    return found if span.after < found <= span.until else None
+
+
+def _place(found: Forecast, at: datetime) -> int:
+    """Return the place of the hour that has an instant."""
+    minute = (at - found.span.instant(0)) // timedelta(minutes=1)
+    return next((nth for nth, hour in enumerate(found.hours) if hour.start <= minute < hour.end), len(found.hours))
+
+
+def _days(found: Forecast, now: datetime) -> list[list[Cell]]:
+    piled = _piled(found)
+    cells = [
+        Cell(hour, jobs, nth in piled, hour.start < hour.end and found.span.instant(hour.end) <= now)
+        for nth, (hour, jobs) in enumerate(zip(found.hours, found.jobs_by_hour, strict=True))
+    ]
+    return [cells[nth : nth + 24] for nth in range(0, len(cells), 24)]
+
+
+def _piled(found: Forecast) -> set[int]:
+    """Return the hours that have a minute in which many jobs start."""
+    return {
+        nth
+        for nth, hour in enumerate(found.hours)
+        if max(found.jobs_by_minute[hour.start : hour.end], default=0) >= MIN_PILE_UP_JOBS
+    }
+
+
+def _link(visit: Visit, found: Forecast, hour: Hour) -> str:
+    query = {name: visit.text(name) for name in ("q", "span", "from", "tz")}
+    return visit.url("calendar", **query, at=rfc3339(found.span.instant(hour.start), "minutes")) + "#list"
+
+
+PAGE = Page("/calendar", "calendar.html", show, title="Calendar")

@@ -1,0 +1,108 @@
+"""``/``: what ``yamlsched status --check`` reports, then every job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from markupsafe import Markup
+
+from yamlsched.ask import health
+from yamlsched.ask.attention import Problem, Thresholds, problems
+from yamlsched.ask.health import Health, JobHealth
+from yamlsched.extras.web.ask.strips import Day, strips
+from yamlsched.extras.web.charts.strip import strip
+from yamlsched.extras.web.problems import target
+from yamlsched.extras.web.visit import Page, Visit, finder
+
+PAGE_JOBS = 50
+"""Jobs on one page."""
+MAX_SUSPECTS = 1_000
+"""Jobs whose problems are read."""
+STATES = ("stuck", "late", "failing", "paused", "running", "ok", "new", "disabled", "retired")
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job, and what explains its state."""
+
+    job: JobHealth
+    note: str
+    strip: Markup
+
+    @property
+    def next_slot_at(self) -> datetime | None:
+        return self.job.next_slot_at if self.job.enabled and self.job.retired_at is None else None
+
+
+@dataclass(frozen=True)
+class Home:
+    """The page. ``states`` counts all jobs; ``matching`` are those of the filter, of which ``rows`` are one page."""
+
+    health: Health
+    problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
+    is_complete: bool  # or there may be more problems
+    states: Counter[str]
+    text: str
+    state: str
+    matching: int
+    number: int
+    pages: int
+    rows: Sequence[JobRow]
+    first_problems = 8
+    max_problems = 200
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs there are, without retired ones."""
+        return self.states.total() - self.states["retired"]
+
+
+def show(visit: Visit) -> Home:
+    text, state = visit.text("q"), visit.choice("state", STATES, "")
+    thresholds = Thresholds()
+    overview = health.overview(
+        visit.connection,
+        visit.namespace,
+        thresholds.within,
+        state=state or None,
+        ids=_matching(visit, text) if text else None,
+        number=visit.number("page", 1),
+        size=PAGE_JOBS,
+        max_suspects=MAX_SUSPECTS + 1,
+    )
+    ids = [*overview.listed, *overview.suspects[:MAX_SUSPECTS]]
+    now = health.read(visit.connection, visit.namespace, thresholds.within, ids, overview)
+    by_name = {job.job_type: job for job in now.jobs}
+    rows = [by_name[name] for name in overview.listed_names]
+    days = strips(visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in rows], now.now)
+    return Home(
+        health=now,
+        problems=[(each, target(each, visit.url, thresholds)) for each in problems(now, thresholds)],
+        is_complete=len(overview.suspects) <= MAX_SUSPECTS,
+        states=Counter(overview.states),
+        text=text,
+        state=state,
+        matching=overview.matching,
+        number=overview.number,
+        pages=overview.pages,
+        rows=[JobRow(job, health.note(job, now), _strip(visit, job, days[job.job_type])) for job in rows],
+    )
+
+
+def _matching(visit: Visit, text: str) -> list[int]:
+    """Return the ids of the jobs that have the words."""
+    finds = finder(text)
+    return [id for id, text in health.search_texts(visit.connection, visit.namespace) if finds(text)]
+
+
+def _strip(visit: Visit, job: JobHealth, days: Sequence[Day]) -> Markup:
+    """Return the strip; a day of a job with slots leads to their explanations."""
+    if job.schedule is None:
+        return strip(days)
+    return strip(days, visit.url("why", job=job.job_type) + "&at=")
+
+
+PAGE = Page("/", "home.html", show, title="Jobs")

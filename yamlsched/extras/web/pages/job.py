@@ -1,0 +1,215 @@
+"""``/jobs/J``: what happened to each slot of a job, why slots were skipped, and how long its runs took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from yamlsched import durations
+from yamlsched.ask import audit, edits, health, search
+from yamlsched.ask.attention import Problem, Thresholds, problems
+from yamlsched.ask.audit import TrailEntry
+from yamlsched.ask.edits import Edit
+from yamlsched.ask.health import JobHealth
+from yamlsched.errors import ScheduleError
+from yamlsched.extras.web.ask import timeline as operations
+from yamlsched.extras.web.ask.timeline import Cell, Gap, JobFacts, Timeline
+from yamlsched.extras.web.charts import timeline as charts
+from yamlsched.extras.web.pages.actions import details as details_of
+from yamlsched.extras.web.problems import target
+from yamlsched.extras.web.visit import BadRequest, NotFound, Page, Visit
+from yamlsched.runs.lifecycle import LOCAL
+from yamlsched.schedule.field_changes import Change, before_and_after, field_name
+from yamlsched.schedule.job import Isolation
+from yamlsched.sync import definitions
+from yamlsched.text import did_you_mean
+from yamlsched.timetable.times import rfc3339
+from yamlsched.timetable.zones import zone_or_utc
+
+MAX_EDITS = 10
+"""Edits of the job that are listed."""
+MAX_ACTIONS = 10
+"""Actions of operators on the job that are listed."""
+MAX_MARKS = 50
+"""Edits that the timeline marks."""
+MAX_RUNS = 100
+"""Runs of a job without slots that are shown."""
+
+
+class JobEdit(NamedTuple):
+    """An edit of the job: its commit as it is shown, what it did, and the keys that it changed, in words."""
+
+    edit: Edit
+    commit: str | None
+    change: str
+    fields: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """The page. ``earlier`` and ``later`` are where the neighbouring spans end; a job without slots has neither.
+
+    ``why_not`` says why there is no timeline of a job that has slots.
+    """
+
+    facts: JobFacts
+    health: JobHealth
+    note: str
+    problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
+    details: Sequence[tuple[str, str]]
+    timeline: Timeline | None
+    chart: Markup | None
+    took: Markup | None
+    actions: Sequence[TrailEntry]
+    edits: Sequence[JobEdit] = ()
+    has_more_edits: bool = False
+    why_not: str = ""
+    earlier: str | None = None
+    later: str | None = None
+    words = charts.WORDS
+    detail = staticmethod(details_of)
+
+
+def show(visit: Visit) -> JobPage:
+    name = visit.path["job"]
+    facts = operations.job_facts(visit.connection, visit.namespace, name)
+    definition = definitions.find(visit.connection, visit.namespace, name)
+    if facts is None or definition is None:
+        raise unknown_job(visit, name)
+    thresholds = Thresholds()
+    now = health.read(visit.connection, visit.namespace, thresholds.within, [definition.id])
+    [job] = now.jobs
+    shown = None
+    earlier = later = None
+    why_not = ""
+    if facts.schedule is not None:
+        until, span = _instant(visit, "until"), visit.choice("span", tuple(operations.SPANS), "")
+        try:
+            shown = operations.timeline(visit.connection, visit.namespace, definition, visit.now, span, until)
+        except ScheduleError as error:
+            why_not = f"The slots cannot be computed here: {error}."
+        else:
+            earlier = rfc3339(shown.start, "seconds")
+            if until is not None and shown.end < visit.now:
+                later = rfc3339(min(shown.end + (shown.end - shown.start), visit.now), "seconds")
+    else:
+        runs = search.page(
+            visit.connection, visit.namespace, search.Filter(jobs=[name]), MAX_RUNS, max_ids=search.MAX_SEARCHED_IDS
+        )
+        shown = operations.of_runs(runs.runs, visit.now)
+    where = zone_or_utc(facts.timezone)
+    edited = _edits(visit, name)
+    return JobPage(
+        facts=facts,
+        health=job,
+        note=health.note(job, now),
+        problems=[
+            (each, target(each, visit.url, thresholds)) for each in problems(now, thresholds) if each.job_type == name
+        ],
+        details=_details(facts),
+        timeline=shown,
+        chart=charts.timeline(shown, where, _link(visit, facts), _marks(visit, name, shown)) if shown else None,
+        took=charts.took(shown, where, facts.timeout) if shown else None,
+        actions=audit.trail(visit.connection, visit.namespace, target=f"job:{name}", limit=MAX_ACTIONS),
+        edits=edited[:MAX_EDITS],
+        has_more_edits=len(edited) > MAX_EDITS,
+        why_not=why_not,
+        earlier=earlier,
+        later=later,
+    )
+
+
+def _edits(visit: Visit, name: str) -> list[JobEdit]:
+    """Return the latest edits of the job, and one more if there are more."""
+    found = edits.edits(visit.connection, visit.namespace, limit=MAX_EDITS + 1, job_type=name)
+    changes = edits.changes(visit.connection, found, job_type=name)
+    kinds = {"added": Change.ADDED, "retired": Change.REMOVED}
+    listed = []
+    for edit in found:
+        [change] = changes[edit.id]
+        kind = kinds.get(change.change, Change.CHANGED)
+        fields = [(field_name(one), before_and_after(one, kind)) for one in edits.fields(change.before, change.after)]
+        listed.append(JobEdit(edit, edits.commit(edit), change.change, fields))
+    return listed
+
+
+def _marks(visit: Visit, name: str, shown: Timeline) -> list[tuple[datetime, str]]:
+    """Return when the job was edited in the span of the timeline, and by which commits."""
+    found = edits.edits(visit.connection, visit.namespace, shown.start, shown.end, limit=MAX_MARKS, job_type=name)
+    return [(edit.applied_at, edits.label(edit)) for edit in found]
+
+
+def unknown_job(visit: Visit, name: str) -> NotFound:
+    """Return the page that says that there is no such job, and which one may be meant."""
+    known = definitions.names(visit.connection, visit.namespace)
+    hint = did_you_mean(name, known, "A job is known after its first sync.")
+    return NotFound(f'There is no job "{name}" in namespace "{visit.namespace}".', hint)
+
+
+def _link(visit: Visit, facts: JobFacts) -> charts.Link:
+    """Return the function that makes the link of a cell or a gap: a slot to its explanation, an enqueued run to it."""
+
+    def link(part: Cell | Gap) -> str:
+        if isinstance(part, Cell) and facts.schedule is None and part.run is not None:
+            return visit.url("runs", part.run.run_id)
+        at = part.at if isinstance(part, Cell) else part.first
+        return visit.url("why", job=facts.job_type, at=rfc3339(at, "minutes"))
+
+    return link
+
+
+def _instant(visit: Visit, name: str) -> datetime | None:
+    text = visit.text(name)
+    if not text:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is None or not 1970 < found.year < 9000:
+            raise ValueError(text)
+    except ValueError:
+        raise BadRequest(f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z.") from None
+    return found
+
+
+def _details(facts: JobFacts) -> list[tuple[str, str]]:
+    """Return the names and values of what the job's entry in schedules.yaml says."""
+    backoff = facts.backoff
+    delays = ", ".join(
+        f"{name} {' '.join(value) if isinstance(value, list) else value}"
+        for name, value in backoff.items()
+        if value and name != "policy"
+    )
+    rows = [
+        ("cron", f"{facts.schedule} in {facts.timezone}" if facts.schedule else "none: runs when it is enqueued"),
+        ("command" if facts.command else "handler", " ".join(facts.command) or facts.handler or ""),
+        ("owner", facts.owner),
+        ("tags", ", ".join(facts.tags)),
+        ("attempts", f"{facts.max_attempts}, {backoff.get('policy', '')} backoff ({delays})"),
+        ("timeout", durations.show(facts.timeout)),
+        ("priority", facts.priority),
+        ("executor", facts.executor if facts.executor != LOCAL else ""),
+        ("isolation", facts.isolation if facts.isolation != Isolation.PROCESS else ""),
+    ]
+    if facts.schedule:
+        rows += [
+            ("overlap", facts.overlap),
+            (
+                "catchup",
+                facts.catchup
+                + (
+                    f", at most {durations.show(facts.catchup_window)} late"
+                    if facts.catchup_window < timedelta(days=365)
+                    else ""
+                ),
+            ),
+            ("spread", durations.show(facts.spread) if facts.spread else ""),
+        ]
+    rows.append(("on_dead", facts.on_dead or ""))
+    return [(name, value) for name, value in rows if value]
+
+
+PAGE = Page("/jobs/{job:path}", "job.html", show)

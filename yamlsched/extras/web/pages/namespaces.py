@@ -1,0 +1,57 @@
+"""``/namespaces``: the health of each namespace, worst first, as ``yamlsched status --all-namespaces`` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from yamlsched.ask import attention
+from yamlsched.ask.attention import NamespaceHealth, Thresholds
+from yamlsched.extras.web.visit import NotFound, Page, Visit, finder
+
+PAGE_NAMESPACES = 100
+"""Namespaces on one page."""
+MAX_SUSPECTS = 1_000
+"""Jobs whose problems are counted."""
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """The page: ``found`` are one page of the ``matching`` namespaces. ``total`` and ``problems`` count those in use.
+
+    ``others`` have neither jobs nor unfinished runs nor hosts.
+    """
+
+    found: Sequence[NamespaceHealth]
+    total: int
+    matching: int
+    problems: int
+    others: Sequence[str]
+    text: str
+    number: int
+    pages: int
+    max_problems = 3
+
+
+def show(visit: Visit) -> Namespaces:
+    if not visit.namespaces:
+        raise NotFound("This page shows one namespace.", "It was started with --namespace, or no namespace has jobs.")
+    text = visit.text("q")
+    in_use, others = attention.read_all(visit.connection, Thresholds(), MAX_SUSPECTS)
+    finds = finder(text)
+    matching = [one for one in in_use if finds(one.health.namespace)]
+    pages = max(1, -(-len(matching) // PAGE_NAMESPACES))
+    number = min(visit.number("page", 1), pages)
+    return Namespaces(
+        found=matching[(number - 1) * PAGE_NAMESPACES : number * PAGE_NAMESPACES],
+        total=len(in_use),
+        matching=len(matching),
+        problems=sum(bool(one.problems) for one in in_use),
+        others=[name for name in others if finds(name)],
+        text=text,
+        number=number,
+        pages=pages,
+    )
+
+
+PAGE = Page("/namespaces", "namespaces.html", show)

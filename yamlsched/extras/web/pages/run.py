@@ -1,0 +1,139 @@
+"""``/runs/ID``: everything about one run, as ``yamlsched show`` has it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from yamlsched import text as terminal
+from yamlsched.ask import edits, history
+from yamlsched.ask import runs as operations
+from yamlsched.ask.history import MAX_CHILDREN
+from yamlsched.ask.runs import Attempt, ChildRun, RunDetails, StoredRun
+from yamlsched.errors import Refused
+from yamlsched.extras.web.render import sentence
+from yamlsched.extras.web.visit import Download, NotFound, Page, Visit
+from yamlsched.handler.once import settle_command
+from yamlsched.runs.lifecycle import Status, error_text
+from yamlsched.timetable.times import short_utc
+
+MAX_JSON_CHARS = 64 * 1024
+OPEN_ATTEMPTS = 1
+"""The newest attempts, whose stacks and outputs are shown without a click."""
+
+
+@dataclass(frozen=True)
+class Json:
+    """A value for people. ``omitted`` characters are not shown."""
+
+    text: str
+    omitted: int
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """The page. ``attempts`` are newest first; ``attempt`` is the one that was asked for."""
+
+    run: StoredRun
+    details: RunDetails
+    attempts: Sequence[Attempt]
+    attempt: int | None
+    status: str
+    error: str
+    next_step: str
+    in_doubt: Sequence[str]
+    target: str
+    payload: Json | None
+    result: Json | None
+    on_dead_calls: Sequence[ChildRun]
+    max_children = MAX_CHILDREN
+    commit = staticmethod(edits.commit)
+    open_attempts = OPEN_ATTEMPTS
+
+    @property
+    def can_retry(self) -> bool:
+        return self.run.status != Status.RUNNING
+
+    @property
+    def can_cancel(self) -> bool:
+        return self.run.status in (Status.QUEUED, Status.FAILED, Status.RUNNING)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Return whether an operator has to act."""
+        return self.run.status == Status.DEAD or bool(self.in_doubt)
+
+    def has_texts(self, attempt: Attempt) -> bool:
+        """Return whether the stack and the output of an attempt were read."""
+        return self.details.texts is None or attempt.number in self.details.texts
+
+    @property
+    def slot(self) -> str:
+        """Return the slot as the URL of /why has it."""
+        return short_utc(self.run.scheduled_for) if self.run.scheduled_for else ""
+
+    @staticmethod
+    def output(attempt: Attempt) -> str:
+        return terminal.without_styles(attempt.output.output).removesuffix("\n") if attempt.output else ""
+
+    @staticmethod
+    def json(value: Any) -> str:
+        return pretty(value).text
+
+    def settle(self, key: str) -> str:
+        return settle_command(self.run.namespace, key)
+
+    @staticmethod
+    def detail(action: operations.OperatorAction) -> str:
+        return ", ".join(f"{name}: {value}" for name, value in action.detail.items() if value is not None)
+
+
+def show(visit: Visit) -> RunPage:
+    try:
+        id = history.find(visit.connection, visit.namespace, visit.path["run"])
+        attempt = visit.number("attempt", 0, highest=2**31 - 1) or None
+        details = history.run_details(visit.connection, id, attempt=attempt, all_texts=False)
+    except Refused as error:
+        raise NotFound(sentence(str(error)), "Finished runs are pruned after a while.") from None
+    run = details.run
+    if run.namespace != visit.namespace:
+        raise NotFound(f'Run {id} is not of namespace "{visit.namespace}".')
+    if visit.choice("download", ("output",), ""):
+        try:
+            kept = history.kept_output(details, attempt or run.attempts)
+        except Refused as error:
+            raise NotFound(sentence(str(error))) from None
+        raise Download(f"run-{id}-attempt-{kept.attempt}.txt", kept.output)
+    in_doubt = [effect.key for effect in details.effects if effect.state == "in_doubt"]
+    calls = (
+        operations.on_dead_calls(visit.connection, visit.namespace, id, run.attempts) if run.dead_run_id is None else []
+    )
+    return RunPage(
+        run=run,
+        details=details,
+        attempts=operations.attempts(details)[::-1],
+        status=operations.waits_for(run, visit.now).removeprefix(",").strip(),
+        error=error_text(run.error_type, run.last_error) if run.status != Status.SUCCEEDED else "",
+        attempt=attempt,
+        # one that was cancelled on purpose needs nothing: its button retries it
+        next_step=""
+        if run.status == Status.CANCELLED and not in_doubt
+        else history.next_step(run, in_doubt, visit.now),
+        in_doubt=in_doubt,
+        target=run.handler or shlex.join(run.command),
+        payload=pretty(run.payload) if run.payload else None,
+        result=pretty(run.result) if run.result is not None else None,
+        on_dead_calls=calls,
+    )
+
+
+def pretty(value: Any) -> Json:
+    """Return a value as indented JSON, of which the first 64 KiB are shown."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return Json(text[:MAX_JSON_CHARS], max(0, len(text) - MAX_JSON_CHARS))
+
+
+PAGE = Page("/runs/{run:path}", "run.html", show)

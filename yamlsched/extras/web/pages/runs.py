@@ -1,0 +1,205 @@
+"""``/runs``: runs by filters, newest first, and how many ended in each hour."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from markupsafe import Markup
+
+from yamlsched.ask import failures, history, search
+from yamlsched.ask.failures import FailureGroup
+from yamlsched.ask.runs import RunRow, jobs, took
+from yamlsched.ask.search import Filter, RunPage
+from yamlsched.errors import Refused
+from yamlsched.extras.web.ask import strips
+from yamlsched.extras.web.ask.strips import Hour
+from yamlsched.extras.web.charts.hours import hours as hours_chart
+from yamlsched.extras.web.pages.job import unknown_job
+from yamlsched.extras.web.render import sentence
+from yamlsched.extras.web.visit import BadRequest, Page, SeeOther, Visit
+from yamlsched.runs.lifecycle import Status, error_text
+from yamlsched.timetable import times
+from yamlsched.timetable.zones import zone_or_utc
+
+PAGE_RUNS = 50
+MAX_OFFERED_JOBS = 500
+MAX_GROUPS = 10
+FAILING_SPAN = timedelta(days=1)
+"""Of runs that wait to be retried, those that failed within it are grouped by type of error."""
+NO_TYPE = "-"
+"""In a URL: an error without a type."""
+ON_DEAD = {"": None, "only": True, "none": False}
+NAMES = ("job", "status", "key", "error", "type", "since", "until", "on_dead")
+"""The parameters that filter."""
+OPTIONS = ("job", "status", "key", "error", "since", "until")
+"""Those that are options of the command line as well."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run, and the time at which it ended, else started, else is due."""
+
+    run: RunRow
+    verb: str
+    at: datetime
+    took: timedelta | None
+    error: str
+    timezone: str
+
+
+@dataclass(frozen=True)
+class RunsPage:
+    """The page. ``query`` are the filters as the URL has them; ``notes`` say how they were read."""
+
+    query: dict[str, str]
+    rows: Sequence[Row]
+    page: RunPage
+    is_first: bool
+    notes: Sequence[str]
+    jobs: Sequence[str]
+    timezone: str
+    hours: Sequence[Hour]
+    chart: Markup | None
+    failing: Sequence[FailureGroup]
+    how_they_ended = staticmethod(failures.how_they_ended)
+    statuses = tuple(str(status) for status in Status)
+
+    @property
+    def is_filtered(self) -> bool:
+        return any(self.query.values())
+
+    @property
+    def command(self) -> str:
+        """Return the same selection for the command line."""
+        given = [f"--{name.replace('_', '-')} {shlex.quote(self.query[name])}" for name in OPTIONS if self.query[name]]
+        if self.query["type"] not in ("", NO_TYPE):
+            given.append(f"--error-type {shlex.quote(self.query['type'])}")
+        given += {"only": ["--on-dead"], "none": ["--no-on-dead"]}.get(self.query["on_dead"], [])
+        return " ".join(["yamlsched runs", *given])
+
+    def but(self, **changed: str) -> dict[str, str]:
+        """Return the filters with some changed."""
+        return {**self.query, **changed}
+
+
+def show(visit: Visit) -> RunsPage:
+    query = {name: visit.text(name) for name in NAMES}
+    notes: list[str] = []
+    key = query["key"]
+    if key and "*" not in key and not _has_other(query, "key"):
+        try:
+            raise SeeOther(visit.url("runs", history.find(visit.connection, visit.namespace, key)))
+        except Refused as error:
+            notes.append(sentence(str(error)))
+    timezones = {job.job_type: job.timezone for job in jobs(visit.connection, visit.namespace)}
+    if query["job"] and query["job"] not in timezones:
+        raise unknown_job(visit, query["job"])
+    filter, timezone = _filter(visit, query, notes)
+    before, after = visit.number("before", 0) or None, visit.number("after", 0) or None
+    found = _page(visit, filter, before, after)
+    if after is not None and found.newer is None:  # this reaches the newest runs: the first page shows them
+        before, found = None, _page(visit, filter, None, None)
+    is_first = before is None and (after is None or found.newer is None)
+    has_groups = is_first and query["status"] == Status.FAILED and not _has_other(query, "job", "status")
+    has_chart = is_first and not _has_other(query, "job")
+    hours = strips.per_hour(visit.connection, visit.namespace, query["job"] or None, visit.now) if has_chart else []
+    has_ended = any(hour.ended for hour in hours)
+    return RunsPage(
+        query=query,
+        rows=[_row(run, timezones.get(run.job_type, "UTC")) for run in found.runs],
+        page=found,
+        is_first=is_first,
+        notes=notes,
+        jobs=list(timezones)[:MAX_OFFERED_JOBS],
+        timezone=timezone,
+        hours=hours,
+        failing=_failing(visit, filter) if has_groups else (),
+        chart=hours_chart(hours, zone_or_utc(timezone), _link(visit, query)) if has_ended else None,
+    )
+
+
+def _has_other(query: dict[str, str], *names: str) -> bool:
+    """Return whether there is a filter besides those of these names."""
+    return any(value for name, value in query.items() if name not in names)
+
+
+def _failing(visit: Visit, filter: Filter) -> list[FailureGroup]:
+    """Return the largest groups of unfinished runs that failed within a day."""
+    ids = history.definitions(visit.connection, visit.namespace, filter.jobs, ())
+    found = failures.groups(visit.connection, visit.namespace, visit.now - FAILING_SPAN, definitions=ids)
+    return sorted((group for group in found.groups if group.failing), key=lambda group: -group.failing)[:MAX_GROUPS]
+
+
+def _page(visit: Visit, filter: Filter, before: int | None, after: int | None) -> RunPage:
+    return search.page(
+        visit.connection,
+        visit.namespace,
+        filter,
+        PAGE_RUNS,
+        before=before,
+        after=after,
+        max_ids=search.MAX_SEARCHED_IDS,
+    )
+
+
+def _filter(visit: Visit, query: dict[str, str], notes: list[str]) -> tuple[Filter, str]:
+    """Return the filter and the time zone of times without one; add to ``notes`` how such times were read."""
+    jobs = [query["job"]] if query["job"] else []
+    timezone = history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
+    status = visit.choice("status", RunsPage.statuses, "")
+    filter = Filter(
+        jobs=jobs,
+        statuses=[status] if status else [],
+        key=query["key"] or None,
+        error=query["error"] or None,
+        error_type={"": None, NO_TYPE: ""}.get(query["type"], query["type"]),
+        on_dead=ON_DEAD[visit.choice("on_dead", ("only", "none"), "")],
+    )
+    for name in ("since", "until"):
+        if query[name]:
+            at, note = _instant(query[name], timezone, visit.now)
+            filter = replace(filter, since=at) if name == "since" else replace(filter, until=at)
+            notes += [f"{name.capitalize()} is read in {timezone}: {note}."] if note else []
+    return filter, timezone
+
+
+def _instant(text: str, timezone: str, now: datetime) -> tuple[datetime, str]:
+    """Parse a time as ``yamlsched runs --since`` does; return it, and how a local time was read."""
+    where = zone_or_utc(timezone)
+    try:
+        value = times.parse(text)
+        at = times.resolve(value, lambda: where, now, is_future=False)
+    except (ValueError, OverflowError) as error:
+        raise BadRequest(sentence(str(error))) from None
+    if not times.is_local(value):
+        return at, ""
+    remark = times.remark(value, at, where)
+    return at, times.show(at, where) + (f"; {remark}" if remark else "")
+
+
+def _row(run: RunRow, timezone: str) -> Row:
+    is_waiting = run.status in (Status.QUEUED, Status.FAILED)
+    at = run.run_at if is_waiting else run.finished_at or run.started_at or run.run_at
+    verb = "due" if is_waiting else "ended" if run.finished_at else "started"
+    error = error_text(run.error_type, run.last_error) if run.status in (Status.DEAD, Status.FAILED) else ""
+    return Row(run, verb, at, took(run), error, timezone)
+
+
+def _link(visit: Visit, query: dict[str, str]) -> Any:
+    """Return the function that makes the link of an hour: its runs."""
+    job = query["job"]
+
+    def link(hour: Hour) -> str:
+        until = hour.at + strips.HOUR
+        return visit.url(
+            "runs", job=job, since=times.rfc3339(hour.at, "minutes"), until=times.rfc3339(until, "minutes")
+        )
+
+    return link
+
+
+PAGE = Page("/runs", "runs.html", show, title="Runs")

@@ -1,0 +1,83 @@
+"""``/why?job=&at=``: what happened to a slot and why, as ``yamlsched why`` answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from yamlsched.ask.why import DayReport, SlotReport, explain, neighbours, sentences
+from yamlsched.errors import Refused
+from yamlsched.extras.web.pages.job import unknown_job
+from yamlsched.extras.web.visit import BadRequest, Page, Visit
+from yamlsched.sync import definitions
+from yamlsched.sync.definitions import Definition
+from yamlsched.timetable import times
+from yamlsched.timetable.zones import zone
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known about one slot. ``state`` is that of its run, or the verdict on a slot without one."""
+
+    report: SlotReport
+    state: str
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Why:
+    """The page: the form alone, the answer about a slot, or those about the slots of a day."""
+
+    jobs: Sequence[str]
+    job: Definition | None = None
+    at: str = ""
+    answers: Sequence[Answer] = ()
+    day: DayReport | None = None
+    note: str = ""
+    previous_slot: datetime | None = None
+    next_slot: datetime | None = None
+
+
+def show(visit: Visit) -> Why:
+    name, at = visit.text("job"), visit.text("at")
+    names = definitions.names(visit.connection, visit.namespace)
+    if not name:
+        return Why(names)
+    job = definitions.find(visit.connection, visit.namespace, name)
+    if job is None:
+        raise unknown_job(visit, name)
+    if job.schedule is None:
+        raise BadRequest(f'Job "{name}" has no cron, so it has no slots.', "It runs when it is enqueued.")
+    value = _time(at)
+    try:
+        report = explain(visit.connection, visit.namespace, job, value)
+    except (Refused, OverflowError) as error:
+        raise BadRequest(f"{error}.") from None
+    if isinstance(report, DayReport):
+        answers = [Answer(slot, _state(slot), slot.lines) for slot in report.slots]
+        return Why(names, job, at, answers, report, "", report.previous_slot, report.next_slot)
+    note = times.remark(value, report.at, zone(job.timezone)) if value is not None else ""
+    previous, following = neighbours(job, report.at, report.at)
+    return Why(names, job, at, [Answer(report, _state(report), sentences(report))], None, note, previous, following)
+
+
+def _time(text: str) -> times.TimeInput | None:
+    """Parse the parameter as ``yamlsched why --at`` does."""
+    if not text:
+        return None
+    try:
+        return times.parse(re.sub("^-(?=[0-9dhms]+$)", "", text))
+    except ValueError as error:
+        message = str(error)
+        raise BadRequest(message[:1].upper() + message[1:] + ".") from None
+
+
+def _state(report: SlotReport) -> str:
+    if report.verdict == "run":
+        return report.status or "unknown"
+    return "unknown" if report.verdict == "no_slot" else report.verdict
+
+
+PAGE = Page("/why", "why.html", show, title="Why")

@@ -1,0 +1,122 @@
+"""One request as a page sees it, and what a page can answer besides a view model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+import psycopg
+
+from yamlsched.extras.web.results import Result
+
+
+class NotFound(Exception):
+    """What the page is about does not exist. ``remedy`` says where to look instead."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+class BadRequest(Exception):
+    """A parameter of the URL is not valid. ``remedy`` says what to write."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+class SeeOther(Exception):
+    """Another page shows what is asked for: its URL."""
+
+
+class Download(Exception):
+    """What is asked for is a text file, not a page."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name)
+        self.name = name
+        self.text = text
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request for a page. ``connection`` is in a read-only transaction; ``now`` is the database's time.
+
+    ``namespace`` is "" if none is chosen; only the list of namespaces is shown then.
+    """
+
+    connection: psycopg.Connection[Any]
+    namespace: str
+    now: datetime
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    url: Callable[..., str]
+    user: str | None
+    has_actions: bool
+    file: Path  # schedules.yaml on the host of the page, which may not be there
+    base: str = ""  # the prefix without a namespace
+    namespaces: Sequence[str] = ()  # the first ones that the visitor can choose
+    result: Result | None = None  # of the action that led here
+
+    def text(self, name: str, max_chars: int = 200) -> str:
+        """Return a parameter of the query without surrounding spaces; "" if it is missing."""
+        value = self.query.get(name, "").strip()
+        if len(value) > max_chars or "\0" in value:
+            raise BadRequest(f"The parameter {name} is not valid.", f"Write at most {max_chars} characters.")
+        return value
+
+    def number(self, name: str, default: int, lowest: int = 1, highest: int = 10**15) -> int:
+        """Return a whole number of the query."""
+        value = self.text(name)
+        if not value:
+            return default
+        if not (value.isascii() and value.isdigit()) or not lowest <= int(value[:20]) <= highest:
+            raise BadRequest(f'"{value}" is not valid for {name}.', f"Write a number from {lowest} to {highest}.")
+        return int(value)
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        """Return a parameter that has one of few values."""
+        value = self.text(name)
+        if value and value not in choices:
+            raise BadRequest(f'"{value}" is not valid for {name}.', f"Write one of: {', '.join(choices)}.")
+        return value or default
+
+
+class Page(NamedTuple):
+    """A page: its path, its template, and the function that reads its view model.
+
+    ``title`` is its name in the navigation; a page without one is reached by links. In a path, ``{name}`` is a part
+    that ``Visit.path`` has.
+    """
+
+    path: str
+    template: str
+    show: Callable[[Visit], Any]
+    title: str | None = None
+
+
+def finder(text: str) -> Callable[..., bool]:
+    """Return the function that says whether every word of ``text`` occurs in what is shown, in any case."""
+    words = text.lower().split()
+
+    def finds(*shown: str) -> bool:
+        found = " ".join(shown).lower()
+        return not [word for word in words if word not in found]
+
+    return finds
+
+
+def url_under(prefix: str) -> Callable[..., str]:
+    """Return the function that makes links: ``url("jobs", name, span="7d")``. Parts and values are quoted."""
+
+    def url(*parts: object, **query: object) -> str:
+        path = "/".join(quote(str(part), safe="") for part in parts)
+        given = {name: str(value) for name, value in query.items() if value not in (None, "")}
+        return f"{prefix}/{path}" + (f"?{urlencode(given)}" if given else "")
+
+    return url

@@ -1,0 +1,296 @@
+"""Where a run records its effects and its success: in PostgreSQL, or in memory for tests and ``yamlsched invoke``.
+
+A backend belongs to one attempt. ``run_id``, ``attempt`` and ``locked_by`` fence everything that the attempt writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, TypeVar
+from uuid import NAMESPACE_OID, uuid5
+
+import psycopg
+
+from yamlsched.db.connection import connect_for_handler_async
+from yamlsched.db.dsn import redactor
+from yamlsched.db.session import AsyncHandlerSession, HandlerSession
+from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
+from yamlsched.handler.sessions import persist, persist_async, sessions
+from yamlsched.runs import effects, progress
+from yamlsched.runs import statements as runs
+from yamlsched.runs.effects import EffectEntry, FoundEffect
+from yamlsched.runs.enqueue import translate_errors
+from yamlsched.runs.lifecycle import EnqueueBatch
+from yamlsched.runs.progress import Progress
+
+MAX_OUTAGE_SECONDS = 30.0
+"""How long the database may be unreachable before an attempt fails."""
+BEGIN_TIMEOUT_SECONDS = 8.0
+"""A server that does not start a transaction within this time counts as lost, and another session is opened."""
+SESSION_TIMEOUTS = ("25P03", "25P04")
+"""SQLSTATE of a session that the server closed because its handler was idle, or took longer, than allowed."""
+OUTLIVED = "run {}: attempt {} outlived its lease; nothing was committed"
+IN_DOUBT: Final = object()
+"""In memory, the result of an effect that is in doubt."""
+
+Returned = TypeVar("Returned")
+_redactor = lru_cache(1)(redactor)
+
+
+@dataclass(slots=True)
+class PostgresBackend:
+    """The scheduler's database. ``timeout`` is the attempt's time limit in seconds."""
+
+    dsn: str
+    namespace: str
+    run_id: int
+    attempt: int
+    locked_by: str
+    timeout: float | None = None
+    broken_by: BaseException | None = None  # the error that broke the session of transaction()
+    report: Callable[[Progress], None] = lambda progress: None  # to the process that writes it
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """Yield the session for handlers, inside a transaction.
+
+        A session that the server closed since its last use is replaced, without the handler noticing. Raises
+        EnvironmentFailed or psycopg's error if none can be opened for MAX_OUTAGE_SECONDS.
+        """
+        session = None
+        try:
+            with ExitStack() as block:
+                session = persist(lambda: self._begin(block), MAX_OUTAGE_SECONDS)
+                yield session
+        except Exception as error:
+            if (session is None or session.broken) and getattr(error, "sqlstate", None) not in SESSION_TIMEOUTS:
+                self.broken_by = error
+            raise
+
+    def _begin(self, block: ExitStack) -> HandlerSession:
+        with ExitStack() as opening:
+            use = sessions.use(self.dsn, "transaction", self.timeout or MAX_OUTAGE_SECONDS)
+            session: HandlerSession = opening.enter_context(use)
+            session.answer_within = BEGIN_TIMEOUT_SECONDS  # the network may have dropped it since its last use
+            opening.enter_context(session.transaction())
+            session.configure_transaction(self.timeout)
+            session.answer_within = None
+            block.push(opening.pop_all())
+            return session
+
+    def redact(self, note: str) -> str:
+        """Return ``note`` without passwords."""
+        return _redactor(self.dsn)(note)
+
+    def write_progress(self, connection: psycopg.Connection[Any], last: Progress) -> None:
+        """Write the last progress in the transaction that is about to write the run's success."""
+        progress.report_in(connection, (self.run_id, self.attempt, self.locked_by), last)
+
+    def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
+        """Write the run's success and what it enqueued. Raises LeaseLost if another attempt has taken the run over."""
+        with translate_errors():
+            runs.enqueue_from(connection, self.namespace, self.run_id, enqueued)
+        if not runs.succeed_in(connection, (self.run_id, self.attempt, self.locked_by), result):
+            raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
+
+    # -- for an async def ------------------------------------------------------------------------------------------
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the event loop is shared with other attempts, so that nothing may block it."""
+        return False
+
+    async def offload(self, call: Callable[[], Returned], must_finish: bool = False) -> Returned:
+        """Return what ``call`` returns, which waits for the server."""
+        return call()
+
+    @asynccontextmanager
+    async def async_session(self) -> AsyncIterator[AsyncHandlerSession]:
+        """Yield a session for one transaction."""
+        with sessions.hold(self.timeout or MAX_OUTAGE_SECONDS):
+            session = await connect_for_handler_async(self.dsn)
+            try:
+                yield session
+            finally:
+                await session.close()
+
+    @asynccontextmanager
+    async def async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Yield a session, inside a transaction; see ``transaction``."""
+        session = None
+        try:
+            async with AsyncExitStack() as block:
+                session = await persist_async(lambda: self._begin_async(block), MAX_OUTAGE_SECONDS)
+                yield session
+        except Exception as error:
+            if (session is None or session.broken) and getattr(error, "sqlstate", None) not in SESSION_TIMEOUTS:
+                self.broken_by = error
+            raise
+
+    async def _begin_async(self, block: AsyncExitStack) -> AsyncHandlerSession:
+        async with AsyncExitStack() as opening:
+            session = await opening.enter_async_context(self.async_session())
+            try:
+                async with asyncio.timeout(BEGIN_TIMEOUT_SECONDS):
+                    await opening.enter_async_context(session.transaction())
+                    await session.configure_transaction(self.timeout)
+            except TimeoutError as error:
+                session.pgconn.finish()
+                raise EnvironmentFailed(f"the database did not answer within {BEGIN_TIMEOUT_SECONDS:.0f} s") from error
+            block.push_async_exit(opening.pop_all())
+            return session
+
+    async def write_progress_async(self, connection: psycopg.AsyncConnection[Any], last: Progress) -> None:
+        """See ``write_progress``."""
+        await progress.report_in_async(connection, (self.run_id, self.attempt, self.locked_by), last)
+
+    async def succeed_async(
+        self, connection: psycopg.AsyncConnection[Any], result: str | None, enqueued: list[EnqueueBatch]
+    ) -> None:
+        """See ``succeed``."""
+        with translate_errors():
+            await runs.enqueue_from_async(connection, self.namespace, self.run_id, enqueued)
+        if not await runs.succeed_in_async(connection, (self.run_id, self.attempt, self.locked_by), result):
+            raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
+
+    # --------------------------------------------------------------------------------------------------------------
+
+    def record(self, statement: Callable[..., Returned], *given: Any) -> Returned:
+        """Call ``statement`` with a session, and again with a new one while the database does not answer.
+
+        A mail that was sent must not be forgotten because the server restarted. The session is not that of the
+        transaction: what is recorded remains even if the transaction is rolled back.
+        """
+
+        def execute() -> Returned:
+            with sessions.lock, sessions.use(self.dsn, "effects", self.timeout or MAX_OUTAGE_SECONDS) as session:
+                return statement(session, *given)
+
+        return persist(execute, MAX_OUTAGE_SECONDS)
+
+    def claim(self, entry: EffectEntry) -> FoundEffect | None:
+        return self.record(effects.claim, entry)
+
+    def mark_in_doubt(self, entry: EffectEntry, doubted: str | None = None) -> bool:
+        return self.record(effects.mark_in_doubt, entry, doubted)
+
+    def take_over(self, entry: EffectEntry) -> bool:
+        return self.record(effects.take_over, entry)
+
+    def assume_done(self, entry: EffectEntry) -> bool:
+        return self.record(effects.assume_done, entry)
+
+    def mark_done(self, entry: EffectEntry, result: str | None) -> bool:
+        return self.record(effects.mark_done, entry, result)
+
+    def release(self, entry: EffectEntry) -> None:
+        self.record(effects.release, entry)
+
+    def dead_run(self, run_id: int) -> Any:
+        """Return the row of a dead run, or None if it has been pruned."""
+        return self.record(runs.dead_run, run_id)
+
+
+@dataclass(slots=True)
+class MemoryBackend:
+    """``results`` holds the results of effects by key, ``IN_DOUBT`` for one in doubt. Attempts of a run share it.
+
+    ``transaction`` yields ``connection``, inside a transaction, or a savepoint if one is open, so that a test
+    can roll back everything. ``commit_fails`` makes it fail at its end.
+    """
+
+    run_id: int
+    attempt: int
+    results: dict[str, Any] = field(default_factory=dict)
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = None
+    commit_fails: bool = False
+    dsn: str = ""
+    namespace: str = "default"
+    locked_by: str = "memory"
+    broken_by: BaseException | None = None
+    report: Callable[[Progress], None] = lambda progress: None
+
+    def redact(self, note: str) -> str:
+        return note
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        if self.connection is None:
+            raise YamlschedError("the handler uses run.transaction(): pass FakeRun(connection=psycopg.connect(...))")
+        if isinstance(self.connection, psycopg.AsyncConnection):
+            raise YamlschedError("the handler uses run.transaction() without async: pass a psycopg.Connection")
+        with self.connection.transaction():
+            yield self.connection
+
+    def write_progress(self, connection: psycopg.Connection[Any], last: Progress) -> None: ...
+
+    async def write_progress_async(self, connection: psycopg.AsyncConnection[Any], last: Progress) -> None: ...
+
+    def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
+        if self.commit_fails:
+            raise psycopg.OperationalError("the commit failed, because the test requested it")
+
+    @property
+    def is_shared(self) -> bool:
+        return False
+
+    async def offload(self, call: Callable[[], Returned], must_finish: bool = False) -> Returned:
+        return call()
+
+    @asynccontextmanager
+    async def async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Yield ``connection`` if that is asynchronous, else one to ``dsn``, inside a transaction."""
+        if isinstance(self.connection, psycopg.AsyncConnection):
+            async with self.connection.transaction():
+                yield self.connection
+        elif self.dsn:
+            async with await connect_for_handler_async(self.dsn) as session, session.transaction():
+                yield session
+        else:
+            connect = "FakeRun(connection=await psycopg.AsyncConnection.connect(...))"
+            raise YamlschedError(f"the handler uses async with run.transaction(): pass {connect}")
+
+    async def succeed_async(
+        self, connection: psycopg.AsyncConnection[Any], result: str | None, enqueued: list[EnqueueBatch]
+    ) -> None:
+        if self.commit_fails:
+            raise psycopg.OperationalError("the commit failed, because the test requested it")
+
+    def claim(self, entry: EffectEntry) -> FoundEffect | None:
+        is_first = entry.key not in self.results
+        result = self.results.setdefault(entry.key, IN_DOUBT)
+        state = None if is_first else "in_doubt" if result is IN_DOUBT else "done"
+        return FoundEffect(is_first, state, result, provider_key(entry.key), entry.run_id, entry.attempt)
+
+    def mark_in_doubt(self, entry: EffectEntry, doubted: str | None = None) -> bool:
+        self.results[entry.key] = IN_DOUBT
+        return True
+
+    def take_over(self, entry: EffectEntry) -> bool:
+        return True
+
+    def assume_done(self, entry: EffectEntry) -> bool:
+        return self.mark_done(entry, None)
+
+    def mark_done(self, entry: EffectEntry, result: str | None) -> bool:
+        self.results[entry.key] = None if result is None else json.loads(result)
+        return True
+
+    def release(self, entry: EffectEntry) -> None:
+        del self.results[entry.key]
+
+    def dead_run(self, run_id: int) -> Any:
+        return None
+
+
+Backend: TypeAlias = PostgresBackend | MemoryBackend
+
+
+def provider_key(key: str) -> str:
+    """Return ``effect.key`` of a run in memory: a UUID, always the same for the same ``key``."""
+    return str(uuid5(NAMESPACE_OID, key))

@@ -1,0 +1,258 @@
+"""How a call of a handler ends its attempt, wherever it was called.
+
+The stacks of exceptions as the module ``traceback`` formats them, and much faster when the same stack comes again.
+
+When much fails, it mostly fails at the same place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from types import CodeType, TracebackType
+from typing import Any
+
+from yamlsched import jsonb
+from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
+from yamlsched.handler.backends import Backend
+from yamlsched.handler.run import Run
+from yamlsched.handler.transaction import require_ended
+from yamlsched.runs.lifecycle import MAX_STACK_CHARS, AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, storable
+
+MAX_FRAMES = 50  # of one exception: the last ones
+MAX_CACHED_STACKS = 100
+OWN_FILES = {__file__}
+"""Files whose frames are left out at the start of stacks; modules that call handlers add their own."""
+
+
+class _Formatted(traceback.StackSummary):
+    """A stack whose elements are lines, as they are shown."""
+
+    def format(self, **options: Any) -> list[str]:
+        lines: list[Any] = list(self)
+        return lines
+
+
+_cache: dict[tuple[int, ...], tuple[list[CodeType], list[str]]] = {}
+"""Lines by the positions of their frames. The code is kept too, so that its id stays its own."""
+
+
+def format_stack(error: BaseException) -> str:
+    """Return the traceback of ``error``, without our own frames before the handler's."""
+    whole = traceback.TracebackException.from_exception(error, limit=0)  # all but the frames
+    for formatted, raised in _all(whole, error):
+        if raised.__traceback__ is not None:
+            lines: list[Any] = _lines(raised.__traceback__, is_outermost=formatted is whole)
+            formatted.stack = _Formatted(lines)
+    return "".join(whole.format())
+
+
+def _all(
+    whole: traceback.TracebackException, error: BaseException
+) -> Iterator[tuple[traceback.TracebackException, BaseException]]:
+    """Yield ``error`` and the exceptions that are shown with it."""
+    pairs: list[tuple[traceback.TracebackException | None, BaseException | None]] = [(whole, error)]
+    while pairs:
+        formatted, raised = pairs.pop()
+        if formatted is not None and raised is not None:
+            yield formatted, raised
+            pairs += ((formatted.__cause__, raised.__cause__), (formatted.__context__, raised.__context__))
+            if isinstance(raised, BaseExceptionGroup):
+                pairs += zip(formatted.exceptions or (), raised.exceptions, strict=False)
+
+
+def _lines(start: TracebackType, is_outermost: bool) -> list[str]:
+    frames, following = [start], start.tb_next
+    while following is not None:
+        frames.append(following)
+        following = following.tb_next
+    del frames[:-MAX_FRAMES]
+    own = 0
+    if is_outermost:
+        while own < len(frames) and frames[own].tb_frame.f_code.co_filename in OWN_FILES:
+            own += 1
+    codes = [frame.tb_frame.f_code for frame in frames[own:]]
+    positions = [value for frame in frames[own:] for value in (frame.tb_lasti, frame.tb_lineno)]
+    key = (*map(id, codes), *positions)
+    if (cached := _cache.get(key)) is not None:
+        return cached[1]
+    stack = traceback.TracebackException(Exception, Exception(), start, limit=-MAX_FRAMES).stack
+    del stack[:own]
+    lines = stack.format()
+    if len(_cache) >= MAX_CACHED_STACKS:
+        _cache.clear()
+    _cache[key] = codes, lines
+    return lines
+
+
+decode = json.JSONDecoder().raw_decode  # of JSON as PostgreSQL writes it: without white space around it
+
+
+def resolve(path: str) -> Callable[..., Any]:
+    """Import and return the callable that ``pkg.mod.func`` or ``pkg.mod:func`` names."""
+    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{path} is not a function (got a {type(found).__name__})")
+    return found  # type: ignore[no-any-return]
+
+
+def read_payload(text: str) -> dict[str, Any]:
+    """Return the payload. Raises Discard where Python cannot read what PostgreSQL stores: no retry changes that."""
+    try:
+        payload = decode(text)[0]
+    except RecursionError as error:
+        raise _unreadable("it is nested too deeply") from error
+    except ValueError as error:
+        raise _unreadable("it contains a number with too many digits") from error
+    if not isinstance(payload, dict):
+        raise Discard(f"the payload is a {type(payload).__name__}, not an object: its keys become keyword arguments")
+    return payload
+
+
+def _unreadable(why: str) -> Discard:
+    return Discard(f"the payload cannot be read: {why}. Enqueue the run again with another payload")
+
+
+@lru_cache(1024)
+def payload_mismatch(handler: Callable[..., Any], path: str, names: tuple[str, ...], passes_run: bool) -> str:
+    """Return why a payload with keys ``names`` cannot be passed to ``handler``; empty if it can.
+
+    A decorator may pass on other arguments than it gets: of a decorated handler its own signature counts.
+    """
+    try:
+        parameters = inspect.signature(handler, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):
+        return ""  # some builtins have none
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    given = {*names, "run"} if passes_run else {*names}
+    unknown = sorted(given - {p.name for p in named})
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        unknown = []
+    missing = [p.name for p in named if p.default is p.empty and p.name not in given]
+    missing += [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+    faults = [f'it has no parameter "{name}"' for name in unknown] + [f'"{name}" is missing' for name in missing]
+    if "run" in names and passes_run:
+        faults.append('"run" is the run itself')
+    if not faults:
+        return ""
+    takes = ", ".join(p.name for p in named if p.name != "run") or "no parameters"
+    return f"the payload does not fit {path}: {', '.join(faults)}. It takes: {takes}"
+
+
+@cache
+def takes_run(handler: Callable[..., Any]) -> bool:
+    """Return whether ``handler`` has a parameter ``run``."""
+    try:
+        return "run" in inspect.signature(handler).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+MAX_REPORTED_ERROR_CHARS = 4_000
+OWN_FILES.update((__file__, resolve.__code__.co_filename))
+
+
+class Stopped(BaseException):
+    """Raised in a handler that is stopped, so that its ``finally`` blocks run before it is killed."""
+
+
+def make_run(run: ClaimedRun, payload: dict[str, Any], backend: Backend) -> Run:
+    """Return ``run`` as its handler gets it."""
+    slot = None if run.scheduled_for is None else datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
+    return Run(
+        id=run.id,
+        job_type=run.job_type,
+        key=run.key,
+        scheduled_for=slot,
+        attempt=run.attempt,
+        max_attempts=run.max_attempts,
+        payload=payload,
+        is_catchup=run.is_catchup,
+        backend=backend,
+    )
+
+
+def returned(value: Any, run: Run | None, was_stopped: bool) -> AttemptEnd | None:
+    """Return the end of an attempt whose handler returned ``value``; None for a success and nothing else to report.
+
+    Raises Stopped if it ``was_stopped`` before, and Refused for a value that cannot be stored.
+    """
+    if value is None and run is None and not was_stopped:
+        return None
+    if run is not None and run.committed:
+        if value is not None and value != run.state.result:
+            run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
+        return AttemptEnd(EndKind.COMMITTED)
+    if was_stopped:
+        raise Stopped("stopped by yamlsched, but it returned")
+    if run is not None and run.state.succeeded_in is not None:
+        require_ended(run)  # whether by a commit is found out by the worker, which writes the same success again
+        if value is not None and value != run.state.result:
+            run.log.warning("the result is what was set before run.succeed_in(); the returned value is dropped")
+        value = run.state.result
+    result = jsonb.encode_result(value, "the result")
+    enqueued = _plain(run.state.enqueued) if run is not None else []
+    if result is None and not enqueued:
+        return None
+    return AttemptEnd(EndKind.RETURNED, result=result, enqueued=enqueued)
+
+
+def raised(error: BaseException, run: Run | None) -> AttemptEnd:
+    """Return the end of an attempt whose handler raised ``error``."""
+    if run is not None and run.committed:
+        logging.getLogger(run.job_type).exception("an exception after the commit: the run has succeeded")
+        return AttemptEnd(EndKind.COMMITTED)
+    end = _end_of(error)
+    return end._replace(kind=EndKind.SESSION_LOST) if run is not None and run.is_session_lost(error) else end
+
+
+def _plain(enqueued: list[EnqueueBatch]) -> list[EnqueueBatch]:
+    """Return ``enqueued`` in types that a frame can hold: a job's name or a key may be of a class of the handler's."""
+    return [
+        batch._replace(job_type=str(batch.job_type), keys=[key if key is None else str(key) for key in batch.keys])
+        for batch in enqueued
+    ]
+
+
+def _end_of(error: BaseException) -> AttemptEnd:
+    kind, delay, stack = EndKind.RAISED, None, _stack(error)
+    error = _effect_in_doubt(error) or error
+    if isinstance(error, (Discard, EffectInDoubt)):
+        kind = EndKind.DISCARDED  # a retry knows no more about an effect in doubt than this attempt
+    elif isinstance(error, RetryAfter):
+        kind, delay = EndKind.RETRY_AFTER, error.delay
+    elif isinstance(error, Snooze):
+        kind, delay = EndKind.SNOOZED, error.delay
+    try:
+        text = str(error) or repr(error)
+        if isinstance(error, SystemExit):
+            text = f"called sys.exit({error.code!r})"
+        text = storable(text[:MAX_REPORTED_ERROR_CHARS])
+    except BaseException:  # whatever it is, it must not hide the end of the attempt
+        text = "exception has no printable message"
+    name = storable(type(error).__name__[:MAX_REPORTED_ERROR_CHARS])
+    return AttemptEnd(kind, text, name, storable(stack[-MAX_STACK_CHARS:]), delay=delay)
+
+
+def _effect_in_doubt(error: BaseException) -> EffectInDoubt | None:
+    """Return the effect in doubt, also of a task of an asynchronous handler."""
+    while isinstance(error, BaseExceptionGroup) and (found := error.subgroup(EffectInDoubt)) is not None:
+        error = found.exceptions[0]
+    return error if isinstance(error, EffectInDoubt) else None
+
+
+def _stack(error: BaseException) -> str:
+    """Return the traceback, without our own frames before the handler's."""
+    try:
+        return format_stack(error)
+    except BaseException:  # of its __str__
+        return ""

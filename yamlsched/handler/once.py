@@ -1,0 +1,237 @@
+"""Effects that must happen once: what releases one, how an attempt enters and leaves it. See docs/handlers.md."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from uuid import uuid4
+
+import psycopg
+
+from yamlsched import jsonb
+from yamlsched.errors import (
+    Discard,
+    EffectInDoubt,
+    EnvironmentFailed,
+    LeaseLost,
+    Refused,
+    RetryAfter,
+    Snooze,
+    YamlschedError,
+)
+from yamlsched.runs.effects import EffectEntry, FoundEffect
+from yamlsched.timetable.times import rfc3339
+
+if TYPE_CHECKING:
+    from yamlsched.handler.run import Run
+
+SNOOZE_INTERVAL = timedelta(seconds=15)
+"""How long a run waits for an effect that a live attempt of another run holds."""
+MAX_CLAIMS = 10
+"""Statements that try to claim a key while other attempts act on it."""
+MAX_NAME_CHARS = 200
+MAX_COMMAND_CHARS = 260
+"""Length of a command in an error message. The whole message must fit into ``last_error``."""
+MAX_CAUSES = 50
+"""Depth to which the causes of an error are searched."""
+ReleaseOn: TypeAlias = tuple[type[Exception], ...]
+DEFAULT_RELEASE_ON: ReleaseOn = (ConnectionRefusedError, socket.gaierror, Discard, RetryAfter, Snooze)
+"""Exceptions that prove that the effect did not happen: no server was reached, or the handler raised it on purpose."""
+IN_DOUBT_POLICIES = {
+    "raise": "the run is dead at once, and an operator looks it up",
+    "skip": "the effect counts as done (at most once)",
+    "repeat": "the effect is repeated with the same effect.key, for receivers that support idempotency keys",
+}
+
+
+class NothingHappened(Exception):
+    """Raised inside an effect that was entered while its attempt was cancelled: its handler has not started it."""
+
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
+
+
+@dataclass(slots=True)
+class Effect:
+    """What ``once`` yields. If ``first``, do the effect, and set ``result`` to what a later attempt needs.
+
+    ``key`` is a UUID, the same for all attempts, and unique to this effect, run and database: pass it to a provider as
+    its idempotency key.
+    """
+
+    first: bool
+    key: str
+    result: Any = None
+
+
+def effect_key(run_id: int, name: str, scope: str) -> str:
+    """Return the key under which an effect is recorded. Raises Refused for a name or a scope that is not valid."""
+    if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS:
+        raise Refused(f"the name of an effect must be a string of 1 to {MAX_NAME_CHARS} characters, not {name!r:.300}")
+    if problem := jsonb.string_problem(name):
+        raise Refused(f"the name of an effect {problem}")
+    if not name.isprintable():
+        raise Refused(f"the name of an effect must contain printable characters only, not {name!r:.300}")
+    if name.startswith("run:"):
+        raise Refused(f'effect "{name}": names that start with "run:" are reserved')
+    if scope not in ("run", "namespace"):
+        raise Refused(f'effect "{name}": scope must be "run" or "namespace", not {scope!r:.100}')
+    return f"run:{run_id}:{name}" if scope == "run" else name
+
+
+def requires_in_doubt(once: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """Explain the choice if ``in_doubt`` is missing: no default would be right."""
+
+    @wraps(once)
+    def checked(*given: Given.args, **named: Given.kwargs) -> Returned:
+        if "in_doubt" not in named:
+            choices = "; ".join(f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_POLICIES.items())
+            raise TypeError(
+                "run.once() requires the argument in_doubt: what the next attempt does if it is unknown whether the "
+                f"effect happened. {choices}"
+            )
+        return once(*given, **named)
+
+    return checked
+
+
+def _check_options(name: str, in_doubt: str, release_on: ReleaseOn) -> None:
+    """Raise Refused for options that are not valid, before anything is claimed."""
+    if in_doubt not in IN_DOUBT_POLICIES:
+        choices = ", ".join(f'"{choice}"' for choice in IN_DOUBT_POLICIES)
+        raise Refused(f'effect "{name}": in_doubt must be one of {choices}, not {in_doubt!r:.100}')
+    kinds = release_on if isinstance(release_on, tuple) else (None,)
+    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        raise Refused(
+            f'effect "{name}": release_on must be a tuple of exception classes, not {release_on!r:.100}. Write for '
+            "example release_on=(*yamlsched.DEFAULT_RELEASE_ON, MyError)"
+        )
+
+
+def proves_nothing_happened(error: BaseException, release_on: ReleaseOn) -> bool:
+    """Return whether ``error`` is one of ``release_on``, or was caused by such an error.
+
+    Libraries wrap the cause: in ``__cause__`` (httpx, aiohttp, urllib3), or as an argument (URLError, requests). For a
+    group, all of its errors must prove it. An error that was only being handled (``__context__``) is not a cause.
+    """
+    seen: set[int] = set()
+
+    def proves(error: object, depth: int = 0) -> bool:
+        if not isinstance(error, Exception) or id(error) in seen or depth > MAX_CAUSES:
+            return False  # any other BaseException stopped the process inside the effect
+        seen.add(id(error))
+        if isinstance(error, (*release_on, NothingHappened)):
+            return True
+        if isinstance(error, ExceptionGroup):
+            return all(proves(each, depth + 1) for each in error.exceptions)
+        return any(proves(cause, depth + 1) for cause in (error.__cause__, *error.args))
+
+    return proves(error)
+
+
+@contextmanager
+def perform(run: Run, name: str, in_doubt: str, scope: str, release_on: ReleaseOn) -> Iterator[Effect]:
+    """Yield the effect ``name``, claimed before the block and recorded after it. See ``Run.once``."""
+    _check_options(name, in_doubt, release_on)
+    backend, state = run.backend, run.state
+    key = effect_key(backend.run_id, name, scope)
+    entry = EffectEntry(backend.namespace, key, backend.run_id, backend.attempt, backend.locked_by, str(uuid4()))
+    if state.inside.setdefault(key, entry.entry) != entry.entry:
+        raise YamlschedError(f'effect "{key}" is entered inside itself, or by two threads at once')
+    try:
+        effect = _enter(run, entry, in_doubt)
+        if effect.first:
+            state.entered.add(key)
+            process = os.getpid()
+            try:
+                yield effect
+            except BaseException as error:
+                if os.getpid() == process:
+                    _record_exception(run, entry, error, release_on)
+                raise
+            if os.getpid() == process:  # a process that the handler forked inside the block records nothing
+                _record_result(run, entry, name, effect.result)
+    finally:
+        del state.inside[key]
+    if not effect.first:
+        yield effect
+
+
+def _enter(run: Run, entry: EffectEntry, in_doubt: str) -> Effect:
+    """Return the effect as this attempt must treat it. Raises LeaseLost, EffectInDoubt, or Snooze.
+
+    Other attempts may act between two statements. Then it claims the key again.
+    """
+    backend = run.backend
+    for _ in range(MAX_CLAIMS):
+        found = backend.claim(entry)
+        if found is None:
+            raise LeaseLost(f"run {entry.run_id}: attempt {entry.attempt} outlived its lease")
+        if found.is_first or found.entry == entry.entry:
+            return Effect(True, found.provider_key)  # the second: claimed by a statement whose answer was lost
+        if found.state == "done":
+            return Effect(False, found.provider_key, found.result)
+        if found.state == "claimed":
+            if found.holder_is_live and found.run_id != entry.run_id:
+                raise Snooze(SNOOZE_INTERVAL, f'effect "{entry.key}" is held by run {found.run_id}, which is running')
+            if found.holder_is_live and entry.key not in run.state.entered:
+                raise YamlschedError(f'effect "{entry.key}" is entered by two processes of one attempt')
+            backend.mark_in_doubt(entry, found.entry)
+        elif found.state == "in_doubt":
+            if in_doubt == "raise":
+                raise EffectInDoubt(_what_to_look_up(entry, found))
+            if in_doubt == "skip" and backend.assume_done(entry):
+                run.log.warning('effect "%s" was in doubt and now counts as done: in_doubt="skip"', entry.key)
+                return Effect(False, found.provider_key)
+            if in_doubt == "repeat" and backend.take_over(entry):
+                return Effect(True, found.provider_key)
+    raise Snooze(1, f'effect "{entry.key}" is still changing hands after {MAX_CLAIMS} attempts to enter it')
+
+
+def _record_exception(run: Run, entry: EffectEntry, error: BaseException, release_on: ReleaseOn) -> None:
+    """Record that ``error`` left the effect. A failure to record it must not hide ``error``."""
+    is_released = proves_nothing_happened(error, release_on)
+    if not is_released:
+        error.add_note(f'effect "{entry.key}" is in doubt: this error does not prove that nothing happened')
+    try:
+        run.backend.release(entry) if is_released else run.backend.mark_in_doubt(entry)
+    except (psycopg.Error, EnvironmentFailed) as failure:
+        run.log.warning("effect %s remains in doubt, because the database does not answer: %s", entry.key, failure)
+
+
+def _record_result(run: Run, entry: EffectEntry, name: str, result: Any) -> None:
+    """Record that the effect was done. Raises Refused for a result that cannot be stored."""
+    try:
+        text = jsonb.encode_result(result, f'the result of effect "{name}"')
+    except Refused:
+        run.backend.mark_in_doubt(entry)  # it was done, but the result that a later attempt needs is lost
+        raise
+    if not run.backend.mark_done(entry, text):
+        run.log.warning("effect %s was done, but it has been started again or settled", entry.key)
+
+
+def _what_to_look_up(entry: EffectEntry, found: FoundEffect) -> str:
+    when = f" at {rfc3339(found.claimed_at, 'seconds')}" if found.claimed_at else ""
+    settle = settle_command(entry.namespace, entry.key)
+    if len(settle) > MAX_COMMAND_CHARS:
+        settle = f"the settle command that `yamlsched show {entry.run_id}` prints"
+    return (
+        f"effect in doubt: attempt {found.attempt} of run {found.run_id} started it{when} and did not report its "
+        f"end. Look up whether it happened (idempotency key {found.provider_key}), then run: {settle}, "
+        f"then: yamlsched retry {entry.run_id}"
+    )
+
+
+def settle_command(namespace: str, key: str) -> str:
+    """Return the command that settles an effect in doubt."""
+    where = "" if namespace == "default" else f" --namespace {namespace}"
+    name = shlex.quote(key) if not key.startswith("-") else f"-- {shlex.quote(key)}"
+    return f"yamlsched settle --done{where} {name} (or --not-done)"

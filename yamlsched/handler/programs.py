@@ -1,0 +1,302 @@
+"""The programs of ``command:`` jobs: what they are started with, and what their exit means."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import IO, Any, Literal, NamedTuple
+
+from yamlsched import registry
+from yamlsched.durations import show
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.schedule import commands
+from yamlsched.schedule.commands import Obstacle
+from yamlsched.schedule.job import Job
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies: nothing else would stop what it executes.
+
+    ``parent`` is its process id from before the fork: it may have died since.
+    """
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def survive_parent() -> None:
+    """Undo ``die_with``: this process has something to do when its parent has died."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, 0)
+
+
+def adopt_orphans(does_adopt: bool) -> None:
+    """Let processes whose parents die become children of this one, so that it reaps them."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, int(does_adopt))
+
+
+MAX_LAST_LINES = 3  # of the output, which an error shows
+MAX_LAST_LINE_CHARS = 300
+POLL_INTERVAL_SECONDS = 0.01
+TEMPORARY = {
+    errno.EAGAIN,
+    errno.ENOMEM,
+    errno.ETXTBSY,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EIO,
+    errno.EINTR,
+    errno.ESTALE,
+}
+"""The errors of starting a program that a retry may not meet again."""
+OTLP_SIGNALS = (b"", b"TRACES_", b"METRICS_", b"LOGS_")
+SECRETS = (
+    b"PG",
+    b"YAMLSCHED_DSN",
+    b"YAMLSCHED_ACTIONS_DSN",
+    b"YAMLSCHED_WEB_USERS",
+    b"YAMLSCHED_HEARTBEAT_URL",
+    b"YAMLSCHED_SENTRY_DSN",
+    *(b"OTEL_EXPORTER_OTLP_%s%s" % (signal, what) for signal in OTLP_SIGNALS for what in (b"HEADERS", b"ENDPOINT")),
+)
+"""How the names of variables begin that are for yamlsched itself, and not for programs."""
+
+
+class Called(NamedTuple):
+    """How a command that was called in the foreground has ended. ``status`` is None if it could not be started."""
+
+    end: AttemptEnd
+    status: int | None
+
+    @property
+    def outcome(self) -> Literal["succeeded", "failed", "dead"]:
+        if self.end.is_success:
+            return "succeeded"
+        return "dead" if self.end.kind is EndKind.DISCARDED else "failed"
+
+
+class Program(NamedTuple):
+    """What a command job starts. Plain values: it crosses a pipe as a tuple."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str  # relative to the directory of schedules.yaml, or absolute
+    stdin: str | None
+    success: tuple[int, ...]
+    discard: tuple[int, ...]
+    retry_after: dict[int, float]  # seconds
+
+    @classmethod
+    def of(cls, job: Job) -> Program:
+        codes = job.exit_codes
+        delays = {code: delay.total_seconds() for code, delay in codes.retry_after.items()}
+        return cls(job.command, job.env, job.cwd or "", job.stdin, codes.success, codes.discard, delays)
+
+    def environment(self, inherited: Mapping[bytes, bytes], run: ClaimedRun) -> dict[bytes, bytes]:
+        """Return the environment of the program: ``inherited`` without ``SECRETS``, ``env``, the run and its trace.
+
+        Everything is UTF-8, whatever the locale of the worker is.
+        """
+        kept = {name: value for name, value in inherited.items() if not name.startswith(SECRETS)}
+        slot = run.scheduled_for and datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
+        of_run = {
+            "YAMLSCHED_RUN_ID": str(run.id),
+            "YAMLSCHED_JOB": run.job_type,
+            "YAMLSCHED_KEY": run.key or "",
+            "YAMLSCHED_SCHEDULED_FOR": f"{slot:%Y-%m-%dT%H:%M:%SZ}" if slot else "",
+            "YAMLSCHED_ATTEMPT": str(run.attempt),
+            "YAMLSCHED_MAX_ATTEMPTS": str(run.max_attempts),
+            "YAMLSCHED_PAYLOAD": run.payload,
+        }
+        variables = {**self.env, **of_run, **registry.tracing.environment(run)}
+        given = {name.encode(): value.encode() for name, value in variables.items()}
+        return {**kept, **given}
+
+    def start(
+        self, folder: str, environment: Mapping[bytes, bytes], prepare: Callable[[], object], **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start it in a session of its own, with no signal ignored or blocked. Raises OSError.
+
+        ``folder`` has schedules.yaml. ``prepare`` is called in the new process, before the program takes its place.
+        ``options`` are those of Popen.
+        """
+
+        ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
+
+        def before_exec() -> None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            for number in ignored:
+                signal.signal(number, signal.SIG_DFL)
+            prepare()
+
+        with self._open_stdin() as stdin:
+            return subprocess.Popen(
+                [argument.encode() for argument in self.argv],
+                stdin=stdin,
+                env=environment,
+                cwd=os.path.join(os.fsencode(folder), self.cwd.encode()),
+                start_new_session=True,
+                preexec_fn=before_exec,
+                **options,
+            )
+
+    def directory(self, folder: str) -> str:
+        return os.path.join(folder, self.cwd)
+
+    def _open_stdin(self) -> IO[bytes]:
+        """Return a file and not a pipe: a program may exit without reading it, and a pipe would then break."""
+        if not self.stdin:
+            return open(os.devnull, "rb")
+        file = _memory_file()
+        file.write(self.stdin.encode())
+        file.seek(0)
+        return file
+
+    def end(self, status: int) -> AttemptEnd | None:
+        """Return how the attempt ended, by the exit code, or minus the signal that killed it; None: it succeeded."""
+        if status in self.success:
+            return None
+        if status in self.discard:
+            return AttemptEnd(EndKind.DISCARDED, "", describe_exit(status))
+        if status in self.retry_after:
+            delay = timedelta(seconds=self.retry_after[status])
+            return AttemptEnd(EndKind.RETRY_AFTER, "", describe_exit(status), delay=delay)
+        return AttemptEnd(EndKind.RAISED, "", describe_exit(status))
+
+    def not_started(self, error: OSError, folder: str, environment: Mapping[bytes, bytes]) -> AttemptEnd:
+        """Return the end of an attempt whose program could not be started: the run is dead if no retry can help."""
+        obstacle = self._obstacle(error, folder, environment)
+        text = f"{obstacle.message}. {obstacle.remedy}".rstrip()
+        kind = EndKind.RAISED if error.errno in TEMPORARY else EndKind.DISCARDED
+        return AttemptEnd(kind, text, type(error).__name__)
+
+    def _obstacle(self, error: OSError, folder: str, environment: Mapping[bytes, bytes]) -> Obstacle:
+        program, directory = self.argv[0], self.directory(folder)
+        if error.errno == errno.E2BIG:
+            message = "its arguments and environment are larger than this system allows"
+            return Obstacle(message, "Pass less in command, env and the payload, or use stdin or a file.")
+        if error.errno not in TEMPORARY:
+            path = environment.get(b"PATH", os.defpath.encode()).decode("utf-8", "replace")
+            found = commands.directory_obstacle(directory, directory) or commands.program_obstacle(
+                program, directory, path
+            )
+            if found is not None:
+                return found
+        return Obstacle(f'"{program}" cannot be started: {os.strerror(error.errno or 0)}', "")
+
+
+def call(job: Job, folder: str, run: ClaimedRun, **options: Any) -> Called:
+    """Run the command of ``job`` until it exits, in the foreground and otherwise as a worker does.
+
+    ``folder`` has schedules.yaml. ``options`` are those of Popen, for its output.
+    """
+    program = Program.of(job)
+    environment = program.environment(os.environb, run)
+    own_id = os.getpid()
+    # until the program can be stopped: what a signal handler raises while it starts would leave it behind
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        process = program.start(folder, environment, lambda: die_with(own_id), **options)
+    except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return Called(program.not_started(error, folder, environment), None)
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        status = process.wait(job.timeout.total_seconds())
+    except subprocess.TimeoutExpired:
+        status = _stop(process, job.kill_after.total_seconds())
+        return Called(AttemptEnd(EndKind.RAISED, f"still running after {show(job.timeout)}, killed", "Timeout"), status)
+    except BaseException:
+        _stop(process, job.kill_after.total_seconds())
+        raise
+    return Called(program.end(status) or AttemptEnd(EndKind.RETURNED), status)
+
+
+def was_terminated(end: AttemptEnd) -> bool:
+    """Return whether SIGTERM ended a program; a shell that it ended may exit with 143."""
+    return end.error_type in (describe_exit(-signal.SIGTERM), describe_exit(128 + signal.SIGTERM))
+
+
+def _stop(process: subprocess.Popen[bytes], kill_after: float) -> int:
+    """Stop the process group that ``process`` leads, and return the status of ``process``."""
+    signal_group(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(kill_after)
+    signal_group(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def _memory_file() -> IO[bytes]:
+    """Return an empty file that no directory lists, in memory where the system can."""
+    with contextlib.suppress(AttributeError, OSError):
+        return os.fdopen(os.memfd_create("stdin"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def describe_exit(status: int) -> str:
+    """Describe an exit code, or minus the number of a signal.
+
+    >>> describe_exit(3), describe_exit(-9)
+    ('exit code 3', 'killed by SIGKILL (signal 9)')
+    """
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name} (signal {-status})"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+def with_last_lines(end: AttemptEnd, output: str) -> AttemptEnd:
+    """Return the end of an attempt with the last lines of its output as the error, if it has none."""
+    if end.error or end.is_success:
+        return end
+    shown = ""
+    for line in [line.strip() for line in output.splitlines() if line.strip()][: -MAX_LAST_LINES - 1 : -1]:
+        longer = f"{line} / {shown}" if shown else line[-MAX_LAST_LINE_CHARS:]
+        if len(longer) > MAX_LAST_LINE_CHARS:
+            break
+        shown = longer
+    return end._replace(error=shown or "no output")
+
+
+def reap_group(group: int) -> bool:
+    """Reap the children of this process that are in a process group, and return whether the group has members left."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # members that run as another user
+    return True
+
+
+def has_children() -> bool:
+    """Return whether this process has children, without reaping any."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def signal_group(group: int, number: int) -> None:
+    """Signal all members of a process group; those of other users are left out."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,0 +1,363 @@
+"""What a handler sees of its run: the parameter named ``run``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Literal, TypeVar, overload
+
+import psycopg
+
+from yamlsched import jsonb, registry
+from yamlsched.errors import Discard, YamlschedError
+from yamlsched.handler import once
+from yamlsched.handler.backends import Backend
+from yamlsched.handler.once import DEFAULT_RELEASE_ON, Effect, NothingHappened, ReleaseOn
+from yamlsched.handler.transaction import require_open, succeed_in
+from yamlsched.runs import enqueue as client
+from yamlsched.runs.enqueue import Delay, PriorityName, RunAt
+from yamlsched.runs.frameworks import Async, Sync
+from yamlsched.runs.lifecycle import EnqueueBatch
+from yamlsched.runs.progress import Progress
+from yamlsched.runs.progress import progress as make_progress
+
+S = TypeVar("S")
+A = TypeVar("A")
+
+
+class Block(Generic[S, A]):
+    """A block of a handler, entered by ``with``, or by ``async with``, which does not block the event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        create: Callable[[], AbstractContextManager[S]],
+        create_async: Callable[[], AbstractAsyncContextManager[A]],
+    ) -> None:
+        self._name, self._backend, self._create, self._create_async = name, backend, create, create_async
+        self._entered: AbstractContextManager[S] | None = None
+        self._entered_async: AbstractAsyncContextManager[A] | None = None
+
+    def __enter__(self) -> S:
+        if self._backend.is_shared:
+            raise YamlschedError(
+                f"with {self._name}: would block the other runs of this process: write async with {self._name}:"
+            )
+        self._entered = self._create()
+        return self._entered.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._entered is not None
+        return self._entered.__exit__(kind, error, traceback)
+
+    async def __aenter__(self) -> A:
+        self._entered_async = self._create_async()
+        return await self._entered_async.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._entered_async is not None
+        return await self._entered_async.__aexit__(kind, error, traceback)
+
+
+class Done:
+    """What ``run.enqueue()`` returns: an ``async def`` may await it, as it may await ``yamlsched.enqueue()``."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+DONE = Done()
+
+
+@asynccontextmanager
+async def perform_async(backend: Backend, perform: AbstractContextManager[Effect]) -> AsyncIterator[Effect]:
+    """Yield the effect of ``perform``, whose statements do not block the event loop."""
+    entered: list[Effect] = []
+    try:
+        await backend.offload(lambda: entered.append(perform.__enter__()))
+    except asyncio.CancelledError:
+        if entered:  # meanwhile; the handler has not seen it
+            error = NothingHappened()
+            with suppress(NothingHappened):
+                await backend.offload(partial(perform.__exit__, NothingHappened, error, None), must_finish=True)
+        raise
+    try:
+        yield entered[0]
+    except BaseException as error:
+        leave = partial(perform.__exit__, type(error), error, error.__traceback__)
+        if not await backend.offload(leave, must_finish=True):
+            raise
+    else:
+        await backend.offload(partial(perform.__exit__, None, None, None), must_finish=True)
+
+
+@dataclass(slots=True)
+class AttemptState:
+    """What an attempt has done so far. A call of ``on_dead`` shares it with the dead run that it gets."""
+
+    committed: bool = False
+    result: Any = None  # as the transaction has committed it
+    enqueued: list[EnqueueBatch] = field(default_factory=list)
+    progress: Progress | None = None
+    transaction_start: int | None = None  # inside transaction(): the count of batches enqueued before it
+    succeeded_in: Any = None  # the connection in whose transaction succeed_in() has written the success
+    entered: set[str] = field(default_factory=set)  # keys of the effects that this attempt was the first to enter
+    inside: dict[str, str] = field(default_factory=dict)  # keys of the effects that it is inside of, and their entries
+
+
+@dataclass(slots=True)
+class Run:
+    """One attempt of a run, as its handler sees it.
+
+    ``scheduled_for`` is the slot, in UTC; None for a run that was enqueued. ``attempt`` counts from 1. ``is_catchup``
+    is true if the run was created more than two minutes after its slot.
+    """
+
+    id: int
+    job_type: str
+    key: str | None
+    scheduled_for: datetime | None
+    attempt: int
+    max_attempts: int
+    payload: dict[str, Any]
+    is_catchup: bool
+    backend: Backend = field(repr=False)
+    last_error: str | None = None  # of a dead run, which on_dead gets
+    error_type: str | None = None
+    result: Any = None  # set it inside transaction(); otherwise return it
+    state: AttemptState = field(default_factory=AttemptState, repr=False)
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger; on the worker's stderr its lines carry the run's id."""
+        return logging.getLogger(self.job_type)
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self.attempt >= self.max_attempts
+
+    @property
+    def committed(self) -> bool:
+        """Whether the transaction has committed, and the run has thereby succeeded."""
+        return self.state.committed
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Report how far this attempt has come, for people who look at it: ``run.progress(1200, 5000, "customers")``.
+
+        Call it as often as you like, from any thread: it takes microseconds, and the latest value is written once a
+        second if it has changed, and when the attempt ends. Each call replaces all three values. ``total`` None is
+        unknown. A ``done`` above ``total`` is shown as it is. A long ``note`` is cut, and a password in it removed. The
+        next attempt starts without progress. Raises Refused for a number that is negative, infinite or NaN, and for
+        values of other types.
+        """
+        if isinstance(note, str):
+            note = self.backend.redact(note)
+        self.state.progress = made = make_progress(done, total, note)
+        self.backend.report(made)
+
+    def enqueue(
+        self,
+        job: str,
+        payload: dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        run_at: RunAt = None,
+        delay: Delay = None,
+        priority: PriorityName | None = None,
+    ) -> Done:
+        """Enqueue a run of ``job``, written together with this run's success: a crash never leaves half a fan-out.
+
+        ``run_at`` is an aware datetime; ``delay`` is a timedelta, or a duration such as "90m", from the instant at
+        which this run succeeds. Pass at most one of them. ``priority`` None is the job's. If a run with this ``key``
+        exists, no other is created. Raises Refused for a payload that is not a JSON object or is too large, for a
+        ``run_at`` or ``delay`` that is out of range or not valid, and for an unknown ``priority``. An error that only
+        the database can find, such as an unknown job, fails the attempt when it ends.
+        """
+        payloads = [{} if payload is None else payload]
+        return self.enqueue_many(job, payloads, keys=[key], run_at=run_at, delay=delay, priority=priority)
+
+    def enqueue_many(
+        self,
+        job: str,
+        payloads: Iterable[dict[str, Any]],
+        *,
+        keys: Iterable[str | None] | None = None,
+        run_at: RunAt = None,
+        delay: Delay = None,
+        priority: PriorityName | None = None,
+    ) -> Done:
+        """Enqueue a run of ``job`` for each payload; ``keys`` has a key, or None, for each. See ``enqueue``."""
+        self._require_uncommitted("enqueue")
+        batch, enqueued = client.make_batch(job, payloads, keys, run_at, delay, priority), self.state.enqueued
+        count = len(batch.payloads)
+        with registry.tracing.send(
+            str(job), count, self.backend.namespace, batch.keys[0] if count == 1 else None
+        ) as sending:
+            batch = batch._replace(trace_contexts=sending.contexts(count))
+        last = enqueued[-1] if len(enqueued) > (self.state.transaction_start or 0) else None
+        if last is not None and last.can_join(batch):
+            last.join(batch)  # one statement for a loop that enqueues one by one
+        else:
+            enqueued.append(batch)
+        return DONE
+
+    def transaction(self) -> Block[psycopg.Connection[Any], psycopg.AsyncConnection[Any]]:
+        """Yield a connection to the scheduler's database. The run succeeds in this transaction, or nothing commits.
+
+        What is written through it happens exactly once: the last statement before the commit writes the run's success,
+        and only while this attempt owns the run. Set ``result`` inside. Use it once per attempt. An exception that is
+        raised after it is logged and changes nothing. Raises LeaseLost, and rolls back, if another attempt took over.
+
+        In an ``async def``, ``async with`` yields an asynchronous connection.
+        """
+        return Block("run.transaction()", self.backend, self._transaction, self._async_transaction)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        with self._succeeding() as state, self.backend.transaction() as connection:
+            yield connection
+            require_open(connection)
+            result = jsonb.encode_result(self.result, "the result")
+            if state.progress is not None:
+                self.backend.write_progress(connection, state.progress)
+            self.backend.succeed(connection, result, state.enqueued)
+
+    @asynccontextmanager
+    async def _async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        with self._succeeding() as state:
+            async with self.backend.async_transaction() as connection:
+                yield connection
+                require_open(connection)
+                result = jsonb.encode_result(self.result, "the result")
+                if state.progress is not None:
+                    await self.backend.write_progress_async(connection, state.progress)
+                await self.backend.succeed_async(connection, result, state.enqueued)
+
+    @overload
+    def succeed_in(self, connection: Sync) -> None: ...
+
+    @overload
+    def succeed_in(self, connection: Async) -> Awaitable[None]: ...
+
+    def succeed_in(self, connection: Sync | Async) -> Awaitable[None] | None:
+        """Write the run's success in a transaction of your own, such as that of an ORM, as its last statement.
+
+            with transaction.atomic():
+                Account.objects.filter(pk=account_id).update(balance=F("balance") - fee)
+                run.succeed_in(connection)
+
+        Then the run succeeds together with what else that transaction writes, or neither happens. ``connection`` is
+        what ``yamlsched.enqueue`` takes, in the scheduler's database, with the privileges of yamlsched_worker. With an
+        asynchronous one, await the call. Set ``result`` before. Use it once per attempt, and neither ``once`` nor
+        ``enqueue`` after it. Raises LeaseLost, so that your transaction is rolled back, if another attempt took over.
+        """
+        self._require_uncommitted("use run.succeed_in()")
+        return succeed_in(self, connection)
+
+    @contextmanager
+    def _succeeding(self) -> Iterator[AttemptState]:
+        """Note that the run has succeeded, at the end of the block that commits its success."""
+        state = self.state
+        if state.succeeded_in is not None:
+            self._require_uncommitted("use run.transaction()")
+        if state.committed or state.transaction_start is not None:
+            raise YamlschedError("run.transaction() can be used once in an attempt: the run succeeds at its end")
+        state.transaction_start = len(state.enqueued)
+        try:
+            yield state
+            state.committed, state.result = True, self.result
+        except BaseException:
+            del state.enqueued[state.transaction_start :]  # rolled back as well, in case the handler continues
+            raise
+        finally:
+            state.transaction_start = None
+
+    @once.requires_in_doubt
+    def once(
+        self,
+        name: str,
+        *,
+        in_doubt: Literal["raise", "skip", "repeat"],
+        scope: Literal["run", "namespace"] = "run",
+        release_on: ReleaseOn = DEFAULT_RELEASE_ON,
+    ) -> Block[Effect, Effect]:
+        """Keep a side effect from being repeated.
+
+            with run.once("mail", in_doubt="skip") as effect:
+                if effect.first:
+                    effect.result = send(...)
+
+        The key is claimed before the effect and the result is stored after it, outside of any transaction. A later
+        attempt gets ``first`` false and the stored result. An exception that leaves the block, or a process that dies
+        inside it, leaves the effect in doubt, because it is unknown whether it happened. Only an exception of
+        ``release_on``, or one that such an exception caused, proves that nothing happened, and releases the key.
+
+        The next attempt follows ``in_doubt``: ``raise`` marks the run dead at once, with an error that says what to
+        look up; ``skip`` counts the effect as done (at most once); ``repeat`` does it again with the same
+        ``effect.key`` (at least once, or once if the receiver supports idempotency keys).
+
+        ``scope="namespace"`` shares the name, a business key, with all runs of the namespace; while a live attempt of
+        another run holds it, this attempt snoozes. Raises LeaseLost if another attempt has taken over the run.
+        In an ``async def`` write ``async with``.
+        """
+
+        def perform() -> AbstractContextManager[Effect]:
+            self._require_uncommitted("use run.once()")
+            return once.perform(self, name, in_doubt, scope, release_on)
+
+        return Block("run.once()", self.backend, perform, lambda: perform_async(self.backend, perform()))
+
+    def _require_uncommitted(self, action: str) -> None:
+        if self.state.committed:
+            raise YamlschedError(f"run.transaction() has ended, and the run with it: {action} inside it, or before")
+        if self.state.succeeded_in is not None:
+            raise YamlschedError(f"run.succeed_in() was called, and the run has succeeded: {action} before it")
+
+    def is_session_lost(self, error: BaseException) -> bool:
+        """Return whether ``error``, which ends the attempt, is the break of the transaction's session, or due to it."""
+        cause: BaseException | None = error
+        seen: set[int] = set()
+        while cause is not None and id(cause) not in seen:
+            if cause is self.backend.broken_by:
+                return True
+            seen.add(id(cause))
+            cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        return False
+
+    def dead_run(self, run_id: int) -> Run:
+        """Return the dead run that this run, a call of ``on_dead``, reports.
+
+        Effects, transactions and enqueued runs of either belong to this attempt: they share its backend and state.
+        """
+        row = self.backend.dead_run(run_id)
+        if row is None:
+            raise Discard(f"run {run_id}, whose death this run reports, has been pruned")
+        columns = {**row._asdict(), "payload": _decode_payload(row.payload), "is_catchup": False}
+        return replace(self, **columns)
+
+
+def _decode_payload(payload: str) -> dict[str, Any]:
+    """Return a dead run's payload; empty if Python cannot read it, which is then why the run is dead."""
+    try:
+        found = json.loads(payload)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,40 @@
+"""The extras, as the core reaches them: each is imported when it is first used. Nothing else in the core names one."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from yamlsched.extras import embedded
+    from yamlsched.extras import otel as tracing
+    from yamlsched.extras.monitors import outbox as monitors
+    from yamlsched.extras.remote import executor as remote
+
+__all__ = ["embedded", "monitors", "remote", "tracing"]
+
+EXTRAS = {
+    "embedded": "yamlsched.extras.embedded",
+    "monitors": "yamlsched.extras.monitors.outbox",
+    "remote": "yamlsched.extras.remote.executor",
+    "tracing": "yamlsched.extras.otel",
+}
+VERBS = {
+    "attempt": "yamlsched.extras.remote.cli",
+    "db": "yamlsched.extras.embedded.cli",
+    "diff": "yamlsched.extras.preview.cli_diff",
+    "doctor": "yamlsched.extras.doctor.cli",
+    "import": "yamlsched.extras.importing.cli",
+    "init": "yamlsched.extras.scaffold.cli",
+    "metrics": "yamlsched.extras.metrics.cli",
+    "plan": "yamlsched.extras.preview.cli_plan",
+    "web": "yamlsched.extras.web.cli",
+}
+"""The verbs of extras: each module defines ``command``."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in EXTRAS:
+        raise AttributeError(f"there is no extra {name}")
+    module = globals()[name] = importlib.import_module(EXTRAS[name])
+    return module

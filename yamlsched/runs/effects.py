@@ -1,0 +1,134 @@
+"""Statements about effects, see ``sql/effects.sql``. An attempt may repeat its own when an answer was lost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psycopg
+
+from yamlsched.db.query import load
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class EffectEntry:
+    """An attempt's use of an effect: the key, and the attempt's fence. ``entry`` is a UUID, new for each use."""
+
+    namespace: str
+    key: str
+    run_id: int
+    attempt: int
+    locked_by: str
+    entry: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEffect:
+    """What ``claim`` found. ``state`` is None if the key was free, or was released while the statement waited for it.
+
+    ``run_id``, ``attempt`` and ``entry`` are those of the entry that holds the key; ``holder_is_live`` says that this
+    attempt is not over.
+    """
+
+    is_first: bool
+    state: str | None
+    result: Any
+    provider_key: str
+    run_id: int | None = None
+    attempt: int | None = None
+    entry: str | None = None
+    claimed_at: datetime | None = None
+    holder_is_live: bool = False
+
+
+def claim(connection: Connection[Any], entry: EffectEntry) -> FoundEffect | None:
+    """Take the key if it is free. Return what was found, or None if the attempt has lost its run."""
+    parameters = {**asdict(entry), "is_of_run": entry.key.startswith("run:")}  # business keys cannot start like this
+    row = connection.execute(load("effects")["claim"], parameters).fetchone()
+    return None if row is None else FoundEffect(**row._asdict())
+
+
+def mark_in_doubt(connection: Connection[Any], entry: EffectEntry, doubted: str | None = None) -> bool:
+    """Mark the effect as in doubt that was entered by ``doubted``, by default by this entry."""
+    return _write(connection, "mark_in_doubt", entry, doubted=doubted or entry.entry)
+
+
+def take_over(connection: Connection[Any], entry: EffectEntry) -> bool:
+    """Enter an effect in doubt again. Return False if another attempt was faster, or the lease has ended."""
+    return _write(connection, "take_over", entry)
+
+
+def assume_done(connection: Connection[Any], entry: EffectEntry) -> bool:
+    """Count an effect in doubt as done. Return False if another attempt was faster, or the lease has ended."""
+    return _write(connection, "assume_done", entry)
+
+
+def mark_done(connection: Connection[Any], entry: EffectEntry, result: str | None) -> bool:
+    """Store the effect's result (JSON). Return False if the effect was entered again or settled since."""
+    return _write(connection, "mark_done", entry, result=result)
+
+
+def release(connection: Connection[Any], entry: EffectEntry) -> None:
+    """Release the key: the effect did not happen."""
+    _write(connection, "release", entry)
+
+
+def _write(connection: Connection[Any], statement: str, entry: EffectEntry, **given: Any) -> bool:
+    return connection.execute(load("effects")[statement], {**asdict(entry), **given}).rowcount == 1
+
+
+@dataclass(frozen=True, slots=True)
+class EffectStatus:
+    """The state of an effect. ``is_running``: the attempt that claimed it is not over."""
+
+    state: str
+    run_id: int
+    attempt: int
+    provider_key: str  # effect.key
+    claimed_at: datetime
+    doubted_at: datetime | None  # set in a done effect: in_doubt="skip" counted it as done
+    done_at: datetime | None
+    is_running: bool
+
+    @property
+    def can_be_settled(self) -> bool:
+        """Whether it is in doubt, or was counted as done without knowing."""
+        if self.state == "done":
+            return self.doubted_at is not None
+        return self.state == "in_doubt" or not self.is_running
+
+
+def find(connection: Connection[Any], namespace: str, key: str) -> EffectStatus | None:
+    row = connection.execute(load("effects")["find"], {"namespace": namespace, "key": key}).fetchone()
+    return None if row is None else EffectStatus(**row._asdict())
+
+
+def settle(
+    connection: Connection[Any], namespace: str, key: str, who: str, happened: bool, result: str | None = None
+) -> bool:
+    """Record whether an effect in doubt happened, with its result (JSON). Return False if it is not in doubt."""
+    parameters = {"namespace": namespace, "key": key, "who": who, "happened": happened, "result": result}
+    return connection.execute(load("effects")["settle"], parameters).rowcount == 1
+
+
+class Identity(NamedTuple):
+    """A UUID, and when the database got it."""
+
+    identity: str
+    created_at: datetime
+
+
+def read(connection: psycopg.Connection[Any]) -> Identity | None:
+    """Return the database's identity; None if its row was deleted."""
+    row = connection.execute(load("identity")["identity"]).fetchone()
+    return row and Identity(*row)
+
+
+def renew(connection: psycopg.Connection[Any], namespace: str, who: str) -> Identity:
+    """Give the database a new identity, and record that ``who`` did."""
+    [row] = connection.execute(load("identity")["renew"], {"namespace": namespace, "who": who}).fetchall()
+    return Identity(*row)

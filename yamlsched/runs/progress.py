@@ -1,0 +1,199 @@
+"""How far an attempt has come, as its handler reports it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import psycopg
+
+from yamlsched.db.query import fetch, load
+from yamlsched.errors import Refused
+from yamlsched.runs.lifecycle import ClaimedRun, one_line
+
+MAX_COUNT = 2**53
+"""Up to here every whole number is exact in the database."""
+MAX_NOTE_CHARS = 200
+"""A longer note is cut."""
+
+
+class Progress(NamedTuple):
+    """What ``run.progress`` was given last. Without a ``total`` it is unknown how much is left."""
+
+    done: float
+    total: float | None = None
+    note: str = ""
+
+    @property
+    def percent(self) -> int | None:
+        """The part that is done, rounded down: 100 means all of it. None if that is unknown."""
+        if not self.total:
+            return None
+        return 100 if self.done >= self.total else math.floor(100 * self.done / self.total)
+
+    def __str__(self) -> str:
+        """Return it as a line for people.
+
+        >>> str(Progress(12_000, 50_000, "customers")), str(Progress(1.5)), str(Progress(0, 0))
+        ('12,000 of 50,000 (24 %), customers', '1.5', '0 of 0')
+        """
+        text = _shown(self.done)
+        if self.total is not None:
+            text += f" of {_shown(self.total)}"
+        if self.percent is not None:
+            text += f" ({self.percent} %)"
+        return f"{text}, {self.note}" if self.note else text
+
+
+def progress(done: Any, total: Any = None, note: Any = None) -> Progress:
+    """Return the progress that these arguments of a handler mean. Raises Refused for values that have no meaning."""
+    if note is not None and not isinstance(note, str):
+        raise Refused(f"run.progress(): note must be a string, not {_describe(note)}")
+    return Progress(
+        _count("done", done),
+        None if total is None else _count("total", total),
+        one_line(note, MAX_NOTE_CHARS) if note else "",
+    )
+
+
+def _count(name: str, value: Any) -> float:
+    """Return ``value`` as a number. NumPy's numbers, Decimal and Fraction are numbers, too."""
+    if not isinstance(value, bool) and (hasattr(type(value), "__float__") or hasattr(type(value), "__index__")):
+        try:
+            number = float(value)
+        except (OverflowError, TypeError, ValueError):
+            number = math.nan
+        if 0 <= number <= MAX_COUNT:
+            return number
+    hint = ""
+    if hasattr(type(value), "__iter__") and not isinstance(value, str):
+        hint = ". Report from inside the loop: for done, item in enumerate(items, 1): ...; run.progress(done, total)"
+    raise Refused(f"run.progress(): {name} must be a number from 0 to {MAX_COUNT:,}, not {_describe(value)}{hint}")
+
+
+def _describe(value: Any) -> str:
+    """Return ``value`` for an error message, or its type if that may be long or fail."""
+    is_plain = isinstance(value, (bool, float, str)) or (isinstance(value, int) and abs(value) < 10**30)
+    return one_line(repr(value), 60) if is_plain else f"a value of type {type(value).__name__}"
+
+
+def _shown(number: float) -> str:
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.2f}".rstrip("0").rstrip(".")
+
+
+MAX_REPORTS_PER_STATEMENT = 100
+
+
+@dataclass(frozen=True)
+class StoredProgress:
+    """The last progress of an attempt. ``reported_at`` is when the value was written first: it stands still since."""
+
+    attempt: int
+    worker: str  # the claim
+    done: float
+    total: float | None
+    note: str
+    percent: int | None
+    reported_at: datetime
+
+    def __str__(self) -> str:
+        return str(Progress(self.done, self.total, self.note))
+
+
+@dataclass(frozen=True)
+class _Row:
+    run_id: int
+    done: float
+    total: float | None
+    note: str
+    reported_at: datetime
+    attempt: int
+    worker: str
+
+    @property
+    def progress(self) -> StoredProgress:
+        percent = Progress(self.done, self.total).percent
+        done, total = _plain(self.done), _plain(self.total)
+        return StoredProgress(self.attempt, self.worker, done, total, self.note, percent, self.reported_at)
+
+
+async def hold(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> None:
+    """Lock the rows of ``runs`` in the open transaction."""
+    await connection.execute(load("progress")["hold"], {"ids": [run.id for run in runs]})
+
+
+async def report(
+    connection: psycopg.AsyncConnection[Any],
+    reports: Sequence[tuple[ClaimedRun, Progress]],
+    now: datetime | None = None,
+) -> set[int]:
+    """Write the progress of attempts; return the ids of the runs that were still ours, and not locked."""
+    written: set[int] = set()
+    for parameters in _parameters(reports, _encodable(connection)):
+        cursor = await connection.execute(load("progress")["report"], {**parameters, "now": now})
+        written.update(row.run_id for row in await cursor.fetchall())
+    return written
+
+
+def _parameters(reports: Sequence[tuple[ClaimedRun, Progress]], is_unicode: bool) -> Iterator[dict[str, Any]]:
+    for start in range(0, len(reports), MAX_REPORTS_PER_STATEMENT):
+        part = reports[start : start + MAX_REPORTS_PER_STATEMENT]
+        yield {
+            "ids": [run.id for run, _ in part],
+            "attempts": [run.attempt for run, _ in part],
+            "tokens": [run.locked_by for run, _ in part],
+            "dones": [progress.done for _, progress in part],
+            "totals": [progress.total for _, progress in part],
+            "notes": [_note(progress, is_unicode) for _, progress in part],
+        }
+
+
+def report_in(connection: psycopg.Connection[Any], fence: tuple[int, int, str], progress: Progress) -> None:
+    """Write the progress of an attempt inside its handler's own transaction."""
+    connection.execute(load("progress")["report_in"], _parameters_in(connection, fence, progress))
+
+
+async def report_in_async(
+    connection: psycopg.AsyncConnection[Any], fence: tuple[int, int, str], progress: Progress
+) -> None:
+    """The same for an ``async def``."""
+    await connection.execute(load("progress")["report_in"], _parameters_in(connection, fence, progress))
+
+
+def _parameters_in(
+    connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any],
+    fence: tuple[int, int, str],
+    progress: Progress,
+) -> dict[str, Any]:
+    run_id, attempt, token = fence
+    note = _note(progress, _encodable(connection))
+    numbers = {"done": progress.done, "total": progress.total}
+    return {"id": run_id, "attempt": attempt, "token": token, "note": note, **numbers}
+
+
+def _encodable(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
+    """Return whether the database has all characters."""
+    return connection.info.parameter_status("server_encoding") == "UTF8"
+
+
+def _note(progress: Progress, is_unicode: bool) -> str:
+    return progress.note if is_unicode else progress.note.encode("ascii", "backslashreplace").decode()
+
+
+def of_runs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> dict[int, StoredProgress]:
+    """Return what the latest attempts of runs have reported, by the ids of the runs."""
+    rows = fetch(connection, _Row, load("progress")["of_runs"], {"ids": list(ids)})
+    return {row.run_id: row.progress for row in rows}
+
+
+def of_attempts(connection: psycopg.Connection[Any], id: int) -> list[StoredProgress]:
+    """Return what the attempts of a run have reported last."""
+    return [row.progress for row in fetch(connection, _Row, load("progress")["of_attempts"], {"id": id})]
+
+
+def _plain(number: Any) -> Any:
+    """Return a whole number as an int, so that JSON has no ``.0``."""
+    return int(number) if number is not None and number.is_integer() else number

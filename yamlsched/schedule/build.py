@@ -1,0 +1,344 @@
+"""Builds jobs from values that match the schema: merges defaults, and checks the rules that no schema can express."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.errors import CronError
+from yamlsched.jsonb import stored_bytes
+from yamlsched.runs.backoff import Backoff
+from yamlsched.runs.lifecycle import LOCAL, Keep
+from yamlsched.schedule import timezones
+from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.job import (
+    ENUMS,
+    TYPES,
+    Catchup,
+    DaskExecutor,
+    Engine,
+    ExitCodes,
+    Isolation,
+    Job,
+    Output,
+    Overlap,
+    Retention,
+)
+from yamlsched.schedule.node import Spot
+from yamlsched.schedule.schema import SCHEMA
+from yamlsched.schedule.source import Problem
+from yamlsched.text import quoted
+from yamlsched.timetable.cron import ALIASES, Cron, parse_cron, smallest_gap
+
+MAX_DURATION = timedelta(days=3650)
+"""The maximum of every duration, so that no instant overflows."""
+MAX_PAYLOAD_BYTES = 65_536
+"""The maximum size of a payload as JSON, as a constraint of the tables also enforces."""
+MAX_LISTED_NAMES = 12
+"""At most this many names are listed in a remedy."""
+MAX_UNMEASURED_SIZE = 160
+"""A payload node of this size cannot be too large: a unit is at most 64 characters of at most 6 bytes as JSON."""
+LIMITS = {
+    "timeout": (timedelta(seconds=1), MAX_DURATION),
+    "lease": (timedelta(seconds=2), MAX_DURATION),
+    "catchup_window": (timedelta(minutes=1), MAX_DURATION),
+    "spread": (timedelta(0), timedelta(hours=24)),
+    "delay": (timedelta(seconds=1), MAX_DURATION),
+    "max_delay": (timedelta(seconds=1), MAX_DURATION),
+    "delays": (timedelta(seconds=1), MAX_DURATION),
+    "retry_after": (timedelta(seconds=1), MAX_DURATION),
+    "kill_after": (timedelta(0), timedelta(hours=1)),
+    "begin_within": (timedelta(seconds=1), MAX_DURATION),
+}
+RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
+NEEDED_KEYS: dict[str, list[str]] = SCHEMA["definitions"]["job"]["dependencies"]
+"""The keys without which others have no effect."""
+CRON_ONLY = tuple(key for key, needed in NEEDED_KEYS.items() if needed == ["cron"])
+COMMAND_ONLY = tuple(key for key, needed in NEEDED_KEYS.items() if needed == ["command"])
+
+INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
+
+
+class Reader:
+    """Turns nodes that match the schema into values. It reports errors and returns None for them."""
+
+    def __init__(self, found: Findings, environments: tuple[str, ...]) -> None:
+        self.found = found
+        self.environments = environments
+        self.executors: dict[str, Engine | None] = {}  # of the file; None: its entry is not valid
+        self.has_environment_list = True
+        self.is_environment_list_closed = True
+        self.timezone_errors: dict[str, Problem] = {}
+
+    def read(self, spot: Spot) -> Any:
+        """Return the value of a job's key, None if it is invalid."""
+        if not self.found.is_valid(spot):
+            self.found.mark_invalid(spot.path)
+            return None
+        reader = READERS.get(str(spot.path[-1]))
+        return spot.value if reader is None else reader(self, spot)
+
+    def duration(self, spot: Spot) -> timedelta | None:
+        value = durations.parse(spot.value)
+        path = spot.path[:-1] if "retry_after" in spot.path else spot.path
+        name = next(key for key in reversed(path) if isinstance(key, str))
+        low, high = LIMITS.get(name, (timedelta(0), MAX_DURATION))
+        if low <= value <= high:
+            return value
+        if value < low:
+            is_delay, least = name in RETRY_DELAYS, durations.show(low)
+            reason = f"is too short; {'retries are never immediate, ' * is_delay}at least {least} is needed"
+            bound = f"{least} or more{', such as 1m' * is_delay}"
+        else:
+            reason, bound = f"is too long; at most {durations.show(high)} is allowed", f"{durations.show(high)} or less"
+        self.found.error(spot, "YS111", f"{spot}: {spot.value} {reason}", f"Write {bound}.")
+        return None
+
+    def cron(self, spot: Spot) -> Cron | None:
+        text: str = spot.value
+        try:
+            return parse_cron(text.rstrip("\n") if spot.node.style in (">", "|") else text)
+        except CronError as error:
+            written = text[error.start : error.end]
+            if text.strip().startswith("@"):
+                code = "YS203"
+            elif len(text.split()) != 5:
+                code = "YS202"
+            else:
+                code = "YS204" if " " in written.strip() else "YS201"
+            remedy = error.remedy[:1].upper() + error.remedy[1:]
+            remedy += "" if remedy[-1:] in ("", ".", "?") else "."
+            if code == "YS203" and "@reboot" not in text:
+                remedy = self.found.source.did_you_mean(text.strip(), ALIASES, remedy)
+            span = self.found.source.span_within(spot.node, error.start, error.end)
+            self.found.error(spot, code, f"{spot}: {error.message}", remedy, span)
+            return None
+
+    def timezone(self, spot: Spot) -> str | None:
+        name: str = spot.value
+        if name in timezones.names():
+            return name
+        if name not in self.timezone_errors:
+            self.timezone_errors[name] = timezones.explain(name, self.found.source.closest_match)
+        self.found.report(spot, self.timezone_errors[name])
+        return None
+
+    def job_environments(self, spot: Spot) -> tuple[str, ...]:
+        for item in spot.children():
+            if item.value not in self.environments and self.is_environment_list_closed:
+                message = f"{spot}: {quoted(item.value)} is not in the environments of the file"
+                known = f"Known: {', '.join(self.environments[:MAX_LISTED_NAMES])}."
+                remedy = self.found.source.did_you_mean(item.value, self.environments, known)
+                if not self.has_environment_list:
+                    remedy = f"List it at the top level: environments: [{item.value}]"
+                self.found.error(item, "YS112", message, remedy)
+        return self.strings(spot)
+
+    def strings(self, spot: Spot) -> tuple[str, ...]:
+        return tuple(item.value for item in spot.value)
+
+    def integer(self, spot: Spot) -> int:
+        return int(spot.value)
+
+    def payload(self, spot: Spot) -> Any:
+        value = spot.node.plain()
+        if spot.node.size > MAX_UNMEASURED_SIZE:
+            size = stored_bytes(value)
+            if size > MAX_PAYLOAD_BYTES:
+                message = f"{spot} has {size:,} bytes as JSON, more than {MAX_PAYLOAD_BYTES:,}"
+                self.found.error(spot.key, "YS117", message, "Store the data elsewhere and pass a reference.")
+        return value
+
+    def backoff(self, spot: Spot) -> Backoff | None:
+        values: dict[str, Any] = {key: item.value for key, item in spot.value.items()}
+        for key in ("delay", "max_delay"):
+            if key in values:
+                values[key] = self.duration(spot.child(key))
+        if "jitter" in values:
+            values["jitter"] = float(values["jitter"])
+        if "delays" in values:
+            values["delays"] = tuple(map(self.duration, spot.child("delays").children()))
+        return Backoff(**values) if self.found.is_valid(spot) else None
+
+    def mapping(self, spot: Spot) -> dict[str, Any]:
+        return {name: item.value for name, item in spot.value.items()}
+
+    def exit_codes(self, spot: Spot) -> ExitCodes | None:
+        listed: dict[int, Spot] = {}
+        for child in spot.children():
+            for item in child.children():
+                code = int(item.path[-1] if child.path[-1] == "retry_after" else item.value)
+                first = listed.setdefault(code, item)
+                if first is not item:
+                    notes = [(first.key.node.start, "the first one is here")]
+                    message = f"{spot}: exit code {code} is listed twice"
+                    self.found.error(item.key, "YS120", message, "Remove one of the two.", notes=notes)
+                elif code == 0 and "success" not in spot.value:
+                    message = f"{spot}: exit code 0 is in {child.path[-1]}, and success is [0] by default"
+                    self.found.error(item.key, "YS120", message, "Write success: too, without 0.")
+        default = ExitCodes()
+        values = {key: tuple(item.value for item in spot.child(key).children()) for key in spot.value}
+        delays = {code: delay for code, delay in default.retry_after.items() if code not in listed}
+        if "retry_after" in spot.value:
+            items = spot.child("retry_after").children()
+            delays = {int(item.path[-1]): self.duration(item) or timedelta(0) for item in items}
+        codes = ExitCodes(values.get("success", default.success), values.get("discard", ()), delays)
+        return codes if self.found.is_valid(spot) else None
+
+    def executor(self, spot: Spot) -> str | None:
+        name: str = spot.value
+        if name == LOCAL or self.executors.get(name) is not None:
+            return name
+        if name in self.executors:
+            self.found.mark_invalid(spot.path)  # its entry is reported
+            return None
+        message = f"{spot}: {quoted(name)} is not one of the executors of the file"
+        known = [LOCAL, *(name for name in self.executors if name != LOCAL)]
+        remedy = self.found.source.did_you_mean(name, known, f"Known: {', '.join(known[:MAX_LISTED_NAMES])}.")
+        if not self.executors:
+            remedy = "Declare it at the top level under executors, or write local."
+        self.found.error(spot, "YS121", message, remedy)
+        return None
+
+    def output(self, spot: Spot) -> Output:
+        return Output(Keep(spot.value["keep"].value))
+
+
+def _enum_reader(kind: type[Enum]) -> Callable[[Reader, Spot], Enum]:
+    return lambda reader, spot: kind[spot.value.upper()]
+
+
+READERS_BY_TYPE: dict[Any, Callable[[Reader, Spot], Any]] = {
+    int: Reader.integer,
+    timedelta: Reader.duration,
+    tuple[str, ...]: Reader.strings,
+    dict[str, str]: Reader.mapping,
+    dict[str, float]: Reader.mapping,
+    ExitCodes: Reader.exit_codes,
+    Backoff: Reader.backoff,
+    Output: Reader.output,
+    **{kind: _enum_reader(kind) for kind in ENUMS},
+}
+READERS: dict[str, Callable[[Reader, Spot], Any]] = {
+    **{key: READERS_BY_TYPE[kind] for key, kind in TYPES.items() if kind in READERS_BY_TYPE},
+    "cron": Reader.cron,
+    "timezone": Reader.timezone,
+    "environments": Reader.job_environments,
+    "payload": Reader.payload,
+    "executor": Reader.executor,
+}
+"""The reader of each key of a job: by the type of its field, except for keys with rules of their own."""
+
+
+def build_retention(root: Spot, reader: Reader) -> Retention:
+    spot = root.get("retention")
+    if spot is None or not reader.found.is_valid(spot):
+        return Retention()
+    folder = spot.get("archive")
+    ages = {str(item.path[-1]): reader.duration(item) for item in spot.children() if item.path[-1] != "archive"}
+    archive = None if folder is None else folder.value
+    return Retention(**{key: value for key, value in ages.items() if value is not None}, archive=archive)
+
+
+def build_jobs(
+    root: Spot, reader: Reader, timezone: str | None, environment: str | None, paths: tuple[str, ...]
+) -> dict[str, Job]:
+    """Return the valid jobs with the values that they inherit. Report the errors of the others."""
+    defaults, jobs = root.get("defaults"), root.get("jobs")
+    inherited: dict[str, Any] = {}
+    if defaults is not None and isinstance(defaults.value, dict):
+        inherited = {key: reader.read(defaults.child(key)) for key in defaults.value if key in INHERITABLE}
+        _check_combinations(inherited, defaults, None, reader.found)
+    if jobs is None or not isinstance(jobs.value, dict):
+        return {}
+    built = (_build_job(job, reader, inherited, defaults, timezone, environment, paths) for job in jobs.children())
+    return {job.name: job for job in built if job is not None}
+
+
+def _build_job(
+    spot: Spot,
+    reader: Reader,
+    inherited: dict[str, Any],
+    defaults: Spot | None,
+    timezone: str | None,
+    environment: str | None,
+    paths: tuple[str, ...],
+) -> Job | None:
+    if not isinstance(spot.value, dict):
+        return None
+    is_enqueued_only = "cron" not in spot.value and (*spot.path, "cron") not in reader.found.intended
+    has_command = "command" in spot.value or (*spot.path, "command") in reader.found.intended
+    output = Output(Keep.ALWAYS if has_command else Keep.FAILED)
+    values = {"timezone": timezone, "output": output, **inherited}
+    unused = CRON_ONLY * is_enqueued_only + COMMAND_ONLY * (not has_command)
+    for key in spot.value:
+        if key not in unused:
+            values[key] = reader.read(spot.child(key))
+    for key in unused:
+        values.pop(key, None)
+    _check_isolation(values, spot, reader.found)
+    if not is_enqueued_only:
+        _check_combinations(values, spot, defaults, reader.found)
+        _limit_spread(values, spot, reader.found)
+    if not reader.found.is_valid(spot) or any(values[key] is None for key in values):
+        return None
+    environments = values.pop("environments", None)
+    if environments is not None:
+        values["enabled"] = values.get("enabled", True) and environment in environments
+    engine = reader.executors.get(values.get("executor", LOCAL))
+    if values.get("resources") and not isinstance(engine, DaskExecutor):
+        message = f"resources of {spot} has no effect on executor {quoted(values.get('executor', LOCAL))}"
+        reader.found.error(spot.child("resources").key, "YS114", message, "Only executors of type dask know resources.")
+        return None
+    return Job(str(spot.path[-1]), paths=paths, engine=engine, **values)
+
+
+def _check_isolation(values: dict[str, Any], own: Spot, found: Findings) -> None:
+    """Report ``isolation: shared`` of a job without a handler on this host; from defaults it does not apply to one."""
+    if values.get("isolation") is not Isolation.SHARED:
+        return
+    if "command" in values:
+        why, remedy = "a command is a process of its own", "Remove one of the two."
+    elif values.get("executor", LOCAL) != LOCAL:
+        why, remedy = f"attempts on executor {values['executor']} do not share a process", "Remove one of the two."
+    else:
+        return
+    if "isolation" in own.value:
+        found.error(own.child("isolation"), "YS122", f"{own}: isolation: shared does not apply: {why}", remedy)
+    else:
+        values["isolation"] = Isolation.PROCESS
+
+
+def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None, found: Findings) -> None:
+    """Report keys that contradict each other, at one that the job sets itself."""
+    if values.get("catchup") is Catchup.ALL and values.get("overlap") is Overlap.SKIP:
+        at, other = ("catchup", "overlap") if "catchup" in own.value else ("overlap", "catchup")
+        if at not in own.value:
+            # both are inherited, and reported there
+            found.mark_invalid(own.path)
+            return
+        elsewhere = own.get(other) or (defaults and defaults.get(other))
+        notes = [(elsewhere.key.node.start, f"{other}: {values[other]} is here")] if elsewhere else []
+        message = f"{own}: catchup: all cannot be combined with overlap: skip"
+        remedy = "Runs that are created together would skip each other: write overlap: wait, or catchup: latest."
+        found.error(own.child(at), "YS115", message, remedy, notes=notes)
+
+
+def _limit_spread(values: dict[str, Any], own: Spot, found: Findings) -> None:
+    """Report a ``spread`` that could start a run after the job's next slot; limit one from defaults to what fits."""
+    cron, spread = values.get("cron"), values.get("spread")
+    if not cron or not spread or spread <= smallest_gap(cron):
+        return
+    apart = smallest_gap(cron)
+    if "spread" not in own.value:
+        values["spread"] = apart
+        return
+    spot, shown = own.child("spread"), durations.show(apart)
+    message = f"{spot}: with {spot.value} a run could start after the next slot; slots come every {shown}"
+    if len(cron.times) > 1 or apart < timedelta(days=1):
+        message = f"{spot}: with {spot.value} a run could start after the next slot; some slots are {shown} apart"
+    notes = [(own.child("cron").key.node.start, "cron is here")]
+    found.error(spot, "YS207", message, f"Write {shown} or less.", notes=notes)

@@ -1,0 +1,106 @@
+"""Every check of a schedule: the errors that ``validate``, ``sync`` and ``plan`` agree on, and validate's warnings."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from yamlsched import __version__
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.garbage import no_garbage_collection
+from yamlsched.schedule import commands, handlers, lookup, paths
+from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.findings import apply_suppressions, is_suppressed
+from yamlsched.schedule.job import Job
+from yamlsched.schedule.load import Calls, Loaded
+from yamlsched.schedule.schema import FILE, SCHEMA
+from yamlsched.schedule.source import ERROR, WARNING, Diagnostic
+from yamlsched.text import quoted
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The errors of a file, and the jobs whose own entry is valid, handler and payload included."""
+
+    errors: list[Diagnostic]
+    jobs: dict[str, Job]
+
+
+@no_garbage_collection()  # syntax trees of all handlers
+def check(loaded: Loaded, file: Path, given: Sequence[str | Path] | None) -> Checked:
+    """Return the errors of a file. Handlers are looked up in ``given`` (--path) first; None skips their checks."""
+    path = paths.import_path(file, loaded.paths, given or ())
+    of_handlers = [] if given is None else check_handlers(loaded, file, path)
+    found = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
+    wrong = {calls.job for calls in loaded.calls if _is_wrong(loaded, calls, file, path)} if of_handlers else set()
+    lookup.clear_caches()  # a worker runs for weeks, and the syntax trees of all handlers are large
+    return Checked(
+        [one for one in found if one.severity == ERROR],
+        {name: job for name, job in loaded.jobs.items() if name not in wrong},
+    )
+
+
+def check_handlers(loaded: Loaded, file: Path, path: Sequence[Path]) -> list[Diagnostic]:
+    """Return what is wrong with ``paths``, with the handlers, without importing them, and with the commands."""
+    return [*paths.check(loaded, file), *handlers.check(loaded, path), *commands.check(loaded, file)]
+
+
+@no_garbage_collection()
+def check_all(
+    loaded: Loaded,
+    file: Path,
+    given: Sequence[str | Path] | None,
+    now: datetime,
+    imports: bool = False,
+    require_owner: bool = False,
+) -> list[Diagnostic]:
+    """Return the errors and the warnings of a file, for ``validate``.
+
+    ``imports``: import the handlers too, which runs the project's code.
+    """
+    from yamlsched.schedule.lint.check import check as lint
+
+    found = [*loaded.diagnostics, *lint(loaded, now, require_owner), *check_editor_copy(loaded, file)]
+    if given is not None:
+        of_handlers = check_handlers(loaded, file, paths.import_path(file, loaded.paths, given))
+        known = {(one.line, one.column) for one in of_handlers}
+        found += of_handlers
+        if imports:
+            by_import = handlers.check_by_import(loaded, paths.search_path(file, loaded.paths, given))
+            found += [one for one in by_import if (one.line, one.column) not in known]
+    return apply_suppressions(found, loaded.source)
+
+
+def _is_wrong(loaded: Loaded, calls: Calls, file: Path, path: Sequence[Path]) -> bool:
+    found = [*handlers.check_again(loaded, calls, path), *commands.check_again(loaded, calls, file)]
+    return any(one.severity == ERROR and not is_suppressed(one) for one in found)
+
+
+MODELINE = re.compile(r"^#[ \t]*yaml-language-server:[ \t]*\$schema=(\S+)", re.M)
+MAX_HEAD_CHARS = 10_000
+"""Editors search this part of the file for the line."""
+
+
+def check_editor_copy(loaded: Loaded, file: Path) -> list[Diagnostic]:
+    """Return a warning if the schema that the file names, or that is next to it, differs from the installed one."""
+    named = MODELINE.search(loaded.source.text[:MAX_HEAD_CHARS])
+    name = named[1] if named else FILE.name
+    if "://" in name:
+        return []
+    try:
+        if json.loads(schedule_file.read(file.resolve().parent / name)) == SCHEMA:
+            return []
+    except EnvironmentFailed:
+        if not named:
+            return []  # a copy is optional
+    except (ValueError, RecursionError):
+        pass
+    message = f"the schema {quoted(name)} does not match yamlsched {__version__}: editors may show wrong help"
+    remedy = f"Update it: yamlsched schema > {shlex.quote(name)}"
+    span = named.span(1) if named else (0, 0)
+    return [loaded.source.diagnostic(span, "YS416", message, remedy, (), WARNING)]

@@ -1,0 +1,143 @@
+"""How two versions of a job, or of what a file says outside of its jobs, differ: key by key, as JSON values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from yamlsched.schedule.job import Retention
+from yamlsched.text import escape_control, truncate
+
+
+class Change(StrEnum):
+    """What an edit does to a job."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+SIGNS = {Change.ADDED: "+", Change.REMOVED: "-", Change.CHANGED: "~"}
+
+
+PLAIN_YAML = re.compile(r"[A-Za-z0-9_./:+-][A-Za-z0-9_./:+ -]*")
+
+
+def field_name(change: FieldChange) -> str:
+    """Return the name of a field; those of a payload are the user's."""
+    return truncate(escape_control(change.field))
+
+
+def before_and_after(change: FieldChange, kind: Change) -> str:
+    """Return ``before -> after``; of a job that only one side has, the value of that side."""
+    if kind is Change.ADDED:
+        return value(change.after)
+    if kind is Change.REMOVED:
+        return value(change.before)
+    return f"{value(change.before)} -> {value(change.after)}"
+
+
+def value(value: Any) -> str:
+    """Return a value about as the file writes it, on one line, truncated if it is long."""
+    if isinstance(value, str):
+        return truncate(escape_control(value)) or '""'
+    return "(not set)" if value is None else truncate(_flow(value))
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{escape_control(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, str) and PLAIN_YAML.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=True)
+
+
+NESTED = ("payload", "env", "exit_codes", "output")
+"""Mappings whose keys are compared one by one."""
+SETTINGS = ("timezone", "environments", "retention", "paths")
+"""The keys of a file outside of jobs that are compared, without executors."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """A key of the file before and after, as JSON values; None if it is not set."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+def of_job(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, defaults: Mapping[str, Any]
+) -> tuple[FieldChange, ...]:
+    """Return the keys that differ, defaults merged in. A job of one side only is compared with the ``defaults``."""
+    is_edited = before is not None and after is not None
+    found: list[FieldChange] = []
+    for one in differences(defaults if before is None else before, defaults if after is None else after):
+        if is_edited and _is_nested(one):
+            found += differences(one.before, one.after, f"{one.field}.")
+        else:
+            of_before, of_after = (None if before is None else one.before), (None if after is None else one.after)
+            found.append(FieldChange(one.field, of_before, of_after))
+    return tuple(found)
+
+
+def settings(file: Any) -> dict[str, Any]:
+    """Return what a file says outside of its jobs, as JSON values; without what is None, which is not known.
+
+    ``file`` has the attributes of ``Loaded`` with these names.
+    """
+    known = {key: getattr(file, key) for key in (*SETTINGS, "executors")}
+    return {key: _json_value(value) for key, value in known.items() if value is not None}
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Retention):
+        return value.to_row()
+    if isinstance(value, Mapping):
+        return {name: executor.to_yaml() for name, executor in value.items()}
+    return value if isinstance(value, str) else list(value) or None
+
+
+def of_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[FieldChange]:
+    """Yield the keys outside of jobs that differ, as far as both sides have them."""
+    for key in SETTINGS:
+        if key not in before or key not in after:
+            continue
+        if key == "retention":
+            yield from differences(before[key], after[key], "retention.")
+        else:
+            yield from differences({key: before[key]}, {key: after[key]})
+    if "executors" in before and "executors" in after:
+        old, new = before["executors"], after["executors"]
+        for name in {**new, **old}:
+            yield from differences(old.get(name, {}), new.get(name, {}), f"executors.{name}.")
+
+
+def _is_nested(change: FieldChange) -> bool:
+    """Return whether the keys below this one are compared one by one: of a mapping, and of one backoff policy."""
+    if change.field in NESTED:
+        return bool(change.before and change.after)
+    return change.field == "backoff" and bool(change.before["policy"] == change.after["policy"])
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[FieldChange]:
+    for name in [*new, *(name for name in old if name not in new)]:
+        before, after = old.get(name), new.get(name)
+        if not is_same(before, after):
+            yield FieldChange(prefix + name, before, after)
+
+
+def is_same(before: Any, after: Any) -> bool:
+    """Compare as JSON does: 1 equals 1.0, but not true."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return before.keys() == after.keys() and all(is_same(before[key], after[key]) for key in before)
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(map(is_same, before, after))
+    return isinstance(before, bool) is isinstance(after, bool) and bool(before == after)

@@ -1,0 +1,216 @@
+"""Collects the diagnostics of a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from functools import partialmethod
+from itertools import islice
+
+from yamlsched.schedule import catalog
+from yamlsched.schedule.file import MAX_FILE_BYTES
+from yamlsched.schedule.node import Notes, Path, Span, Spot
+from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Note, Problem, Source
+from yamlsched.text import quoted
+
+MAX_USELESS_COMMENTS = 1_000
+"""At most this many comments are reported."""
+COMMENT = re.compile(r"#\s*yamlsched:\s*ignore\[([^\[\]\r\n]{0,500})\]")
+
+
+def apply_suppressions(found: Collection[Diagnostic], source: Source) -> list[Diagnostic]:
+    """Return the diagnostics that no comment on their line suppresses, in the order of the file.
+
+    A comment that suppresses nothing is a warning, so that it is removed when it is no longer needed.
+    """
+    useless = islice(_useless_comments(found, source), MAX_USELESS_COMMENTS)
+    left = [one for one in found if not is_suppressed(one)]
+    return sorted([*left, *useless], key=lambda one: one.order)
+
+
+def _useless_comments(found: Collection[Diagnostic], source: Source) -> Iterator[Diagnostic]:
+    used = {(one.line, one.code) for one in found if is_suppressed(one)}
+    has_errors = any(one.severity == ERROR for one in found)
+    for comment in COMMENT.finditer(source.text):
+        line, _ = source.position(comment.start())
+        for code in re.finditer(r"[^,\s]+", comment[1]):
+            if (line, code[0]) in used:
+                continue
+            if code[0] not in catalog.pages():
+                reason, remedy = "is not a diagnostic code", "See: yamlsched explain"
+            elif not can_be_suppressed(code[0]):
+                reason, remedy = "cannot be suppressed", "Fix the error."
+            elif has_errors:
+                continue  # a job with an error is not checked completely
+            else:
+                reason, remedy = "suppresses nothing on this line", "Remove it."
+            span = comment.start(1) + code.start(), comment.start(1) + code.end()
+            yield source.diagnostic(span, "YS413", f"{quoted(code[0])} {reason}", remedy, (), WARNING)
+
+
+def is_suppressed(one: Diagnostic) -> bool:
+    """Return whether a comment on its line suppresses a diagnostic."""
+    comment = COMMENT.search(one.source)
+    codes = [code.strip() for code in comment[1].split(",")] if comment else []
+    return one.code in codes and can_be_suppressed(one.code)
+
+
+def can_be_suppressed(code: str) -> bool:
+    """Return whether a code is a warning, or about handlers: their source may do what reading it does not show."""
+    return code.startswith(("YS3", "YS4")) and code != "YS301"
+
+
+MAX_DIAGNOSTICS = 1_000
+"""At most this many diagnostics of a file are collected by one check, and besides those that comments suppress."""
+MAX_ALIAS_NOTES = 3
+"""At most this many aliases that lead to an error are listed."""
+
+Key = tuple[int, str]
+"""Offset and code: at most one diagnostic has both."""
+
+
+class Findings:
+    """Collects diagnostics. An error that several aliases lead to is one diagnostic, with a note for each alias."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.invalid: set[Path] = set()
+        """The paths of invalid values, and of everything that contains them."""
+        self.intended: set[Path] = set()
+        """The paths of keys that unknown keys were probably meant to be: they are not reported as missing."""
+        self._found: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
+        self._suppresses = COMMENT.search(source.text) is not None
+        self._suppressed = 0
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def error(
+        self,
+        spot: Spot,
+        code: str,
+        message: str,
+        remedy: str = "",
+        span: Span | None = None,
+        notes: Notes = (),
+        severity: str = ERROR,
+    ) -> None:
+        """Report an error at ``spot``, or at the offsets ``span`` inside it, and mark the value as invalid."""
+        self.mark_invalid(spot.path)
+        self._add(span or spot.node.span, code, message, remedy, notes, severity, spot)
+
+    warning = partialmethod(error, severity=WARNING)
+
+    def report(self, spot: Spot, problem: Problem) -> None:
+        """Report an error at ``spot``, which the message names."""
+        self.error(spot, problem.code, f"{spot}: {problem.message}", problem.remedy)
+
+    def error_at(self, span: Span, code: str, message: str, remedy: str = "", notes: Notes = ()) -> None:
+        """Report an error in the text that makes no value invalid, or whose value is marked already."""
+        self._add(span, code, message, remedy, notes)
+
+    def _add(
+        self,
+        span: Span,
+        code: str,
+        message: str,
+        remedy: str,
+        notes: Notes,
+        severity: str = ERROR,
+        spot: Spot | None = None,
+    ) -> None:
+        key = span[0], code
+        if key not in self._found:
+            if self.is_full and not self._suppresses:
+                return
+            found = self.source.diagnostic(span, code, message, remedy, notes, severity)
+            if is_suppressed(found):
+                self._suppressed += 1
+            elif self.is_full:
+                return
+            self._found[key] = found, {}
+        if spot is not None:
+            self.repeat([key], spot.alias_at)
+
+    def is_reported(self, code: str, line: int) -> bool:
+        return any(one.code == code and one.line == line for one, _ in self._found.values())
+
+    def since(self, count: int) -> list[Key]:
+        """Return which diagnostics were added after the first ``count``."""
+        return list(islice(self._found, count, None)) if len(self._found) > count else []
+
+    def repeat(self, keys: Iterable[Key], alias_at: int | None) -> None:
+        """Note that the alias at an offset leads to these diagnostics too."""
+        if alias_at is not None:
+            for key in keys:
+                self._found[key][1][alias_at] = None
+
+    def mark_invalid(self, path: Path) -> None:
+        """Mark the value at ``path``, and everything that contains it, as invalid."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.invalid:
+                return  # as is everything that contains it
+            self.invalid.add(path[:length])
+
+    def is_valid(self, spot: Spot) -> bool:
+        """Return whether no error in the value, or below it, has been reported."""
+        return not spot.node.has_errors and spot.path not in self.invalid
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._found) - self._suppressed >= MAX_DIAGNOSTICS
+
+    def diagnostics(self) -> list[Diagnostic]:
+        """Return the diagnostics in the order of the file."""
+        found = [self._with_aliases(one, sorted(aliases)) for one, aliases in self._found.values()]
+        return sorted(found, key=lambda one: one.order)
+
+    def _with_aliases(self, found: Diagnostic, aliases: list[int]) -> Diagnostic:
+        notes = [Note(found.file, *self.source.position(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
+        if more := len(aliases) - len(notes):
+            notes[-1] = replace(notes[-1], message=f"used here and in {more} more places")
+        return replace(found, notes=(*found.notes, *notes)) if notes else found
+
+
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x85\x86-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+"""The characters that YAML 1.2 forbids, and the line breaks of YAML 1.1 that it does not recognize."""
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+UTF8_MARK = b"\xef\xbb\xbf"
+
+
+def decode(data: bytes, file: str) -> Findings:
+    """Return the text of a file as the source of its findings. They have one error if it cannot be read."""
+    found = Findings(Source(file, ""))
+    if len(data) > MAX_FILE_BYTES:
+        message = f"the file has more than {MAX_FILE_BYTES:,} bytes"
+        found.error_at((0, 0), "YS013", message, "Split it into several namespaces.")
+    elif data.startswith(UTF16_MARKS):
+        found.error_at((0, 0), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
+    elif data.startswith(UTF8_MARK):
+        found.error_at((0, 0), "YS002", "the file starts with a byte order mark", "Save it as UTF-8 without BOM.")
+    else:
+        try:
+            found = Findings(Source(file, data.decode()))
+        except UnicodeDecodeError as error:
+            text = data[: error.start].decode()
+            found = Findings(Source(file, text + "\ufffd"))
+            message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
+            found.error_at((len(text), len(text) + 1), "YS002", message, "Save the file as UTF-8.")
+        else:
+            _check_characters(found)
+    return found
+
+
+def _check_characters(found: Findings) -> None:
+    text = found.source.text
+    bad = FORBIDDEN.search(text)
+    if bad is None:
+        return
+    code = ord(bad[0])
+    if code == 0 and text.count("\0") * 4 > len(text):
+        found.error_at(bad.span(), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
+        return
+    name = "NUL" if code == 0 else f"U+{code:04X}"
+    remedy = "Remove it." if code < 0x20 else f'Remove it, or write "\\u{code:04x}" in double quotes.'
+    found.error_at(bad.span(), "YS003", f"the character {name} is not allowed", remedy)

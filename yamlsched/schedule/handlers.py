@@ -1,0 +1,224 @@
+"""Whether handlers exist and accept their payloads, determined from their source: nothing is imported.
+
+What the source does not determine (see ``bindings``) is not reported.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yamlsched.schedule import lookup
+from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.load import Calls, Loaded
+from yamlsched.schedule.node import Spot
+from yamlsched.schedule.source import Diagnostic, Problem
+from yamlsched.text import did_you_mean, join_words, quoted
+
+MAX_ERROR_CHARS = 200
+
+
+def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
+    """Return what is wrong with the jobs' handlers, looked up in the folders of ``path``, first to last.
+
+    A job with errors in other keys is checked too, so that everything is reported at once.
+    """
+    found = Findings(loaded.source)
+    lookup.clear_caches()
+    for calls in loaded.calls:
+        if found.is_full:
+            break
+        _check_calls(loaded, calls, tuple(path), found)
+    return found.diagnostics()
+
+
+def check_again(loaded: Loaded, calls: Calls, path: Sequence[Path]) -> list[Diagnostic]:
+    """Return what is wrong with one job's handlers, from the files that ``check`` has read."""
+    found = Findings(loaded.source)
+    _check_calls(loaded, calls, tuple(path), found)
+    return found.diagnostics()
+
+
+def _called(loaded: Loaded, calls: Calls) -> Iterator[tuple[str, str, Spot]]:
+    """Yield the keys that name functions, with the dotted path and the position of each."""
+    for key, dotted in (("handler", calls.handler), ("on_dead", calls.on_dead)):
+        if dotted is not None:
+            yield key, dotted, loaded.spot(calls.job, key)
+
+
+def _check_calls(loaded: Loaded, calls: Calls, path: tuple[Path, ...], found: Findings) -> None:
+    for key, dotted, spot in _called(loaded, calls):
+        result = lookup.look_up(dotted, path)
+        if key == "handler" and calls.is_shared:
+            _check_shared(dotted, spot, lookup.find(dotted, path), found)
+        if isinstance(result, Problem):
+            found.report(spot, result)
+        elif result is None:
+            continue
+        elif key == "handler":
+            _check_payload(loaded, calls, spot, Parameters.of(dotted, result), found)
+        elif _bind_error(result.bind, [object()], {}):
+            name = dotted.replace(":", ".").rpartition(".")[2]
+            message = f"{spot}: {name} must take one argument, the run that is dead"
+            found.error(spot, "YS308", message, f"Write def {name}(run): ...")
+
+
+def _check_shared(dotted: str, spot: Spot, function: object, found: Findings) -> None:
+    """Report a handler that cannot share a process, and one that had better not."""
+    if isinstance(function, ast.FunctionDef) and not function.decorator_list:
+        message = f"{spot}: {dotted} is not an async def, which isolation: shared requires"
+        found.error(spot, "YS312", message, f"Write async def {function.name}, or isolation: process.")
+    elif isinstance(function, ast.AsyncFunctionDef) and any(map(_raises_in_doubt, ast.walk(function))):
+        message = f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process leaves it dead'
+        found.warning(spot, "YS428", message, "Write isolation: process, or another in_doubt.")
+
+
+def _raises_in_doubt(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "once"):
+        return False
+    given = (keyword.value for keyword in node.keywords if keyword.arg == "in_doubt")
+    return any(isinstance(value, ast.Constant) and value.value == "raise" for value in given)
+
+
+def _bind_error(bind: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]) -> str:
+    """Return why a signature's ``bind`` or ``bind_partial`` rejects the arguments; "" if it does not."""
+    try:
+        bind(*args, **kwargs)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters that a handler takes by name, except ``run``.
+
+    ``takes_any``: it has ``**kwargs``. ``by_position_only`` is the first parameter that only works by position.
+    """
+
+    handler: str
+    expected: list[str]
+    required: list[str]
+    takes_run: bool
+    takes_any: bool
+    by_position_only: str | None
+
+    @classmethod
+    def of(cls, handler: str, signature: inspect.Signature) -> Parameters:
+        parameters = signature.parameters.values()
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        required = [p for p in parameters if p.default is p.empty]
+        return cls(
+            handler,
+            [p.name for p in named if p.name != "run"],
+            [p.name for p in named if p.name != "run" and p in required],
+            any(p.name == "run" for p in named),
+            any(p.kind is p.VAR_KEYWORD for p in parameters),
+            next((p.name for p in required if p.kind is p.POSITIONAL_ONLY), None),
+        )
+
+    def problem(self, key: str) -> Problem | None:
+        """Return why a payload cannot have ``key``; None if it can."""
+        if key == "run" and self.takes_run:
+            return Problem("YS305", "run is passed by the worker", "Rename the key.")
+        if key in self.expected or self.takes_any:
+            return None
+        taken = f"It takes: {', '.join(self.expected)}." if self.expected else "It takes none."
+        remedy = did_you_mean(key, self.expected, taken)
+        return Problem("YS304", f"{self.handler} has no parameter {quoted(key)}", remedy)
+
+    def missing(self, given: Collection[str]) -> list[str]:
+        return [name for name in self.required if name not in given]
+
+    def requires(self, missing: list[str]) -> str:
+        names = join_words(map(quoted, missing), "and")
+        return f"{self.handler} requires {names}, which the payload does not contain"
+
+
+def parameters(handler: str, path: Sequence[Path]) -> Parameters | None:
+    """Return what ``handler`` takes; None if its source does not determine it."""
+    found = lookup.look_up(handler, tuple(path))
+    return None if found is None or isinstance(found, Problem) else Parameters.of(handler, found)
+
+
+def payload_problem(parameters: Parameters | None, payload: Collection[str]) -> str | None:
+    """Return why every call with these payload keys fails; None if it may succeed."""
+    if parameters is None:
+        return None
+    for problem in filter(None, map(parameters.problem, payload)):
+        return f"{problem.message}. {problem.remedy}"
+    missing = parameters.missing(payload)
+    return parameters.requires(missing) if missing else None
+
+
+def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, found: Findings) -> None:
+    """Report payload keys that the handler does not take, and parameters that have no value."""
+    if parameters.by_position_only:
+        message = f"{handler}: {parameters.handler} takes {quoted(parameters.by_position_only)} by position only"
+        found.error(handler, "YS306", message, "Payload keys are passed by name: remove the / from its parameters.")
+        return
+    problems = {key: problem for key in calls.payload or () if (problem := parameters.problem(key))}
+    for key, problem in problems.items():
+        found.report(loaded.spot(calls.job, "payload", key).key, problem)
+    if calls.payload is None or not calls.has_cron or not calls.is_whole or problems:
+        return  # the payload may come with each enqueue, or an unknown key may be a misspelt parameter
+    if missing := parameters.missing(calls.payload):
+        remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
+        if missing[0] == "self" and "." in parameters.handler.partition(":")[2]:
+            remedy = "Make it a static method: a handler is called without an object."
+        found.error(handler, "YS305", f"{handler}: {parameters.requires(missing)}", remedy)
+
+
+def check_by_import(loaded: Loaded, path: Sequence[Path], jobs: Collection[str] | None = None) -> list[Diagnostic]:
+    """Import the handlers, or those of ``jobs``, and bind the payloads to them. Runs the project's code."""
+    found = Findings(loaded.source)
+    before = list(sys.path)
+    sys.path[:0] = [str(folder) for folder in path]
+    try:
+        for calls in loaded.calls:
+            if jobs is not None and calls.job not in jobs:
+                continue
+            for key, dotted, spot in _called(loaded, calls):
+                if reason := _import_and_bind(dotted, calls if key == "handler" else None):
+                    found.error(
+                        spot, "YS309", f"{spot}: {reason}", f"To reproduce it, run: yamlsched invoke {calls.job}"
+                    )
+    finally:
+        sys.path[:] = before
+    return found.diagnostics()
+
+
+def _import_and_bind(dotted: str, calls: Calls | None) -> str:
+    """Return why the callable cannot be imported, or cannot take its arguments; "" if it can."""
+    module, name = lookup.split_path(dotted)
+    try:
+        handler = pkgutil.resolve_name(f"{module}:{name}")
+    except (Exception, SystemExit) as error:
+        # any exception that the project's code raises during the import is reported
+        reason = " ".join(str(error).split())[:MAX_ERROR_CHARS]
+        return f"importing {module} failed: {type(error).__name__}: {reason}"
+    if not callable(handler):
+        return f"{dotted} is not a function (got a {type(handler).__name__})"
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        return f"{dotted} is a generator: calling it does nothing"
+    if calls is not None and calls.is_shared and not inspect.iscoroutinefunction(inspect.unwrap(handler)):
+        return f"{dotted} is not an async def, which isolation: shared requires"
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return ""
+    if calls is None:
+        reason = _bind_error(signature.bind, [object()], {})
+    elif calls.payload is None:
+        return ""
+    else:
+        run = {"run": None} if "run" in signature.parameters else {}
+        bind = signature.bind if calls.has_cron and calls.is_whole else signature.bind_partial
+        reason = _bind_error(bind, [], {**calls.payload, **run})
+    return f"{dotted} does not accept its arguments: {reason}" if reason else ""

@@ -1,0 +1,319 @@
+"""The jobs of a valid schedules.yaml, and the one place that knows how a job is stored and shown.
+
+A key of a job is a field of ``Job``. The field's type decides how its value is read from the file (``build``), stored
+in job_definitions (``to_row``), read back (``from_row``) and shown (``to_yaml``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, fields
+from datetime import timedelta
+from enum import Enum, StrEnum
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias, get_type_hints
+
+from yamlsched import durations
+from yamlsched.errors import CronError, ScheduleError
+from yamlsched.runs.backoff import Backoff
+from yamlsched.runs.lifecycle import LOCAL, SHARED, Keep, Priority
+from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.times import MAX_DURATION
+from yamlsched.timetable.zones import zone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What every executor has. ``concurrency`` counts attempts in flight, of all workers of one host."""
+
+    name: str
+    concurrency: int = 16
+    begin_within: timedelta = timedelta(minutes=15)
+
+    def _to_yaml(self, kind: str, **own: Any) -> dict[str, Any]:
+        """Return its keys as a file with everything written out has them."""
+        within = durations.show(self.begin_within)
+        return {"type": kind, **own, "concurrency": self.concurrency, "begin_within": within}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandExecutor(Limits):
+    """An executor of ``type: command``: ``command``, followed by the agent, is started for each attempt."""
+
+    command: tuple[str, ...]
+
+    def to_yaml(self) -> dict[str, Any]:
+        return self._to_yaml("command", command=list(self.command))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaskExecutor(Limits):
+    """An executor of ``type: dask``: the scheduler at ``address`` has a worker of its cluster start each agent."""
+
+    address: str
+
+    def to_yaml(self) -> dict[str, Any]:
+        return self._to_yaml("dask", address=self.address)
+
+
+Engine: TypeAlias = CommandExecutor | DaskExecutor
+
+
+class Overlap(StrEnum):
+    """What happens to a slot that becomes due while a run of an earlier slot is unfinished."""
+
+    WAIT = "wait"
+    SKIP = "skip"
+    ALLOW = "allow"
+
+
+class Catchup(StrEnum):
+    """Which slots are run when several are due at once."""
+
+    LATEST = "latest"
+    ALL = "all"
+    NONE = "none"
+
+
+class Isolation(StrEnum):
+    """Which attempts share a process of the host."""
+
+    PROCESS = "process"  # none: each has one of its own while it executes
+    SHARED = "shared"  # those of all shared jobs, as coroutines of one event loop
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What becomes of what attempts print."""
+
+    keep: Keep = Keep.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long finished runs, keys of pruned runs, and effects are kept."""
+
+    succeeded: timedelta = timedelta(days=7)
+    dead: timedelta = timedelta(days=90)
+    cancelled: timedelta = timedelta(days=30)
+    keys: timedelta = timedelta(days=365)
+    effects: timedelta = timedelta(days=365)
+    archive: str | None = None  # the folder to which what is pruned is written, relative to the file
+
+    def ages(self) -> dict[str, timedelta]:
+        """Return how long each kind of row is kept."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "archive"}
+
+    def to_row(self) -> dict[str, str]:
+        """Return the JSON object that schedule_files stores: durations as the file writes them."""
+        ages = {name: durations.show(age) for name, age in self.ages().items()}
+        return ages if self.archive is None else {**ages, "archive": self.archive}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, str]) -> Retention:
+        """Return the retention of ``to_row``. What another version has added is left out."""
+        ages = {name: min(durations.parse(row[name]), MAX_DURATION) for name in cls().ages() if name in row}
+        return cls(**ages, archive=row.get("archive"))
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCodes:
+    """How the exit code of a command ends the attempt; every other code fails it. No code is in two of them."""
+
+    success: tuple[int, ...] = (0,)
+    discard: tuple[int, ...] = ()
+    retry_after: Mapping[int, timedelta] = field(default_factory=lambda: {os.EX_TEMPFAIL: timedelta(minutes=15)})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job as it applies on this host: defaults merged in, ``enabled`` combined with the environment.
+
+    It has a ``handler`` or a ``command``, which ``env``, ``cwd``, ``stdin``, ``exit_codes`` and ``kill_after`` are for.
+    The fields are in the order in which a reviewer reads them.
+    """
+
+    name: str
+    _: KW_ONLY
+    cron: Cron | None = None
+    timezone: str = "UTC"
+    handler: str | None = None
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    stdin: str | None = None
+    exit_codes: ExitCodes = ExitCodes()
+    payload: dict[str, Any] = field(default_factory=dict)
+    executor: str = LOCAL
+    resources: dict[str, float] = field(default_factory=dict)
+    requires_env: tuple[str, ...] = ()
+    isolation: Isolation = Isolation.PROCESS
+    enabled: bool = True
+    priority: Priority = Priority.NORMAL
+    max_attempts: int = 5
+    backoff: Backoff = Backoff()
+    timeout: timedelta = timedelta(hours=1)
+    kill_after: timedelta = timedelta(seconds=10)
+    lease: timedelta = timedelta(minutes=2)
+    overlap: Overlap = Overlap.WAIT
+    catchup: Catchup = Catchup.LATEST
+    catchup_window: timedelta = timedelta(days=365)
+    spread: timedelta = timedelta(0)
+    on_dead: str | None = None
+    output: Output = Output()
+    description: str = ""
+    owner: str = ""
+    tags: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
+    engine: Engine | None = None  # of the file: its entry for ``executor``; None for LOCAL
+
+    @property
+    def lane(self) -> str:
+        """The executor of a worker that its attempts go to: SHARED, or the name under ``executor``."""
+        return SHARED if self.isolation is Isolation.SHARED else self.executor
+
+
+def to_row(job: Job) -> dict[str, Any]:
+    """Return the columns of job_definitions that a file decides, as JSON values, without those of DEFAULT_ROW.
+
+    Most jobs set few keys, and for any edit, all jobs of the file are sent to the database.
+    """
+    values = zip(COLUMNS.values(), _values(job), _DEFAULTS, strict=True)
+    return {
+        column.name: column.store(value)
+        for column, value, default in values
+        if value is not default and value != default
+    }
+
+
+def from_row(row: Mapping[str, Any]) -> Job:
+    """Return the job that a row of job_definitions describes; other columns are ignored.
+
+    The job has no ``cron`` if this release or its time zone data cannot read the expression or the time zone.
+    """
+    values = {key: column.load(row[column.name]) for key, column in COLUMNS.items()}
+    try:
+        zone(values["timezone"])
+    except ScheduleError:
+        values["cron"] = None
+    return Job(**values)
+
+
+def to_yaml(job: Job) -> dict[str, Any]:
+    """Return the keys of a job as a file with everything written out has them; None: the key would be left out."""
+    return {key: column.show(getattr(job, key)) for key, column in COLUMNS.items() if key != "name"}
+
+
+class Column(NamedTuple):
+    """How a key is stored in its column, read back, and shown."""
+
+    name: str
+    store: Callable[[Any], Any]
+    load: Callable[[Any], Any]
+    show: Callable[[Any], Any]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _cron_text(expression: Cron | None) -> str | None:
+    return expression.source if expression else None
+
+
+def _load_cron(text: str | None) -> Cron | None:
+    with suppress(CronError):
+        return parse_cron(text) if text else None
+    return None
+
+
+def _store_duration(duration: timedelta) -> str:
+    return f"{duration.total_seconds():.6f} seconds"
+
+
+def _store_backoff(backoff: Backoff) -> dict[str, Any]:
+    return {
+        "policy": backoff.policy,
+        "delay": durations.show(backoff.delay),
+        "max_delay": durations.show(backoff.max_delay),
+        "delays": list(map(durations.show, backoff.delays)),
+        "jitter": backoff.jitter,
+    }
+
+
+def _load_backoff(row: Mapping[str, Any]) -> Backoff:
+    delays = tuple(map(durations.parse, row["delays"]))
+    delay, max_delay = durations.parse(row["delay"]), durations.parse(row["max_delay"])
+    return Backoff(row["policy"], delay, max_delay, float(row["jitter"]), delays)
+
+
+def _show_backoff(backoff: Backoff) -> dict[str, Any]:
+    """Return the keys that the policy uses."""
+    unused = ("delay", "max_delay") if backoff.policy == "steps" else ("delays",)
+    return {key: value for key, value in _store_backoff(backoff).items() if key not in unused}
+
+
+def _store_exit_codes(codes: ExitCodes) -> dict[str, Any]:
+    return {
+        "success": list(codes.success),
+        "discard": list(codes.discard),
+        "retry_after": {str(code): durations.show(delay) for code, delay in codes.retry_after.items()},
+    }
+
+
+def _load_exit_codes(row: Mapping[str, Any]) -> ExitCodes:
+    delays = {int(code): durations.parse(delay) for code, delay in row["retry_after"].items()}
+    return ExitCodes(tuple(row["success"]), tuple(row["discard"]), delays)
+
+
+def _store_output(output: Output) -> dict[str, Any]:
+    return {"keep": output.keep.value}
+
+
+def _load_output(row: Mapping[str, Any]) -> Output:
+    return Output(Keep(row["keep"]))
+
+
+def _show_list(values: tuple[str, ...]) -> list[str] | None:
+    return list(values) or None
+
+
+def _show_string(text: str) -> str | None:
+    return text or None
+
+
+def _enum_value(member: Enum) -> Any:
+    return member.value
+
+
+def _enum_name(member: Enum) -> str:
+    return member.name.lower()
+
+
+TYPES = get_type_hints(Job)
+ENUMS = [kind for kind in TYPES.values() if isinstance(kind, type) and issubclass(kind, Enum)]
+FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    Cron | None: (_cron_text, _load_cron, _cron_text),
+    timedelta: (_store_duration, _same, durations.show),
+    Backoff: (_store_backoff, _load_backoff, _show_backoff),
+    ExitCodes: (_store_exit_codes, _load_exit_codes, _store_exit_codes),
+    Output: (_store_output, _load_output, _store_output),
+    tuple[str, ...]: (list, tuple, _show_list),
+    str: (_same, _same, _show_string),
+    **{kind: (_enum_value, kind, _enum_name) for kind in ENUMS},
+}
+"""By a field's type: how its values are stored, read back and shown. Other types are the same everywhere."""
+COLUMN_NAMES = {"name": "job_type", "cron": "schedule"}
+"""The columns that are not named after their key."""
+COLUMNS = {
+    item.name: Column(COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same)))
+    for item in fields(Job)
+    if item.name not in ("paths", "engine")
+}
+"""By key: the columns of job_definitions that a file decides."""
+_values = attrgetter(*COLUMNS)
+_DEFAULTS = _values(Job(""))
+DEFAULT_ROW = {column.name: column.store(default) for column, default in zip(COLUMNS.values(), _DEFAULTS, strict=True)}
+"""The columns of a job that sets no key, as JSON values."""

@@ -1,0 +1,158 @@
+"""Warnings about cron expressions."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from datetime import UTC, datetime, time, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from yamlsched.schedule.job import Job
+from yamlsched.schedule.lint import Linter
+from yamlsched.text import join_words, quoted
+from yamlsched.timetable import cron_fields as fields
+from yamlsched.timetable import slots, zones
+from yamlsched.timetable.cron import Cron, day_fields_warning, is_restricted, matching_days, parse_cron
+
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+DAY = 1440
+"""The minutes of a day."""
+GO_BACK = "(clocks go back): runs only the first time"
+
+
+def clock_change(linter: Linter, job: Job, cron: Cron) -> None:
+    if not job.enabled:
+        return
+    zone = zones.zone(job.timezone)
+    notes: list[str] = []
+    for change in _clock_changes(zone, linter.now):
+        if cron.wildcard:
+            notes += _lost_slots(cron, zone, change)
+            continue
+        near = list(slots.slots(cron, zone, change - 25 * HOUR, change + 3 * HOUR))
+        notes += [slot.note for slot in near if "does not exist" in slot.note][:1]
+        repeated = [slot.nominal for slot in near if slot.note == "first pass"]
+        notes += [f"{wall:%H:%M} occurs twice on {wall.date()} {GO_BACK}" for wall in repeated[:1]]
+    if notes:
+        remedy = "Choose an hour without clock changes, or suppress this warning."
+        linter.warn_about_cron("YS401", job, 1, "; ".join(notes), remedy)
+
+
+@lru_cache(maxsize=1024)
+def _clock_changes(zone: ZoneInfo, now: datetime) -> tuple[datetime, ...]:
+    """Return the minutes at which the offset of ``zone`` changes in the year after ``now``."""
+    found = []
+    first = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    for number in range(366):
+        day = first + timedelta(days=number)
+        before = _offset(zone, day, 0)
+        if before != _offset(zone, day, DAY):
+            minute = bisect_right(range(DAY), False, key=lambda at: _offset(zone, day, at) != before)
+            found.append(day + timedelta(minutes=minute))
+    return tuple(found)
+
+
+def _offset(zone: ZoneInfo, day: datetime, minute: int) -> timedelta | None:
+    return (day + timedelta(minutes=minute)).astimezone(zone).utcoffset()
+
+
+def _lost_slots(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
+    """Return a note if a gap contains all slots of a date of an expression that names its hours."""
+    before = (change - MINUTE).astimezone(zone).replace(tzinfo=None) + MINUTE
+    after = change.astimezone(zone).replace(tzinfo=None)
+    if after <= before or cron.fields[fields.HOUR].startswith("*"):
+        return []
+    for day in sorted({before.date(), (after - MINUTE).date()}):
+        midnight = datetime.combine(day, time())
+        is_gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in cron.times)
+        if is_gone and day.day in matching_days(cron.date_fields, day.year, day.month):
+            return [f"no slot on {day}, when {before:%H:%M} to {after:%H:%M} does not exist"]
+    return []
+
+
+def day_fields(linter: Linter, job: Job, cron: Cron) -> None:
+    month_day, weekday = cron.fields[fields.DAY_OF_MONTH], cron.fields[fields.DAY_OF_WEEK]
+    if not (is_restricted(month_day) and is_restricted(weekday)):
+        return
+    message, _, remedy = day_fields_warning(cron).partition(". ")
+    if not message:
+        days = f"each day-of-month {month_day} and on each day-of-week {weekday}"
+        message = f"it fires on {days}, not only when both match"
+        remedy = "Write * in one of them, or split the job into two."
+    linter.warn_about_cron("YS402", job, fields.DAY_OF_MONTH, message, remedy)
+
+
+def uneven_steps(linter: Linter, job: Job, cron: Cron) -> None:
+    for index, (text, rule) in enumerate(zip(cron.fields, fields.FIELDS, strict=True)):
+        step = re.fullmatch(r"\*/([0-9]+)", text)
+        values = fields.field_values(index, text).plain if step else ()
+        size = int(step[1]) if step else 1
+        if len(values) < 2 or index == fields.DAY_OF_WEEK or rule.size % size == 0:
+            continue
+        if index == fields.DAY_OF_MONTH and is_restricted(cron.fields[fields.DAY_OF_WEEK]):
+            continue
+        if index == fields.DAY_OF_MONTH:
+            message = f"day-of-month {text} starts over every month: the last interval is not {size} days"
+            remedy = "Write the days as a list."
+        else:
+            left = rule.size - values[-1] + values[0]
+            shorter = f"{left} {rule.name}{'s' * (left > 1)}"
+            message = f"{rule.name} {text} is uneven: after {values[-1]} comes {values[0]}, only {shorter} later"
+            remedy = f"Even steps are {join_words([str(n) for n in range(2, rule.size) if rule.size % n == 0])}."
+        linter.warn_about_cron("YS403", job, index, message, remedy)
+
+
+def missing_days(linter: Linter, job: Job, cron: Cron) -> None:
+    if is_restricted(cron.fields[fields.DAY_OF_WEEK]):
+        return
+    text = cron.fields[fields.DAY_OF_MONTH]
+    named = fields.field_values(fields.DAY_OF_MONTH, text)
+    months = fields.field_values(fields.MONTH, cron.fields[fields.MONTH]).plain
+    if named.last_day or min(named.plain, default=1) < 29:
+        return
+    common_year = 2025
+    without = [month for month in months if not matching_days(cron.date_fields, common_year, month)]
+    if without:
+        names = join_words([fields.MONTHS[month - 1].capitalize() for month in without], "and")
+        message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
+        remedy = "Write L for the last day of the month."
+        if list(months) == [2]:  # L would fire on 28 February
+            remedy = "For leap days only, add: # yamlsched: ignore[YS404]. For the last day of February write L."
+        linter.warn_about_cron("YS404", job, fields.DAY_OF_MONTH, message, remedy)
+
+
+def shorter_expression(linter: Linter, job: Job, cron: Cron) -> None:
+    """Offer a shorter expression that fires at the same instants, clock changes included."""
+    if cron.source.startswith("@"):
+        return
+    simple = [_shorter_field(index, text) for index, text in enumerate(cron.fields)]
+    changed = [index for index, text in enumerate(cron.fields) if simple[index] != text]
+    if not changed:
+        return
+    other = parse_cron(" ".join(simple))
+    same_days = all(
+        matching_days(other.date_fields, year, month) == matching_days(cron.date_fields, year, month)
+        for year in (2023, 2024)
+        for month in range(1, 13)
+    )
+    if other.wildcard == cron.wildcard and other.times == cron.times and same_days:
+        message = f"{quoted(cron.source)} means the same as {quoted(other.source)}"
+        linter.warn_about_cron("YS411", job, changed[0], message, f'Write "{other.source}".')
+
+
+def _shorter_field(index: int, text: str) -> str:
+    rule = fields.FIELDS[index]
+    values, last_day, nth = fields.field_values(index, text)
+    if text in ("*", "?") or last_day or nth or not values:
+        return text
+    if len(values) == rule.size:
+        return "*"
+    if len(values) == 1 and ("/" in text or "-" in text or "," in text):
+        return str(values[0])
+    step = values[1] - values[0] if len(values) > 2 else 0
+    whole = tuple(range(rule.low, rule.low + rule.size, step)) if step > 1 and rule.size % step == 0 else ()
+    if values == whole and index != fields.DAY_OF_WEEK:
+        return min(text, f"*/{step}", key=len)
+    return text

@@ -1,0 +1,177 @@
+"""Warnings about the keys of a job."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.runs import backoff as delays
+from yamlsched.schedule.commands import is_reference, is_secret_name
+from yamlsched.schedule.job import Catchup, Job, Overlap
+from yamlsched.schedule.lint import Linter
+from yamlsched.schedule.load import Calls
+from yamlsched.schedule.timezones import ABBREVIATIONS
+from yamlsched.timetable import keys as spread
+from yamlsched.timetable.cron import Cron, smallest_gap
+
+COMMAND = re.compile(
+    r"(subprocess|builtins|runpy|pty|code|posix)[.:].+|os[.:](system|popen|exec[a-z]*|spawn[a-z]*|posix_spawnp?)"
+)
+"""Handlers that execute programs or code given to them."""
+LARGE_PAYLOAD_BYTES = 4096
+LONG_LEASE = timedelta(minutes=10)
+FREQUENT_INTERVAL = timedelta(minutes=5)
+
+
+def retries(linter: Linter, job: Job, cron: Cron) -> None:
+    keys = [key for key in ("backoff", "max_attempts") if linter.is_written(job, key)]
+    if job.overlap is Overlap.ALLOW or not keys:
+        return
+    longest = replace(job.backoff, jitter=0.0)
+    total = sum((delays.delay(longest, attempt, 0.0) for attempt in range(1, job.max_attempts)), timedelta(0))
+    if total > smallest_gap(cron):
+        effect = "skips slots" if job.overlap is Overlap.SKIP else "delays later slots"
+        every = durations.show(smallest_gap(cron))
+        message = f"retries take up to {durations.show(total)}, but slots come every {every}: a failing run {effect}"
+        linter.warn("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
+
+
+def timeout(linter: Linter, job: Job, cron: Cron) -> None:
+    if job.overlap is not Overlap.WAIT or not linter.is_written(job, "timeout"):
+        return
+    if job.timeout > smallest_gap(cron):
+        apart = durations.show(smallest_gap(cron))
+        message = f"an attempt may take {durations.show(job.timeout)}, but slots come every {apart}: later slots wait"
+        remedy = f"Write a timeout of at most {apart}, or overlap: skip."
+        linter.warn("YS407", job, "timeout", message, remedy)
+
+
+def spread_skips(linter: Linter, job: Job, cron: Cron) -> None:
+    """Report a job whose runs may start so late after their slot that they are unfinished at the next one."""
+    namespace = linter.loaded.namespace or "default"
+    apart, start = smallest_gap(cron), spread.offset(namespace, job.name, job.spread)
+    if job.overlap is not Overlap.SKIP or job.timeout > apart or start + job.timeout <= apart:
+        return
+    offset, limit, gap = map(durations.show, (start, job.timeout, apart))
+    message = (
+        f"its runs start {offset} after their slot and may take {limit}, but slots come every {gap}: "
+        "a run that is unfinished then skips the next slot"
+    )
+    linter.warn("YS427", job, "spread", message, "Write a shorter spread or timeout, or overlap: wait.")
+
+
+def catchup(linter: Linter, job: Job, cron: Cron) -> None:
+    if job.catchup is Catchup.ALL and smallest_gap(cron) < FREQUENT_INTERVAL:
+        message = f"after a day of downtime it runs {len(cron.times):,} times"
+        linter.warn("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
+
+
+def lease(linter: Linter, job: Job) -> None:
+    if job.lease > LONG_LEASE and linter.is_written(job, "lease"):
+        message = f"a run whose worker dies stays locked for up to {durations.show(job.lease)}"
+        remedy = f"Write at most {durations.show(LONG_LEASE)}: a lease is renewed while the handler runs."
+        linter.warn_where_written("YS417", job, "lease", message, remedy)
+
+
+def jitter(linter: Linter, job: Job) -> None:
+    if job.backoff.policy == "fixed" and not job.backoff.jitter and job.max_attempts > 1:
+        spot = linter.loaded.written(job.name, "backoff", "jitter")
+        if spot is not None:
+            message = f"{spot}: runs that fail together are retried together, each time"
+            linter.found.warning(spot, "YS418", message, "Write jitter: 0.1 or more.")
+
+
+def payload_size(linter: Linter, job: Job) -> None:
+    size = len(json.dumps(job.payload, ensure_ascii=False).encode()) if job.payload else 0
+    if size > LARGE_PAYLOAD_BYTES:
+        message = f"{size:,} bytes are copied into every run"
+        linter.warn_where_written("YS419", job, "payload", message, "Store the data elsewhere and pass a reference.")
+
+
+def last_attempt(linter: Linter, job: Job) -> None:
+    if job.max_attempts == 1 and job.on_dead is None and job.enabled and linter.is_written(job, "max_attempts"):
+        message = "the first failure is final, and no on_dead is called"
+        linter.warn_where_written("YS420", job, "max_attempts", message, "Add on_dead, or increase max_attempts.")
+
+
+def executes_payload(linter: Linter, calls: Calls) -> None:
+    if calls.handler is not None and COMMAND.fullmatch(calls.handler):
+        spot = linter.loaded.spot(calls.job, "handler")
+        message = f"{spot}: {calls.handler} executes its payload, which anyone who can enqueue can set"
+        remedy = "Write command: [program, argument] in place of the handler."
+        linter.found.warning(spot, "YS421", message, remedy)
+
+
+def required_variables(linter: Linter, job: Job) -> None:
+    """Report a required variable that the job sets itself."""
+    for name in job.requires_env:
+        if name in job.env:
+            message = f"env of the job sets {name}, but a host must have it, too, to claim the job"
+            linter.warn("YS429", job, "requires_env", message, f"Remove {name} from one of the two.")
+
+
+def secrets(linter: Linter, calls: Calls) -> None:
+    for name, value in (calls.env or {}).items():
+        if is_secret_name(name) and value and not is_reference(name, value):
+            spot = linter.loaded.spot(calls.job, "env", name)
+            message = f"{spot} looks like a secret: env is stored in git, and unencrypted in the database"
+            remedy = "Set it in the environment of the worker."
+            if name.startswith("PG"):  # a command does not get the worker's
+                remedy = "Write it to ~/.pgpass, or to a file that PGPASSFILE in env names."
+            linter.found.warning(spot.key, "YS409", message, remedy)
+
+    def look(value: Any, keys: tuple[str, ...]) -> None:
+        for key, inner in value.items() if isinstance(value, dict) else ():
+            if is_secret_name(key) and isinstance(inner, str) and inner and not is_reference(key, inner):
+                spot = linter.loaded.spot(calls.job, *keys, key)
+                message = f"{spot} looks like a secret: payloads are stored unencrypted in the database"
+                linter.found.warning(spot.key, "YS409", message, "Let the handler read it from its environment.")
+            look(inner, (*keys, key))
+
+    look(calls.payload, ("payload",))
+
+
+def zone_names(linter: Linter, job: Job, cron: Cron) -> None:
+    name = job.timezone
+    if name in ABBREVIATIONS:
+        reason, remedy = f"{name} is an abbreviation", f'Write an IANA name such as "{ABBREVIATIONS[name]}".'
+    elif re.fullmatch(r"Etc/GMT[-+][1-9][0-9]*", name):
+        hours, side = name[8:], "behind" if "+" in name else "ahead of"
+        reason = f"{name} is {hours} h {side} UTC: its sign is reversed"
+        remedy = "Write an IANA name such as Europe/Berlin."
+    else:
+        return
+    if linter.is_written(job, "timezone"):
+        linter.warn("YS412", job, "timezone", f"timezone {reason}", remedy)
+    elif linter.loaded.root and (spot := linter.loaded.root.get("timezone")):
+        linter.found.warning(spot, "YS412", f"timezone {reason}", remedy)
+
+
+def backoff(linter: Linter, job: Job) -> None:
+    spot = linter.loaded.written(job.name, "backoff")
+    if spot is None:
+        return
+    given = job.backoff
+
+    def add(key: str, message: str, remedy: str) -> None:
+        linter.found.warning(spot.child(key).key, "YS414", f"{spot}: {message}", remedy)
+
+    if given.policy == "steps":
+        for key in ("delay", "max_delay"):
+            if key in spot.value:
+                add(key, f"{key} has no effect with the policy steps", "Remove it.")
+        # a job may make fewer attempts than the delays in defaults provide for
+        attempts = linter.loaded.spot(job.name, "max_attempts")
+        has_own_attempts = attempts.path == ("jobs", job.name, "max_attempts")
+        is_of_one_place = spot.path[0] != "defaults" or not has_own_attempts
+        if len(given.delays) > max(1, job.max_attempts - 1) and is_of_one_place:
+            message = f"{job.max_attempts} attempts use {job.max_attempts - 1} of the {len(given.delays)} delays"
+            add("delays", message, f"Write max_attempts: {len(given.delays) + 1}, or fewer delays.")
+    elif given.max_delay < given.delay:
+        delay = durations.show(given.delay)
+        message = f"the delay {delay} is limited to max_delay {durations.show(given.max_delay)}"
+        add("max_delay" if "max_delay" in spot.value else "delay", message, f"Write max_delay: {delay} or more.")

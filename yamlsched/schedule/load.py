@@ -1,0 +1,255 @@
+"""From the bytes of schedules.yaml to its jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.garbage import no_garbage_collection
+from yamlsched.runs.lifecycle import LOCAL
+from yamlsched.schedule import build, schema_check, timezones
+from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.executors import build_executors
+from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
+from yamlsched.schedule.job import Engine, Isolation, Job, Retention
+from yamlsched.schedule.node import Node, Spot
+from yamlsched.schedule.parse import parse
+from yamlsched.schedule.schema import JOB_KEYS, NAME
+from yamlsched.schedule.source import ERROR, Diagnostic, Source
+from yamlsched.text import quoted
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The functions or the program that a job's entry names, whether its other keys are valid or not.
+
+    Each is None if it is absent or invalid; a job without a payload has an empty one.
+    ``is_shared``: the handler is called in a process that it shares.
+    ``is_whole``: no key of the entry is misspelt or unreadable, so that what is missing here is missing.
+    """
+
+    job: str
+    handler: str | None
+    on_dead: str | None
+    payload: dict[str, Any] | None
+    command: list[str] | None
+    env: dict[str, str] | None
+    cwd: str | None
+    is_shared: bool
+    has_cron: bool
+    is_whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """The content of a file, and everything that is wrong with it, in the order of the file.
+
+    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``executors`` and ``jobs``
+    have those whose own entry is valid, with what they inherit, despite errors elsewhere. ``root`` is the top-level
+    mapping, None if there is none. ``root`` and ``found`` are for further checks.
+    """
+
+    namespace: str | None = None
+    timezone: str = "UTC"
+    environments: tuple[str, ...] = ()
+    retention: Retention = Retention()
+    paths: tuple[str, ...] = ()
+    executors: dict[str, Engine] = field(default_factory=dict)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    diagnostics: tuple[Diagnostic, ...]
+    root: Spot | None = field(default=None, repr=False, compare=False)
+    found: Findings = field(repr=False, compare=False)
+
+    @property
+    def source(self) -> Source:
+        return self.found.source
+
+    @property
+    def has_errors(self) -> bool:
+        return any(diagnostic.severity == ERROR for diagnostic in self.diagnostics)
+
+    @cached_property
+    def _jobs(self) -> Spot | None:
+        return self.root.get("jobs") if self.root is not None else None
+
+    @cached_property
+    def _defaults(self) -> Spot | None:
+        return self.root.get("defaults") if self.root is not None else None
+
+    @property
+    def entries(self) -> dict[str, Node]:
+        """The jobs as written, invalid ones included."""
+        return self._jobs.value if self._jobs is not None and isinstance(self._jobs.value, dict) else {}
+
+    @property
+    def is_readable(self) -> bool:
+        """Return whether the jobs are known: not if the file is not YAML, or is written for another version."""
+        return self._jobs is not None and isinstance(self._jobs.value, dict) and self.is_known("version")
+
+    def is_known(self, key: str) -> bool:
+        """Return whether a top-level key is valid, or absent from a file whose top level is a mapping."""
+        return self.root is not None and _is_known(self.root, key, self.found)
+
+    @cached_property
+    def calls(self) -> tuple[Calls, ...]:
+        """What each job calls; nothing for a file of another version. Several checks read it."""
+        return tuple(self._calls())
+
+    def _calls(self) -> Iterator[Calls]:
+        for job in self._jobs.children() if self._jobs is not None and self.is_readable else ():
+            entry = job.value
+            if not isinstance(entry, dict):
+                continue
+            yield Calls(
+                str(job.path[-1]),
+                self._valid(job, "handler"),
+                self._valid(job, "on_dead"),
+                self._valid(job, "payload") if "payload" in entry else {},
+                self._valid(job, "command") if "command" in entry else None,
+                self._valid(job, "env"),
+                self._valid(job, "cwd"),
+                "command" not in entry
+                and self._valid(job, "isolation") == Isolation.SHARED
+                and self._valid(job, "executor") in (None, LOCAL),
+                "cron" in entry,
+                not job.node.has_errors and entry.keys() <= JOB_KEYS.keys(),
+            )
+
+    def _valid(self, job: Spot, key: str) -> Any:
+        """Return the plain value of a job's key, None if it is absent or invalid."""
+        spot = job.get(key) or (self._defaults and self._defaults.get(key))
+        return spot.node.plain() if spot is not None and self.found.is_valid(spot) else None
+
+    def written(self, job: str, *keys: str) -> Spot | None:
+        """Return where a key of a job is written, in its entry or in defaults; None if it is not."""
+        spot = self._jobs and self._jobs.get(job, *keys)
+        return spot or (self._defaults and self._defaults.get(*keys))
+
+    def spot(self, job: str, *keys: str) -> Spot:
+        """Return where a key of a job is written; its entry if it is not. Raises KeyError for an unknown job."""
+        spot = self.written(job, *keys) or self.written(job)
+        if spot is None:
+            raise KeyError(job)
+        return spot
+
+    @property
+    def path_spots(self) -> list[Spot]:
+        """The valid items of ``paths``."""
+        return _path_spots(self.root, self.found)
+
+
+@no_garbage_collection()  # of a million nodes: it took a third of the time
+def load(data: bytes, file: str, environment: str | None, is_validated: bool = False) -> Loaded:
+    """Return the jobs of a schedule as they apply in ``environment``, and every error. Raises for no input.
+
+    ``file`` is the name that diagnostics show. ``is_validated`` skips the schema: this version of yamlsched has
+    applied exactly these bytes before.
+    """
+    found = decode(data, file)
+    document = None if len(found) else parse(found)
+    if document is not None and not is_validated:
+        schema_check.check(Spot(document), found)
+    if document is None or not isinstance(document.value, dict):
+        return Loaded(diagnostics=_diagnostics(found), found=found)
+
+    root = Spot(document)
+    namespace, timezone = root.get("namespace"), root.get("timezone")
+    environments = _environments(root.get("environments"), environment, found)
+    reader = build.Reader(found, environments)
+    reader.has_environment_list = "environments" in root.value
+    reader.is_environment_list_closed = (
+        _is_known(root, "environments", found) and ("environments",) not in found.intended
+    )
+    zone = reader.read(timezone) if timezone else "UTC"
+    retention = build.build_retention(root, reader)
+    paths = tuple(spot.value for spot in _path_spots(root, found))
+    reader.executors = build_executors(root, reader)
+    jobs = build.build_jobs(root, reader, zone, environment, paths)
+    is_namespace_known = _is_known(root, "namespace", found)
+    return Loaded(
+        namespace=(namespace.value if namespace else "default") if is_namespace_known else None,
+        timezone=zone or "UTC",
+        environments=environments,
+        retention=retention,
+        paths=paths,
+        executors={name: executor for name, executor in reader.executors.items() if executor is not None},
+        jobs=jobs if _is_known(root, "version", found) else {},  # in another version, a job may mean something else
+        diagnostics=_diagnostics(found),
+        root=root,
+        found=found,
+    )
+
+
+def _is_known(root: Spot, key: str, found: Findings) -> bool:
+    spot = root.get(key)
+    return spot is None or found.is_valid(spot)
+
+
+def _path_spots(root: Spot | None, found: Findings) -> list[Spot]:
+    paths = root.get("paths") if root else None
+    items = paths.children() if paths and isinstance(paths.value, list) else ()
+    return [item for item in items if isinstance(item.value, str) and item.path not in found.invalid]
+
+
+def _environments(spot: Spot | None, environment: str | None, found: Findings) -> tuple[str, ...]:
+    if spot is None or not isinstance(spot.value, list):
+        return ()
+    names = tuple(item.value for item in spot.value if isinstance(item.value, str))
+    if environment is not None and environment not in names:
+        message = f"environment {quoted(environment)} is not in the environments of the file"
+        remedy = found.source.did_you_mean(environment, names, "Add it here, or fix --env or YAMLSCHED_ENV.")
+        found.error(spot.key, "YS116", message, remedy)
+    return names
+
+
+def _diagnostics(found: Findings) -> tuple[Diagnostic, ...]:
+    diagnostics = found.diagnostics()
+    if found.is_full:
+        end = len(found.source.text)
+        message = f"only the first {MAX_DIAGNOSTICS:,} errors are reported"
+        remedy = "Fix them, and run it again."
+        diagnostics.append(found.source.diagnostic((end, end), "YS016", message, remedy, (), ERROR))
+    return tuple(diagnostics)
+
+
+class Head(NamedTuple):
+    """What ``load`` returns under the same names."""
+
+    namespace: str | None
+    timezone: str
+
+
+def read_head(data: bytes, file: str) -> Head:
+    """Return what ``load`` reads as the namespace and the time zone of a file, however invalid it is.
+
+    jsonschema is not imported, which takes longer than the rest.
+    """
+    found = decode(data, file)
+    document = None if len(found) else parse(found)
+    if document is None or not isinstance(document.value, dict):
+        return Head(None, "UTC")
+    namespace = _string(document.value.get("namespace"))
+    if "namespace" not in document.value:
+        namespace = "default"
+    elif namespace is not None and re.search(NAME.replace("$", r"\Z"), namespace) is None:
+        namespace = None
+    timezone = _string(document.value.get("timezone"))
+    return Head(namespace, timezone if timezone in timezones.names() else "UTC")
+
+
+def timezone_of_file(file: Path) -> str:
+    """Return the time zone of ``file``; UTC if it cannot be read."""
+    try:
+        return read_head(schedule_file.read(file), str(file)).timezone
+    except EnvironmentFailed:
+        return "UTC"
+
+
+def _string(node: Node | None) -> str | None:
+    """Return the value of a node, None if it is not a string or has errors."""
+    return node.value if node is not None and isinstance(node.value, str) and not node.has_errors else None

@@ -1,0 +1,122 @@
+"""A value of schedules.yaml, its position in the text, and the path of keys that leads to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from yamlsched.text import quoted
+
+Path = tuple[str | int, ...]
+"""The keys and list positions that lead to a value, from the top."""
+Span = tuple[int, int]
+"""The offsets of the first character and of the one after the last."""
+Notes = Sequence[tuple[int, str]]
+"""Other places that explain an error: an offset and what is there."""
+
+
+class Bad:
+    """Stands for a value whose error has been reported, so that it is reported once."""
+
+    def __repr__(self) -> str:
+        return "BAD"
+
+
+BAD = Bad()
+
+
+class Node:
+    """A value and the offsets ``start`` and ``end`` between which it is written.
+
+    ``value`` of a mapping is a dict of nodes, each with the node of its ``key``; of a sequence a list of nodes.
+    ``alias_at`` is the offset of the alias or merge key that leads to this value, None if it is written in place.
+    ``has_errors``: an error in this value, or below it, has been reported. ``size`` counts the values in it and
+    ``height`` its levels, with all aliases expanded.
+    """
+
+    __slots__ = ("alias_at", "end", "has_errors", "height", "key", "size", "start", "style", "value")
+
+    def __init__(self, value: Any, start: int, end: int, style: str | None = None, size: int = 1) -> None:
+        self.value = value
+        self.start = start
+        self.end = end
+        self.style = style
+        self.size = size
+        self.height = 0
+        self.has_errors = value is BAD
+        self.alias_at: int | None = None
+        self.key: Node | None = None
+
+    def aliased(self, at: int) -> Node:
+        """Return this node as the alias at offset ``at`` refers to it."""
+        node = Node(self.value, self.start, self.end, self.style, self.size)
+        node.height, node.has_errors, node.key, node.alias_at = self.height, self.has_errors, self.key, at
+        return node
+
+    @property
+    def span(self) -> Span:
+        return self.start, self.end
+
+    def plain(self) -> Any:
+        """Return the value without positions."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """What a diagnostic is about: a node, its path, and the alias that the path goes through, if any.
+
+    As a string it is what messages call it: ``delay of backoff of job "cleanup"``.
+    """
+
+    node: Node
+    path: Path = ()
+    alias_at: int | None = None
+
+    @property
+    def value(self) -> Any:
+        return self.node.value
+
+    @property
+    def key(self) -> Spot:
+        """The key of the value, for errors that are about the key; the value itself in a list."""
+        return self if self.node.key is None else Spot(self.node.key, self.path, self.alias_at)
+
+    def child(self, step: str | int) -> Spot:
+        """Return the spot of a value of this mapping or list. Raises KeyError or IndexError."""
+        node = self.node.value[step]
+        return Spot(node, (*self.path, step), self.alias_at if node.alias_at is None else node.alias_at)
+
+    def children(self) -> Iterator[Spot]:
+        """Yield the values of a mapping or a list; none for anything else."""
+        value = self.node.value
+        steps = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        return map(self.child, steps)
+
+    def get(self, *steps: str | int) -> Spot | None:
+        """Return the spot below this one, None if there is none."""
+        node, alias_at = self.node, self.alias_at
+        for step in steps:
+            if not isinstance(node.value, dict) or step not in node.value:
+                return None
+            node = node.value[step]
+            alias_at = alias_at if node.alias_at is None else node.alias_at
+        return Spot(node, (*self.path, *steps), alias_at)
+
+    def __str__(self) -> str:
+        path = self.path
+        if path[:1] == ("jobs",) and len(path) > 1:
+            base, rest = f"job {quoted(str(path[1]))}", path[2:]
+        elif path[:1] == ("executors",) and len(path) > 1:
+            base, rest = f"executor {quoted(str(path[1]))}", path[2:]
+        elif not path:
+            return "the file"
+        else:
+            base, rest = str(path[0]), path[1:]
+        parts = [f"item {part + 1}" if isinstance(part, int) else part for part in reversed(rest)]
+        return " of ".join([*parts, base])

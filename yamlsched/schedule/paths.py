@@ -1,0 +1,41 @@
+"""Where handlers are looked up: in the directories of ``--path``, in ``paths`` of the file, and next to the file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from os.path import isdir  # unlike Path.is_dir, this does not raise if a directory cannot be read
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.source import Diagnostic
+from yamlsched.text import quoted
+
+if TYPE_CHECKING:
+    from yamlsched.schedule.load import Loaded
+
+
+def search_path(file: Path, paths: Iterable[str], given: Iterable[str | Path] = ()) -> tuple[Path, ...]:
+    """Return the directories that come first on ``sys.path``.
+
+    ``paths`` are those of the file, relative to it; ``given`` are those of ``--path``.
+    """
+    folder = file.resolve().parent
+    return (*(Path(path).resolve() for path in given), *((folder / path).resolve() for path in paths), folder)
+
+
+def import_path(file: Path, paths: Iterable[str], given: Iterable[str | Path] = ()) -> tuple[Path, ...]:
+    """Return all directories from which handlers are imported: those of ``search_path``, then ``sys.path``."""
+    return (*search_path(file, paths, given), *(Path(entry) for entry in sys.path if entry))
+
+
+def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
+    """Return an error for each directory of ``paths`` that does not exist."""
+    found = Findings(loaded.source)
+    folder = file.resolve().parent
+    for spot in loaded.path_spots:
+        if not isdir(folder / spot.value):
+            message = f"{spot}: the directory {quoted(spot.value)} does not exist"
+            found.error(spot, "YS118", message, "Create it, or correct the path.")
+    return found.diagnostics()

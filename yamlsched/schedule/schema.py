@@ -1,0 +1,166 @@
+"""The JSON Schema of schedules.yaml, which defines what is valid. ``check`` applies it; ``errors`` has the messages."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.node import Spot
+from yamlsched.text import quoted
+
+Schema = dict[str, Any]
+
+FILE = Path(__file__).with_name("schedules.schema.json")
+SCHEMA: Schema = json.loads(FILE.read_text("utf-8"))
+JOB_KEYS: Schema = SCHEMA["definitions"]["job"]["properties"]
+NAME: str = SCHEMA["properties"]["namespace"]["pattern"]
+PATH: str = SCHEMA["properties"]["paths"]["items"]["pattern"]
+VARIABLE: str = JOB_KEYS["env"]["propertyNames"]["pattern"]
+EXIT_CODE: str = JOB_KEYS["exit_codes"]["properties"]["retry_after"]["propertyNames"]["pattern"]
+RESOURCE: str = JOB_KEYS["resources"]["propertyNames"]["pattern"]
+ADDRESS: str = SCHEMA["properties"]["executors"]["additionalProperties"]["properties"]["address"]["pattern"]
+HANDLER: str = JOB_KEYS["handler"]["pattern"]
+
+
+MAX_GUESS_CHARS = 300
+"""For a longer string, no correction is suggested."""
+
+UNITS = {"w": 604800, **durations.UNITS}
+ENDINGS = "eeks?|ays?|ours?|rs?|inutes?|ins?|econds?|ecs?"
+SPELLED = rf"\s*([0-9]{{1,9}}(?:\.[0-9]{{1,3}})?)\s*([wdhms])(?:{ENDINGS})?[\s,]*"
+
+
+def not_a_duration(spot: Spot, found: Findings) -> None:
+    text = str(spot.value).strip()
+    guess = _guess_duration(text)
+    if re.fullmatch("[0-9]+", text):
+        reason, remedy = f"{quoted(text)[1:-1]} has no unit", f"Write {text}s for seconds or {text}m for minutes."
+    else:
+        reason, remedy = f"{quoted(text)} is not a duration", "Write for example 90s, 5m, 1h30m or 2d."
+    remedy = f'Did you mean "{guess}"?' if guess else remedy
+    found.error(spot, "YS107", f"{spot}: {reason}", remedy)
+
+
+def _guess_duration(text: str) -> str:
+    """Return the duration that ``5 minutes``, ``1.5h`` or ``2w`` mean, or "".
+
+    >>> _guess_duration("1 hour 30 min"), _guess_duration("90")
+    ('1h30m', '')
+    """
+    text = text.lower().replace(" and ", " ")
+    if len(text) > 50 or not re.fullmatch(rf"({SPELLED})+", text):
+        return ""
+    seconds = sum(float(number) * UNITS[unit] for number, unit in re.findall(SPELLED, text))
+    if seconds != int(seconds) or seconds > 10**9:
+        return ""
+    return durations.show(timedelta(seconds=seconds))
+
+
+def not_a_name(spot: Spot, found: Findings) -> None:
+    text = str(spot.value)
+    allowed = "only a-z, 0-9 and _"
+    if not text:
+        reason = "is empty"
+    elif text.lower() != text and re.fullmatch(NAME, text.lower()):
+        reason = "contains capital letters"
+    elif "-" in text:
+        reason = f"contains a dash; {allowed} are allowed"
+    elif not re.match("[a-z]", text.lower()):
+        reason = "does not start with a letter"
+    elif re.search("[^a-z0-9_]", text.lower()):
+        character = re.search("[^a-z0-9_]", text.lower())
+        reason = f"contains {quoted(character[0] if character else '')}; {allowed} are allowed"
+    else:
+        reason = f"has {len(text)} characters, more than 63"
+    ascii_text = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss")).encode("ascii", "ignore").decode()
+    better = re.sub("_+", "_", re.sub("[^a-z0-9_]", "_", ascii_text)).strip("_")[:63]
+    remedy = f'Write "{better}".' if re.fullmatch(NAME, better) else "Write a name such as cleanup_nightly."
+    if spot.path == ("namespace",):
+        kind = "namespace"
+    elif spot.path[0] == "executors" or spot.path[-1] == "executor":
+        kind = "executor name"
+    else:
+        kind = "job name" if spot.path[0] == "jobs" and len(spot.path) == 2 else "environment"
+    found.error(spot, "YS106", f"the {kind} {quoted(text)} {reason}", remedy)
+
+
+def not_a_handler(spot: Spot, found: Findings) -> None:
+    text = str(spot.value)
+    guessed_from = text.strip() if len(text) <= MAX_GUESS_CHARS else ""  # the expressions below are not linear-time
+    better = re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
+    better = re.sub(r"\.py(?=[:.]|$)", "", better).replace("::", ":")
+    if "(" in text:
+        reason = "is a call; write only the path of the function"
+    elif "/" in text or text.endswith(".py") or ".py:" in text:
+        reason = "is a file path"
+    elif "." not in text and ":" not in text:
+        reason = "has no module"
+    elif "-" in text:
+        reason = "contains a dash, which Python names cannot"
+    else:
+        reason = "is not a dotted path"
+    if re.fullmatch(HANDLER, better) and better != text:
+        ends_in_module = re.search(r"\.py$", re.sub(r"\(.*\)$", "", guessed_from)) is not None
+        remedy = f'Write "{better}.run", with the name of the function.' if ends_in_module else f'Write "{better}".'
+    else:
+        remedy = "Write package.module.function."
+    found.error(spot, "YS301", f"{spot}: {quoted(text)} {reason}", remedy)
+
+
+def not_a_tag(spot: Spot, found: Findings) -> None:
+    message = f"{spot}: {quoted(spot.value)} is not a valid tag"
+    found.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ : / - only.")
+
+
+def not_a_relative_path(spot: Spot, found: Findings) -> None:
+    reason = f": {quoted(spot.value)} is an absolute path" if spot.value else " is empty"
+    found.error(spot, "YS118", f"{spot}{reason}", "Write a path relative to this file, such as src or ../lib.")
+
+
+def not_a_variable(spot: Spot, found: Findings) -> None:
+    name = str(spot.value)
+    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+        message, remedy = f"{name} is set by the worker", "Choose another name."
+    else:
+        message = f"{quoted(name)} is not a name of an environment variable"
+        remedy = "Use letters, digits and _ only; the first one is not a digit."
+    found.error(spot, "YS106", f"{_mapping(spot)}: {message}", remedy)
+
+
+def not_an_exit_code(spot: Spot, found: Findings) -> None:
+    message = f"{_mapping(spot)}: {quoted(spot.value)} is not an exit code"
+    found.error(spot, "YS105", message, "Write a number from 0 to 255.")
+
+
+def not_a_resource(spot: Spot, found: Findings) -> None:
+    message = f"{_mapping(spot)}: {quoted(spot.value)} is not a valid name of a resource"
+    found.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ - only, such as GPU.")
+
+
+def not_an_address(spot: Spot, found: Findings) -> None:
+    message = f"{spot}: {quoted(spot.value)} is not the address of a Dask scheduler"
+    found.error(spot, "YS106", message, "Write for example tls://scheduler:8786, or tcp://127.0.0.1:8786 without TLS.")
+
+
+def _mapping(key: Spot) -> Spot:
+    """Return what messages call the mapping that has ``key``."""
+    return Spot(key.node, key.path[:-1])
+
+
+PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
+    durations.PATTERN: not_a_duration,
+    NAME: not_a_name,
+    HANDLER: not_a_handler,
+    PATH: not_a_relative_path,
+    VARIABLE: not_a_variable,
+    EXIT_CODE: not_an_exit_code,
+    RESOURCE: not_a_resource,
+    ADDRESS: not_an_address,
+}

@@ -1,0 +1,294 @@
+"""The error for each violation of the schema: its position, its message, and what to write instead."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.node import Path, Spot
+from yamlsched.schedule.schema import JOB_KEYS, PATTERNS, SCHEMA, Schema, not_a_duration, not_a_tag
+from yamlsched.text import described, join_words, quoted
+
+TYPES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "a string",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+}
+
+SYNONYMS = {
+    "args": "payload",
+    "attempts": "max_attempts",
+    "callable": "handler",
+    "argv": "command",
+    "cmd": "command",
+    "command_line": "command",
+    "concurrency": "overlap",
+    "cronjobs": "jobs",
+    "disabled": "enabled",
+    "directory": "cwd",
+    "environment": "environments",
+    "environment_variables": "env",
+    "exec": "command",
+    "expression": "cron",
+    "func": "handler",
+    "function": "handler",
+    "interval": "cron",
+    "kwargs": "payload",
+    "max_retries": "max_attempts",
+    "max_runtime": "timeout",
+    "misfire": "catchup",
+    "module": "handler",
+    "on_failure": "on_dead",
+    "program": "command",
+    "params": "payload",
+    "retries": "max_attempts",
+    "retry": "backoff",
+    "run": "handler",
+    "schedule": "cron",
+    "schedules": "jobs",
+    "script": "command",
+    "shell": "command",
+    "task": "handler",
+    "tasks": "jobs",
+    "time_limit": "timeout",
+    "tz": "timezone",
+    "workdir": "cwd",
+    "working_directory": "cwd",
+    "zone": "timezone",
+}
+"""What other schedulers call our keys."""
+MAX_COMMAND_LINE_CHARS = 200
+NEEDS_SHELL = re.compile(r"[|&;<>$`*?~()\n]")
+"""What only a shell acts on."""
+MISSING = {
+    "version": "Write version: 1 as the first line.",
+    "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
+    "handler": "Add the Python function to call, for example handler: handlers.cleanup.run, or a command: [program].",
+    "type": "Write type: command with a program, for example command: [ssh, gpu1], or type: dask with an address.",
+    "address": "Add the address of the Dask scheduler, for example address: tls://scheduler:8786",
+    "command": "Add the program that starts an attempt, for example command: [ssh, gpu1].",
+    "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
+}
+"""What to do about each required key."""
+
+
+def wrong_type(spot: Spot, schema: Schema, found: Findings) -> None:
+    value, expected = spot.value, schema["type"]
+    if value is None:
+        remedy = "Write jobs: {} to have no jobs." if spot.path == ("jobs",) else "Add a value, or remove the key."
+        is_written = spot.node.start < spot.node.end
+        found.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
+    elif schema.get("pattern") == durations.PATTERN and type(value) in (int, float):
+        not_a_duration(spot, found)
+    else:
+        message = f"{spot} must be {TYPES[expected]}, found {described(value)}"
+        remedy = f"Write {join_words(schema['enum'])}." if "enum" in schema else _conversion(value, expected, spot.path)
+        found.error(spot, "YS101", message, remedy)
+
+
+def _conversion(value: Any, expected: str, path: Path) -> str:
+    """Return how to write a value of the expected type."""
+    if expected == "boolean":
+        written = value.lower() if isinstance(value, str) else ""
+        if written in ("yes", "on", "y", "true"):
+            return "Write true, without quotes."
+        return "Write false, without quotes." if written in ("no", "off", "n", "false") else "Write true or false."
+    if expected == "string" and not isinstance(value, (dict, list)):
+        return f'Put it in quotes: "{quoted(value)}"'
+    if expected in ("integer", "number") and isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
+        return f"Write {value}, without quotes."
+    if expected in ("integer", "number") and not isinstance(value, float):
+        return "Write a number, without quotes."
+    if expected == "integer":
+        return "Write it without a fraction."
+    if expected == "array" and path[-1] == "command":
+        return _argv(str(value))
+    if expected == "array":
+        return f"Write a list: [{value}]" if isinstance(value, (str, int)) else "Write a list: [a, b]"
+    if expected == "object":
+        if path == ("jobs",):
+            return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
+        if path[-1:] == ("output",):
+            return MISSING["keep"]
+        return "Write keys and values below it." if path else "Start with version: 1 and jobs:"
+    return ""
+
+
+def _argv(line: str) -> str:
+    """Return how to write a command line as a list."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        words = []
+    if words and len(line) < MAX_COMMAND_LINE_CHARS and not NEEDS_SHELL.search(line):
+        return f"Write a list: {json.dumps(words, ensure_ascii=False)}"
+    return "Write a list: [program, argument], or for a shell [/bin/sh, -c, '...']"
+
+
+def _not_a_choice(spot: Spot, schema: Schema, found: Findings) -> None:
+    choices = schema["enum"]
+    message = f"{spot}: {quoted(spot.value)} is not one of {', '.join(choices)}"
+    remedy = found.source.did_you_mean(spot.value, choices, f"Write {join_words(choices)}.")
+    found.error(spot, "YS104", message, remedy)
+
+
+def _too_short(spot: Spot, schema: Schema, found: Findings) -> None:
+    remedy = "List at least one, or remove the key." if "minItems" in schema else "Add a value, or remove the key."
+    found.error(spot, "YS108", f"{spot} is empty", remedy)
+
+
+def _too_long(spot: Spot, schema: Schema, found: Findings) -> None:
+    unit, limit = ("items", schema["maxItems"]) if "maxItems" in schema else ("characters", schema["maxLength"])
+    found.error(spot, "YS108", f"{spot} has {len(spot.value)} {unit}, more than {limit}", "Shorten it.")
+
+
+def _not_the_version(spot: Spot, schema: Schema, found: Findings) -> None:
+    known = schema["const"]
+    message = f"{spot} {quoted(spot.value)} is not supported; this yamlsched reads version {known}"
+    found.error(spot, "YS110", message, f"Write {spot.path[-1]}: {known}")
+
+
+def _out_of_range(spot: Spot, schema: Schema, found: Findings) -> None:
+    low, high = schema["minimum"], schema["maximum"]
+    message = f"{spot}: {quoted(spot.value)} is not in {low}-{high}"
+    found.error(spot, "YS105", message, f"Write a number from {low} to {high}.")
+
+
+def _not_unique(spot: Spot, schema: Schema, found: Findings) -> None:
+    seen: dict[str, Spot] = {}
+    for item in spot.children():
+        first = seen.setdefault(item.value, item) if isinstance(item.value, str) else item
+        if first is not item:
+            message = f"{spot} contains {quoted(item.value)} twice"
+            notes = [(first.node.start, "the first one is here")]
+            found.error(item, "YS109", message, "Remove one of the two.", notes=notes)
+
+
+def _no_match(spot: Spot, schema: Schema, found: Findings) -> None:
+    PATTERNS.get(schema["pattern"], not_a_tag)(spot, found)
+
+
+def _unknown_keys(spot: Spot, schema: Schema, found: Findings) -> None:
+    """Report the keys that the schema does not have, and note which ones were probably meant."""
+    properties: dict[str, Schema] = schema["properties"]
+    ignored = tuple(pattern.removeprefix("^") for pattern in schema.get("patternProperties", ()))
+    for child in map(spot.child, spot.value):
+        key = str(child.path[-1])
+        if key in properties or key.startswith(ignored):
+            continue
+        if found.is_full:
+            found.mark_invalid(child.path)
+        elif spot.path == ("defaults",) and key in JOB_KEYS:
+            found.error(child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job.")
+        else:
+            meant = _closest_key(key, spot, properties, found)
+            if meant is not None:
+                found.intended.add((*spot.path, meant))
+            message = f"unknown key {quoted(key)} {f'in {spot}' if spot.path else 'at the top level'}"
+            remedy = f'Did you mean "{meant}"?' if meant else _place_of(child)
+            found.error(child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}.")
+
+
+def _closest_key(key: str, spot: Spot, properties: dict[str, Schema], found: Findings) -> str | None:
+    """Return the key that an unknown one was probably meant to be, preferably one that is absent."""
+    absent = [name for name in properties if name not in spot.value]
+    meant = found.source.closest_match(key, absent, 0.7) or found.source.closest_match(key, properties, 0.75)
+    synonym = SYNONYMS.get(key.lower().replace("-", "_"))
+    return meant or (synonym if synonym in properties else None)
+
+
+def _place_of(spot: Spot) -> str:
+    """Return where a key belongs that is unknown here."""
+    *parent, key = spot.path
+    if not parent and isinstance(spot.value, dict) and ("handler" in spot.value or "cron" in spot.value):
+        return "If it is a job, indent it below jobs."
+    if not parent and key in JOB_KEYS:
+        is_inheritable = key in SCHEMA["properties"]["defaults"]["properties"]
+        return "It belongs in a job, or in defaults for all jobs." if is_inheritable else "It belongs in a job."
+    if parent[:1] == ["jobs"] and key == "user":
+        return "A command runs as the user of the worker."
+    if parent and key in JOB_KEYS["backoff"]["properties"]:
+        return "It belongs in backoff."
+    if parent and key in SCHEMA["properties"]:
+        return "It belongs at the top level."
+    return "" if parent else "For anchors and notes, start the key with x-"
+
+
+def _missing_keys(spot: Spot, schema: Schema, found: Findings) -> None:
+    keys = [key for key in schema["required"] if key not in spot.value and (*spot.path, key) not in found.intended]
+    if not keys or spot.node.has_errors:
+        return
+    message = f"{spot} has " + " and ".join(f'no key "{key}"' for key in keys)
+    if spot.path:
+        found.error(spot.key, "YS103", message, MISSING[keys[0]])
+    else:
+        # only the key is invalid, not the jobs: a forgotten version must not stop them
+        start = spot.node.start
+        found.error(Spot(spot.node, (keys[0],)), "YS103", message, MISSING[keys[0]], (start, start))
+
+
+def _without_effect(spot: Spot, schema: Schema, found: Findings) -> None:
+    for key, [needed] in schema["dependencies"].items():
+        child = spot.get(key)
+        is_needed = needed not in spot.value and (*spot.path, needed) not in found.intended
+        if child and is_needed and child.path not in found.invalid:
+            message = f"{key} of {spot} has no effect without {needed}"
+            what = "a cron expression" if needed == "cron" else "a command"
+            found.error(child.key, "YS114", message, f"Remove it, or give the job {what}.")
+
+
+def _handler_or_command(spot: Spot, schema: Schema, found: Findings) -> None:
+    """Report a job that has neither, or both."""
+    if not isinstance(spot.value, dict):
+        return
+    if "handler" in spot.value and "command" in spot.value:
+        both = sorted((spot.child(key) for key in ("handler", "command")), key=lambda child: child.key.node.start)
+        notes = [(both[0].key.node.start, "the first one is here")]
+        message = f"{spot} has a handler and a command"
+        found.error(both[1].key, "YS119", message, "Remove one of the two.", notes=notes)
+    elif not any((*spot.path, key) in found.intended for key in ("handler", "command")) and not spot.node.has_errors:
+        message = f'{spot} has no key "handler" or "command"'
+        found.error(spot.key, "YS103", message, MISSING["handler"])
+
+
+def policy_and_delays(spot: Spot, schema: Schema, found: Findings) -> None:
+    """Report delays without the policy steps, and the policy steps without delays."""
+    if not found.is_valid(spot):
+        return
+    policy, delays = spot.get("policy"), spot.get("delays")
+    if delays:
+        message = f"{spot} has delays, which the policy {policy.value if policy else 'exponential'} does not use"
+        found.error(delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay.")
+    elif policy:
+        found.error(policy, "YS113", f"{spot} has the policy steps, but no delays", "Add delays: [1m, 10m, 1h]")
+
+
+Report = Callable[[Spot, Schema, Findings], None]
+REPORTERS: dict[str, Report] = {
+    "additionalProperties": _unknown_keys,
+    "const": _not_the_version,
+    "dependencies": _without_effect,
+    "enum": _not_a_choice,
+    "maxItems": _too_long,
+    "maxLength": _too_long,
+    "maximum": _out_of_range,
+    "minItems": _too_short,
+    "minLength": _too_short,
+    "minimum": _out_of_range,
+    "oneOf": _handler_or_command,
+    "pattern": _no_match,
+    "required": _missing_keys,
+    "type": wrong_type,
+    "uniqueItems": _not_unique,
+}
+"""The function that reports violations of each keyword."""
+LAST = (_missing_keys, _handler_or_command, _without_effect, policy_and_delays)
+"""These run last, because they depend on the others: a misspelt key is not missing."""

@@ -1,0 +1,80 @@
+"""Which jobs this host can start: their module, program and directory exist, and the variables that they require."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from yamlsched.schedule import commands, lookup, paths
+from yamlsched.schedule.commands import Obstacle
+from yamlsched.schedule.job import CommandExecutor, Job
+
+
+class Lack(NamedTuple):
+    """Why this host cannot start a job. ``waits``: for a variable of requires_env, however long it takes."""
+
+    reason: str
+    waits: bool = False
+
+
+def lacks(
+    jobs: Mapping[str, Job], file: Path, given: Sequence[str] | None, environment: Mapping[str, str]
+) -> dict[str, Lack]:
+    """Return what keeps this host from starting enabled jobs of ``file``, by name. No code is imported.
+
+    ``given`` are the folders of --path; None skips the checks of modules, programs and directories. What the attempt of
+    an executor needs is not looked for here, only what submitting it needs.
+    """
+    host = _Host(file, environment)
+    lookup.clear_caches()
+    found: dict[str, Lack] = {}
+    for name, job in jobs.items():
+        if not job.enabled:
+            continue
+        if job.engine is None and (reason := missing_variables(job, environment)):
+            found[name] = Lack(reason, waits=True)
+        elif given is not None and (reason := host.obstacle(job, given)):
+            found[name] = Lack(reason)
+    lookup.clear_caches()  # a worker runs for weeks
+    return found
+
+
+def missing_variables(job: Job, environment: Mapping[str, str]) -> str:
+    """Return which variables that a job requires are not set; "" if all are."""
+    missing = [name for name in job.requires_env if name not in environment]
+    if len(missing) > 1:
+        return f"the variables {', '.join(missing)} are not set"
+    return f"the variable {missing[0]} is not set" if missing else ""
+
+
+class _Host:
+    """What this host has, each asked for once."""
+
+    def __init__(self, file: Path, environment: Mapping[str, str]) -> None:
+        self.file, self.folder = file, str(file.resolve().parent)
+        self.search_path = environment.get("PATH") or os.defpath
+        self.directory, self.program = cache(commands.directory_obstacle), cache(commands.program_obstacle)
+        self.import_path = cache(lambda of_file, given: paths.import_path(file, of_file, given))
+
+    def obstacle(self, job: Job, given: Sequence[str]) -> str:
+        """Return why a job cannot be started; "" if nothing is known against it."""
+        if isinstance(job.engine, CommandExecutor):
+            return _text(self.program(job.engine.command[0], self.folder, self.search_path))
+        if job.engine is not None:
+            return "" if find_spec("distributed") else "Dask is not installed"
+        if job.command:
+            folder = os.path.join(self.folder, job.cwd or "")
+            return _text(
+                self.directory(folder, job.cwd or folder)
+                or self.program(job.command[0], folder, job.env.get("PATH") or self.search_path)
+            )
+        problem = lookup.module_problem(job.handler or "", self.import_path(job.paths, tuple(given)))
+        return problem.message if problem else ""
+
+
+def _text(obstacle: Obstacle | None) -> str:
+    return obstacle.message if obstacle else ""

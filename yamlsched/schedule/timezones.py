@@ -1,0 +1,84 @@
+"""The names of time zones, and what people write instead of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from yamlsched.schedule.source import Problem
+from yamlsched.text import closest_match, quoted
+
+ClosestMatch = Callable[[str, Iterable[str], float], str | None]
+
+ABBREVIATIONS = {
+    "ACST": "Australia/Adelaide",
+    "AEDT": "Australia/Sydney",
+    "AEST": "Australia/Brisbane",
+    "AKST": "America/Anchorage",
+    "AST": "America/Halifax",
+    "AWST": "Australia/Perth",
+    "BRT": "America/Sao_Paulo",
+    "BST": "Europe/London",
+    "CDT": "America/Chicago",
+    "CEST": "Europe/Berlin",
+    "CET": "Europe/Berlin",
+    "CST": "America/Chicago",
+    "EDT": "America/New_York",
+    "EEST": "Europe/Helsinki",
+    "EET": "Europe/Helsinki",
+    "EST": "America/New_York",
+    "GST": "Asia/Dubai",
+    "HKT": "Asia/Hong_Kong",
+    "HST": "Pacific/Honolulu",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "KST": "Asia/Seoul",
+    "MDT": "America/Denver",
+    "MET": "Europe/Berlin",
+    "MSK": "Europe/Moscow",
+    "MST": "America/Denver",
+    "NZDT": "Pacific/Auckland",
+    "NZST": "Pacific/Auckland",
+    "PDT": "America/Los_Angeles",
+    "PHT": "Asia/Manila",
+    "PKT": "Asia/Karachi",
+    "PST": "America/Los_Angeles",
+    "SGT": "Asia/Singapore",
+    "WEST": "Europe/Lisbon",
+    "WET": "Europe/Lisbon",
+    "WIB": "Asia/Jakarta",
+}
+"""The zone that is usually meant by an abbreviation. An abbreviation names an offset, or several places."""
+
+
+@cache
+def names() -> frozenset[str]:
+    """Return the names in the tzdata package, which are the same on every host."""
+    from importlib.resources import files
+
+    listed = files("tzdata").joinpath("zones").read_text("ascii").split()
+    return frozenset(listed) - {"Factory"}
+
+
+@cache
+def _cities() -> dict[str, str]:
+    return {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True) if "/" in name}
+
+
+def explain(text: str, closest_match: ClosestMatch = closest_match) -> Problem:
+    """Return why a name is not a time zone."""
+    meant = ABBREVIATIONS.get(text.upper())
+    if meant:
+        return Problem("YS206", f"{quoted(text)} is an abbreviation, not a time zone", f'Did you mean "{meant}"?')
+    if text.upper() in ("LOCAL", "LOCALTIME", "SYSTEM"):
+        remedy = "Write an IANA name such as Europe/Berlin: the host's zone is never used, because hosts may differ."
+        return Problem("YS205", f"{quoted(text)} is not a time zone", remedy)
+    if re.fullmatch(r"(UTC|GMT|Z)?\s*[-+]?[0-9:.]+", text):
+        remedy = "Write an IANA name such as Europe/Berlin, or UTC."
+        return Problem("YS205", f"{quoted(text)} is an offset, not a time zone", remedy)
+    folded = text.replace(" ", "_")
+    city = folded.rpartition("/")[2]
+    guess = closest_match(folded, names(), 0.75) or _cities().get(closest_match(city, _cities(), 0.85) or "")
+    remedy = f'Did you mean "{guess}"?' if guess else "Write an IANA name such as Europe/Berlin or UTC."
+    return Problem("YS205", f"{quoted(text)} is not a time zone", remedy)

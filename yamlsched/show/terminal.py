@@ -1,0 +1,222 @@
+"""How results are written: aligned tables, JSON with a version, CSV, times in UTC.
+
+Tables and colours on a terminal go through rich, which is imported only then: piped output needs neither.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from yamlsched import log
+from yamlsched import text as terminal
+from yamlsched.durations import approximate
+from yamlsched.timetable import times
+
+FORMAT_VERSION = 1
+MIN_FREE_TEXT_CHARS = 20
+"""What free text keeps of its column on a narrow terminal."""
+MAX_FREE_TEXT_CHARS = 200
+"""What a table shows of free text, however wide the output is."""
+COLOURS = {
+    "ok": "green",
+    "succeeded": "green",
+    "running": "cyan",
+    "failed": "yellow",
+    "failing": "yellow",
+    "warn": "yellow",
+    "paused": "yellow",
+    "late": "red",
+    "stuck": "red",
+    "dead": "red",
+    "fail": "red",
+    "cancelled": "magenta",
+}
+
+
+def has_colours() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Styled(str):
+    """A string that may be printed unchanged: its colours are ours, and values from outside are escaped."""
+
+
+def paint(text: str, style: str) -> str:
+    """Return ``text``, which must be printable, in a style of rich such as ``bold red``, if colours are wanted."""
+    if not has_colours():
+        return text
+    from rich.color import ColorSystem
+    from rich.style import Style
+
+    return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
+
+
+def coloured(word: str, text: str | None = None) -> Styled:
+    """Return ``text``, by default ``word``, in the colour of ``word``."""
+    shown = printable_line(word if text is None else text)
+    return Styled(paint(shown, COLOURS[word]) if word in COLOURS else shown)
+
+
+def instant(value: datetime | None) -> str:
+    """Return ``value`` in RFC 3339, UTC, to the second; "-" for None.
+
+    >>> from datetime import UTC
+    >>> instant(datetime(2026, 1, 14, 2, tzinfo=UTC))
+    '2026-01-14T02:00:00Z'
+    """
+    return "-" if value is None else times.rfc3339(value, "seconds")
+
+
+def ago(value: datetime | None, now: datetime) -> str:
+    """Return how long before or after ``now`` that is, in at most two units.
+
+    >>> from datetime import UTC
+    >>> ago(datetime(2026, 1, 14, 2, tzinfo=UTC), datetime(2026, 1, 15, 3, 5, tzinfo=UTC))
+    '1d1h ago'
+    """
+    if value is None:
+        return "-"
+    return f"in {approximate(value - now)}" if value > now else f"{approximate(now - value)} ago"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> count(1, "run"), count(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def printable(text: str) -> str:
+    """Return ``text`` without anything that controls a terminal or a CI service; line breaks and tabs stay."""
+    lines = ("\t".join(map(terminal.escape_control, line.split("\t"))) for line in text.split("\n"))
+    return "\n".join(map(terminal.escape_ci_commands, lines))
+
+
+def printable_line(text: str) -> str:
+    """Return ``text`` as one printable line; ``Styled`` text is returned unchanged."""
+    if isinstance(text, Styled):
+        return text
+    if text.isprintable():  # as almost all of the 10,000 cells of a large table are
+        return terminal.escape_ci_commands(text)
+    return printable(text).replace("\n", " ").replace("\t", " ")
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], free_text: str | None = None) -> str:
+    """Return aligned columns, two spaces apart, under ``headings``.
+
+    Only the column headed ``free_text`` is ever cut: at ``MAX_FREE_TEXT_CHARS``, and at the edge of a terminal. All
+    others keep their width, so that keys and ids can be copied: the table is then wider than the terminal.
+    """
+    lines = [[printable_line(cell) for cell in row] for row in rows]
+    if free_text is not None:
+        nth = headings.index(free_text)
+        for line in lines:
+            if not isinstance(line[nth], Styled):
+                line[nth] = terminal.truncate(line[nth], MAX_FREE_TEXT_CHARS)
+    if sys.stdout.isatty():
+        return _rich_table(headings, lines, free_text)
+    widths = [max(len(line[nth]) for line in [headings, *lines]) for nth in range(len(headings))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [headings, *lines]
+    )
+
+
+def fields(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return a line for each pair of a name and a value."""
+    shown = [(name, printable_line(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in shown), default=0)
+    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in shown)
+
+
+def _rich_table(headings: Sequence[str], lines: Iterable[Sequence[str]], free_text: str | None) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [[Text.from_ansi(cell) if isinstance(cell, Styled) else Text(cell) for cell in line] for line in lines]
+    widths = [max(len(heading), *(row[nth].cell_len for row in rows), 0) for nth, heading in enumerate(headings)]
+    if free_text is not None:
+        nth = headings.index(free_text)
+        room = shutil.get_terminal_size().columns - sum(widths) - 2 * (len(widths) - 1) + widths[nth]
+        widths[nth] = min(widths[nth], max(MIN_FREE_TEXT_CHARS, room))
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for heading, width in zip(headings, widths, strict=True):
+        grid.add_column(Text(heading, "bold"), no_wrap=True, overflow="ellipsis", width=width)
+    for row in rows:
+        grid.add_row(*row)
+    # a console as wide as the table: rich would drop columns on a narrower one
+    console = Console(
+        width=sum(widths) + 2 * len(widths),
+        color_system="standard" if has_colours() else None,
+        force_terminal=True,
+        legacy_windows=False,
+    )
+    with console.capture() as captured:
+        console.print(grid, crop=False)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+
+@contextmanager
+def live_line() -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line of progress in place of the one before, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda line: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update
+
+
+def document(**parts: Any) -> str:
+    """Return one JSON document; dataclasses become objects, instants RFC 3339, durations seconds."""
+    text = json.dumps({"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2)
+    if not text.replace("\n", "").isprintable():
+        text = "\n".join(map(log.printable_json, text.split("\n")))
+    return text.replace("##", r"#\u0023")  # a JSON escape: a parser of the document gets the same text
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return times.rfc3339(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return CSV with a line of headings; instants are RFC 3339, None is empty.
+
+    Control characters are escaped. Text that a spreadsheet would evaluate as a formula gets a leading apostrophe, as
+    spreadsheets write it themselves (OWASP, CSV injection).
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(headings)
+    for row in rows:
+        writer.writerow([_cell(cell) for cell in row])
+    return text.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return _plain(value)
+    if not isinstance(value, str):
+        return value
+    shown = printable(value)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@", "\t", "\n")) else shown

@@ -1,0 +1,165 @@
+"""Statements on job_definitions: see ``sql/definitions.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import class_row
+from psycopg.types.json import Jsonb
+
+from yamlsched.db.query import load
+from yamlsched.runs.lifecycle import LOST_WORKER
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What decides a job's slots, as stored. The cursor is ``last_slot_at``: slots up to it are accounted for.
+
+    Its fields are the columns of the statement ``read``.
+    """
+
+    id: int
+    job_type: str
+    schedule: str | None
+    timezone: str
+    enabled: bool
+    overlap: str
+    catchup: str
+    catchup_window: timedelta
+    spread: timedelta
+    effective_from: datetime
+    last_slot_at: datetime | None = None
+    next_slot_at: datetime | None = None
+    paused_at: datetime | None = None
+    paused_until: datetime | None = None
+    retired_at: datetime | None = None
+
+    @property
+    def accounted_to(self) -> datetime:
+        """The instant after which slots are owed."""
+        return max(self.effective_from, self.last_slot_at or self.effective_from)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One job in which a file and the database differ. ``id`` is None for one that the database does not know."""
+
+    id: int | None
+    job_type: str
+    is_gone: bool
+    is_retired: bool
+    changes_overlap: bool
+
+    @property
+    def change(self) -> str:
+        """What the file does to the job: added, changed, retired or returned."""
+        if self.id is None:
+            return "added"
+        return "retired" if self.is_gone else "returned" if self.is_retired else "changed"
+
+
+def differences(
+    connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]
+) -> list[Difference]:
+    """Return the jobs that applying ``jobs`` would change, by name.
+
+    They are what ``definitions.job.to_row`` returns, and ``defaults`` is the DEFAULT_ROW there.
+    """
+    given = {"namespace": namespace, "jobs": Jsonb(jobs), "defaults": Jsonb(defaults)}
+    with connection.cursor(row_factory=class_row(Difference)) as cursor:
+        cursor.execute(load("definitions")["differences"], given)
+        return cursor.fetchall()
+
+
+def read(connection: Connection[Any], ids: Sequence[int]) -> list[Definition]:
+    """Return definitions, in the order of their ids."""
+    with connection.cursor(row_factory=class_row(Definition)) as cursor:
+        cursor.execute(load("definitions")["read"], {"ids": ids})
+        return cursor.fetchall()
+
+
+def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
+    """Lock definitions until the transaction ends, and return them as they are then."""
+    rows = connection.execute(load("definitions")["lock"], {"ids": list(ids)}).fetchall()
+    return read(connection, [row.id for row in rows])
+
+
+def apply_spread(connection: Connection[Any], offsets: Mapping[int, timedelta], now: datetime) -> None:
+    """Give runs that wait for their spread time the new one; ``offsets`` are from the slot, by definition."""
+    seconds = [offset.total_seconds() for offset in offsets.values()]
+    parameters = {"ids": list(offsets), "seconds": seconds, "now": now}
+    connection.execute(load("definitions")["apply_spread"], parameters)
+
+
+def ids_with_next_slot(connection: Connection[Any], namespace: str) -> list[int]:
+    """Return the ids of the definitions that have a slot to come."""
+    rows = connection.execute(load("definitions")["ids_with_next_slot"], {"namespace": namespace}).fetchall()
+    return [row.id for row in rows]
+
+
+def find(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
+    """Return one definition."""
+    rows = connection.execute(load("definitions")["find"], {"namespace": namespace, "job_type": job_type}).fetchall()
+    return next(iter(read(connection, [row.id for row in rows])), None)
+
+
+def names_of(connection: Connection[Any], ids: Iterable[int]) -> list[str]:
+    """Return the names of definitions."""
+    rows = connection.execute(load("definitions")["names_of"], {"ids": list(ids)}).fetchall()
+    return [row.job_type for row in rows]
+
+
+def created_at(connection: Connection[Any], id: int) -> datetime:
+    """Return when a job was first applied."""
+    row: Any = connection.execute(load("definitions")["created_at"], {"id": id}).fetchone()
+    created: datetime = row.created_at
+    return created
+
+
+def names(connection: Connection[Any], namespace: str) -> list[str]:
+    """Return the names of the jobs that are not retired."""
+    rows = connection.execute(load("definitions")["names"], {"namespace": namespace}).fetchall()
+    return [row.job_type for row in rows]
+
+
+def targets(connection: Connection[Any], namespace: str) -> dict[str, tuple[str | None, tuple[str, ...]]]:
+    """Return the handlers and commands of the jobs that are not retired."""
+    rows = connection.execute(load("definitions")["targets"], {"namespace": namespace}).fetchall()
+    return {row.job_type: (row.handler, tuple(row.command)) for row in rows}
+
+
+def put(connection: Connection[Any], jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Write definitions: new ones, and those that exist in place. All ``jobs`` have the same columns."""
+    connection.execute(load("definitions")["put"], {"jobs": Jsonb(jobs)})
+
+
+def retire(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
+    """Retire definitions."""
+    connection.execute(load("definitions")["retire"], {"ids": list(ids), "now": now})
+
+
+def apply_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
+    """Set whether the queued runs of these jobs exclude each other, by their current definitions."""
+    connection.execute(load("definitions")["apply_overlap"], {"ids": list(ids), "now": now})
+
+
+def cancel_retired(
+    connection: Connection[Any],
+    namespace: str,
+    now: datetime | None,
+    after: tuple[int, int] = (0, 0),
+    limit: int = 1_000,
+) -> list[Any]:
+    """Cancel a batch of what jobs retired a day ago have left undone; return the runs, by definition and id.
+
+    ``after`` are definition and run with which the batch before ended.
+    """
+    given = {"namespace": namespace, "now": now, "definition": after[0], "id": after[1], "limit": limit, **LOST_WORKER}
+    runs = connection.execute(load("definitions")["cancel_retired"], given).fetchall()
+    return sorted(runs, key=lambda run: (run.definition_id, run.id))

@@ -1,0 +1,240 @@
+"""Cron expressions: parsing with exact error positions, and the local dates that match. See docs/cron.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+
+from yamlsched.errors import CronError
+from yamlsched.timetable import cron_fields as fields
+from yamlsched.timetable.cron_fields import field_values, uses_nth
+
+MAX_CHARS = 256
+HORIZON_YEARS = 50
+REFERENCE_YEAR = 2000
+"""An expression must fire within HORIZON_YEARS from here: fixed, so that a file is as valid tomorrow as today."""
+CALENDAR_CYCLE_YEARS = 28
+"""After this many years every date has the same weekday again, so that all neighbouring dates have occurred."""
+MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+"""The days of the longest such month within that time."""
+
+ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+EXAMPLE = 'write five fields, for example "0 2 * * *"'
+FIELD_NAMES = " ".join(rule.name for rule in fields.FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A valid expression, created by ``parse_cron`` only.
+
+    ``source`` is what the user wrote; ``expression`` has aliases expanded and single spaces. ``wildcard`` selects the
+    rule for clock changes; it depends on the spelling, because ``0-59`` and ``*`` differ in nothing else. ``times`` are
+    the minutes after midnight at which it fires on a matching date, ascending.
+    """
+
+    source: str
+    expression: str
+    fields: tuple[str, str, str, str, str]
+    wildcard: bool
+    date_fields: tuple[str, str, str] = field(compare=False, repr=False)
+    times: tuple[int, ...] = field(compare=False, repr=False)
+
+
+def is_restricted(day_field: str) -> bool:
+    """Return whether a day field selects dates. Depends on its spelling: ``1-31`` does, ``*`` does not."""
+    return day_field not in ("*", "?")
+
+
+@lru_cache(maxsize=32768)
+def parse_cron(expression: str) -> Cron:
+    """Parse a cron expression.
+
+    Raises CronError with the offsets of the wrong part in ``expression``. The time is bounded for any string.
+    """
+    stripped = expression.strip(" \t")
+    shift = expression.index(stripped) if stripped else 0
+    if not stripped:
+        raise CronError("the cron expression is empty", 0, len(expression), EXAMPLE)
+    _check_characters(stripped, shift)
+    parts, places = _split(stripped, shift)
+    for index, (part, place) in enumerate(zip(parts, places, strict=True)):
+        try:
+            field_values(index, part)
+        except CronError as error:
+            raise CronError(error.message, place + error.start, place + error.end, error.remedy) from error
+    minute, hour, day_of_month, month, day_of_week = parts
+    place, end = places[fields.DAY_OF_MONTH], places[fields.DAY_OF_WEEK] + len(day_of_week)
+    if is_restricted(day_of_month) and uses_nth(day_of_week):
+        both = f"day-of-month {day_of_month} together with day-of-week {day_of_week}"
+        remedy = "write * as day-of-month, or split it into two jobs"
+        raise CronError(f"{both}: # and L do not allow a day-of-month", place, place + len(day_of_month), remedy)
+    if not _ever_fires((day_of_month, month, day_of_week)):
+        dates = f"no date within {HORIZON_YEARS} years has day-of-month {day_of_month} and month {month}"
+        raise CronError(f"it never fires: {dates}", place, end, "write a day that the month has")
+    return Cron(
+        source=stripped,
+        expression=" ".join(parts),
+        fields=(minute, hour, day_of_month, month, day_of_week),
+        wildcard=minute.startswith("*") or hour.startswith("*"),
+        date_fields=(day_of_month, month, day_of_week),
+        times=_times(minute, hour),
+    )
+
+
+@lru_cache(maxsize=16384)
+def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> tuple[int, ...]:
+    """Return the days of a local month that match ``Cron.date_fields``, ascending.
+
+    If both day fields are restricted, a day matches if either does; an unrestricted one is ignored.
+    """
+    day_of_month, months, day_of_week = date_fields
+    if month not in field_values(fields.MONTH, months).plain:
+        return ()
+    first = date(year, month, 1)
+    length = (date(year + month // 12, month % 12 + 1, 1) - first).days
+    every_day = range(1, length + 1)
+    named = field_values(fields.DAY_OF_MONTH, day_of_month)
+    on_month_day = {day for day in every_day if day in named.plain or (named.last_day and day == length)}
+    named = field_values(fields.DAY_OF_WEEK, day_of_week)
+    on_weekday = set()
+    for day in every_day:
+        weekday = (first.isoweekday() + day - 1) % 7
+        is_last = day + 7 > length and (weekday, fields.LAST) in named.nth
+        if weekday in named.plain or (weekday, (day + 6) // 7) in named.nth or is_last:
+            on_weekday.add(day)
+    either = is_restricted(day_of_month) and is_restricted(day_of_week)
+    return tuple(sorted(on_month_day | on_weekday if either else on_month_day & on_weekday))
+
+
+@lru_cache(maxsize=16384)
+def smallest_gap(cron: Cron) -> timedelta:
+    """Return the shortest time between two slots on the wall clock: a clock change can make one gap shorter.
+
+    >>> smallest_gap(parse_cron("0 0,1 * * *")), smallest_gap(parse_cron("0 23,1 1 * *"))
+    (datetime.timedelta(seconds=3600), datetime.timedelta(seconds=79200))
+    """
+    over_midnight = timedelta(days=_nearest_dates(cron.date_fields), minutes=cron.times[0] - cron.times[-1])
+    return min([over_midnight, *(timedelta(minutes=b - a) for a, b in pairwise(cron.times))])
+
+
+@lru_cache(maxsize=4096)
+def _nearest_dates(date_fields: tuple[str, str, str]) -> int:
+    """Return the smallest number of days between two matching dates."""
+    years = range(REFERENCE_YEAR, REFERENCE_YEAR + CALENDAR_CYCLE_YEARS + 1)
+    days = (
+        date(year, month, day).toordinal()
+        for year in years
+        for month in range(1, 13)
+        for day in matching_days(date_fields, year, month)
+    )
+    nearest = 366 * CALENDAR_CYCLE_YEARS
+    for one, other in pairwise(days):
+        nearest = min(nearest, other - one)
+        if nearest == 1:
+            break
+    return nearest
+
+
+def mismatches(cron: Cron, wall: datetime) -> list[str]:
+    """Return a sentence for each field that does not match the naive wall time ``wall``."""
+    minute, hour, day_of_month, month, day_of_week = cron.fields
+    found = []
+    if wall.minute not in field_values(fields.MINUTE, minute).plain:
+        found.append(f"minute {wall.minute} is not in {minute}")
+    if wall.hour not in field_values(fields.HOUR, hour).plain:
+        found.append(f"hour {wall.hour} is not in {hour}")
+    if wall.month not in field_values(fields.MONTH, month).plain:
+        found.append(f"month {wall.month} is not in {month}")
+    elif wall.day not in matching_days(cron.date_fields, wall.year, wall.month):
+        if is_restricted(day_of_month):
+            found.append(f"day-of-month {wall.day} is not in {day_of_month}")
+        if is_restricted(day_of_week):
+            found.append(f"day-of-week {fields.WEEKDAYS[wall.isoweekday() % 7]} is not in {day_of_week}")
+    return found
+
+
+def day_fields_warning(cron: Cron) -> str:
+    """Return a warning if cron implementations disagree about the two day fields of ``cron``, else "".
+
+    Debian's cron treats a field that starts with ``*`` as unrestricted even if a step follows.
+    """
+    day_of_month, day_of_week = cron.fields[fields.DAY_OF_MONTH], cron.fields[fields.DAY_OF_WEEK]
+    both = is_restricted(day_of_month) and is_restricted(day_of_week)
+    if not both or not (day_of_month.startswith("*/") or day_of_week.startswith("*/")):
+        return ""
+    return (
+        f"day-of-month {day_of_month} and day-of-week {day_of_week}: here a date fires if either matches; "
+        "Debian's cron would fire only if both do. Write the days as a list, or leave one of the fields *"
+    )
+
+
+def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
+    """Return whether a date within HORIZON_YEARS of REFERENCE_YEAR matches.
+
+    With a restricted day-of-week there is one: every month has each weekday four times, and within 28 years every
+    weekday is a 29 February. Without it, one of the months must have one of the days.
+    """
+    day_of_month, months, day_of_week = date_fields
+    named = field_values(fields.DAY_OF_MONTH, day_of_month)
+    longest = max(MONTH_DAYS[month - 1] for month in field_values(fields.MONTH, months).plain)
+    return is_restricted(day_of_week) or named.last_day or min(named.plain) <= longest
+
+
+@lru_cache(maxsize=2048)
+def _times(minute: str, hour: str) -> tuple[int, ...]:
+    minutes = field_values(fields.MINUTE, minute).plain
+    return tuple(h * 60 + m for h in field_values(fields.HOUR, hour).plain for m in minutes)
+
+
+def _check_characters(stripped: str, shift: int) -> None:
+    if len(stripped) > MAX_CHARS:
+        message = f"the cron expression has {len(stripped)} characters, more than {MAX_CHARS}"
+        remedy = "write ranges and steps instead of long lists, or split it into several jobs"
+        raise CronError(message, shift, shift + len(stripped), remedy)
+    for place, character in enumerate(stripped, shift):
+        code = f"U+{ord(character):04X}"
+        if not character.isascii():
+            shown = f'"{character}" ' if character.isprintable() else ""
+            message = f"character {shown}({code}) in the cron expression is not ASCII"
+            raise CronError(message, place, place + 1, EXAMPLE)
+        if character != "\t" and not character.isprintable():
+            remedy = "write the five fields on one line, separated by spaces"
+            raise CronError(f"control character {code} in the cron expression", place, place + 1, remedy)
+
+
+def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
+    """Return the five fields and their offsets; every field of an alias has the offset of the alias."""
+    end = shift + len(stripped)
+    if stripped.startswith("@"):
+        alias = stripped.lower()
+        if alias in ALIASES:
+            return ALIASES[alias].split(), [shift] * len(fields.FIELDS)
+        reason, remedy = f"{stripped} is not an alias", "write one of " + " ".join(ALIASES)
+        if alias == "@reboot":
+            reason = "@reboot is not supported: hosts that share a schedule boot at different times"
+            remedy = "write five fields"
+        elif alias.startswith("@every"):
+            remedy = 'write the interval as a step, for example "*/10 * * * *"'
+        raise CronError(reason, shift, end, remedy)
+    matches = list(re.finditer(r"[^ \t]+", stripped))
+    parts = [match.group() for match in matches]
+    count = len(fields.FIELDS)
+    if len(parts) in (count + 1, count + 2):
+        message = f"{len(parts)} fields, but cron has five ({FIELD_NAMES}): seconds and years are not supported"
+        remedy = f'write "{" ".join(parts[1 : count + 1])}" if the first field means seconds'
+        raise CronError(message, shift, end, remedy)
+    if len(parts) != count:
+        found = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
+        raise CronError(f"{found}, but cron has five", shift, end, f"write {FIELD_NAMES}")
+    return parts, [shift + match.start() for match in matches]

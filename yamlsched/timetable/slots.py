@@ -1,0 +1,311 @@
+"""The slots of a cron expression in a time zone: UTC instants, and notes on clock changes. See docs/time.md.
+
+Everything is counted in whole minutes since 1970: of UTC, and of the local wall clock as if it were UTC. Within a
+*stretch*, a span of constant offset, the two differ by it, so a stretch is counted without visiting its minutes.
+Aware local datetimes are never compared: Python compares two of one zone by their wall clocks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from yamlsched.timetable.cron import HORIZON_YEARS, Cron, matching_days, mismatches
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LOCAL_EPOCH = datetime(1970, 1, 1)
+MINUTE = timedelta(minutes=1)
+DAY = 1440
+MAX_SHIFT = 180
+"""A gap of at least this length is a day removed from the calendar: its times do not run after it."""
+WINDOW = 30 * DAY
+MARGIN = 3 * DAY
+"""A clock change this far outside of a window affects it: offsets differ by less than two days."""
+FIRST_MINUTE = -719_000 * DAY
+LAST_MINUTE = 2_932_000 * DAY
+"""Outside of these (the years 1 and 9997) local time would be out of range for datetime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An instant at which an expression fires.
+
+    ``at`` is UTC. ``nominal`` is the naive wall time that the expression names: it differs from the wall time of
+    ``at`` if a clock change moved the slot. ``note`` describes the effect of a clock change, or is empty.
+    """
+
+    at: datetime
+    nominal: datetime
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A summary of the slots in a span of time. ``count`` is at least 1."""
+
+    first: datetime
+    last: datetime
+    count: int
+
+
+class Stretch(NamedTuple):
+    """UTC minutes [start, end) during which local = UTC + offset.
+
+    ``reached`` is the local minute that the clock had reached before: lower minutes are a second pass. ``again`` is the
+    local minute at which the clock continues after the stretch: minutes from there on are a first pass. ``gap`` is the
+    first of the skipped local minutes that fire at ``start``; none are skipped if it is start + offset.
+    """
+
+    start: int
+    end: int
+    offset: int
+    reached: int
+    again: int
+    gap: int
+
+
+class Piece(NamedTuple):
+    """Local minutes [low, high) whose matches are slots: all at the UTC minute ``at``, or (None) each at its own.
+
+    ``dates`` are the matching dates of the window, as days since 1970.
+    """
+
+    low: int
+    high: int
+    at: int | None
+    stretch: Stretch
+    dates: tuple[int, ...]
+
+
+def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Slot]:
+    """Yield the slots of ``cron`` in the half-open span (after, until], oldest first, strictly increasing.
+
+    ``cron`` is read on the wall clock of ``zone``. Both ends must be aware. The left end is open so that the last
+    slot of one sync is never the first of the next.
+    """
+    for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
+        for local in _matches(cron, piece):
+            yield _slot(piece, local)
+
+
+def slot_minutes(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[int]:
+    """Yield the slots in (after, until] as minutes since 1970, for counting many of them."""
+    for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
+        if piece.at is None:
+            yield from (local - piece.stretch.offset for local in _matches(cron, piece))
+        else:
+            yield from (piece.at for _ in _matches(cron, piece))
+
+
+def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
+    """Return the first slot after ``after``; None if there is none within 50 years of it."""
+    start = _first_minute(after)
+    horizon = start + HORIZON_YEARS * 366 * DAY
+    for piece in _pieces(cron, zone, start, min(horizon, LAST_MINUTE)):
+        for local in _matches(cron, piece):
+            return _slot(piece, local)
+    return None
+
+
+def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Slot | None:
+    """Return the last slot in (after, until], searched from ``until`` backwards; None if there is none."""
+    for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until), backwards=True):
+        for local in _matches(cron, piece, backwards=True):
+            return _slot(piece, local)
+    return None
+
+
+def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span | None:
+    """Return first, last and number of the slots in (after, until]; None if there are none.
+
+    The time grows with the months of the span, not with the number of slots.
+    """
+    newest = newest_slot(cron, zone, after, until)
+    if newest is None:
+        return None
+    start, end = _first_minute(after), _end_minute(until)
+    first = next(slots(cron, zone, after, until))
+    count = sum(_count(cron, piece) for piece in _pieces(cron, zone, start, end))
+    return Span(first.at, newest.at, count)
+
+
+def is_slot(cron: Cron, zone: ZoneInfo, at: datetime) -> bool:
+    """Return whether ``cron`` fires exactly at ``at``."""
+    minute, rest = divmod(at - EPOCH, MINUTE)
+    if rest or not FIRST_MINUTE <= minute < LAST_MINUTE:
+        return False
+    return any(_count(cron, piece) for piece in _pieces(cron, zone, minute, minute + 1))
+
+
+def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
+    """Return why ``at`` is not a slot, field by field on the wall clock of ``zone``; "" if it is one."""
+    if is_slot(cron, zone, at):
+        return ""
+    wall = at.astimezone(zone).replace(tzinfo=None)
+    reasons = mismatches(cron, wall)
+    if (at - EPOCH) % MINUTE:
+        reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
+    return "; ".join(reasons) or f"{wall:%H:%M} happens twice on {wall.date()}: the slot is its first pass"
+
+
+class ClockChange(NamedTuple):
+    """An instant at which the offset of local time from UTC changes."""
+
+    at: datetime
+    before: timedelta
+    after: timedelta
+
+
+def offsets(zone: ZoneInfo, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the stretches of constant offset in the minutes [start, end): first minute, end, and offset in minutes."""
+    pending: tuple[int, int, int] | None = None
+    for number in range(start // WINDOW, -(-end // WINDOW)):
+        for stretch in _stretches(zone, number):
+            begin, finish = max(stretch.start, start), min(stretch.end, end)
+            if pending is not None and pending[2] == stretch.offset:
+                pending = (pending[0], finish, pending[2])
+            elif begin < finish:
+                if pending is not None:
+                    yield pending
+                pending = (begin, finish, stretch.offset)
+    if pending is not None:
+        yield pending
+
+
+def clock_changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[ClockChange]:
+    """Yield the clock changes in (after, until]."""
+    for (_, _, before), (start, _, offset) in pairwise(offsets(zone, _first_minute(after) - 1, _end_minute(until))):
+        yield ClockChange(EPOCH + start * MINUTE, before * MINUTE, offset * MINUTE)
+
+
+def _first_minute(after: datetime) -> int:
+    return max((after - EPOCH) // MINUTE + 1, FIRST_MINUTE)
+
+
+def _end_minute(until: datetime) -> int:
+    return min((until - EPOCH) // MINUTE + 1, LAST_MINUTE)
+
+
+def _slot(piece: Piece, local: int) -> Slot:
+    stretch = piece.stretch
+    nominal = LOCAL_EPOCH + local * MINUTE
+    if piece.at is not None:
+        runs = LOCAL_EPOCH + (stretch.start + stretch.offset) * MINUTE
+        day = "" if runs.date() == nominal.date() else f"{runs.date()} "
+        note = f"{nominal:%H:%M} does not exist on {nominal.date()} (clocks go forward): runs at {day}{runs:%H:%M}"
+        return Slot(EPOCH + piece.at * MINUTE, nominal, note)
+    note = "second pass" if local < stretch.reached else "first pass" if local >= stretch.again else ""
+    return Slot(EPOCH + (local - stretch.offset) * MINUTE, nominal, note)
+
+
+def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = False) -> Iterator[Piece]:
+    """Yield the parts of the UTC minutes [start, end) that may contain slots, in order of time or in reverse."""
+    windows = range(start // WINDOW, -(-end // WINDOW))
+    for number in reversed(windows) if backwards else windows:
+        dates = _dates(cron.date_fields, number)
+        if not dates:
+            continue
+        pieces = [piece for stretch in _stretches(zone, number) for piece in _cut(cron, dates, stretch, start, end)]
+        yield from reversed(pieces) if backwards else pieces
+
+
+def _cut(cron: Cron, dates: tuple[int, ...], stretch: Stretch, start: int, end: int) -> Iterator[Piece]:
+    begin, offset = stretch.start, stretch.offset
+    low, high = max(begin, start) + offset, min(stretch.end, end) + offset
+    if not cron.wildcard:
+        low = max(low, stretch.reached)
+        # a matching time right after the gap replaces the skipped ones: one instant is one slot
+        after_gap = Piece(begin + offset, begin + offset + 1, None, stretch, dates)
+        if stretch.gap < begin + offset and start <= begin < end and not _count(cron, after_gap):
+            yield Piece(stretch.gap, begin + offset, begin, stretch, dates)
+    if low < high:
+        yield Piece(low, high, None, stretch, dates)
+
+
+def _matches(cron: Cron, piece: Piece, backwards: bool = False) -> Iterator[int]:
+    """Yield the local minutes of ``piece`` that are slots; of a gap only the last, which names its one slot."""
+    in_gap = piece.at is not None
+    step = -1 if backwards or in_gap else 1
+    first, end = bisect_left(piece.dates, piece.low // DAY), bisect_left(piece.dates, -(-piece.high // DAY))
+    for day in piece.dates[first:end][::step]:
+        earliest, latest = (bisect_left(cron.times, edge - day * DAY) for edge in (piece.low, piece.high))
+        for time in cron.times[earliest:latest][::step]:
+            yield day * DAY + time
+            if in_gap:
+                return
+
+
+def _count(cron: Cron, piece: Piece) -> int:
+    if piece.at is not None:
+        return sum(1 for _ in _matches(cron, piece))
+
+    def before(edge: int) -> int:
+        day, time = divmod(edge, DAY)
+        index = bisect_left(piece.dates, day)
+        is_match = index < len(piece.dates) and piece.dates[index] == day
+        return index * len(cron.times) + (bisect_left(cron.times, time) if is_match else 0)
+
+    return before(piece.high) - before(piece.low)
+
+
+@lru_cache(maxsize=8192)
+def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
+    """Return the matching local dates, as days since 1970, in and around window ``number``."""
+    epoch = LOCAL_EPOCH.toordinal()
+    first, end = (number * WINDOW - MARGIN) // DAY, ((number + 1) * WINDOW + MARGIN) // DAY
+    earliest, latest = date.fromordinal(first + epoch), date.fromordinal(end - 1 + epoch)
+    found = []
+    for month in range(earliest.year * 12 + earliest.month - 1, latest.year * 12 + latest.month):
+        before = date(month // 12, month % 12 + 1, 1).toordinal() - 1 - epoch
+        found += [before + day for day in matching_days(date_fields, month // 12, month % 12 + 1)]
+    return tuple(day for day in found if first <= day < end)
+
+
+@lru_cache(maxsize=4096)
+def _stretches(zone: ZoneInfo, number: int) -> tuple[Stretch, ...]:
+    """Return the stretches of constant offset of which window ``number`` consists.
+
+    One probe a day finds every change: no zone has two changes within six days.
+    """
+    start, end = number * WINDOW, (number + 1) * WINDOW
+    known = [(start - MARGIN, _offset(zone, start - MARGIN))]
+    for probe in range(start - MARGIN + DAY, end + MARGIN + 1, DAY):
+        offset = _offset(zone, probe)
+        if offset != known[-1][1]:
+            known.append((_change(zone, probe - DAY, probe), offset))
+    stretches = []
+    for index, (begin, offset) in enumerate(known):
+        finish, goes_on = end + MARGIN, end + MARGIN + offset
+        if index + 1 < len(known):
+            finish, goes_on = known[index + 1][0], known[index + 1][0] + known[index + 1][1]
+        reached = max((known[i + 1][0] + known[i][1] for i in range(index)), default=begin + offset)
+        local = begin + offset
+        gap = reached if reached < local < reached + MAX_SHIFT else local
+        if max(begin, start) < min(finish, end):
+            if begin < start:
+                begin, gap = start, start + offset
+            stretches.append(Stretch(begin, min(finish, end), offset, reached, goes_on, gap))
+    return tuple(stretches)
+
+
+def _offset(zone: ZoneInfo, minute: int) -> int:
+    """Return the offset at a UTC minute, in minutes; the odd seconds of local mean times are rounded down."""
+    minute = min(max(minute, FIRST_MINUTE), LAST_MINUTE)
+    offset = (EPOCH + minute * MINUTE).astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset // MINUTE
+
+
+def _change(zone: ZoneInfo, low: int, high: int) -> int:
+    """Return the first minute of (low, high] at which the offset is that of ``high``."""
+    after = _offset(zone, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _offset(zone, middle) == after else (middle, high)
+    return high

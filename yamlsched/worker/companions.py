@@ -1,0 +1,93 @@
+"""A status line for a terminal: the finished, running and due runs, and the rate."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from functools import partial
+
+import psycopg
+
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import Status
+from yamlsched.worker import clock
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered
+from yamlsched.worker.stderr import NonBlockingStderr
+from yamlsched.worker.worker import Worker
+
+INTERVAL_SECONDS = 0.5
+MAX_COUNTED = 10_000  # due runs
+
+
+async def show(worker: Worker) -> None:
+    """Keep the status line up to date, if stderr is a terminal, until the worker ends."""
+    stderr = sys.stderr
+    if not isinstance(stderr, NonBlockingStderr) or not stderr.isatty():
+        return
+    session = Session(Database(worker.workload.dsn), WORKER_SETTINGS)
+    count_due = partial(store.due, namespace=worker.workload.namespace, most=MAX_COUNTED)
+    finished_before, counted_at = 0, clock.now()
+    rate = 0.0
+    try:
+        while True:
+            await asyncio.sleep(INTERVAL_SECONDS)
+            try:
+                due = await session.run(count_due, INTERVAL_SECONDS)
+            except (Unanswered, psycopg.Error):
+                due = None
+            finished, now = sum(worker.report.states.values()), clock.now()
+            rate += 0.5 * ((finished - finished_before) / (now - counted_at) - rate)
+            finished_before, counted_at = finished, now
+            running = sum(lane.executor.running() for lane in worker.lanes)
+            succeeded = worker.report.states[Status.SUCCEEDED]
+            stderr.show(line(succeeded, finished, running, due, rate))
+    finally:
+        stderr.show("")
+        await session.drop()
+
+
+def line(succeeded: int, finished: int, running: int, due: int | None, rate: float) -> str:
+    """Return the text of the status line.
+
+    >>> line(118, 120, 4, 10_000, 36.4)
+    '120 done (2 not succeeded), 4 running, over 10000 due, 36/s'
+    """
+    others = f" ({finished - succeeded} not succeeded)" if finished > succeeded else ""
+    waiting = "" if due is None else f", {'over ' if due >= MAX_COUNTED else ''}{due} due"
+    return f"{finished} done{others}, {running} running{waiting}, {rate:.0f}/s"
+
+
+MAX_INTERVAL_SECONDS = 1.0
+
+
+def notify(state: str) -> None:
+    """Send ``state`` to the service manager, if there is one."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as handle:
+        try:
+            handle.connect(f"\0{address[1:]}" if address[0] == "@" else address)
+            handle.send(state.encode())
+        except OSError:
+            return
+
+
+async def keep_notified(worker: Worker) -> None:
+    """Report that the worker is ready, that its event loop runs (twice per WATCHDOG_USEC), and that it is stopping."""
+    watchdog_interval = int(os.environ.get("WATCHDOG_USEC") or 0) / 2_000_000
+    notify("READY=1")
+    is_stopping = False
+    try:
+        while True:
+            await asyncio.sleep(min(watchdog_interval or MAX_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS))
+            if watchdog_interval:
+                notify("WATCHDOG=1")
+            if worker.stopped_at is not None and not is_stopping:
+                is_stopping = True
+                notify("STOPPING=1")
+    finally:
+        if not is_stopping:
+            notify("STOPPING=1")

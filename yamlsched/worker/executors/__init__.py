@@ -1,1 +1,0 @@
-"""Executors: where the attempts of runs are executed."""

@@ -1,0 +1,73 @@
+"""What a child does between its fork and its first task."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import NoReturn, TextIO
+
+from yamlsched.handler.sessions import sessions
+from yamlsched.schedule.paths import search_path
+from yamlsched.worker import forking
+from yamlsched.worker.local.child_pool import Environment
+from yamlsched.worker.local.commands import CommandRunner
+from yamlsched.worker.local.protocol import Channel
+from yamlsched.worker.local.runner import Runner, standard_streams
+
+GARBAGE_THRESHOLDS = gc.get_threshold()  # as handlers expect them: the worker collects less often
+SETUP_EXIT = 72  # the exit status of a child that cannot be set up
+
+
+def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:
+    """Become a child that executes runs one at a time. ``parent`` is the worker's process id."""
+    workload = environment.workload
+    try:
+        set_up(parent, channel.output, channel[:2], environment, standard_streams)
+        commands = CommandRunner(channel, parent, str(workload.file.parent))
+        runner = Runner(channel, workload.dsn, workload.namespace, commands)
+    except BaseException as error:
+        fail(error)
+    runner.main()
+
+
+def fail(error: BaseException) -> NoReturn:
+    """Exit because of ``error``, by ``os._exit``, so that nothing of the parent's is cleaned up here."""
+    os.write(2, f"yamlsched: a child process cannot start: {error}\n".encode())
+    os._exit(SETUP_EXIT)
+
+
+def set_up(
+    parent: int,
+    output: int,
+    keep: Iterable[int],
+    environment: Environment,
+    streams: Callable[[], tuple[TextIO, TextIO]],
+) -> None:
+    """Detach from the worker, and prepare for handlers. ``output`` becomes descriptors 1 and 2, for ``streams``."""
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    workload, permits = environment.workload, environment.session_permits
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    sys.stdout, sys.stderr = streams()
+    shared = () if permits is None else (permits.descriptor,)
+    forking.detach(parent, keep=(0, 1, 2, output, *keep, *shared))
+    sessions.permits = permits
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("500")  # when memory is short, a handler is killed and not the worker
+    os.setpgid(0, 0)  # a signal to the group reaches what handlers start, and not the parent
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    if environment.pgtz is None:
+        os.environ.pop("PGTZ", None)
+    else:
+        os.environ["PGTZ"] = environment.pgtz
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    paths = next((job.paths for job in workload.jobs.values()), ())  # those of the file
+    folders = map(str, search_path(workload.file, paths, workload.path))
+    sys.path[:0] = [folder for folder in folders if folder not in sys.path[:1]]

@@ -1,0 +1,110 @@
+"""The child's side of a command: starts the program, waits for its exit, and dies not before its process group."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from yamlsched.handler import programs
+from yamlsched.handler.programs import (
+    POLL_INTERVAL_SECONDS,
+    Program,
+    describe_exit,
+    has_children,
+    reap_group,
+    signal_group,
+)
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.worker.local.protocol import Channel
+
+
+class CommandRunner:
+    """Executes the commands of one child. ``folder`` has schedules.yaml; ``parent`` is the worker's process id.
+
+    It is created before the first handler is called: handlers may change the environment and the umask.
+    """
+
+    def __init__(self, channel: Channel, parent: int, folder: str) -> None:
+        self._channel, self._memory = channel, channel.memory
+        self._parent, self._folder = parent, folder
+        self._environment: Mapping[bytes, bytes] = dict(os.environb)
+        self.left_processes = False  # the last program did, in the background
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
+
+    def execute(self, target: tuple[Any, ...], run: ClaimedRun) -> AttemptEnd | None:
+        """Run the program ``target`` until it exits; return None if it succeeded."""
+        program, self.left_processes = Program(*target), False
+        environment = program.environment(self._environment, run)
+        programs.survive_parent()  # until the program's process group has been killed
+        programs.adopt_orphans(True)
+        try:
+            process = self._start(program, environment)
+        except OSError as error:
+            return program.not_started(error, self._folder, environment)
+        else:
+            status = self._wait(process)
+            if self._memory.is_stop_requested:  # whatever it made of that
+                return AttemptEnd(EndKind.RAISED, "stopped by yamlsched", describe_exit(status))
+            return program.end(status)
+        finally:
+            self._memory.set_group(0)
+            programs.adopt_orphans(False)
+            programs.die_with(self._parent)
+
+    def _start(self, program: Program, environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes]:
+        own_id, memory = os.getpid(), self._memory
+
+        def prepare() -> None:
+            memory.set_group(os.getpid())
+            programs.die_with(own_id)
+
+        output = self._channel.output
+        process = program.start(self._folder, environment, prepare, stdout=output, stderr=output, umask=self._umask)
+        if memory.is_stop_requested:
+            signal_group(process.pid, signal.SIGTERM)  # the parent's may have come before the program
+        return process
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Return the status of ``process``. If it was stopped, wait for all of its process group.
+
+        Pipes that a background process keeps open are not waited for.
+        """
+        self._wait_for_exit(process)
+        if not self._memory.is_stop_requested:
+            self._memory.set_group(0)  # while its id cannot be that of another group
+            status = process.wait()
+            self.left_processes = reap_group(process.pid) or has_children()
+            return status
+        status = process.wait()
+        while reap_group(process.pid):  # the parent kills the group and this process when it takes too long
+            self._exit_without_parent(process.pid, POLL_INTERVAL_SECONDS)
+        return status
+
+    def _wait_for_exit(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except (AttributeError, OSError):
+            while process.poll() is None:
+                self._exit_without_parent(process.pid, POLL_INTERVAL_SECONDS)
+            return
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.register(self._channel.commands, 0)
+            while descriptor not in dict(poll.poll()):
+                self._exit_without_parent(process.pid, 0)
+        finally:
+            os.close(descriptor)
+
+    def _exit_without_parent(self, group: int, seconds: float) -> None:
+        """Wait for ``seconds``. If the parent has died, kill the program's process group, and exit."""
+        poll = select.poll()
+        poll.register(self._channel.commands, 0)
+        if poll.poll(seconds * 1000):
+            signal_group(group, signal.SIGKILL)
+            os._exit(0)

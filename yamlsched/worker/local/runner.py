@@ -1,0 +1,322 @@
+"""The child: executes tasks one at a time, and reports how each ended.
+
+It is forked, holds no session of the parent's, and may be killed at any instant. What the parent must know even then
+is in the shared memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import fcntl
+import inspect
+import os
+import select
+import signal
+import struct
+import sys
+import termios
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from yamlsched import registry
+from yamlsched.db.dsn import redactor
+from yamlsched.handler import calls as ends
+from yamlsched.handler.backends import PostgresBackend
+from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
+from yamlsched.handler.run import Run
+from yamlsched.handler.sessions import sessions
+from yamlsched.runs.frameworks import close_stale_connections
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.worker.local import protocol
+from yamlsched.worker.local.commands import CommandRunner
+from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, RESUME, Channel, Frames, Report, Task, frame
+
+MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of handlers are closed
+FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held back
+SLOW_SECONDS = 0.002  # an attempt that takes longer is reported at once, so that the parent sends the next in time
+COUNT = struct.Struct("i")  # of bytes in a pipe
+ends.OWN_FILES.add(__file__)
+
+
+class Runner:
+    """One child process, from fork to exit."""
+
+    def __init__(self, channel: Channel, dsn: str, namespace: str, commands: CommandRunner) -> None:
+        self.channel, self.memory = channel, channel.memory
+        self.dsn, self.namespace, self.commands = dsn, namespace, commands
+        self.pid = os.getpid()
+        self.pipes = [(descriptor, os.fstat(descriptor).st_ino) for descriptor in channel[:3]]
+        self.tasks: deque[Task] = deque()
+        self.may_continue = True
+        self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
+        self.import_seconds = 0.0  # of the attempt, for importing its handler
+        self.exports_spans = registry.tracing.is_requested()
+        self.redact = redactor(dsn)
+        self.span: registry.tracing.Attempting | None = None  # of the attempt
+        self.started = 0.0  # when the attempt that is executing started
+        self.is_calling = self.was_stopped = False
+        self.unread = bytearray(COUNT.size)
+        self.marked: tuple[int, int] | None = None  # after the last mark: unread bytes of output, and `memory.reads`
+        self.marked_prints = 0  # `memory.prints` then
+        self.successes: list[tuple[int, float]] = []  # not sent yet
+        self.sent_at = time.perf_counter()
+        self.frames = Frames()
+        self.stdout, self.stderr = sys.stdout, sys.stderr
+
+    def main(self) -> NoReturn:
+        """Execute tasks until the parent closes the pipe. Whatever happens, the process ends here."""
+        try:
+            self.memory.set_ready()
+            while True:
+                while not self.tasks:
+                    self._receive()
+                self.execute(*self.tasks.popleft())
+        except BaseException as error:
+            if os.getpid() == self.pid:
+                with contextlib.suppress(OSError):
+                    os.write(2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode())
+            os._exit(FAILED_EXIT)
+
+    def _receive(self) -> None:
+        """Wait for a piece of what the parent sends, perhaps less than a frame. Exits when the pipe is closed."""
+        self._export_spans()
+        self._close_idle_sessions()
+        piece = os.read(self.channel.commands, 1 << 16)
+        if not piece:
+            registry.tracing.flush_all(registry.tracing.LAST_EXPORT_SECONDS)
+            os._exit(0)
+        for content in self.frames.feed(piece):
+            if content == RESUME:
+                self.may_continue = True
+            else:
+                signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
+                self.tasks.extend(content)
+
+    def _export_spans(self) -> None:
+        """Export spans if there is nothing to do for a moment: the outcomes of their attempts have been sent."""
+        if registry.tracing.unexported():
+            poll = select.poll()
+            poll.register(self.channel.commands, select.POLLIN)
+            if not poll.poll(registry.tracing.EXPORT_AFTER_SECONDS * 1000):
+                registry.tracing.flush(registry.tracing.EXPORT_WAIT_SECONDS)
+
+    def _close_idle_sessions(self) -> None:
+        """Close the sessions of handlers if there is nothing to do for a moment: the server has a limit."""
+        if sessions.has_open:
+            poll = select.poll()
+            poll.register(self.channel.commands, select.POLLIN)
+            if not poll.poll(MAX_IDLE_SESSION_SECONDS * 1000):
+                sessions.close()
+
+    def execute(
+        self,
+        index: int,
+        target: str | tuple[Any, ...],
+        payload: str,
+        dead_run_id: int | None,
+        timeout: float,
+        run: tuple[Any, ...],
+    ) -> None:
+        """Execute the task at ``index`` and report its end.
+
+        ``target`` is the path of the handler, or a Program. ``dead_run_id`` is the run whose death an on_dead handler
+        is called for. ``timeout`` is in seconds. ``run`` has the values of a ClaimedRun.
+        """
+        if not self.memory.start(index):
+            self._send(time.perf_counter(), Report(index, None))
+            return
+        self.started, self.import_seconds, self.span = time.perf_counter(), 0.0, None
+        end = self._attempt(index, target, payload, dead_run_id, timeout, run)
+        if os.getpid() != self.pid:
+            os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
+        if self.span is not None:
+            self.span.finish(end)
+        self._flush_output()
+        has_mark = self._needs_mark()
+        now = time.perf_counter()
+        took = now - self.started
+        left_processes = not isinstance(target, str) and self.commands.left_processes
+        is_plain = end is None and not has_mark and not self.import_seconds and not left_processes
+        is_due = not is_plain or not self.tasks or took > SLOW_SECONDS or now - self.sent_at > FLUSH_INTERVAL_SECONDS
+        if is_due:
+            self._check_pipes()
+        if has_mark:
+            self._write_mark(index)
+        if end is None:
+            self.memory.succeed(index)
+        else:
+            self.memory.end(index)
+        if is_plain:
+            self.successes.append((index, took))
+            if is_due:
+                self._send(now)
+        else:
+            end = end or AttemptEnd(EndKind.RETURNED)
+            self._send(now, Report(index, end, took, self.import_seconds, has_mark, left_processes))
+        if left_processes:
+            # the pipe will hold their output: the next attempt starts here only if the parent has not withdrawn it
+            self.may_continue = False
+            while not self.may_continue:
+                self._receive()
+        if self.tasks and registry.tracing.unexported() >= registry.tracing.BATCH_SPANS:
+            registry.tracing.flush(registry.tracing.EXPORT_WAIT_SECONDS)
+
+    def _attempt(
+        self,
+        index: int,
+        target: str | tuple[Any, ...],
+        text: str,
+        dead_run_id: int | None,
+        timeout: float,
+        values: tuple[Any, ...],
+    ) -> AttemptEnd | None:
+        """Call the handler, or run the program; return None if it returned nothing and there is nothing else to report.
+
+        This is the one place where any exception is caught: each is the end of the attempt.
+        """
+        run: Run | None = None
+        try:
+            if not isinstance(target, str):
+                self._trace(values)
+                return self.commands.execute(target, ClaimedRun._make(values))
+            path, is_on_dead_call = target, dead_run_id is not None
+            payload = {} if text == "{}" or is_on_dead_call else read_payload(text)
+            if (handler := self.handlers.get(path)) is None:
+                handler = self.handlers[path] = resolve(path)
+                self._trace(values)
+                self.import_seconds = time.perf_counter() - self.started
+            else:
+                self._trace(values)
+            if is_on_dead_call or takes_run(handler):
+                claimed = ClaimedRun._make(values)
+                report = self.memory.progress.reporter(index, claimed)
+                backend = PostgresBackend(
+                    self.dsn, self.namespace, claimed.id, claimed.attempt, claimed.locked_by, timeout, report=report
+                )
+                run = ends.make_run(claimed, payload, backend)
+            if not is_on_dead_call and (mismatch := payload_mismatch(handler, path, tuple(payload), run is not None)):
+                return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
+            # a copy, so that no run sees the context variables that another one has set
+            value = contextvars.copy_context().run(self._call, handler, payload, run, dead_run_id)
+            return ends.returned(value, run, self.was_stopped)
+        except BaseException as error:
+            if self.span is None:
+                self._trace(values)  # the handler could not be imported
+            return ends.raised(error, run)
+
+    def _trace(self, values: tuple[Any, ...]) -> None:
+        """Start the span of the attempt, if there is to be one."""
+        if self.exports_spans or registry.tracing.API in sys.modules:
+            self.span = registry.tracing.process(
+                ClaimedRun._make(values), self.namespace, self.redact, self.exports_spans
+            )
+
+    def _call(
+        self, handler: Callable[..., Any], payload: dict[str, Any], run: Run | None, dead_run_id: int | None
+    ) -> Any:
+        """Call the handler so that SIGTERM stops it, and nothing else."""
+        self.was_stopped = False
+        close_stale_connections()
+        try:
+            self.is_calling = True
+            if run is None:
+                value = handler(**payload)
+            elif dead_run_id is not None:
+                value = handler(run.dead_run(dead_run_id))
+            else:
+                value = handler(**payload, run=run)
+            return asyncio.run(_await(value)) if value is not None and inspect.isawaitable(value) else value
+        finally:
+            self.is_calling = False
+            close_stale_connections()
+
+    def _on_sigterm(self, signum: int, frame: object) -> None:
+        """Stop the handler if the parent wants that. Otherwise all processes were signalled, and the parent decides."""
+        if self.is_calling and self.memory.is_stop_requested:
+            self.was_stopped = True
+            raise ends.Stopped("stopped by yamlsched")
+
+    def _send(self, now: float, report: Report | None = None) -> None:
+        if report is None:
+            content = frame((self.successes, None))
+        else:
+            content = protocol.bounded(report, lambda bounded: frame((self.successes, bounded.encode())))
+        unsent = memoryview(content)
+        while unsent:
+            unsent = unsent[os.write(self.channel.results, unsent) :]
+        self.successes.clear()
+        self.sent_at = now
+
+    def _check_pipes(self) -> None:
+        """Exit if the handler closed the pipes: their numbers may now belong to a file of the handler.
+
+        Let stdout and stderr be the pipe of output again, whatever the handler did to their descriptors.
+        """
+        if not all(_has_inode(descriptor, inode) for descriptor, inode in self.pipes):
+            os._exit(CLOSED_PIPES)
+        output, inode = self.pipes[2]
+        for descriptor in (1, 2):
+            if not _has_inode(descriptor, inode):
+                os.dup2(output, descriptor)
+
+    def _flush_output(self) -> None:
+        """Flush what the handler printed, and undo what it did to the streams that its successors print to."""
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except Exception:
+            self._check_pipes()
+            self.stdout = None  # their current state is unknown: both are created again
+        if sys.stdout is not self.stdout or sys.stderr is not self.stderr:
+            sys.stdout, sys.stderr = self.stdout, self.stderr = standard_streams()
+
+    def _needs_mark(self) -> bool:
+        """Return whether the attempt may have printed something: since the last mark."""
+        unread = self._unread_bytes()
+        reads = self.memory.reads  # after the bytes are counted: another read may have taken them
+        if reads % 2 or self.memory.prints != self.marked_prints:
+            return True
+        return unread > 0 and (unread, reads) != self.marked
+
+    def _write_mark(self, index: int) -> None:
+        mark = self.memory.marks.mark(index)
+        while True:
+            try:
+                os.write(self.channel.output, mark)
+                break
+            except BlockingIOError:  # a handler made the pipe non-blocking, and it is full
+                poll = select.poll()
+                poll.register(self.channel.output, select.POLLOUT)
+                poll.poll()
+        self.marked_prints = self.memory.prints
+        reads = self.memory.reads  # before the bytes are counted
+        self.marked = None if reads % 2 else (self._unread_bytes(), reads)
+
+    def _unread_bytes(self) -> int:
+        """Return how many bytes the pipe of stdout and stderr holds."""
+        try:
+            fcntl.ioctl(self.channel.output, termios.FIONREAD, self.unread)
+        except OSError:
+            return 0  # the handler closed it
+        return int(COUNT.unpack(self.unread)[0])
+
+
+def _has_inode(descriptor: int, inode: int) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == inode
+    except OSError:
+        return False
+
+
+def standard_streams() -> tuple[Any, Any]:
+    """Return stdout and stderr on descriptors 1 and 2, which they do not close."""
+    options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "buffering": 1, "closefd": False}
+    return os.fdopen(1, "w", **options), os.fdopen(2, "w", **options)
+
+
+async def _await(value: Any) -> Any:
+    return await value

@@ -1,0 +1,118 @@
+"""The parent's side of one shared child: the attempts that it is executing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from yamlsched.worker import clock
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.local.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board
+from yamlsched.worker.local.child_pool import ChildProcess, Environment
+from yamlsched.worker.local.output import Output
+from yamlsched.worker.local.protocol import frame
+from yamlsched.worker.local.shared_loop import Stall
+
+MAX_MESSAGE_BYTES = 1 << 18  # of payload
+
+
+@dataclass(slots=True, eq=False)
+class InFlight:
+    """An attempt that a child has. Instants are those of ``clock.now``."""
+
+    index: int
+    attempt: Attempt
+    sent_at: float
+    times_out_at: float | None = None  # once it has started
+    output: Output | None = None  # once it has printed something
+    kill_at: float | None = None  # it is stopped; by then it must have ended
+
+
+class SharedChild(ChildProcess):
+    """One shared child, for up to ``capacity`` attempts at once. Its ``output`` is what belongs to no attempt."""
+
+    def __init__(self, environment: Environment, capacity: int) -> None:
+        from yamlsched.worker.local import (
+            shared_runner as runner,  # before the fork: its children share what was imported
+        )
+
+        self.board = board = Board(capacity)
+
+        def run(parent: int, commands: int, results: int, output: int) -> None:
+            runner.run(parent, runner.Channel(commands, results, output, board), environment)
+
+        super().__init__("shared child", run)
+        self.in_flight: dict[int, InFlight] = {}  # by index
+        self.free = list(range(capacity - 1, -1, -1))  # indexes
+        self.stall = Stall()
+        self.killed_for: tuple[Attempt | None, str] | None = None  # the attempt that was the reason, and what it did
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.in_flight
+
+    def send(self, attempts: Iterable[Attempt], limit: int) -> None:
+        """Have ``attempts``, no more than free indexes, started as soon as fewer than ``limit`` are executing."""
+        tasks: list[Any] = []
+        size, now = 0, clock.now()
+        for attempt in attempts:
+            index, run, job = self.free.pop(), attempt.run, attempt.job
+            self.board.clear(index)
+            timeout = job.timeout.total_seconds()
+            self.in_flight[index] = InFlight(index, attempt, now)
+            tasks.append((index, job.handler or "", run.payload, timeout, tuple(run)))
+            size += len(run.payload)
+            if size > MAX_MESSAGE_BYTES:
+                self.commands.write(frame((START, limit, tasks)))
+                tasks, size = [], 0
+            self.sent_count += 1
+        if tasks:
+            self.commands.write(frame((START, limit, tasks)))
+
+    def stop(self, indexes: list[int]) -> None:
+        """Have the attempts at ``indexes`` cancelled."""
+        self.commands.write(frame((STOP, indexes)))
+
+    def withdraw(self) -> None:
+        """Have what has not started returned."""
+        self.commands.write(frame((WITHDRAW,)))
+
+    def receive(self) -> Iterator[Batch]:
+        """Yield what it reports. Raises ValueError or TypeError for what no child sends."""
+        for piece in self.read_results():
+            if not piece:
+                raise EOFError
+            for content in self.frames.feed(piece):
+                yield Batch(*content)
+
+    def take(self, index: int) -> InFlight | None:
+        """Return what was at ``index``, which is free now."""
+        if (flight := self.in_flight.pop(index, None)) is not None:
+            self._read_progress(flight)
+            self.free.append(index)
+            if not self.in_flight:
+                self.idle_since = clock.now()
+        return flight
+
+    def read_progress(self) -> None:
+        """Set the progress of its attempts, as their handlers have reported it."""
+        for flight in self.in_flight.values():
+            self._read_progress(flight)
+
+    def _read_progress(self, flight: InFlight) -> None:
+        if self.board.progress.is_used:
+            attempt = flight.attempt
+            attempt.progress = self.board.progress.read(flight.index, attempt.run) or attempt.progress
+
+    def state(self, flight: InFlight) -> int:
+        return self.board.state(flight.index)
+
+    def has_started(self, flight: InFlight) -> bool:
+        return self.board.state(flight.index) != NOT_STARTED
+
+    def executing(self) -> Attempt | None:
+        """Return the attempt whose code is executing, or was when the child died."""
+        index = self.board.step().executing
+        flight = None if index is None else self.in_flight.get(index)
+        return None if flight is None else flight.attempt

@@ -1,0 +1,379 @@
+"""The shared child: executes many attempts at once, as coroutines of one event loop, and reports how each ended.
+
+It is forked, holds no session of the parent's, and may be killed at any instant. What the parent must know even then
+is on the board.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, NoReturn
+
+from yamlsched import registry
+from yamlsched.db.dsn import redactor
+from yamlsched.handler import calls as ends
+from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
+from yamlsched.handler.shared import SharedBackend, SharedSessions
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.worker import forking
+from yamlsched.worker.local import board as states
+from yamlsched.worker.local import bootstrap
+from yamlsched.worker.local.board import START, STOP, Board
+from yamlsched.worker.local.child_pool import Environment
+from yamlsched.worker.local.protocol import FAILED_EXIT, Frames, Report
+from yamlsched.worker.local.reporter import Reporter
+from yamlsched.worker.local.shared_loop import Executing, SharedLoop, Steps, Watchdog, current, stream
+
+BEAT_SECONDS = 0.5
+STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them
+LEFT_BEHIND_SECONDS = 3.0  # for tasks that a handler has left behind to end, once they are cancelled
+MAX_LISTED_TASKS = 5
+MAX_LOOP_ERRORS, LOOP_ERROR_SECONDS = 100, 1.0  # in such a time: then it cannot continue
+OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ends.OWN_FILES.update((__file__, inspect.getfile(Steps)))
+
+
+class Channel(NamedTuple):
+    """The child's side of its connection to the parent."""
+
+    commands: int
+    results: int
+    output: int
+    board: Board
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of a child; ``on_output`` is set once there is a runner."""
+
+    runner: list[SharedRunner]
+
+    def create(self) -> tuple[Any, Any]:
+        def on_output(executing: Executing) -> None:
+            self.runner[0].reporter.on_output(executing)
+
+        return stream(1, on_output), stream(2, on_output)
+
+
+def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:
+    """Become a child that executes attempts as coroutines. ``parent`` is the worker's process id."""
+    streams = Streams([])
+    try:
+        bootstrap.set_up(parent, channel.output, channel[:2], environment, streams.create)
+        runner = SharedRunner(channel, environment)
+        streams.runner.append(runner)
+    except BaseException as error:
+        bootstrap.fail(error)
+    runner.main()
+
+
+class SharedRunner:
+    """One shared child, from fork to exit."""
+
+    def __init__(self, channel: Channel, environment: Environment) -> None:
+        self.channel, self.board = channel, channel.board
+        workload = environment.workload
+        self.sessions = SharedSessions(workload.dsn, workload.namespace, environment.session_permits)
+        self.pid = os.getpid()
+        self.loop = SharedLoop()
+        self.loop.protect(self.board, self._on_exception)
+        self.watchdog = Watchdog(self.board)
+        self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
+        self.exports_spans = registry.tracing.is_requested()
+        self.redact = redactor(workload.dsn)
+        self.executing: dict[int, Executing] = {}
+        self.waiting: dict[int, Any] = {}  # tasks that are to start when others have ended, by index
+        self.limit = 1  # of what executes at once
+        self.frames = Frames()
+        self.reporter = Reporter(channel.results, self.loop)
+        self.is_beating = self.is_starting = False
+        self.idle_beats = 0
+
+    def main(self) -> NoReturn:
+        """Execute tasks until the parent closes the pipe. Whatever happens, the process ends here."""
+        errors: list[float] = []
+        try:
+            os.register_at_fork(after_in_child=self._leave_in_fork)
+            self.watchdog.start()
+            os.set_blocking(self.channel.results, False)
+            self.loop.add_reader(self.channel.commands, self._receive)
+            self.board.set_ready()
+            while True:
+                try:
+                    self.loop.run_forever()
+                except BaseException as error:  # SystemExit of a task, or what a signal handler has raised
+                    if os.getpid() != self.pid:
+                        os._exit(0)
+                    errors = [*(at for at in errors if at > time.monotonic() - LOOP_ERROR_SECONDS), time.monotonic()]
+                    if len(errors) > MAX_LOOP_ERRORS:
+                        raise
+                    self.board.leave()
+                    if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # else its task has reported it
+                        traceback.print_exc()
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.write(2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode())
+            os._exit(FAILED_EXIT)
+
+    # -- from the parent -------------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        piece = os.read(self.channel.commands, 1 << 18)
+        if not piece:
+            registry.tracing.flush_all(registry.tracing.LAST_EXPORT_SECONDS)
+            os._exit(0)
+        for number in OWN_SIGNALS:
+            signal.signal(number, forking.ignore)  # a handler may have set its own
+        for kind, *content in self.frames.feed(piece):
+            if kind == START:
+                self.limit, tasks = content
+                self.waiting.update((task[0], task) for task in tasks)
+                self._start_waiting()
+            elif kind == STOP:
+                for index in content[0]:
+                    self._stop(index)
+            else:
+                self._return(list(self.waiting))
+
+    def _start_waiting(self) -> None:
+        if self.is_starting:
+            return  # one that cannot be imported ends at once, and calls this
+        self.is_starting = True
+        while self.waiting and len(self.executing) < self.limit:
+            self._start(*self.waiting.pop(next(iter(self.waiting))))
+        self.is_starting = False
+
+    def _return(self, indexes: list[int]) -> None:
+        """Return tasks that have not started."""
+        for index in indexes:
+            del self.waiting[index]
+        self.reporter.give_back(indexes)
+
+    def _start(self, index: int, path: str, payload: str, timeout: float, values: tuple[Any, ...]) -> None:
+        """Have the handler at ``path`` called soon. ``timeout`` is in seconds, ``values`` are those of a ClaimedRun."""
+        executing = self.executing[index] = Executing(index, self._report, self._on_exit)
+        if not self.is_beating:
+            self.is_beating = True
+            self.watchdog.busy.set()
+            self.loop.call_later(BEAT_SECONDS, self._beat)
+        handler = self.handlers.get(path)
+        if handler is None:
+            self.board.set_state(index, states.STARTED)
+            self.board.enter(index, is_import=True)
+            try:
+                handler = self.handlers[path] = self.loop.base_context.run(_import, executing, path)
+            except BaseException as error:
+                end = ends.raised(error, None)
+                if (span := self._trace(values)) is not None:
+                    span.finish(end)
+                self._finish(executing, end)
+                return
+            finally:
+                self.board.leave()
+        context = self.loop.base_context.copy()  # no run sees what another one has set
+        context.run(current.set, executing)
+        self.loop.create_task(self._execute(executing, handler, path, payload, timeout, values), context=context)
+
+    def _stop(self, index: int) -> None:
+        """Cancel the handler at ``index``, and again while it catches that: the parent kills what does not end."""
+        if index in self.waiting:
+            self._return([index])
+            return
+        executing = self.executing.get(index)
+        if executing is None or executing.has_ended or executing.task is None:
+            return
+        if not executing.is_called:
+            executing.was_stopped = True
+            executing.task.cancel()
+            self._finish(executing, ends.raised(ends.Stopped("stopped by yamlsched before it started"), None))
+            return
+        executing.was_stopped = True
+        executing.task.cancel("stopped by yamlsched")
+        self.loop.call_later(STOP_INTERVAL_SECONDS, self._stop_again, executing)
+
+    def _stop_again(self, executing: Executing) -> None:
+        if self.executing.get(executing.index) is executing:
+            self._stop(executing.index)
+
+    # -- an attempt ------------------------------------------------------------------------------------------------
+
+    async def _execute(
+        self,
+        executing: Executing,
+        handler: Callable[..., Any],
+        path: str,
+        payload: str,
+        timeout: float,
+        values: tuple[Any, ...],
+    ) -> None:
+        executing.is_called = True
+        self.board.set_state(executing.index, states.STARTED)
+        span = self._trace(values)
+        end = await self._attempt(executing, handler, path, payload, timeout, ClaimedRun._make(values))
+        if os.getpid() != self.pid:
+            os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
+        if span is not None:
+            span.finish(end)
+        self._finish(executing, end)
+
+    def _trace(self, values: tuple[Any, ...]) -> registry.tracing.Attempting | None:
+        """Start the span of an attempt, if there is to be one."""
+        if self.exports_spans or registry.tracing.API in sys.modules:
+            return registry.tracing.process(
+                ClaimedRun._make(values), self.sessions.namespace, self.redact, self.exports_spans
+            )
+        return None
+
+    async def _attempt(
+        self,
+        executing: Executing,
+        handler: Callable[..., Any],
+        path: str,
+        text: str,
+        timeout: float,
+        claimed: ClaimedRun,
+    ) -> AttemptEnd | None:
+        """Call the handler; return None if it returned nothing and there is nothing else to report.
+
+        Any exception is caught here: each is the end of the attempt.
+        """
+        run = None
+        try:
+            payload = {} if text == "{}" else read_payload(text)
+            if not is_coroutine_function(handler):
+                why = f"{path} is not an async def, which isolation: shared requires"
+                return AttemptEnd(EndKind.DISCARDED, why, "NotAsync")
+            if takes_run(handler):
+                run = ends.make_run(claimed, payload, self._backend(executing.index, claimed, timeout))
+            if mismatch := payload_mismatch(handler, path, tuple(payload), run is not None):
+                return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
+            value = await (handler(**payload) if run is None else handler(**payload, run=run))
+            return ends.returned(value, run, executing.was_stopped)
+        except BaseException as error:
+            return ends.raised(error, run)
+
+    def _backend(self, index: int, run: ClaimedRun, timeout: float) -> SharedBackend:
+        sessions = self.sessions
+        return SharedBackend(
+            sessions.dsn,
+            sessions.namespace,
+            run.id,
+            run.attempt,
+            run.locked_by,
+            timeout,
+            report=self.board.progress.reporter(index, run),
+            sessions=sessions,
+        )
+
+    def _finish(self, executing: Executing, end: AttemptEnd | None) -> None:
+        """End the attempt, once the tasks that its handler has left behind have ended, which are cancelled."""
+        executing.has_ended, executing.end = True, end
+        executing.took = time.perf_counter() - executing.started
+        if executing.calls:
+            self.loop.call_later(LEFT_BEHIND_SECONDS, self._check_threads, executing)
+        if not executing.others:
+            self._report(executing)
+            return
+        names = sorted(str(getattr(task.get_coro(), "__qualname__", task.get_name())) for task in executing.others)
+        listed = ", ".join([*names[:MAX_LISTED_TASKS], *["..."] * (len(names) > MAX_LISTED_TASKS)])
+        remedy = "; what is to outlive a run is started with yamlsched.detached()"
+        self.reporter.print(executing, f"yamlsched: cancelled what the handler had left running: {listed}{remedy}\n")
+        for task in list(executing.others):
+            task.cancel("its handler has ended")
+        self.loop.call_later(LEFT_BEHIND_SECONDS, self._report_left_behind, executing)
+
+    def _report_left_behind(self, executing: Executing) -> None:
+        if not executing.is_reported:
+            self.reporter.print(executing, "yamlsched: it did not end, and this process is replaced\n")
+            self.reporter.is_leaking = True
+            self._report(executing)
+
+    def _check_threads(self, executing: Executing) -> None:
+        """Have this process replaced if a thread of an attempt that has ended goes on: nothing can stop it."""
+        if any(not call.cancel() and not call.done() for call in tuple(executing.calls)):
+            self.reporter.is_leaking = True
+            self.reporter.flush_soon()
+
+    def _report(self, executing: Executing) -> None:
+        executing.is_reported, index = True, executing.index
+        del self.executing[index]
+        if executing.end is None:
+            self.board.set_state(index, states.SUCCEEDED)
+            self.reporter.add_success(index, executing.took)
+            if self.executing:
+                self._start_waiting()
+                self.reporter.flush_later()
+                return
+        else:
+            self.board.set_state(index, states.ENDED)
+            self.reporter.add(Report(index, executing.end, executing.took))
+        self._start_waiting()
+        self.reporter.flush_soon()
+
+    def _on_exit(self, executing: Executing, error: BaseException) -> None:
+        self.reporter.print(
+            executing, "".join(["a task of the handler has raised\n", *traceback.format_exception(error)])
+        )
+
+    def _on_exception(self, context: dict[str, Any]) -> None:
+        """Report an exception that a task or a callback has raised, and that is not awaited."""
+        error, task = context.get("exception"), context.get("task") or context.get("future")
+        steps = getattr(task, "get_coro", lambda: None)()
+        executing = steps.executing if isinstance(steps, Steps) else current.get()
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            return  # see _on_exit
+        lines = [f"{context.get('message')}\n", *(traceback.format_exception(error) if error is not None else ())]
+        if executing is None or executing.is_reported:
+            sys.stderr.write("".join(lines))
+        else:
+            self.reporter.print(executing, "".join(lines))
+
+    # -- regularly -------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Show that the loop is not blocked, while there are attempts; close sessions that are idle."""
+        self.board.leave()
+        self.sessions.close_idle(self.loop, is_all=not self.executing)
+        if registry.tracing.unexported():
+            registry.tracing.flush(0)  # the loop does not wait for it
+        self.idle_beats = 0 if self.executing else self.idle_beats + 1
+        if self.idle_beats < 4:
+            self.loop.call_later(BEAT_SECONDS, self._beat)
+        else:
+            self.is_beating = False
+            self.watchdog.busy.clear()
+
+    def _leave_in_fork(self) -> None:
+        """In a process that a handler forked: leave the child's pipes and its event loop alone."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (self.channel.commands, self.channel.results):
+            os.dup2(null, descriptor, inheritable=False)
+        os.close(null)
+        self.loop.leave_in_fork()
+
+
+def _import(executing: Executing, path: str) -> Callable[..., Any]:
+    """Import a handler. What its module prints belongs to the attempt, what it sets to the context."""
+    token = current.set(executing)
+    try:
+        return resolve(path)
+    finally:
+        current.reset(token)
+
+
+@cache
+def is_coroutine_function(handler: Callable[..., Any]) -> bool:
+    """Return whether calling ``handler``, perhaps decorated, returns a coroutine, as far as can be known before."""
+    return any(
+        inspect.iscoroutinefunction(each)
+        for each in (handler, inspect.unwrap(handler), getattr(handler, "__call__", None))  # noqa: B004
+    )
