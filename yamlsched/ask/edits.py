@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 from yamlsched.db.query import fetch, load
 from yamlsched.schedule.field_changes import FieldChange
 from yamlsched.schedule.job import COLUMNS
-from yamlsched.sync.files import CHANGES
+from yamlsched.sync.due import CHANGES
 from yamlsched.sync.revision import short
 from yamlsched.timetable.times import rfc3339
 

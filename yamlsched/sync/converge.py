@@ -22,7 +22,8 @@ from yamlsched.schedule.job import COLUMNS, DEFAULT_ROW, Job, Output, from_row, 
 from yamlsched.schedule.load import Loaded
 from yamlsched.sync import definitions, due, slot_plan
 from yamlsched.sync.definitions import Definition
-from yamlsched.sync.files import CHANGES, Changes, ScheduleFile
+from yamlsched.sync.due import CHANGES, Changes
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.revision import Revision
 from yamlsched.sync.slot_plan import CursorMove
 from yamlsched.timetable import keys

@@ -199,6 +199,46 @@ class DueResult:
             log.error("slot.blocked", job=job, error=why)
 
 
+MAX_STORED_NAMES = 20
+"""Jobs of one kind of change that are stored by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Names of the jobs that a file changed, and the runs and gaps of what their old definitions ``owed``."""
+
+    now: datetime
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    retired: tuple[str, ...]
+    returned: tuple[str, ...]
+    owed: DueResult
+    unreadable: tuple[FailedJob, ...] = ()
+    edits: tuple[dict[str, Any], ...] = ()  # how each of them changed: see converge.py
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many jobs were added, changed, retired and returned, and the first of each, as JSON values."""
+        found = {kind: getattr(self, kind) for kind in CHANGES}
+        return {
+            kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])}
+            for kind, names in found.items()
+            if names
+        }
+
+    @property
+    def problems(self) -> list[str]:
+        """What needs attention, one line per job."""
+        return [
+            f'job "{job}" was changed, and its stored definition could not be read: {why}. Its slots since the last '
+            "processed one are recorded as one gap, late"
+            for job, why in self.owed.unreadable
+        ] + DueResult(unreadable=list(self.unreadable)).problems
+
+
+CHANGES = ("added", "changed", "retired", "returned")
+"""What a file does to a job."""
+
+
 class _KeyConflict(Exception):
     """An insert found a key in use: the batch is tried again, with the keys read first."""
 

@@ -32,49 +32,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from yamlsched.schedule.job import Job
-    from yamlsched.sync import due
-    from yamlsched.sync.due import DueResult
+    from yamlsched.sync.due import Changes, DueResult
     from yamlsched.sync.slot_plan import Gap
-
-
-MAX_STORED_NAMES = 20
-"""Jobs of one kind of change that are stored by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Names of the jobs that a file changed, and the runs and gaps of what their old definitions ``owed``."""
-
-    now: datetime
-    added: tuple[str, ...]
-    changed: tuple[str, ...]
-    retired: tuple[str, ...]
-    returned: tuple[str, ...]
-    owed: due.DueResult
-    unreadable: tuple[due.FailedJob, ...] = ()
-    edits: tuple[dict[str, Any], ...] = ()  # how each of them changed: see edits.py
-
-    def summary(self) -> dict[str, Any]:
-        """Return how many jobs were added, changed, retired and returned, and the first of each, as JSON values."""
-        found = {kind: getattr(self, kind) for kind in CHANGES}
-        return {
-            kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])}
-            for kind, names in found.items()
-            if names
-        }
-
-    @property
-    def problems(self) -> list[str]:
-        """What needs attention, one line per job."""
-        return [
-            f'job "{job}" was changed, and its stored definition could not be read: {why}. Its slots since the last '
-            "processed one are recorded as one gap, late"
-            for job, why in self.owed.unreadable
-        ] + due.DueResult(unreadable=list(self.unreadable)).problems
-
-
-CHANGES = ("added", "changed", "retired", "returned")
-"""What a file does to a job."""
 
 
 Row = TypeVar("Row", bound=NamedTuple)

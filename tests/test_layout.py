@@ -1,0 +1,120 @@
+"""The size of the package: what each part has at most. Lower a number when its part has become smaller; none is raised.
+
+A code line has a token other than a comment and is not part of a docstring. The core is what is not in extras/.
+``python tests/test_layout.py`` prints the numbers of the day.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "yamlsched"
+
+BUDGETS = {
+    "core": 21_023,
+    "web": 5_031,
+    "importing": 2_255,
+    "preview": 1_390,
+    "remote": 1_496,
+    "embedded": 952,
+    "monitors": 378,
+    "doctor": 551,
+    "metrics": 274,
+    "scaffold": 255,
+    "otel": 316,
+    "sql": 3_702,
+    "templates, script and style": 1_700,
+    "modules over 300 lines": 5,
+    "modules under 40 lines": 33,
+    "imports in functions": 33,
+    "longest statement": 273,
+}
+
+NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def code_lines(source: str) -> int:
+    """Return how many lines of ``source`` have a token other than a comment, without docstrings."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in NOT_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                lines.difference_update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return len(lines)
+
+
+def text_lines(source: str) -> int:
+    """Return how many lines of ``source`` are neither blank nor a comment of SQL."""
+    return sum(1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith("--"))
+
+
+def part(path: Path) -> str:
+    """Return the extra that a module belongs to, or the core."""
+    names = path.relative_to(PACKAGE).parts
+    return names[1] if names[0] == "extras" and len(names) > 2 else "core"
+
+
+def lazy_imports(tree: ast.Module) -> int:
+    """Return how many imports stand inside functions."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return len(
+        {inner for node in functions for inner in ast.walk(node) if isinstance(inner, ast.Import | ast.ImportFrom)}
+    )
+
+
+def statements(source: str) -> Iterator[str]:
+    """Yield the named statements of a file, and the functions and views of a migration."""
+    yield from re.split(
+        r"^-- name: .*$|^(?=create (?:or replace )?(?:function|view|table))", source, flags=re.MULTILINE
+    )
+
+
+@cache
+def measured() -> dict[str, int]:
+    sizes: Counter[str] = Counter(dict.fromkeys(BUDGETS, 0))
+    for path in PACKAGE.rglob("*.py"):
+        source = path.read_text("utf-8")
+        lines = code_lines(source)
+        sizes[part(path)] += lines
+        if part(path) == "core" and path.parent.name not in ("service", "cli"):
+            sizes["imports in functions"] += lazy_imports(ast.parse(source))
+        sizes["modules over 300 lines"] += lines > 300
+        is_small = lines < 40 and path.name != "__init__.py" and path.parent.name != "cli"
+        sizes["modules under 40 lines"] += is_small
+    for path in (ROOT / "sql").rglob("*.sql"):
+        source = path.read_text("utf-8")
+        sizes["sql"] += text_lines(source)
+        sizes["longest statement"] = max(sizes["longest statement"], *map(text_lines, statements(source)))
+    for pattern in ("*.html", "*.css", "*.js"):
+        sizes["templates, script and style"] += sum(
+            text_lines(path.read_text("utf-8")) for path in PACKAGE.rglob(pattern) if "docs" not in path.parts
+        )
+    return dict(sizes)
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_no_part_is_larger_than_its_budget(name: str) -> None:
+    assert measured()[name] <= BUDGETS[name], f"{name}: make it smaller, or move what does not belong there"
+
+
+if __name__ == "__main__":
+    for name, size in measured().items():
+        print(f'    "{name}": {size:_},')
