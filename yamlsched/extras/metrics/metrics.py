@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,7 +83,7 @@ MAX_LABEL_CHARS = 200
 HOUR = timedelta(hours=1)
 LOST_WORKER_TYPE = LOST_WORKER["lost_type"]
 BUCKETS = (*map(str, DURATION_BOUNDS_SECONDS), "+Inf")
-Value = float | datetime | None
+Value = float | datetime | str | None
 """An instant is written as seconds since 1970; None is not written."""
 
 HELP = {
@@ -126,10 +125,7 @@ JOB_VALUES = {
     "job_next_slot_timestamp_seconds": "next_slot_at",
 }
 """The gauges of active jobs, and the fields of ``JobValues`` that they show."""
-NUMBERS = ("late_seconds", "paused", "failure_streak", "attempt_streak", "failing")
-"""The fields of these that are numbers. The others are strings already."""
-LABELS = "\0"
-"""Stands for the labels of a job in lines that many jobs have in common."""
+STATUSES = ("queued", "running", "failed", "dead")
 
 
 class Labels(dict[str, str]):
@@ -143,21 +139,6 @@ class Labels(dict[str, str]):
     def __missing__(self, job: str) -> str:
         """Return the labels of a job that was created after the others were read, or of none: its run was pruned."""
         return f'{self.of_namespace},job_name="{label_value(job)}"'
-
-
-class Lines(dict[Any, list[str]]):
-    """What the lines of a job are apart from its labels, by their values: ``labels.join(lines[values])`` is the text.
-
-    A namespace of 10,000 jobs has over 100,000 lines, and most jobs have the same values: these are formatted once.
-    """
-
-    def __init__(self, shown: Callable[[Any], str]) -> None:
-        """``shown`` returns the lines of values, with ``LABELS`` in them."""
-        self._shown = shown
-
-    def __missing__(self, values: Any) -> list[str]:
-        found = self[values] = self._shown(values).split(LABELS)
-        return found
 
 
 def text(connection: psycopg.Connection[Any], namespace: str) -> str:
@@ -178,50 +159,30 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
 
 def gauges(now: Health, jobs: Sequence[JobValues], labels: Labels) -> Iterator[str]:
     """Yield the lines of the gauges; those of one job together."""
-    runs = Lines(_runs)
-    yield from family(
-        "runs",
-        [
-            labels[job.job_type].join(runs[job.queued, job.running, job.failed, job.dead])
-            for job in jobs
-            if job.has_runs
-        ],
-    )
+    samples = [
+        (f'{labels[job.job_type]},status="{status}"', getattr(job, status))
+        for job in jobs
+        if job.has_runs
+        for status in STATUSES
+    ]
+    yield from metric("runs", samples)
     active = [job for job in jobs if job.is_active]
-    yield from family("effects_in_doubt", _in_doubt(now, [job.job_type for job in active], labels))
+    yield from metric("effects_in_doubt", _in_doubt(now, [job.job_type for job in active], labels))
     label = pairs({"namespace": now.namespace})
     for name, value in _namespace_values(now, active).items():
         yield from metric(name, [(label, value)])
-    of_jobs = [labels[job.job_type] for job in active]
     for name, attribute in JOB_VALUES.items():
-        full, values = f"yamlsched_{name}", map(attrgetter(attribute), active)
-        if attribute in NUMBERS:
-            numbers = Lines(partial(_number, full))
-            lines = [of_job.join(numbers[value]) for of_job, value in zip(of_jobs, values, strict=True)]
-        else:
-            given = zip(of_jobs, values, strict=True)
-            lines = [f"{full}{{{of_job}}} {value}" for of_job, value in given if value is not None]
-        yield from family(name, lines)
+        yield from metric(name, [(labels[job.job_type], getattr(job, attribute)) for job in active])
 
 
-def _runs(counts: tuple[int, int, int, int]) -> str:
-    given = zip(("queued", "running", "failed", "dead"), counts, strict=True)
-    return "\n".join([f'yamlsched_runs{{{LABELS},status="{status}"}} {number}' for status, number in given])
-
-
-def _number(full: str, value: float) -> str:
-    return f"{full}{{{LABELS}}} {value:.15g}"
-
-
-def _in_doubt(now: Health, active: Sequence[str], labels: Labels) -> list[str]:
+def _in_doubt(now: Health, active: Sequence[str], labels: Labels) -> list[tuple[str, Value]]:
     """Return the effects in doubt of each active job, and of the others that have any; "" stands for pruned runs."""
-    full, counts = "yamlsched_effects_in_doubt", now.in_doubt_counts
-    found = dict.fromkeys(active, (0, 0))
-    found |= {job or "": (counts.get((job, "person"), 0), counts.get((job, "retry"), 0)) for job, _ in counts}
-    lines = Lines(
-        lambda of: f'{full}{{{LABELS},waits_for="person"}} {of[0]}\n{full}{{{LABELS},waits_for="retry"}} {of[1]}'
-    )
-    return [labels[job].join(lines[found[job]]) for job in sorted(found)]
+    counts = now.in_doubt_counts
+    return [
+        (f'{labels[job]},waits_for="{what}"', counts.get((job or None, what), 0))
+        for job in sorted({*active, *(job or "" for job, _ in counts)})
+        for what in ("person", "retry")
+    ]
 
 
 def _namespace_values(now: Health, active: Sequence[JobValues]) -> dict[str, Value]:
@@ -288,17 +249,13 @@ def recent_runs(ended: Iterable[EndedRuns], labels: Labels) -> Iterator[str]:
     runs = [(f'{labels[job]},status="{status}"', number) for (job, status), number in sorted(counts.items())]
     yield from metric("recent_runs", runs)
     yield from metric("recent_dead_calls", [(labels[job], number) for job, number in sorted(dead_calls.items())])
-    full, histograms, lines = "yamlsched_recent_run_duration_seconds", Lines(_histogram), []
+    full, lines = "yamlsched_recent_run_duration_seconds", []
     for job, in_bucket in sorted(buckets.items()):
-        of_job = labels[job]
-        lines.append(of_job.join(histograms[tuple(in_bucket)]))
-        lines.append(f"{full}_sum{{{of_job}}} {shown(sums[job])}\n{full}_count{{{of_job}}} {sum(in_bucket)}")
+        reached = zip(BUCKETS, accumulate(in_bucket), strict=True)
+        lines += [f'{full}_bucket{{{labels[job]},le="{bound}"}} {number}' for bound, number in reached]
+        lines.append(f"{full}_sum{{{labels[job]}}} {shown(sums[job])}")
+        lines.append(f"{full}_count{{{labels[job]}}} {sum(in_bucket)}")
     yield from family("recent_run_duration_seconds", lines, "histogram")
-
-
-def _histogram(in_bucket: Sequence[int]) -> str:
-    full, reached = "yamlsched_recent_run_duration_seconds", zip(BUCKETS, accumulate(in_bucket), strict=True)
-    return "\n".join([f'{full}_bucket{{{LABELS},le="{bound}"}} {number}' for bound, number in reached])
 
 
 def metric(name: str, samples: Iterable[tuple[str, Value]]) -> Iterator[str]:
@@ -314,7 +271,10 @@ def family(name: str, lines: Sequence[str], kind: str = "gauge") -> Iterator[str
         yield from (f"# HELP {full} {HELP[name]}", f"# TYPE {full} {kind}", *lines)
 
 
-def shown(value: float | datetime) -> str:
+def shown(value: float | datetime | str) -> str:
+    """Return a value as it is written; SQL has formatted those that are strings."""
+    if isinstance(value, str):
+        return value
     return f"{value.timestamp() if isinstance(value, datetime) else float(value):.15g}"
 
 
