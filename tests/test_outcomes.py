@@ -270,16 +270,3 @@ def test_of_a_fan_out_whose_worker_is_killed_nothing_is_written(project: Project
     project.work()
     assert project.summary(run) == ("succeeded", 2, 2, 2, 1)
     assert project.statuses() == {"succeeded": 1, "queued": count}
-
-
-def test_the_runs_of_a_large_fan_out_are_not_due_before_it_is_committed(project: Project) -> None:
-    project.sync(fans_out={"lease": "1m"}, nothing={})
-    project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
-    runs = [project.enqueue("fans_out", {"count": store.MIN_PACED_RUNS + more})[0] for more in (0, 1)]
-
-    project.work()
-
-    # a part that is written later is due sooner; a small fan-out is due at once
-    due = "select count(*) as all, count(*) filter (where run_at > created_at) as paced from yamlsched.job_runs "
-    counts = [project.db.execute(f"{due} where parent_id = %s", [run]).fetchone() for run in runs]
-    assert [tuple(count) for count in counts] == [(store.MIN_PACED_RUNS, 0), (store.MIN_PACED_RUNS + 1,) * 2]

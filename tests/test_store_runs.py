@@ -953,9 +953,7 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(db: psycopg.Co
         called.append("before")
 
     async def finish(connection: Any, now: Any, held: ClaimedRun) -> Any:
-        written, due_in = await store.finish_with(connection, "default", held, SUCCESS, enqueued, before)
-        assert due_in == 0
-        return written
+        return await store.finish_with(connection, "default", held, SUCCESS, enqueued, before)
 
     assert ask(finish, held=run._replace(locked_by="B")) == {}
     assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 1  # type: ignore[union-attr]
@@ -964,19 +962,6 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(db: psycopg.Co
     children = db.execute("select idempotency_key from yamlsched.job_runs where parent_id = %s", [run.id]).fetchall()
     assert sorted(child.idempotency_key for child in children) == ["purge:a", "purge:b"]
     assert called == ["before", "before"]
-
-
-def test_a_large_fan_out_changes_neither_a_longer_delay_nor_an_instant() -> None:
-    count, longest = store.MIN_PACED_RUNS + 1, timedelta(days=36_525).total_seconds()
-    batch = EnqueueBatch("purge", ["{}"] * count, [None] * count, None, None)
-    given = [batch, batch._replace(delay=longest), batch._replace(run_at="2026-01-14T12:00:00+00:00")]
-
-    parts = [list(store.FanOut("default", 1, [one])) for one in given]
-
-    assert [sum(len(part["payloads"]) for part in written) for written in parts] == [count] * 3
-    assert all(part["delay"] > 0 for part in parts[0][:5])
-    assert {part["delay"] for part in parts[1]} == {longest}
-    assert {(part["run_at"], part["delay"]) for part in parts[2]} == {("2026-01-14T12:00:00+00:00", None)}
 
 
 def test_the_longest_delay_and_the_largest_strings_can_be_written(db: psycopg.Connection[Any], ask: Ask) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,13 +18,6 @@ from yamlsched.runs.lifecycle import LOCAL, LOST_WORKER, ClaimedRun, EnqueueBatc
 
 MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
 """Runs, and characters of their payloads, in one statement of a fan-out: so that each statement is short."""
-MIN_PACED_RUNS = 10_000
-"""Up to as many runs of a fan-out slow claims down by a few milliseconds only."""
-MIN_MEASURED_RUNS = 5_000
-"""As many are written before the time for the rest is estimated from the time that they took."""
-MIN_SECONDS_PER_RUN = 1e-5
-PACE_MARGIN = 1.5
-"""The rest may take half as long again as expected before claims step over runs that are not committed."""
 BEFORE_ALL = ("-infinity", 0)
 """The position before every run; see ``ClaimResult.past``."""
 FIELD_COUNT = len(ClaimedRun._fields)
@@ -325,7 +317,7 @@ def enqueue_from(
     connection: psycopg.Connection[Any], namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]
 ) -> None:
     """Write what a handler has enqueued, inside its own transaction."""
-    for parameters in FanOut(namespace, run_id, enqueued):
+    for parameters in fan_out(namespace, run_id, enqueued):
         connection.execute(load("enqueue")["enqueue_many"], parameters)
 
 
@@ -342,7 +334,7 @@ async def enqueue_from_async(
     connection: psycopg.AsyncConnection[Any], namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]
 ) -> None:
     """The same for an ``async def``."""
-    for parameters in FanOut(namespace, run_id, enqueued):
+    for parameters in fan_out(namespace, run_id, enqueued):
         await connection.execute(load("enqueue")["enqueue_many"], parameters)
 
 
@@ -357,54 +349,20 @@ def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
     return sum(len(batch.payloads) for batch in enqueued)
 
 
-class FanOut:
-    """What the handler of a run has enqueued, as parameters of ``enqueue_many``: one statement for each part.
-
-    Runs that are due when the fan-out is committed get the instant at which that is expected. Until then, claims do not
-    read them: each one would step over all that are due and not visible yet, which takes a second for a million.
-    """
-
-    def __init__(self, namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]) -> None:
-        self._namespace, self._run_id, self._enqueued = namespace, run_id, enqueued
-        self._total, self._written, self._started = run_count(enqueued), 0, time.monotonic()
-        self._due_at = 0.0  # the latest expected instant
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for batch in self._enqueued:
-            start = size = 0
-            for end, payload in enumerate(batch.payloads, 1):
-                size += len(payload)
-                if end == len(batch.payloads) or end - start == MAX_FAN_OUT_RUNS or size > MAX_FAN_OUT_CHARS:
-                    yield self._part(batch, start, end)
-                    self._written += end - start
-                    start, size = end, 0
-
-    def _part(self, batch: EnqueueBatch, start: int, end: int) -> dict[str, Any]:
-        part = {
-            "payloads": batch.payloads[start:end],
-            "keys": batch.keys[start:end],
-            "trace_contexts": batch.trace_contexts and batch.trace_contexts[start:end],
-        }
-        if batch.run_at is None and self._total > MIN_PACED_RUNS:
-            now = time.monotonic()
-            left = seconds_left(self._written, self._total, now - self._started)
-            self._due_at = max(self._due_at, now + left)
-            part["delay"] = max(batch.delay or 0.0, left)
-        return {**batch._asdict(), **part, "namespace": self._namespace, "parent_id": self._run_id}
-
-    def due_in(self) -> float:
-        """Return in how many seconds the last of the runs without a delay is due, now that they are committed."""
-        return max(0.0, self._due_at - time.monotonic())
-
-
-def seconds_left(written: int, total: int, elapsed: float) -> float:
-    """Return the seconds until a fan-out will be committed of which ``written`` runs took ``elapsed`` seconds.
-
-    >>> round(seconds_left(50_000, 100_000, 2.0), 3), round(seconds_left(1_000, 101_000, 2.0), 3)
-    (3.0, 1.5)
-    """
-    per_run = elapsed / written if written >= MIN_MEASURED_RUNS else MIN_SECONDS_PER_RUN
-    return PACE_MARGIN * per_run * (total - written)
+def fan_out(namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]) -> Iterator[dict[str, Any]]:
+    """Yield what the handler of a run has enqueued as parameters of ``enqueue_many``: one statement for each part."""
+    for batch in enqueued:
+        start = size = 0
+        for end, payload in enumerate(batch.payloads, 1):
+            size += len(payload)
+            if end == len(batch.payloads) or end - start == MAX_FAN_OUT_RUNS or size > MAX_FAN_OUT_CHARS:
+                part = {
+                    "payloads": batch.payloads[start:end],
+                    "keys": batch.keys[start:end],
+                    "trace_contexts": batch.trace_contexts and batch.trace_contexts[start:end],
+                }
+                yield {**batch._asdict(), **part, "namespace": namespace, "parent_id": run_id}
+                start, size = end, 0
 
 
 def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
@@ -446,18 +404,17 @@ async def finish_with(
     outcome: Outcome,
     enqueued: Sequence[EnqueueBatch],
     before: Callable[[], Awaitable[None]],
-) -> tuple[dict[int, datetime | None], float]:
+) -> dict[int, datetime | None]:
     """Write ``outcome`` together with the runs that the handler enqueued: both, or neither if the run is not ours.
 
     The outcome comes last, after ``before``: until then the row is not locked, and its lease is renewed however long
-    the rest takes. Returns what ``finish`` does, and in how many seconds the last of the new runs is due.
+    the rest takes. Returns what ``finish`` does.
     """
-    parts = FanOut(namespace, run.id, enqueued)
     async with connection.transaction():
-        for parameters in parts:
+        for parameters in fan_out(namespace, run.id, enqueued):
             await connection.execute(load("enqueue")["enqueue_many"], parameters)
         await before()
         written = await finish(connection, [(run, outcome)])
         if not written:
             raise psycopg.Rollback
-    return written, parts.due_in()
+    return written

@@ -56,11 +56,6 @@ class Lanes:
         for lane in self._by_name.values():
             lane.claims.look_soon()
 
-    def retry_in(self, seconds: float) -> None:
-        """Note that runs of any lane are due in ``seconds``."""
-        for lane in self._by_name.values():
-            lane.claims.retry_in(seconds)
-
     def submit(self, attempts: list[Attempt]) -> None:
         """Submit each attempt to the executor of its job."""
         for lane, given in self._grouped(attempts):

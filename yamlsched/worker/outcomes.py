@@ -64,7 +64,6 @@ class PendingOutcome:
     retry_at: float = 0.0
     timeouts: int = 0
     output_chars: int = 0  # of the outcome at first
-    enqueued_due_in: float = 0.0  # seconds from its commit until the last run that it enqueued is due
 
     @property
     def is_settled(self) -> bool:
@@ -306,9 +305,7 @@ class Outcomes:
         outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
         if enqueued := batch[0].end.enqueued:
             write_last = partial(leases.write_last, connection, attempts)
-            written, batch[0].enqueued_due_in = await store.finish_with(
-                connection, self._namespace, *outcomes[0], enqueued, write_last
-            )
+            written = await store.finish_with(connection, self._namespace, *outcomes[0], enqueued, write_last)
         else:
             written = await leases.write_with(connection, attempts, partial(store.finish, connection, outcomes))
         for pending in batch:

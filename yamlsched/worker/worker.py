@@ -185,8 +185,6 @@ class Worker:
                     claims.retry_in(outcome.delay.total_seconds())
                 elif outcome.status is Status.QUEUED and outcome.delay is None:
                     claims.note_released()
-                if pending.enqueued_due_in > 0:
-                    self.lanes.retry_in(pending.enqueued_due_in)  # of any lane: a fan-out has runs of any job
                 self._look_after([pending.attempt])
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)

@@ -21,7 +21,7 @@ from support.otlp import Collector, collector
 from support.project import Project, a_project, until
 from yamlsched.extras import otel as tracing
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch
-from yamlsched.runs.statements import FanOut
+from yamlsched.runs.statements import fan_out
 
 PROPAGATE = {"YAMLSCHED_TRACE_PROPAGATE": "1"}
 HANDLERS = '''
@@ -492,9 +492,9 @@ def test_batches_join_with_the_contexts_of_their_runs() -> None:
     assert not a_batch().can_join(a_batch("b"))
     batch.join(a_batch("b", "c"))
 
-    [parameters] = FanOut("default", 1, [batch])
+    [parameters] = fan_out("default", 1, [batch])
     assert parameters["trace_contexts"] == ["a", "b", "c"]
-    [parameters] = FanOut("default", 1, [a_batch()])
+    [parameters] = fan_out("default", 1, [a_batch()])
     assert parameters["trace_contexts"] is None
 
 
