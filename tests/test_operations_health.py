@@ -1110,10 +1110,10 @@ def test_every_alert_has_a_page_in_the_runbook() -> None:
 
     root = Path(__file__).parent.parent
     rules = yaml.safe_load((root / "deploy" / "prometheus-alerts.yml").read_text())
-    book = (root / "docs" / "operations.md").read_text()
+    book = (root / "docs" / "runbook.md").read_text()
 
     for alert in [rule["alert"] for group in rules["groups"] for rule in group["rules"]]:
-        assert f"### {alert}\n" in book
+        assert f"## {alert}\n" in book
 
 
 # -- doctor

@@ -99,9 +99,9 @@ def test_an_alert_uses_metrics_and_labels_that_are_printed(rule: dict[str, Any],
 
 
 def test_each_alert_has_a_section_in_the_runbook() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    page = (ROOT / "docs" / "runbook.md").read_text("utf-8")
 
-    assert re.findall(r"^### (Yamlsched\w+)$", page, re.MULTILINE) == [rule["alert"] for rule in ALERTS]
+    assert re.findall(r"^## (Yamlsched\w+)$", page, re.MULTILINE) == [rule["alert"] for rule in ALERTS]
 
 
 def test_each_metric_is_described(printed: Labels) -> None:
