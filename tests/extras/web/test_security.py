@@ -23,7 +23,7 @@ from yamlsched.extras.web import application, security
 from yamlsched.extras.web.options import Options, check_bind, parse_listen, parse_users
 
 Visit = Callable[..., TestClient]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 USERS = {"maria": "correct horse", "jörg": "pässword"}
 SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
