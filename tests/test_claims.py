@@ -129,13 +129,13 @@ def test_an_idle_worker_that_is_notified_claims_the_highest_level_by_one_stateme
     for job, priority in (("clean_up", 3), ("send_mail", 2), ("answer_click", 1)):
         a_run(db, a_job(db, job), priority=priority)
     looks: list[str] = []
-    look = claims.store.due_levels
+    look = claims.statements.due_levels
 
     async def counted(*given: Any) -> Any:
         looks.append("look")
         return await look(*given)
 
-    monkeypatch.setattr(claims.store, "due_levels", counted)
+    monkeypatch.setattr(claims.statements, "due_levels", counted)
 
     assert asyncio.run(claims_when_notified(dsn, limit=5, count=1)) == [["answer_click"]]
     assert looks == []
@@ -188,13 +188,13 @@ def test_a_worker_that_is_woken_beside_many_withheld_runs_reads_only_those_that_
     for _ in range(50):
         a_run(db, paused)
     asked: list[tuple[str, int]] = []
-    claim_waiting = claims.store.claim_waiting
+    claim_waiting = claims.statements.claim_waiting
 
     async def noted(*given: Any, **more: Any) -> Any:
         asked.append(given[5])
         return await claim_waiting(*given, **more)
 
-    monkeypatch.setattr(claims.store, "claim_waiting", noted)
+    monkeypatch.setattr(claims.statements, "claim_waiting", noted)
     before: Any = db.execute("select clock_timestamp()::text").fetchone()
 
     taken = asyncio.run(claims_beside_withheld_runs(dsn, lambda: a_run(db, job, run_at="(clock_timestamp())") and None))
@@ -226,7 +226,7 @@ class Polling:
         self.claims = Claims(self.session, "default", "web-1:1", polls=True)
         self.asked: list[str] = []
         for name in ("due_levels", "claim", "claim_waiting"):
-            monkeypatch.setattr(claims.store, name, self.noted(name, getattr(claims.store, name)))
+            monkeypatch.setattr(claims.statements, name, self.noted(name, getattr(claims.statements, name)))
 
     def noted(self, name: str, ask: Callable[..., Any]) -> Callable[..., Any]:
         async def ask_and_note(*given: Any, **more: Any) -> Any:

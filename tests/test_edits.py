@@ -190,7 +190,7 @@ def test_a_sync_that_fails_leaves_no_edit(db: Db, monkeypatch: pytest.MonkeyPatc
     def fail(*_: Any) -> None:
         raise psycopg.errors.LockNotAvailable("test")
 
-    monkeypatch.setattr("yamlsched.sync.apply.store.mark_applied", fail)
+    monkeypatch.setattr("yamlsched.sync.apply.files.mark_applied", fail)
     record = converge.insert_edit
 
     result = sync(db, a_file(x=HOURLY), NOON)

@@ -31,7 +31,7 @@ from yamlsched.errors import Refused
 from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handler.once import effect_key
 from yamlsched.handler.run import AttemptState, Run
-from yamlsched.runs import enqueue as client
+from yamlsched.runs import enqueue
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
 from yamlsched.runs.progress import Progress
 
@@ -148,7 +148,7 @@ def call(handler: Callable[..., Any], run: FakeRun) -> Any:
     The payload is passed as keyword arguments, after a round trip through JSON. A parameter named ``run`` gets the run.
     An ``async def`` gets its own event loop. Raises Refused if the payload or the result cannot be stored.
     """
-    arguments = json.loads(client.encode_payload(run.job_type, run.payload))
+    arguments = json.loads(enqueue.encode_payload(run.job_type, run.payload))
     if "run" in inspect.signature(handler).parameters:
         arguments["run"] = run
     value = handler(**arguments)
@@ -197,7 +197,7 @@ def call_command(file: str | Path, job: str, run: FakeRun | None = None, *, env:
 def claimed(run: FakeRun) -> ClaimedRun:
     """Return ``run`` as a worker has claimed it."""
     slot = None if run.scheduled_for is None else run.scheduled_for.isoformat()
-    payload = client.encode_payload(run.job_type, run.payload)
+    payload = enqueue.encode_payload(run.job_type, run.payload)
     return ClaimedRun(
         run.id, run.job_type, run.key, slot, run.attempt, run.max_attempts, payload, run.is_catchup, 0.0, ""
     )

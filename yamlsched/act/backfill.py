@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from yamlsched.act import statements as actions
+from yamlsched.act import statements
 from yamlsched.act.statements import ActionRecord
 from yamlsched.ask.history import unknown_job
 from yamlsched.errors import Refused
@@ -212,4 +212,4 @@ def _create(
     due.notify_workers(connection, namespace)
     detail = {"first": short_utc(missing[0].at), "last": short_utc(missing[-1].at), "runs": len(runs)}
     record = ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail)
-    actions.record(connection, who, "backfill", [record], at)
+    statements.record(connection, who, "backfill", [record], at)

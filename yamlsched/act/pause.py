@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 
-from yamlsched.act import statements as actions
+from yamlsched.act import statements
 from yamlsched.act.runs import ActionResult, retry_on_deadlock
 from yamlsched.act.statements import ActionRecord, PausableJob
 from yamlsched.errors import Refused
@@ -47,14 +47,14 @@ def pause(
             if end is not None and end <= instant:
                 shown = times.show(end, zone(timezone))
                 raise Refused(f"the pause would have ended at {shown} already: write a later --until")
-            before = actions.jobs(connection, ids, instant)
+            before = statements.jobs(connection, ids, instant)
             ends = {job.id: job.paused_until if end is None and job.is_paused else end for job in before}
             nexts = {
                 d.id: slot_plan.next_slot_of(replace(d, paused_at=instant, paused_until=ends[d.id]), instant)
                 for d in definitions
             }
-            changed = actions.pause(connection, nexts, who, reason, end, instant)
-            after = {job.id: job for job in actions.jobs(connection, ids, instant)}
+            changed = statements.pause(connection, nexts, who, reason, end, instant)
+            after = {job.id: job for job in statements.jobs(connection, ids, instant)}
             detail = {"reason": reason, "until": end.isoformat() if end else None}
             _record(
                 connection, namespace, who, "pause", [(job, detail) for job in before if job.id in changed], instant
@@ -89,16 +89,16 @@ def resume(
     def attempt() -> list[ActionResult]:
         with connection.transaction():
             instant, definitions, _ = account_for_owed_slots(connection, namespace, list(ids), now)
-            before = actions.jobs(connection, ids, instant)
+            before = statements.jobs(connection, ids, instant)
             nexts = {
                 d.id: slot_plan.next_slot_of(replace(d, paused_at=None, paused_until=None), instant)
                 for d in definitions
             }
-            changed = actions.resume(connection, nexts, instant)
+            changed = statements.resume(connection, nexts, instant)
             resumed = [(job, {"was": job.paused_reason}) for job in before if job.id in changed]
             _record(connection, namespace, who, "resume", resumed, instant)
             if changed:
-                actions.wake(connection, [namespace])
+                statements.wake(connection, [namespace])
         return [ActionResult(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
 
     return retry_on_deadlock(attempt)
@@ -112,7 +112,7 @@ def _resumed(job: PausableJob, changed: bool) -> str:
 
 def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
     """Return those of the jobs ``ids`` that were paused and not resumed, even if the pause has ended."""
-    return [job.id for job in actions.jobs(connection, ids, None) if job.paused_at is not None]
+    return [job.id for job in statements.jobs(connection, ids, None) if job.paused_at is not None]
 
 
 def _record(
@@ -125,4 +125,4 @@ def _record(
 ) -> None:
     records = [ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail) for job, detail in changes]
     if records:
-        actions.record(connection, who, verb, records, now)
+        statements.record(connection, who, verb, records, now)

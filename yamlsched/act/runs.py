@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 
-from yamlsched.act import statements as actions
+from yamlsched.act import statements
 from yamlsched.act.statements import ActionRecord, LockedRun, RunOutlook
 from yamlsched.ask import runs as history
 from yamlsched.ask.history import find, timezone_of, unknown_job
@@ -100,7 +100,7 @@ def enqueue(
         run = history.run(connection, run_id)
         assert run is not None  # created or found in this transaction
         if created:
-            actions.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})])
+            statements.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})])
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
     return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due)
 
@@ -157,7 +157,7 @@ def retry(
     text = None if payload is None else client.encode_payload("", payload)
 
     def change(batch: list[int]) -> set[int]:
-        return actions.retry(connection, batch, expected, force, now, text)
+        return statements.retry(connection, batch, expected, force, now, text)
 
     def describe(run: LockedRun, is_changed: bool) -> str:
         return _retried(run) if is_changed else _not_retried(run, run.status in expected)
@@ -227,7 +227,7 @@ def cancel(
     """Cancel unfinished runs. A running run is stopped at its worker's next heartbeat."""
 
     def change(batch: list[int]) -> set[int]:
-        return actions.cancel(connection, batch, expected, now)
+        return statements.cancel(connection, batch, expected, now)
 
     def describe(run: LockedRun, is_changed: bool) -> str:
         if is_changed:
@@ -259,8 +259,8 @@ def _change(
         def attempt(batch: list[int] = batch) -> tuple[dict[int, LockedRun], set[int]]:
             with connection.transaction():
                 if locks_jobs:
-                    actions.lock_jobs(connection, batch)
-                locked = actions.lock_runs(connection, batch, now)
+                    statements.lock_jobs(connection, batch)
+                locked = statements.lock_runs(connection, batch, now)
                 changed = change(batch)
                 runs = [locked[id] for id in batch if id in changed]
                 records = [
@@ -277,8 +277,8 @@ def _change(
                     for run in runs
                 ]
                 if records:
-                    actions.record(connection, who, verb, records, now)
-                    actions.wake(connection, (run.namespace for run in runs))
+                    statements.record(connection, who, verb, records, now)
+                    statements.wake(connection, (run.namespace for run in runs))
             return locked, changed
 
         locked, changed = retry_on_deadlock(attempt)

@@ -10,7 +10,7 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 
 if TYPE_CHECKING:
     import psycopg
@@ -52,7 +52,7 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
 
     ``act`` gets a connection, the ids, who does this, and the states in which the runs were selected.
     """
-    from yamlsched.act import runs as actions
+    from yamlsched.act import runs
     from yamlsched.ask import history, search
     from yamlsched.runs.lifecycle import Status
 
@@ -70,7 +70,7 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
         if not names or not all(map(history.is_id, names)):
             namespace = history.namespace_of(connection, settings.namespace, settings.file)
         if names:
-            ids, rejected = actions.find_each(connection, namespace or "", names)
+            ids, rejected = runs.find_each(connection, namespace or "", names)
         else:
             assert namespace is not None
             filter = _filters.build_filter(connection, namespace, settings.file, **selection)
@@ -82,9 +82,9 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
         if dry_run:
             return report_dry_run(settings, verb, ids, rejected)
         if not names:
-            confirm(f"{verb} {_output.count(len(ids), 'run')}", yes)
+            confirm(f"{verb} {terminal.count(len(ids), 'run')}", yes)
         expected = tuple(Status) if names else tuple(map(Status, statuses))
-        results = act(connection, ids, by or actions.operator(), expected) if ids else []
+        results = act(connection, ids, by or runs.operator(), expected) if ids else []
     return report(settings, verb, [*rejected, *results])
 
 
@@ -104,7 +104,7 @@ def change_jobs(
     ``act`` gets a connection, the namespace, the ids, and who does this. Without names, only those ``among`` are
     selected.
     """
-    from yamlsched.act import runs as actions
+    from yamlsched.act import runs
     from yamlsched.ask import history
 
     if everything == bool(names or tags):
@@ -116,8 +116,8 @@ def change_jobs(
             if not ids:
                 click.echo(f"no jobs to {verb}", err=True)
                 return OK
-            confirm(f"{verb} {_output.count(len(ids), 'job')}", yes)
-        results = act(connection, namespace, ids, by or actions.operator())
+            confirm(f"{verb} {terminal.count(len(ids), 'job')}", yes)
+        results = act(connection, namespace, ids, by or runs.operator())
     return report(settings, verb, results)
 
 
@@ -134,12 +134,12 @@ def confirm(what: str, yes: bool) -> None:
 
 def report_dry_run(settings: Settings, verb: str, ids: list[int], rejected: list[ActionResult]) -> int:
     if settings.wants_json:
-        click.echo(_output.document(dry_run=True, verb=verb, run_ids=ids))
+        click.echo(terminal.document(dry_run=True, verb=verb, run_ids=ids))
     else:
         more = " ..." if len(ids) > MAX_LISTED else ""
-        click.echo(f"would {verb} {_output.count(len(ids), 'run')}: {' '.join(map(str, ids[:MAX_LISTED]))}{more}")
+        click.echo(f"would {verb} {terminal.count(len(ids), 'run')}: {' '.join(map(str, ids[:MAX_LISTED]))}{more}")
         for result in rejected:
-            click.echo(_output.printable_line(f"{result.target} {result.what}"), err=True)
+            click.echo(terminal.printable_line(f"{result.target} {result.what}"), err=True)
     return FINDINGS if rejected else OK
 
 
@@ -147,11 +147,11 @@ def report(settings: Settings, verb: str, results: list[ActionResult]) -> int:
     """Print the result of each, or the number of those that changed; return 1 if one did not."""
     changed = sum(result.changed for result in results)
     if settings.wants_json:
-        click.echo(_output.document(results=results))
+        click.echo(terminal.document(results=results))
     else:
         for result in results:
             if len(results) <= MAX_LISTED or not result.changed:
-                click.echo(_output.printable_line(f"{result.target} {result.what}"), err=not result.changed)
+                click.echo(terminal.printable_line(f"{result.target} {result.what}"), err=not result.changed)
         if len(results) > MAX_LISTED:
             of = "" if changed == len(results) else f" of {len(results)}"
             click.echo(f"{verb}: {changed}{of} changed")

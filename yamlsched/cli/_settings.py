@@ -75,15 +75,15 @@ class Settings:
         The embedded database is migrated first, a server only with ``migrate``. A connection ``for_handler`` keeps
         the settings of its role and database.
         """
-        from yamlsched import db as store
+        from yamlsched import db
 
         with self.database() as dsn:
-            with store.connect(dsn) as connection:
-                store.migrations.ensure_usable(connection, apply=migrate or self.is_embedded)
+            with db.connect(dsn) as connection:
+                db.migrations.ensure_usable(connection, apply=migrate or self.is_embedded)
                 if not for_handler:
                     yield connection
             if for_handler:
-                with store.connect_for_handler(dsn) as handler_connection:
+                with db.connect_for_handler(dsn) as handler_connection:
                     yield handler_connection
 
 

@@ -9,7 +9,7 @@ import click
 
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 
 if TYPE_CHECKING:
     from yamlsched.ask.attention import NamespaceHealth, Thresholds
@@ -33,16 +33,16 @@ def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: b
     problems = [problem for one in found for problem in one.problems]
     if settings.wants_json:
         summaries = [attention.summary(one.health, thresholds) for one in found]
-        click.echo(_output.document(now=instant, healthy=not problems, namespaces=summaries, unused=unused))
+        click.echo(terminal.document(now=instant, healthy=not problems, namespaces=summaries, unused=unused))
     elif not is_check:
         click.echo(_screen(found, unused, show_all))
     elif problems:
         for one in found:
             for problem in one.problems:
-                click.echo(_output.printable_line(f"{one.health.namespace}: {problem.what}"))
+                click.echo(terminal.printable_line(f"{one.health.namespace}: {problem.what}"))
     else:
         jobs = sum(one.jobs for one in found)
-        click.echo(f"ok: {_output.count(len(found), 'namespace')}, {_output.count(jobs, 'job')}")
+        click.echo(f"ok: {terminal.count(len(found), 'namespace')}, {terminal.count(jobs, 'job')}")
     return FINDINGS if is_check and problems else OK
 
 
@@ -51,17 +51,17 @@ def _screen(found: list[NamespaceHealth], unused: list[str], show_all: bool) -> 
     lines = []
     if listed:
         headings = ("NAMESPACE", "STATE", "JOBS", "LAST TICK", "BY", "OPEN", "DEAD IN A DAY")
-        lines.append(_output.table(headings, [_line(one) for one in listed]))
+        lines.append(terminal.table(headings, [_line(one) for one in listed]))
     if omitted := len(found) - len(listed):
         lines.append(f"and {omitted} more are healthy: --all lists them")
     if unused:
         names = f": {', '.join(unused)}" if show_all else "; --all lists them"
-        lines.append(f"{_output.count(len(unused), 'namespace')} without jobs, unfinished runs and hosts{names}")
+        lines.append(f"{terminal.count(len(unused), 'namespace')} without jobs, unfinished runs and hosts{names}")
     if bad := [one for one in found if one.problems]:
-        lines += ["", _output.paint("Needs attention", "bold")]
+        lines += ["", terminal.paint("Needs attention", "bold")]
         for one in bad:
             shown = one.problems[:MAX_PROBLEMS_LISTED]
-            lines += [f"  {_output.printable_line(f'{one.health.namespace}: {problem.what}')}" for problem in shown]
+            lines += [f"  {terminal.printable_line(f'{one.health.namespace}: {problem.what}')}" for problem in shown]
             more = len(one.problems) - len(shown)
             lines.append(
                 f"      {f'and {more} more: ' if more else ''}yamlsched status --namespace {one.health.namespace}"
@@ -72,14 +72,14 @@ def _screen(found: list[NamespaceHealth], unused: list[str], show_all: bool) -> 
 def _line(one: NamespaceHealth) -> tuple[str, ...]:
     health = one.health
     if one.problems:
-        state = _output.coloured("late", _output.count(len(one.problems), "problem"))
+        state = terminal.coloured("late", terminal.count(len(one.problems), "problem"))
     else:
-        state = _output.coloured("ok")
+        state = terminal.coloured("ok")
     return (
         health.namespace,
         state,
         str(one.jobs),
-        _output.ago(health.last_tick_at, health.now) if health.last_tick_at else "never",
+        terminal.ago(health.last_tick_at, health.now) if health.last_tick_at else "never",
         health.last_tick_host or "-",
         str(one.open_runs or "-"),
         str(health.totals.dead_last_day or "-"),
@@ -95,11 +95,11 @@ CSV_COLUMNS = (
 
 def table(found: Failures, groups: Sequence[FailureGroup]) -> str:
     """Return a table of ``groups``, which are some of those ``found``."""
-    return _output.table(HEADINGS, [_failure_line(found, group) for group in groups], free_text="ERROR")
+    return terminal.table(HEADINGS, [_failure_line(found, group) for group in groups], free_text="ERROR")
 
 
 def comma_separated(groups: Sequence[FailureGroup]) -> str:
-    return _output.comma_separated(CSV_COLUMNS, [[getattr(group, name) for name in CSV_COLUMNS] for group in groups])
+    return terminal.comma_separated(CSV_COLUMNS, [[getattr(group, name) for name in CSV_COLUMNS] for group in groups])
 
 
 def _failure_line(found: Failures, group: FailureGroup) -> tuple[str, ...]:
@@ -110,10 +110,10 @@ def _failure_line(found: Failures, group: FailureGroup) -> tuple[str, ...]:
     return (
         f"{group.runs}{more}",
         f"{group.job_type} (on_dead)" if group.is_call else group.job_type,
-        _output.coloured(worst, how_they_ended(group)),
+        terminal.coloured(worst, how_they_ended(group)),
         f"{group.attempts}{more}",
-        _output.instant(group.first_at),
-        _output.instant(group.last_at),
+        terminal.instant(group.first_at),
+        terminal.instant(group.last_at),
         str(group.example_id),
         example(group),
     )

@@ -57,7 +57,7 @@ def command(
     by: str | None,
     yes: bool,
 ) -> int:
-    from yamlsched.act import runs as actions
+    from yamlsched.act import runs
     from yamlsched.act.backfill import CHUNK_SLOTS, BackfillResult, backfill, definition_for, read_range, select
     from yamlsched.db.query import now
     from yamlsched.timetable.zones import zone
@@ -86,7 +86,7 @@ def command(
             )
         if chosen.slots > MAX_SLOTS_UNCONFIRMED and not dry_run:
             confirm(f"create up to {chosen.slots} runs of {job}", yes)
-        who = by or actions.operator()
+        who = by or runs.operator()
         try:
             backfill(
                 connection, namespace, definition, chosen.first, chosen.last, who, dry_run, progress, result=result
@@ -118,13 +118,13 @@ def _report_interrupted(
 
 
 def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
-    from yamlsched.show import terminal as _output
+    from yamlsched.show import terminal
 
     def fields(slot: BackfillSlot) -> dict[str, object]:
         held = {"run_id": slot.holder.run_id, "status": slot.holder.status} if slot.holder else {}
         return {"key": slot.key, "scheduled_for": slot.at} | held
 
-    return _output.document(
+    return terminal.document(
         job_type=job,
         dry_run=dry_run,
         made=[fields(slot) for slot in result.created],

@@ -22,10 +22,10 @@ UNFINISHED = ("queued", "failed", "running")
 @click.option("--reason", metavar="TEXT", help="Why; recorded with the action.")
 @click.pass_obj
 def command(settings: Settings, /, reason: str | None, **selection: Any) -> int:
-    from yamlsched.act import runs as actions
+    from yamlsched.act import runs
 
-    def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[actions.ActionResult]:
-        return actions.cancel(connection, ids, who, reason=reason, expected=expected)
+    def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[runs.ActionResult]:
+        return runs.cancel(connection, ids, who, reason=reason, expected=expected)
 
     filters = {name: selection[name] for name in ("jobs", "tags", "statuses", "since", "until")}
     if any(filters.values()) and not selection["names"]:

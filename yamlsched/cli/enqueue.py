@@ -10,7 +10,7 @@ import click
 
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 from yamlsched.timetable.times import TimeInput
 
 
@@ -71,14 +71,13 @@ def command(
     paths: tuple[str, ...],
     by: str | None,
 ) -> int:
-    from yamlsched.act import payloads
-    from yamlsched.act import runs as actions
+    from yamlsched.act import payloads, runs
     from yamlsched.ask import history
 
     with settings.connect_in() as (connection, namespace):
         is_own = history.is_own_file(connection, namespace, settings.file)
         payloads.check(settings.file, namespace, job, arguments or {}, paths, is_own)
-        result = actions.enqueue(
+        result = runs.enqueue(
             connection,
             namespace,
             job,
@@ -87,11 +86,11 @@ def command(
             at=at,
             file=settings.file,
             priority=priority,
-            who=by or actions.operator(),
+            who=by or runs.operator(),
         )
     if settings.wants_json:
         click.echo(
-            _output.document(
+            terminal.document(
                 run_id=result.run_id,
                 created=result.created,
                 status=result.status,
@@ -102,7 +101,7 @@ def command(
     elif result.pruned_at is not None:
         click.echo(
             f'nothing created: key "{key}" was used by run {result.run_id}, which was pruned on '
-            f"{_output.instant(result.pruned_at)}; use another key to do it again"
+            f"{terminal.instant(result.pruned_at)}; use another key to do it again"
         )
     elif not result.created:
         who = "a run that has been pruned" if result.run_id is None else f"run {result.run_id}"

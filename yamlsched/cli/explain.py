@@ -6,7 +6,7 @@ import click
 
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.schedule import catalog
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 from yamlsched.text import did_you_mean
 
 
@@ -25,10 +25,10 @@ def command(settings: Settings, code: str | None) -> int:
         shown = {code: catalog.title(code)}
     if settings.wants_json:
         codes = [{"code": code, "title": title, "page": catalog.page(code)} for code, title in shown.items()]
-        click.echo(_output.document(codes=codes))
+        click.echo(terminal.document(codes=codes))
     elif code is not None:
         heading, _, rest = catalog.as_text(code).partition("\n")
-        click.echo(f"{_output.paint(heading, 'bold')}\n{rest}")
+        click.echo(f"{terminal.paint(heading, 'bold')}\n{rest}")
     else:
         for listed, title in shown.items():
             click.echo(f"{listed}  {title}")

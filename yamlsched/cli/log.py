@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched import text as terminal
+from yamlsched import text
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.schedule import field_changes
@@ -147,8 +147,8 @@ def _settings(edit: Edit, with_values: bool) -> Iterator[str]:
 
     fields = edits.fields(edit.before, edit.after)
     if fields and not with_values:
-        names = [terminal.truncate(terminal.escape_line(one.field)) for one in fields]
-        yield f"{INDENT}{'file':<9} {terminal.join_first(names, MAX_NAMES)}"
+        names = [text.truncate(text.escape_line(one.field)) for one in fields]
+        yield f"{INDENT}{'file':<9} {text.join_first(names, MAX_NAMES)}"
     elif fields:
         yield f"{INDENT}the file"
         yield from _fields(edit.before, edit.after, Change.CHANGED)
@@ -184,4 +184,4 @@ def _fields(before: dict[str, object] | None, after: dict[str, object] | None, k
     names = [field_changes.field_name(one) for one in fields]
     width = max(map(len, names), default=0)
     for name, one in zip(names, fields, strict=True):
-        yield terminal.escape_ci_commands(f"{INDENT * 2}{name:<{width}}  {field_changes.before_and_after(one, kind)}")
+        yield text.escape_ci_commands(f"{INDENT * 2}{name:<{width}}  {field_changes.before_and_after(one, kind)}")

@@ -15,26 +15,26 @@ from yamlsched.cli._settings import Settings, Verb
 @click.option("--dry-run", is_flag=True, help="Report what would be applied, and which hosts it supports.")
 @click.pass_obj
 def command(settings: Settings, print_sql: bool, print_roles: bool, dry_run: bool) -> int:
-    from yamlsched import db as store
+    from yamlsched import db
     from yamlsched.db.query import sql_folder
 
     if print_roles:
         click.echo((sql_folder() / "roles.sql").read_text("utf-8"), nl=False)
         return 0
     if print_sql:
-        for migration in store.migrations.all_migrations():
+        for migration in db.migrations.all_migrations():
             click.echo(f"-- {migration.name}\n{migration.text}")
             click.echo(
                 "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values "
                 f"({migration.version}, '{migration.name}', '{migration.checksum}', {migration.oldest_supported});\n"
             )
         return 0
-    with settings.database() as dsn, store.connect(dsn) as connection:
-        before = store.migrations.applied(connection)
-        missing = store.migrations.migrate(connection, dry_run)
+    with settings.database() as dsn, db.connect(dsn) as connection:
+        before = db.migrations.applied(connection)
+        missing = db.migrations.migrate(connection, dry_run)
     for migration in missing:
         click.echo(f"{'would apply' if dry_run else 'applied'} {migration.name}")
-    own = store.migrations.latest_version()
+    own = db.migrations.latest_version()
     if not missing:
         is_newer = before.version > own
         click.echo(

@@ -12,7 +12,7 @@ import click
 from yamlsched.cli import OK, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 from yamlsched.timetable.times import TimeInput
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def command(
     if settings.wants_json:
         names = ("job_type", "scheduled_for", "local", "key", "note")
         slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in found]
-        click.echo(_output.document(slots=slots))
+        click.echo(terminal.document(slots=slots))
     elif until:
         lines = _calendar(forecast(jobs, Span(after, until, where.key)))
         click.echo("\n".join([f"jobs that start in each hour, {where.key}", *lines]) if lines else "no slots")
@@ -114,13 +114,13 @@ def _known_zone(name: str) -> str:
 
 def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str, int]:
     """Return the jobs of the file that have slots, the file's timezone, and the exit code."""
-    from yamlsched.schedule import file as schedule_file
+    from yamlsched.schedule import file
     from yamlsched.schedule.load import load
     from yamlsched.text import did_you_mean, join_first
     from yamlsched.timetable.forecast import ScheduledJob
     from yamlsched.timetable.keys import offset
 
-    loaded = load(schedule_file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
+    loaded = load(file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
     if loaded.has_errors:
         click.echo(f'{settings.file} has errors: "yamlsched validate" shows them', err=True)
     if name is not None and name not in loaded.jobs:
@@ -153,7 +153,7 @@ def _table(found: list[Upcoming], with_jobs: bool) -> str:
         + [f"{slot.local:%a %Y-%m-%d %H:%M %Z}", short_utc(slot.scheduled_for), slot.key, slot.note]
         for slot in found
     ]
-    return _output.table((["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows, free_text="NOTE")
+    return terminal.table((["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows, free_text="NOTE")
 
 
 def _calendar(found: Forecast) -> list[str]:

@@ -29,12 +29,11 @@ not stopped: see cancel. A deploy does not end a pause; resume does, or the time
 )
 @click.pass_obj
 def command(settings: Settings, /, reason: str | None, until: TimeInput | None, **selection: Any) -> int:
-    from yamlsched.act import pause as pausing
-    from yamlsched.act import runs as actions
+    from yamlsched.act import pause, runs
     from yamlsched.ask import history
 
-    def act(connection: Any, namespace: str, ids: list[int], who: str) -> list[actions.ActionResult]:
+    def act(connection: Any, namespace: str, ids: list[int], who: str) -> list[runs.ActionResult]:
         timezone = history.timezone_of(connection, namespace, selection["names"], settings.file)
-        return pausing.pause(connection, namespace, ids, who, reason=reason, until=until, timezone=timezone)
+        return pause.pause(connection, namespace, ids, who, reason=reason, until=until, timezone=timezone)
 
     return _bulk.change_jobs(settings, "pause", act, **selection)

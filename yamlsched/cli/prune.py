@@ -10,7 +10,7 @@ import click
 
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -37,7 +37,7 @@ With retention.archive in the file, or --archive, each batch is first written as
 @click.option("--no-archive", "is_forgotten", is_flag=True, help="Delete without an archive.")
 @click.pass_obj
 def command(settings: Settings, /, seconds: float | None, archive: str | None, is_forgotten: bool) -> int:
-    from yamlsched.act import prune as retention
+    from yamlsched.act import prune
 
     is_stdout = archive == STDOUT
     if is_forgotten and archive is not None:
@@ -49,33 +49,33 @@ def command(settings: Settings, /, seconds: float | None, archive: str | None, i
     with settings.connect_in() as (connection, namespace):
         kept = None if is_forgotten else _archive(settings, connection, namespace, archive)
         budget = float("inf") if seconds is None else seconds
-        with _output.live_line() as show:
-            done = retention.housekeep(
+        with terminal.live_line() as show:
+            done = prune.housekeep(
                 connection, namespace, budget, progress=lambda done: show(pruned(done)), archive=kept
             )
     if settings.wants_json:
-        click.echo(_output.document(namespace=namespace, **asdict(done)))
+        click.echo(terminal.document(namespace=namespace, **asdict(done)))
     else:
         rest = "" if done.complete else "; the time limit was reached, later ticks prune the rest"
-        text = f"{pruned(done)}; cancelled {_output.count(done.cancelled, 'run')} of removed jobs{rest}"
+        text = f"{pruned(done)}; cancelled {terminal.count(done.cancelled, 'run')} of removed jobs{rest}"
         click.echo(text, err=is_stdout)
     return 0
 
 
 def _archive(settings: Settings, connection: Connection[Any], namespace: str, given: str | None) -> Archive | None:
     """Return the archive to use: the one ``given``, else the one of the file. Raises Refused if it cannot be found."""
-    from yamlsched.act import prune as retention
-    from yamlsched.schedule import file as schedule_file
+    from yamlsched.act import prune
+    from yamlsched.schedule import file
 
     if given == STDOUT:
-        return retention.StdoutArchive()
+        return prune.StdoutArchive()
     if given is not None:
-        return retention.FolderArchive(Path(given), namespace)
-    if not retention.is_archived(connection, namespace):
+        return prune.FolderArchive(Path(given), namespace)
+    if not prune.is_archived(connection, namespace):
         return None
     found = None
     if settings.file.is_file():
-        found = retention.own_archive(schedule_file.read(settings.file), settings.file, namespace)
+        found = prune.own_archive(file.read(settings.file), settings.file, namespace)
     if found is None:
         raise Refused(
             f"the file in force archives what is pruned, and {settings.file} does not say where: pass --file, "
@@ -86,4 +86,4 @@ def _archive(settings: Settings, connection: Connection[Any], namespace: str, gi
 
 def pruned(done: HousekeepingReport) -> str:
     parts = ((done.runs, "run"), (done.keys, "key"), (done.effects, "effect"))
-    return "pruned " + ", ".join(_output.count(number, noun) for number, noun in parts)
+    return "pruned " + ", ".join(terminal.count(number, noun) for number, noun in parts)

@@ -9,7 +9,7 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 from yamlsched.timetable import times
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _as_json(found: Report) -> str:
 
     groups = found.failures.worst_first()
     next_slot = dict(zip(("job_type", "timezone", "at"), found.next_slot, strict=True)) if found.next_slot else None
-    return _output.document(
+    return terminal.document(
         namespace=found.namespace,
         now=found.now,
         since=found.since,

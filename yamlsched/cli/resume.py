@@ -16,6 +16,6 @@ from yamlsched.cli._settings import Settings, Verb
 @_bulk.job_options
 @click.pass_obj
 def command(settings: Settings, /, **selection: Any) -> int:
-    from yamlsched.act import pause as pausing
+    from yamlsched.act import pause
 
-    return _bulk.change_jobs(settings, "resume", pausing.resume, **selection, among=pausing.paused)
+    return _bulk.change_jobs(settings, "resume", pause.resume, **selection, among=pause.paused)

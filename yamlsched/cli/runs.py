@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from yamlsched import text as terminal
+from yamlsched import text
 from yamlsched.cli import _filters, _tables
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.show import terminal as _output
@@ -129,7 +129,7 @@ def line(row: RunRow) -> tuple[str, ...]:
         f"{row.attempts}/{row.max_attempts}",
         _output.instant(row.finished_at or row.started_at or row.run_at),
         duration(row),
-        terminal.truncate(str(row.progress), MAX_PROGRESS_CHARS) if row.progress else "-",
+        text.truncate(str(row.progress), MAX_PROGRESS_CHARS) if row.progress else "-",
         row.key or "-",
         error_text(row.error_type, row.last_error) if row.status in ("dead", "failed") else "",
     )

@@ -8,7 +8,7 @@ import click
 
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 
 HELP = """Record whether an effect in doubt happened.
 
@@ -27,8 +27,7 @@ the provider, by the idempotency key that `show` prints.
 @_filters.by_option
 @click.pass_obj
 def command(settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None) -> int:
-    from yamlsched.act import runs as actions
-    from yamlsched.act import settle as effects
+    from yamlsched.act import runs, settle
 
     if happened is None:
         raise click.UsageError("did it happen? Pass --done or --not-done")
@@ -39,6 +38,6 @@ def command(settings: Settings, /, key: str, happened: bool | None, result: str 
     except ValueError:
         raise click.BadParameter(f"{result!r} is not valid JSON: write for example '\"<id@example.org>\"'") from None
     with settings.connect_in() as (connection, namespace):
-        what = effects.settle(connection, namespace, key, by or actions.operator(), happened, value)
-    click.echo(_output.document(key=key, done=happened) if settings.wants_json else what)
+        what = settle.settle(connection, namespace, key, by or runs.operator(), happened, value)
+    click.echo(terminal.document(key=key, done=happened) if settings.wants_json else what)
     return 0

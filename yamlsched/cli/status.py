@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _filters
-from yamlsched.cli import _tables as _namespaces
+from yamlsched.cli import FINDINGS, OK, _filters, _tables
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 
 if TYPE_CHECKING:
     from yamlsched.ask.attention import Problem
@@ -104,9 +103,9 @@ def command(
         max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak, max_paused
     )
     if all_namespaces:
-        from yamlsched.cli import _tables as _namespaces
+        from yamlsched.cli import _tables
 
-        return _namespaces.show(settings, thresholds, check, show_all)
+        return _tables.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
         if settings.wants_json or show_all or (max_failing, max_streak) != (None, None):
             now = health.read(connection, namespace, within)
@@ -126,7 +125,7 @@ def command(
     problems = attention.problems(now, thresholds)
     if settings.wants_json:
         more = {"failures": failed.worst_first()} if failed is not None else {}
-        click.echo(_output.document(**attention.summary(now, thresholds), **more))
+        click.echo(terminal.document(**attention.summary(now, thresholds), **more))
     elif not check:
         click.echo(screen(now, problems, present, show_all))
         if known and namespace not in known:
@@ -135,9 +134,9 @@ def command(
         if failed is not None:
             click.echo(f"\n{failures_table(failed)}")
     elif problems:
-        click.echo("\n".join(_output.printable_line(problem.what) for problem in problems))
+        click.echo("\n".join(terminal.printable_line(problem.what) for problem in problems))
     else:
-        click.echo(f"ok: {_output.count(now.totals.jobs, 'job')}, last tick {_output.ago(now.last_tick_at, now.now)}")
+        click.echo(f"ok: {terminal.count(now.totals.jobs, 'job')}, last tick {terminal.ago(now.last_tick_at, now.now)}")
     return FINDINGS if check and problems else OK
 
 
@@ -146,7 +145,7 @@ def failures_table(found: Failures) -> str:
     groups = found.worst_first()
     if not groups:
         return "No attempt failed in the last day"
-    lines = [_output.paint("Failures of the last day", "bold"), _namespaces.table(found, groups[:MAX_GROUPS_LISTED])]
+    lines = [terminal.paint("Failures of the last day", "bold"), _tables.table(found, groups[:MAX_GROUPS_LISTED])]
     if more := len(groups[MAX_GROUPS_LISTED:]):
         lines.append(f"and {more} more: yamlsched runs --group-by error_type --since 1d")
     return "\n".join(lines)
@@ -154,18 +153,18 @@ def failures_table(found: Failures) -> str:
 
 def screen(health: Health, problems: list[Problem], present: int, show_all: bool) -> str:
     """Return the namespace, its jobs, and what needs attention. ``present`` are the jobs that may be listed."""
-    lines = [_output.fields(heading(health))]
+    lines = [terminal.fields(heading(health))]
     jobs = listed(health.jobs, is_unhealthy=not show_all and present > MAX_JOBS_LISTED)
     omitted = present - len(jobs)
     if jobs:
         headings = ("JOB", "STATE", "LAST SUCCESS", "LAST FAILURE", "STREAK", "NEXT SLOT", "OPEN", "NOTE")
-        lines += ["", _output.table(headings, [line(job, health) for job in jobs], free_text="NOTE")]
+        lines += ["", terminal.table(headings, [line(job, health) for job in jobs], free_text="NOTE")]
     if omitted:
         lines.append(f"and {omitted} more are healthy: --all lists them")
     if problems:
-        lines += ["", _output.paint("Needs attention", "bold")]
+        lines += ["", terminal.paint("Needs attention", "bold")]
         for problem in problems[:MAX_JOBS_LISTED]:
-            lines += [f"  {_output.printable_line(problem.what)}", f"      {problem.remedy}"]
+            lines += [f"  {terminal.printable_line(problem.what)}", f"      {problem.remedy}"]
         if len(problems) > MAX_JOBS_LISTED:
             lines.append(f"  and {len(problems) - MAX_JOBS_LISTED} more: yamlsched status --check")
     elif not jobs and not omitted:
@@ -177,20 +176,20 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
     from yamlsched.ask.health import effects_in_doubt
 
     now, total = health.now, health.totals
-    yield "namespace", f"{health.namespace} at {_output.instant(now)}"
+    yield "namespace", f"{health.namespace} at {terminal.instant(now)}"
     yield from files(health)
-    last = f"{_output.ago(health.last_tick_at, now)}, by {health.last_tick_host}" if health.last_tick_at else "never"
+    last = f"{terminal.ago(health.last_tick_at, now)}, by {health.last_tick_host}" if health.last_tick_at else "never"
     yield "last tick", last
-    due = f"; oldest due {_output.ago(total.oldest_due_at, now)}" if total.oldest_due_at else ""
+    due = f"; oldest due {terminal.ago(total.oldest_due_at, now)}" if total.oldest_due_at else ""
     yield "queue", f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}"
-    calls = f"; {_output.count(total.dead_calls_last_day, 'call')} of on_dead" if total.dead_calls_last_day else ""
+    calls = f"; {terminal.count(total.dead_calls_last_day, 'call')} of on_dead" if total.dead_calls_last_day else ""
     yield "dead", f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day{calls}"
     if health.in_doubt_counts:
-        effects = _output.count(effects_in_doubt(health, "person"), "effect")
+        effects = terminal.count(effects_in_doubt(health, "person"), "effect")
         retried = effects_in_doubt(health, "retry")
         yield "in doubt", f"{effects} to settle, {retried} to be resolved by the run's retry"
     hosts = [
-        f"{w.host} ({w.running} running)" if w.running else f"{w.host} ({_output.ago(w.seen_at, now)})"
+        f"{w.host} ({w.running} running)" if w.running else f"{w.host} ({terminal.ago(w.seen_at, now)})"
         for w in health.workers
     ]
     more = f" and {len(hosts) - MAX_HOSTS_LISTED} more" if len(hosts) > MAX_HOSTS_LISTED else ""
@@ -207,7 +206,7 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
         yield "file", "none has been applied"
     else:
         of = f" for {file.environment}" if file.environment else ""
-        since = _output.instant(file.applied_at)
+        since = terminal.instant(file.applied_at)
         yield "file", f"{file.hash[:8]}{of} in force since {since}, applied by {file.applied_by}"
         if file.commit is not None:
             yield "", label(file)
@@ -217,12 +216,12 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
         if file is not None and file.environment != other.environment:
             text += f"for {environment(other)}, but the namespace belongs to {environment(file)}: not applied"
         else:
-            text += f"since {_output.instant(other.presented_since_at)}, and is not in force"
-        yield "", _output.coloured("late", text) if other in drifted else text
+            text += f"since {terminal.instant(other.presented_since_at)}, and is not in force"
+        yield "", terminal.coloured("late", text) if other in drifted else text
     for refused in health.refused:
-        yield "", _output.coloured("late", refusal(refused))
+        yield "", terminal.coloured("late", refusal(refused))
     for host in health.lacks[:MAX_LISTED_LACKS]:
-        yield "", _output.coloured("late", lack(host))
+        yield "", terminal.coloured("late", lack(host))
     if len(health.lacks) > MAX_LISTED_LACKS:
         yield "", f"{len(health.lacks) - MAX_LISTED_LACKS} more: yamlsched status --format json"
 
@@ -240,9 +239,9 @@ def line(job: JobHealth, health: Health) -> tuple[str, ...]:
 
     return (
         job.job_type,
-        _output.coloured(job.state),
-        _output.ago(job.last_success_at, health.now),
-        _output.ago(job.last_failure_at, health.now),
+        terminal.coloured(job.state),
+        terminal.ago(job.last_success_at, health.now),
+        terminal.ago(job.last_failure_at, health.now),
         streak(job),
         next_slot(job) if job.schedule and job.enabled and job.retired_at is None else "-",
         str(job.queued + job.running + job.failed or "-"),
@@ -255,8 +254,8 @@ def next_slot(job: JobHealth) -> str:
     from yamlsched.timetable.zones import zone_or_utc
 
     if job.next_slot_at is None or job.timezone == "UTC":
-        return _output.instant(job.next_slot_at)
-    return f"{_output.instant(job.next_slot_at)} ({job.next_slot_at.astimezone(zone_or_utc(job.timezone)):%H:%M %Z})"
+        return terminal.instant(job.next_slot_at)
+    return f"{terminal.instant(job.next_slot_at)} ({job.next_slot_at.astimezone(zone_or_utc(job.timezone)):%H:%M %Z})"
 
 
 def streak(job: JobHealth) -> str:

@@ -52,7 +52,7 @@ def command(
     from yamlsched.schedule.checks import check_all
     from yamlsched.schedule.formats import FORMATS, as_text
     from yamlsched.schedule.load import load
-    from yamlsched.show import terminal as _output
+    from yamlsched.show import terminal
     from yamlsched.text import escape_line
 
     files = files or (settings.file,)
@@ -69,7 +69,7 @@ def command(
             of_file = [replace(one, severity="warning") if one.code in OF_THE_HOST else one for one in of_file]
         found += of_file
         summaries.append(_summary(file, len(loaded.entries), of_file))
-    write = partial(as_text, paint=_paint) if settings.format == "text" and _output.has_colours() else None
+    write = partial(as_text, paint=_paint) if settings.format == "text" and terminal.has_colours() else None
     if text := (write or FORMATS[settings.format])(found, [str(file) for file in files]):
         click.echo(text)
     if settings.format == "text":

@@ -41,18 +41,18 @@ def when(text: str) -> times.TimeInput:
 def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
     from yamlsched.act.backfill import definition_for
     from yamlsched.ask.why import DayReport, explain
-    from yamlsched.show import terminal as _output
+    from yamlsched.show import terminal
     from yamlsched.timetable.zones import zone
 
     with settings.connect_in() as (connection, namespace):
         definition = definition_for(connection, namespace, job)
         report = explain(connection, namespace, definition, at)
     if isinstance(report, DayReport):
-        click.echo(_output.document(**_of_day(report)) if settings.wants_json else "\n".join(_day(report)))
+        click.echo(terminal.document(**_of_day(report)) if settings.wants_json else "\n".join(_day(report)))
         return 0
     if at is not None and (note := times.remark(at, report.at, zone(definition.timezone))):
         click.echo(f"--at: {note}", err=True)
-    click.echo(_output.document(**_fields(report)) if settings.wants_json else "\n".join(_slot(report)))
+    click.echo(terminal.document(**_fields(report)) if settings.wants_json else "\n".join(_slot(report)))
     return 0
 
 

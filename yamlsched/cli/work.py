@@ -28,10 +28,10 @@ def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any)
         from yamlsched.service.loop import loop as flow
     else:
         from yamlsched.service.work import work as flow
-    from yamlsched.worker import companions as status_line
+    from yamlsched.worker import companions
 
     if migrate and not is_loop:
         raise click.UsageError('--migrate requires --loop; before a single "work", run "yamlsched migrate"')
     configure_log(settings)
-    result = flow(target(settings, options, migrate), limits(options), show_messages, status_line.show)
+    result = flow(target(settings, options, migrate), limits(options), show_messages, companions.show)
     return FINDINGS if result.has_findings else OK

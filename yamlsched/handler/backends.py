@@ -21,8 +21,7 @@ from yamlsched.db.dsn import redactor
 from yamlsched.db.session import AsyncHandlerSession, HandlerSession
 from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
 from yamlsched.handler.sessions import persist, persist_async, sessions
-from yamlsched.runs import effects, progress
-from yamlsched.runs import statements as runs
+from yamlsched.runs import effects, progress, statements
 from yamlsched.runs.effects import EffectEntry, FoundEffect
 from yamlsched.runs.enqueue import translate_errors
 from yamlsched.runs.lifecycle import EnqueueBatch
@@ -94,8 +93,8 @@ class PostgresBackend:
     def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
         """Write the run's success and what it enqueued. Raises LeaseLost if another attempt has taken the run over."""
         with translate_errors():
-            runs.enqueue_from(connection, self.namespace, self.run_id, enqueued)
-        if not runs.succeed_in(connection, (self.run_id, self.attempt, self.locked_by), result):
+            statements.enqueue_from(connection, self.namespace, self.run_id, enqueued)
+        if not statements.succeed_in(connection, (self.run_id, self.attempt, self.locked_by), result):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
     # -- for an async def ------------------------------------------------------------------------------------------
@@ -154,8 +153,8 @@ class PostgresBackend:
     ) -> None:
         """See ``succeed``."""
         with translate_errors():
-            await runs.enqueue_from_async(connection, self.namespace, self.run_id, enqueued)
-        if not await runs.succeed_in_async(connection, (self.run_id, self.attempt, self.locked_by), result):
+            await statements.enqueue_from_async(connection, self.namespace, self.run_id, enqueued)
+        if not await statements.succeed_in_async(connection, (self.run_id, self.attempt, self.locked_by), result):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
     # --------------------------------------------------------------------------------------------------------------
@@ -193,7 +192,7 @@ class PostgresBackend:
 
     def dead_run(self, run_id: int) -> Any:
         """Return the row of a dead run, or None if it has been pruned."""
-        return self.record(runs.dead_run, run_id)
+        return self.record(statements.dead_run, run_id)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import namedtuple_row
 
-from yamlsched import db as store
+from yamlsched import db
 from yamlsched.errors import EnvironmentFailed
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class HandlerSessions:
             if session is None or session.closed:
                 self._sessions.pop((dsn, purpose), None)
                 is_for_handler = purpose == "transaction"
-                session = store.connect_for_handler(dsn) if is_for_handler else store.connect(dsn, RECORDING_SETTINGS)
+                session = db.connect_for_handler(dsn) if is_for_handler else db.connect(dsn, RECORDING_SETTINGS)
                 self._sessions[dsn, purpose] = session
             session.row_factory = namedtuple_row  # the previous handler may have changed it
             return session

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import db as store
-from yamlsched import log
+from yamlsched import db, log
 from yamlsched.db.connection import SESSION_SETTINGS, reason
 from yamlsched.errors import YamlschedError
 from yamlsched.sync import ScheduleFile, SyncResult, current, needs_sync, poll
@@ -99,14 +98,14 @@ def poll_database(connection: Connection[Any], schedule: ScheduleFile, may_migra
     try:
         snapshot = poll(connection, schedule)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn):
-        store.migrations.ensure_usable(connection, apply=may_migrate)
+        db.migrations.ensure_usable(connection, apply=may_migrate)
         return poll(connection, schedule)
-    tables = store.migrations.Tables(snapshot.version, snapshot.oldest_supported)
-    if store.migrations.must_migrate(tables, apply=may_migrate):
-        store.migrations.migrate(connection)
+    tables = db.migrations.Tables(snapshot.version, snapshot.oldest_supported)
+    if db.migrations.must_migrate(tables, apply=may_migrate):
+        db.migrations.migrate(connection)
         snapshot = poll(connection, schedule)
     else:
-        store.migrations.refuse_changed(snapshot.checksums)
+        db.migrations.refuse_changed(snapshot.checksums)
     return snapshot
 
 
@@ -124,19 +123,19 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
     """Prune a little if it is time to, and return False if that failed. A failure stops nothing else."""
     if not snapshot.needs_housekeeping:
         return True
-    from yamlsched.act import prune as retention
+    from yamlsched.act import prune
 
     try:
-        with store.connect(dsn, HOUSEKEEPING_SESSION) as connection:
+        with db.connect(dsn, HOUSEKEEPING_SESSION) as connection:
             archive = None
-            if retention.is_archived(connection, namespace):
-                archive = retention.own_archive(schedule.data, Path(schedule.path), namespace)
+            if prune.is_archived(connection, namespace):
+                archive = prune.own_archive(schedule.data, Path(schedule.path), namespace)
                 if archive is None:
                     return True  # the file in force archives, and this host's does not say where: others will prune
             try:
-                retention.housekeep(connection, namespace, MAX_HOUSEKEEPING_SECONDS, archive=archive)
-            except retention.ArchiveFailed as error:
-                retention.record_failure(connection, namespace, error)
+                prune.housekeep(connection, namespace, MAX_HOUSEKEEPING_SECONDS, archive=archive)
+            except prune.ArchiveFailed as error:
+                prune.record_failure(connection, namespace, error)
                 raise
     except (psycopg.Error, YamlschedError) as error:
         log.warning("housekeeping.failed", error=failure(error))

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import db as store
-from yamlsched import log
+from yamlsched import db, log
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.service import (
     OnMessages,
@@ -53,7 +52,7 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     """
     result = WorkResult()
     schedule = target.read_file()
-    with target.database() as dsn, store.connect(dsn) as connection:
+    with target.database() as dsn, db.connect(dsn) as connection:
         snapshot = poll_database(connection, schedule, target.may_migrate)
         synced = sync_if_needed(connection, schedule, snapshot)
         on_messages(result.add(synced))
@@ -111,7 +110,7 @@ class SyncTask:
     file: FollowedFile
     now: datetime  # of the database, a moment ago
     dead_count: int = 0  # runs that had died when monitoring services were told last
-    newer_tables: store.migrations.NewerTables | None = None  # why the worker stops
+    newer_tables: db.migrations.NewerTables | None = None  # why the worker stops
     may_claim: bool = True  # by the latest sync that could read the file: it is not another environment's
 
     async def run(self, worker: Worker) -> None:
@@ -141,7 +140,7 @@ class SyncTask:
             try:
                 async with asyncio.timeout(SYNC_TIMEOUT_SECONDS):
                     update = await run_in_helper(self._sync)
-            except store.migrations.NewerTables as error:
+            except db.migrations.NewerTables as error:
                 self.newer_tables = error
                 worker.stop()
                 return
@@ -190,7 +189,7 @@ class SyncTask:
 
     def _sync(self) -> SyncUpdate:
         """Sync in another process: reading a large file would delay the renewal of leases."""
-        with store.connect(self.dsn) as connection:
+        with db.connect(self.dsn) as connection:
             try:
                 schedule = self.target.read_file()
             except EnvironmentFailed as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yamlsched import db as store
+from yamlsched import db
 from yamlsched.service import (
     OnMessages,
     Target,
@@ -33,7 +33,7 @@ def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkR
 def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result: WorkResult) -> None:
     schedule = target.read_file()
     with target.database() as dsn:
-        with store.connect(dsn) as connection:
+        with db.connect(dsn) as connection:
             snapshot = poll_database(connection, schedule, target.may_migrate)
             synced = sync_if_needed(connection, schedule, snapshot)
             on_messages(result.add(synced))

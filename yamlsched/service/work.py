@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from yamlsched import db as store
+from yamlsched import db
 from yamlsched.errors import Refused
 from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_to_monitors
 from yamlsched.sync import current
@@ -20,7 +20,7 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     """
     result = WorkResult()
     schedule = target.read_file()
-    with target.database() as dsn, store.connect(dsn) as connection:
+    with target.database() as dsn, db.connect(dsn) as connection:
         snapshot = poll_database(connection, schedule, target.may_migrate)
         found = current(snapshot, schedule)
         if found is None:

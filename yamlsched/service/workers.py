@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from yamlsched import log, registry
 from yamlsched.handler.sessions import ConnectionPermits
-from yamlsched.runs import statements as store
+from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import SHARED
 from yamlsched.runs.statements import Scope
 from yamlsched.schedule import startable as startable_jobs
@@ -119,7 +119,7 @@ def startable(
 
 def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> Scope:
     """Return what a worker with ``jobs`` may claim, by lane."""
-    return store.scope(connection, namespace, {name: job.lane for name, job in jobs.items()})
+    return statements.scope(connection, namespace, {name: job.lane for name, job in jobs.items()})
 
 
 async def _prepare(worker: Worker) -> None:

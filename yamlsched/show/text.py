@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 from yamlsched.show.document import Document, Section
 
 
@@ -14,25 +14,25 @@ def render(document: Document) -> str:
 
 
 def _lines(document: Document) -> Iterator[str]:
-    yield _output.paint(_output.printable_line(document.title), "bold")
+    yield terminal.paint(terminal.printable_line(document.title), "bold")
     yield document.span
     yield ""
-    yield _output.coloured("ok" if document.is_healthy else "dead", document.verdict)
+    yield terminal.coloured("ok" if document.is_healthy else "dead", document.verdict)
     for what, remedy in document.problems:
-        yield f"  {_output.printable_line(what)}"
-        yield f"      {_output.printable_line(remedy)}"
+        yield f"  {terminal.printable_line(what)}"
+        yield f"      {terminal.printable_line(remedy)}"
     if document.more_problems:
         yield f"  {document.more_problems}"
     yield ""
-    yield _output.fields(document.facts)
+    yield terminal.fields(document.facts)
     for section in document.sections:
         yield ""
         yield from _section(section)
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield _output.paint(section.title, "bold")
+    yield terminal.paint(section.title, "bold")
     headings = [heading.upper() for heading in section.headings]
     free_text = next((name for name in ("ERROR", "REASON", "EDIT") if name in headings), None)
-    yield _output.table(headings, section.rows, free_text=free_text)
+    yield terminal.table(headings, section.rows, free_text=free_text)
     yield from filter(None, (section.more, section.note))

@@ -18,8 +18,7 @@ from yamlsched.schedule.checks import Checked
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.source import Diagnostic
-from yamlsched.sync import converge, definitions, in_force, revision
-from yamlsched.sync import files as store
+from yamlsched.sync import converge, definitions, files, in_force, revision
 from yamlsched.sync.files import (
     REFUSED,
     FileState,
@@ -67,14 +66,14 @@ class FileSync:
             return
         self.result.namespace = loaded.namespace
         # before the transaction, which may be long: the next tick of this host presents the file, too
-        snapshot = store.poll_rows(self.connection, self.schedule.presented(), self.now, loaded.namespace)
+        snapshot = files.poll_rows(self.connection, self.schedule.presented(), self.now, loaded.namespace)
         self.result.messages += in_force.moves(self.schedule, snapshot)
         revised = revision.read(self.schedule.path, self.schedule.data, os.environ)
         if revised.problem:
             log.info("revision.unknown", file=self.schedule.path, error=revised.problem, remedy=revised.remedy or None)
         with self.connection.transaction():
             timeout = AT_ONCE_LOCK_TIMEOUT_SECONDS if self.at_once else LOCK_TIMEOUT_SECONDS
-            store.lock_namespace(self.connection, loaded.namespace, timeout)
+            files.lock_namespace(self.connection, loaded.namespace, timeout)
             state = self._decide()
             if not self._is_held_back(state) and self.result.verdict is not Verdict.CURRENT:
                 self._apply(state, loaded, revised)
@@ -131,7 +130,7 @@ class FileSync:
         return loaded, checked
 
     def _state(self) -> FileState:
-        return store.state(self.connection, str(self.result.namespace), self.schedule.presented(), self.now)
+        return files.state(self.connection, str(self.result.namespace), self.schedule.presented(), self.now)
 
     def _decide(self) -> FileState:
         state = self._state()
@@ -167,7 +166,7 @@ class FileSync:
         presented = self.schedule.presented()
         mistakes = None if errors is None else max(1, len(errors))
         lines = [formats.one_line(found)[:MAX_STORED_CHARS] for found in (errors or ())[:MAX_STORED_ERRORS]]
-        found = store.keep_presenting(self.connection, presented, self.now, mistakes, loaded.namespace, lines)
+        found = files.keep_presenting(self.connection, presented, self.now, mistakes, loaded.namespace, lines)
         return found or loaded.namespace
 
     def _refuse(self, loaded: Loaded, checked: Checked) -> None:
@@ -187,12 +186,12 @@ class FileSync:
         changes = converge.converge(connection, namespace, loaded.jobs, self.now, recompute, is_behind)
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
-            store.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)
+            files.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)
         elif state.in_force_id is not None:
             # The newest of each version: hosts with crossed versions would otherwise renew the file in turns forever.
             yamlsched = newest_version(state.in_force_yamlsched, version.yamlsched_version)
             tzdata = newest_version(state.in_force_tzdata, version.tzdata_version)
-            store.mark_renewed(connection, state.in_force_id, yamlsched, tzdata)
+            files.mark_renewed(connection, state.in_force_id, yamlsched, tzdata)
         if self.result.verdict is Verdict.APPLY or changes.edits:
             converge.record(connection, self.schedule, loaded, revised, changes)
         self.result.changes = changes

@@ -26,7 +26,7 @@ from psycopg.types.json import Jsonb
 
 from yamlsched import __version__
 from yamlsched.db.query import load
-from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule import file
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -253,7 +253,7 @@ class ScheduleFile:
         namespace_override: str | None = None,
     ) -> ScheduleFile:
         """Read the file. Raises EnvironmentFailed if it cannot be read."""
-        data = schedule_file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
+        data = file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
         place = os.path.abspath(path)
         return cls(
             data,

@@ -13,8 +13,7 @@ import psycopg
 
 from yamlsched.db.connection import reason
 from yamlsched.errors import Refused
-from yamlsched.sync import due, in_force
-from yamlsched.sync import files as store
+from yamlsched.sync import due, files, in_force
 from yamlsched.sync.files import ScheduleFile, Snapshot, SyncResult, current, is_older, poll
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def account_for_due_slots(
     the monotonic clock.
     """
     assert result.namespace is not None
-    known = store.tzdata_in_use(connection, result.namespace, now)
+    known = files.tzdata_in_use(connection, result.namespace, now)
     if any(is_older(tzdata_version, other) for other in known.presented):
         return
     if is_older(tzdata_version, known.in_force or ""):

@@ -14,7 +14,7 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.runs import statements as store
+from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import Priority
 from yamlsched.worker import clock
 from yamlsched.worker.sessions import Connection, Session, Unanswered
@@ -37,14 +37,14 @@ class Level:
     owed: float = 0.0  # runs that may be claimed although a higher level has more
     is_exhausted: bool = False  # nothing is due, or the last claim found less than it asked for
     after: int = 0
-    past: tuple[str, int] = store.BEFORE_ALL  # where the last claim on the fast path stopped
+    past: tuple[str, int] = statements.BEFORE_ALL  # where the last claim on the fast path stopped
     starts_over: bool = False  # a run was released, which may be before `past`
     is_fast: bool = False  # the next claim takes the fast path
     was_fast: bool = True
     complete_at: float = 0.0  # when all kinds of runs are asked for again
     had_runs: bool = False  # the last claim found some, or marked some dead
     is_blocked: bool = False  # the last claims found only runs that others had locked
-    read_until: tuple[str, int] = store.BEFORE_ALL  # many runs up to here may not be claimed; the others were
+    read_until: tuple[str, int] = statements.BEFORE_ALL  # many runs up to here may not be claimed; the others were
 
 
 def reserve(levels: Sequence[Level], limit: int) -> list[tuple[Level, int]]:
@@ -85,7 +85,7 @@ class Claims:
         self._looked_at = 0.0  # when it looked at which levels runs are due
         self._look_at = 0.0  # when it looks again
         self._complete_at = 0.0  # from when it looks for all that is due, and not only for what became due since
-        self._since = store.BEFORE_ALL[0]  # the instant of the last look for all that is due
+        self._since = statements.BEFORE_ALL[0]  # the instant of the last look for all that is due
         self._changes = 0  # calls of `look_now` and others: a change during a claim came too late for it
         self._seen = -1  # changes before it looked
         self._is_notified = False  # runs were created since the last claim
@@ -173,7 +173,7 @@ class Claims:
         for token in list(self._lost):
 
             async def release(connection: Connection, token: str = token) -> int:
-                return await store.release_claim(connection, self._namespace, token)
+                return await statements.release_claim(connection, self._namespace, token)
 
             try:
                 found = await self._session.run(release, TIMEOUT_SECONDS)
@@ -185,7 +185,7 @@ class Claims:
             if found or clock.now() > until:
                 del self._lost[token]
 
-    async def claim(self, limit: int, scope: store.Scope) -> tuple[store.ClaimResult, float] | None:
+    async def claim(self, limit: int, scope: statements.Scope) -> tuple[statements.ClaimResult, float] | None:
         """Claim up to ``limit`` runs. Return them with the instant before the claim was sent; None without an answer.
 
         Afterwards ``is_exhausted`` is true if nothing more is due.
@@ -201,7 +201,7 @@ class Claims:
         if (has_none or clock.now() >= self._look_at) and not await self._look(has_none):
             return None
         levels = [level for level in self._levels if not level.is_exhausted]
-        claim, sent_at = store.ClaimResult(), clock.now()
+        claim, sent_at = statements.ClaimResult(), clock.now()
         for level, reserved in reserve(levels, limit):
             found = await self._claim_from(level, limit - reserved - len(claim.runs), scope)
             if found is None:
@@ -220,14 +220,14 @@ class Claims:
         If the worker ``has_none``, because all that was due could not be claimed, newer runs are enough for a while.
         """
         changes, now = self._changes, clock.now()
-        since = store.BEFORE_ALL[0]
+        since = statements.BEFORE_ALL[0]
         if has_none and now < self._complete_at:
             since = self._since
         else:
             self._complete_at = now + POLL_INTERVAL_SECONDS if self._polls else 0.0
 
         async def ask(connection: Connection) -> tuple[set[Priority], str]:
-            return await store.due_levels(connection, self._namespace, since)
+            return await statements.due_levels(connection, self._namespace, since)
 
         answer = await self._answer(ask)
         if answer is None:
@@ -242,7 +242,7 @@ class Claims:
         for level in self._levels:
             level.is_exhausted = level.priority not in due
         self._seen, self._looked_at = changes, clock.now()
-        if since == store.BEFORE_ALL[0]:
+        if since == statements.BEFORE_ALL[0]:
             self._since, self._look_at = at, self._looked_at + POLL_INTERVAL_SECONDS
             if self._complete_at > 0.0:  # else something has changed meanwhile
                 self._complete_at = self._look_at
@@ -250,7 +250,7 @@ class Claims:
             self._look_at = self._complete_at
         return True
 
-    async def _claim_highest(self, limit: int, scope: store.Scope) -> store.ClaimResult | None:
+    async def _claim_highest(self, limit: int, scope: statements.Scope) -> statements.ClaimResult | None:
         """Claim runs of the highest level with due runs. Return None without an answer.
 
         An idle worker that is notified does this before it looks at all levels: the run starts one round trip sooner.
@@ -261,15 +261,15 @@ class Claims:
         changes, token = self._changes, self._new_token()
         past = max(level.read_until for level in self._levels)
 
-        async def ask(connection: Connection) -> store.ClaimResult:
-            return await store.claim_waiting(connection, self._namespace, token, limit, scope, past, priority=None)
+        async def ask(connection: Connection) -> statements.ClaimResult:
+            return await statements.claim_waiting(connection, self._namespace, token, limit, scope, past, priority=None)
 
         claim = await self._answer(ask, token)
         if claim is None or not claim.runs:
             return claim
         level = next(level for level in self._levels if level.priority == claim.priority)
         level.was_fast, level.is_fast = True, len(claim.runs) == limit
-        level.past = claim.past if level.is_fast else store.BEFORE_ALL
+        level.past = claim.past if level.is_fast else statements.BEFORE_ALL
         if level.is_fast or clock.now() >= self._complete_at:
             self._look_at = min(self._look_at, clock.now() + LOOK_INTERVAL_SECONDS)
             level.is_exhausted, self._seen = False, changes
@@ -281,30 +281,30 @@ class Claims:
     def _new_token(self) -> str:
         return f"{self._name}:{secrets.token_hex(6)}"
 
-    async def _claim_from(self, level: Level, limit: int, scope: store.Scope) -> store.ClaimResult | None:
+    async def _claim_from(self, level: Level, limit: int, scope: statements.Scope) -> statements.ClaimResult | None:
         """Claim up to ``limit`` runs of ``level``, which may take several statements. Return None without an answer."""
-        found: store.ClaimResult | None = store.ClaimResult()
+        found: statements.ClaimResult | None = statements.ClaimResult()
         for _ in range(MAX_CLAIMS_OF_LEVEL if limit > 0 else 0):
             found = await self._claim_level(level, min(limit, self._limit), scope)
             if found is None or found.runs or found.dead or level.is_exhausted:
                 break
         return found
 
-    async def _claim_level(self, level: Level, limit: int, scope: store.Scope) -> store.ClaimResult | None:
+    async def _claim_level(self, level: Level, limit: int, scope: statements.Scope) -> statements.ClaimResult | None:
         """Claim up to ``limit`` runs of ``level``. Return None without an answer."""
         changes = self._changes
         is_fast = level.is_fast and not (level.was_fast and clock.now() >= level.complete_at)
         token = self._new_token()
         if level.starts_over:
-            level.past, level.starts_over = store.BEFORE_ALL, False
-        if was_truncated := level.read_until != store.BEFORE_ALL:
+            level.past, level.starts_over = statements.BEFORE_ALL, False
+        if was_truncated := level.read_until != statements.BEFORE_ALL:
             limit = min(limit, MAX_RUNS_BESIDE_OTHERS if level.had_runs else MAX_RUNS_OF_POLL)
 
-        async def ask(connection: Connection) -> store.ClaimResult:
+        async def ask(connection: Connection) -> statements.ClaimResult:
             given = (connection, self._namespace, token, limit, scope)
             if is_fast:
-                return await store.claim_waiting(*given, level.past, priority=level.priority)
-            return await store.claim(*given, level.after, priority=level.priority, was_truncated=was_truncated)
+                return await statements.claim_waiting(*given, level.past, priority=level.priority)
+            return await statements.claim(*given, level.after, priority=level.priority, was_truncated=was_truncated)
 
         claim = await self._answer(ask, token)
         if claim is None:
@@ -312,7 +312,7 @@ class Claims:
         self._limit = max(limit, min(2 * self._limit, MAX_RUNS))
         level.was_fast, level.had_runs = is_fast, bool(claim.runs or claim.dead)
         level.is_fast = not claim.is_truncated if not is_fast else len(claim.runs) == limit
-        level.past = claim.past if is_fast and level.is_fast else store.BEFORE_ALL
+        level.past = claim.past if is_fast and level.is_fast else statements.BEFORE_ALL
         was_blocked = level.is_blocked
         level.is_blocked = not claim.runs and (was_blocked if is_fast else claim.is_locked)
         if is_fast:

@@ -11,8 +11,7 @@ from typing import TypeVar
 import psycopg
 
 from yamlsched import log
-from yamlsched.runs import progress
-from yamlsched.runs import statements as store
+from yamlsched.runs import progress, statements
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Status
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
@@ -116,7 +115,7 @@ class Leases:
             for attempt in sorted(self._attempts, key=lambda attempt: (attempt.run.attempt, attempt.renewed_at)):
                 if _is_renewal_due(attempt, now):
                     if attempt.run.id in due:  # this worker has claimed it again since: the earlier claim has ended
-                        self._lose(due[attempt.run.id], store.LOST)
+                        self._lose(due[attempt.run.id], statements.LOST)
                     due[attempt.run.id] = attempt
             if due:
                 await self._renew(due, now)
@@ -125,9 +124,9 @@ class Leases:
 
     async def _renew(self, due: dict[int, Attempt], sent_at: float) -> None:
         async def renew(connection: Connection) -> tuple[set[int], dict[int, str]]:
-            renewed = await store.heartbeat(connection, [attempt.run for attempt in due.values()])
+            renewed = await statements.heartbeat(connection, [attempt.run for attempt in due.values()])
             others = [attempt.run for attempt in due.values() if attempt.run.id not in renewed]
-            return renewed, await store.ownership(connection, others) if others else {}
+            return renewed, await statements.ownership(connection, others) if others else {}
 
         # The shortest lease decides how early a silent session is replaced. If answers take longer than that, replacing
         # it again and again would cost the other leases too.
@@ -145,7 +144,7 @@ class Leases:
             attempt.renewed_at, attempt.lease_ends_at = sent_at, sent_at + attempt.run.lease
         for run_id, owner in ownership.items():
             # neither renewed nor lost: another transaction has locked the row, about to finish the run
-            if owner in (store.LOST, Status.CANCELLED) and due[run_id] in self._attempts:
+            if owner in (statements.LOST, Status.CANCELLED) and due[run_id] in self._attempts:
                 self._lose(due[run_id], owner)
 
     def check(self) -> None:

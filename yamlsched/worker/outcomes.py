@@ -16,7 +16,7 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.runs import statements as store
+from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import (
     SUCCESS_WITHOUT_RESULT,
     AttemptEnd,
@@ -152,7 +152,7 @@ class Outcomes:
         return after_attempt(attempt.run, end, attempt.job.backoff, random.random(), self._redact)
 
     def _enqueue(self, pending: PendingOutcome) -> None:
-        if pending.end.enqueued and not pending.is_settled and store.is_large(pending.end.enqueued):
+        if pending.end.enqueued and not pending.is_settled and statements.is_large(pending.end.enqueued):
             self._fan_outs.append(pending)
             self._has_fan_outs.set()
         else:
@@ -173,7 +173,7 @@ class Outcomes:
     def _settle(self, pending: PendingOutcome) -> None:
         """Finish with an outcome of which nothing has to be written any more."""
         if pending.attempt.is_lost:
-            self._discard(pending, store.LOST)
+            self._discard(pending, statements.LOST)
         else:
             self._record(pending, None)
 
@@ -205,7 +205,7 @@ class Outcomes:
             while self._fan_outs:
                 pending = self._fan_outs.popleft()
                 await asyncio.sleep(max(0.0, pending.retry_at - clock.now()))
-                timeout = FAN_OUT_TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * store.run_count(pending.end.enqueued)
+                timeout = FAN_OUT_TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(pending.end.enqueued)
                 await self._write([pending], self._fan_out_session, timeout)
             await self._fan_out_session.drop()
 
@@ -225,7 +225,7 @@ class Outcomes:
             runs = [attempt.run for attempt in batch]
 
             def succeed(connection: Connection) -> Awaitable[bool]:
-                return leases.write_with(connection, batch, partial(store.succeed, connection, runs))
+                return leases.write_with(connection, batch, partial(statements.succeed, connection, runs))
 
             is_written = await self._session.run(succeed, TIMEOUT_SECONDS)
         if is_written:
@@ -296,7 +296,7 @@ class Outcomes:
     async def _write_once(self, batch: list[PendingOutcome], connection: Connection) -> None:
         """Write ``batch``, and find out what became of those runs of which nothing was written."""
         if settled := [pending for pending in batch if pending.is_settled]:
-            await store.keep_outputs(connection, [(pending.attempt.run, pending.outcome) for pending in settled])
+            await statements.keep_outputs(connection, [(pending.attempt.run, pending.outcome) for pending in settled])
             for pending in settled:
                 self._settle(pending)
             if not (batch := [pending for pending in batch if not pending.is_done]):
@@ -305,14 +305,14 @@ class Outcomes:
         outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
         if enqueued := batch[0].end.enqueued:
             write_last = partial(leases.write_last, connection, attempts)
-            written = await store.finish_with(connection, self._namespace, *outcomes[0], enqueued, write_last)
+            written = await statements.finish_with(connection, self._namespace, *outcomes[0], enqueued, write_last)
         else:
-            written = await leases.write_with(connection, attempts, partial(store.finish, connection, outcomes))
+            written = await leases.write_with(connection, attempts, partial(statements.finish, connection, outcomes))
         for pending in batch:
             if pending.attempt.run.id in written:
                 self._record(pending, written[pending.attempt.run.id])
         if rest := [pending for pending in batch if not pending.is_done]:
-            ownership = await store.ownership(connection, [pending.attempt.run for pending in rest])
+            ownership = await statements.ownership(connection, [pending.attempt.run for pending in rest])
             for pending in rest:
                 self._resolve(pending, ownership[pending.attempt.run.id])
 
@@ -325,7 +325,7 @@ class Outcomes:
             pending.end = AttemptEnd(EndKind.COMMITTED)
         elif owner == pending.outcome.status:
             self._record(pending, None)  # written before, by a commit whose answer was lost
-        elif owner != store.OURS:
+        elif owner != statements.OURS:
             pending.attempt.mark_lost(owner)
         if not pending.is_done and pending.is_settled and pending.outcome.output is None:
             self._settle(pending)
@@ -336,7 +336,7 @@ class Outcomes:
         """Let a fan-out fail its attempt after a few timeouts."""
         pending.timeouts += 1
         if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
-            runs = store.run_count(pending.end.enqueued)
+            runs = statements.run_count(pending.end.enqueued)
             why = f"the server did not write the {runs} runs that it enqueued before a timeout, {MAX_FAN_OUT_TIMEOUTS} "
             self._fail(pending, f"{why}times: enqueue fewer runs in one attempt, and let some of them enqueue the rest")
 

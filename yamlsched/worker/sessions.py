@@ -19,13 +19,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
-from yamlsched import db as store
-from yamlsched import log
+from yamlsched import db, log
 from yamlsched.db.connection import describe, reason
 from yamlsched.db.dsn import seconds_to_connect
 from yamlsched.db.session import Settings
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.runs import statements as runs
+from yamlsched.runs import statements
 from yamlsched.worker import clock, forking
 from yamlsched.worker.executor import EventQueue
 
@@ -219,11 +218,11 @@ class Session:
         started_at = clock.now()
         try:
             async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
-                connection = await store.connect_async(self._database.dsn, self._settings, look_up)
+                connection = await db.connect_async(self._database.dsn, self._settings, look_up)
                 self._connection = connection
                 if (events := self._events) is not None:
                     connection.add_notify_handler(lambda notification: events.put(Notified([notification.payload])))
-                    await runs.listen(connection)
+                    await statements.listen(connection)
         except (psycopg.Error, EnvironmentFailed, TimeoutError) as error:
             await self.drop()
             self._database.failed(describe(error) if isinstance(error, psycopg.Error) else NO_ANSWER)

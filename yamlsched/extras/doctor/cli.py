@@ -10,7 +10,7 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 
 if TYPE_CHECKING:
     from yamlsched.extras.doctor.doctor import Check
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 )
 @click.pass_obj
 def command(settings: Settings, /, paths: tuple[str, ...], offline: bool) -> int:
-    from yamlsched.extras.doctor import doctor_offline as offline_checks
+    from yamlsched.extras.doctor import doctor_offline
 
-    checks = [*(_offline if offline else _complete)(settings, paths), *offline_checks.check(os.environ)]
+    checks = [*(_offline if offline else _complete)(settings, paths), *doctor_offline.check(os.environ)]
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:
-        click.echo(_output.document(healthy=not failed, checks=checks))
+        click.echo(terminal.document(healthy=not failed, checks=checks))
     else:
         width = max(len(check.name) for check in checks)
         for check in checks:
-            level = _output.coloured(check.level) + " " * (4 - len(check.level))
-            click.echo(f"{level}  {check.name:<{width}}  {_output.printable_line(check.what)}")
+            level = terminal.coloured(check.level) + " " * (4 - len(check.level))
+            click.echo(f"{level}  {check.name:<{width}}  {terminal.printable_line(check.what)}")
             if check.remedy and check.level != "ok":
-                click.echo(f"      {'':<{width}}  {_output.printable_line(check.remedy)}")
+                click.echo(f"      {'':<{width}}  {terminal.printable_line(check.remedy)}")
     return FINDINGS if failed else OK
 
 
@@ -64,12 +64,11 @@ def _complete(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
 
 def _offline(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
     """Check what needs neither a database nor an executor."""
-    from yamlsched.extras.doctor import doctor
-    from yamlsched.extras.doctor import doctor_offline as offline_checks
+    from yamlsched.extras.doctor import doctor, doctor_offline
 
-    yield from offline_checks.installation(settings.dsn)
+    yield from doctor_offline.installation(settings.dsn)
     loaded, found = doctor.schedule(settings.file, settings.env, paths, must_exist=True)
     yield from found
     if loaded is not None and not loaded.has_errors:
-        yield from offline_checks.schedule(loaded, settings.file, paths)
+        yield from doctor_offline.schedule(loaded, settings.file, paths)
         yield from doctor.archive(loaded, settings.file)

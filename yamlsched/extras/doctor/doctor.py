@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import db as store
+from yamlsched import db
 from yamlsched.act.prune import ArchiveFailed, probe
 from yamlsched.ask import health, history
 from yamlsched.ask.attention import Thresholds
@@ -110,7 +110,7 @@ def database(
     import tzdata  # type: ignore[import-untyped]
 
     try:
-        with opened as dsn, store.connect(dsn) as connection:
+        with opened as dsn, db.connect(dsn) as connection:
             embedded = "the embedded database, for trials and development"
             yield Check(
                 "database", "ok", embedded if is_embedded else "connected to a server, not to the embedded database"

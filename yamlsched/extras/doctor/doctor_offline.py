@@ -21,10 +21,9 @@ import tzdata  # type: ignore[import-untyped]
 from yamlsched import __version__
 from yamlsched.db.dsn import parse_dsn
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.extras import embedded
-from yamlsched.extras import otel as tracing
+from yamlsched.extras import embedded, otel
 from yamlsched.extras.doctor.doctor import Check
-from yamlsched.extras.monitors import targets as sentry
+from yamlsched.extras.monitors import targets
 from yamlsched.extras.monitors.delivery import is_valid_url
 from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule import commands, handlers
@@ -134,22 +133,22 @@ def _is_installed(module: str) -> bool:
 
 def check(environ: Mapping[str, str]) -> Iterator[Check]:
     """Check the variables that are set. No check contains a part of their values."""
-    if urls := sentry.urls(environ):
+    if urls := targets.urls(environ):
         wrong = sorted(name for name, url in urls.items() if not is_valid_url(url))
         for name in wrong:
             yield Check("heartbeats", "fail", f"{name} is not a valid URL", "see docs/observability.md, Heartbeats")
         if not wrong:
             yield Check("heartbeats", "ok", f"{len(urls)} URLs" if len(urls) > 1 else "1 URL")
-    if dsn := environ.get(sentry.SENTRY_VARIABLE, "").strip():
-        error = sentry.Project.of(dsn, None).error
+    if dsn := environ.get(targets.SENTRY_VARIABLE, "").strip():
+        error = targets.Project.of(dsn, None).error
         if error:
             yield Check(
-                "sentry", "fail", f"{sentry.SENTRY_VARIABLE} is {error}", "copy it from the project's client keys"
+                "sentry", "fail", f"{targets.SENTRY_VARIABLE} is {error}", "copy it from the project's client keys"
             )
         else:
             yield Check("sentry", "ok", "its DSN is valid")
-    if tracing.is_requested(environ):
-        if tracing.is_installed():
+    if otel.is_requested(environ):
+        if otel.is_installed():
             yield Check("traces", "ok", "are exported by workers")
         else:
             what = "the variables of OpenTelemetry ask for traces, but its packages are not installed"

@@ -11,7 +11,7 @@ import click
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Group, Settings, Verb
 from yamlsched.errors import Refused
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 
 IDENTITY_HELP = """Print the identity of the database, a UUID.
 
@@ -59,7 +59,7 @@ def status(settings: Settings) -> int:
     if settings.wants_json:
         paths = {"folder": str(now.folder), "data": str(now.data) if now.data else None, "log": str(now.log)}
         state = {"running": now.running, "kept": now.kept, "version": now.version, "pid": now.pid, "users": now.users}
-        click.echo(_output.document(**state, **paths, size_bytes=now.size))
+        click.echo(terminal.document(**state, **paths, size_bytes=now.size))
         return 0
     summary = f"running, pid {now.pid}" if now.running else "not running; it starts when a command needs it"
     lines = {
@@ -159,20 +159,20 @@ def restore(settings: Settings, dump_file: Path, clean: bool) -> int:
 @_filters.by_option
 @click.pass_obj
 def identity(settings: Settings, is_new: bool, by: str | None) -> int:
-    from yamlsched.act import runs as actions
+    from yamlsched.act import runs
     from yamlsched.ask import history
     from yamlsched.runs import effects
 
     with settings.connect() as connection:
         if is_new:
             namespace = history.namespace_of(connection, settings.namespace, settings.file)
-            now: effects.Identity | None = effects.renew(connection, namespace, by or actions.operator())
+            now: effects.Identity | None = effects.renew(connection, namespace, by or runs.operator())
         else:
             now = effects.read(connection)
     if now is None:
         raise Refused("the database has no identity, its row was deleted: run yamlsched db identity --new")
     if settings.wants_json:
-        click.echo(_output.document(identity=now.identity, created_at=now.created_at))
+        click.echo(terminal.document(identity=now.identity, created_at=now.created_at))
     else:
         click.echo(now.identity)
     return 0

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.extras.embedded import binaries as programs
+from yamlsched.extras.embedded import binaries
 from yamlsched.extras.embedded.location import PORT, Location, open_file, try_lock
 from yamlsched.extras.embedded.processes import forget_reused_pid, kill_orphans, postmaster, read_pid_file
 
@@ -112,16 +112,16 @@ def _create(location: Location, folder: Path) -> None:
     import shutil
     import subprocess
 
-    number = programs.version(folder)
+    number = binaries.version(folder)
     what = f"first use: creating a private PostgreSQL {number} in {location.home}"
     log.message("info", "database.message", f"yamlsched: {what}", message=what)
     for left_over in location.home.glob("data.new-*"):
         shutil.rmtree(left_over)
     new = location.home / f"data.new-{secrets.token_hex(4)}"  # initdb creates it, not root
-    folder = programs.within_reach(folder, location.account)
+    folder = binaries.within_reach(folder, location.account)
     # Sort by code point, the same on every machine.
     locale = ["--locale=C"]
-    if programs.major(number) >= 17:
+    if binaries.major(number) >= 17:
         locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     initdb: list[StrPath] = [folder / "initdb", "-D", new, "--username=yamlsched", "--auth=trust", "--encoding=UTF8"]
     single: list[StrPath] = [folder / "postgres", "--single", "-j", "-D", new, "template1"]
@@ -145,7 +145,7 @@ def _start(location: Location, folder: Path) -> int:
 
     _check_version(location, folder)
     forget_reused_pid(location)
-    words: list[StrPath] = [programs.within_reach(folder, location.account) / "postgres", "-D", location.data]
+    words: list[StrPath] = [binaries.within_reach(folder, location.account) / "postgres", "-D", location.data]
     own = {"cluster_name": location.name, "unix_socket_directories": f'"{location.sockets}"'}
     for name, value in {**SETTINGS, **own}.items():
         words += ["-c", f"{name}={value}"]
@@ -190,8 +190,8 @@ def _log(location: Location) -> Iterator[BinaryIO]:
 
 def _check_version(location: Location, folder: Path) -> None:
     made_by = (location.data / "PG_VERSION").read_text().strip()
-    found = programs.version(folder)
-    if int(made_by) != programs.major(found):
+    found = binaries.version(folder)
+    if int(made_by) != binaries.major(found):
         raise EnvironmentFailed(
             f"the data in {location.data} was created by PostgreSQL {made_by}, and the programs in {folder} are "
             f"{found}: set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL {made_by} (to move: `yamlsched db dump` "

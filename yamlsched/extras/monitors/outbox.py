@@ -17,7 +17,7 @@ from functools import partial
 
 from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.extras.monitors import targets as sentry
+from yamlsched.extras.monitors import targets
 from yamlsched.extras.monitors.delivery import DEADLINE_SECONDS, Request, deliver
 from yamlsched.runs.lifecycle import ClaimedRun
 from yamlsched.schedule.job import Job
@@ -51,7 +51,7 @@ class JobState:
             self.end_due_at = 0.0 if now is None else now + HEARTBEAT_INTERVAL_SECONDS
         if may_start or end is not None:
             self.has_started = False  # also one that may not be reported yet: its end may have been
-        return [sentry.START] * may_start + ([] if end is None else [end])
+        return [targets.START] * may_start + ([] if end is None else [end])
 
     def due_at(self) -> list[float]:
         return [self.start_due_at] * self.has_started + [self.end_due_at] * (self.end is not None)
@@ -63,7 +63,7 @@ class Outbox:
     def __init__(
         self,
         heartbeat_urls: Mapping[str, str],
-        project: sentry.Project | None,
+        project: targets.Project | None,
         namespace: str,
         jobs: Callable[[], Mapping[str, Job]],
     ) -> None:
@@ -83,18 +83,18 @@ class Outbox:
         """``run`` has succeeded or is dead; ``seconds`` is how long its last attempt executed."""
         if (state := self._state(run)) is not None:
             code = EXIT_CODE.fullmatch(error_type or "")
-            end = sentry.SUCCESS if is_success else code[1] if code else sentry.FAIL
+            end = targets.SUCCESS if is_success else code[1] if code else targets.FAIL
             state.end = state.end or end  # a failure stays
         self._check_in(run, "ok" if is_success else "error", seconds)
 
     def _state(self, run: ClaimedRun) -> JobState | None:
-        variable = sentry.variable(run.job_type)
+        variable = targets.variable(run.job_type)
         if variable not in self._urls or run.is_on_dead_call:
             return None
         self.has_news.set()
         return self._states.setdefault(variable, JobState())
 
-    def _check_in(self, run: ClaimedRun, state: sentry.State, seconds: float | None = None) -> None:
+    def _check_in(self, run: ClaimedRun, state: targets.State, seconds: float | None = None) -> None:
         job = self._jobs().get(run.job_type)
         if self._project is None or run.scheduled_for is None or job is None or job.cron is None:
             return
@@ -107,12 +107,12 @@ class Outbox:
     def take(self, now: float | None) -> list[Request]:
         """Return what is to be sent now, and forget it; everything if ``now`` is None."""
         if self._dropped:
-            log.warning("monitor.dropped", variable=sentry.SENTRY_VARIABLE, requests=self._dropped)
+            log.warning("monitor.dropped", variable=targets.SENTRY_VARIABLE, requests=self._dropped)
             self._dropped = 0
         requests = list(self._requests)
         self._requests.clear()
         for variable, state in self._states.items():
-            found = [sentry.request(variable, self._urls[variable], each) for each in state.take(now)]
+            found = [targets.request(variable, self._urls[variable], each) for each in state.take(now)]
             requests += [request for request in found if request is not None]
         self.has_news.clear()
         return requests
@@ -134,24 +134,24 @@ MAX_WAIT_SECONDS = 3600.0
 
 def outbox(environment: str | None, worker: Worker) -> Outbox:
     """Return an outbox for the jobs of ``worker``."""
-    urls = sentry.urls(os.environ)
+    urls = targets.urls(os.environ)
     return Outbox(urls, _project(environment), worker.workload.namespace, lambda: worker.workload.jobs)
 
 
 def of_tick(environment: str | None, namespace: str | None, is_healthy: bool) -> list[Request]:
     """Return what reports a tick or a sync. Without a namespace, Sentry is not told: its monitor is unknown."""
     requests = []
-    if url := sentry.urls(os.environ).get(sentry.HEARTBEAT_VARIABLE):
-        state = sentry.SUCCESS if is_healthy else sentry.FAIL
-        requests.append(sentry.request(sentry.HEARTBEAT_VARIABLE, url, state))
+    if url := targets.urls(os.environ).get(targets.HEARTBEAT_VARIABLE):
+        state = targets.SUCCESS if is_healthy else targets.FAIL
+        requests.append(targets.request(targets.HEARTBEAT_VARIABLE, url, state))
     if namespace is not None and (project := _project(environment)) is not None:
         requests.append(project.of_tick(namespace, is_healthy))
     return [request for request in requests if request is not None]
 
 
-def _project(environment: str | None) -> sentry.Project | None:
-    dsn = os.environ.get(sentry.SENTRY_VARIABLE, "").strip()
-    return sentry.Project.of(dsn, environment) if dsn else None
+def _project(environment: str | None) -> targets.Project | None:
+    dsn = os.environ.get(targets.SENTRY_VARIABLE, "").strip()
+    return targets.Project.of(dsn, environment) if dsn else None
 
 
 def send(

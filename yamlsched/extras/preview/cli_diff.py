@@ -9,20 +9,20 @@ import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.extras.preview import cli_shared as _preview
+from yamlsched.extras.preview import cli_shared
 from yamlsched.timetable.times import TimeInput
 
 
 @click.command(
     cls=Verb,
     uses="file env",
-    formats=_preview.FORMATS,
+    formats=cli_shared.FORMATS,
     help="Show offline what an edit of schedules.yaml changes. Compares the jobs, their fields and their next slots. "
     "BASE is a git revision, such as main or HEAD~1, or a file.",
 )
 @click.argument("base", metavar="BASE")
 @click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
-@_preview.days_option
+@cli_shared.days_option
 @click.option(
     "--at",
     type=_filters.time,
@@ -53,5 +53,5 @@ def command(
     if at is not None:
         _filters.echo_reading("at", at, instant, edited.timezone)
     preview = edit.preview(base, file, edited, environment, instant, timedelta(days=days))
-    _preview.echo(preview, settings.format)
+    cli_shared.echo(preview, settings.format)
     return FINDINGS if is_exit_code and preview.has_changes else OK

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from yamlsched.show import terminal as _output
+from yamlsched.show import terminal
 
 if TYPE_CHECKING:
     from yamlsched.extras.preview.model import Preview
@@ -25,7 +25,7 @@ def echo(preview: Preview, form: str) -> None:
     from yamlsched.extras.preview import markdown, model, text
 
     if form == "json":
-        click.echo(_output.document(**model.document(preview)))
+        click.echo(terminal.document(**model.document(preview)))
     elif form == "markdown":
         click.echo(markdown.render(preview))
     else:
@@ -34,11 +34,11 @@ def echo(preview: Preview, form: str) -> None:
 
 def coloured(text: str) -> str:
     """Return the text with its signs coloured if colours are wanted; nothing in it controls the terminal."""
-    text = _output.printable(text)
-    return "\n".join(map(_coloured_line, text.split("\n"))) if _output.has_colours() else text
+    text = terminal.printable(text)
+    return "\n".join(map(_coloured_line, text.split("\n"))) if terminal.has_colours() else text
 
 
 def _coloured_line(line: str) -> str:
     sign = line.lstrip()[:2]
     is_head = sign == "! " or line[:2] == sign
-    return _output.paint(line, COLOURS[sign[0]]) if is_head and sign[:1] in COLOURS and sign[1:] == " " else line
+    return terminal.paint(line, COLOURS[sign[0]]) if is_head and sign[:1] in COLOURS and sign[1:] == " " else line

@@ -24,7 +24,7 @@ from yamlsched import log
 from yamlsched.db.connection import in_utc
 from yamlsched.db.dsn import redactor
 from yamlsched.durations import show
-from yamlsched.extras.remote import tickets as begins
+from yamlsched.extras.remote import tickets
 from yamlsched.extras.remote.spec import ticket_of
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status, storable
 from yamlsched.runs.statements import Scope
@@ -117,7 +117,7 @@ class Agent:
                 loop.add_reader(self._lifeline, self._on_lifeline)
             try:
                 begun = await self._begin()
-                if not isinstance(begun, begins.Begun):
+                if not isinstance(begun, tickets.Begun):
                     return begun
                 if missing := missing_variables(self.attempt.job, os.environ):
                     return await self._return(missing)
@@ -127,13 +127,13 @@ class Agent:
 
     # -- beginning -------------------------------------------------------------------------------------------------
 
-    async def _begin(self) -> begins.Begun | AgentResult:
+    async def _begin(self) -> tickets.Begun | AgentResult:
         """Take the ticket. While the server does not answer, try again until no lease of the claim can be live."""
         deadline, was_asked = clock.now() + self.attempt.run.lease, False
         while not self._was_signalled:
             sent_at = clock.now()
             try:
-                begin = partial(begins.begin, ticket=self.ticket, agent=self.name, is_repeated=was_asked)
+                begin = partial(tickets.begin, ticket=self.ticket, agent=self.name, is_repeated=was_asked)
                 begun = await self._session.run(begin, STATEMENT_TIMEOUT_SECONDS)
             except (Unanswered, psycopg.OperationalError) as error:
                 was_asked = was_asked or not isinstance(error, Unanswered) or error.was_asked
@@ -151,7 +151,7 @@ class Agent:
     async def _return(self, why: str) -> AgentResult:
         """Give the attempt back at no cost, because this host cannot execute it; later each time."""
         try:
-            count = await self._session.run(partial(begins.count, ticket=self.ticket), STATEMENT_TIMEOUT_SECONDS)
+            count = await self._session.run(partial(tickets.count, ticket=self.ticket), STATEMENT_TIMEOUT_SECONDS)
         except (Unanswered, psycopg.OperationalError):
             count = 1
         delay = min(MAX_RETURN_DELAY, MIN_RETURN_DELAY * 2 ** min(count - 1, 10))
@@ -216,7 +216,7 @@ class Agent:
         self._check_at = sent_at + RETRY_SECONDS  # if there is no answer
         try:
             found = await self._session.run(
-                lambda connection: begins.check(connection, self.ticket, self.name),
+                lambda connection: tickets.check(connection, self.ticket, self.name),
                 max(MIN_MARGIN_SECONDS, attempt.run.lease / 4),
             )
         except (Unanswered, psycopg.OperationalError):
@@ -278,7 +278,7 @@ class Agent:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _write_once(self, outcome: str, connection: Connection) -> None:
-        end = partial(begins.end, connection, self.ticket, self.name, outcome)
+        end = partial(tickets.end, connection, self.ticket, self.name, outcome)
         await write_with(connection, [self.attempt], end)
 
 

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import __version__
-from yamlsched import db as store
+from yamlsched import __version__, db
 from yamlsched.db.dsn import redactor
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.extras.doctor import server as doctor
+from yamlsched.extras.doctor import server
 from yamlsched.extras.doctor.doctor import MAX_CLOCK_SKEW, Check
 from yamlsched.extras.remote import dask_cluster
 from yamlsched.extras.remote.launcher import launcher_environment
@@ -82,11 +81,11 @@ def _database(dsn: str | None) -> dict[str, Any]:
     if not dsn:
         return {"database_error": "no DSN there: set YAMLSCHED_DSN, for example in the image"}
     try:
-        with store.connect(dsn) as connection:
-            seen = doctor.server(connection)
+        with db.connect(dsn) as connection:
+            seen = server.server(connection)
             skew = (datetime.now(UTC) - seen.now).total_seconds()
-            lacks = doctor.missing_privileges(connection)
-            identity = doctor.identity(connection) if doctor.can_read(connection) else None
+            lacks = server.missing_privileges(connection)
+            identity = server.identity(connection) if server.can_read(connection) else None
             return {"role": seen.who, "lacks": lacks[:3], "identity": identity, "skew": skew}
     except (EnvironmentFailed, psycopg.Error) as error:
         return {"database_error": redactor(dsn)(str(error))[:MAX_ERROR_CHARS]}
@@ -146,8 +145,8 @@ def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractCont
     own_identity = None
     if loaded.executors:
         try:
-            with opened as dsn, store.connect(dsn) as connection:
-                own_identity = doctor.identity(connection) if doctor.can_read(connection) else None
+            with opened as dsn, db.connect(dsn) as connection:
+                own_identity = server.identity(connection) if server.can_read(connection) else None
         except (EnvironmentFailed, psycopg.Error):
             pass  # the checks of the database report it
     folders = import_path(file, loaded.paths, paths)

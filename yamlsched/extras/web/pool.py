@@ -12,7 +12,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 
-from yamlsched import db as store
+from yamlsched import db
 from yamlsched.db.connection import SESSION_SETTINGS, describe
 from yamlsched.db.dsn import parse_dsn
 from yamlsched.db.session import Session
@@ -100,8 +100,8 @@ class Pool:
             if time.monotonic() - idle.checked_at < self._check_seconds:
                 return idle.session, idle.checked_at
             try:
-                store.migrations.ensure_usable(idle.session, apply=False)
-            except store.migrations.WrongTables:
+                db.migrations.ensure_usable(idle.session, apply=False)
+            except db.migrations.WrongTables:
                 idle.session.close()
                 raise
             except (psycopg.Error, EnvironmentFailed):
@@ -117,9 +117,9 @@ class Pool:
             if time.monotonic() - failed_at < FAILURE_SECONDS:
                 raise type(why)(str(why))
             try:
-                session = store.connect(_with_timeout(self._dsn), self._settings)
+                session = db.connect(_with_timeout(self._dsn), self._settings)
                 try:
-                    store.migrations.ensure_usable(session, apply=False)
+                    db.migrations.ensure_usable(session, apply=False)
                 except BaseException:
                     session.close()
                     raise

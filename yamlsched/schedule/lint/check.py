@@ -7,33 +7,30 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from yamlsched.schedule.lint import Linter
-from yamlsched.schedule.lint import cron as cron_rules
-from yamlsched.schedule.lint import file as file_rules
-from yamlsched.schedule.lint import jobs as job_rules
+from yamlsched.schedule.lint import Linter, cron, file, jobs
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.source import Diagnostic
 
 CRON_RULES = (
-    cron_rules.clock_change,
-    cron_rules.day_fields,
-    cron_rules.uneven_steps,
-    cron_rules.missing_days,
-    cron_rules.shorter_expression,
-    job_rules.retries,
-    job_rules.timeout,
-    job_rules.spread_skips,
-    job_rules.catchup,
-    job_rules.zone_names,
+    cron.clock_change,
+    cron.day_fields,
+    cron.uneven_steps,
+    cron.missing_days,
+    cron.shorter_expression,
+    jobs.retries,
+    jobs.timeout,
+    jobs.spread_skips,
+    jobs.catchup,
+    jobs.zone_names,
 )
 """The rules for jobs with cron."""
 JOB_RULES = (
-    job_rules.backoff,
-    job_rules.lease,
-    job_rules.jitter,
-    job_rules.payload_size,
-    job_rules.last_attempt,
-    job_rules.required_variables,
+    jobs.backoff,
+    jobs.lease,
+    jobs.jitter,
+    jobs.payload_size,
+    jobs.last_attempt,
+    jobs.required_variables,
 )
 
 
@@ -53,9 +50,9 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
             spot = loaded.spot(job.name)
             linter.found.warning(spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name")
     for calls in loaded.calls:
-        job_rules.secrets(linter, calls)
-        job_rules.executes_payload(linter, calls)
-        file_rules.check(linter, calls)
-    file_rules.crowded_minutes(linter)
-    file_rules.misspelt_tags(linter)
+        jobs.secrets(linter, calls)
+        jobs.executes_payload(linter, calls)
+        file.check(linter, calls)
+    file.crowded_minutes(linter)
+    file.misspelt_tags(linter)
     return linter.found.diagnostics()

@@ -11,8 +11,7 @@ from zoneinfo import ZoneInfo
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.lint import Linter
 from yamlsched.text import join_words, quoted
-from yamlsched.timetable import cron_fields as fields
-from yamlsched.timetable import slots, zones
+from yamlsched.timetable import cron_fields, slots, zones
 from yamlsched.timetable.cron import Cron, day_fields_warning, is_restricted, matching_days, parse_cron
 
 MINUTE = timedelta(minutes=1)
@@ -62,7 +61,7 @@ def _lost_slots(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
     """Return a note if a gap contains all slots of a date of an expression that names its hours."""
     before = (change - MINUTE).astimezone(zone).replace(tzinfo=None) + MINUTE
     after = change.astimezone(zone).replace(tzinfo=None)
-    if after <= before or cron.fields[fields.HOUR].startswith("*"):
+    if after <= before or cron.fields[cron_fields.HOUR].startswith("*"):
         return []
     for day in sorted({before.date(), (after - MINUTE).date()}):
         midnight = datetime.combine(day, time())
@@ -73,7 +72,7 @@ def _lost_slots(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
 
 
 def day_fields(linter: Linter, job: Job, cron: Cron) -> None:
-    month_day, weekday = cron.fields[fields.DAY_OF_MONTH], cron.fields[fields.DAY_OF_WEEK]
+    month_day, weekday = cron.fields[cron_fields.DAY_OF_MONTH], cron.fields[cron_fields.DAY_OF_WEEK]
     if not (is_restricted(month_day) and is_restricted(weekday)):
         return
     message, _, remedy = day_fields_warning(cron).partition(". ")
@@ -81,19 +80,19 @@ def day_fields(linter: Linter, job: Job, cron: Cron) -> None:
         days = f"each day-of-month {month_day} and on each day-of-week {weekday}"
         message = f"it fires on {days}, not only when both match"
         remedy = "Write * in one of them, or split the job into two."
-    linter.warn_about_cron("YS402", job, fields.DAY_OF_MONTH, message, remedy)
+    linter.warn_about_cron("YS402", job, cron_fields.DAY_OF_MONTH, message, remedy)
 
 
 def uneven_steps(linter: Linter, job: Job, cron: Cron) -> None:
-    for index, (text, rule) in enumerate(zip(cron.fields, fields.FIELDS, strict=True)):
+    for index, (text, rule) in enumerate(zip(cron.fields, cron_fields.FIELDS, strict=True)):
         step = re.fullmatch(r"\*/([0-9]+)", text)
-        values = fields.field_values(index, text).plain if step else ()
+        values = cron_fields.field_values(index, text).plain if step else ()
         size = int(step[1]) if step else 1
-        if len(values) < 2 or index == fields.DAY_OF_WEEK or rule.size % size == 0:
+        if len(values) < 2 or index == cron_fields.DAY_OF_WEEK or rule.size % size == 0:
             continue
-        if index == fields.DAY_OF_MONTH and is_restricted(cron.fields[fields.DAY_OF_WEEK]):
+        if index == cron_fields.DAY_OF_MONTH and is_restricted(cron.fields[cron_fields.DAY_OF_WEEK]):
             continue
-        if index == fields.DAY_OF_MONTH:
+        if index == cron_fields.DAY_OF_MONTH:
             message = f"day-of-month {text} starts over every month: the last interval is not {size} days"
             remedy = "Write the days as a list."
         else:
@@ -105,22 +104,22 @@ def uneven_steps(linter: Linter, job: Job, cron: Cron) -> None:
 
 
 def missing_days(linter: Linter, job: Job, cron: Cron) -> None:
-    if is_restricted(cron.fields[fields.DAY_OF_WEEK]):
+    if is_restricted(cron.fields[cron_fields.DAY_OF_WEEK]):
         return
-    text = cron.fields[fields.DAY_OF_MONTH]
-    named = fields.field_values(fields.DAY_OF_MONTH, text)
-    months = fields.field_values(fields.MONTH, cron.fields[fields.MONTH]).plain
+    text = cron.fields[cron_fields.DAY_OF_MONTH]
+    named = cron_fields.field_values(cron_fields.DAY_OF_MONTH, text)
+    months = cron_fields.field_values(cron_fields.MONTH, cron.fields[cron_fields.MONTH]).plain
     if named.last_day or min(named.plain, default=1) < 29:
         return
     common_year = 2025
     without = [month for month in months if not matching_days(cron.date_fields, common_year, month)]
     if without:
-        names = join_words([fields.MONTHS[month - 1].capitalize() for month in without], "and")
+        names = join_words([cron_fields.MONTHS[month - 1].capitalize() for month in without], "and")
         message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
         remedy = "Write L for the last day of the month."
         if list(months) == [2]:  # L would fire on 28 February
             remedy = "For leap days only, add: # yamlsched: ignore[YS404]. For the last day of February write L."
-        linter.warn_about_cron("YS404", job, fields.DAY_OF_MONTH, message, remedy)
+        linter.warn_about_cron("YS404", job, cron_fields.DAY_OF_MONTH, message, remedy)
 
 
 def shorter_expression(linter: Linter, job: Job, cron: Cron) -> None:
@@ -143,8 +142,8 @@ def shorter_expression(linter: Linter, job: Job, cron: Cron) -> None:
 
 
 def _shorter_field(index: int, text: str) -> str:
-    rule = fields.FIELDS[index]
-    values, last_day, nth = fields.field_values(index, text)
+    rule = cron_fields.FIELDS[index]
+    values, last_day, nth = cron_fields.field_values(index, text)
     if text in ("*", "?") or last_day or nth or not values:
         return text
     if len(values) == rule.size:
@@ -153,6 +152,6 @@ def _shorter_field(index: int, text: str) -> str:
         return str(values[0])
     step = values[1] - values[0] if len(values) > 2 else 0
     whole = tuple(range(rule.low, rule.low + rule.size, step)) if step > 1 and rule.size % step == 0 else ()
-    if values == whole and index != fields.DAY_OF_WEEK:
+    if values == whole and index != cron_fields.DAY_OF_WEEK:
         return min(text, f"*/{step}", key=len)
     return text

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from yamlsched import registry
 from yamlsched.db.dsn import redactor
-from yamlsched.handler import calls as ends
+from yamlsched.handler import calls
 from yamlsched.handler.backends import PostgresBackend
 from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
 from yamlsched.handler.run import Run
@@ -39,7 +39,7 @@ MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of ha
 FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held back
 SLOW_SECONDS = 0.002  # an attempt that takes longer is reported at once, so that the parent sends the next in time
 COUNT = struct.Struct("i")  # of bytes in a pipe
-ends.OWN_FILES.add(__file__)
+calls.OWN_FILES.add(__file__)
 
 
 class Runner:
@@ -197,16 +197,16 @@ class Runner:
                 backend = PostgresBackend(
                     self.dsn, self.namespace, claimed.id, claimed.attempt, claimed.locked_by, timeout, report=report
                 )
-                run = ends.make_run(claimed, payload, backend)
+                run = calls.make_run(claimed, payload, backend)
             if not is_on_dead_call and (mismatch := payload_mismatch(handler, path, tuple(payload), run is not None)):
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
             # a copy, so that no run sees the context variables that another one has set
             value = contextvars.copy_context().run(self._call, handler, payload, run, dead_run_id)
-            return ends.returned(value, run, self.was_stopped)
+            return calls.returned(value, run, self.was_stopped)
         except BaseException as error:
             if self.span is None:
                 self._trace(values)  # the handler could not be imported
-            return ends.raised(error, run)
+            return calls.raised(error, run)
 
     def _trace(self, values: tuple[Any, ...]) -> None:
         """Start the span of the attempt, if there is to be one."""
@@ -238,7 +238,7 @@ class Runner:
         """Stop the handler if the parent wants that. Otherwise all processes were signalled, and the parent decides."""
         if self.is_calling and self.memory.is_stop_requested:
             self.was_stopped = True
-            raise ends.Stopped("stopped by yamlsched")
+            raise calls.Stopped("stopped by yamlsched")
 
     def _send(self, now: float, report: Report | None = None) -> None:
         if report is None:

@@ -34,13 +34,13 @@ class SharedChild(ChildProcess):
 
     def __init__(self, environment: Environment, capacity: int) -> None:
         from yamlsched.worker.local import (
-            shared_runner as runner,  # before the fork: its children share what was imported
+            shared_runner,  # before the fork: its children share what was imported
         )
 
         self.board = board = Board(capacity)
 
         def run(parent: int, commands: int, results: int, output: int) -> None:
-            runner.run(parent, runner.Channel(commands, results, output, board), environment)
+            shared_runner.run(parent, shared_runner.Channel(commands, results, output, board), environment)
 
         super().__init__("shared child", run)
         self.in_flight: dict[int, InFlight] = {}  # by index

@@ -21,7 +21,7 @@ from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import BLOCKED, UNSTOPPABLE, WORKER_DIED, Attempt, Workload
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ExecutorFailed, ReturnedUnstarted, Succeeded
-from yamlsched.worker.local import board as states
+from yamlsched.worker.local import board
 from yamlsched.worker.local.board import Batch
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildPool, Rate, exit_cause
 from yamlsched.worker.local.output import Output
@@ -285,9 +285,9 @@ class SharedPool(ChildPool[SharedChild]):
         unstarted, started = [], []
         for flight in list(child.in_flight.values()):
             state = child.state(flight)
-            if state == states.NOT_STARTED:
+            if state == board.NOT_STARTED:
                 unstarted.append(flight)
-            elif state == states.SUCCEEDED:
+            elif state == board.SUCCEEDED:
                 self._end(flight, RETURNED)
             else:
                 started.append(flight)

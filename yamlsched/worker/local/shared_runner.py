@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from yamlsched import registry
 from yamlsched.db.dsn import redactor
-from yamlsched.handler import calls as ends
+from yamlsched.handler import calls
 from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
 from yamlsched.handler.shared import SharedBackend, SharedSessions
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
@@ -39,7 +39,7 @@ LEFT_BEHIND_SECONDS = 3.0  # for tasks that a handler has left behind to end, on
 MAX_LISTED_TASKS = 5
 MAX_LOOP_ERRORS, LOOP_ERROR_SECONDS = 100, 1.0  # in such a time: then it cannot continue
 OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-ends.OWN_FILES.update((__file__, inspect.getfile(Steps)))
+calls.OWN_FILES.update((__file__, inspect.getfile(Steps)))
 
 
 class Channel(NamedTuple):
@@ -172,7 +172,7 @@ class SharedRunner:
             try:
                 handler = self.handlers[path] = self.loop.base_context.run(_import, executing, path)
             except BaseException as error:
-                end = ends.raised(error, None)
+                end = calls.raised(error, None)
                 if (span := self._trace(values)) is not None:
                     span.finish(end)
                 self._finish(executing, end)
@@ -194,7 +194,7 @@ class SharedRunner:
         if not executing.is_called:
             executing.was_stopped = True
             executing.task.cancel()
-            self._finish(executing, ends.raised(ends.Stopped("stopped by yamlsched before it started"), None))
+            self._finish(executing, calls.raised(calls.Stopped("stopped by yamlsched before it started"), None))
             return
         executing.was_stopped = True
         executing.task.cancel("stopped by yamlsched")
@@ -253,13 +253,13 @@ class SharedRunner:
                 why = f"{path} is not an async def, which isolation: shared requires"
                 return AttemptEnd(EndKind.DISCARDED, why, "NotAsync")
             if takes_run(handler):
-                run = ends.make_run(claimed, payload, self._backend(executing.index, claimed, timeout))
+                run = calls.make_run(claimed, payload, self._backend(executing.index, claimed, timeout))
             if mismatch := payload_mismatch(handler, path, tuple(payload), run is not None):
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
             value = await (handler(**payload) if run is None else handler(**payload, run=run))
-            return ends.returned(value, run, executing.was_stopped)
+            return calls.returned(value, run, executing.was_stopped)
         except BaseException as error:
-            return ends.raised(error, run)
+            return calls.raised(error, run)
 
     def _backend(self, index: int, run: ClaimedRun, timeout: float) -> SharedBackend:
         sessions = self.sessions

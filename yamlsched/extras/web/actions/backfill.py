@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from yamlsched.act import backfill as operations
+from yamlsched.act import backfill
 from yamlsched.act.backfill import BackfillSlot
 from yamlsched.errors import Refused
 from yamlsched.extras.web.actions import subjects
@@ -40,17 +40,17 @@ def review(visit: Visit, given: Given) -> Review:
     name, connection = given["job"], visit.connection
     subjects.job(visit, given)
     try:
-        job = operations.definition_for(connection, visit.namespace, name)
+        job = backfill.definition_for(connection, visit.namespace, name)
     except Refused as error:
         raise Invalid("job", sentence(str(error))) from None
     where = zone(job.timezone)
     first = _time("first", given)
     assert first is not None
-    start, end = operations.read_range(first, _time("last", given), where, visit.now)
+    start, end = backfill.read_range(first, _time("last", given), where, visit.now)
     if end < start:
         raise Invalid("last", f"{times.show(end, where)} is before {times.show(start, where)}.")
     try:
-        chosen = operations.select(connection, job, start, end, bool(given["before_first"]), limit=MAX_SLOTS)
+        chosen = backfill.select(connection, job, start, end, bool(given["before_first"]), limit=MAX_SLOTS)
     except Refused as error:
         raise Invalid(
             "first", f"{sentence(str(error).partition(': pass')[0])} Tick the box to include earlier slots."
@@ -59,9 +59,9 @@ def review(visit: Visit, given: Given) -> Review:
         command = f"yamlsched backfill {name} --from {short_utc(chosen.first)} --to {short_utc(end)}"
         raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots. Choose a shorter span, or run: {command}")
     last = min(chosen.last, visit.now)
-    refusal, found = "", operations.BackfillResult()
+    refusal, found = "", backfill.BackfillResult()
     try:
-        operations.backfill(connection, visit.namespace, job, chosen.first, last, "", dry_run=True, result=found)
+        backfill.backfill(connection, visit.namespace, job, chosen.first, last, "", dry_run=True, result=found)
     except Refused as error:
         refusal = sentence(str(error))
     if not refusal and not found.created:
@@ -121,10 +121,10 @@ def perform(doing: Doing, given: Given) -> Done:
     name = given["job"]
     start, end = (_instant(given, edge) for edge in ("start", "end"))
     with doing.transaction(f"job:{name}") as connection:
-        job = operations.definition_for(connection, doing.namespace, name)
-        if operations.select(connection, job, start, end, before_first=True, limit=MAX_SLOTS).slots > MAX_SLOTS:
+        job = backfill.definition_for(connection, doing.namespace, name)
+        if backfill.select(connection, job, start, end, before_first=True, limit=MAX_SLOTS).slots > MAX_SLOTS:
             raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots.")
-        found = operations.backfill(connection, doing.namespace, job, start, end, doing.who)
+        found = backfill.backfill(connection, doing.namespace, job, start, end, doing.who)
     made = len(found.created)
     others = f"; {count(found.done - made, 'slot')} had one, or its key was used" if found.done > made else ""
     return Done(f"/jobs/{name}", Result(f"{count(made, 'run')} {'was' if made == 1 else 'were'} created{others}."))

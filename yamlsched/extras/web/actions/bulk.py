@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from yamlsched.act import runs as actions
-from yamlsched.act import statements as store
+from yamlsched.act import runs, statements
 from yamlsched.act.runs import BATCH_RUNS, ActionResult
 from yamlsched.act.statements import ANY_TYPE
 from yamlsched.ask.audit import of_request
@@ -50,12 +49,12 @@ def ask_retry(visit: Visit, given: Given) -> Asking:
 def review_retry(visit: Visit, given: Given) -> Review:
     job = subjects.job(visit, given)
     until = visit.now
-    ids = store.dead_ids(visit.connection, job.id, _error_type(given), _calls(given), until, MAX_RUNS + 1)
+    ids = statements.dead_ids(visit.connection, job.id, _error_type(given), _calls(given), until, MAX_RUNS + 1)
     what = f"dead {'run' if len(ids) == 1 else 'runs'} of {job.job_type}{_of_error(given)}"
     refusal = "" if ids else f"There are no {what}."
     lines = [_number(ids, what)]
     if ids:
-        outlook = store.outlook(visit.connection, visit.namespace, ids[0])
+        outlook = statements.outlook(visit.connection, visit.namespace, ids[0])
         assert outlook is not None
         wait = "wait until the job is resumed: it is paused" if outlook.paused else "run again as workers become free"
         more = count(outlook.budget, "more attempt")
@@ -84,10 +83,10 @@ def perform_retry(doing: Doing, given: Given) -> Done:
     until = _instant(given)
 
     def select(connection: Any, definition: int) -> list[int]:
-        return store.dead_ids(connection, definition, _error_type(given), _calls(given), until, MAX_RUNS)
+        return statements.dead_ids(connection, definition, _error_type(given), _calls(given), until, MAX_RUNS)
 
     def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
-        return actions.retry(connection, ids, doing.who, expected=[Status.DEAD])
+        return runs.retry(connection, ids, doing.who, expected=[Status.DEAD])
 
     return _perform(doing, given["job"], select, act, "queued again", "/dead")
 
@@ -107,7 +106,7 @@ def ask_cancel(visit: Visit, given: Given) -> Asking:
 def review_cancel(visit: Visit, given: Given) -> Review:
     job = subjects.job(visit, given)
     statuses = STATES[given.choice("state", tuple(STATES))]
-    ids = store.open_ids(visit.connection, visit.namespace, job.id, statuses, None, MAX_RUNS + 1)
+    ids = statements.open_ids(visit.connection, visit.namespace, job.id, statuses, None, MAX_RUNS + 1)
     what = f"{given['state']} {'run' if len(ids) == 1 else 'runs'} of {job.job_type}"
     lines = [_number(ids, what)]
     if Status.RUNNING in statuses:
@@ -140,10 +139,10 @@ def perform_cancel(doing: Doing, given: Given) -> Done:
     statuses, last = STATES[given.choice("state", tuple(STATES))], given.number("upto")
 
     def select(connection: Any, definition: int) -> list[int]:
-        return store.open_ids(connection, doing.namespace, definition, statuses, last, MAX_RUNS)
+        return statements.open_ids(connection, doing.namespace, definition, statuses, last, MAX_RUNS)
 
     def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
-        return actions.cancel(connection, ids, doing.who, reason=given["reason"] or None, expected=statuses)
+        return runs.cancel(connection, ids, doing.who, reason=given["reason"] or None, expected=statuses)
 
     return _perform(doing, given["job"], select, act, "cancelled", f"/jobs/{given['job']}")
 

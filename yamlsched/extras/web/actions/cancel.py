@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yamlsched.act import runs as actions
+from yamlsched.act import runs
 from yamlsched.extras.web.actions import subjects
 from yamlsched.extras.web.ask import outlook
 from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Review
@@ -41,7 +41,7 @@ def perform(doing: Doing, given: Given) -> Done:
     with doing.transaction(target) as connection:
         if outlook.find(connection, doing.namespace, id) is None:
             raise Conflict(f"Run {id} does not exist any more: it was pruned.")
-        [result] = actions.cancel(connection, [id], doing.who, reason=given["reason"] or None, expected=[was])
+        [result] = runs.cancel(connection, [id], doing.who, reason=given["reason"] or None, expected=[was])
         if not result.changed:
             raise Conflict(f"Run {id} {result.what}{doing.since(connection, target)}.")
     return Done(f"/runs/{id}", Result(f"Run {id} {result.what}."))

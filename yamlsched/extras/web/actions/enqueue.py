@@ -6,9 +6,7 @@ import json
 from datetime import datetime
 from typing import Any
 
-from yamlsched.act import payloads
-from yamlsched.act import runs as actions
-from yamlsched.act import statements as store
+from yamlsched.act import payloads, runs, statements
 from yamlsched.act.payloads import Taken
 from yamlsched.ask import history
 from yamlsched.ask.runs import id_of_key
@@ -18,19 +16,19 @@ from yamlsched.extras.web.flow import Action, Asking, Doing, Done, Field, Given,
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit
-from yamlsched.runs import enqueue as client
+from yamlsched.runs import enqueue
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone
 
-MAX_PAYLOAD_CHARS = client.MAX_PAYLOAD_BYTES * 2
+MAX_PAYLOAD_CHARS = enqueue.MAX_PAYLOAD_BYTES * 2
 """Of what is written; the payload itself is limited in bytes."""
 MAX_SHOWN_CHARS = 2_000
 PRIORITY = Field(
     "priority",
     "Priority",
     "select",
-    choices=[("", "that of the job"), *((name, name) for name in client.PRIORITIES)],
+    choices=[("", "that of the job"), *((name, name) for name in enqueue.PRIORITIES)],
 )
 AT = Field(
     "at",
@@ -66,11 +64,11 @@ def review(visit: Visit, given: Given) -> Review:
     found = _taken(visit, job)
     try:
         payloads.check(visit.file, visit.namespace, job.job_type, payload, (), _is_own(visit))
-        client.make_batch(job.job_type, [payload], None)
+        enqueue.make_batch(job.job_type, [payload], None)
     except Refused as error:
         raise Invalid("payload", sentence(str(error))) from None
     try:
-        client.make_batch(job.job_type, [{}], [given["key"] or None])
+        enqueue.make_batch(job.job_type, [{}], [given["key"] or None])
     except Refused as error:
         raise Invalid("key", sentence(str(error))) from None
     run_at, due = _due(visit, given, job)
@@ -115,7 +113,7 @@ def perform(doing: Doing, given: Given) -> Done:
     at = times.parse(given["instant"]) if given["instant"] else None
     with doing.transaction() as connection:
         job = subjects.job_for(connection, doing.namespace, given["job"])
-        found = actions.enqueue(
+        found = runs.enqueue(
             connection,
             doing.namespace,
             job.job_type,
@@ -143,8 +141,8 @@ def parse_payload(given: Given) -> dict[str, Any]:
 
 
 def _priority(given: Given) -> Any:
-    if given["priority"] and given["priority"] not in client.PRIORITIES:
-        raise Invalid("priority", f"Choose one of: {', '.join(client.PRIORITIES)}.")
+    if given["priority"] and given["priority"] not in enqueue.PRIORITIES:
+        raise Invalid("priority", f"Choose one of: {', '.join(enqueue.PRIORITIES)}.")
     return given["priority"] or None
 
 
@@ -153,8 +151,8 @@ def _due(visit: Visit, given: Given, job: Definition) -> tuple[datetime | None, 
     if not given["at"]:
         return None, ""
     try:
-        run_at, due = actions.due_at(times.parse(given["at"]), zone(job.timezone), visit.now)
-        client.make_batch(job.job_type, [{}], [None], run_at)
+        run_at, due = runs.due_at(times.parse(given["at"]), zone(job.timezone), visit.now)
+        enqueue.make_batch(job.job_type, [{}], [None], run_at)
     except (ValueError, Refused) as error:
         raise Invalid("at", sentence(str(error))) from None
     return run_at, due
@@ -178,7 +176,7 @@ def _describe(found: Taken) -> str:
 
 
 def _state_lines(visit: Visit, job: Definition) -> list[str]:
-    [state] = store.jobs(visit.connection, [job.id], None)
+    [state] = statements.jobs(visit.connection, [job.id], None)
     if not state.is_paused:
         return []
     until = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from yamlsched.act import payloads
-from yamlsched.act import runs as actions
+from yamlsched.act import payloads, runs
 from yamlsched.act.statements import RunOutlook
 from yamlsched.ask.history import is_own_file
 from yamlsched.errors import Refused
@@ -81,7 +80,7 @@ def perform(doing: Doing, given: Given) -> Done:
         if run is None:
             raise Conflict(f"Run {id} does not exist any more: it was pruned.")
         payload = parse_payload(given) if given["payload"] and not run.is_on_dead_call else None
-        [result] = actions.retry(
+        [result] = runs.retry(
             connection,
             [id],
             doing.who,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from yamlsched.act import settle as effects
+from yamlsched.act import settle
 from yamlsched.errors import Refused
 from yamlsched.extras.web.ask import outlook
 from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Invalid, Review
@@ -81,7 +81,7 @@ def perform(doing: Doing, given: Given) -> Done:
     happened, result, id = _happened(given), _result(given), given.number("run")
     with doing.transaction(f"run:{id}") as connection:
         try:
-            what = effects.settle(connection, doing.namespace, given["key"], doing.who, happened, result)
+            what = settle.settle(connection, doing.namespace, given["key"], doing.who, happened, result)
         except Refused as error:
             raise Conflict(sentence(str(error))) from None
     return Done(f"/runs/{id}", Result(sentence(what)))
@@ -89,7 +89,7 @@ def perform(doing: Doing, given: Given) -> Done:
 
 def _effect(visit: Visit, given: Given) -> EffectStatus:
     try:
-        return effects.find(visit.connection, visit.namespace, given["key"])
+        return settle.find(visit.connection, visit.namespace, given["key"])
     except Refused as error:
         raise Invalid("key", sentence(str(error))) from None
 

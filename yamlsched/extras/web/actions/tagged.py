@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 import psycopg
 
-from yamlsched.act import pause as pausing
-from yamlsched.act import statements as store
+from yamlsched.act import pause, statements
 from yamlsched.act.runs import ActionResult
 from yamlsched.act.statements import PausableJob
 from yamlsched.ask import audit, history, runs
@@ -67,7 +66,7 @@ def review_pause(visit: Visit, given: Given) -> Review:
 def perform_pause(doing: Doing, given: Given) -> Done:
     def act(connection: psycopg.Connection[object], ids: Sequence[int]) -> list[ActionResult]:
         until = times.parse(given["instant"]) if given["instant"] else None
-        return pausing.pause(connection, doing.namespace, ids, doing.who, reason=given["reason"], until=until)
+        return pause.pause(connection, doing.namespace, ids, doing.who, reason=given["reason"], until=until)
 
     return _perform(doing, given, "paused", act)
 
@@ -91,7 +90,7 @@ def review_resume(visit: Visit, given: Given) -> Review:
 
 def perform_resume(doing: Doing, given: Given) -> Done:
     def act(connection: psycopg.Connection[object], ids: Sequence[int]) -> list[ActionResult]:
-        return pausing.resume(connection, doing.namespace, pausing.paused(connection, ids), doing.who)
+        return pause.resume(connection, doing.namespace, pause.paused(connection, ids), doing.who)
 
     return _perform(doing, given, "resumed", act)
 
@@ -183,7 +182,7 @@ def _jobs(connection: psycopg.Connection[object], namespace: str, given: Given) 
         raise Invalid("tag", sentence(str(error))) from None
     if not ids:
         raise Invalid("tag", f'No job in schedules.yaml has the tag "{given["tag"]}" any more.')
-    return store.jobs(connection, ids, None)
+    return statements.jobs(connection, ids, None)
 
 
 def _number(jobs: Sequence[PausableJob], given: Given) -> str:

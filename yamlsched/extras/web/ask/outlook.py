@@ -9,7 +9,7 @@ from itertools import islice
 
 import psycopg
 
-from yamlsched.act import statements as actions
+from yamlsched.act import statements
 from yamlsched.act.runs import retry_obstacle
 from yamlsched.act.statements import PausableJob, RunOutlook
 from yamlsched.ask import audit
@@ -37,7 +37,7 @@ class Outlook:
 
 def find(connection: psycopg.Connection[object], namespace: str, id: int) -> RunOutlook | None:
     """Return a run of ``namespace``; None if there is none."""
-    return actions.outlook(connection, namespace, id)
+    return statements.outlook(connection, namespace, id)
 
 
 def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
@@ -163,9 +163,9 @@ def read(
 ) -> PauseOutlook:
     """Return what a pause of ``job`` in (start, end] concerns. Without an end, the first slots are not counted."""
     found = list(islice(_slots(job, start, end), MAX_LISTED_SLOTS if end is None else MAX_COUNTED + 1))
-    [state] = actions.jobs(connection, [job.id], None)
-    waiting = actions.open_ids(connection, namespace, job.id, WAITING, None, MAX_COUNTED + 1)
-    running = actions.open_ids(connection, namespace, job.id, [Status.RUNNING], None, MAX_COUNTED + 1)
+    [state] = statements.jobs(connection, [job.id], None)
+    waiting = statements.open_ids(connection, namespace, job.id, WAITING, None, MAX_COUNTED + 1)
+    running = statements.open_ids(connection, namespace, job.id, [Status.RUNNING], None, MAX_COUNTED + 1)
     return PauseOutlook(
         pause=state if state.is_paused else None,
         slots=0 if end is None else len(found),

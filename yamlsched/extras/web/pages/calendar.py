@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from markupsafe import Markup
 
 from yamlsched.errors import ScheduleError
-from yamlsched.extras.web.ask import calendar as operations
+from yamlsched.extras.web.ask import calendar
 from yamlsched.extras.web.ask.calendar import CalendarJob, ClockChangeNight, Coming, Schedule
 from yamlsched.extras.web.charts.heat import Cell, heat
 from yamlsched.extras.web.visit import BadRequest, Page, Visit, finder
@@ -63,12 +63,12 @@ class Calendar:
 
 def show(visit: Visit) -> Calendar:
     text, name = visit.text("q"), visit.choice("span", tuple(SPANS), DEFAULT_SPAN)
-    jobs = operations.jobs(visit.connection, visit.namespace)
+    jobs = calendar.jobs(visit.connection, visit.namespace)
     matching = jobs
     if text:
         finds = finder(text)
         matching = [job for job in jobs if finds(job.job_type, job.description, job.owner, *job.tags)]
-    schedule = operations.scheduled(matching, visit.namespace, visit.now)
+    schedule = calendar.scheduled(matching, visit.namespace, visit.now)
     timezones = schedule.timezones
     timezone = _timezone(visit, timezones)
     where = zone(timezone)
@@ -78,14 +78,14 @@ def show(visit: Visit) -> Calendar:
     span = Span(times.bounds(day, where)[0] - MICROSECOND, times.bounds(end, where)[1], timezone)
     found = forecast(schedule.coming.values(), span, visit.now)
     chosen = _chosen(visit, span)
-    nights = operations.clock_change_nights(schedule, max(visit.now, span.after))
+    nights = calendar.clock_change_nights(schedule, max(visit.now, span.after))
     pile_ups = found.pile_ups()
     fullest = found.fullest(min(pile_ups, MAX_PILE_UPS))
     days = _days(found, visit.now)
     first = max(chosen or visit.now, span.instant(0))
     hours = slice(_place(found, first), _place(found, first) + 1 if chosen else None)
     limit = MAX_STARTS_OF_HOUR if chosen else MAX_LISTED_STARTS
-    listed, more = operations.agenda(found, schedule, visit.now, hours, limit)
+    listed, more = calendar.agenda(found, schedule, visit.now, hours, limit)
     return Calendar(
         jobs=len(jobs),
         matching=len(matching),

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yamlsched import text as terminal
-from yamlsched.ask import edits, history
-from yamlsched.ask import runs as operations
+from yamlsched.ask import edits, history, runs
 from yamlsched.ask.history import MAX_CHILDREN
 from yamlsched.ask.runs import Attempt, ChildRun, RunDetails, StoredRun
 from yamlsched.errors import Refused
@@ -87,7 +86,7 @@ class RunPage:
         return settle_command(self.run.namespace, key)
 
     @staticmethod
-    def detail(action: operations.OperatorAction) -> str:
+    def detail(action: runs.OperatorAction) -> str:
         return ", ".join(f"{name}: {value}" for name, value in action.detail.items() if value is not None)
 
 
@@ -108,14 +107,12 @@ def show(visit: Visit) -> RunPage:
             raise NotFound(sentence(str(error))) from None
         raise Download(f"run-{id}-attempt-{kept.attempt}.txt", kept.output)
     in_doubt = [effect.key for effect in details.effects if effect.state == "in_doubt"]
-    calls = (
-        operations.on_dead_calls(visit.connection, visit.namespace, id, run.attempts) if run.dead_run_id is None else []
-    )
+    calls = runs.on_dead_calls(visit.connection, visit.namespace, id, run.attempts) if run.dead_run_id is None else []
     return RunPage(
         run=run,
         details=details,
-        attempts=operations.attempts(details)[::-1],
-        status=operations.waits_for(run, visit.now).removeprefix(",").strip(),
+        attempts=runs.attempts(details)[::-1],
+        status=runs.waits_for(run, visit.now).removeprefix(",").strip(),
         error=error_text(run.error_type, run.last_error) if run.status != Status.SUCCEEDED else "",
         attempt=attempt,
         # one that was cancelled on purpose needs nothing: its button retries it
