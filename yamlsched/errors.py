@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from yamlsched import durations
+
 
 class YamlschedError(Exception):
     """Base of all errors of this package. The message is written for users."""
@@ -90,8 +92,6 @@ def _duration(delay: object) -> timedelta:
     if isinstance(delay, timedelta):
         return delay
     if isinstance(delay, str):
-        from yamlsched import durations
-
         return durations.parse(delay)
     if isinstance(delay, bool) or not isinstance(delay, (int, float)):
         raise TypeError(f'delay is {_kind(delay)}: write a timedelta, seconds, or "90s"')

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from yamlsched.ask import runs
+from yamlsched.ask.edits import in_force
 from yamlsched.ask.runs import RetriedAttempt, RunDetails
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handler.once import settle_command
 from yamlsched.runs import progress
 from yamlsched.runs.lifecycle import Status
 from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.load import read_head, timezone_of_file
 from yamlsched.sync import definitions as stored_definitions
 from yamlsched.text import did_you_mean
 
@@ -41,7 +43,6 @@ def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Seque
     zones = {definition.timezone for definition in found if definition is not None and definition.schedule}
     if len(zones) == 1:
         return zones.pop()
-    from yamlsched.schedule.load import timezone_of_file
 
     return timezone_of_file(file)
 
@@ -83,7 +84,6 @@ def namespace_in_file(file: Path) -> str:
 
 
 def _namespace_in(data: bytes, file: Path) -> str:
-    from yamlsched.schedule.load import read_head
 
     namespace = read_head(data, str(file)).namespace
     if namespace is None:
@@ -159,7 +159,6 @@ def run_details(
     Without ``all_texts``, stacks and outputs are read of the first attempt, of ``attempt`` and of the newest only:
     those of 100 attempts are more than a page can show.
     """
-    from yamlsched.ask.edits import in_force
 
     run = runs.run(connection, id)
     if run is None:

@@ -15,12 +15,14 @@ import psycopg
 
 from yamlsched.ask import attention, failures, health, report_problems
 from yamlsched.ask.attention import Problem, Thresholds
-from yamlsched.ask.edits import Edit
+from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
 from yamlsched.ask.health import EffectInDoubt
 from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, Skipped, StartedLate
 from yamlsched.db import query
 from yamlsched.errors import CronError, ScheduleError
+from yamlsched.timetable import slots
+from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.zones import zone
 
 MAX_RUNS, MIN_OF_JOB = 30_000, 3
@@ -133,7 +135,6 @@ def read(
         LongRun(run.job_type, run.timezone, run.id, run.took, run.finished_at)
         for run in report_problems.longest(connection, namespace, since, end, of_job, _longest(ended))
     ]
-    from yamlsched.ask.edits import edits
 
     return Report(
         namespace=namespace,
@@ -237,8 +238,6 @@ def _within(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, datet
     first, last = max(gap.first_slot, since), min(gap.last_slot, until - MICROSECOND)
     if (first, last) == (gap.first_slot, gap.last_slot):
         return gap.slots, first, last
-    from yamlsched.timetable import slots
-    from yamlsched.timetable.cron import parse_cron
 
     try:
         found = slots.span(parse_cron(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last)

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import quote
 
 from yamlsched import __version__, log
 from yamlsched.schedule import catalog
@@ -150,7 +151,6 @@ def _location(file: str, line: int, column: int, end_column: int) -> dict[str, A
 
 
 def _uri(file: str) -> str:
-    from urllib.parse import quote
 
     return ("file://" if file.startswith("/") else "") + quote(os.fsencode(file))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from importlib.resources import files
 
 from yamlsched.schedule.source import Problem
 from yamlsched.text import closest_match, quoted
@@ -55,7 +56,6 @@ ABBREVIATIONS = {
 @cache
 def names() -> frozenset[str]:
     """Return the names in the tzdata package, which are the same on every host."""
-    from importlib.resources import files
 
     listed = files("tzdata").joinpath("zones").read_text("ascii").split()
     return frozenset(listed) - {"Factory"}
