@@ -1,9 +1,8 @@
 """Housekeeping: rows older than the retention are pruned, in batches, within a time limit.
 
-Where pruning writes what it deletes: files in a folder, or stdout. The format is described in docs/archive.md.
-
-What is written is on the disk before its rows are deleted. A crash in between leaves lines of rows that still exist,
-and that are archived once more: never a loss.
+An archive is files in a folder, or stdout, in the format of docs/archive.md. What is written is on the disk before its
+rows are deleted. A crash in between leaves lines of rows that still exist, and that are archived once more: never a
+loss.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``yamlsched status --all-namespaces``."""
+"""Tables that several verbs print: namespaces, and failures by type."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Connection strings: the defaults for them, the settings inside them, and how passwords stay out of messages.
+"""Connection strings: their defaults, the settings inside them, and how passwords stay out of messages.
 
-The order in which several hosts of a connection string are tried: the one that answered last comes first.
-
-Otherwise each connection would first wait for every silent host. Processes of a user share this in a file.
+Of several hosts, the one that answered last is tried first: otherwise each connection would first wait for every silent
+host. Processes of a user share this in a file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running a statement and reading its rows: as objects of a dataclass, or as the values of the only column."""
+"""Loading a statement of sql/, running it, and reading its rows: as objects, or as the values of the only column."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""How a call of a handler ends its attempt, wherever it was called.
+"""Calling a handler, wherever that is: how the call ends its attempt, with the stack of an exception.
 
-The stacks of exceptions as the module ``traceback`` formats them, and much faster when the same stack comes again.
-
-When much fails, it mostly fails at the same place.
+Stacks are formatted as by the module ``traceback``, and much faster when the same one comes again: when much fails, it
+mostly fails at the same place.
 """
 
 from __future__ import annotations

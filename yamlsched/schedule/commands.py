@@ -1,4 +1,4 @@
-"""Whether the programs of commands can be started on this host."""
+"""Whether the programs of commands can be started on this host, and which of their words look like secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collects the diagnostics of a file."""
+"""Collects the diagnostics of a file: decodes it, and leaves out what its comments suppress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The JSON Schema of schedules.yaml, which defines what is valid. ``check`` applies it; ``errors`` has the messages."""
+"""The JSON Schema of schedules.yaml, which defines what is valid, and the words for its patterns.
+
+``schema_check`` applies it; ``schema_errors`` has the messages.
+"""
 
 from __future__ import annotations
 

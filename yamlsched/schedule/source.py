@@ -1,4 +1,4 @@
-"""The text of schedules.yaml, and the line and column of each offset in it."""
+"""The text of schedules.yaml, the line and column of each offset in it, and diagnostics that point there."""
 
 from __future__ import annotations
 

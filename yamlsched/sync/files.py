@@ -1,10 +1,7 @@
-"""Statements on schedule_files: see ``sql/files.sql``.
+"""The file that a host presents, the poll that records it, and the result of a sync. See ``sql/files.sql``.
 
-Rows are named tuples: an idle tick would notice the time that it takes to create a dataclass.
-
-The file that a host presents, the poll that records it, and the result of a sync.
-
-This is all that an idle tick needs, so nothing here imports what reads schedules.yaml or cron.
+This is all that an idle tick needs, so nothing here imports what reads schedules.yaml or cron, and rows are named
+tuples: an idle tick would notice the time that it takes to create a dataclass.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The idempotency key of a slot. Never change it: a slot with another key would get a second run. See docs/time.md."""
+"""The idempotency key of a slot, and how far ``spread`` moves its start.
+
+Never change the key: a slot with another one would get a second run. See docs/time.md.
+"""
 
 from __future__ import annotations
 

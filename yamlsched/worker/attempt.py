@@ -1,4 +1,4 @@
-"""An attempt: a run that this worker has claimed, until its outcome is in the database."""
+"""An attempt: a run that this worker has claimed, until its outcome is in the database. And a worker's workload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A status line for a terminal: the finished, running and due runs, and the rate."""
+"""What runs beside a worker: the status line of a terminal, and systemd's notifications."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class JobState:
     """What the heartbeat of one job is to report, and when it may report a start and an end again."""
 
     has_started: bool = False
-    end: str | None = None  # a state of heartbeat.py
+    end: str | None = None  # a state of targets.py
     start_due_at: float = 0.0
     end_due_at: float = 0.0
 

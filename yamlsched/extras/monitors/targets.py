@@ -1,4 +1,4 @@
-"""Sentry's cron monitors: check-ins by plain HTTP, without Sentry's SDK.
+"""Heartbeat URLs, and Sentry's cron monitors: check-ins by plain HTTP, without Sentry's SDK.
 
 Each check-in carries the configuration of its monitor, which Sentry creates or updates: so it knows when to expect the
 next one, and reports a slot that is missed.

@@ -1,4 +1,4 @@
-"""Warnings about what is valid but probably not intended. The entry point is ``check.check``."""
+"""Warnings about what is valid but probably not intended. The entry point is ``check.check``; all get a ``Context``."""
 
 from __future__ import annotations
 

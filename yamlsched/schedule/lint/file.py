@@ -1,4 +1,4 @@
-"""Warnings about the jobs of a file together."""
+"""Warnings about the jobs of a file together, and about commands."""
 
 from __future__ import annotations
 

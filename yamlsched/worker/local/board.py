@@ -1,6 +1,6 @@
 """What a shared child writes into memory that its parent reads, correct at any instant at which the child dies.
 
-Frames on pipes are those of the other pool (``processes/protocol.py``). Parent to child: ``(START, limit, tasks)``,
+Frames on pipes are those of the other pool (``protocol.py``). Parent to child: ``(START, limit, tasks)``,
 where no more than ``limit`` tasks execute at once and the others wait; ``(STOP, indexes)``; and ``(WITHDRAW,)``, for
 those that wait. Child to parent: a ``Batch``.
 """

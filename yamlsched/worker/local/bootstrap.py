@@ -47,7 +47,7 @@ def set_up(
     environment: Environment,
     streams: Callable[[], tuple[TextIO, TextIO]],
 ) -> None:
-    """Detach from the worker, and prepare for handlers. ``output`` becomes descriptors 1 and 2, for ``streams``."""
+    """Detach from the worker, and prepare for handlers. ``output`` becomes descriptors 1 and 2, for ``shared_loop``."""
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     workload, permits = environment.workload, environment.session_permits
     for descriptor in (1, 2):

@@ -1,10 +1,9 @@
 """The parent's side of one child of the pool of processes: the attempts that it holds, and how they are stopped.
 
-Whose output it is that is read from the pipe of a child, which does not wait until its output has been read.
-
-At the end of an attempt that has printed something, the child writes a mark into the pipe: what precedes it was printed
-by that attempt. The parent counts in the shared memory when it starts and ends to read, and when it has read something
-else than marks. This is how the child knows of an attempt that has printed nothing, which most do, and needs no mark.
+A child does not wait until its output has been read. At the end of an attempt that has printed something, it writes a
+mark into the pipe: what precedes it was printed by that attempt. The parent counts in the shared memory when it starts
+and ends to read, and when it has read something else than marks. This is how the child knows of an attempt that has
+printed nothing, which most do, and needs no mark.
 """
 
 from __future__ import annotations

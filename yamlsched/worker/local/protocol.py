@@ -5,12 +5,11 @@ parent: the plain successes since the last frame, each as its index and the seco
 None. In the shared memory each task has two bytes at its index: its state, written by the child, and whether it was
 withdrawn before it started, written by the parent. Two more bytes are for the child as a whole: that it is ready for
 tasks, and that the parent wants its handler stopped. The next four are the process group of the command that it
-executes, or 0. The last eight are two counts of the parent's reads of the output; see ``sections``. They are correct at
+executes, or 0. The last eight are two counts of the parent's reads of the output; see ``child``. They are correct at
 any instant at which the child dies.
 
-Memory in which a child reports the progress of its attempts, and from which its parent reads it.
-
-A report is a few bytes written to memory: no call of it waits, and the last one is there however the child dies.
+Progress of attempts is reported in memory of its own (``ProgressSlots``): no report waits, and the last one is there
+however the child dies.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The event loop of a shared child, protected from what one handler could do to all of them.
+"""The event loop of a shared child, protected from what one handler could do to all of them, and its output.
 
-stdout and stderr of a shared child: what a coroutine writes goes to the output of its own attempt.
-
-The attempt is found by the context: tasks inherit it, and so do the threads of ``asyncio.to_thread``. What is written
-outside of every attempt, or to the descriptors themselves, goes to the pipe of the child.
+What a coroutine writes to stdout and stderr goes to the output of its own attempt, which is found by the context: tasks
+inherit it, and so do the threads of ``asyncio.to_thread``. What is written outside of every attempt, or to the
+descriptors themselves, goes to the pipe of the child. A watchdog kills a child whose loop is blocked.
 """
 
 from __future__ import annotations
