@@ -360,22 +360,6 @@ def search_texts(connection: psycopg.Connection[Any], namespace: str) -> list[tu
         return cursor.execute(load("health")["search_texts"], {"namespace": namespace}).fetchall()
 
 
-__all__ = [
-    "Health",
-    "JobHealth",
-    "Overview",
-    "hosts",
-    "note",
-    "overview",
-    "read",
-    "read_all",
-    "read_suspects",
-    "read_worst",
-    "search_texts",
-    "suspects",
-    "totals",
-]
-
 DRIFT_TOLERANCE = timedelta(minutes=10)
 """How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
 HEALTHY_STATES = ("ok", "running", "new")

@@ -50,8 +50,6 @@ def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[CalendarJo
     return fetch(connection, CalendarJob, load("calendar")["jobs"], {"namespace": namespace})
 
 
-__all__ = ["CalendarJob", "ClockChangeNight", "Coming", "agenda", "clock_change_nights", "jobs", "scheduled"]
-
 CHANGE_HORIZON = timedelta(days=200)
 """How far ahead clock changes are looked for: the next one of a zone that has two a year."""
 MAX_ZONES = 40

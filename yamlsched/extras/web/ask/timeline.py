@@ -313,6 +313,3 @@ def _state_without_run(job: Definition, at: datetime, now: datetime) -> str:
     if at <= job.effective_from:
         return "unknown"
     return "pruned" if job.last_slot_at is not None and at <= job.last_slot_at else "due"
-
-
-__all__ = ["SPANS", "Cell", "Gap", "GapRow", "Timeline", "of_runs", "timeline"]
