@@ -300,7 +300,7 @@ def test_an_unknown_run_and_a_pruned_one_get_different_messages(db: Db, cli: Cli
         "values ('default', 'purge:2026-01-14', 7, 'purge', '2026-02-01')"
     )
 
-    assert cli("show", 12).err == "yamlsched: there is no run 12, or it was pruned\n"
+    assert cli("show", 12).err == "yamlsched: run 12 does not exist, or was pruned\n"
     assert 'run 7 with the key "purge:2026-01-14" was pruned on 2026-02-01' in cli("show", "purge:2026-01-14").err
 
 

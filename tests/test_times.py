@@ -79,6 +79,8 @@ def test_a_time_is_an_instant_a_duration_or_local_to_the_zone(text: str, meant: 
     [
         ("1h30m", timedelta(minutes=90)),
         ("12:30", timedelta(minutes=30)),
+        ("11:59Z", timedelta(minutes=1)),
+        ("12:01z", timedelta(days=1, minutes=-1)),
         ("wed 13:00", timedelta(0)),
         ("wed 13:01", timedelta(days=7, minutes=-1)),
         ("tue 13:00", timedelta(days=1)),
@@ -94,7 +96,7 @@ def test_the_time_zone_is_not_asked_for_if_the_time_has_an_offset() -> None:
     def fail() -> ZoneInfo:
         raise AssertionError
 
-    for text in ("2026-01-14T12:00Z", "90m", "now"):
+    for text in ("2026-01-14T12:00Z", "12:00Z", "90m", "now"):
         value = times.parse(text)
         assert not times.is_local(value)
         assert times.resolve(value, fail, NOON, is_future=True)

@@ -162,7 +162,7 @@ def run_details(
 
     run = runs.run(connection, id)
     if run is None:
-        raise Refused(f"there is no run {id}, or it was pruned")
+        raise Refused(f"run {id} does not exist, or was pruned")
     newest = run.attempts - 1 if run.status == Status.RUNNING else run.attempts
     texts = None if all_texts else [1, newest, *([] if attempt is None else [attempt])]
     reported = progress.of_attempts(connection, id)

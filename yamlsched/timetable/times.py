@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 
 from yamlsched import durations
@@ -60,6 +60,8 @@ def parse(text: str) -> TimeInput:
 
     >>> parse("2026-01-14"), parse("17:30"), parse("90m"), parse("now")
     (datetime.date(2026, 1, 14), datetime.time(17, 30), datetime.timedelta(seconds=5400), datetime.timedelta(0))
+    >>> parse("03:41Z")
+    datetime.time(3, 41, tzinfo=datetime.timezone.utc)
     >>> parse("2026-01-14T02:00"), parse("2026-01-14T01:00Z").tzinfo
     (datetime.datetime(2026, 1, 14, 2, 0), datetime.timezone.utc)
     >>> parse("mon 8:00"), parse("tomorrow")
@@ -75,9 +77,10 @@ def parse(text: str) -> TimeInput:
         if duration > MAX_DURATION:
             raise ValueError(f"{text} is longer than 100 years: write a time such as 2026-01-14T02:00Z")
         return duration
-    clocks = [word for word in words if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?", word)]
+    clocks = [word for word in words if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?z?", word)]
     days = list(filter(None, map(_day_name, words)))
-    if words and len(words) == len(clocks) + len(days) and len(clocks) <= 1 and len(days) <= 1:
+    is_instant = bool(clocks) and clocks[0].endswith("z")
+    if words and len(words) == len(clocks) + len(days) and len(clocks) <= 1 and len(days) <= 1 - is_instant:
         clock = _time_of_day(clocks[0]) if clocks else None
         return NamedDay(days[0], clock) if days else clock  # type: ignore[return-value]
     try:
@@ -97,10 +100,12 @@ def _day_name(word: str) -> str | None:
 
 
 def _time_of_day(text: str) -> time:
+    clock = text.removesuffix("z")
     try:
-        return time.fromisoformat(text.zfill(5) if len(text) < 6 else text.zfill(8))
+        found = time.fromisoformat(clock.zfill(5) if len(clock) < 6 else clock.zfill(8))
     except ValueError:
         raise ValueError(f'"{text}" is not a valid time of day: write 00:00 to 23:59') from None
+    return found.replace(tzinfo=UTC) if text.endswith("z") else found
 
 
 def is_local(value: TimeInput) -> bool:
@@ -118,7 +123,8 @@ def anchor(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_fut
         case timedelta():
             return now + value if is_future else now - value
         case time():
-            return (next_occurrence if is_future else last_occurrence)(value, zone(), now)
+            where = zone() if value.tzinfo is None else UTC
+            return (next_occurrence if is_future else last_occurrence)(value, where, now)
         case NamedDay():
             return _named_day(value, zone(), now, is_future)
     return value
@@ -160,22 +166,22 @@ def bounds(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
     return _to_utc(midnight, zone), _to_utc(midnight + timedelta(days=1), zone) - timedelta(microseconds=1)
 
 
-def last_occurrence(clock: time, zone: ZoneInfo, now: datetime) -> datetime:
+def last_occurrence(clock: time, zone: tzinfo, now: datetime) -> datetime:
     """Return the last instant up to ``now`` at which a clock in ``zone`` showed ``clock``."""
     return max(found for found in _occurrences(clock, zone, now) if found <= now)
 
 
-def next_occurrence(clock: time, zone: ZoneInfo, now: datetime) -> datetime:
+def next_occurrence(clock: time, zone: tzinfo, now: datetime) -> datetime:
     """Return the first instant after ``now`` at which a clock in ``zone`` shows ``clock``."""
     return min(found for found in _occurrences(clock, zone, now) if found > now)
 
 
-def _occurrences(clock: time, zone: ZoneInfo, now: datetime) -> list[datetime]:
+def _occurrences(clock: time, zone: tzinfo, now: datetime) -> list[datetime]:
     today = now.astimezone(zone).date()
     return [_to_utc(datetime.combine(today + timedelta(days=days), clock), zone) for days in (-2, -1, 0, 1, 2)]
 
 
-def _to_utc(instant: datetime, zone: ZoneInfo) -> datetime:
+def _to_utc(instant: datetime, zone: tzinfo) -> datetime:
     if instant.tzinfo:
         return instant.astimezone(UTC)
     first = instant.replace(tzinfo=zone).astimezone(UTC)

@@ -28,7 +28,7 @@ def run(visit: Visit, given: Given) -> RunOutlook:
     except Refused as error:
         raise Invalid("run", sentence(str(error))) from None
     if found is None:
-        raise Invalid("run", f'There is no run {given["run"]} in namespace "{visit.namespace}", or it was pruned.')
+        raise Invalid("run", f'Run {given["run"]} does not exist in namespace "{visit.namespace}", or was pruned.')
     return found
 
 
