@@ -8,6 +8,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -347,6 +348,23 @@ def test_a_backend_that_survives_the_kill_of_the_server_is_awaited_or_terminated
             assert answer(again, "select 1") == 1
             assert not is_alive(orphan)
         busy.close()
+
+
+def test_a_killed_server_whose_socket_is_still_open_in_another_process_is_not_running(project):
+    with embedded.running(project):
+        here = location.locate(project.parent / ".yamlsched")
+        kill(pid_of_server(project))
+
+        # a backend that was forked at that moment has not closed the socket yet
+        path = here.sockets / f".s.PGSQL.{location.PORT}"
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as inherited:
+            inherited.bind(os.fspath(path))
+            inherited.listen()
+            assert not embedded.status(project).running
+
+            with embedded.running(project) as again:
+                assert answer(again, "select 1") == 1
 
 
 def test_when_the_owner_is_killed_the_next_user_takes_over_the_server_and_stops_it(project, user):

@@ -63,7 +63,8 @@ def is_alive(location: Location) -> bool:
 def is_ready(location: Location) -> bool:
     """Return whether the server accepts clients.
 
-    The status line may be that of a killed server, and the socket opens before a recovery has finished: check both.
+    The status line may be that of a killed server, the socket opens before a recovery has finished, and a process that a
+    killed server has just forked keeps its socket open: check all of them.
     """
     if not _status_is_ready(location):
         return False
@@ -78,7 +79,7 @@ def is_ready(location: Location) -> bool:
 
 def _status_is_ready(location: Location) -> bool:
     found = read_pid_file(location)
-    return found is not None and found.status == "ready"
+    return found is not None and found.status == "ready" and postmaster(location) is not None
 
 
 def ensure(location: Location, folder: Path) -> None:
