@@ -257,7 +257,7 @@ order by (i.hash is not null) desc, p.since;
 
 -- name: refused
 -- Places that present a file with errors: the row of the file that they presented last is marked.
-select f.namespace, f.host || ':' || f.path as place, f.mistakes, f.refused_at as since
+select f.namespace, f.host || ':' || f.path as place, f.mistakes, f.refused_at as since, f.errors[1] as first_error
 from yamlsched.schedule_files f
 where f.namespace = any(%(namespaces)s) and f.refused_at is not null
   and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()

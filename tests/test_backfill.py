@@ -393,6 +393,15 @@ def test_a_backfill_starts_on_the_day_of_the_first_application(db: Db, cli: Cli)
     assert [key for key, _ in runs(db)] == ["x:2026-01-14", "x:2026-01-15", "x:2026-01-13"]
 
 
+def test_a_backfill_of_future_slots_says_that_sync_creates_their_runs(cli: Cli) -> None:
+    cli("sync")
+
+    code, out, err = cli("backfill", "x", "--from", "2096-01-01T00:00Z", "--to", "2096-01-03T00:00Z")
+
+    assert (code, out) == (0, "")
+    assert err == "slots after 2096-01-01T00:00Z are in the future: sync creates those runs\n"
+
+
 def test_an_interrupted_backfill_reports_how_many_runs_it_created_and_can_be_continued(
     own_dsn: str, tmp_path: Path
 ) -> None:

@@ -325,13 +325,13 @@ def test_runs_can_be_named_by_their_keys(db: Db, cli: Cli) -> None:
 
 def test_each_run_gets_its_own_result_also_an_unknown_key(db: Db, cli: Cli) -> None:
     run = a_run(db, a_job(db), "dead")
-    unknown = 'nokey cannot be found: no run has the key "nokey" in namespace "default": "yamlsched runs --key"'
+    unknown = 'nokey cannot be found: no run has the key "nokey" in namespace "default". Search: yamlsched runs --key'
 
     dry = cli("retry", run, "nokey", "--dry-run")
     done = cli("retry", run, "nokey")
 
-    assert dry == (1, f"would retry 1 run: {run}\n", f"{unknown} finds by pattern\n")
-    assert done == (1, f"run {run} is queued again\n", f"{unknown} finds by pattern\n")
+    assert dry == (1, f"would retry 1 run: {run}\n", f"{unknown} 'no*'\n")
+    assert done == (1, f"run {run} is queued again\n", f"{unknown} 'no*'\n")
 
 
 def test_of_many_runs_only_the_number_and_the_failures_are_reported(db: Db, cli: Cli) -> None:

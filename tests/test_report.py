@@ -306,7 +306,7 @@ def test_of_skipped_slots_those_that_were_late_need_attention(db: Db, cli: Cli, 
     if reason == "late":
         assert (
             "  purge: 3 slots were not run: too old when a run would have been created\n"
-            "      yamlsched backfill purge --from 2026-01-13T21:00Z --to 2026-01-13T22:00Z runs what is still wanted\n"
+            "      yamlsched backfill purge --from 2026-01-13T21:00Z --to 2026-01-13T22:00Z runs those you still need\n"
         ) in shown.out
 
 

@@ -140,6 +140,7 @@ class RefusedFile:
     place: str  # host:path
     mistakes: int
     since: datetime
+    first_error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -397,12 +398,11 @@ def effects_in_doubt(health: Health, waits_for: str) -> int:
 
 
 def refusal(file: RefusedFile) -> str:
-    """Return a sentence that says that a file is refused, and what to do."""
+    """Return a sentence that says that a file is refused, and the first error, if it is recorded."""
     errors = "1 error" if file.mistakes == 1 else f"{file.mistakes} errors"
-    return (
-        f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')}; "
-        "not applied: run yamlsched validate there"
-    )
+    _, _, path = file.place.partition(":")
+    first = ": " + file.first_error.removeprefix(f"{path}:") if file.first_error else ""
+    return f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')}; not applied{first}"
 
 
 def lack(host: LackingHost) -> str:

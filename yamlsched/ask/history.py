@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -142,9 +143,8 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
         return int(name)
     found = runs.id_of_key(connection, namespace, name)
     if found is None:
-        raise Refused(
-            f'no run has the key "{name}" in namespace "{namespace}": "yamlsched runs --key" finds by pattern'
-        )
+        pattern = shlex.quote(name[: max(1, len(name) // 2)] + "*")
+        raise Refused(f'no run has the key "{name}" in namespace "{namespace}". Search: yamlsched runs --key {pattern}')
     id, pruned_at = found
     if pruned_at is not None:
         raise Refused(f'run {id} with the key "{name}" was pruned on {pruned_at:%Y-%m-%d}: only its key is kept')

@@ -98,7 +98,7 @@ def command(
     if settings.wants_json:
         click.echo(_json(job, result, dry_run))
     else:
-        _print(result, dry_run)
+        _print(result, dry_run, ahead=max(start, began) if result.future else None)
     return 0
 
 
@@ -133,7 +133,8 @@ def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
     )
 
 
-def _print(result: BackfillResult, dry_run: bool) -> None:
+def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> None:
+    """Print the slots; ``ahead`` is where those that sync creates start, None if the range has none of them."""
     from yamlsched.timetable.times import short_utc
 
     for verb, found in (
@@ -145,10 +146,10 @@ def _print(result: BackfillResult, dry_run: bool) -> None:
             click.echo(f"{verb} {line}")
         if len(found) > MAX_LISTED:
             click.echo(f"{verb} {len(found) - MAX_LISTED} more")
-    if not (result.created or result.existing or result.used):
+    if ahead is not None:
+        click.echo(f"slots after {short_utc(ahead)} are in the future: sync creates those runs", err=True)
+    elif not result.done:
         click.echo("no slots in this range")
-    if result.future:
-        click.echo("future slots are left to sync", err=True)
 
 
 def _holder(slot: BackfillSlot) -> str:

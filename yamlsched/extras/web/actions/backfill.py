@@ -86,7 +86,7 @@ def review(visit: Visit, given: Given) -> Review:
     if chosen.left_out_before:
         lines.append(f"Slots before {chosen.left_out_before}, when the job was first applied, are left out.")
     if end > visit.now:
-        lines.append("Slots that are still to come are left to sync.")
+        lines.append("Slots in the future are left out: sync creates those runs.")
     if job.paused_at is not None and (job.paused_until is None or job.paused_until > visit.now):
         lines.append("The job is paused: the runs wait for the end of the pause.")
     return Review(
