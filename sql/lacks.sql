@@ -88,8 +88,7 @@ with clock as materialized (
 )
 insert into yamlsched.lacks as l (definition_id, host, path, reason, waits, since, checked_at, executor)
 select d.id, %(host)s, %(path)s, %(reason)s, true, c.now, c.now, d.executor
-from yamlsched.job_definitions d
-cross join clock c
+from yamlsched.job_definitions d cross join clock c
 where d.namespace = %(namespace)s and d.executor = %(executor)s and d.enabled and d.retired_at is null
 order by d.id
 on conflict (host, path, definition_id) do update
@@ -101,9 +100,6 @@ where l.executor = excluded.executor;
 -- Remove what note_fault has stored. Rows are locked in one order, and what another session is removing is left to it.
 delete from yamlsched.lacks x
 where x.ctid = any (array(
-    select l.ctid
-    from yamlsched.lacks l
-    join yamlsched.job_definitions d on d.id = l.definition_id
+    select l.ctid from yamlsched.lacks l join yamlsched.job_definitions d on d.id = l.definition_id
     where d.namespace = %(namespace)s and l.host = %(host)s and l.path = %(path)s and l.executor = %(executor)s
-    order by l.definition_id
-    for update of l skip locked));
+    order by l.definition_id for update of l skip locked));

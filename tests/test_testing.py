@@ -12,10 +12,22 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.database import temporary_database
 from support.project import until
-from yamlsched import Refused, Run, YamlschedError
+from yamlsched import Refused, Run, YamlschedError, enqueue
+from yamlsched.db import connect
 from yamlsched.errors import EffectInDoubt
-from yamlsched.testing import IN_DOUBT, CommandResult, Enqueue, FakeRun, call, call_command, provider_key
+from yamlsched.testing import (
+    IN_DOUBT,
+    CommandResult,
+    Enqueue,
+    FakeRun,
+    call,
+    call_command,
+    delete_runs,
+    prepare_database,
+    provider_key,
+)
 
 
 def charge(run: Run, invoice: int) -> Any:
@@ -220,3 +232,28 @@ def test_a_background_process_does_not_prolong_the_call_of_a_command(tmp_path: P
 
     (tmp_path / "go").touch()
     until((tmp_path / "done").exists)
+
+
+def test_a_prepared_database_takes_runs_and_the_next_test_finds_none(server: str, tmp_path: Path) -> None:
+    # given an empty database and a file
+    file = tmp_path / "schedules.yaml"
+    file.write_text("version: 1\njobs:\n  purge: {handler: gc.collect}\n")
+    with temporary_database(server, "template0") as dsn:
+        prepare_database(dsn, file)
+        prepare_database(dsn, file)
+
+        # when a test enqueues and commits, and then what it did is deleted
+        def enqueue_and_count() -> int:
+            with connect(dsn) as connection:
+                enqueue(connection, "purge", key="a")
+                return connection.execute("select count(*) as n from yamlsched.job_runs").fetchone().n
+
+        assert enqueue_and_count() == 1
+        delete_runs(dsn)
+
+        # then the next one starts with no run and no used key
+        assert enqueue_and_count() == 1
+
+        file.write_text("version: 1\njobs:\n  purge: {handler: nowhere.at_all}\n")
+        with pytest.raises(Refused, match="nowhere"):
+            prepare_database(dsn, file)

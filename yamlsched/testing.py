@@ -26,7 +26,8 @@ from typing import Any, Literal, NamedTuple
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from yamlsched import jsonb
+from yamlsched import db, jsonb
+from yamlsched.db.query import load as load_sql
 from yamlsched.errors import Refused
 from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handler.once import effect_key
@@ -34,6 +35,7 @@ from yamlsched.handler.run import AttemptState, Run
 from yamlsched.runs import enqueue
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
 from yamlsched.runs.progress import Progress
+from yamlsched.sync import ScheduleFile, flow
 
 __all__ = [
     "IN_DOUBT",
@@ -43,6 +45,8 @@ __all__ = [
     "Progress",
     "call",
     "call_command",
+    "delete_runs",
+    "prepare_database",
     "provider_key",
     "use_test_database",
 ]
@@ -67,6 +71,25 @@ def use_test_database(variable: str = "YAMLSCHED_DSN") -> str:
         atexit.register(held.close)
     os.environ[variable] = dsn
     return dsn
+
+
+def prepare_database(dsn: str, file: str | os.PathLike[str] = "schedules.yaml") -> None:
+    """Create the tables in a database for tests, and apply ``file``, so that the application can enqueue.
+
+    Raises Refused if ``file`` has errors, and EnvironmentFailed if the database cannot be reached.
+    """
+    schedule = replace(ScheduleFile.read(Path(file), os.environ.get("YAMLSCHED_ENV")), by_hand=True)
+    with db.connect(dsn) as connection:
+        db.migrations.migrate(connection)
+        result = flow.sync(connection, schedule, at_once=True)
+    if result.has_findings:
+        raise Refused("\n".join(result.messages))
+
+
+def delete_runs(dsn: str) -> None:
+    """Delete all runs of a database for tests: call it after each test that commits, or the next one sees its runs."""
+    with db.connect(dsn) as connection:
+        connection.execute(load_sql("testing")["delete_runs"])
 
 
 def _database(dsn: str) -> tuple[Any, ...]:

@@ -34,8 +34,8 @@ def when(text: str) -> times.TimeInput:
     type=when,
     metavar="TIME",
     help='2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 or yesterday (all of that day), 20:48 or "mon 08:00" '
-    "(local, the last one), 20:48Z, now, or 90m (90 minutes ago). Without it, the job's latest slot; if there is none yet, the "
-    "next.",
+    "(local, the last one), 20:48Z, now, or 90m (90 minutes ago). Without it, the job's latest slot; if there is none "
+    "yet, the next.",
 )
 @click.pass_obj
 def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:

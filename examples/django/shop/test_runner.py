@@ -1,11 +1,12 @@
 import os
-import subprocess
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
 from django.test.runner import DiscoverRunner
 from psycopg.conninfo import make_conninfo
+
+from yamlsched.testing import prepare_database
 
 
 class Runner(DiscoverRunner):
@@ -14,6 +15,5 @@ class Runner(DiscoverRunner):
     def setup_databases(self, **options: Any) -> Any:
         created = super().setup_databases(**options)
         dsn = make_conninfo(os.environ["YAMLSCHED_DSN"], dbname=connection.settings_dict["NAME"])
-        for verb in ("migrate", "sync"):
-            subprocess.run(["yamlsched", verb, "--dsn", dsn], cwd=settings.BASE_DIR, check=True)
+        prepare_database(dsn, settings.BASE_DIR / "schedules.yaml")
         return created
