@@ -64,7 +64,6 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
         "from-celery.md",
         "from-apscheduler.md",
         "docker.md",
-        "crontab.md",
         "systemd.md",
         "kubernetes.md",
     ],

@@ -104,6 +104,13 @@ def test_each_alert_has_a_section_in_the_runbook() -> None:
     assert re.findall(r"^## (Yamlsched\w+)$", page, re.MULTILINE) == [rule["alert"] for rule in ALERTS]
 
 
+def test_the_runbook_starts_with_status_and_its_symptoms_lead_to_every_section() -> None:
+    page = (ROOT / "docs" / "runbook.md").read_text("utf-8")
+
+    assert page.startswith("# Runbook\n\nStart with `yamlsched status`.")
+    assert set(re.findall(r"\(#(yamlsched\w+)\)", page)) == {rule["alert"].lower() for rule in ALERTS}
+
+
 def test_each_metric_is_described(printed: Labels) -> None:
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")
 
