@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         for folder in ("yamlsched", "tests/support"):
             compileall.compile_dir(Path(__file__).parents[1] / folder, quiet=2)
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
+    """Return the number of processes of ``-n auto``: more than cores, because tests wait for other processes.
+
+    Each opens a dozen connections to the embedded server, which has a hundred: with many cores, it is one per core.
+    """
+    cores = yield
+    return cores if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else max(cores, min(2 * cores, 6))
 
 
 def pytest_collection_finish() -> None:
