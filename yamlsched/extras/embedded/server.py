@@ -63,8 +63,8 @@ def is_alive(location: Location) -> bool:
 def is_ready(location: Location) -> bool:
     """Return whether the server accepts clients.
 
-    The status line may be that of a killed server, the socket opens before a recovery has finished, and a process that a
-    killed server has just forked keeps its socket open: check all of them.
+    The status line may be that of a killed server, the socket opens before a recovery has finished, and a process that
+    a killed server has just forked keeps its socket open: check all of them.
     """
     if not _status_is_ready(location):
         return False
