@@ -539,6 +539,17 @@ sender.add_periodic_task(crontab(hour=7), test.s('x'))
     assert "6 jobs imported, 3 left out" in report
 
 
+def test_a_step_without_a_range_which_celery_refuses_is_left_out() -> None:
+    text = """
+app.conf.beat_schedule = {'a': {'task': 'tasks.add', 'schedule': crontab(minute='5/15')}}
+app.conf.beat_schedule['b'] = {'task': 'tasks.add', 'schedule': crontab(minute='5-59/15', hour='22-2/2')}
+"""
+    found = import_text(text, "celery")
+
+    assert [job.name for job in found.jobs] == ["b"]
+    assert 'source:2: left out: a: Celery refuses the minute "5/15": a step needs a range' in messages(found)
+
+
 def test_a_file_with_add_periodic_task_only_is_one_of_celery() -> None:
     assert read.kind_of(Source("sender.add_periodic_task(10.0, test.s())", "app.py")) == "celery"
 

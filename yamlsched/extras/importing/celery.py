@@ -147,7 +147,7 @@ def _crontab(arguments: Mapping[str, Any], zone_name: str) -> tuple[str, FireTim
     if unknown := sorted(set(arguments) - set(FIELDS)):
         raise Refusal(f"crontab has the argument {unknown[0]}, which only execution can evaluate")
     parts = [_field(arguments.get(name, "*")) for name in FIELDS]
-    fields = fields_of(parts, RULES, may_wrap=True)
+    fields = fields_of(parts, RULES, is_celery=True)
     calendar = Calendar(fields, zone(known_zone(zone_name)), EVERY_MATCH, is_vague=True)
     return cron_expression(calendar, parts), calendar
 

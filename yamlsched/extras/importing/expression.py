@@ -33,10 +33,10 @@ MINUTES, HOURS, DAYS = Rule("minute", 0, 59), Rule("hour", 0, 23), Rule("day of 
 CRON_RULES = (MINUTES, HOURS, DAYS, Rule("month", 1, 12, MONTHS), Rule("day of week", 0, 7, WEEKDAYS))
 
 
-def numbers(text: str, rule: Rule, may_wrap: bool = False) -> frozenset[int]:
+def numbers(text: str, rule: Rule, is_celery: bool = False) -> frozenset[int]:
     """Return the numbers that a field such as ``1-5``, ``*/15`` or ``mon,fri`` names. Raises Refusal.
 
-    ``may_wrap``: a range may go on at the lowest number, as in ``22-2``.
+    ``is_celery``: a range may go on at the lowest number, as in ``22-2``, and a step needs a range or ``*``.
     """
     found: set[int] = set()
     for item in text.split(","):
@@ -50,9 +50,11 @@ def numbers(text: str, rule: Rule, may_wrap: bool = False) -> frozenset[int]:
             last = _number(high, rule) if dash else rule.high if slash else first
             if high.lower() == "sun" and rule.high == 7:
                 last = 7  # mon-sun
+        if is_celery and slash and not dash and span != "*":
+            raise Refusal(f'Celery refuses the {rule.name} "{shown(item)}": a step needs a range')
         if first <= last:
             found.update(range(first, last + 1, step))
-        elif may_wrap:
+        elif is_celery:
             found.update([*range(first, rule.high + 1), *range(rule.low, last + 1)][::step])
         else:
             raise Refusal(f'the {rule.name} "{shown(item)}" is a reversed range')
@@ -140,10 +142,8 @@ def interval_expression(every: timedelta) -> str:
     """
     if every < MINUTE:
         raise Refusal(f"an interval of {every.total_seconds():g} s is shorter than a minute")
-    if every == 7 * DAY:
-        return "0 0 * * 0"
-    if every == DAY:
-        return "0 0 * * *"
+    if every in (DAY, 7 * DAY):
+        return "0 0 * * *" if every == DAY else "0 0 * * 0"
     if not every % HOUR and not DAY % every:
         return f"0 */{every // HOUR} * * *" if every > HOUR else "0 * * * *"
     if not every % MINUTE and not HOUR % every:
@@ -158,11 +158,11 @@ def interval(every: timedelta | None) -> tuple[str, Interval]:
     return interval_expression(every), Interval(every)
 
 
-def fields_of(parts: Sequence[str], rules: Sequence[Rule], may_wrap: bool = False) -> Fields:
+def fields_of(parts: Sequence[str], rules: Sequence[Rule], is_celery: bool = False) -> Fields:
     """Return the numbers of five fields; weekday 7 is Sunday. ``?`` is ``*``. Raises Refusal."""
     if len(parts) != len(rules):
         raise Refusal(f"{shown(' '.join(parts))} does not have five fields")
     minutes, hours, days, months, weekdays = (
-        numbers(part, rule, may_wrap) for part, rule in zip(parts, rules, strict=True)
+        numbers(part, rule, is_celery) for part, rule in zip(parts, rules, strict=True)
     )
     return Fields(minutes, hours, days, months, frozenset(day % 7 for day in weekdays))
