@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from yamlsched import db, jsonb
+from yamlsched import db, jsonb, registry
 from yamlsched.db.query import load as load_sql
 from yamlsched.errors import Refused
 from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
@@ -63,8 +63,6 @@ def use_test_database(variable: str = "YAMLSCHED_DSN") -> str:
     if dsn and before and _database(dsn) == _database(before):
         raise Refused(f"TEST_DSN names the same database as {variable}: tests need one of their own")
     if not dsn:
-        from yamlsched import registry
-
         held = contextlib.ExitStack()
         folder = held.enter_context(tempfile.TemporaryDirectory(prefix="yamlsched-test-"))
         dsn = held.enter_context(registry.embedded.running(Path(folder) / "schedules.yaml"))

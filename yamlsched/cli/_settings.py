@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from yamlsched import registry
 from yamlsched.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ class Settings:
         if self.dsn and self.dsn != "embedded":
             yield self.dsn
             return
-        from yamlsched import registry
-
         if not self.file.exists() and not registry.embedded.data_folder(self.file).exists():
             raise EnvironmentFailed(
                 f"there is no {self.file}, and no embedded database beside it: change to the project's directory, "

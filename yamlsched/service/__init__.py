@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import db, log
+from yamlsched import db, log, registry
 from yamlsched.db.connection import SESSION_SETTINGS, reason
 from yamlsched.errors import YamlschedError
 from yamlsched.sync import ScheduleFile, SyncResult, current, needs_sync, poll
@@ -158,7 +158,5 @@ def send_to_monitors(
 ) -> None:
     """Tell monitoring services what is left in ``result``, and how a tick went unless ``is_healthy`` is None."""
     if monitors_are_set():
-        from yamlsched import registry
-
         registry.monitors.send(result.unsent, target.environment, namespace, is_healthy)
         result.unsent.clear()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from yamlsched import db, log
+from yamlsched import db, log, registry
 from yamlsched.errors import EnvironmentFailed, YamlschedError
 from yamlsched.service import (
     OnMessages,
@@ -160,8 +160,6 @@ class SyncTask:
         """Tell monitoring services how a sync went: not well if a run has died since the last one."""
         if not monitors_are_set():
             return
-        from yamlsched import registry
-
         dead_count = worker.report.dead_count
         is_healthy = is_healthy and dead_count == self.dead_count
         if await registry.monitors.send_in_helper(

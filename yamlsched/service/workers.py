@@ -68,8 +68,6 @@ def create_worker(
             limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
             return SharedPool(workload, ExecutorPermits(folder / "shared", limit), events, session_permits)
 
-        from yamlsched import registry
-
         engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
         permits = ExecutorPermits(folder / f"executor-{name}", engine.concurrency)
         place = (socket.gethostname(), os.path.abspath(target.file))
@@ -136,8 +134,6 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
     outbox = None
     tasks = (*tasks, _prepare)
     if monitors_are_set():
-        from yamlsched import registry
-
         outbox = worker.report.listener = registry.monitors.outbox(target.environment, worker)
         tasks = (*tasks, partial(registry.monitors.send_continually, outbox))
     try:
