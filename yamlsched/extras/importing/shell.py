@@ -149,13 +149,16 @@ def name_of(command: str) -> str:
 
     >>> name_of("cd /srv/app && nice -n 10 python3 manage.py clearsessions -v0")
     'manage_clearsessions'
+    >>> name_of('echo "$A|$B" | bin/send;')
+    'send'
+    >>> name_of('echo "$A|$B"')
+    'echo'
     """
-    if slept := without_random_sleep(command):
-        command = slept[0]
-    if locked := without_flock(command):
-        command = locked[0]
+    command = slept[0] if (slept := without_random_sleep(command)) else command
+    command = locked[0] if (locked := without_flock(command)) else command
     fallback = ""
-    for segment in re.split(r"&&|\|\||[;|]", command):
+    unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", lambda quoted: re.sub(r"[;&|]", " ", quoted[0]), command)
+    for segment in re.split(r"&&|\|\||[;|]", unquoted):
         words = [word for word in _words(segment) if not ASSIGNMENT.match(word)]
         while words:
             program = words[0].rsplit("/", 1)[-1]
