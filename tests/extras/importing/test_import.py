@@ -375,9 +375,19 @@ def test_without_a_home_directory_the_report_says_once_where_commands_start() ->
     assert "pass --home DIR, or set cwd (also line 2)" in report
 
 
+@pytest.mark.parametrize(
+    "line", ["EMPTY=", 'X="a"b', "0 5 * * mon-sun /usr/bin/true", "0 5 * * 1 /usr/bin/true\nnonsense", "0 5 * * 1 last"]
+)
+def test_a_line_for_which_debian_ignores_the_file_is_reported(line: str) -> None:
+    end = "" if line.endswith("last") else "\n"
+    assert "Debian's cron ignores" in messages(import_text(f"0 4 * * * /usr/bin/true\n{line}{end}", "crontab"))
+    for fine in ('EMPTY=""', 'X="a b"', "X=a b", "0 5 * * sun /usr/bin/true", "0 5 * * mon-fri echo mon-sun"):
+        assert "ignores" not in messages(import_text(f"0 4 * * * /usr/bin/true\n{fine}\n", "crontab"))
+
+
 def test_a_number_with_a_step_is_reported() -> None:
-    assert "Debian's cron refuses the file" in messages(import_text("5/15 * * * * a"))
-    assert "refuses" not in messages(import_text("5-59/15 * * * * a"))
+    assert "N/step is read as a range; Debian's cron ignores the file" in messages(import_text("5/15 * * * * a\n"))
+    assert "ignores" not in messages(import_text("5-59/15 * * * * a\n"))
 
 
 def test_a_crontab_without_jobs_is_reported() -> None:

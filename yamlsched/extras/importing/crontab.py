@@ -14,6 +14,7 @@ from yamlsched.extras.importing.model import FAITHFUL, Imported, Refusal, Source
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
+IGNORED_BY_DEBIAN = re.compile(r"""\w+\s*=\s*(?:(["']).*\1.+)?|(?:\S+\s+){4}\S+-sun\s.*""", re.IGNORECASE)
 ASSIGNMENT = re.compile(r"""([A-Za-z_]\w*|"[^"]*"|'[^']*')[ \t]*=[ \t]*(.*)""")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
@@ -47,6 +48,8 @@ def read(source: Source, found: Imported, has_user: bool) -> None:
             continue
         if line.endswith("\\"):
             found.advise(source, number, "a backslash at the end continues no line in cron: the next line stands alone")
+        if IGNORED_BY_DEBIAN.fullmatch(line):
+            found.advise(source, number, f"Debian's cron ignores a file with such a line: {shown(line)}")
         assignment = ASSIGNMENT.fullmatch(line)
         try:
             if assignment:
@@ -57,6 +60,8 @@ def read(source: Source, found: Imported, has_user: bool) -> None:
             found.refused(source, number, f"{error}: {shown(line)}")
     if len(found.jobs) + len(found.notes) == before:
         found.refused(source, 0, "it has no jobs")
+    elif not source.text.endswith("\n"):
+        found.advise(source, number, "there is no newline at the end: Debian's cron ignores such a file")
 
 
 def _unquoted(text: str) -> str:
@@ -75,10 +80,8 @@ def _assign(found: Imported, source: Source, number: int, settings: _Settings, n
         if value:
             message = f"MAILTO={shown(value)}: output and results are kept in the database instead of mailed"
             found.dropped(source, number, f"{message}; for alerts see on_dead and `yamlsched status --check`")
-    elif name in OTHER_SETTINGS:
+    elif name in OTHER_SETTINGS or name == "LOGNAME":
         found.dropped(source, number, f"{name} has no counterpart")
-    elif name == "LOGNAME":
-        found.dropped(source, number, "LOGNAME is the user's name, and cannot be set in cron either")
     elif name == "SHELL":
         settings.shell = value
     elif name == "HOME":
@@ -86,9 +89,7 @@ def _assign(found: Imported, source: Source, number: int, settings: _Settings, n
     elif VARIABLE.fullmatch(name):
         settings.env[name] = value
         if name == "TZ":
-            found.advise(
-                source, number, "TZ is set for the commands only, as in cron: --timezone sets that of the schedule"
-            )
+            found.advise(source, number, "TZ is set for the commands only, as in cron; for the schedule see --timezone")
     else:
         found.dropped(source, number, f"the variable {shown(name)} has an unusual name")
 
@@ -97,7 +98,7 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
     size = 1 if line.startswith("@") else 5
     parts = line.removeprefix("-").split(None, size + has_user)  # "-": SUSE's cron logs less
     if len(parts) < size + has_user + 1:
-        raise Refusal("it is not a line of a crontab" + (" with a user" if has_user else ""))
+        raise Refusal(f"it is not a line of a crontab{' with a user' * has_user}; Debian's cron ignores the whole file")
     expression, command = " ".join(parts[:size]), parts[-1]
     if size == 5 and SIXTH_FIELD.fullmatch(parts[size].split()[0]):
         raise Refusal("it has six or seven fields: seconds and years are not supported, write the five fields of cron")
@@ -158,8 +159,7 @@ def _schedule(
         raise Refusal(f"{shown(expression)} is not an alias of cron")
     calendar = calendar_of(ALIASES.get(alias, expression), zone_name)
     if re.search(r"(?:^|[\s,])\d+/", expression):
-        message = "a number with a step is read as a range; Debian's cron refuses the file, others stop at the number"
-        found.changed(source, number, f"{shown(expression)}: {message}")
+        found.changed(source, number, f"{shown(expression)}: N/step is read as a range; Debian's cron ignores the file")
     written = cron_expression(calendar, ALIASES.get(alias, expression).split())
     if alias in ALIASES:
         written = alias
