@@ -385,6 +385,12 @@ def test_a_line_for_which_debian_ignores_the_file_is_reported(line: str) -> None
         assert "ignores" not in messages(import_text(f"0 4 * * * /usr/bin/true\n{fine}\n", "crontab"))
 
 
+def test_spaces_at_the_end_of_standard_input_are_kept_and_those_of_a_command_are_not() -> None:
+    found = import_text("0 1 * * * cat%one  \n0 2 * * * /usr/bin/true  \n")
+    assert found.jobs[0].keys["stdin"] == "one  \n"
+    assert [job.keys["command"] for job in found.jobs] == [["cat"], ["/usr/bin/true"]]
+
+
 def test_a_number_with_a_step_is_reported() -> None:
     assert "N/step is read as a range; Debian's cron ignores the file" in messages(import_text("5/15 * * * * a\n"))
     assert "ignores" not in messages(import_text("5-59/15 * * * * a\n"))

@@ -55,7 +55,7 @@ def read(source: Source, found: Imported, has_user: bool) -> None:
             if assignment:
                 _assign(found, source, number, settings, *map(_unquoted, assignment.groups()))
             else:
-                _job(found, source, number, line, settings, has_user)
+                _job(found, source, number, raw.lstrip(" \t").rstrip("\r"), settings, has_user)
         except Refusal as error:
             found.refused(source, number, f"{error}: {shown(line)}")
     if len(found.jobs) + len(found.notes) == before:
@@ -146,7 +146,7 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
         keys["env"] = dict(settings.env)
     if settings.home:
         keys["cwd"] = settings.home
-    found.add(source, number, name, line, keys, times)
+    found.add(source, number, name, line.rstrip(), keys, times)
 
 
 def _schedule(

@@ -64,9 +64,7 @@ def split_percent(command: str) -> tuple[str, str | None]:
         else:
             pieces[-1] += part[1:] if part in (r"\%", r"\\") else part
     text = "\n".join(pieces[1:])
-    if not text:
-        return pieces[0].rstrip() if len(pieces) > 1 else pieces[0], None
-    return pieces[0].rstrip(), text if text.endswith("\n") else f"{text}\n"
+    return pieces[0].rstrip(), (text if text.endswith("\n") else f"{text}\n") if text else None
 
 
 def argv(command: str, shell: str) -> list[str]:
