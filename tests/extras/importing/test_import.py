@@ -500,7 +500,8 @@ def import_units(timer: str, service: str) -> Imported:
 
 def test_settings_of_systemd_that_are_not_known_to_be_harmless_are_reported() -> None:
     service = (
-        "Type=oneshot\nDescription=x\nConditionACPower=true\nOnFailure=a.service\nExecStart=/usr/bin/fwupdmgr refresh"
+        "Type=oneshot\nDescription=x\nConditionACPower=true\nOnFailure=a.service\nExecStart=/usr/bin/fwupdmgr refresh\n"
+        "After=network-online.target time-sync.target\nWants=tunnel.service network.target"
     )
     found = import_units("OnCalendar=hourly\nRandomizedOffsetSec=1h", service)
 
@@ -508,7 +509,9 @@ def test_settings_of_systemd_that_are_not_known_to_be_harmless_are_reported() ->
     assert "r.service:4: dropped: r.service: ConditionACPower=true" in report
     assert "r.service: OnFailure=a.service" in report
     assert "r.timer: RandomizedOffsetSec=1h" in report
+    assert "r.service: Wants=tunnel.service network.target" in report
     assert "Description" not in report
+    assert "After" not in report
 
 
 def test_exit_codes_that_systemd_takes_for_success_are_imported() -> None:

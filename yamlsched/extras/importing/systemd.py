@@ -54,17 +54,7 @@ REPEATED = ("OnUnitActiveSec", "OnUnitInactiveSec")
 ONCE = ("OnActiveSec", "OnBootSec", "OnStartupSec")
 HARMLESS = frozenset(
     (
-        *(
-            "Description",
-            "Documentation",
-            "After",
-            "Before",
-            "Wants",
-            "DefaultDependencies",
-            "WantedBy",
-            "Alias",
-            "Also",
-        ),
+        *("Description", "Documentation", "DefaultDependencies", "WantedBy", "Alias", "Also"),
         *("Type", "RemainAfterExit", "RemainAfterElapse", "SyslogIdentifier", "StandardOutput", "StandardError"),
     )
 )
@@ -199,7 +189,9 @@ def _timer_keys(found: Imported, source: Source, name: str, timer: Unit) -> dict
 def _report_others(found: Imported, source: Source, name: str, unit: Unit, known: frozenset[str]) -> None:
     for key in unit.keys() - known - HARMLESS:
         for line, text in unit[key]:
-            found.dropped(source, line, f"{name}: {key}={shown(text)}")
+            # to wait for a target such as network-online.target means nothing after the start of the host
+            if key not in ("After", "Before", "Wants") or not all(word.endswith(".target") for word in text.split()):
+                found.dropped(source, line, f"{name}: {key}={shown(text)}")
 
 
 def _exit_codes(found: Imported, source: Source, name: str, unit: Unit) -> list[int]:
