@@ -414,6 +414,16 @@ def test_job_defaults_of_a_scheduler_apply_to_its_jobs(scheduler: str) -> None:
     assert (keys["overlap"], keys["catchup"], keys["catchup_window"]) == ("allow", "latest", "1h")
 
 
+def test_settings_of_a_scheduler_are_reported() -> None:
+    text = "from m import f\ns = BlockingScheduler(jobstores=a, timezone='UTC', **b)\ns.configure(c)\n"
+    report = messages(import_text(f"{text}s.add_job(f, 'cron', hour=3)\n", "apscheduler"))
+
+    assert "source:2: dropped: jobstores of the scheduler has no counterpart" in report
+    assert "source:2: dropped: ** of the scheduler" in report
+    assert "source:3: dropped: its arguments of the scheduler" in report
+    assert "timezone" not in report
+
+
 def test_job_defaults_that_are_not_constant_are_reported() -> None:
     text = "from m import f\nS(job_defaults=read())\ns.add_job(f, 'cron', hour=3)\n"
 

@@ -73,6 +73,11 @@ def read(source: Source, found: Imported) -> None:
             is_any = True
         except Refusal as error:
             found.refused(source, call.lineno, f"{python_source.written(call)}: {error}")
+    for call in _calls(tree):
+        if python_source.written(call.func).endswith(("Scheduler", ".configure")):
+            others = [word.arg or "**" for word in call.keywords if word.arg not in ("timezone", "job_defaults")]
+            for name in [*others, *("its arguments" for _ in call.args)]:
+                found.dropped(source, call.lineno, f"{shown(name)} of the scheduler has no counterpart, or is not read")
     if is_any:
         found.changed(source, 0, HANDLERS)
 
