@@ -531,6 +531,13 @@ def test_exit_codes_that_systemd_takes_for_success_are_imported() -> None:
     assert "SuccessExitStatus=SIGKILL" in messages(found)
 
 
+def test_a_prefix_that_changes_privileges_is_reported() -> None:
+    report = messages(import_units("OnCalendar=hourly", "User=app\nExecStart=-+/usr/bin/a"))
+
+    assert "r.service: the prefix + of /usr/bin/a, which changes its privileges" in report
+    assert "a failure of /usr/bin/a is ignored" in report
+
+
 def test_persistent_has_no_effect_without_a_calendar() -> None:
     assert only_job(import_units("OnUnitActiveSec=1h\nPersistent=true", "ExecStart=/a"))["catchup"] == "none"
     assert only_job(import_units("OnCalendar=hourly\nPersistent=true", "ExecStart=/a"))["catchup"] == "latest"

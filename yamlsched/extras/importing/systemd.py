@@ -249,13 +249,17 @@ def _command(found: Imported, name: str, source: Source, unit: Unit) -> list[str
         if ESCAPE.search(text):
             raise Refusal(f"{name}: {shown(text)} uses escapes of systemd: write the characters")
         stripped = text.lstrip("-@+!:|")
-        words = _words(stripped)
-        if not words or ";" in words or "@" in text[: len(text) - len(stripped)]:
+        words, prefix = _words(stripped), text[: len(text) - len(stripped)]
+        if not words or ";" in words or "@" in prefix:
             raise Refusal(f"{name}: {shown(text)} cannot be split into words")
         if any(re.search(r"%[^%]|\$\w|\$\{", word.replace("%%", "").replace("$$", "")) for word in words):
             raise Refusal(f"{name}: {shown(text)} uses specifiers (%h) or variables of systemd: write them out")
         words = [word.replace("%%", "%").replace("$$", "$") for word in words]
-        commands.append((words, "-" in text[: len(text) - len(stripped)]))
+        commands.append((words, "-" in prefix))
+        if other := prefix.strip("-"):
+            found.dropped(
+                source, line, f"{name}: the prefix {other} of {shown(words[0])}, which changes its privileges"
+            )
         if commands[-1][1]:
             found.changed(source, line, f"{name}: a failure of {shown(words[0])} is ignored by || true in a shell")
     if len(commands) == 1 and not commands[0][1]:
