@@ -87,9 +87,9 @@ def own_archive(data: bytes, file: Path, namespace: str) -> FolderArchive | None
 
     Only the host's own file says where something is written: a row in the database never does.
     """
-    from yamlsched.schedule.load import load  # here, because a tick without an archive prunes without it
+    from yamlsched.schedule import load as schedule  # here, because a tick without an archive prunes without it
 
-    folder = load(data, str(file), None).retention.archive
+    folder = schedule.load(data, str(file), None).retention.archive
     return None if folder is None else FolderArchive(file.resolve().parent / folder, namespace)
 
 
