@@ -375,14 +375,23 @@ def test_without_a_home_directory_the_report_says_once_where_commands_start() ->
     assert "pass --home DIR, or set cwd (also line 2)" in report
 
 
-@pytest.mark.parametrize(
-    "line", ["EMPTY=", 'X="a"b', "0 5 * * mon-sun /usr/bin/true", "0 5 * * 1 /usr/bin/true\nnonsense", "0 5 * * 1 last"]
-)
+@pytest.mark.parametrize("line", ["EMPTY=", 'X="a"b', "0 5 * * 1 /usr/bin/true\nnonsense", "0 5 * * 1 last"])
 def test_a_line_for_which_debian_ignores_the_file_is_reported(line: str) -> None:
     end = "" if line.endswith("last") else "\n"
-    assert "Debian's cron ignores" in messages(import_text(f"0 4 * * * /usr/bin/true\n{line}{end}", "crontab"))
-    for fine in ('EMPTY=""', 'X="a b"', "X=a b", "0 5 * * sun /usr/bin/true", "0 5 * * mon-fri echo mon-sun"):
-        assert "ignores" not in messages(import_text(f"0 4 * * * /usr/bin/true\n{fine}\n", "crontab"))
+    ignores = "Debian's cron may ignore" if "nonsense" in line else "Debian's cron ignores"
+    assert ignores in messages(import_text(f"0 4 * * * /usr/bin/true\n{line}{end}", "crontab"))
+    for fine in (
+        'EMPTY=""',
+        'X="a b"',
+        "X=a b",
+        "0 5 * * sun /usr/bin/true",
+        "0 5 * * mon-sun /usr/bin/true",
+        "# last",
+    ):
+        end = "" if fine == "# last" else "\n"
+        assert "ignores" not in messages(import_text(f"0 4 * * * /usr/bin/true\n{fine}{end}", "crontab"))
+    report = messages(import_text("0 5 * * mon-sun /usr/bin/true\n", "crontab"))
+    assert "0 5 * * mon-sun: read as up to Sunday; Debian's cron never starts this line" in report
 
 
 def test_spaces_at_the_end_of_standard_input_are_kept_and_those_of_a_command_are_not() -> None:
@@ -422,6 +431,21 @@ def test_settings_of_a_scheduler_are_reported() -> None:
     assert "source:2: dropped: ** of the scheduler" in report
     assert "source:3: dropped: its arguments of the scheduler" in report
     assert "timezone" not in report
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from apscheduler.schedulers.blocking import BlockingScheduler as S\ns = S(timezone={zone})\n",
+        "s.configure(timezone={zone})\n",
+    ],
+)
+def test_the_time_zone_of_a_scheduler_is_found_under_another_name(text: str) -> None:
+    start = "from m import f\n" + text.format(zone="'Asia/Tokyo'")
+    job = "s.add_job(f, 'cron', hour=3)\n"
+    assert only_job(import_text(f"{start}{job}", "apscheduler"))["timezone"] == "Asia/Tokyo"
+    report = messages(import_text(f"{start}t = XScheduler(timezone='UTC')\n{job}", "apscheduler"))
+    assert "the time zone of a second scheduler" in report
 
 
 def test_job_defaults_that_are_not_constant_are_reported() -> None:

@@ -52,10 +52,11 @@ def read(source: Source, found: Imported) -> None:
     module = PurePath(source.file).stem
     names |= {function.name: f"{module}.{function.name}" for function in functions}
     of_decorator = {id(decorator): function.name for function in functions for decorator in function.decorator_list}
-    zone_of_scheduler = next(
-        (word.value for call in _calls(tree) for word in call.keywords
-         if word.arg == "timezone" and python_source.written(call.func).endswith("Scheduler")), None
-    )  # fmt: skip
+    named = [(python_source.written(call.func), call) for call in _calls(tree)]
+    schedulers = [call for name, call in named if names.get(name, name).endswith(("Scheduler", ".configure"))]
+    zones = [word.value for call in schedulers for word in call.keywords if word.arg == "timezone"]
+    for node in zones[1:]:
+        found.dropped(source, node.lineno, "the time zone of a second scheduler: pass a file for each")
     defaults = _job_defaults(found, source, tree)
     calls = [call for call in _calls(tree) if _method(call) in ("add_job", "scheduled_job")]
     if not calls:
@@ -68,16 +69,15 @@ def read(source: Source, found: Imported) -> None:
             given = defaults | dict(zip(signature, read_call.args, strict=False)) | read_call.kwargs
             if read_call.name == "scheduled_job":
                 given["func"] = Name(of_decorator.get(id(call), ""))
-            zone_name = _zone(zone_of_scheduler and python_source.value(zone_of_scheduler), source.zone)
+            zone_name = _zone(python_source.value(zones[0]) if zones else None, source.zone)
             _job(found, source, call.lineno, given, names, zone_name)
             is_any = True
         except Refusal as error:
             found.refused(source, call.lineno, f"{python_source.written(call)}: {error}")
-    for call in _calls(tree):
-        if python_source.written(call.func).endswith(("Scheduler", ".configure")):
-            others = [word.arg or "**" for word in call.keywords if word.arg not in ("timezone", "job_defaults")]
-            for name in [*others, *("its arguments" for _ in call.args)]:
-                found.dropped(source, call.lineno, f"{shown(name)} of the scheduler has no counterpart, or is not read")
+    for call in schedulers:
+        others = [word.arg or "**" for word in call.keywords if word.arg not in ("timezone", "job_defaults")]
+        for name in [*others, *("its arguments" for _ in call.args)]:
+            found.dropped(source, call.lineno, f"{shown(name)} of the scheduler has no counterpart, or is not read")
     if is_any:
         found.changed(source, 0, HANDLERS)
 

@@ -14,7 +14,7 @@ from yamlsched.extras.importing.model import FAITHFUL, Imported, Refusal, Source
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
-IGNORED_BY_DEBIAN = re.compile(r"""\w+\s*=\s*(?:(["']).*\1.+)?|(?:\S+\s+){4}\S+-sun\s.*""", re.IGNORECASE)
+IGNORED_BY_DEBIAN = re.compile(r"""\w+\s*=\s*(?:(["']).*\1.+)?""")
 ASSIGNMENT = re.compile(r"""([A-Za-z_]\w*|"[^"]*"|'[^']*')[ \t]*=[ \t]*(.*)""")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
@@ -60,7 +60,7 @@ def read(source: Source, found: Imported, has_user: bool) -> None:
             found.refused(source, number, f"{error}: {shown(line)}")
     if len(found.jobs) + len(found.notes) == before:
         found.refused(source, 0, "it has no jobs")
-    elif not source.text.endswith("\n"):
+    elif not source.text.endswith("\n") and line and not line.startswith("#"):
         found.advise(source, number, "there is no newline at the end: Debian's cron ignores such a file")
 
 
@@ -98,7 +98,7 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
     size = 1 if line.startswith("@") else 5
     parts = line.removeprefix("-").split(None, size + has_user)  # "-": SUSE's cron logs less
     if len(parts) < size + has_user + 1:
-        raise Refusal(f"it is not a line of a crontab{' with a user' * has_user}; Debian's cron ignores the whole file")
+        raise Refusal(f"it is not a line of a crontab{' with a user' * has_user}; Debian's cron may ignore the file")
     expression, command = " ".join(parts[:size]), parts[-1]
     if size == 5 and SIXTH_FIELD.fullmatch(parts[size].split()[0]):
         raise Refusal("it has six or seven fields: seconds and years are not supported, write the five fields of cron")
@@ -160,6 +160,10 @@ def _schedule(
     calendar = calendar_of(ALIASES.get(alias, expression), zone_name)
     if re.search(r"(?:^|[\s,])\d+/", expression):
         found.changed(source, number, f"{shown(expression)}: N/step is read as a range; Debian's cron ignores the file")
+    if expression.lower().endswith("-sun"):
+        found.changed(
+            source, number, f"{shown(expression)}: read as up to Sunday; Debian's cron never starts this line"
+        )
     written = cron_expression(calendar, ALIASES.get(alias, expression).split())
     if alias in ALIASES:
         written = alias

@@ -175,9 +175,7 @@ def _timer_keys(found: Imported, source: Source, name: str, timer: Unit) -> dict
                 )
     for line, text in timer.get("AccuracySec", [])[-1:]:
         if (_span(text) or MINUTE) > MINUTE:
-            found.changed(
-                source, line, f"{name}: AccuracySec={shown(text)}: runs start within a minute; spread delays them"
-            )
+            found.changed(source, line, f"{name}: AccuracySec={shown(text)}: runs start within a minute")
     for key in ("WakeSystem", "OnClockChange", "OnTimezoneChange"):
         for line, text in timer.get(key, []):
             if text.lower() in TRUE:
