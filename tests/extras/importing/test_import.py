@@ -175,6 +175,8 @@ def test_tz_does_not_move_the_schedule() -> None:
         ("0 0 1 * * MON-FRI one", "six or seven fields"),
         ("0 0 */2 * 1 one", "must match both"),
         ("0 22-2 * * * one", "is a reversed range"),
+        ("0 0 * * mon-sun one", "is a reversed range"),
+        ("0 0 ? * * one", 'the day of month "?" is not in 1-31'),
         ("0~59 * * * * one", "chooses a random time"),
         ("0 0 31 2 * one", "it never fires"),
         ("0 0 * * one", "it is not a line of a crontab"),
@@ -188,7 +190,7 @@ def test_a_line_that_cannot_be_imported_is_reported_with_its_reason(line: str, r
 
     assert found.jobs == []
     assert reason in messages(found)
-    assert messages(found).startswith("source:2: left out: ")
+    assert "source:2: left out: " in messages(found)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +203,6 @@ def test_a_line_that_cannot_be_imported_is_reported_with_its_reason(line: str, r
         ("0 0 1 * */2", "0 0 1 * */2"),
         ("0 0 1 * 1", "0 0 1 * 1"),
         ("0 0 1-7 * */1", "0 0 1-7 * *"),
-        ("0 0 * * mon-sun", "0 0 * * *"),
-        ("0 0 * * fri-Sun", "0 0 * * fri-Sun"),
         ("5-59/10 0 * * *", "5-59/10 0 * * *"),
         ("@MIDNIGHT", "@midnight"),
     ],
@@ -375,34 +375,77 @@ def test_without_a_home_directory_the_report_says_once_where_commands_start() ->
     assert "pass --home DIR, or set cwd (also line 2)" in report
 
 
-@pytest.mark.parametrize("line", ["EMPTY=", 'X="a"b', "0 5 * * 1 /usr/bin/true\nnonsense", "0 5 * * 1 last"])
-def test_a_line_for_which_debian_ignores_the_file_is_reported(line: str) -> None:
-    end = "" if line.endswith("last") else "\n"
-    ignores = "Debian's cron may ignore" if "nonsense" in line else "Debian's cron ignores"
-    assert ignores in messages(import_text(f"0 4 * * * /usr/bin/true\n{line}{end}", "crontab"))
-    for fine in (
-        'EMPTY=""',
-        'X="a b"',
-        "X=a b",
-        "0 5 * * sun /usr/bin/true",
-        "0 5 * * mon-sun /usr/bin/true",
-        "# last",
-    ):
-        end = "" if fine == "# last" else "\n"
-        assert "ignores" not in messages(import_text(f"0 4 * * * /usr/bin/true\n{fine}{end}", "crontab"))
-    report = messages(import_text("0 5 * * mon-sun /usr/bin/true\n", "crontab"))
-    assert "0 5 * * mon-sun: read as up to Sunday; Debian's cron never starts this line" in report
+IGNORED_BY_DEBIAN = [
+    *("EMPTY=", 'X="a"b', 'X="a', "A x=1", "nonsense", "X=\r", "\r", "@Daily a", "@fortnightly a", "@daily *a"),
+    *(
+        "-* * * * * a",
+        "61 * * * * a",
+        "? * * * * a",
+        "* * L * * a",
+        "0, * * * * a",
+        "* * * * monday a",
+        "5/15 * * * * a",
+    ),
+    *(
+        "*/0 * * * * a",
+        "*/ * * * * a",
+        "1- * * * * a",
+        "1-x * * * * a",
+        "* * * * 8 a",
+        "* * * * * * a",
+    ),
+    *("mon * * * * a", "~ * * * * a", "0 5 * *", "0 5 * * * " + "a" * 999, "@daily " + "a" * 999),
+]
+ACCEPTED_BY_DEBIAN = [
+    *('EMPTY=""', 'X="a b"', "X=a b", "1X=1", "A-B=1", "A.B=1", "'A B' = 'b' ", "X=" + "a" * 1500, "# " + "a" * 1500),
+    *("0 5 * * *", "@daily", "@midnight a", "0 5 * * * a\r", "0 5 * * * " + "a" * 998, "*/90 * * * * a"),
+    *("* * * jan,Feb mon-FRI a", "* * * * mon-sun a", "* * * * 5-1 a", "* * * * 7 a", "* * 1-5/2,7,* * * a"),
+    *("* * * * 1#2 a", "0 5 * * * a=1 b", "* * * * *b a"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", IGNORED_BY_DEBIAN)
+def test_a_line_for_which_debian_ignores_the_whole_file_is_reported(line: str) -> None:
+    report = messages(import_text(f"0 4 * * * /usr/bin/true\n{line}\n"))
+
+    assert "source:2: advice: Debian's cron ignores a whole file with such a line" in report
+
+
+@pytest.mark.parametrize("line", ACCEPTED_BY_DEBIAN)
+def test_of_a_line_that_debian_accepts_nothing_else_is_said(line: str) -> None:
+    assert "ignores a whole file" not in messages(import_text(f"0 4 * * * /usr/bin/true\n{line}\n"))
+
+
+@pytest.mark.parametrize("end, is_reported", [("1 4 * * * a", True), ("A=1", True), ("# a", False), ("  ", False)])
+def test_a_last_line_without_its_end_is_reported(end: str, is_reported: bool) -> None:
+    report = messages(import_text(f"0 4 * * * /usr/bin/true\n{end}"))
+
+    assert ("there is no newline at the end: Debian's cron ignores such a file" in report) is is_reported
+
+
+@pytest.mark.parametrize("line, is_ignored", [("0 4 * * * root", True), ("* * * * * root a", False)])
+def test_in_cron_d_a_user_and_a_command_are_needed(line: str, is_ignored: bool) -> None:
+    assert ("ignores a whole file" in messages(import_text(f"{line}\n", "cron.d"))) is is_ignored
+
+
+def test_an_escaped_space_at_the_end_of_a_command_is_kept() -> None:
+    found = import_text("0 4 * * * touch a\\ \n")
+
+    assert only_job(found)["command"][-1] == "touch a\\ "
+    assert "a backslash at the end" not in messages(found)
+
+
+def test_line_ends_of_windows_are_removed_and_reported() -> None:
+    found = import_text("X=1\r\n0 4 * * * cat%one\r\n")
+
+    assert (only_job(found)["env"], only_job(found)["stdin"]) == ({"X": "1"}, "one\n")
+    assert "source: changed: lines end with CR LF: cron passes the CR on" in messages(found)
 
 
 def test_spaces_at_the_end_of_standard_input_are_kept_and_those_of_a_command_are_not() -> None:
     found = import_text("0 1 * * * cat%one  \n0 2 * * * /usr/bin/true  \n")
     assert found.jobs[0].keys["stdin"] == "one  \n"
     assert [job.keys["command"] for job in found.jobs] == [["cat"], ["/usr/bin/true"]]
-
-
-def test_a_number_with_a_step_is_reported() -> None:
-    assert "N/step is read as a range; Debian's cron ignores the file" in messages(import_text("5/15 * * * * a\n"))
-    assert "ignores" not in messages(import_text("5-59/15 * * * * a\n"))
 
 
 def test_a_crontab_without_jobs_is_reported() -> None:
@@ -425,11 +468,14 @@ def test_job_defaults_of_a_scheduler_apply_to_its_jobs(scheduler: str) -> None:
 
 def test_settings_of_a_scheduler_are_reported() -> None:
     text = "from m import f\ns = BlockingScheduler(jobstores=a, timezone='UTC', **b)\ns.configure(c)\n"
+    text += "s.add_listener(f)\nimport structlog\nstructlog.configure(x=1)\n"
     report = messages(import_text(f"{text}s.add_job(f, 'cron', hour=3)\n", "apscheduler"))
 
     assert "source:2: dropped: jobstores of the scheduler has no counterpart" in report
     assert "source:2: dropped: ** of the scheduler" in report
     assert "source:3: dropped: its arguments of the scheduler" in report
+    assert "source:4: dropped: add_listener of the scheduler" in report
+    assert "x of the scheduler" not in report
     assert "timezone" not in report
 
 
@@ -444,8 +490,16 @@ def test_the_time_zone_of_a_scheduler_is_found_under_another_name(text: str) -> 
     start = "from m import f\n" + text.format(zone="'Asia/Tokyo'")
     job = "s.add_job(f, 'cron', hour=3)\n"
     assert only_job(import_text(f"{start}{job}", "apscheduler"))["timezone"] == "Asia/Tokyo"
-    report = messages(import_text(f"{start}t = XScheduler(timezone='UTC')\n{job}", "apscheduler"))
-    assert "the time zone of a second scheduler" in report
+
+
+@pytest.mark.parametrize("setting", ["timezone='Asia/Tokyo'", "job_defaults={'max_instances': 3}"])
+def test_a_file_of_several_schedulers_with_settings_is_left_out(setting: str) -> None:
+    jobs = "s.add_job(f, 'cron', hour=3)\nt.add_job(f, 'cron', hour=4)\n"
+    found = import_text(f"from m import f\ns = XScheduler()\nt = XScheduler({setting})\n{jobs}", "apscheduler")
+
+    assert found.jobs == []
+    assert "source:3: left out: it has several schedulers with settings: pass a file for each" in messages(found)
+    assert len(import_text(f"from m import f\ns = XScheduler()\nt = XScheduler()\n{jobs}", "apscheduler").jobs) == 2
 
 
 def test_job_defaults_that_are_not_constant_are_reported() -> None:
@@ -562,6 +616,25 @@ def test_a_prefix_that_changes_privileges_is_reported() -> None:
     assert "a failure of /usr/bin/a is ignored" in report
 
 
+@pytest.mark.parametrize("prefix", ["@", ":", "-:", "|"])
+def test_a_prefix_that_changes_how_a_command_is_read_is_left_out(prefix: str) -> None:
+    report = messages(import_units("OnCalendar=hourly", f"ExecStart={prefix}/usr/bin/a"))
+
+    assert f"{prefix}/usr/bin/a has the prefix {prefix}: write the command without it" in report
+
+
+def test_a_setting_in_the_section_of_others_is_ignored_as_by_systemd_and_reported() -> None:
+    wrong = "[Timer]\nExecStart=/bin/b\n[Unit]\nExecStartPre=/bin/b\nType=oneshot\n[Install]\nEnvironment=A=1\n"
+    found = import_units("OnCalendar=hourly\n[Unit]\nOnCalendar=daily", f"ExecStart=/bin/a\n{wrong}")
+
+    job = only_job(found)
+    assert (job["cron"], job["command"], job.get("env")) == ("0 * * * *", ["/bin/a"], None)
+    report = messages(found)
+    for setting in ("[Timer] ExecStart=/bin/b", "[Unit] ExecStartPre=/bin/b", "[Install] Environment=A=1"):
+        assert f"dropped: r.service: {setting}" in report
+    assert "dropped: r.timer: [Unit] OnCalendar=daily" in report
+
+
 def test_persistent_has_no_effect_without_a_calendar() -> None:
     assert only_job(import_units("OnUnitActiveSec=1h\nPersistent=true", "ExecStart=/a"))["catchup"] == "none"
     assert only_job(import_units("OnCalendar=hourly\nPersistent=true", "ExecStart=/a"))["catchup"] == "latest"
@@ -597,6 +670,13 @@ sender.add_periodic_task(crontab(hour=7), test.s('x'))
     assert "source:9: left out" in report
     assert "source:10: left out: sender.add_periodic_task(crontab(hour=7), test.s('x')): write it" in report
     assert "6 jobs imported, 3 left out" in report
+
+
+@pytest.mark.parametrize("field", ["?", "1-5,?", "?/5"])
+def test_a_question_mark_which_celery_refuses_is_left_out(field: str) -> None:
+    text = f"beat_schedule = {{'a': {{'task': 'm.f', 'schedule': crontab(minute='{field}')}}}}\n"
+
+    assert 'source:1: left out: a: the minute "?" is not in 0-59' in messages(import_text(text, "celery"))
 
 
 def test_a_step_without_a_range_which_celery_refuses_is_left_out() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import PurePath
 from typing import Any
@@ -12,22 +13,13 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing import python_source
 from yamlsched.extras.importing.calendar import APSCHEDULER, Calendar
-from yamlsched.extras.importing.expression import (
-    DAYS,
-    HOURS,
-    MINUTES,
-    MONTHS,
-    Rule,
-    cron_expression,
-    fields_of,
-    interval,
-)
+from yamlsched.extras.importing.expression import CRON_RULES, Rule, cron_expression, fields_of, interval
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
 from yamlsched.extras.importing.python_source import Call, Name
 from yamlsched.timetable.zones import zone
 
 MONDAY_FIRST = {name: number for number, name in enumerate(["mon", "tue", "wed", "thu", "fri", "sat", "sun"])}
-RULES = (MINUTES, HOURS, DAYS, Rule("month", 1, 12, MONTHS), Rule("day_of_week", 0, 6, MONDAY_FIRST))
+RULES = (*CRON_RULES[:4], Rule("day_of_week", 0, 6, MONDAY_FIRST))
 FIELDS = ("minute", "hour", "day", "month", "day_of_week")
 LARGEST_FIRST = ("month", "day", "day_of_week", "hour", "minute")
 LOWEST = {"minute": "0", "hour": "0", "day": "1", "day_of_week": "*", "month": "1"}
@@ -53,11 +45,14 @@ def read(source: Source, found: Imported) -> None:
     names |= {function.name: f"{module}.{function.name}" for function in functions}
     of_decorator = {id(decorator): function.name for function in functions for decorator in function.decorator_list}
     named = [(python_source.written(call.func), call) for call in _calls(tree)]
-    schedulers = [call for name, call in named if names.get(name, name).endswith(("Scheduler", ".configure"))]
-    zones = [word.value for call in schedulers for word in call.keywords if word.arg == "timezone"]
-    for node in zones[1:]:
-        found.dropped(source, node.lineno, "the time zone of a second scheduler: pass a file for each")
-    defaults = _job_defaults(found, source, tree)
+    configured = [call for name, call in named if _method(call) == "configure" and names.get(name[:-10]) != name[:-10]]
+    schedulers = [call for name, call in named if call not in configured and _is_scheduler(names.get(name, name), call)]
+    given = [(word.arg, word.value) for call in (*schedulers, *configured) for word in call.keywords]
+    settings = {name: node for name, node in given if name in ("timezone", "job_defaults")}
+    for several in (schedulers[1:], configured[1:]):
+        if several and settings:
+            raise Refusal("it has several schedulers with settings: pass a file for each", several[0].lineno)
+    defaults = _job_defaults(found, source, tree, settings.get("job_defaults"))
     calls = [call for call in _calls(tree) if _method(call) in ("add_job", "scheduled_job")]
     if not calls:
         raise Refusal("no add_job or scheduled_job found")
@@ -69,15 +64,20 @@ def read(source: Source, found: Imported) -> None:
             given = defaults | dict(zip(signature, read_call.args, strict=False)) | read_call.kwargs
             if read_call.name == "scheduled_job":
                 given["func"] = Name(of_decorator.get(id(call), ""))
-            zone_name = _zone(python_source.value(zones[0]) if zones else None, source.zone)
+            zone_name = _zone(
+                python_source.value(settings["timezone"]) if "timezone" in settings else None, source.zone
+            )
             _job(found, source, call.lineno, given, names, zone_name)
             is_any = True
         except Refusal as error:
             found.refused(source, call.lineno, f"{python_source.written(call)}: {error}")
-    for call in schedulers:
-        others = [word.arg or "**" for word in call.keywords if word.arg not in ("timezone", "job_defaults")]
+    for call in (*schedulers, *configured):
+        others = [word.arg or "**" for word in call.keywords if word.arg not in settings]
         for name in [*others, *("its arguments" for _ in call.args)]:
             found.dropped(source, call.lineno, f"{shown(name)} of the scheduler has no counterpart, or is not read")
+    for call in _calls(tree):
+        if _method(call) in ("add_jobstore", "add_executor", "add_listener"):
+            found.dropped(source, call.lineno, f"{_method(call)} of the scheduler has no counterpart")
     if is_any:
         found.changed(source, 0, HANDLERS)
 
@@ -87,19 +87,21 @@ def _calls(tree: ast.Module) -> list[ast.Call]:
     return sorted(calls, key=lambda node: (node.lineno, node.col_offset))
 
 
-def _job_defaults(found: Imported, source: Source, tree: ast.Module) -> dict[str, Any]:
+def _job_defaults(found: Imported, source: Source, tree: ast.Module, node: ast.expr | None) -> dict[str, Any]:
     """Return the ``job_defaults`` of the scheduler, a dict or its name; report what is not read."""
-    given = [word.value for call in _calls(tree) for word in call.keywords if word.arg == "job_defaults"]
-    assigned = dict(python_source.assignments(tree))
-    given = [assigned.get(node.id, node) if isinstance(node, ast.Name) else node for node in given]
-    try:
-        values = [python_source.value(node) for node in given]
-        if len(values) < 2 and all(isinstance(value, dict) for value in values):
-            return {key: value for value in values for key, value in value.items()}
-    except Refusal:
-        pass
-    found.dropped(source, given[0].lineno, "job_defaults are not one dict of constants: write them into each job")
+    if node is None:
+        return {}
+    with suppress(Refusal):
+        assigned = dict(python_source.assignments(tree))
+        values = python_source.value(assigned.get(node.id, node) if isinstance(node, ast.Name) else node)
+        if isinstance(values, dict):
+            return values
+    found.dropped(source, node.lineno, "job_defaults are not one dict of constants: write them into each job")
     return {}
+
+
+def _is_scheduler(name: str, call: ast.Call) -> bool:
+    return name.endswith("Scheduler") or any(word.arg == "job_defaults" for word in call.keywords)
 
 
 def _method(call: ast.Call) -> str:

@@ -14,22 +14,12 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing import python_source
 from yamlsched.extras.importing.calendar import EVERY_MATCH, Calendar
-from yamlsched.extras.importing.expression import (
-    DAYS,
-    HOURS,
-    MINUTES,
-    MONTHS,
-    WEEKDAYS,
-    Rule,
-    cron_expression,
-    fields_of,
-    interval,
-)
+from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cron_expression, fields_of, interval
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
 from yamlsched.extras.importing.python_source import Call
 from yamlsched.timetable.zones import zone
 
-RULES = (MINUTES, HOURS, DAYS, Rule("month", 1, 12, MONTHS), Rule("day of week", 0, 6, WEEKDAYS))
+RULES = (*CRON_RULES[:4], Rule("day of week", 0, 6, WEEKDAYS))
 ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")

@@ -9,19 +9,24 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing import shell
 from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, Calendar
-from yamlsched.extras.importing.expression import CRON_RULES, cron_expression, fields_of
+from yamlsched.extras.importing.expression import CRON_RULES, Rule, cron_expression, fields_of, number_of
 from yamlsched.extras.importing.model import FAITHFUL, Imported, Refusal, Source, known_zone, shown
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
-IGNORED_BY_DEBIAN = re.compile(r"""\w+\s*=\s*(?:(["']).*\1.+)?""")
-ASSIGNMENT = re.compile(r"""([A-Za-z_]\w*|"[^"]*"|'[^']*')[ \t]*=[ \t]*(.*)""")
+ASSIGNMENT = re.compile(r"""("[^"]*"|'[^']*'|[^\s="'][^\s=]*)[ \t]*=[ \t]*(.*)""")
+VALUE_IN_DEBIAN = re.compile(r"""("[^"]*"|'[^']*')\s*|[^\s"'].*""")
+WORD = r"[a-z0-9]+(?![a-z0-9])"
+ITEM = rf"(?:(?:\*|{WORD}-{WORD})(?:/{WORD}|(?!/))|{WORD}(?![/-]))"
+FIELD_IN_DEBIAN = re.compile(rf"({ITEM}(?:,{ITEM})*)(?!,)", re.IGNORECASE)
+"""What follows such a field is skipped: Debian's cron reads 1#2 as 1."""
+STEP = Rule("step", 1, 9999)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
 GUARD_REWRITTEN = "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which exits 0"
 EXIT_CODES = "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
-MAX_LINE_CHARS = 10_000
+MAX_LINE_CHARS, MAX_COMMAND_BYTES = 10_000, 998
 SIXTH_FIELD = re.compile(r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE)
 
 
@@ -39,17 +44,22 @@ def read(source: Source, found: Imported, has_user: bool) -> None:
     """Add the jobs of a crontab. ``has_user``: a user's name follows the five fields (/etc/crontab, /etc/cron.d)."""
     settings = _Settings(source.zone, home=source.home)
     before = len(found.jobs) + len(found.notes)
+    if "\r\n" in source.text:
+        found.changed(
+            source, 0, "lines end with CR LF: cron passes the CR on to commands and variables, and here it is removed"
+        )
     for number, raw in enumerate(source.text.split("\n"), 1):
-        line = raw.strip(" \t\r")
+        line = raw.strip(" \t")
+        if line and not line.startswith("#") and not _is_valid_in_debian(line, has_user):
+            found.advise(source, number, "Debian's cron ignores a whole file with such a line")
+        line = line.strip()
         if not line or line.startswith("#"):
             continue
         if len(line) > MAX_LINE_CHARS:
             found.refused(source, number, f"the line has more than {MAX_LINE_CHARS:,} characters: {shown(line)}")
             continue
-        if line.endswith("\\"):
+        if raw.endswith("\\"):
             found.advise(source, number, "a backslash at the end continues no line in cron: the next line stands alone")
-        if IGNORED_BY_DEBIAN.fullmatch(line):
-            found.advise(source, number, f"Debian's cron ignores a file with such a line: {shown(line)}")
         assignment = ASSIGNMENT.fullmatch(line)
         try:
             if assignment:
@@ -62,6 +72,31 @@ def read(source: Source, found: Imported, has_user: bool) -> None:
         found.refused(source, 0, "it has no jobs")
     elif not source.text.endswith("\n") and line and not line.startswith("#"):
         found.advise(source, number, "there is no newline at the end: Debian's cron ignores such a file")
+
+
+def _is_valid_in_debian(line: str, has_user: bool) -> bool:
+    if assignment := ASSIGNMENT.fullmatch(line):
+        return VALUE_IN_DEBIAN.fullmatch(assignment[2]) is not None
+    size = 1 if line.startswith("@") else 5
+    parts = line.split(None, size + has_user)
+    if len(parts) < size + 2 * has_user:
+        return False
+    command = "".join(parts[size + has_user :])
+    if len(command.encode(errors="replace")) > MAX_COMMAND_BYTES or "".join(parts[size : size + 1]).startswith("*"):
+        return False
+    if size == 1:
+        return parts[0] in (*ALIASES, "@reboot")
+    return all(map(_is_field_in_debian, parts, CRON_RULES))
+
+
+def _is_field_in_debian(text: str, rule: Rule) -> bool:
+    field = FIELD_IN_DEBIAN.match(text)
+    try:
+        for slash, word in re.findall(r"(/?)(\w+)", field[1] if field else ""):
+            number_of(word, STEP if slash else rule)
+    except Refusal:
+        return False
+    return field is not None
 
 
 def _unquoted(text: str) -> str:
@@ -98,7 +133,7 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
     size = 1 if line.startswith("@") else 5
     parts = line.removeprefix("-").split(None, size + has_user)  # "-": SUSE's cron logs less
     if len(parts) < size + has_user + 1:
-        raise Refusal(f"it is not a line of a crontab{' with a user' * has_user}; Debian's cron may ignore the file")
+        raise Refusal(f"it is not a line of a crontab{' with a user' * has_user}")
     expression, command = " ".join(parts[:size]), parts[-1]
     if size == 5 and SIXTH_FIELD.fullmatch(parts[size].split()[0]):
         raise Refusal("it has six or seven fields: seconds and years are not supported, write the five fields of cron")
@@ -158,17 +193,11 @@ def _schedule(
     if expression.startswith("@") and alias not in ALIASES:
         raise Refusal(f"{shown(expression)} is not an alias of cron")
     calendar = calendar_of(ALIASES.get(alias, expression), zone_name)
-    if re.search(r"(?:^|[\s,])\d+/", expression):
-        found.changed(source, number, f"{shown(expression)}: N/step is read as a range; Debian's cron ignores the file")
-    if expression.lower().endswith("-sun"):
-        found.changed(
-            source, number, f"{shown(expression)}: read as up to Sunday; Debian's cron never starts this line"
-        )
     written = cron_expression(calendar, ALIASES.get(alias, expression).split())
     if alias in ALIASES:
         written = alias
     elif written != expression:
-        found.changed(source, number, f"{shown(expression)} is written as {written}, with the same fire times")
+        found.changed(source, number, f"{shown(expression)} is written as {written}")
     return calendar, {"cron": written, "timezone": zone_name}
 
 

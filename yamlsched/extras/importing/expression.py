@@ -41,15 +41,13 @@ def numbers(text: str, rule: Rule, is_celery: bool = False) -> frozenset[int]:
     found: set[int] = set()
     for item in text.split(","):
         span, slash, step_text = item.partition("/")
-        step = _number(step_text, Rule(f"{rule.name}'s step", 1, 9999)) if slash else 1
+        step = number_of(step_text, Rule(f"{rule.name}'s step", 1, 9999)) if slash else 1
         low, dash, high = span.partition("-")
-        if span in ("*", "?"):
+        if span == "*":
             first, last = rule.low, rule.high
         else:
-            first = _number(low, rule)
-            last = _number(high, rule) if dash else rule.high if slash else first
-            if high.lower() == "sun" and rule.high == 7:
-                last = 7  # mon-sun
+            first = number_of(low, rule)
+            last = number_of(high, rule) if dash else rule.high if slash else first
         if is_celery and slash and not dash and span != "*":
             raise Refusal(f'Celery refuses the {rule.name} "{shown(item)}": a step needs a range')
         if first <= last:
@@ -61,7 +59,8 @@ def numbers(text: str, rule: Rule, is_celery: bool = False) -> frozenset[int]:
     return frozenset(found)
 
 
-def _number(text: str, rule: Rule) -> int:
+def number_of(text: str, rule: Rule) -> int:
+    """Return the number of a word such as ``5`` or ``mon``. Raises Refusal."""
     if text.lower() in rule.names:
         return rule.names[text.lower()]
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else -1
@@ -159,7 +158,7 @@ def interval(every: timedelta | None) -> tuple[str, Interval]:
 
 
 def fields_of(parts: Sequence[str], rules: Sequence[Rule], is_celery: bool = False) -> Fields:
-    """Return the numbers of five fields; weekday 7 is Sunday. ``?`` is ``*``. Raises Refusal."""
+    """Return the numbers of five fields; weekday 7 is Sunday. Raises Refusal."""
     if len(parts) != len(rules):
         raise Refusal(f"{shown(' '.join(parts))} does not have five fields")
     minutes, hours, days, months, weekdays = (

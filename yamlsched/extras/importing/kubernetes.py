@@ -175,11 +175,11 @@ def _schedule(expression: str, zone_name: str) -> tuple[str, FireTimes]:
     alias = expression.lower()
     if alias.startswith("@every "):
         return interval(_go_duration(alias[7:]))
-    parts = ALIASES.get(alias, expression).split()
+    parts = ALIASES.get(alias, expression.replace("?", "*")).split()
     fields = fields_of(parts, RULES)
-    is_unrestricted = [any(item in ("*", "?", "*/1", "?/1") for item in parts[index].split(",")) for index in (2, 4)]
+    is_unrestricted = [any(item in ("*", "*/1") for item in parts[index].split(",")) for index in (2, 4)]
     calendar = Calendar(fields, zone(zone_name), EVERY_MATCH, either_day=not any(is_unrestricted))
-    written = cron_expression(calendar, [part.replace("?", "*") for part in parts])
+    written = cron_expression(calendar, parts)
     return (alias if alias in ALIASES else written), calendar
 
 

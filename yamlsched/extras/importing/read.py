@@ -22,24 +22,9 @@ BARE_WORD = re.compile(r"[a-z_][a-z0-9_-]*")
 KEYWORD = re.compile(r"(if|test|cd|command)$|\[")
 PROGRAMS_TOO = frozenset(("backup", "games", "list", "mail", "man", "news", "sync"))
 """Users of every Debian that are usual names of programs and scripts as well."""
-SYSTEM_USERS = frozenset(
-    (
-        *(
-            "root",
-            "www-data",
-            "daemon",
-            "bin",
-            "sys",
-            "uucp",
-            "proxy",
-            "nobody",
-            "apache",
-            "nginx",
-            "postgres",
-            "mysql",
-        ),
-        *("amavis", "clamav", "munin", "logcheck", "smmsp", "cricket", "leafnode", "roundcube", *PROGRAMS_TOO),
-    )
+SYSTEM_USERS = PROGRAMS_TOO.union(
+    ("root", "www-data", "daemon", "bin", "sys", "uucp", "proxy", "nobody", "apache", "nginx", "postgres", "mysql"),
+    ("amavis", "clamav", "munin", "logcheck", "smmsp", "cricket", "leafnode", "roundcube"),
 )
 MAX_LINES = 5
 

@@ -64,7 +64,10 @@ def split_percent(command: str) -> tuple[str, str | None]:
         else:
             pieces[-1] += part[1:] if part in (r"\%", r"\\") else part
     text = "\n".join(pieces[1:])
-    return pieces[0].rstrip(), (text if text.endswith("\n") else f"{text}\n") if text else None
+    program = pieces[0].rstrip()
+    if program.endswith("\\") and program != pieces[0]:
+        program += " "  # escaped
+    return program, (text if text.endswith("\n") else f"{text}\n") if text else None
 
 
 def argv(command: str, shell: str) -> list[str]:

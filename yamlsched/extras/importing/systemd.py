@@ -13,16 +13,7 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import SYSTEMD, Calendar
-from yamlsched.extras.importing.expression import (
-    DAYS,
-    HOURS,
-    MINUTES,
-    WEEKDAYS,
-    Rule,
-    cron_expression,
-    fields_of,
-    interval,
-)
+from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cron_expression, fields_of, interval
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
 from yamlsched.timetable.zones import zone
 
@@ -37,7 +28,7 @@ ALIASES = {
     "quarterly": "*-01,04,07,10-01",
     "semiannually": "*-01,07-01",
 }
-RULES = (MINUTES, HOURS, DAYS, Rule("month", 1, 12), Rule("weekday", 1, 7, {**WEEKDAYS, "sun": 7}))
+RULES = (*CRON_RULES[:3], Rule("month", 1, 12), Rule("weekday", 1, 7, {**WEEKDAYS, "sun": 7}))
 LONG_WEEKDAY = re.compile(r"(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*")
 SPAN = re.compile(r"\s*(\d{1,9})\s*([A-Za-z]*)")
 UNITS = {
@@ -52,25 +43,19 @@ UNITS = {
 MAX_SPREAD, MAX_TIMEOUT, MINUTE = timedelta(hours=24), timedelta(days=365), timedelta(minutes=1)
 REPEATED = ("OnUnitActiveSec", "OnUnitInactiveSec")
 ONCE = ("OnActiveSec", "OnBootSec", "OnStartupSec")
-HARMLESS = frozenset(
-    (
-        *("Description", "Documentation", "DefaultDependencies", "WantedBy", "Alias", "Also"),
-        *("Type", "RemainAfterExit", "RemainAfterElapse", "SyslogIdentifier", "StandardOutput", "StandardError"),
-    )
-)
+HARMLESS = {
+    *("Description", "Documentation", "DefaultDependencies", "WantedBy", "Alias", "Also"),
+    *("Type", "RemainAfterExit", "RemainAfterElapse", "SyslogIdentifier", "StandardOutput", "StandardError"),
+}
 """Settings without which a run means the same. Every other one that is not imported is reported."""
-OF_TIMERS = frozenset(
-    (
-        *("Unit", "OnCalendar", "Persistent", "RandomizedDelaySec", "FixedRandomDelay", "AccuracySec"),
-        *("WakeSystem", "OnClockChange", "OnTimezoneChange", *REPEATED, *ONCE),
-    )
-)
-OF_SERVICES = frozenset(
-    (
-        *("ExecStart", "ExecStartPre", "ExecStartPost", "Environment", "WorkingDirectory", "User", "Group"),
-        *("TimeoutStartSec", "RuntimeMaxSec", "SuccessExitStatus"),
-    )
-)
+OF_TIMERS = {
+    *("Unit", "OnCalendar", "Persistent", "RandomizedDelaySec", "FixedRandomDelay", "AccuracySec"),
+    *("WakeSystem", "OnClockChange", "OnTimezoneChange", *REPEATED, *ONCE),
+}
+OF_SERVICES = {
+    *("ExecStart", "ExecStartPre", "ExecStartPost", "Environment", "WorkingDirectory", "User", "Group"),
+    *("TimeoutStartSec", "RuntimeMaxSec", "SuccessExitStatus"),
+}
 ESCAPE = re.compile(r"\\[abfnrtvsxuU0-7]")
 TRUE = ("1", "yes", "true", "on", "y", "t")
 Unit = dict[str, list[tuple[int, str]]]
@@ -93,12 +78,16 @@ def read(sources: Iterable[Source], found: Imported) -> None:
 
 
 def _parse(text: str) -> Unit:
-    """Return the settings of a unit file. An empty assignment resets a list, and a backslash continues a line."""
+    """Return the settings of a unit file. An empty assignment resets a list, and a backslash continues a line.
+
+    systemd ignores a setting in the section of others: it has the section in its name here, and is reported.
+    """
     settings: Unit = defaultdict(list)
-    begun, line = 0, ""
+    begun, line, section = 0, "", ""
     for number, raw in enumerate(text.split("\n"), 1):
         part = raw.strip()
         if not line and (not part or part[0] in "#;["):
+            section = part if part[:1] == "[" else section
             continue
         begun = begun if line else number
         line += part
@@ -107,6 +96,8 @@ def _parse(text: str) -> Unit:
             continue
         key, equals, value = map(str.strip, line.partition("="))
         line = ""
+        expected = "[Timer]" if key in OF_TIMERS else "[Service]" if key in (*OF_SERVICES, "Type") else section
+        key = key if section == expected else f"{section} {key}"
         if equals and value:
             settings[key].append((begun, value))
         elif equals:
@@ -184,7 +175,7 @@ def _timer_keys(found: Imported, source: Source, name: str, timer: Unit) -> dict
     return keys
 
 
-def _report_others(found: Imported, source: Source, name: str, unit: Unit, known: frozenset[str]) -> None:
+def _report_others(found: Imported, source: Source, name: str, unit: Unit, known: set[str]) -> None:
     for key in unit.keys() - known - HARMLESS:
         for line, text in unit[key]:
             # to wait for a target such as network-online.target means nothing after the start of the host
@@ -248,8 +239,10 @@ def _command(found: Imported, name: str, source: Source, unit: Unit) -> list[str
             raise Refusal(f"{name}: {shown(text)} uses escapes of systemd: write the characters")
         stripped = text.lstrip("-@+!:|")
         words, prefix = _words(stripped), text[: len(text) - len(stripped)]
-        if not words or ";" in words or "@" in prefix:
+        if not words or ";" in words:
             raise Refusal(f"{name}: {shown(text)} cannot be split into words")
+        if any(character in prefix for character in "@:|"):
+            raise Refusal(f"{name}: {shown(text)} has the prefix {shown(prefix)}: write the command without it")
         if any(re.search(r"%[^%]|\$\w|\$\{", word.replace("%%", "").replace("$$", "")) for word in words):
             raise Refusal(f"{name}: {shown(text)} uses specifiers (%h) or variables of systemd: write them out")
         words = [word.replace("%%", "%").replace("$$", "$") for word in words]
