@@ -105,6 +105,22 @@ product, _ = Product.objects.get_or_create(name="Book", defaults={"stock": STOCK
 print(*(Client().post("/orders/", {"email": customer.email, "product": product.pk}).status_code for _ in range(2)))
 """
 
+DJANGO_COMMITS = """
+import pytest
+from django.db import connection
+import yamlsched
+
+def kind(commits):
+    return pytest.param(commits, marks=pytest.mark.django_db(transaction=commits))
+
+@pytest.mark.parametrize("commits", [kind(False), kind(False), kind(True), kind(True)])
+def test_commits(commits):
+    yamlsched.enqueue(connection, "add_points", {"order_id": 1})
+    with connection.cursor() as cursor:
+        cursor.execute("select count(*) from yamlsched.job_runs")
+        assert cursor.fetchall() == [(1,)]
+"""
+
 PAGE = """
 from django.contrib.auth.models import User
 from django.test import Client
@@ -136,6 +152,11 @@ def order(project: ExampleProject, stock: int) -> list[str]:
 def test_django_passes_its_own_tests(django: ExampleProject) -> None:
     django.run("python", "manage.py", "makemigrations", "--check")
     django.run("python", "manage.py", "test", "--no-input")
+    (django.folder / "orders" / "test_commits.py").write_text(DJANGO_COMMITS)
+    for words in (["pytest"], ["python", "-m", "pytest"]):
+        printed = django.run(*words, "-p", "no:cacheprovider", "-o", "python_files=tests.py test_commits.py")
+        assert printed.count("test_commits.py ..") == 2  # transactions of Django first, then those that commit
+    assert django.runs() == {}
     page = django.run("python", "manage.py", "shell", "--no-imports", "-c", PAGE)
     assert "<title>" in page
     assert 'href="/scheduler/jobs/add_points"' in page

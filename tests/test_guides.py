@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -12,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import psycopg
 import pytest
 
 from support import guides
@@ -74,3 +77,26 @@ def test_a_guide_works_as_shown(page: str, folder: Path, own_dsn: str) -> None:
     wrong = guides.problems(page, folder, environment, {"/path/to/yamlsched": str(ROOT)})
 
     assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "page, project",
+    [("django", "django"), ("fastapi", "fastapi"), ("sqlalchemy", "sqlalchemy"), ("sqlalchemy", "flask")],
+)
+def test_the_commands_of_a_guide_work_in_its_project(
+    page: str, project: str, folder: Path, server: str, own_dsn: str
+) -> None:
+    environment = {"PATH": PATH, "HOME": str(folder), "PIP_NO_INDEX": "1", "TMPDIR": tempfile.gettempdir(), **BY_HAND}
+    shutil.copytree(
+        ROOT / "examples" / project, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    branch = "git init -q && git add . && git commit -qm start && git update-ref refs/remotes/origin/main HEAD"
+    subprocess.run(["sh", "-c", branch], cwd=folder, env=environment, check=True)
+
+    names = ("shop", "bank")
+    replaced = {f"postgresql://{name}@db.internal/{name}": shlex.quote(own_dsn) for name in names}
+    wrong = guides.problems(f"{page}.md", folder, environment, replaced, "sh")
+
+    assert not wrong, "\n\n".join(wrong)
+    with psycopg.connect(own_dsn) as connection:  # tests enqueue nothing in the database of the shell
+        assert connection.execute("select job_type from yamlsched.job_runs").fetchall() == []

@@ -41,14 +41,18 @@ class Step(NamedTuple):
     lines: list[str]
 
 
-def steps(page: str) -> list[Step]:
-    """Return the files and the commands of a page, in order."""
+def steps(page: str, language_of_commands: str = "console") -> list[Step]:
+    """Return the files and commands of a page, in order; with "sh" only its commands, of which no output is shown."""
     found = []
     for mark, indentation, language, text in BLOCK.findall((ROOT / "docs" / page).read_text("utf-8")):
         text = re.sub(f"(?m)^{indentation}", "", text)
         if "not run" in mark:
             continue
-        if language == "console":
+        if language == language_of_commands == "sh":
+            found += [Step("run", line, ["..."]) for line in text.splitlines()]
+        elif language_of_commands == "sh":
+            continue
+        elif language == "console":
             for command, *output in (one.splitlines() for one in re.split(r"(?m)^\$ ", text)[1:]):
                 found.append(Step("run", command, output))
         elif named := FILE.match(text):
@@ -56,9 +60,15 @@ def steps(page: str) -> list[Step]:
     return found
 
 
-def problems(page: str, folder: Path, environment: Mapping[str, str], replaced: Mapping[str, str]) -> list[str]:
+def problems(
+    page: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    replaced: Mapping[str, str],
+    language_of_commands: str = "console",
+) -> list[str]:
     """Carry out a page in ``folder``, with parts of its commands ``replaced``, and return what differs from it."""
-    todo = steps(page)
+    todo = steps(page, language_of_commands)
     done = subprocess.run(
         ["bash"],
         cwd=folder,
