@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -243,6 +245,42 @@ def test_the_option_precedes_the_variable_which_precedes_the_file(
         done = cli(*verb)
         assert (done.code, "is not applied: this host presented it" in done.err) == (1, True)
         assert "sync first" not in done.err.replace('"', "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("moves", [True, False], ids=["a host that moves", "a new host"])
+@pytest.mark.parametrize(
+    ("answer", "words", "code", "found"),
+    [("n", [], 1, ["web1"]), ("y", [], 0, ["tpyo", "web1"]), ("n", ["--yes"], 0, ["tpyo", "web1"])],
+)
+def test_on_a_terminal_sync_asks_before_an_option_creates_another_namespace(
+    cli: Cli, db: Db, monkeypatch: pytest.MonkeyPatch, moves: bool, answer: str, words: list[str], code: int, found: Any
+) -> None:
+    if moves:
+        assert cli("tick", "--namespace", "web1").code == 0
+    else:
+        tick(db, on("web2", "web1"))
+    monkeypatch.setattr(sys, "stdin", Terminal(answer + "\n"))
+
+    done = cli("sync", "--namespace", "tpyo", *words)
+
+    assert (done.code, sorted(namespaces(db))) == (code, found)
+    assert ('create namespace "tpyo" beside web1? [y/N]: ' in done.err) is (words == [])
+
+
+def test_on_a_terminal_sync_does_not_ask_about_a_namespace_that_exists_or_is_the_first(
+    cli: Cli, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal())
+
+    assert cli("sync", "--namespace", "web1").code == 0
+    assert cli("sync", "--namespace", "web1").code == 0
+    tick(db, on("other", "web2"))
+    assert cli("sync", "--namespace", "web2").code == 0
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from yamlsched.cli import FINDINGS, OK
+from yamlsched.cli._filters import yes_option
 from yamlsched.cli._flow import configure_log, show_messages, target, target_options
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.show import terminal
 
 if TYPE_CHECKING:
     from yamlsched.sync import SyncResult
@@ -25,25 +28,21 @@ MAX_LISTED_JOBS = 20
     "one for another environment, if --env or YAMLSCHED_ENV names it.",
 )
 @target_options
+@yes_option
 @click.pass_obj
-def command(settings: Settings, /, **options: Any) -> int:
+def command(settings: Settings, /, yes: bool, **options: Any) -> int:
+    from yamlsched.cli._bulk import confirm
     from yamlsched.service.sync import sync
 
     configure_log(settings)
-    result = sync(target(settings, options))
+    # scripts introduce namespaces as well: only a person is asked
+    result = sync(target(settings, options), (lambda what: confirm(what, yes)) if sys.stdin.isatty() else None)
     show_messages(result.messages)
     if settings.wants_json:
-        import json
-
-        document = {
-            "format_version": 1,
-            "namespace": result.namespace,
-            "applied": result.changes is not None,
-            **{change: getattr(result.changes, change, []) for change in CHANGES},
-            "runs": result.runs,
-            "skipped": sum(gap.slots for gap in result.gaps),
-        }
-        click.echo(json.dumps(document))
+        changes = {change: getattr(result.changes, change, []) for change in CHANGES}
+        numbers = {"runs": result.runs, "skipped": sum(gap.slots for gap in result.gaps)}
+        applied = result.changes is not None
+        click.echo(terminal.document(namespace=result.namespace, applied=applied, **changes, **numbers))
     elif settings.verbosity >= 0:
         for line in _lines(result):
             click.echo(line)
