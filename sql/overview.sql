@@ -3,7 +3,7 @@
 -- name: ended
 -- Runs that ended in each hour of a span, and those of them that died. At most `limit` of each are read, job by job
 -- through indexes by their end: if there are more, the numbers are of no use.
-select b.hour, (sum(b.ended))::integer as ended, (sum(b.dead))::integer as dead
+select b.hour as at, (sum(b.ended))::integer as ended, (sum(b.dead))::integer as dead
 from (
     (select date_trunc('hour', e.finished_at) as hour, 1 as ended, 0 as dead
      from yamlsched.job_definitions d

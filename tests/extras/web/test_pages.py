@@ -339,6 +339,23 @@ def test_a_job_without_slots_cannot_be_asked_about(pages: TestClient) -> None:
     assert "has no cron" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("reason", "success_days_ago", "is_noted"), [("paused", 2, True), ("paused", 0, False), ("late", 2, False)]
+)
+def test_a_job_whose_latest_slots_a_pause_skipped_has_a_note_until_it_runs(
+    own_page: tuple[Any, TestClient], reason: str, success_days_ago: int, is_noted: bool
+) -> None:
+    db, page = own_page
+    job = a_job(db, "backup", schedule="0 1 * * *")
+    at = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    finished = at - timedelta(days=success_days_ago)
+    a_run(db, job, "succeeded", finished_at=finished)
+    columns = "definition_id, first_slot, last_slot, slots, reason"
+    db.execute(f"insert into yamlsched.skipped_slots ({columns}) values (%s, %s, %s, 1, %s)", (job, at, at, reason))
+
+    assert (f"the latest slots, of {at:%Y-%m-%d}, were skipped: the job was paused" in page.get("/").text) is is_noted
+
+
 # -- hostile text
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.ask import timeline
 from yamlsched.extras.web.ask.timeline import MAX_RUNS_OF_DAY, DayOfJob
@@ -43,6 +41,14 @@ def strips(
         day, _, _ = days[zones[row.job_type]][row.nth]
         found[row.job_type].append(_day(day, row))
     return found
+
+
+def skipped_by_pause(days: Sequence[Day]) -> str:
+    """Return a note if the newest slots among ``days`` were skipped by a pause, and nothing ran on that day."""
+    newest = next((day for day in reversed(days) if day.state != "none"), None)
+    if newest is None or newest.state != "skipped" or "paused" not in newest.reasons:
+        return ""
+    return f"the latest slots, of {newest.date}, were skipped: the job was paused"
 
 
 def _last_days(timezone: str, now: datetime) -> list[tuple[date, datetime, datetime]]:
@@ -91,22 +97,6 @@ def _number(number: int) -> str:
     return f"{number}+" if number >= MAX_RUNS_OF_DAY else str(number)
 
 
-@dataclass(frozen=True)
-class HourRow:
-    """Runs that ended within one hour, and those of them that died."""
-
-    hour: datetime
-    ended: int
-    dead: int
-
-
-def ended(
-    connection: psycopg.Connection[Any], namespace: str, job: str | None, start: datetime, end: datetime, limit: int
-) -> list[HourRow]:
-    parameters = {"namespace": namespace, "job": job, "start": start, "end": end, "limit": limit}
-    return fetch(connection, HourRow, load("overview")["ended"], parameters)
-
-
 HOUR = timedelta(hours=1)
 SPANS = (timedelta(hours=48), timedelta(hours=12), timedelta(hours=3), timedelta(hours=1))
 """The longest one whose runs can be counted is shown."""
@@ -123,13 +113,14 @@ class Hour:
     dead: int
 
 
-def per_hour(connection: psycopg.Connection[Any], namespace: str, job: str | None, now: datetime) -> list[Hour]:
+def per_hour(connection: Connection[Any], namespace: str, job: str | None, now: datetime) -> list[Hour]:
     """Return the hours up to ``now``, oldest first; of no hour if too many runs ended even in the last one."""
     end = now.replace(minute=0, second=0, microsecond=0) + HOUR
     for span in SPANS:
         start = end - span
-        rows = {row.hour: row for row in ended(connection, namespace, job, start, end, MAX_COUNTED + 1)}
+        given = {"namespace": namespace, "job": job, "start": start, "end": end, "limit": MAX_COUNTED + 1}
+        rows = {row.at: row for row in fetch(connection, Hour, load("overview")["ended"], given)}
         if sum(row.ended for row in rows.values()) <= MAX_COUNTED:
             hours = (start + nth * HOUR for nth in range(span // HOUR))
-            return [Hour(at, rows[at].ended, rows[at].dead) if at in rows else Hour(at, 0, 0) for at in hours]
+            return [rows.get(at, Hour(at, 0, 0)) for at in hours]
     return []

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from yamlsched.ask import health
 from yamlsched.ask.attention import Problem, Thresholds, problems
 from yamlsched.ask.health import Health, JobHealth
-from yamlsched.extras.web.ask.strips import Day, strips
+from yamlsched.extras.web.ask.strips import Day, skipped_by_pause, strips
 from yamlsched.extras.web.charts.strip import strip
 from yamlsched.extras.web.problems import target
 from yamlsched.extras.web.visit import Page, Visit, finder
@@ -88,7 +88,7 @@ def show(visit: Visit) -> Home:
         matching=overview.matching,
         number=overview.number,
         pages=overview.pages,
-        rows=[JobRow(job, health.note(job, now), _strip(visit, job, days[job.job_type])) for job in rows],
+        rows=[_row(visit, job, now, days[job.job_type]) for job in rows],
     )
 
 
@@ -96,6 +96,10 @@ def _matching(visit: Visit, text: str) -> list[int]:
     """Return the ids of the jobs that have the words."""
     finds = finder(text)
     return [id for id, text in health.search_texts(visit.connection, visit.namespace) if finds(text)]
+
+
+def _row(visit: Visit, job: JobHealth, now: Health, days: Sequence[Day]) -> JobRow:
+    return JobRow(job, health.note(job, now) or skipped_by_pause(days), _strip(visit, job, days))
 
 
 def _strip(visit: Visit, job: JobHealth, days: Sequence[Day]) -> Markup:
