@@ -140,8 +140,9 @@ select n.namespace from yamlsched.namespaces n where n.namespace = %(namespace)s
 -- name: keep_presenting
 -- A host whose file cannot be read, or is refused, continues to present the file that it presented last, with a mark if
 -- its file has errors. A host with a new name (a container) presents the file of its path that was applied last: in the
--- namespace of its file, or, if that is unknown, in the one to which all files of that path belong. A place that remembers
--- another namespace than that of --namespace, or than the file's without it, presents nothing.
+-- namespace of its file, or, if that is unknown, in the one to which all files of that path belong. With errors in the
+-- first file of a new path, that is the file in force: else the host would appear nowhere. A place that remembers another
+-- namespace than that of --namespace, or than the file's without it, presents nothing.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), own as materialized (
@@ -162,14 +163,14 @@ with clock as materialized (
           where q.host = %(host)s and q.path = %(path)s
             and (q.overrides_namespace or %(namespace_override)s::text is not null))
       and p.overrides_namespace = (%(namespace_override)s::text is not null)
-      and p.path = %(path)s and p.environment = %(environment)s
+      and (p.path = %(path)s or %(mistakes)s::integer is not null and %(namespace)s::text is not null) and p.environment = %(environment)s
       and case when %(namespace)s::text is not null then p.namespace = %(namespace)s::text
                else not exists (
                    select from yamlsched.schedule_files q
                    where q.path = p.path and q.environment = p.environment and q.namespace <> p.namespace
                      and not q.overrides_namespace) end
-    order by (select max(a.applied_at)
-              from yamlsched.schedule_files a
+    order by p.path = %(path)s desc,
+             (select max(a.applied_at) from yamlsched.schedule_files a
               where a.namespace = p.namespace and a.hash = p.hash and a.environment = p.environment) desc nulls last,
              p.last_presented_at desc
     limit 1

@@ -972,6 +972,31 @@ def test_check_prints_each_problem_on_a_line_and_exits_1(db: Db, cli: Cli) -> No
     assert document["jobs"][0]["state"] == "failing"
 
 
+def test_a_host_whose_first_file_is_refused_is_a_problem_until_its_file_is_valid(
+    db: Db, cli: Cli, tmp_path: Path
+) -> None:
+    # given a namespace with a file in force
+    valid = "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
+    (tmp_path / "schedules.yaml").write_text(valid)
+    assert cli("sync").code == 0
+
+    # when another path, from which nothing was ever applied, has a file with an error
+    new = tmp_path / "new" / "schedules.yaml"
+    new.parent.mkdir()
+    new.write_text(valid.replace("cron", "crn"))
+    assert [cli("tick", "--file", new).code for _ in range(2)] == [1, 1]
+
+    # then it is reported, and is still not applied
+    check = cli("status", "--check")
+    assert check.out.startswith(f"{socket.gethostname()}:{new} has presented a file with 1 error since ")
+    assert value(db, "select count(*) from yamlsched.job_definitions where retired_at is null") == 1
+
+    # when its file is that of the others
+    new.write_text(valid)
+    assert cli("tick", "--file", new).code == 0
+    assert cli("status", "--check").code == 0
+
+
 @pytest.mark.parametrize("fixed", ["as before", "edited"])
 def test_an_invalid_file_is_a_problem_until_it_is_replaced_by_a_valid_one(
     db: Db, cli: Cli, tmp_path: Path, fixed: str
