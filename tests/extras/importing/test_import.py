@@ -159,6 +159,16 @@ def test_settings_apply_to_the_lines_below_them() -> None:
     assert (third["env"], third["cwd"]) == ({"A": "2 3", "HOME": "/srv"}, "/srv")
 
 
+@pytest.mark.parametrize("last", ["", "B=2\n"])
+def test_variables_are_those_of_each_line_however_many_lines_share_them(last: str) -> None:
+    found = import_text(f"A=1\nPATH=/bin\n0 1 * * * one\n0 1 * * * two\n{last}0 1 * * * three\n")
+
+    text = write.as_file(found.jobs, "UTC")
+    jobs = load(text.encode(), "", None).jobs
+    shared = {"A": "1", "PATH": "/bin"}
+    assert [job.env for job in jobs.values()] == [shared, shared, {**shared, "B": "2"} if last else shared]
+
+
 def test_tz_does_not_move_the_schedule() -> None:
     keys = only_job(import_text("TZ=Asia/Tokyo\n0 1 * * * one\n"))
 
