@@ -19,8 +19,8 @@ PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
     "core": 20_974,
-    "web": 5_021,
-    "importing": 2_245,
+    "web": 5_018,
+    "importing": 2_220,
     "preview": 1_390,
     "remote": 1_495,
     "embedded": 952,

@@ -64,9 +64,7 @@ def read(source: Source, found: Imported) -> None:
             given = defaults | dict(zip(signature, read_call.args, strict=False)) | read_call.kwargs
             if read_call.name == "scheduled_job":
                 given["func"] = Name(of_decorator.get(id(call), ""))
-            zone_name = _zone(
-                python_source.value(settings["timezone"]) if "timezone" in settings else None, source.zone
-            )
+            zone_name = _zone(python_source.value(settings.get("timezone", ast.Constant(None))), source.zone)
             _job(found, source, call.lineno, given, names, zone_name)
             is_any = True
         except Refusal as error:
@@ -144,9 +142,8 @@ def _handler(function: Any, names: Mapping[str, str]) -> str:
         raise Refusal(f"{shown(function)} is not the name of a function")
     first, dot, rest = function.path.partition(".")
     if first not in names:
-        raise Refusal(
-            f"{function.path or 'the function'} is not defined at the top level here, or imported by its full name"
-        )
+        name = function.path or "the function"
+        raise Refusal(f"{name} is not defined at the top level here, or imported by its full name")
     handler = f"{names[first]}{dot}{rest}"
     if "." not in handler:
         raise Refusal(f"{handler} is a module, not a function")
@@ -233,9 +230,7 @@ def _options(found: Imported, source: Source, line: int, given: Mapping[str, Any
         window = timedelta(seconds=abs(grace)) if abs(grace) <= MAX_GRACE.total_seconds() else MAX_GRACE
         keys |= {"catchup": "latest", "catchup_window": durations.show(window)}
     if keys.get("catchup") == "latest" and given.get("coalesce") is not True:
-        found.changed(
-            source, line, "coalesce is off in APScheduler: here only the latest of several missed runs is made up for"
-        )
+        found.changed(source, line, "coalesce is off in APScheduler: here only the latest missed run is made up for")
     for key in NO_COUNTERPART:
         if given.get(key) is not None:
             found.dropped(source, line, f"{key}: it has no counterpart")

@@ -65,9 +65,8 @@ def _read_python(source: Source, found: Imported) -> None:
         found.refused(source, call.lineno, f"{python_source.written(call)}: write it as an entry of beat_schedule")
     for schedule in schedules:
         if not isinstance(schedule, ast.Dict):
-            found.refused(
-                source, schedule.lineno, f"beat_schedule is {python_source.written(schedule)}: write it as a dict"
-            )
+            written = python_source.written(schedule)
+            found.refused(source, schedule.lineno, f"beat_schedule is {written}: write it as a dict")
             continue
         for key, node in zip(schedule.keys, schedule.values, strict=True):
             label = str(key.value) if isinstance(key, ast.Constant) else python_source.written(key)

@@ -25,6 +25,13 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
 GUARD_REWRITTEN = "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which exits 0"
+OTHER_DIRECTORY = (
+    "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd"
+)
+NO_USER = (
+    "there is no user key, and the command runs as the user of yamlsched tick: "
+    "give that user a file and a crontab line of its own, or write sudo -u into the command"
+)
 EXIT_CODES = "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
 MAX_LINE_CHARS, MAX_COMMAND_BYTES = 10_000, 998
 SIXTH_FIELD = re.compile(r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE)
@@ -45,9 +52,7 @@ def read(source: Source, found: Imported, has_user: bool) -> None:
     settings = _Settings(source.zone, home=source.home)
     before = len(found.jobs) + len(found.notes)
     if "\r\n" in source.text:
-        found.changed(
-            source, 0, "lines end with CR LF: cron passes the CR on to commands and variables, and here it is removed"
-        )
+        found.changed(source, 0, "lines end with CR LF: cron passes the CR on to commands, and here it is removed")
     for number, raw in enumerate(source.text.split("\n"), 1):
         line = raw.strip(" \t")
         if line and not line.startswith("#") and not _is_valid_in_debian(line, has_user):
@@ -139,12 +144,7 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
         raise Refusal("it has six or seven fields: seconds and years are not supported, write the five fields of cron")
     times, keys = _schedule(found, source, number, expression, settings.zone)
     if has_user and parts[size] != "root":
-        found.changed(
-            source,
-            number,
-            f"user {shown(parts[size])}: there is no user key, and the command runs as the user of yamlsched tick: "
-            "give that user a file and a crontab line of its own, or write sudo -u into the command",
-        )
+        found.changed(source, number, f"user {shown(parts[size])}: {NO_USER}")
     elif has_user:
         found.changed(source, number, "user root: the command runs as the user of yamlsched tick, which must be root")
     command, stdin = shell.split_percent(command)
@@ -163,11 +163,7 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
     else:
         command = _advised(found, source, number, command, keys)
     if not settings.home:
-        found.changed(
-            source,
-            number,
-            "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd",
-        )
+        found.changed(source, number, OTHER_DIRECTORY)
     if (rewritten := shell.without_failing_guard(command)) != command:
         command = rewritten
         found.changed(source, number, GUARD_REWRITTEN)

@@ -114,8 +114,7 @@ def _job(found: Imported, source: Source, line: int, name: str, manifest: Node) 
     policy = _at(manifest, "spec", "concurrencyPolicy") or "Allow"
     if policy == "Replace":
         raise Refusal(
-            "concurrencyPolicy Replace stops the running job for the next one, which yamlsched never does: choose "
-            "Forbid or Allow, and a timeout (activeDeadlineSeconds)"
+            "concurrencyPolicy Replace stops a running job: choose Forbid or Allow, and activeDeadlineSeconds"
         )
     if policy not in OVERLAP:
         raise Refusal(f"concurrencyPolicy {shown(policy)} is unknown")
@@ -245,9 +244,7 @@ def _expanded(text: str, env: dict[str, str], strict: bool = True) -> str:
         if reference[0] == "$$":
             return "$"
         if reference[1] not in env and strict:
-            raise Refusal(
-                f"{shown(reference[0])} in its command has no value in the manifest: use a shell, or a script"
-            )
+            raise Refusal(f"{shown(reference[0])} in its command has no value in the manifest: use a shell")
         return env.get(reference[1], reference[0])
 
     return REFERENCE.sub(value, text)

@@ -154,9 +154,8 @@ class Imported:
         ]
         for name in secret:
             remedy = "~/.pgpass, or PGPASSFILE in env" if name.startswith("PG") else "set it where the worker starts"
-            self.dropped(
-                source, line, f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}"
-            )
+            message = "looks like a secret, which does not belong in the file"
+            self.dropped(source, line, f"{shown(name)} {message}: {remedy}")
         kept = {name: value for name, value in env.items() if name not in secret}
         return {key: value for key, value in {**keys, "env": kept}.items() if key != "env" or kept}
 
@@ -165,10 +164,9 @@ class Imported:
         gap = smallest_gap(parse_cron(keys["cron"]))
         if "spread" not in keys or durations.parse(keys["spread"]) <= gap:
             return keys
-        self.changed(
-            source, line, f"spread is {durations.show(gap)}, the time to the job's next slot: the source delays longer"
-        )
-        return {**keys, "spread": durations.show(gap)}
+        spread = durations.show(gap)
+        self.changed(source, line, f"spread is {spread}, the time to the job's next slot: the source delays longer")
+        return {**keys, "spread": spread}
 
     def _free(self, name: str) -> str:
         number, free = 1, name

@@ -90,9 +90,8 @@ def read(sources: Sequence[Source], kind: str | None, names: set[str], start: da
                 case _ if source is units[0]:
                     systemd.read(units, found)
         except TooMany:
-            found.notes.append(
-                Note(Effect.REFUSED, source.file, 0, f"after {MAX_NOTES:,} messages the rest is not read")
-            )
+            message = f"after {MAX_NOTES:,} messages the rest is not read"
+            found.notes.append(Note(Effect.REFUSED, source.file, 0, message))
             break
         except Refusal as error:
             found.refused(source, error.line, str(error))

@@ -138,9 +138,8 @@ def _timer(found: Imported, source: Source, name: str, timer: Unit, units: dict[
         return
     keys = _timer_keys(found, source, name, timer) | _service_keys(found, service_name, *units[service_name])
     if len(schedules) > 1:
-        found.changed(
-            source, schedules[0][0], f"{name}: each of its schedules is a job: runs of different ones may overlap"
-        )
+        message = "each of its schedules is a job: runs of different ones may overlap"
+        found.changed(source, schedules[0][0], f"{name}: {message}")
     for line, text, written, zone_name, times in schedules:
         try:
             job = {"cron": written, "timezone": zone_name, **keys}
@@ -161,9 +160,8 @@ def _timer_keys(found: Imported, source: Source, name: str, timer: Unit) -> dict
         if delay != timedelta(0):
             keys["spread"] = durations.show(min(delay or MAX_SPREAD, MAX_SPREAD))
             if _last(timer, "FixedRandomDelay").lower() not in TRUE:
-                found.changed(
-                    source, line, f"{name}: RandomizedDelaySec becomes spread, which is the same delay each time"
-                )
+                message = "RandomizedDelaySec becomes spread, which is the same delay each time"
+                found.changed(source, line, f"{name}: {message}")
     for line, text in timer.get("AccuracySec", [])[-1:]:
         if (_span(text) or MINUTE) > MINUTE:
             found.changed(source, line, f"{name}: AccuracySec={shown(text)}: runs start within a minute")
@@ -248,9 +246,8 @@ def _command(found: Imported, name: str, source: Source, unit: Unit) -> list[str
         words = [word.replace("%%", "%").replace("$$", "$") for word in words]
         commands.append((words, "-" in prefix))
         if other := prefix.strip("-"):
-            found.dropped(
-                source, line, f"{name}: the prefix {other} of {shown(words[0])}, which changes its privileges"
-            )
+            message = f"the prefix {other} of {shown(words[0])}, which changes its privileges"
+            found.dropped(source, line, f"{name}: {message}")
         if commands[-1][1]:
             found.changed(source, line, f"{name}: a failure of {shown(words[0])} is ignored by || true in a shell")
     if len(commands) == 1 and not commands[0][1]:
@@ -307,10 +304,10 @@ def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
     if year != "*":
         raise Refusal("a year has no field in cron")
     times = clock.split(":")
-    if len(times) not in (2, 3) or (len(times) == 3 and times[2].strip("0.")):
-        raise Refusal(
-            "it fires at seconds, which cron does not have" if len(times) == 3 else "it has no cron expression"
-        )
+    if len(times) == 3 and times[2].strip("0."):
+        raise Refusal("it fires at seconds, which cron does not have")
+    if len(times) not in (2, 3):
+        raise Refusal("it has no cron expression")
     weekday = LONG_WEEKDAY.sub(lambda name: name[1].lower(), weekday)
     fields = fields_of([_ranges(part) for part in (times[1], times[0], day, month, weekday)], RULES)
     calendar = Calendar(fields, zone(known_zone(zone_name)), SYSTEMD)

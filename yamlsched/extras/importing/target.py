@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import uuid4
 
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.importing import write
@@ -66,16 +66,19 @@ def save(file: Path, text: str, data: bytes | None) -> None:
         before = path.stat() if path.exists() else None
         if before is not None and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
+        with path.with_name(f".{path.name}.{uuid4().hex}").open("xb") as temporary:
             try:
                 temporary.write(text.encode())
                 temporary.flush()
                 if before is not None:
                     with contextlib.suppress(PermissionError):
                         os.fchown(temporary.fileno(), before.st_uid, before.st_gid)
-                os.fchmod(temporary.fileno(), (before.st_mode if before else 0o666 & ~_umask()) & 0o7777)
+                    os.fchmod(temporary.fileno(), before.st_mode & 0o7777)
                 os.fsync(temporary.fileno())
-                if data != _content(file):
+                present = None
+                with contextlib.suppress(FileNotFoundError):
+                    present = file.read_bytes()
+                if data != present:
                     raise Refused(f"{file} was changed in the meantime: nothing was imported. Import again")
                 os.replace(temporary.name, path)
             except BaseException:
@@ -83,16 +86,3 @@ def save(file: Path, text: str, data: bytes | None) -> None:
                 raise
     except OSError as error:
         raise EnvironmentFailed(f"{file} cannot be written: {error.strerror}") from error
-
-
-def _content(file: Path) -> bytes | None:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
