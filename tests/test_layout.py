@@ -20,7 +20,7 @@ PACKAGE = ROOT / "yamlsched"
 BUDGETS = {
     "core": 20_974,
     "web": 5_018,
-    "importing": 2_220,
+    "importing": 2_200,
     "preview": 1_390,
     "remote": 1_495,
     "embedded": 952,

@@ -220,14 +220,12 @@ def _lines(text: str) -> dict[str, int]:
     return found
 
 
+Row = Mapping[str, Any]
+Rows = Mapping[tuple[str, str], Row]
+
+
 def _periodic_task(
-    found: Imported,
-    source: Source,
-    line: int,
-    name: str,
-    fields: Mapping[str, Any],
-    by_key: Mapping[tuple[str, str], Mapping[str, Any]],
-    now: datetime,
+    found: Imported, source: Source, line: int, name: str, fields: Row, rows: Rows, now: datetime
 ) -> None:
     if fields.get("task") == "celery.backend_cleanup":
         found.dropped(source, line, f"{shown(name)}: retention prunes results")
@@ -238,11 +236,8 @@ def _periodic_task(
         if fields.get(kind) is not None:
             raise Refusal(f"a {kind} schedule has no cron expression")
     try:
-        entry = {
-            **fields,
-            "args": json.loads(fields.get("args") or "[]"),
-            "kwargs": json.loads(fields.get("kwargs") or "{}"),
-        }
+        args, kwargs = json.loads(fields.get("args") or "[]"), json.loads(fields.get("kwargs") or "{}")
+        entry = {**fields, "args": args, "kwargs": kwargs}
     except (TypeError, ValueError, RecursionError) as error:
         raise Refusal("its args or kwargs are not JSON") from error
     expires, starts = _instant(entry.pop("expires", None)), _instant(entry.pop("start_time", None))
@@ -253,14 +248,14 @@ def _periodic_task(
     if (expires is not None and expires <= now) or (starts is not None and starts > now):
         entry["enabled"] = False
     if fields.get("crontab") is not None:
-        row = by_key.get(("django_celery_beat.crontabschedule", str(fields["crontab"])))
+        row = rows.get(("django_celery_beat.crontabschedule", str(fields["crontab"])))
         if row is None:
             raise Refusal(f"its crontab schedule {shown(fields['crontab'])} is not in this dump")
         source = replace(source, zone=str(row.get("timezone") or source.zone))
         written, times = _crontab({key: row[key] for key in FIELDS if key in row}, source.zone)
         _job(found, source, line, name, written, times, entry)
     elif fields.get("interval") is not None:
-        row = by_key.get(("django_celery_beat.intervalschedule", str(fields["interval"]))) or {}
+        row = rows.get(("django_celery_beat.intervalschedule", str(fields["interval"]))) or {}
         period = row.get("period")
         every = python_source.interval({str(period): row.get("every")}) if period in PERIODS else None
         _interval(found, source, line, name, every, entry)

@@ -28,10 +28,7 @@ GUARD_REWRITTEN = "cron ignores the exit code, and here 1 ends the run dead: the
 OTHER_DIRECTORY = (
     "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd"
 )
-NO_USER = (
-    "there is no user key, and the command runs as the user of yamlsched tick: "
-    "give that user a file and a crontab line of its own, or write sudo -u into the command"
-)
+NO_USER = "the command runs as the user of yamlsched tick: run a tick as that user, or write sudo -u into the command"
 EXIT_CODES = "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
 MAX_LINE_CHARS, MAX_COMMAND_BYTES = 10_000, 998
 SIXTH_FIELD = re.compile(r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE)

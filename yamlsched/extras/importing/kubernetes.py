@@ -202,10 +202,8 @@ def _container(found: Imported, source: Source, line: int, name: str, container:
     image = shown(container.get("image"))
     command, args = container.get("command") or [], container.get("args") or []
     if not command:
-        raise Refusal(
-            f"it runs the entry point of the image {image}, which the manifest does not name: add its command "
-            "(docker inspect shows it), and import again"
-        )
+        remedy = "add its command (docker inspect shows it), and import again"
+        raise Refusal(f"it runs the entry point of the image {image}, which the manifest does not name: {remedy}")
     if not isinstance(command, list) or not isinstance(args, list):
         raise Refusal("command and args are not lists")
     env: dict[str, str] = {}

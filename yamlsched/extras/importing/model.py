@@ -149,9 +149,8 @@ class Imported:
     def _without_secrets(self, source: Source, line: int, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         """Leave out variables that look like secrets: the file is in git, and what it says in the database."""
         env = keys.get("env") or {}
-        secret = [
-            name for name, value in env.items() if value and is_secret_name(name) and not is_reference(name, value)
-        ]
+        given = [name for name, value in env.items() if value and not is_reference(name, value)]
+        secret = list(filter(is_secret_name, given))
         for name in secret:
             remedy = "~/.pgpass, or PGPASSFILE in env" if name.startswith("PG") else "set it where the worker starts"
             message = "looks like a secret, which does not belong in the file"

@@ -107,10 +107,8 @@ def read(sources: Sequence[Source], kind: str | None, names: set[str], start: da
         found.notes.append(Note(Effect.CHANGED, job.file, job.line, compare.describe(difference, days)))
         found.differing += 1
     on_host_clock = {source.file for source in sources if (kind or kind_of(source)) in ON_HOST_CLOCK}
-    found.assumes_utc = any(
-        job.file in on_host_clock and job.keys["timezone"] == "UTC" and isinstance(job.times, Calendar)
-        for job in found.jobs
-    )
+    in_utc = [job for job in found.jobs if job.keys["timezone"] == "UTC" and isinstance(job.times, Calendar)]
+    found.assumes_utc = any(job.file in on_host_clock for job in in_utc)
     order = {source.file: index for index, source in enumerate(sources)}
     found.notes.sort(key=lambda note: (order[note.file], note.line))
     return found

@@ -254,10 +254,8 @@ def _command(found: Imported, name: str, source: Source, unit: Unit) -> list[str
         return commands[0][0]
     if len(commands) > 1:
         found.changed(source, lines[0][0], f"{name}: its {len(commands)} commands are joined by && in a shell")
-    parts = [
-        f"{{ {shlex.join(words)} || true; }}" if is_ignored else shlex.join(words) for words, is_ignored in commands
-    ]
-    return ["/bin/sh", "-c", " && ".join(parts)]
+    parts = [(shlex.join(words), is_ignored) for words, is_ignored in commands]
+    return ["/bin/sh", "-c", " && ".join(f"{{ {one} || true; }}" if is_ignored else one for one, is_ignored in parts)]
 
 
 def _words(text: str) -> list[str]:

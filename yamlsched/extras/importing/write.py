@@ -27,13 +27,9 @@ class CannotAppend(ValueError):
 
 def as_file(jobs: Sequence[ImportedJob], zone: str) -> str:
     """Return a schedules.yaml. What all jobs have in common becomes its defaults."""
-    defaults = dict(jobs[0].keys) if len(jobs) > 1 else {}
+    defaults = {key: value for key, value in jobs[0].keys.items() if key not in NEVER_DEFAULTS and len(jobs) > 1}
     for job in jobs:
-        defaults = {
-            key: value
-            for key, value in defaults.items()
-            if key not in NEVER_DEFAULTS and key in job.keys and job.keys[key] == value
-        }
+        defaults = {key: value for key, value in defaults.items() if key in job.keys and job.keys[key] == value}
     head = "version: 1\n" + ("" if zone == "UTC" else f"timezone: {zone}\n")
     if defaults:
         head += "defaults:\n" + "".join(f"  {line}\n" for line in _lines(defaults))
