@@ -117,7 +117,7 @@ def read(
     at = query.now(connection)
     end = at if until is None else min(until, at)
     limits, jobs = Thresholds(), report_problems.jobs(connection, namespace)
-    now = health.read_suspects(connection, namespace, limits.within)
+    now, _ = health.read_suspects(connection, namespace, limits.within)
     limited = report_problems.limits(connection, namespace)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
     ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
