@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
-from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.ask import timeline
 from yamlsched.extras.web.ask.timeline import MAX_RUNS_OF_DAY, DayOfJob
 from yamlsched.timetable.times import bounds
@@ -89,47 +86,3 @@ def _state(row: DayOfJob) -> str:
 
 def _number(number: int) -> str:
     return f"{number}+" if number >= MAX_RUNS_OF_DAY else str(number)
-
-
-@dataclass(frozen=True)
-class HourRow:
-    """Runs that ended within one hour, and those of them that died."""
-
-    hour: datetime
-    ended: int
-    dead: int
-
-
-def ended(
-    connection: psycopg.Connection[Any], namespace: str, job: str | None, start: datetime, end: datetime, limit: int
-) -> list[HourRow]:
-    parameters = {"namespace": namespace, "job": job, "start": start, "end": end, "limit": limit}
-    return fetch(connection, HourRow, load("overview")["ended"], parameters)
-
-
-HOUR = timedelta(hours=1)
-SPANS = (timedelta(hours=48), timedelta(hours=12), timedelta(hours=3), timedelta(hours=1))
-"""The longest one whose runs can be counted is shown."""
-MAX_COUNTED = 50_000
-"""Runs that are read to count those of a span."""
-
-
-@dataclass(frozen=True)
-class Hour:
-    """How many runs ended within the hour that starts at ``at``, and how many of them died."""
-
-    at: datetime
-    ended: int
-    dead: int
-
-
-def per_hour(connection: psycopg.Connection[Any], namespace: str, job: str | None, now: datetime) -> list[Hour]:
-    """Return the hours up to ``now``, oldest first; of no hour if too many runs ended even in the last one."""
-    end = now.replace(minute=0, second=0, microsecond=0) + HOUR
-    for span in SPANS:
-        start = end - span
-        rows = {row.hour: row for row in ended(connection, namespace, job, start, end, MAX_COUNTED + 1)}
-        if sum(row.ended for row in rows.values()) <= MAX_COUNTED:
-            hours = (start + nth * HOUR for nth in range(span // HOUR))
-            return [Hour(at, rows[at].ended, rows[at].dead) if at in rows else Hour(at, 0, 0) for at in hours]
-    return []
