@@ -10,133 +10,31 @@ left join lateral (
     order by f.last_presented_at desc limit 1
 ) latest on true;
 
--- name: totals
--- The jobs of a namespace, their unfinished runs, and those that died recently. An index is searched for instants that are
--- computed once and that the planner knows: clock_timestamp() would be called for each entry, of the whole history. In a
--- subquery it would look like a third of the history, and processes would be started to read that together.
-select q.namespace, count(*) filter (where q.retired_at is null)::integer as jobs, sum(q.queued)::integer as queued,
-       sum(q.running)::integer as running, sum(q.failed)::integer as failed, sum(q.failing)::integer as failing,
-       coalesce(max(dead.last_hour), 0)::integer as dead_last_hour,
-       coalesce(max(dead.last_day), 0)::integer as dead_last_day,
-       coalesce(max(dead.calls_last_day), 0)::integer as dead_calls_last_day, min(q.oldest_due_at) as oldest_due_at
-from yamlsched.job_queues q
+-- name: states
+-- Every job in a few columns, from which callers count the jobs and choose those whose rows they read. An index is searched
+-- for instants that are computed once and that the planner knows: clock_timestamp() would be called for each entry, of the
+-- whole history. is_suspect: problems() may report something, without limits for all jobs: a run of the job died recently,
+-- or a call of its on_dead, the job is overdue or paused, or a tag sets a limit for what only its row has.
+select s.namespace, s.definition_id, s.job_type, s.state, s.queued, s.running, s.failed, s.failing, s.oldest_due_at,
+       s.overdue_since, coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
+       coalesce(dead.last_day, 0) as dead_last_day, coalesce(dead.calls_last_day, 0) as dead_calls_last_day,
+       coalesce(dead.within, 0) > 0 or s.overdue_since is not null or s.paused
+       or d.tags::text like any (array['%%max-age:%%', '%%max-failing:%%', '%%max-streak:%%']) as is_suspect,
+       concat_ws(' ', d.job_type, d.description, d.owner, array_to_string(d.tags, ' ')) as text
+from yamlsched.job_states s
+join yamlsched.job_definitions d on d.id = s.definition_id
 left join (
-    select r.namespace, count(*) filter (where not r.is_call) as last_day, count(*) filter (where r.is_call) as calls_last_day,
-           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour
-    from yamlsched.dead_runs r
-    where r.namespace = any(%(namespaces)s) and r.dead_at > statement_timestamp() - interval '1 day'
-    group by r.namespace
-) dead on dead.namespace = q.namespace
-where q.namespace = any(%(namespaces)s)
-group by q.namespace;
-
--- name: suspects
--- The jobs of which problems() may report something, without limits for all jobs: a run of the job died recently, or a
--- call of its on_dead, the job is overdue or paused, or a tag sets a limit for what only its row has.
-select q.definition_id
-from yamlsched.job_queues q
-left join (
-    select distinct r.definition_id
-    from yamlsched.job_runs r
-    where r.namespace = any(%(namespaces)s) and r.dead_at > statement_timestamp() - %(within)s::interval
-) dead on dead.definition_id = q.definition_id
-where q.namespace = any(%(namespaces)s)
-  and (dead.definition_id is not null or q.overdue_since is not null or q.paused
-       or q.tags::text like any (array['%%max-age:%%', '%%max-failing:%%', '%%max-streak:%%']))
-order by dead.definition_id is null, q.overdue_since
-limit %(limit)s;
-
--- name: overview
--- What a page of the list of jobs shows of all of them, in one pass: how many are in each state, the ids of one page of
--- those of a state (null: all that are not retired) and of `ids` (null: all), those that need attention first, and what
--- `suspects`, `totals` and `workers` return. A page after the last one is the last one. `present` are the jobs that are not
--- retired or have unfinished runs, and `unhealthy` those of them whose state is not among `healthy` (null: none).
-with job as materialized (
-    select s.definition_id, s.job_type, s.state, s.paused, s.queued, s.running, s.failed, s.failing, s.oldest_due_at,
-           s.overdue_since, %(ids)s::bigint[] is null or found.id is not null as is_found
-    from yamlsched.job_states s
-    left join unnest(%(ids)s::bigint[]) found (id) on found.id = s.definition_id
-    where s.namespace = %(namespace)s
-), state as materialized (
-    select j.state, coalesce(j.state = %(state)s, j.state <> 'retired') as is_listed, count(*) as jobs,
-           count(*) filter (where j.state <> 'retired' or j.queued + j.running + j.failed > 0) as present,
-           count(*) filter (where j.is_found) as found, sum(j.queued) as queued, sum(j.running) as running,
-           sum(j.failed) as failed, sum(j.failing) as failing, min(j.oldest_due_at) as oldest_due_at
-    from job j
-    group by j.state
-), place as materialized (
-    select c.matching, c.pages, least(%(number)s::bigint, c.pages)::integer as number
-    from (select coalesce(sum(s.found), 0)::integer as matching,
-                 greatest(ceil(sum(s.found) / %(size)s::numeric), 1)::integer as pages
-          from state s
-          where s.is_listed) c
-), listed as materialized (
-    select j.definition_id, j.job_type
-    from job j
-    where j.is_found and coalesce(j.state = %(state)s, j.state <> 'retired')
-    order by coalesce(array_position(array['stuck', 'late', 'failing'], j.state), 4), j.job_type
-    limit %(size)s offset (select (p.number - 1) * %(size)s from place p)
-), dead as materialized (
     select r.definition_id, count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
            count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
            count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 day') as last_day,
            count(*) filter (where r.is_call and r.dead_at > clock_timestamp() - interval '1 day') as calls_last_day
     from yamlsched.dead_runs r
-    where r.namespace = %(namespace)s
+    where r.namespace = any(%(namespaces)s)
       and r.dead_at > statement_timestamp() - greatest(%(within)s::interval, interval '1 day')
     group by r.definition_id
-), suspect as (
-    select x.definition_id
-    from (
-        select d.definition_id, true as is_dead, null::timestamptz as overdue_since from dead d where d.within > 0
-        union all
-        select j.definition_id, false, j.overdue_since from job j where j.overdue_since is not null or j.paused
-        union all
-        select d.id, false, null
-        from yamlsched.job_definitions d
-        where d.namespace = %(namespace)s and d.tags::text like '%%max-%%'
-          and d.tags::text like any (array['%%max-age:%%', '%%max-failing:%%', '%%max-streak:%%'])
-    ) x
-    group by x.definition_id
-    order by bool_or(x.is_dead) desc, min(x.overdue_since)
-    limit %(max_suspects)s
-), host as materialized (
-    select w.host, w.running, w.seen_at
-    from yamlsched.seen_hosts w
-    where w.namespace = %(namespace)s
-    order by w.seen_at desc
-    limit 50
-)
-select t.states, p.matching, p.pages, p.number, array(select l.definition_id from listed l) as listed,
-       array(select l.job_type from listed l) as listed_names, array(select s.definition_id from suspect s) as suspects,
-       t.present, array(select j.definition_id
-                        from job j
-                        where j.state <> all (%(healthy)s::text[])
-                          and (j.state <> 'retired' or j.queued + j.running + j.failed > 0)) as unhealthy,
-       t.jobs, t.queued, t.running, t.failed, t.failing, dead.last_hour as dead_last_hour, dead.last_day as dead_last_day,
-       dead.calls_last_day as dead_calls_last_day, t.oldest_due_at, array(select h.host from host h) as hosts, array(select h.running from host h) as hosts_running,
-       array(select h.seen_at from host h) as hosts_seen_at
-from place p
-cross join (
-    select coalesce(jsonb_object_agg(s.state, s.jobs), '{}') as states,
-           coalesce(sum(s.jobs) filter (where s.state <> 'retired'), 0)::integer as jobs,
-           coalesce(sum(s.present), 0)::integer as present,
-           coalesce(sum(s.queued), 0)::integer as queued, coalesce(sum(s.running), 0)::integer as running,
-           coalesce(sum(s.failed), 0)::integer as failed, coalesce(sum(s.failing), 0)::integer as failing,
-           min(s.oldest_due_at) as oldest_due_at
-    from state s
-) t
-cross join (
-    select coalesce(sum(d.last_hour), 0)::integer as last_hour, coalesce(sum(d.last_day), 0)::integer as last_day,
-           coalesce(sum(d.calls_last_day), 0)::integer as calls_last_day
-    from dead d
-) dead;
-
--- name: search_texts
--- What a search looks at: one text for each job, since arrays and columns cost a page of 10,000 jobs more than the search.
-select d.id, concat_ws(' ', d.job_type, d.description, d.owner, array_to_string(d.tags, ' ')) as text
-from yamlsched.job_definitions d
-where d.namespace = %(namespace)s;
+) dead on dead.definition_id = s.definition_id
+where s.namespace = any(%(namespaces)s)
+order by s.job_type;
 
 -- name: jobs
 -- Every job, or some, as the view shows it, and the runs that died recently. The columns have the order of JobHealth: rows

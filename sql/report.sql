@@ -81,7 +81,7 @@ order by d.job_type;
 
 -- name: longest
 -- The longest attempt of each of the jobs `of`, among the runs that `ended` reads.
-select d.job_type, d.timezone, r.id, r.took, r.finished_at
+select d.job_type, d.timezone, r.id as run_id, r.took, r.finished_at as ended_at
 from yamlsched.job_definitions d
 cross join lateral (
     select r.id, r.finished_at - r.started_at as took, r.finished_at
@@ -124,7 +124,7 @@ order by d.job_type, g.last_slot;
 
 -- name: running
 -- The runs that have been running longest.
-select o.id, o.job_type, d.timezone, o.started_at
+select o.job_type, d.timezone, o.id as run_id, clock_timestamp() - o.started_at as took, null::timestamptz as ended_at
 from yamlsched.open_runs o
 join yamlsched.job_definitions d on d.id = o.definition_id
 where o.namespace = %(namespace)s and o.status = 'running'

@@ -49,28 +49,31 @@ select d.id, d.job_type, d.description, d.owner, d.tags, d.handler, d.command, d
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.job_type = %(job)s;
 
--- name: runs_of_keys
--- The runs of slots, found by the keys that these slots have.
-select r.scheduled_for as slot, r.id as run_id, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.run_at,
-       r.started_at, r.finished_at, r.last_error, r.error_type
+-- name: runs_of_slots
+-- The runs of slots, found by the keys that these may have: a job may have millions of finished runs, and no index is by
+-- slot. Those of a former cron expression have ended soon after their slots: with `former`, they are found by their end.
+select r.id
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.idempotency_key = any (%(keys)s) and r.definition_id = %(id)s
-  and r.scheduled_for is not null;
-
--- name: runs_ended
--- The runs of slots that a former cron expression had: they have ended soon after their slots, so they are found by
--- their end.
-select r.slot, r.run_id, r.key, r.status, r.attempts, r.max_attempts, r.run_at, r.started_at, r.finished_at, r.last_error,
-       r.error_type
+  and r.scheduled_for is not null
+union
+select r.id
 from (
-    select r.scheduled_for as slot, r.id as run_id, r.idempotency_key as key, r.status, r.attempts, r.max_attempts,
-           r.run_at, r.started_at, r.finished_at, r.last_error, r.error_type
+    select r.id, r.scheduled_for
     from yamlsched.job_runs r
-    where r.definition_id = %(id)s and r.finished_at >= %(start)s and r.finished_at < %(end)s + interval '1 day'
+    where %(former)s and r.definition_id = %(id)s
+      and r.finished_at >= %(start)s and r.finished_at < %(end)s + interval '1 day'
     order by r.finished_at
     limit %(limit)s
 ) r
-where r.slot >= %(start)s and r.slot < %(end)s;
+where r.scheduled_for >= %(start)s and r.scheduled_for < %(end)s;
+
+-- name: pruned
+-- The runs of slots of which only the keys are left.
+select u.scheduled_for as slot, u.run_id, u.pruned_at
+from yamlsched.used_keys u
+where u.namespace = %(namespace)s and u.idempotency_key = any (%(keys)s) and u.job_type = %(job_type)s
+  and u.scheduled_for is not null;
 
 -- name: gaps
 -- The gaps of a span, oldest first.
@@ -79,3 +82,11 @@ from yamlsched.skipped_slots g
 where g.definition_id = %(id)s and g.last_slot >= %(start)s and g.first_slot < %(end)s
 order by g.last_slot
 limit %(limit)s;
+
+-- name: open_slot
+-- The earliest unfinished run that the slots of a job wait for.
+select o.id, o.scheduled_for
+from yamlsched.open_runs o
+where o.namespace = %(namespace)s and o.definition_id = %(id)s and o.exclusive
+order by o.scheduled_for
+limit 1;

@@ -33,7 +33,7 @@ from support.rows import a_job, a_started_run
 from yamlsched import Discard, Refused, RetryAfter, Run, Snooze, YamlschedError, cli
 from yamlsched.act.runs import cancel
 from yamlsched.act.settle import settle
-from yamlsched.ask import runs
+from yamlsched.ask import history
 from yamlsched.errors import EffectInDoubt, LeaseLost
 from yamlsched.handler import backends
 from yamlsched.handler.once import effect_key, settle_command
@@ -875,23 +875,23 @@ def test_while_a_cancelled_handler_may_be_alive_its_effect_is_neither_settled_no
         a_started_run(db, dsn).once("charge:812", in_doubt="repeat", scope="namespace").__enter__()
     with pytest.raises(Refused, match=f"attempt 1 of run {run.id} is performing it"):
         settle(db, "default", "charge:812", "ada", False)
-    assert (db.execute(in_doubt).fetchall(), runs.effects(db, run.id)[0].state) == ([], "claimed")
+    assert (db.execute(in_doubt).fetchall(), history.run_details(db, run.id).effects[0].state) == ([], "claimed")
 
     # until the former lease has ended
     db.execute("update yamlsched.job_runs set held_until = now() - interval '1 s' where held_until is not null")
     assert db.execute(in_doubt).fetchall() == [("charge:812",)]
-    assert runs.effects(db, run.id)[0].state == "in_doubt"
+    assert history.run_details(db, run.id).effects[0].state == "in_doubt"
     assert settle(db, "default", "charge:812", "ada", False).startswith('effect "charge:812" is reset')
 
 
 def test_an_effect_whose_attempt_has_ended_is_shown_as_in_doubt_and_settled_from_the_command_line(db, dsn, job, capsys):
     die_inside(run := a_started_run(db, dsn))
-    [shown] = runs.effects(db, run.id)
+    [shown] = history.run_details(db, run.id).effects
     assert shown.state == "claimed"
     db.execute(
         "update yamlsched.job_runs set status = 'dead', finished_at = now(), dead_at = now(), locked_until = null"
     )
-    [shown] = runs.effects(db, run.id)
+    [shown] = history.run_details(db, run.id).effects
     assert shown.state == "in_doubt"
 
     def yamlsched_settle(*arguments: str) -> tuple[int, str, str]:
@@ -908,7 +908,7 @@ def test_an_effect_whose_attempt_has_ended_is_shown_as_in_doubt_and_settled_from
         0, f'effect "{shown.key}" is done: no attempt repeats it; run {run.id} is dead: yamlsched retry {run.id}\n', "",
     )  # fmt: skip
     assert yamlsched_settle("--done")[0] == 1
-    assert [(e.state, e.result) for e in runs.effects(db, run.id)] == [("done", "<id@example.org>")]
+    assert [(e.state, e.result) for e in history.run_details(db, run.id).effects] == [("done", "<id@example.org>")]
 
 
 # -- kill -9

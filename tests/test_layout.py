@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_974,
-    "web": 5_018,
+    "core": 20_828,
+    "web": 4_932,
     "importing": 2_200,
     "preview": 1_390,
     "remote": 1_495,
@@ -30,8 +30,8 @@ BUDGETS = {
     "scaffold": 255,
     "otel": 316,
     "sql": 3_700,
-    "templates, script and style": 1_700,
-    "modules over 300 lines": 4,
+    "templates, script and style": 1_672,
+    "modules over 300 lines": 3,
     "modules under 40 lines": 33,
     "imports in functions": 24,
     "longest statement": 273,

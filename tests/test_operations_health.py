@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -136,7 +135,6 @@ def test_a_host_is_seen_when_it_claimed_a_run_or_ended_it_itself(db: Db) -> None
 
     seen = [("host-0", now), ("host-1", now - timedelta(minutes=1)), ("lost", now - HOUR / 2)]
     assert [(worker.host, worker.seen_at) for worker in found] == seen
-    assert health.overview(db, "default", HOUR).workers == found
     shown = families(metrics.text(db, "default"))["yamlsched_worker_last_seen_timestamp_seconds"].samples
     assert [(one.labels["host"], one.value) for one in shown] == [
         (host, pytest.approx(at.timestamp())) for host, at in seen
@@ -325,10 +323,10 @@ def test_the_hosts_that_were_seen_are_found_among_a_bounded_number_of_runs(own_d
         )
         db.execute("analyze yamlsched.job_runs")
 
-        read = rows_read(db, b"select w.host from yamlsched.seen_hosts w where w.namespace = 'default'")
+        statement, given = load("health")["workers"], {"namespaces": ["default"]}
 
-        assert read == 10_000
-        assert {worker.host for worker in health.hosts(db, "default")} == {"web-0", "web-1", "web-2"}
+        assert rows_read(db, statement, given) == 10_000
+        assert {host for _, host, *_ in db.execute(statement, given)} == {"web-0", "web-1", "web-2"}
 
 
 def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_dsn: str) -> None:
@@ -348,13 +346,9 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
             "bounds": [1.0, 10.0],
             "definitions": [one for (one,) in db.execute("select id from yamlsched.job_definitions").fetchall()],
             "now": datetime.now(UTC),
-            **dict.fromkeys(("state", "ids", "healthy")),
-            "number": 1,
-            "size": 50,
-            "max_suspects": 100,
         }
         names = {
-            "health": ("totals", "suspects", "overview", "jobs", "workers", "lost_slots"),
+            "health": ("states", "jobs", "workers", "lost_slots"),
             "metrics": ("jobs", "ended"),
         }
         read = {(f, name): rows_read(db, load(f)[name], given) for f in names for name in names[f]}
@@ -465,7 +459,8 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
     ]  # fmt: skip
 
     # when all jobs are read, and when only the suspects are
-    suspects = health.suspects(db, ["default", "shop"], HOUR, 100)
+    states = health.states(db, ["default", "shop"], HOUR)
+    suspects = health.suspects([*states["default"], *states["shop"]])
     found = [*health.read_all(db, ["default", "shop"], HOUR), *health.read_all(db, ["default", "shop"], HOUR, suspects)]
 
     # then the problems are the same
@@ -475,49 +470,38 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
     assert found[0].totals == found[2].totals
     assert found[0].totals._asdict().items() >= {"jobs": 7, "failed": 2, "failing": 2, "dead_last_hour": 1}.items()
     assert found[0].totals.dead_last_day == 3
-    [first] = health.suspects(db, ["shop"], HOUR, 1)
-    assert [job.job_type for job in health.read(db, "shop", HOUR, [first]).jobs] == ["died"]
+    first = health.suspects(states["shop"])[:2]
+    assert [job.job_type for job in health.read(db, "shop", HOUR, first).jobs] == ["died", "late"]
     assert health.read(db, "shop", HOUR, []).jobs == []
 
 
-def test_an_overview_is_what_the_health_of_all_jobs_says(db: Db) -> None:
-    # given jobs in many states, workers, dead and unfinished runs, and another namespace
+def test_the_states_are_what_the_health_of_all_jobs_says(db: Db) -> None:
+    # given jobs in many states, dead and unfinished runs, and another namespace
     now = datetime.now(UTC)
     a_file_row(db, host="web-1")
-    jobs = {name: a_job(db, name, next_slot_at=now + HOUR) for name in ("a", "b", "c", "d", "e")}
-    a_run(db, jobs["a"], "succeeded", finished_at=now, locked_by="web-1:1:x")
-    a_run(db, jobs["b"], "dead", finished_at=now - timedelta(minutes=5), locked_by="web-2:1:x")
-    a_run(db, jobs["c"], "dead", finished_at=now - 2 * HOUR, locked_by="web-3:1:x")
-    a_run(db, jobs["d"], "running", locked_by="web-4:1:x", locked_until=now + HOUR)
+    jobs = {name: a_job(db, name, next_slot_at=now + HOUR) for name in ("a", "b", "c", "d")}
+    a_run(db, jobs["a"], "succeeded", finished_at=now)
+    a_run(db, jobs["b"], "dead", finished_at=now - timedelta(minutes=5))
+    a_run(db, jobs["c"], "dead", finished_at=now - 2 * HOUR)
+    a_run(db, jobs["d"], "running", locked_until=now + HOUR)
     a_run(db, jobs["d"], "failed")
     a_job(db, "late", next_slot_at=now - HOUR)
-    a_job(db, "gone", retired_at=now)
-    a_job(db, "old", tags=["pager", "max-age:1h"], next_slot_at=now + HOUR)
+    a_run(db, a_job(db, "gone", retired_at=now), "queued", run_at=now - 2 * HOUR)
     a_job(db, "else", namespace="other")
 
     # when both are read
-    read = health.read(db, "default", HOUR)
-    found = health.overview(db, "default", HOUR, size=3, max_suspects=100)
+    jobs_read = health.read(db, "default", HOUR).jobs
+    states = health.states(db, ["default", "other"], HOUR)
 
-    # then they agree, page by page
-    assert found.states == Counter(job.state for job in read.jobs)
-    assert found.totals == read.totals
-    assert found.workers == read.workers
-    assert [worker.host for worker in found.workers] == ["web-1", "web-4", "web-2"]
-    assert sorted(found.suspects) == sorted(health.suspects(db, ["default"], HOUR, 100))
-    assert (found.matching, found.pages, found.number) == (7, 3, 1)
-    pages = [health.overview(db, "default", HOUR, number=number, size=3).listed_names for number in (1, 2, 3, 10**15)]
-    assert pages == [["late", "b", "c"], ["d", "a", "e"], ["old"], ["old"]]
-    assert health.read(db, "default", HOUR, found.listed, found).totals == read.totals
-
-    # and a state or a search selects
-    of_state = health.overview(db, "default", HOUR, state="retired")
-    assert (of_state.listed_names, of_state.matching, of_state.states) == (["gone"], 1, found.states)
-    searched = health.overview(db, "default", HOUR, ids=[jobs["e"], jobs["b"]])
-    assert (searched.listed_names, searched.matching, searched.totals) == (["b", "e"], 2, found.totals)
-    empty = health.overview(db, "nothing", HOUR)
-    assert (empty.states, empty.matching, empty.pages, empty.number, empty.listed) == ({}, 0, 1, 1, [])
-    assert empty.totals == health.read(db, "nothing", HOUR).totals
+    # then they agree, and the totals are their sums
+    assert [job[1:8] for job in states["default"]] == [
+        (job.job_type, job.state, job.queued, job.running, job.failed, job.failing, job.oldest_due_at)
+        for job in jobs_read
+    ]
+    assert [job.job_type for job in states["other"]] == ["else"]
+    totals = health.totals(states["default"])
+    assert totals == (5, 1, 1, 1, 1, 1, 2, 0, min(job.oldest_due_at for job in jobs_read if job.oldest_due_at))
+    assert health.totals([]) == health.Totals()
 
 
 # -- problems
@@ -941,10 +925,8 @@ def test_the_rows_of_healthy_jobs_are_read_only_if_there_are_few_jobs(db: Db, mo
 
     # when all rows are read, and those that are shown
     all_jobs = health.read(db, "default", HOUR)
-    found = health.read_suspects(db, "default", HOUR)
-    if most is not None:
-        found, present = health.read_worst(db, "default", HOUR, most)
-        assert present == 8
+    found, present = health.read_suspects(db, "default", HOUR, most)
+    assert present == 8
 
     # then the second have all problems, and all jobs that are not healthy
     reported = {"died before it succeeded", "too old", "late", "failing"}

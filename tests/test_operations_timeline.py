@@ -14,12 +14,12 @@ from support.database import temporary_database
 from support.rows import a_job, a_long_history, a_run, rows_read
 from yamlsched import db as store
 from yamlsched.ask import search, why
-from yamlsched.ask.why import explain_slot, gap_sentence
+from yamlsched.ask.why import explain_slot
 from yamlsched.db import query
 from yamlsched.db.query import load
 from yamlsched.extras.web.ask import timeline
 from yamlsched.extras.web.ask.strips import strips
-from yamlsched.extras.web.ask.timeline import SPANS, Cell
+from yamlsched.extras.web.ask.timeline import SPANS
 from yamlsched.sync import definitions
 from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.slots import slots
@@ -61,7 +61,7 @@ def test_every_slot_of_every_job_is_one_cell_or_in_one_gap_and_why_agrees(demo: 
         for cell in list(cells.values())[::7]:
             report = explain_slot(demo, "shop", job, cell.at)
             if cell.run:
-                assert (report.verdict, report.run_id) == ("run", cell.run.run_id)
+                assert (report.verdict, report.run_id) == ("run", cell.run.id)
             else:
                 assert cell.state in STATE_OF_VERDICT[report.verdict], (name, report)
         for gap in shown.gaps:
@@ -149,7 +149,9 @@ def test_a_gap_reads_as_in_the_answer_of_why(db: Any) -> None:
     assert (gap.first, gap.last, gap.slots, gap.reason) == (hour(9), hour(7), 3, "paused")
     assert gap.sentence.startswith("skipped (paused): an operator had paused the job; the same holds for the 3 slots")
     assert not {hour(9), hour(8), hour(7)} & {cell.at for cell in shown.cells}
-    assert gap_sentence(timeline.gap_rows(db, job, hour(20), hour(0), 5)[0]) == gap.sentence
+    definition = definitions.find(db, "default", "hourly")
+    assert definition is not None
+    assert gap.sentence in explain_slot(db, "default", definition, hour(8)).lines
 
 
 def test_a_slot_of_a_pause_names_who_paused_the_job_why_and_until_when(db: Any) -> None:
@@ -199,19 +201,22 @@ def test_a_job_without_slots_has_a_timeline_of_its_runs(db: Any) -> None:
     assert all(shown.start < cell.at < shown.end for cell in shown.cells)
 
 
-def test_a_cell_of_a_run_that_was_cancelled_has_no_duration() -> None:
-    run = timeline.SlotRun(hour(1), 1, None, "cancelled", 1, 5, hour(1), hour(1), hour(0), None, None)
-    assert Cell(hour(1), "cancelled", run).took is None
+def test_a_cell_of_a_run_that_was_cancelled_has_no_duration(db: Any) -> None:
+    job = a_job(db, "mail", schedule=None)
+    for status in ("cancelled", "succeeded"):
+        a_run(db, job, status, started_at=hour(1), finished_at=hour(0))
+    shown = timeline.of_runs(search.runs(db, "default", search.Filter(), 10), query.now(db))
+    assert shown is not None
+    assert {cell.state: cell.took for cell in shown.cells} == {"cancelled": None, "succeeded": HOUR}
 
 
 def test_a_timeline_reads_no_more_runs_than_it_shows(db: Any) -> None:
     a_long_history(db)
     keys = [f"job_0:{hour(ago):%Y-%m-%dT%H:%MZ}" for ago in range(300)]
     [id] = [row.id for row in db.execute("select id from yamlsched.job_definitions where job_type = 'job_0'")]
-    given = {"namespace": "default", "keys": keys, "id": id}
-    assert rows_read(db, load("timeline")["runs_of_keys"], given) <= 300
-    span = {"id": id, "start": hour(60), "end": hour(20), "limit": 300}
-    assert rows_read(db, load("timeline")["runs_ended"], span) <= 300
+    given = {"namespace": "default", "id": id, "keys": keys, "start": hour(60), "end": hour(20), "limit": 300}
+    assert rows_read(db, load("timeline")["runs_of_slots"], {**given, "former": False}) <= 300
+    assert rows_read(db, load("timeline")["runs_of_slots"], {**given, "former": True}) <= 600
 
 
 # -- strips of days
@@ -284,5 +289,7 @@ def test_the_answer_of_why_reads_few_runs_of_a_long_history(db: Any) -> None:
     job = definitions.find(db, "default", "job_0")
     assert job is not None
     keys = ["job_0:2026-01-14", "job_0:2026-01-14T02:00Z"]
-    given = {"id": job.id, "namespace": "default", "job_type": "job_0", "slot": hour(3), "keys": keys}
-    assert rows_read(db, load("slots")["slot_history"], given) <= 20
+    given = {"id": job.id, "namespace": "default", "job_type": "job_0", "keys": keys, "limit": 300}
+    given |= {"start": hour(3), "end": hour(3), "former": False}
+    for name in ("runs_of_slots", "pruned", "gaps", "open_slot"):
+        assert rows_read(db, load("timeline")[name], given) <= 20

@@ -384,10 +384,10 @@ def read_all(
     limits for all jobs then; see ``health.suspects``.
     """
     names = runs.namespaces(connection)
-    jobs = None
+    known, jobs = health.states(connection, names, thresholds.within), None
     if max_suspects is not None:
-        jobs = health.suspects(connection, names, thresholds.within, max_suspects)
-    read = health.read_all(connection, names, thresholds.within, jobs)
+        jobs = health.suspects(job for states in known.values() for job in states)[:max_suspects]
+    read = health.read_all(connection, names, thresholds.within, jobs, known)
     found = [NamespaceHealth(now, problems(now, thresholds)) for now in read]
     in_use = sorted((one for one in found if one.is_in_use), key=lambda one: one.rank)
     return in_use, [one.health.namespace for one in found if not one.is_in_use]

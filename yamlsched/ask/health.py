@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from types import MappingProxyType
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
-from psycopg.rows import tuple_row
 
-from yamlsched.db.query import fetch_column, fetch_grouped, load
+from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.timetable.times import rfc3339
@@ -69,6 +67,31 @@ class JobHealth(NamedTuple):
     call_error_type: str | None
     overlap: str
     state: str
+
+
+class JobState(NamedTuple):
+    """A job in a few columns: enough to count the jobs, and to choose those of which ``JobHealth`` is read."""
+
+    id: int
+    job_type: str
+    state: str
+    queued: int
+    running: int
+    failed: int
+    failing: int
+    oldest_due_at: datetime | None
+    overdue_since: datetime | None
+    dead_within: int  # with calls of on_dead
+    dead_last_hour: int
+    dead_last_day: int
+    dead_calls_last_day: int
+    is_suspect: bool  # a check may report the job, unless all jobs have a limit for failing runs or streaks
+    text: str  # what a search looks at: its name, description, owner and tags
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the job is not retired, or has unfinished runs."""
+        return self.state != "retired" or self.queued + self.running + self.failed > 0
 
 
 class Totals(NamedTuple):
@@ -176,29 +199,6 @@ class LostSlots:
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a caller of ``read`` has read already, or does not need."""
-
-    totals: Totals
-    workers: list[WorkerHost]
-
-
-@dataclass(frozen=True)
-class Overview(Known):
-    """All jobs of a namespace in a few numbers, and the ids of some: see the statement."""
-
-    states: dict[str, int]
-    matching: int
-    pages: int
-    number: int
-    listed: list[int]
-    listed_names: list[str]
-    suspects: list[int]
-    present: int  # jobs that are not retired, or have unfinished runs
-    unhealthy: list[int]
-
-
-@dataclass(frozen=True)
 class Health:
     """The state of a namespace at an instant. ``jobs`` are those that were asked for."""
 
@@ -218,21 +218,38 @@ class Health:
     lost_slots: list[LostSlots]
 
 
+def states(
+    connection: psycopg.Connection[Any], namespaces: Sequence[str], within: timedelta
+) -> defaultdict[str, list[JobState]]:
+    """Return every job of each of ``namespaces`` by name; ``dead_within`` counts runs of the last ``within``."""
+    parameters = {"namespaces": list(namespaces), "within": within}
+    return fetch_grouped(connection, JobState, load("health")["states"], parameters)
+
+
+def totals(jobs: Sequence[JobState]) -> Totals:
+    """Return the jobs of a namespace in a few numbers."""
+    summed = {name: sum([getattr(job, name) for job in jobs]) for name in Totals._fields[1:-1]}
+    number = sum(job.state != "retired" for job in jobs)
+    return Totals(number, **summed, oldest_due_at=min((at for job in jobs if (at := job.oldest_due_at)), default=None))
+
+
+def suspects(jobs: Iterable[JobState]) -> list[int]:
+    """Return the ids of the jobs that a check may report: those with dead runs first, then the longest overdue."""
+    found = [job for job in jobs if job.is_suspect]
+    found.sort(key=lambda job: (not job.dead_within, job.overdue_since or LAST))
+    return [job.id for job in found]
+
+
 def read(
     connection: psycopg.Connection[Any],
     namespace: str,
     within: timedelta,
     jobs: Sequence[int] | None = None,
-    overview: Known | None = None,
+    known: Sequence[JobState] | None = None,
 ) -> Health:
-    """Return the health of ``namespace``; ``dead_within`` counts the runs that died in the last ``within``.
-
-    With ``jobs``, their ids, only the rows of these are read. Totals and workers are read unless an
-    ``overview`` has them.
-    """
-    known = {} if overview is None else {namespace: overview}
-    [found] = read_all(connection, [namespace], within, jobs, known)
-    return found
+    """Return the health of ``namespace``; see ``read_all``."""
+    [health] = read_all(connection, [namespace], within, jobs, None if known is None else {namespace: known})
+    return health
 
 
 def read_all(
@@ -240,9 +257,13 @@ def read_all(
     namespaces: Sequence[str],
     within: timedelta,
     jobs: Sequence[int] | None = None,
-    known: Mapping[str, Known] = MappingProxyType({}),
+    known: Mapping[str, Sequence[JobState]] | None = None,
 ) -> list[Health]:
-    """Return the health of each of ``namespaces``; see ``read``. The number of statements does not depend on theirs."""
+    """Return the health of each of ``namespaces``; ``dead_within`` counts the runs that died in the last ``within``.
+
+    With ``jobs``, their ids, only the rows of these are read. ``known`` are the states of all jobs, if they have been
+    read already. The number of statements does not depend on that of namespaces.
+    """
     sql = load("health")
     parameters = {
         "namespaces": list(namespaces),
@@ -256,10 +277,7 @@ def read_all(
 
     with connection.transaction():
         clocks = connection.execute(sql["clock"], parameters).fetchall()
-        totals: dict[str, list[Totals]] = {}
-        workers: dict[str, list[WorkerHost]] = {}
-        if known.keys() != set(namespaces):
-            totals, workers = grouped(Totals, "totals"), grouped(WorkerHost, "workers")
+        known = states(connection, namespaces, within) if known is None else known
         rows: defaultdict[str, list[JobHealth]] = defaultdict(list)
         if parameters["jobs"] != []:
             rows = grouped(JobHealth, "jobs")
@@ -268,17 +286,15 @@ def read_all(
         for row in connection.execute(sql["in_doubt_counts"], parameters):
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
         files, refused = grouped(PresentedFile, "files"), grouped(RefusedFile, "refused")
-        lost_slots = grouped(LostSlots, "lost_slots")
-        lacks = grouped(LackingHost, "lacks")
-    totals |= {name: [overview.totals] for name, overview in known.items()}
-    workers |= {name: overview.workers for name, overview in known.items()}
+        lost_slots, lacks = grouped(LostSlots, "lost_slots"), grouped(LackingHost, "lacks")
+        workers = grouped(WorkerHost, "workers")
     return [
         Health(
             namespace=name,
             now=clock.now,
             last_tick_at=clock.last_tick_at,
             last_tick_host=clock.last_tick_host,
-            totals=totals[name][0] if name in totals else Totals(),
+            totals=totals(known.get(name, ())),
             jobs=rows[name],
             stuck=stuck[name],
             in_doubt=in_doubt[name],
@@ -286,7 +302,7 @@ def read_all(
             files=files[name],
             refused=refused[name],
             lacks=lacks[name],
-            workers=workers.get(name, []),
+            workers=workers[name],
             lost_slots=lost_slots[name],
         )
         for clock in clocks
@@ -294,97 +310,25 @@ def read_all(
     ]
 
 
-def totals(connection: psycopg.Connection[Any], namespace: str) -> Totals:
-    """Return the jobs and runs of ``namespace`` in a few numbers."""
-    found = fetch_grouped(connection, Totals, load("health")["totals"], {"namespaces": [namespace]})[namespace]
-    return found[0] if found else Totals()
+def read_suspects(
+    connection: psycopg.Connection[Any], namespace: str, within: timedelta, max_jobs: int | None = None
+) -> tuple[Health, int]:
+    """Return the health of ``namespace`` with the jobs that a check may report, and how many jobs it has.
 
-
-def hosts(connection: psycopg.Connection[Any], namespace: str) -> list[WorkerHost]:
-    """Return the hosts that hold runs or were seen within the hour, the latest first."""
-    return fetch_grouped(connection, WorkerHost, load("health")["workers"], {"namespaces": [namespace]})[namespace]
-
-
-def suspects(
-    connection: psycopg.Connection[Any], namespaces: Sequence[str], within: timedelta, limit: int
-) -> list[int]:
-    """Return the ids of the jobs that a check may report, unless all jobs have a limit for failing runs or streaks."""
-    parameters = {"namespaces": list(namespaces), "within": within, "limit": limit}
-    return fetch_column(connection, load("health")["suspects"], parameters)
-
-
-def overview(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    within: timedelta,
-    *,
-    state: str | None = None,
-    ids: Sequence[int] | None = None,
-    number: int = 1,
-    size: int = 50,
-    max_suspects: int = 1_000,
-    healthy: Sequence[str] | None = None,
-) -> Overview:
-    """Return all jobs in a few numbers, and the ids of those of one page: number ``number``, of ``size`` jobs.
-
-    With ``healthy``, also the ids of all jobs that are in none of these states.
+    With ``max_jobs``, also those in none of ``HEALTHY_STATES``, and all jobs if they are at most ``max_jobs``.
     """
-    given = {
-        "namespace": namespace,
-        "within": within,
-        "state": state,
-        "ids": None if ids is None else list(ids),
-        "number": number,
-        "size": size,
-        "max_suspects": max_suspects,
-        "healthy": None if healthy is None else list(healthy),
-    }
-    [row] = connection.execute(load("health")["overview"], given).fetchall()
-    return Overview(
-        states=row.states,
-        matching=row.matching,
-        pages=row.pages,
-        number=row.number,
-        listed=row.listed,
-        listed_names=row.listed_names,
-        suspects=row.suspects,
-        present=row.present,
-        unhealthy=row.unhealthy,
-        totals=Totals(*(getattr(row, name) for name in Totals._fields)),
-        workers=[WorkerHost(*host) for host in zip(row.hosts, row.hosts_running, row.hosts_seen_at, strict=True)],
-    )
-
-
-def search_texts(connection: psycopg.Connection[Any], namespace: str) -> list[tuple[int, str]]:
-    """Return what a search looks at, for the id of each job of ``namespace``: its name, description, owner and tags."""
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        return cursor.execute(load("health")["search_texts"], {"namespace": namespace}).fetchall()
+    known = states(connection, [namespace], within)[namespace]
+    present = [job for job in known if job.is_present]
+    if max_jobs is not None and len(present) <= max_jobs:
+        return read(connection, namespace, within, None, known), len(present)
+    unhealthy = [job.id for job in present if job.state not in HEALTHY_STATES] if max_jobs is not None else []
+    return read(connection, namespace, within, [*suspects(known), *unhealthy], known), len(present)
 
 
 DRIFT_TOLERANCE = timedelta(minutes=10)
 """How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
 HEALTHY_STATES = ("ok", "running", "new")
-MAX_SUSPECTS = 1_000_000
-"""Jobs of which the problems are read: all."""
-
-
-def read_worst(
-    connection: psycopg.Connection[Any], namespace: str, within: timedelta, max_jobs: int
-) -> tuple[Health, int]:
-    """Return the health of ``namespace`` with the jobs that need attention, and how many jobs it has.
-
-    These are the jobs in none of ``HEALTHY_STATES``, and those that a check may report. All are read if they are at
-    most ``max_jobs``.
-    """
-    found = overview(connection, namespace, within, size=1, max_suspects=MAX_SUSPECTS, healthy=HEALTHY_STATES)
-    ids = None if found.present <= max_jobs else [*found.unhealthy, *found.suspects]
-    return read(connection, namespace, within, ids, found), found.present
-
-
-def read_suspects(connection: psycopg.Connection[Any], namespace: str, within: timedelta) -> Health:
-    """Return the health of ``namespace`` with the jobs that a check may report, without workers; see ``suspects``."""
-    known = Known(totals(connection, namespace), [])
-    return read(connection, namespace, within, suspects(connection, [namespace], within, MAX_SUSPECTS), known)
+LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def queue(health: Health) -> dict[str, Any]:

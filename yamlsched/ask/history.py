@@ -11,13 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
 from yamlsched.ask import runs
 from yamlsched.ask.edits import in_force
 from yamlsched.ask.runs import RetriedAttempt, RunDetails
+from yamlsched.db.query import fetch, load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handler.once import settle_command
 from yamlsched.runs import progress
@@ -26,9 +27,6 @@ from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.load import read_head, timezone_of_file
 from yamlsched.sync import definitions as stored_definitions
 from yamlsched.text import did_you_mean
-
-if TYPE_CHECKING:
-    pass
 
 MAX_CHILDREN = 100
 """Runs enqueued by a run that are shown."""
@@ -167,15 +165,17 @@ def run_details(
     texts = None if all_texts else [1, newest, *([] if attempt is None else [attempt])]
     reported = progress.of_attempts(connection, id)
     latest = next((one for one in reported if (one.attempt, one.worker) == (run.attempts, run.worker)), None)
-    failures, actions = runs.failures(connection, id, texts), runs.actions(connection, run.namespace, id)
+    given, sql = {"id": id, "texts": texts, "limit": MAX_CHILDREN, "namespace": run.namespace}, load("history")
+    failures = fetch(connection, runs.FailedAttempt, sql["failures"], given)
+    actions = fetch(connection, runs.OperatorAction, sql["actions"], given)
     return RunDetails(
         run=replace(run, progress=latest),
         failures=failures,
         retried_attempts=_retried_attempts(actions, {failure.attempt for failure in failures}),
-        outputs=runs.outputs(connection, id, texts),
+        outputs=fetch(connection, runs.KeptOutput, sql["outputs"], given),
         progress=reported,
-        effects=runs.effects(connection, id),
-        children=runs.children(connection, id, MAX_CHILDREN),
+        effects=fetch(connection, runs.RunEffect, sql["effects"], given),
+        children=fetch(connection, runs.ChildRun, sql["children"], given),
         parent=runs.run(connection, run.parent_id) if run.parent_id is not None else None,
         actions=[replace(one, detail={k: v for k, v in one.detail.items() if k != "attempt"}) for one in actions],
         edits=in_force(connection, run.namespace, run.created_at, run.job_type),

@@ -18,7 +18,7 @@ from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
 from yamlsched.ask.health import EffectInDoubt
-from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, Skipped, StartedLate
+from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, JobLimits, Skipped, StartedLate
 from yamlsched.db import query
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.timetable import slots
@@ -116,12 +116,15 @@ def read(
     """
     at = query.now(connection)
     end = at if until is None else min(until, at)
-    limits, jobs = Thresholds(), report_problems.jobs(connection, namespace)
-    now = health.read_suspects(connection, namespace, limits.within)
-    limited = report_problems.limits(connection, namespace)
+    limits, sql = Thresholds(), query.load("report")
+    given = {"namespace": namespace, "since": since, "until": end}
+    [jobs] = connection.execute(sql["jobs"], given).fetchall()
+    now, _ = health.read_suspects(connection, namespace, limits.within)
+    limited = query.fetch(connection, JobLimits, sql["limits"], given)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
-    ended, of_job = _ended(connection, namespace, since, end, limits.max_late, own, jobs.in_all)
-    skipped = list(_skipped(report_problems.skipped(connection, namespace, since, end, MAX_GAPS_OF_JOB), since, end))
+    ended, of_job = _ended(connection, {**given, "max_late": limits.max_late}, own, jobs.in_all)
+    gaps = query.fetch(connection, GapOfJob, sql["skipped"], {**given, "of_job": MAX_GAPS_OF_JOB})
+    skipped = _skipped(gaps, since, end)
     failed = failures.groups(connection, namespace, since, end)
     late = _late(ended)
     in_doubt = [one for one in now.in_doubt if one.since < end]
@@ -129,12 +132,9 @@ def read(
     found += report_problems.in_doubt(now, in_doubt, until is None)
     found += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
     found += [*report_problems.not_run(skipped), *report_problems.started_late(late)]
-    running = report_problems.running(connection, namespace, MAX_LONGEST) if until is None else []
-    longest = [LongRun(run.job_type, run.timezone, run.id, now.now - run.started_at, None) for run in running]
-    longest += [
-        LongRun(run.job_type, run.timezone, run.id, run.took, run.finished_at)
-        for run in report_problems.longest(connection, namespace, since, end, of_job, _longest(ended))
-    ]
+    given |= {"limit": MAX_LONGEST, "of_job": of_job, "of": _longest(ended)}
+    longest = query.fetch(connection, LongRun, sql["running"], given) if until is None else []
+    longest += query.fetch(connection, LongRun, sql["longest"], given)
 
     return Report(
         namespace=namespace,
@@ -155,31 +155,30 @@ def read(
         in_doubt=in_doubt,
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
         edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
-        next_slot=_next_slot(jobs),
+        next_slot=(jobs.job_type, jobs.timezone, jobs.next_slot_at) if jobs.job_type else None,
     )
 
 
 def _ended(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    since: datetime,
-    until: datetime,
-    max_late: timedelta,
-    own: Mapping[str, timedelta],
-    jobs: int,
+    connection: psycopg.Connection[Any], given: dict[str, Any], limits: Mapping[str, timedelta], jobs: int
 ) -> tuple[list[EndedOfJob], int]:
     """Return the jobs of which runs ended, and how many runs of one job were read at most.
 
-    Each job has an equal share of ``MAX_RUNS``. What quiet jobs leave of theirs is shared by the busy ones.
+    ``limits`` are those of single jobs, for ``max_late``. Each job has an equal share of ``MAX_RUNS``. What quiet jobs
+    leave of theirs is shared by the busy ones.
     """
+    given |= {"jobs": list(limits), "limits": list(limits.values())}
+
+    def read(of_job: int, of: list[str] | None) -> list[EndedOfJob]:
+        return query.fetch(connection, EndedOfJob, query.load("report")["ended"], {**given, "of_job": of_job, "of": of})
+
     of_job = max(MAX_RUNS // max(jobs, 1), MIN_OF_JOB)
-    ended = report_problems.ended(connection, namespace, since, until, max_late, own, of_job)
+    ended = read(of_job, None)
     busy = [job.job_type for job in ended if job.examined >= of_job]
     spare = MAX_RUNS - sum(job.examined for job in ended)
     if busy and spare >= len(busy):
         of_job += spare // len(busy)
-        again = report_problems.ended(connection, namespace, since, until, max_late, own, of_job, busy)
-        more = {job.job_type: job for job in again}
+        more = {job.job_type: job for job in read(of_job, busy)}
         ended = [more.get(job.job_type, job) for job in ended]
     return ended, of_job
 
@@ -253,9 +252,3 @@ def _late(ended: Sequence[EndedOfJob]) -> list[StartedLate]:
         if job.late and job.late_by is not None and job.late_id is not None and job.late_at is not None
     ]
     return sorted(found, key=lambda one: one.late_by, reverse=True)
-
-
-def _next_slot(jobs: report_problems.Jobs) -> tuple[str, str, datetime] | None:
-    if jobs.job_type is None or jobs.timezone is None or jobs.next_slot_at is None:
-        return None
-    return jobs.job_type, jobs.timezone, jobs.next_slot_at

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.types.json import set_json_loads
@@ -18,9 +18,6 @@ from yamlsched.runs import progress
 from yamlsched.runs.lifecycle import ON_DEAD_PREFIX, Status, error_text
 from yamlsched.runs.progress import StoredProgress
 from yamlsched.timetable.times import rfc3339
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -416,29 +413,7 @@ def _readable(text: str | bytes) -> Any:
         return text if isinstance(text, str) else text.decode()
 
 
-def failures(connection: psycopg.Connection[Any], id: int, texts: list[int] | None = None) -> list[FailedAttempt]:
-    """Return the failed attempts of a run. With ``texts``, the stacks of other attempts are empty."""
-    return fetch(connection, FailedAttempt, load("history")["failures"], {"id": id, "texts": texts})
-
-
-def outputs(connection: psycopg.Connection[Any], id: int, texts: list[int] | None = None) -> list[KeptOutput]:
-    """Return what the attempts of a run printed. With ``texts``, the output of other attempts is empty."""
-    return fetch(connection, KeptOutput, load("history")["outputs"], {"id": id, "texts": texts})
-
-
-def effects(connection: psycopg.Connection[Any], id: int) -> list[RunEffect]:
-    return fetch(connection, RunEffect, load("history")["effects"], {"id": id})
-
-
-def children(connection: psycopg.Connection[Any], id: int, limit: int) -> list[ChildRun]:
-    return fetch(connection, ChildRun, load("history")["children"], {"id": id, "limit": limit})
-
-
 def on_dead_calls(connection: psycopg.Connection[Any], namespace: str, id: int, attempts: int) -> list[ChildRun]:
     """Return the runs that called on_dead for the run ``id``, which has had so many ``attempts``."""
     keys = [f"{ON_DEAD_PREFIX}{id}", *(f"{ON_DEAD_PREFIX}{id}:{number}" for number in range(1, attempts + 1))]
     return fetch(connection, ChildRun, load("history")["on_dead_calls"], {"namespace": namespace, "keys": keys})
-
-
-def actions(connection: psycopg.Connection[Any], namespace: str, id: int) -> list[OperatorAction]:
-    return fetch(connection, OperatorAction, load("history")["actions"], {"namespace": namespace, "id": id})

@@ -6,29 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
+from psycopg import Connection
+
 from yamlsched import durations
-from yamlsched.ask import audit, edits
-from yamlsched.ask.audit import TrailEntry
+from yamlsched.ask import edits
 from yamlsched.ask.edits import InForce
-from yamlsched.db.query import now
+from yamlsched.ask.runs import RunRow
+from yamlsched.ask.slots import Accounts, SlotAccount, accounts
+from yamlsched.db.query import fetch, load, now
 from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import error_text
-from yamlsched.sync import due as store
 from yamlsched.sync import files
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_force import disabled
 from yamlsched.timetable import keys as spread
 from yamlsched.timetable import slots, times
 from yamlsched.timetable.cron import Cron, parse_cron
-from yamlsched.timetable.keys import date_key, minute_key, slot_key
+from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.times import bounds, local_time, short_utc
 from yamlsched.timetable.zones import zone
-
-if TYPE_CHECKING:
-    from psycopg import Connection
 
 REASONS = {
     "retired": "the job was not in schedules.yaml then",
@@ -45,6 +44,20 @@ MAX_SLOTS_OF_DAY = 50
 MAX_ACTIONS = 200
 """The latest actions on a job, among which the pause of a slot is looked for."""
 MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class TrailEntry:
+    """An action of an operator. ``by_form``: it was done on the web page, which knows who asked for it."""
+
+    id: int
+    at: datetime
+    who: str
+    verb: str
+    target: str
+    job_type: str | None
+    detail: dict[str, Any]
+    by_form: bool
 
 
 @dataclass
@@ -113,9 +126,10 @@ def explain_day(connection: Connection[Any], namespace: str, job: Definition, da
     cron, where = _timing(job)
     first, last = bounds(day, where)
     found = slots.slots(cron, where, first - MICROSECOND, last)
-    reports = [explain_slot(connection, namespace, job, slot.at) for slot in islice(found, MAX_SLOTS_OF_DAY)]
+    known = accounts(connection, job, namespace, [slot.at for slot in islice(found, MAX_SLOTS_OF_DAY)])
     more = sum(1 for _ in found)
-    off = off_reason(job, now(connection), files.environment_in_force(connection, namespace))
+    off = off_reason(job, known.now, files.environment_in_force(connection, namespace))
+    reports = _explained(connection, namespace, job, known)
     return DayReport(job.job_type, day, job.timezone, reports, more, off, *neighbours(job, first, last))
 
 
@@ -143,54 +157,63 @@ def off_reason(job: Definition, now: datetime, environment: str) -> str | None:
 
 def explain_slot(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> SlotReport:
     """Explain what happened to ``at``, for a job that has a cron."""
-    cron, where = _timing(job)
+    return _explained(connection, namespace, job, accounts(connection, job, namespace, [at]))[0]
+
+
+def _explained(connection: Connection[Any], namespace: str, job: Definition, known: Accounts) -> list[SlotReport]:
+    environment = files.environment_in_force(connection, namespace)
+    actions = actions_on(connection, namespace, job) if any(gap.reason == "paused" for gap in known.gaps) else []
+    return [_explain(connection, namespace, job, slot, known.now, environment, actions) for slot in known.slots]
+
+
+def _explain(
+    connection: Connection[Any],
+    namespace: str,
+    job: Definition,
+    slot: SlotAccount,
+    now: datetime,
+    environment: str,
+    actions: Sequence[TrailEntry],
+) -> SlotReport:
+    (cron, where), at, run, pruned, gap = _timing(job), slot.at, slot.run, slot.pruned, slot.gap
     mismatch = slots.mismatch(cron, where, at)
     report = SlotReport(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
-    keys = _keys(job.job_type, at)
     if not mismatch:
         found = slots.newest_slot(cron, where, at - slots.MINUTE, at)
         assert found is not None
         report.key = slot_key(job.job_type, cron, found)
         if found.note:
             report.lines.append(found.note)
-    history = store.slot_history(connection, namespace, job, at, keys)
-    report.run_id, report.status = history.run_id or history.pruned_run_id, history.status
-    report.reason = history.reason
-    environment = files.environment_in_force(connection, namespace)
-    report.job_is_off = off_reason(job, history.now, environment)
+    report.reason = gap.reason if gap else None
+    report.job_is_off = off_reason(job, now, environment)
+    decided_at = None
 
-    if history.run_id is not None:
-        report.verdict = "run"
-        report.lines.append(_run(history, at))
-    elif history.pruned_run_id is not None:
-        report.verdict = "pruned"
-        pruned = f"run {history.pruned_run_id} was created for it, and pruned at {short_utc(history.pruned_at)}"
-        report.lines.append(pruned)
-    if history.reason is not None and (not mismatch or at in (history.first_slot, history.last_slot)):
-        report.verdict = "skipped" if report.verdict == "no_slot" else report.verdict
-        actions = actions_on(connection, namespace, job) if history.reason == "paused" else []
-        report.lines.append(gap_sentence(history, paused_by(history, actions)))
-    if (decided_at := history.created_at or (history.recorded_at if report.verdict == "skipped" else None)) is not None:
+    if run is not None:
+        report.verdict, report.run_id, report.status, decided_at = "run", run.id, run.status, run.created_at
+        report.lines.append(_run(run, now))
+    elif pruned is not None:
+        report.verdict, report.run_id = "pruned", pruned.run_id
+        report.lines.append(f"run {pruned.run_id} was created for it, and pruned at {short_utc(pruned.pruned_at)}")
+    if gap is not None and (not mismatch or at in (gap.first_slot, gap.last_slot)):
+        if report.verdict == "no_slot":
+            report.verdict, decided_at = "skipped", gap.recorded_at
+        report.lines.append(gap_sentence(gap, paused_by(gap, actions)))
+    if decided_at is not None:
         report.edits = edits.in_force(connection, namespace, decided_at, job.job_type)
     if report.verdict == "no_slot" and mismatch:
         report.previous_slot, report.next_slot = neighbours(job, at, at)
         report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
-        for word, slot in (("slot before:", report.previous_slot), ("slot after: ", report.next_slot)):
-            if slot:
-                report.lines.append(f"{word} {times.show(slot, where)}")
+        for word, beside in (("slot before:", report.previous_slot), ("slot after: ", report.next_slot)):
+            if beside:
+                report.lines.append(f"{word} {times.show(beside, where)}")
     elif report.verdict == "no_slot":
-        report.verdict, line = _unaccounted(namespace, job, at, history, environment)
+        report.verdict, line = _unaccounted(connection, namespace, job, slot, now, environment)
         report.lines.append(line)
         if at <= job.effective_from:
-            _, report.next_slot = neighbours(job, at, max(history.now, job.effective_from))
+            _, report.next_slot = neighbours(job, at, max(now, job.effective_from))
             if report.next_slot and report.job_is_off is None:
                 report.lines.append(f"next slot: {times.show(report.next_slot, where)}")
     return report
-
-
-def _keys(job_type: str, at: datetime) -> list[str]:
-    """Return the keys that the run of a slot may have, whatever cron and time zone the job had then."""
-    return [minute_key(job_type, at), *(date_key(job_type, at + timedelta(days=days)) for days in (-1, 0, 1))]
 
 
 def _timing(job: Definition) -> tuple[Cron, ZoneInfo]:
@@ -205,22 +228,37 @@ def neighbours(job: Definition, first: datetime, last: datetime) -> tuple[dateti
     return before.at if before else None, after.at if after else None
 
 
-def _run(history: Any, at: datetime) -> str:
-    text = f"run {history.run_id} was created for it: {history.status}, "
-    text += f"attempt {history.attempts} of {history.max_attempts}"
-    if history.finished_at is not None:
-        text += f", finished at {short_utc(history.finished_at)}"
-    elif history.status in ("queued", "failed"):
-        text += f", due at {short_utc(history.run_at)}"
-        text += " (spread)" if history.attempts == 0 and history.run_at > max(at, history.now) else ""
-    if history.last_error:
-        text += f"; last error: {error_text(history.error_type, history.last_error)}"
+def _run(run: RunRow, now: datetime) -> str:
+    text = f"run {run.id} was created for it: {run.status}, attempt {run.attempts} of {run.max_attempts}"
+    if run.finished_at is not None:
+        text += f", finished at {short_utc(run.finished_at)}"
+    elif run.status in ("queued", "failed"):
+        text += f", due at {short_utc(run.run_at)}"
+        text += " (spread)" if run.attempts == 0 and run.run_at > max(run.scheduled_for or now, now) else ""
+    if run.last_error:
+        text += f"; last error: {error_text(run.error_type, run.last_error)}"
     return text
+
+
+def trail(
+    connection: Connection[Any],
+    namespace: str,
+    *,
+    limit: int,
+    verb: str | None = None,
+    who: str | None = None,
+    job_type: str | None = None,
+    target: str | None = None,
+    before: int | None = None,
+) -> list[TrailEntry]:
+    """Return up to ``limit`` actions with an id below ``before``, newest first."""
+    parameters = {"namespace": namespace, "verb": verb, "who": who, "job_type": job_type, "target": target}
+    return fetch(connection, TrailEntry, load("audit")["trail"], {**parameters, "before": before, "limit": limit})
 
 
 def actions_on(connection: Connection[Any], namespace: str, job: Definition) -> list[TrailEntry]:
     """Return the latest actions of operators on a job, newest first."""
-    return audit.trail(connection, namespace, target=f"job:{job.job_type}", limit=MAX_ACTIONS)
+    return trail(connection, namespace, target=f"job:{job.job_type}", limit=MAX_ACTIONS)
 
 
 def paused_by(gap: Any, actions: Sequence[TrailEntry]) -> str:
@@ -259,22 +297,25 @@ def gap_sentence(gap: Any, pause: str = "") -> str:
     return f"skipped ({gap.reason}): {pause or REASONS[gap.reason]}{span}; recorded at {short_utc(gap.recorded_at)}"
 
 
-def _unaccounted(namespace: str, job: Definition, at: datetime, history: Any, environment: str) -> tuple[str, str]:
+def _unaccounted(
+    connection: Connection[Any], namespace: str, job: Definition, slot: SlotAccount, now: datetime, environment: str
+) -> tuple[str, str]:
     """Return the verdict on a slot that has neither a run nor a gap, and why."""
-    if at > history.now:
-        seconds = int((at - history.now).total_seconds())
+    at = slot.at
+    if slot.state == "future":
+        seconds = int((at - now).total_seconds())
         text = f"it is in the future: in {durations.show(timedelta(seconds=seconds))}"
         due = spread.run_at(spread.offset(namespace, job.job_type, job.spread), *_timing(job), at)
         return "future", text + (
             f"; spread starts its run at {times.show(due, zone(job.timezone))}" if due > at else ""
         )
-    if at <= job.effective_from:
+    if slot.state == "unknown":
         return "unknown", (
             "no run was created for it: the job's current definition applies to slots after "
             f"{short_utc(job.effective_from)}, when it was applied, enabled, or its cron or timezone changed; "
             '"yamlsched backfill" creates its run'
         )
-    if job.last_slot_at is not None and at <= job.last_slot_at:
+    if slot.state == "pruned":
         return "unknown", "it was processed, but its run and its key were pruned"
     off = off_reason(job, at, environment)
     if off is not None:
@@ -282,9 +323,10 @@ def _unaccounted(namespace: str, job: Definition, at: datetime, history: Any, en
             "if it is added again" if job.retired_at else "once that ends" if job.enabled else "once it is enabled"
         )
         return "due", f"{off}: {waits_for}, the slot is recorded as skipped"
-    if job.overlap == "wait" and history.open_run_id is not None:
+    given = {"namespace": namespace, "id": job.id}
+    if job.overlap == "wait" and (row := connection.execute(load("timeline")["open_slot"], given).fetchone()):
         return "due", (
-            f"it waits: run {history.open_run_id} of slot {short_utc(history.open_slot)} is unfinished, and "
+            f"it waits: run {row.id} of slot {short_utc(row.scheduled_for)} is unfinished, and "
             "overlap: wait runs the job's slots one after another"
         )
     return "due", 'it is due, and no sync has processed it yet: is "yamlsched tick" running?'

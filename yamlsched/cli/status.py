@@ -110,10 +110,8 @@ def command(
         if settings.wants_json or show_all or (max_failing, max_streak) != (None, None):
             now = health.read(connection, namespace, within)
             present = len(listed(now.jobs))
-        elif check:
-            now, present = health.read_suspects(connection, namespace, within), 0
         else:
-            now, present = health.read_worst(connection, namespace, within, MAX_JOBS_LISTED)
+            now, present = health.read_suspects(connection, namespace, within, None if check else MAX_JOBS_LISTED)
         failed = None
         if settings.verbosity > 0 and not check:
             from yamlsched.ask import failures

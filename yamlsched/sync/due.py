@@ -119,14 +119,6 @@ def notify_workers(connection: Connection[Any], namespace: str) -> None:
     connection.execute(load("slots")["notify_workers"], {"namespace": namespace})
 
 
-def slot_history(
-    connection: Connection[Any], namespace: str, definition: Definition, slot: datetime, keys: list[str]
-) -> Any:
-    """Return what happened to one slot, as one row; ``keys`` are those that it may have had."""
-    given = {"id": definition.id, "namespace": namespace, "job_type": definition.job_type, "slot": slot, "keys": keys}
-    return connection.execute(load("slots")["slot_history"], given).fetchone()
-
-
 PIPELINE_JOBS = 250
 """Jobs that are planned while the server writes those before."""
 MAX_TRIES = 10

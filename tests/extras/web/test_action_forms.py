@@ -19,10 +19,10 @@ from support.forms import SAME_ORIGIN, confirm, hidden, result, review, trail, w
 from support.rows import a_job, a_run, row
 from yamlsched.act import pause as pausing
 from yamlsched.act import runs as actions
-from yamlsched.ask import audit
 from yamlsched.db.query import load, sql_folder
 from yamlsched.extras.web.actions import backfill as backfill_action
 from yamlsched.extras.web.actions import bulk, tagged
+from yamlsched.extras.web.ask import audit
 
 Visit = Callable[..., TestClient]
 Db = psycopg.Connection[Any]

@@ -15,7 +15,6 @@ from benchmarks.web import DEAD_SHARE, fill, paths
 from support.database import temporary_database
 from yamlsched.ask import search
 from yamlsched.extras import web
-from yamlsched.extras.web.ask import strips
 from yamlsched.extras.web.pages import PAGES
 from yamlsched.extras.web.pool import Pool
 
@@ -69,10 +68,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
 def test_no_page_scans_finished_runs(
     history: str, reads: dict[str, tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a search, and what is counted by hour, may read a number of runs that is large beside those of this test
+    # a search may read a number of runs that is large beside those of this test
     for bound in ("FEW_RUNS", "MAX_SEARCHED_IDS", "PAGE_RUNS"):
         monkeypatch.setattr(search, bound, 1_000)
-    monkeypatch.setattr(strips, "MAX_COUNTED", 1_000)
     shown = paths(history)
     assert len(shown) >= len(PAGES)
 

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 from support.rows import a_job, a_run
 from yamlsched.ask import failures, history, search
+from yamlsched.ask.runs import on_dead_calls
 from yamlsched.extras import web
 from yamlsched.extras.web.pages import dead, run, runs
 
@@ -165,19 +166,6 @@ def test_a_search_without_an_index_stops_and_can_be_continued(
     assert older is not None
     assert ids(page.get(older).text) == [wanted]
     assert "No run matches" in page.get("/runs?error=tape&before=10").text
-
-
-def test_runs_per_hour_have_a_chart_and_a_table_that_agree(pages: TestClient, demo_db: Any, demo_dsn: str) -> None:
-    page = pages.get("/runs?job=refresh_cache").text
-    chart = page.partition('<svg class="per-hour"')[2].partition("</svg>")[0]
-    table = page.partition('<details class="twin">')[2].partition("</details>")[0]
-    bars = re.findall(r'<a href="([^"]*)" aria-label="([^"]*)"', chart)
-    numbers = [int(re.search(r"(\d+) runs? ended", label)[1]) for _, label in bars]  # type: ignore[index]
-    assert numbers[::-1] == [int(n) for n in re.findall(r'data-label="Ended" class="number">(\d+)<', table)]
-    assert len(numbers) > 40
-    assert "per-hour" not in pages.get("/runs?job=refresh_cache&status=dead").text
-    for (href, _), number in list(zip(bars, numbers, strict=True))[::15]:
-        assert len(ids(pages.get(html.unescape(href)).text)) == number
 
 
 def test_a_namespace_without_runs_says_how_to_get_some(own: tuple[Any, TestClient]) -> None:
@@ -511,3 +499,14 @@ def test_counts_of_dead_runs_are_bounded(own: tuple[Any, TestClient], monkeypatc
 
 def test_json_is_indented_and_keeps_letters() -> None:
     assert run.pretty({"a": ["é"]}) == run.Json(json.dumps({"a": ["é"]}, ensure_ascii=False, indent=2), 0)
+
+
+def test_the_calls_of_on_dead_of_a_run_are_found_by_their_keys(db: Any) -> None:
+    job = a_job(db)
+    dead = a_run(db, job, "dead")
+    first = a_run(db, job, "succeeded", idempotency_key=f"on_dead:{dead}")
+    second = a_run(db, job, "queued", idempotency_key=f"on_dead:{dead}:10")
+    a_run(db, job, "queued", idempotency_key=f"on_dead:{dead}1")
+    a_run(db, a_job(db, namespace="billing"), "queued", idempotency_key=f"on_dead:{dead}")
+    assert [run.id for run in on_dead_calls(db, "default", dead, 10)] == [first, second]
+    assert [run.id for run in on_dead_calls(db, "default", dead, 9)] == [first]

@@ -15,7 +15,7 @@ import psycopg
 
 from yamlsched.ask import failures, health
 from yamlsched.ask.failures import FailedAttempts
-from yamlsched.ask.health import Health, Known, Totals, WorkerHost, drift, in_force
+from yamlsched.ask.health import Health, WorkerHost, drift, in_force
 from yamlsched.db.query import fetch, load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import LOST_WORKER
@@ -143,7 +143,7 @@ class Labels(dict[str, str]):
 
 def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     """Return the metrics of ``namespace`` in Prometheus' text format."""
-    now = health.read(connection, namespace, HOUR, [], Known(Totals(), []))
+    now = health.read(connection, namespace, HOUR, [], [])
     jobs = job_values(connection, namespace, now.now)
     labels = Labels(namespace, jobs)
     have_ended = [job.definition_id for job in jobs if job.has_ended]
@@ -151,7 +151,7 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     ended = ended_runs(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now)
     failed = failures.failed_attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB)
     lines = list(gauges(now, jobs, labels))
-    lines += workers(namespace, health.hosts(connection, namespace))
+    lines += workers(namespace, now.workers)
     lines += recent_runs(ended, labels)
     lines += failed_attempts(failed, labels)
     return "\n".join([*lines, ""])

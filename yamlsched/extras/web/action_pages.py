@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from yamlsched import log
-from yamlsched.ask import audit
-from yamlsched.ask.audit import TrailEntry
-from yamlsched.ask.audit import sentence as say
+from yamlsched.ask.why import TrailEntry
 from yamlsched.db.connection import reason
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.web import results
 from yamlsched.extras.web.actions import ACTIONS
+from yamlsched.extras.web.ask import audit
+from yamlsched.extras.web.ask.audit import sentence as say
 from yamlsched.extras.web.flow import (
     MAX_TEXT_CHARS,
     RESERVED,

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import psycopg
 
 from yamlsched.act.runs import operator
-from yamlsched.ask import audit
-from yamlsched.ask.audit import TrailEntry
+from yamlsched.ask.why import TrailEntry
 from yamlsched.db.query import now
+from yamlsched.extras.web.ask import audit
 from yamlsched.extras.web.pool import Pool
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit

@@ -10,9 +10,9 @@ from typing import Any
 from yamlsched.act import runs, statements
 from yamlsched.act.runs import BATCH_RUNS, ActionResult
 from yamlsched.act.statements import ANY_TYPE
-from yamlsched.ask.audit import of_request
 from yamlsched.extras.web.actions import subjects
 from yamlsched.extras.web.actions.cancel import REASON
+from yamlsched.extras.web.ask.audit import of_request
 from yamlsched.extras.web.flow import Action, Asking, Doing, Done, Field, Given, Invalid, Review
 from yamlsched.extras.web.render import bounded, count
 from yamlsched.extras.web.results import Result

@@ -10,7 +10,8 @@ import psycopg
 from yamlsched.act import pause, statements
 from yamlsched.act.runs import ActionResult
 from yamlsched.act.statements import PausableJob
-from yamlsched.ask import audit, history, runs
+from yamlsched.ask import history, runs
+from yamlsched.ask.why import trail
 from yamlsched.errors import Refused
 from yamlsched.extras.web.actions.pause import REASON, UNTIL, read_until
 from yamlsched.extras.web.actions.subjects import MAX_OFFERED_JOBS
@@ -113,7 +114,7 @@ def _review(
     if len(jobs) > MAX_JOBS:
         command = f"yamlsched {verb.lower()} --tag {given['tag']}"
         refusal = f"More than {MAX_JOBS:,} jobs have the tag {given['tag']}. The command line has no limit: {command}"
-    newest = audit.trail(visit.connection, visit.namespace, limit=1)
+    newest = trail(visit.connection, visit.namespace, limit=1)
     return Review(
         title=f"{verb} {count(len(jobs), 'job')} tagged {given['tag']}",
         button=f"{verb} {count(len(jobs), 'job')}",
@@ -160,7 +161,7 @@ def _refuse_changes(
     """Raise Conflict if one of ``jobs`` was paused or resumed since the review."""
     targets = {f"job:{job.job_type}" for job in jobs}
     for verb in VERBS:
-        for entry in audit.trail(connection, doing.namespace, limit=MAX_READ_ENTRIES, verb=verb):
+        for entry in trail(connection, doing.namespace, limit=MAX_READ_ENTRIES, verb=verb):
             if entry.id > upto and entry.target in targets:
                 raise Conflict(sentence(doing.say(connection, entry)))
 

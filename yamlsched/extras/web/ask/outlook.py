@@ -12,8 +12,8 @@ import psycopg
 from yamlsched.act import statements
 from yamlsched.act.runs import retry_obstacle
 from yamlsched.act.statements import PausableJob, RunOutlook
-from yamlsched.ask import audit
-from yamlsched.ask.audit import sentence
+from yamlsched.extras.web.ask import audit
+from yamlsched.extras.web.ask.audit import sentence
 from yamlsched.runs.lifecycle import Status
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times

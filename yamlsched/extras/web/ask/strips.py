@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.ask import timeline
 from yamlsched.extras.web.ask.timeline import MAX_RUNS_OF_DAY, DayOfJob
 from yamlsched.timetable.times import bounds
@@ -95,32 +94,3 @@ def _state(row: DayOfJob) -> str:
 
 def _number(number: int) -> str:
     return f"{number}+" if number >= MAX_RUNS_OF_DAY else str(number)
-
-
-HOUR = timedelta(hours=1)
-SPANS = (timedelta(hours=48), timedelta(hours=12), timedelta(hours=3), timedelta(hours=1))
-"""The longest one whose runs can be counted is shown."""
-MAX_COUNTED = 50_000
-"""Runs that are read to count those of a span."""
-
-
-@dataclass(frozen=True)
-class Hour:
-    """How many runs ended within the hour that starts at ``at``, and how many of them died."""
-
-    at: datetime
-    ended: int
-    dead: int
-
-
-def per_hour(connection: Connection[Any], namespace: str, job: str | None, now: datetime) -> list[Hour]:
-    """Return the hours up to ``now``, oldest first; of no hour if too many runs ended even in the last one."""
-    end = now.replace(minute=0, second=0, microsecond=0) + HOUR
-    for span in SPANS:
-        start = end - span
-        given = {"namespace": namespace, "job": job, "start": start, "end": end, "limit": MAX_COUNTED + 1}
-        rows = {row.at: row for row in fetch(connection, Hour, load("overview")["ended"], given)}
-        if sum(row.ended for row in rows.values()) <= MAX_COUNTED:
-            hours = (start + nth * HOUR for nth in range(span // HOUR))
-            return [rows.get(at, Hour(at, 0, 0)) for at in hours]
-    return []

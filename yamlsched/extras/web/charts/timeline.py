@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup
 
 from yamlsched import durations
-from yamlsched.extras.web.ask.timeline import Cell, Gap, Timeline
+from yamlsched.ask.slots import SlotAccount
+from yamlsched.extras.web.ask.timeline import Gap, Timeline
 from yamlsched.extras.web.markup import element
 from yamlsched.extras.web.render import count
 
@@ -67,7 +68,7 @@ STEPS = (
     (timedelta(days=182), "%b %Y"),
 )
 MAX_TICKS = 12
-Link = Callable[[Cell | Gap], str]
+Link = Callable[[SlotAccount | Gap], str]
 
 
 class Axis:
@@ -153,7 +154,7 @@ def took(shown: Timeline, zone: ZoneInfo, timeout: timedelta | None) -> Markup |
     return _svg(parts, base + 8, "took", words)
 
 
-def describe(cell: Cell, zone: ZoneInfo) -> str:
+def describe(cell: SlotAccount, zone: ZoneInfo) -> str:
     """Return a slot and its state in words."""
     run = cell.run
     attempts = f", attempt {run.attempts} of {run.max_attempts}" if run is not None and run.attempts else ""
@@ -177,7 +178,7 @@ def _bar_width(shown: Timeline, axis: Axis) -> float:
     return min(MAX_BAR, max(MIN_BAR, closest * 0.7))
 
 
-def _bar(cell: Cell, axis: Axis, width: float, zone: ZoneInfo) -> Markup:
+def _bar(cell: SlotAccount, axis: Axis, width: float, zone: ZoneInfo) -> Markup:
     x = axis.x(cell.at)
     tall = BARS_HEIGHT * HEIGHTS.get(cell.state, 1.0)
     parts = [

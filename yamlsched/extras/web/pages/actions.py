@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from yamlsched.ask import audit
-from yamlsched.ask.audit import PAST, Pause, TrailEntry, TrailGroup
+from yamlsched.ask.why import TrailEntry
+from yamlsched.extras.web.ask import audit
+from yamlsched.extras.web.ask.audit import PAST, Pause, TrailGroup
 from yamlsched.extras.web.visit import BadRequest, Page, Visit
 from yamlsched.timetable.times import short_utc
 

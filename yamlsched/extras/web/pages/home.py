@@ -22,6 +22,8 @@ PAGE_JOBS = 50
 MAX_SUSPECTS = 1_000
 """Jobs whose problems are read."""
 STATES = ("stuck", "late", "failing", "paused", "running", "ok", "new", "disabled", "retired")
+ATTENTION = STATES[:3]
+"""Jobs in these states are listed first."""
 
 
 @dataclass(frozen=True)
@@ -63,39 +65,29 @@ class Home:
 def show(visit: Visit) -> Home:
     text, state = visit.text("q"), visit.choice("state", STATES, "")
     thresholds = Thresholds()
-    overview = health.overview(
-        visit.connection,
-        visit.namespace,
-        thresholds.within,
-        state=state or None,
-        ids=_matching(visit, text) if text else None,
-        number=visit.number("page", 1),
-        size=PAGE_JOBS,
-        max_suspects=MAX_SUSPECTS + 1,
-    )
-    ids = [*overview.listed, *overview.suspects[:MAX_SUSPECTS]]
-    now = health.read(visit.connection, visit.namespace, thresholds.within, ids, overview)
+    jobs, finds = health.states(visit.connection, [visit.namespace], thresholds.within)[visit.namespace], finder(text)
+    matching = [job for job in jobs if (job.state == state if state else job.state != "retired") and finds(job.text)]
+    matching.sort(key=lambda job: ATTENTION.index(job.state) if job.state in ATTENTION else len(ATTENTION))
+    pages = max(1, -(-len(matching) // PAGE_JOBS))
+    number = min(visit.number("page", 1), pages)
+    listed, suspects = matching[(number - 1) * PAGE_JOBS : number * PAGE_JOBS], health.suspects(jobs)
+    ids = [*(job.id for job in listed), *suspects[:MAX_SUSPECTS]]
+    now = health.read(visit.connection, visit.namespace, thresholds.within, ids, jobs)
     by_name = {job.job_type: job for job in now.jobs}
-    rows = [by_name[name] for name in overview.listed_names]
+    rows = [by_name[job.job_type] for job in listed]
     days = strips(visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in rows], now.now)
     return Home(
         health=now,
         problems=[(each, target(each, visit.url, thresholds)) for each in problems(now, thresholds)],
-        is_complete=len(overview.suspects) <= MAX_SUSPECTS,
-        states=Counter(overview.states),
+        is_complete=len(suspects) <= MAX_SUSPECTS,
+        states=Counter(job.state for job in jobs),
         text=text,
         state=state,
-        matching=overview.matching,
-        number=overview.number,
-        pages=overview.pages,
+        matching=len(matching),
+        number=number,
+        pages=pages,
         rows=[_row(visit, job, now, days[job.job_type]) for job in rows],
     )
-
-
-def _matching(visit: Visit, text: str) -> list[int]:
-    """Return the ids of the jobs that have the words."""
-    finds = finder(text)
-    return [id for id, text in health.search_texts(visit.connection, visit.namespace) if finds(text)]
 
 
 def _row(visit: Visit, job: JobHealth, now: Health, days: Sequence[Day]) -> JobRow:

@@ -10,14 +10,15 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from yamlsched import durations
-from yamlsched.ask import audit, edits, health, search
+from yamlsched.ask import edits, health, search
 from yamlsched.ask.attention import Problem, Thresholds, problems
-from yamlsched.ask.audit import TrailEntry
 from yamlsched.ask.edits import Edit
 from yamlsched.ask.health import JobHealth
+from yamlsched.ask.slots import SlotAccount
+from yamlsched.ask.why import TrailEntry, trail
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.web.ask import timeline as operations
-from yamlsched.extras.web.ask.timeline import Cell, Gap, JobFacts, Timeline
+from yamlsched.extras.web.ask.timeline import Gap, JobFacts, Timeline
 from yamlsched.extras.web.charts import timeline as charts
 from yamlsched.extras.web.pages.actions import details as details_of
 from yamlsched.extras.web.problems import target
@@ -114,7 +115,7 @@ def show(visit: Visit) -> JobPage:
         timeline=shown,
         chart=charts.timeline(shown, where, _link(visit, facts), _marks(visit, name, shown)) if shown else None,
         took=charts.took(shown, where, facts.timeout) if shown else None,
-        actions=audit.trail(visit.connection, visit.namespace, target=f"job:{name}", limit=MAX_ACTIONS),
+        actions=trail(visit.connection, visit.namespace, target=f"job:{name}", limit=MAX_ACTIONS),
         edits=edited[:MAX_EDITS],
         has_more_edits=len(edited) > MAX_EDITS,
         why_not=why_not,
@@ -153,10 +154,10 @@ def unknown_job(visit: Visit, name: str) -> NotFound:
 def _link(visit: Visit, facts: JobFacts) -> charts.Link:
     """Return the function that makes the link of a cell or a gap: a slot to its explanation, an enqueued run to it."""
 
-    def link(part: Cell | Gap) -> str:
-        if isinstance(part, Cell) and facts.schedule is None and part.run is not None:
-            return visit.url("runs", part.run.run_id)
-        at = part.at if isinstance(part, Cell) else part.first
+    def link(part: SlotAccount | Gap) -> str:
+        if isinstance(part, SlotAccount) and facts.schedule is None and part.run is not None:
+            return visit.url("runs", part.run.id)
+        at = part.at if isinstance(part, SlotAccount) else part.first
         return visit.url("why", job=facts.job_type, at=rfc3339(at, "minutes"))
 
     return link

@@ -1,4 +1,4 @@
-"""``/runs``: runs by filters, newest first, and how many ended in each hour."""
+"""``/runs``: runs by filters, newest first."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
-
-from markupsafe import Markup
 
 from yamlsched.ask import failures, history, search
 from yamlsched.ask.failures import FailureGroup
 from yamlsched.ask.runs import RunRow, jobs, took
 from yamlsched.ask.search import Filter, RunPage
 from yamlsched.errors import Refused
-from yamlsched.extras.web.ask import strips
-from yamlsched.extras.web.ask.strips import Hour
-from yamlsched.extras.web.charts.hours import hours as hours_chart
 from yamlsched.extras.web.pages.job import unknown_job
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import BadRequest, Page, SeeOther, Visit
@@ -62,8 +56,6 @@ class RunsPage:
     notes: Sequence[str]
     jobs: Sequence[str]
     timezone: str
-    hours: Sequence[Hour]
-    chart: Markup | None
     failing: Sequence[FailureGroup]
     how_they_ended = staticmethod(failures.how_they_ended)
     statuses = tuple(str(status) for status in Status)
@@ -105,9 +97,6 @@ def show(visit: Visit) -> RunsPage:
         before, found = None, _page(visit, filter, None, None)
     is_first = before is None and (after is None or found.newer is None)
     has_groups = is_first and query["status"] == Status.FAILED and not _has_other(query, "job", "status")
-    has_chart = is_first and not _has_other(query, "job")
-    hours = strips.per_hour(visit.connection, visit.namespace, query["job"] or None, visit.now) if has_chart else []
-    has_ended = any(hour.ended for hour in hours)
     return RunsPage(
         query=query,
         rows=[_row(run, timezones.get(run.job_type, "UTC")) for run in found.runs],
@@ -116,9 +105,7 @@ def show(visit: Visit) -> RunsPage:
         notes=notes,
         jobs=list(timezones)[:MAX_OFFERED_JOBS],
         timezone=timezone,
-        hours=hours,
         failing=_failing(visit, filter) if has_groups else (),
-        chart=hours_chart(hours, zone_or_utc(timezone), _link(visit, query)) if has_ended else None,
     )
 
 
@@ -187,19 +174,6 @@ def _row(run: RunRow, timezone: str) -> Row:
     verb = "due" if is_waiting else "ended" if run.finished_at else "started"
     error = error_text(run.error_type, run.last_error) if run.status in (Status.DEAD, Status.FAILED) else ""
     return Row(run, verb, at, took(run), error, timezone)
-
-
-def _link(visit: Visit, query: dict[str, str]) -> Any:
-    """Return the function that makes the link of an hour: its runs."""
-    job = query["job"]
-
-    def link(hour: Hour) -> str:
-        until = hour.at + strips.HOUR
-        return visit.url(
-            "runs", job=job, since=times.rfc3339(hour.at, "minutes"), until=times.rfc3339(until, "minutes")
-        )
-
-    return link
 
 
 PAGE = Page("/runs", "runs.html", show, title="Runs")

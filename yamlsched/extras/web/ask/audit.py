@@ -10,21 +10,8 @@ from typing import Any
 import psycopg
 
 from yamlsched import durations
+from yamlsched.ask.why import TrailEntry, trail
 from yamlsched.db.query import fetch, load
-
-
-@dataclass(frozen=True)
-class TrailEntry:
-    """An action of an operator. ``by_form``: it was done on the web page, which knows who asked for it."""
-
-    id: int
-    at: datetime
-    who: str
-    verb: str
-    target: str
-    job_type: str | None
-    detail: dict[str, Any]
-    by_form: bool
 
 
 @dataclass(frozen=True)
@@ -39,22 +26,6 @@ class Pause:
     paused_reason: str | None
     next_slot_at: datetime | None
     runs: int
-
-
-def trail(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    *,
-    limit: int,
-    verb: str | None = None,
-    who: str | None = None,
-    job_type: str | None = None,
-    target: str | None = None,
-    before: int | None = None,
-) -> list[TrailEntry]:
-    """Return up to ``limit`` actions with an id below ``before``, newest first."""
-    parameters = {"namespace": namespace, "verb": verb, "who": who, "job_type": job_type, "target": target}
-    return fetch(connection, TrailEntry, load("audit")["trail"], {**parameters, "before": before, "limit": limit})
 
 
 def rest_of_action(
@@ -148,7 +119,7 @@ def page(
 ) -> tuple[list[TrailGroup], int | None]:
     """Return up to ``limit`` actions, newest first, and where the next page starts; None if there is none.
 
-    ``filters`` are those of ``store.audit.trail``. An action on many runs has an entry for each: its first ones are
+    ``filters`` are those of ``trail``. An action on many runs has an entry for each: its first ones are
     read, and the others counted.
     """
     found: list[TrailGroup] = []
