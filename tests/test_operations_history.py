@@ -16,7 +16,6 @@ import pytest
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
 from yamlsched.ask import history, search
-from yamlsched.ask.runs import Conditions
 from yamlsched.ask.search import Filter
 from yamlsched.db.query import load
 from yamlsched.errors import Refused
@@ -340,15 +339,15 @@ def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_th
         whole = {"namespace": "default", "low": 0, "high": 10**9, "limit": 50, "oldest_first": False, "ids": None}
 
         def read(low: int = 0, ids: list[int] | None = None, **chosen: Any) -> int:
-            return rows_read(db, sql, {**Conditions(**chosen).parameters(), **whole, "low": low, "ids": ids})
+            return rows_read(db, sql, {**search.Filter(**chosen).parameters(None), **whole, "low": low, "ids": ids})
 
         assert read(low=19_512) == 501  # a span of ids reads nothing else
         assert read(statuses=["dead"]) == 2
         assert read(statuses=["queued", "running"]) == 10
         assert read(key="purge:2026-01-14") == 0
-        candidates = {**Conditions(statuses=["dead"]).parameters(), "namespace": "default", "limit": 1000}
+        candidates = {**search.Filter(statuses=["dead"]).parameters(None), "namespace": "default", "limit": 1000}
         assert rows_read(db, load("history")["candidates"], candidates) == 2
-        of_job = {**Conditions(definitions=[1]).parameters(), "namespace": "default", "limit": 1000}
+        of_job = {**search.Filter().parameters([1]), "namespace": "default", "limit": 1000}
         assert rows_read(db, load("history")["candidates"], of_job) <= 4_000  # a quarter of all runs are of this job
         assert read(ids=[1, 2, 3]) == 3
         found = {

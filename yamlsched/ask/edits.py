@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import psycopg
 from psycopg.rows import dict_row
@@ -16,9 +16,6 @@ from yamlsched.schedule.job import COLUMNS
 from yamlsched.sync.due import CHANGES
 from yamlsched.sync.revision import short
 from yamlsched.timetable.times import rfc3339
-
-if TYPE_CHECKING:
-    from psycopg import Connection
 
 
 @dataclass(frozen=True)
@@ -64,40 +61,6 @@ class ChangedAlike:
     groups: int
 
 
-def edit_rows(
-    connection: Connection[Any],
-    namespace: str,
-    *,
-    limit: int,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    job_type: str | None = None,
-    before: int | None = None,
-) -> list[Edit]:
-    """Return up to ``limit`` edits of [since, until), newest first, that were applied before the edit ``before``."""
-    filters = {"since": since, "until": until, "job_type": job_type, "before": before}
-    return fetch(connection, Edit, load("edits")["edits"], {"namespace": namespace, "limit": limit, **filters})
-
-
-def change_rows(
-    connection: Connection[Any], ids: Sequence[int], *, limit: int, names: int, job_type: str | None = None
-) -> list[ChangedAlike]:
-    """Return how edits changed jobs: up to ``limit`` groups of each edit, with up to ``names`` names in each."""
-    given = {"ids": list(ids), "limit": limit, "names": names, "job_type": job_type}
-    return fetch(connection, ChangedAlike, load("edits")["changes"], given)
-
-
-def in_force_row(
-    connection: Connection[Any], namespace: str, at: datetime | None, job_type: str | None = None
-) -> tuple[Edit | None, Edit | None]:
-    """Return the edit in force for what was created at an instant (None: now), and the latest that changed a job."""
-    given = {"namespace": namespace, "at": at, "job_type": job_type}
-    with connection.cursor(row_factory=dict_row) as cursor:
-        rows = {row.pop("what"): row for row in cursor.execute(load("edits")["in_force"], given).fetchall()}
-    of_file, of_job = (Edit(**rows[what]) if what in rows else None for what in ("file", "job"))
-    return of_file, of_job
-
-
 MAX_GROUPS = 50
 """Groups of jobs that one edit changed in the same way that are read."""
 MAX_NAMES = 20
@@ -119,7 +82,8 @@ def edits(
 
     ``job_type`` is the name of a job: only edits that changed it. ``before`` is the id of an edit: only earlier ones.
     """
-    return edit_rows(connection, namespace, limit=limit, since=since, until=until, job_type=job_type, before=before)
+    given = {"namespace": namespace, "since": since, "until": until, "job_type": job_type, "before": before}
+    return fetch(connection, Edit, load("edits")["edits"], {**given, "limit": limit})
 
 
 def changes(
@@ -130,9 +94,13 @@ def changes(
     limit: int = MAX_GROUPS,
     names: int = MAX_NAMES,
 ) -> dict[int, list[ChangedAlike]]:
-    """Return how edits changed jobs, by the id of the edit; jobs that were changed alike are one group."""
+    """Return how edits changed jobs, by the id of the edit; jobs that were changed alike are one group.
+
+    Up to ``limit`` groups of each edit are read, with up to ``names`` names in each.
+    """
     groups: dict[int, list[ChangedAlike]] = {edit.id: [] for edit in found}
-    for group in change_rows(connection, list(groups), limit=limit, names=names, job_type=job_type):
+    given = {"ids": list(groups), "limit": limit, "names": names, "job_type": job_type}
+    for group in fetch(connection, ChangedAlike, load("edits")["changes"], given):
         groups[group.edit_id].append(group)
     return groups
 
@@ -167,8 +135,10 @@ def in_force(
 
     What was created at the very instant of an edit is what the definitions before it still owed.
     """
-    of_file, of_job = in_force_row(connection, namespace, at, job_type)
-    return InForce(of_file, of_job) if of_file is not None else None
+    given = {"namespace": namespace, "at": at, "job_type": job_type}
+    with connection.cursor(row_factory=dict_row) as cursor:
+        found = {row.pop("what"): Edit(**row) for row in cursor.execute(load("edits")["in_force"], given).fetchall()}
+    return InForce(found["file"], found.get("job")) if "file" in found else None
 
 
 def as_fields(found: InForce | None) -> dict[str, Edit | None]:

@@ -49,30 +49,6 @@ class FailedAttempts:
     attempts: int
 
 
-def failure_groups(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    definitions: Sequence[int] | None,
-    since: datetime | None,
-    until: datetime | None,
-    *,
-    only_dead: bool,
-    of_job: int,
-    limit: int,
-) -> list[FailureGroup]:
-    """Return the groups of [since, until), the one with the latest failure first. None: no limit."""
-    given = {
-        "namespace": namespace,
-        "definitions": definitions,
-        "since": since or "-infinity",
-        "until": until or "infinity",
-        "only_dead": only_dead,
-        "of_job": of_job,
-        "limit": limit,
-    }
-    return fetch(connection, FailureGroup, load("failures")["groups"], given)
-
-
 def failed_attempts(
     connection: psycopg.Connection[Any], definitions: Sequence[int], since: datetime, of_job: int
 ) -> list[FailedAttempts]:
@@ -119,9 +95,9 @@ def groups(
 
     With ``only_dead``, those that died in it. Without ``definitions``, of all jobs.
     """
-    found = failure_groups(
-        connection, namespace, definitions, since, until, only_dead=only_dead, of_job=MAX_OF_JOB, limit=MAX_FAILED
-    )
+    given: dict[str, Any] = {"namespace": namespace, "definitions": definitions, "only_dead": only_dead}
+    given |= {"since": since or "-infinity", "until": until or "infinity", "of_job": MAX_OF_JOB, "limit": MAX_FAILED}
+    found = fetch(connection, FailureGroup, load("failures")["groups"], given)
     return Failures(found, not found or found[0].total < MAX_FAILED)
 
 

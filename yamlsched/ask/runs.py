@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -291,90 +291,9 @@ def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[JobSummary
     return fetch(connection, JobSummary, load("history")["jobs"], {"namespace": namespace})
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """Which runs to select. A part that is empty or None does not filter.
-
-    ``key_like``, ``worker`` and ``error_like`` are LIKE patterns. A run lies in [since, until) by when it ended, else
-    by when it started, else by when it is due. ``on_dead`` selects calls of on_dead, or all other runs.
-    """
-
-    definitions: Sequence[int] | None = None
-    statuses: Sequence[str] = ()
-    since: datetime | None = None
-    until: datetime | None = None
-    key: str | None = None
-    key_like: str | None = None
-    worker: str | None = None
-    error_type: str | None = None
-    error_like: str | None = None
-    on_dead: bool | None = None
-
-    @property
-    def only_dead(self) -> bool:
-        return set(self.statuses) == {"dead"}
-
-    @property
-    def only_open(self) -> bool:
-        return bool(self.statuses) and set(self.statuses) <= {"queued", "running", "failed"}
-
-    def parameters(self) -> dict[str, Any]:
-        ids = self.definitions
-        return {
-            "definition": ids[0] if ids is not None and len(ids) == 1 else None,
-            "definitions": list(ids) if ids is not None and len(ids) != 1 else None,
-            "statuses": list(self.statuses) or None,
-            "only_dead": self.only_dead,
-            "only_open": self.only_open,
-            "since": self.since,
-            "until": self.until,
-            "key": self.key,
-            "key_like": self.key_like,
-            "worker": self.worker,
-            "error_type": self.error_type,
-            "error_like": self.error_like,
-            "on_dead": self.on_dead,
-        }
-
-
-def id_range(connection: psycopg.Connection[Any]) -> tuple[int, int]:
-    """Return the ids of the oldest and the newest run of all namespaces; (1, 0) if there is none."""
-    [row] = connection.execute(load("history")["id_range"]).fetchall()
-    return row.oldest, row.newest
-
-
-def first_run_from(connection: psycopg.Connection[Any], id: int) -> tuple[int, datetime] | None:
-    """Return the id of the run with the lowest id that is not below ``id``, and when it was created."""
-    row = connection.execute(load("history")["first_run_from"], {"id": id}).fetchone()
-    return (row.id, row.created_at) if row else None
-
-
-def candidates(connection: psycopg.Connection[Any], namespace: str, conditions: Conditions, limit: int) -> int:
-    """Return how many runs the indexed ``conditions`` select, up to ``limit``: job, dead, unfinished."""
-    parameters = {**conditions.parameters(), "namespace": namespace, "limit": limit}
-    return int(fetch_column(connection, load("history")["candidates"], parameters)[0])
-
-
-def indexed_ids(
-    connection: psycopg.Connection[Any], namespace: str, conditions: Conditions, limit: int
-) -> list[int] | None:
-    """Return up to ``limit`` ids, among them those of all runs that match; None if no index finds these.
-
-    An index finds runs by the type of their error, and by the time since which they have ended.
-    """
-    if not conditions.error_type and conditions.since is None:
-        return None
-    definitions = None if conditions.definitions is None else list(conditions.definitions)
-    given = {"namespace": namespace, "definitions": definitions, "limit": limit, "since": conditions.since}
-    return fetch_column(
-        connection, load("history")["indexed_ids"], {**given, "only_failed": bool(conditions.error_type)}
-    )
-
-
 def runs(
     connection: psycopg.Connection[Any],
-    namespace: str,
-    conditions: Conditions,
+    conditions: Mapping[str, Any],
     *,
     low: int,
     high: int,
@@ -384,11 +303,11 @@ def runs(
 ) -> list[RunRow]:
     """Return up to ``limit`` runs with an id from ``low`` to below ``high``, newest first unless told otherwise.
 
-    With ``ids``, only among these.
+    ``conditions`` are the parameters of a filter and the namespace. With ``ids``, only among these.
     """
-    position = {"namespace": namespace, "low": low, "high": high, "limit": limit, "oldest_first": oldest_first}
+    position: dict[str, Any] = {"low": low, "high": high, "limit": limit, "oldest_first": oldest_first}
     position["ids"] = None if ids is None else list(ids)
-    rows = fetch(connection, RunRow, load("history")["runs"], {**conditions.parameters(), **position})
+    rows = fetch(connection, RunRow, load("history")["runs"], {**conditions, **position})
     running = [row.id for row in rows if row.status == Status.RUNNING]
     reported = progress.of_runs(connection, running) if running else {}
     return [replace(row, progress=reported[row.id]) if row.id in reported else row for row in rows]

@@ -14,9 +14,10 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.ask import runs as history
 from yamlsched.ask.history import definitions
-from yamlsched.ask.runs import Conditions, RunRow
+from yamlsched.ask.runs import RunRow
+from yamlsched.ask.runs import runs as read
+from yamlsched.db.query import fetch_column, load
 from yamlsched.runs.lifecycle import Status
 
 PAGE_RUNS = 5_000
@@ -47,6 +48,29 @@ class Filter:
     error: str | None = None  # in the type or the message, whatever the case of its letters
     error_type: str | None = None  # the whole type; "": an error without a type
     on_dead: bool | None = None  # only calls of on_dead, or only other runs
+
+    def parameters(self, definitions: Sequence[int] | None) -> dict[str, Any]:
+        """Return those of statements; ``definitions`` are the ids of the jobs, or None for all.
+
+        A run lies in [since, until) by when it ended, else by when it started, else by when it is due.
+        """
+        statuses, has_pattern, worker = set(self.statuses), "*" in (self.key or ""), self.worker
+        is_one = definitions is not None and len(definitions) == 1
+        return {
+            "definition": definitions[0] if definitions and is_one else None,
+            "definitions": list(definitions) if definitions is not None and not is_one else None,
+            "statuses": list(self.statuses) or None,
+            "only_dead": statuses == {"dead"},
+            "only_open": bool(statuses) and statuses <= {"queued", "running", "failed"},
+            "since": self.since,
+            "until": self.until,
+            "key": None if has_pattern else self.key or None,
+            "key_like": _like(self.key) if self.key and has_pattern else None,
+            "worker": _like(worker if "*" in worker else f"{worker}:*") if worker else None,
+            "error_type": self.error_type,
+            "error_like": f"%{_escaped(self.error)}%" if self.error else None,
+            "on_dead": self.on_dead,
+        }
 
 
 @dataclass(frozen=True)
@@ -87,8 +111,9 @@ def page(
     Unless an index finds the runs, at most ``max_ids`` ids are searched; those of runs that were created after
     ``filter.until`` are left out first. Raises Refused as ``runs`` does.
     """
-    conditions = _conditions(connection, namespace, filter)
-    oldest, newest = history.id_range(connection)
+    jobs = definitions(connection, namespace, filter.jobs, filter.tags)
+    conditions = {**filter.parameters(jobs), "namespace": namespace}
+    [(oldest, newest)] = connection.execute(load("history")["id_range"]).fetchall()
     oldest_first = after is not None
     low = oldest if after is None else max(after + 1, oldest)
     high = newest + 1 if before is None else min(before, newest + 1)
@@ -96,9 +121,11 @@ def page(
     if filter.until is not None and max_ids is not None:
         end = _first_created_at(connection, low, high, filter.until + CREATION_SKEW)
     # Runs that were created after `until` lie before it only if they were due before, and have not been started yet.
-    late = replace(conditions, statuses=[Status.QUEUED]) if _may_be_queued(conditions) and end < high else None
+    may_be_queued = not filter.statuses or Status.QUEUED in filter.statuses
+    queued = {**conditions, **replace(filter, statuses=[Status.QUEUED]).parameters(jobs)}
+    late = queued if may_be_queued and end < high else None
     ids = None
-    if _is_few(connection, namespace, conditions) or (ids := _few_ids(connection, namespace, conditions)) is not None:
+    if _is_few(connection, conditions) or (ids := _few_ids(connection, jobs, conditions)) is not None:
         parts, is_whole = [(low, high, conditions)], True
     else:
         spans = list(_spans(low, end, oldest_first, max(MIN_SPAN, 2 * limit), max_ids))
@@ -109,9 +136,7 @@ def page(
     found: list[RunRow] = []
     for start, stop, chosen in parts:
         wanted = limit + 1 - len(found)
-        found += history.runs(
-            connection, namespace, chosen, low=start, high=stop, limit=wanted, oldest_first=oldest_first, ids=ids
-        )
+        found += read(connection, chosen, low=start, high=stop, limit=wanted, oldest_first=oldest_first, ids=ids)
         if len(found) > limit:
             break
     stopped_at = None if is_whole or len(found) > limit else parts[-1][1] if oldest_first else parts[-1][0]
@@ -134,50 +159,40 @@ def matching_ids(connection: psycopg.Connection[Any], namespace: str, filter: Fi
     return ids[::-1]
 
 
-def _conditions(connection: psycopg.Connection[Any], namespace: str, filter: Filter) -> Conditions:
-    key, worker = filter.key, filter.worker
-    return Conditions(
-        definitions=definitions(connection, namespace, filter.jobs, filter.tags),
-        statuses=filter.statuses,
-        since=filter.since,
-        until=filter.until,
-        key=key if key and "*" not in key else None,
-        key_like=_like(key) if key and "*" in key else None,
-        worker=_like(worker if "*" in worker else f"{worker}:*") if worker else None,
-        error_type=filter.error_type,
-        error_like=f"%{_escaped(filter.error)}%" if filter.error else None,
-        on_dead=filter.on_dead,
-    )
-
-
-def _is_few(connection: psycopg.Connection[Any], namespace: str, conditions: Conditions) -> bool:
+def _is_few(connection: psycopg.Connection[Any], conditions: dict[str, Any]) -> bool:
     """Return whether an index finds the runs, and they are few."""
-    if conditions.key is not None:
+    if conditions["key"] is not None:
         return True
-    if conditions.definitions is None and not conditions.only_dead and not conditions.only_open:
+    indexed = ("definition", "definitions", "only_dead", "only_open")
+    if all(conditions[name] in (None, False) for name in indexed):
         return False
-    return history.candidates(connection, namespace, conditions, FEW_RUNS + 1) <= FEW_RUNS
+    [number] = fetch_column(connection, load("history")["candidates"], {**conditions, "limit": FEW_RUNS + 1})
+    return bool(number <= FEW_RUNS)
 
 
-def _few_ids(connection: psycopg.Connection[Any], namespace: str, conditions: Conditions) -> list[int] | None:
-    """Return ids, among them those of all runs that match, if an index finds them and they are few."""
-    ids = history.indexed_ids(connection, namespace, conditions, FEW_RUNS + 1)
-    return ids if ids is not None and len(ids) <= FEW_RUNS else None
+def _few_ids(
+    connection: psycopg.Connection[Any], jobs: Sequence[int] | None, conditions: dict[str, Any]
+) -> list[int] | None:
+    """Return ids, among them those of all runs that match, if an index finds them and they are few.
 
-
-def _may_be_queued(conditions: Conditions) -> bool:
-    return not conditions.statuses or Status.QUEUED in conditions.statuses
+    An index finds runs by the type of their error, and by the time since which they have ended.
+    """
+    if not conditions["error_type"] and conditions["since"] is None:
+        return None
+    given = {"definitions": jobs, "limit": FEW_RUNS + 1, "only_failed": bool(conditions["error_type"])}
+    ids = fetch_column(connection, load("history")["indexed_ids"], {**conditions, **given})
+    return ids if len(ids) <= FEW_RUNS else None
 
 
 def _first_created_at(connection: psycopg.Connection[Any], low: int, high: int, at: datetime) -> int:
     """Return the id from which on all runs below ``high`` were created at or after ``at``: ids follow creation."""
     while low < high:
         middle = (low + high) // 2
-        found = history.first_run_from(connection, middle)
-        if found is None or found[0] >= high or found[1] >= at:
+        run = connection.execute(load("history")["first_run_from"], {"id": middle}).fetchone()
+        if run is None or run.id >= high or run.created_at >= at:
             high = middle
         else:
-            low = found[0] + 1
+            low = run.id + 1
     return high
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.ask import runs
-from yamlsched.ask.runs import Conditions, RunRow
+from yamlsched.ask.runs import RunRow, runs
+from yamlsched.ask.search import Filter
 from yamlsched.db.query import fetch, fetch_column, load, now
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.sync.definitions import Definition
@@ -96,7 +96,8 @@ def accounts(
     given |= {"former": span is not None and job.effective_from > start, "start": start, "end": end + MICROSECOND}
     sql, given["limit"] = load("timeline"), MAX_ROWS
     ids = [0, *fetch_column(connection, sql["runs_of_slots"], given)]
-    found = runs.runs(connection, namespace, Conditions(), low=1, high=max(ids) + 1, limit=len(ids), ids=ids)
+    everything = {**Filter().parameters(None), "namespace": namespace}
+    found = runs(connection, everything, low=1, high=max(ids) + 1, limit=len(ids), ids=ids)
     of_slot = {at: run for run in found if (at := run.scheduled_for) and (at in wanted or (span and start < at <= end))}
     pruned = {run.slot: run for run in fetch(connection, PrunedRun, sql["pruned"], given)}
     gaps, at = fetch(connection, Gap, sql["gaps"], given), now(connection)
