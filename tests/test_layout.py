@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_736,
+    "core": 20_732,
     "web": 4_925,
     "importing": 2_255,
     "preview": 1_390,
