@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_732,
-    "web": 4_925,
+    "core": 20_730,
+    "web": 4_924,
     "importing": 2_255,
     "preview": 1_390,
     "remote": 1_495,

@@ -264,14 +264,9 @@ class OperatorAction:
     detail: dict[str, Any]
 
 
-def namespaces(connection: psycopg.Connection[Any]) -> list[str]:
-    """Return the namespaces that have jobs or files."""
-    return fetch_column(connection, load("history")["namespaces"])
-
-
-def first_namespaces(connection: psycopg.Connection[Any], limit: int) -> list[str]:
-    """Return the first ``limit`` namespaces that have jobs."""
-    return fetch_column(connection, load("history")["first_namespaces"], {"limit": limit})
+def namespaces(connection: psycopg.Connection[Any], limit: int | None = None) -> list[str]:
+    """Return the namespaces that have jobs or files; with ``limit``, the first ones that have jobs."""
+    return fetch_column(connection, load("history")["namespaces"], {"limit": limit})
 
 
 def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[JobSummary]:
