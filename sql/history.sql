@@ -1,5 +1,5 @@
 -- name: namespaces
--- The namespaces that have jobs, by one index search for each, and those of files.
+-- The first namespaces that have jobs, by one index search for each; without a `limit` all of them, and those of files.
 with recursive found as (
     (select d.namespace from yamlsched.job_definitions d order by d.namespace limit 1)
     union all
@@ -9,23 +9,10 @@ with recursive found as (
         select d.namespace from yamlsched.job_definitions d where d.namespace > f.namespace order by d.namespace limit 1
     ) following
 )
-select f.namespace from found f
+select f.namespace from (select f.namespace from found f limit %(limit)s) f
 union
-select f.namespace from yamlsched.schedule_files f
+select f.namespace from yamlsched.schedule_files f where %(limit)s::bigint is null
 order by namespace;
-
--- name: first_namespaces
--- The first namespaces that have jobs, by one index search for each.
-with recursive found as (
-    (select d.namespace from yamlsched.job_definitions d order by d.namespace limit 1)
-    union all
-    select following.namespace
-    from found f
-    cross join lateral (
-        select d.namespace from yamlsched.job_definitions d where d.namespace > f.namespace order by d.namespace limit 1
-    ) following
-)
-select f.namespace from found f limit %(limit)s;
 
 -- name: namespace_of_file
 -- The namespace of a file: the one that --namespace set when this host presented this path last, else the one found by

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_741,
+    "core": 20_735,
     "web": 4_932,
     "importing": 2_200,
     "preview": 1_390,

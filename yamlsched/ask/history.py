@@ -18,7 +18,7 @@ import psycopg
 from yamlsched.ask import runs
 from yamlsched.ask.edits import in_force
 from yamlsched.ask.runs import RetriedAttempt, RunDetails
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handler.once import settle_command
 from yamlsched.runs import progress
@@ -55,9 +55,10 @@ def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: P
         return given
     if file.is_file():
         data = schedule_file.read(file)
-        place = (hashlib.sha256(data).hexdigest(), socket.gethostname(), os.path.abspath(file))
+        place = {"hash": hashlib.sha256(data).hexdigest(), **_place(file)}
         with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
-            return runs.namespace_of_file(connection, *place) or _namespace_in(data, file)
+            [found] = fetch_column(connection, load("history")["namespace_of_file"], place)
+            return found or _namespace_in(data, file)
         return _namespace_in(data, file)
     if file != Path("schedules.yaml"):
         raise EnvironmentFailed(f"{file} does not exist: correct --file, or pass --namespace")
@@ -73,8 +74,13 @@ def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: P
 def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path) -> bool:
     """Return whether this host presents ``file`` for a ``namespace`` that an option sets."""
     with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
-        return runs.presents(connection, namespace, socket.gethostname(), os.path.abspath(file))
+        place = {"namespace": namespace, **_place(file)}
+        return bool(fetch_column(connection, load("history")["presents"], place)[0])
     return False
+
+
+def _place(file: Path) -> dict[str, str]:
+    return {"host": socket.gethostname(), "path": os.path.abspath(file)}
 
 
 def namespace_in_file(file: Path) -> str:

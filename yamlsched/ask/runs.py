@@ -264,26 +264,9 @@ class OperatorAction:
     detail: dict[str, Any]
 
 
-def namespaces(connection: psycopg.Connection[Any]) -> list[str]:
-    """Return the namespaces that have jobs or files."""
-    return fetch_column(connection, load("history")["namespaces"])
-
-
-def first_namespaces(connection: psycopg.Connection[Any], limit: int) -> list[str]:
-    """Return the first ``limit`` namespaces that have jobs."""
-    return fetch_column(connection, load("history")["first_namespaces"], {"limit": limit})
-
-
-def namespace_of_file(connection: psycopg.Connection[Any], sha256: str, host: str, path: str) -> str | None:
-    """Return the namespace of a file that any host presented with this content, or this host at this path."""
-    parameters = {"hash": sha256, "host": host, "path": path}
-    return next(iter(fetch_column(connection, load("history")["namespace_of_file"], parameters)), None)
-
-
-def presents(connection: psycopg.Connection[Any], namespace: str, host: str, path: str) -> bool:
-    """Return whether a host presented a path for a ``namespace`` that is not the file's own."""
-    parameters = {"namespace": namespace, "host": host, "path": path}
-    return bool(fetch_column(connection, load("history")["presents"], parameters)[0])
+def namespaces(connection: psycopg.Connection[Any], limit: int | None = None) -> list[str]:
+    """Return the namespaces that have jobs or files; with ``limit``, the first ones that have jobs."""
+    return fetch_column(connection, load("history")["namespaces"], {"limit": limit})
 
 
 def jobs(connection: psycopg.Connection[Any], namespace: str) -> list[JobSummary]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -101,11 +100,10 @@ def accounts(
     of_slot = {at: run for run in found if (at := run.scheduled_for) and (at in wanted or (span and start < at <= end))}
     pruned = {run.slot: run for run in fetch(connection, PrunedRun, sql["pruned"], given)}
     gaps, at = fetch(connection, Gap, sql["gaps"], given), now(connection)
-    ends = [gap.last_slot for gap in gaps]
 
     def account(slot: datetime) -> SlotAccount:
-        nth, run = bisect_left(ends, slot), of_slot.get(slot)
-        gap = gaps[nth] if nth < len(gaps) and gaps[nth].first_slot <= slot else None
+        run = of_slot.get(slot)
+        gap = next((gap for gap in gaps if gap.first_slot <= slot <= gap.last_slot), None)
         if run is not None:
             return SlotAccount(slot, state_of(run), run, pruned.get(slot), gap)
         state = "pruned" if slot in pruned else "skipped" if gap else _state_without_run(job, slot, at)

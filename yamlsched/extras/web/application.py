@@ -24,7 +24,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from yamlsched import __version__, log
 from yamlsched.ask import history
-from yamlsched.ask.runs import first_namespaces
 from yamlsched.ask.runs import namespaces as known_namespaces
 from yamlsched.db import migrations
 from yamlsched.db.connection import reason
@@ -195,7 +194,7 @@ class Application:
             at = now(connection)
             parameter = request.query_params.get(results.PARAMETER)
             path = request.scope["path"].removeprefix(request.scope["root_path"])
-            names = [] if self._options.namespace else first_namespaces(connection, MAX_NAMESPACES + 1)
+            names = [] if self._options.namespace else known_namespaces(connection, MAX_NAMESPACES + 1)
             yield Visit(
                 connection=connection,
                 namespace=self._namespace(connection, request, names, may_choose=path in ("/", namespaces.PAGE.path)),
