@@ -83,7 +83,7 @@ def _apply(connection: Any, count: int) -> ScheduleFile:
     cron = parse_cron("0 * * * *")
     jobs = {f"job_{n}": Job(f"job_{n}", cron=cron, handler="a.b", description="first" * (n == 0)) for n in range(count)}
     with connection.transaction():
-        converge(connection, "default", jobs, NOON, recompute=False, is_behind=False)
+        converge(connection, "default", jobs, {}, NOON, recompute=False, is_behind=False)
         files.poll_rows(connection, file.presented(), NOON, "default")  # presents the file
         files.mark_applied(connection, "default", file.presented(), {}, NOON)
     return file

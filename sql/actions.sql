@@ -50,6 +50,7 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
                         else (select d.payload from yamlsched.job_definitions d where d.id = r.definition_id)
                              || %(payload)s::text::jsonb end,
     result       = null,
+    withheld     = 0,
     finished_at  = null,
     dead_at      = null,
     updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
@@ -61,8 +62,8 @@ returning r.id;
 
 -- name: cancel
 -- A running run loses its lease: its worker's writes fail by the fence, and its handler is killed at the next heartbeat.
--- The handler may live until then. Whether that delays other runs is decided when they are claimed, because the job may
--- be edited in the meantime.
+-- The handler may live until then, and the run keeps its turn: what waits for it starts when the worker has killed the
+-- handler.
 update yamlsched.job_runs r
 set status       = 'cancelled',
     finished_at  = coalesce(%(now)s::timestamptz, clock_timestamp()),
@@ -70,6 +71,7 @@ set status       = 'cancelled',
     held_until   = coalesce(r.locked_until, r.held_until),
     locked_until = null,
     exclusive_of = null,
+    withheld     = 0,
     updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[])
   and r.status in ('queued', 'failed', 'running')
@@ -102,6 +104,19 @@ from unnest(%(ids)s::bigint[], %(nexts)s::timestamptz[]) as n (id, next_slot_at)
 where d.id = n.id
   and d.paused_at is not null
 returning d.id;
+
+-- name: open_jobs
+-- Let go what waited for these jobs.
+select yamlsched.open_jobs(%(namespace)s, %(ids)s::bigint[]);
+
+-- name: hand_on
+-- Let go what waited for the turn, or the number of a limit, of runs that were cancelled.
+select yamlsched.hand_on(r.namespace, coalesce(array_agg(distinct r.definition_id) filter (where r.exclusive), '{}'),
+                         coalesce(array_agg(distinct r.limit_name) filter (where r.limit_name is not null), '{}'),
+                         coalesce(%(now)s::timestamptz, clock_timestamp()))
+from yamlsched.job_runs r
+where r.id = any (%(ids)s::bigint[]) and (r.exclusive or r.limit_name is not null)
+group by r.namespace;
 
 -- name: jobs
 select d.id, d.job_type, d.retired_at, d.paused_at, d.paused_until, d.paused_by, d.paused_reason,
@@ -155,7 +170,6 @@ limit %(limit)s;
 select r.id
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.definition_id = %(definition)s and r.finished_at is null
-  and (r.exclusive or not r.exclusive)
   and r.status = any (%(statuses)s::text[])
   and (%(last)s::bigint is null or r.id <= %(last)s)
 order by r.id

@@ -64,8 +64,7 @@ select set_config('yamlsched.request', %(request)s, true),
 select d.job_type, d.timezone, d.paused_at, d.paused_until, d.paused_by, d.paused_reason, d.next_slot_at,
        (select count(*)
         from (select from yamlsched.job_runs r
-              where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null
-                and (r.exclusive or not r.exclusive) and r.status <> 'running'
+              where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null and r.status <> 'running'
               limit %(limit)s + 1) x)::integer as runs
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.paused_at is not null and d.retired_at is null

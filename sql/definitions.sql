@@ -80,7 +80,8 @@ where d.id = any (%(ids)s) and d.retired_at is null;
 -- name: apply_overlap
 -- Write the new overlap of jobs on their unfinished slot runs. Several that are running now may exclude each other from
 -- now on: none of them has exclusive_of, and each delays the job's next run until it has ended. So does a run that was
--- cancelled and is retried, until the lease ends during which its handler may still be alive.
+-- cancelled and is retried, until the lease ends during which its handler may still be alive. Executed before the gates of
+-- the jobs are locked: who holds a gate waits for no run.
 update yamlsched.job_runs r
 set exclusive    = d.overlap <> 'allow',
     exclusive_of = null,
@@ -93,6 +94,36 @@ where d.id = any (%(ids)s)
   and r.finished_at is null
   and r.scheduled_for is not null
   and r.exclusive <> (d.overlap <> 'allow');
+
+-- name: apply_lane
+-- An edit ends the reasons of what waits, and moves it to the lane where the job executes now: the next claim looks again.
+-- Executed under the gates of the jobs.
+update yamlsched.job_runs r
+set withheld = 0, limit_name = null, lane = e.lane
+from (select w.id, case when w.idempotency_key like 'on\_dead:%%' then d.executor else d.lane end as lane
+      from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+      where d.id = any (%(ids)s) and w.finished_at is null and w.status <> 'running' and (w.withheld <> 0 or w.lane <> d.lane)
+      order by w.id for no key update of w skip locked) e
+where r.id = e.id;
+
+-- name: lock_gates
+-- The gates of jobs and of limits, from after the definitions were written until the end of the transaction.
+select yamlsched.lock_gates(%(namespace)s, array(
+    select 'job/' || d.id from yamlsched.job_definitions d
+    where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]))
+    || array(select 'limit/' || l.name from unnest(%(limits)s::text[]) as l (name)));
+
+-- name: limits
+-- The limits of the file in force: how many runs may execute under each.
+select substr(g.name, 7) as name, g.n from yamlsched.gates g
+where g.namespace = %(namespace)s and g.name like 'limit/%%' and g.n is not null;
+
+-- name: put_limits
+-- Write limits, whose gates are locked. A limit that has left the file has none.
+update yamlsched.gates g
+set n = l.n
+from unnest(%(names)s::text[], %(numbers)s::int[]) as l (name, n)
+where g.namespace = %(namespace)s and g.name = 'limit/' || l.name and g.n is distinct from l.n;
 
 -- name: apply_spread
 -- Runs that have not been claimed and wait for their spread time get the one of the edited job, before its next slot: a
@@ -147,6 +178,7 @@ set status       = 'cancelled',
     finished_at  = c.now,
     locked_until = null,
     exclusive_of = null,
+    withheld     = 0,
     failed_at    = case when u.is_lost then c.now else r.failed_at end,
     error_type   = null,
     last_error   = 'job retired: it was removed from schedules.yaml at ' || to_char(u.retired_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),

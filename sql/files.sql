@@ -13,7 +13,7 @@
 -- is written before an operator's sync that names it (moves). other_namespace is the remembered one then.
 --
 -- Due jobs and runs are found by index; the probes are scalar subqueries, which no plan can turn into a table scan.
-with clock as materialized (
+with recursive clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), known as materialized (
     select coalesce(%(namespace)s::text, (
@@ -66,6 +66,18 @@ with clock as materialized (
         host_tzdata_version = excluded.host_tzdata_version,
         refused_at = null, mistakes = null, errors = null
     returning f.id
+), lane (name) as (
+    -- the lanes of what is unfinished, each by one index probe
+    select (select r.lane from yamlsched.job_runs r
+            where r.namespace = (select k.namespace from known k) and r.withheld = 0 and r.finished_at is null
+            order by r.namespace, r.lane limit 1)
+    union all
+    select (select r.lane from yamlsched.job_runs r
+            where r.namespace = (select k.namespace from known k) and r.withheld = 0 and r.finished_at is null
+              and r.lane > l.name
+            order by r.namespace, r.lane limit 1)
+    from lane l
+    where l.name is not null
 )
 select (select max(m.version) from yamlsched.migrations m) as version,
        (select max(m.oldest_supported) from yamlsched.migrations m) as oldest_supported,
@@ -93,12 +105,13 @@ select (select max(m.version) from yamlsched.migrations m) as version,
        ), false) as has_due_jobs,
        coalesce((
            select true
-           from (values (1::smallint), (2::smallint), (3::smallint)) l (priority)  -- so that the index bounds run_at
+           from (select l.name, p.priority from lane l, (values (1::smallint), (2::smallint), (3::smallint)) p (priority)
+                 where l.name is not null) e       -- so that the index bounds run_at
            cross join lateral (
                select r.id
                from yamlsched.job_runs r
-               where r.namespace = k.namespace and r.finished_at is null and not r.exclusive
-                 and r.priority = l.priority and r.run_at <= c.now and yamlsched.has_no_worker(r, c.now)
+               where r.namespace = k.namespace and r.lane = e.name and r.priority = e.priority and r.withheld = 0
+                 and r.finished_at is null and r.run_at <= c.now and yamlsched.has_no_worker(r, c.now)
                order by r.run_at, r.id
                limit 1
            ) r
@@ -106,9 +119,14 @@ select (select max(m.version) from yamlsched.migrations m) as version,
        ), (
            select true
            from yamlsched.job_runs r
-           where r.namespace = k.namespace and r.finished_at is null and r.exclusive
-             and r.run_at <= c.now and yamlsched.has_no_worker(r, c.now)
-           order by r.definition_id, r.priority, r.run_at, r.id
+           where r.namespace = k.namespace and r.withheld <> 0 and r.finished_at is null and r.run_at <= c.now
+           order by r.namespace, r.definition_id, r.withheld, r.run_at, r.id
+           limit 1
+       ), (
+           select true
+           from yamlsched.job_runs r
+           where r.namespace = k.namespace and r.held_until <= c.now
+           order by r.namespace, r.held_until
            limit 1
        ), false) as has_claimable_runs,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - i.pause, true), false) as needs_housekeeping,

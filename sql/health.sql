@@ -90,6 +90,15 @@ where d.namespace = any(%(namespaces)s) and g.reason = 'late'
 group by d.namespace, d.job_type
 order by d.namespace, d.job_type;
 
+-- name: limits
+-- The limits for which runs wait, in words.
+select g.namespace, w.waits
+from yamlsched.gates g
+cross join lateral (select yamlsched.waits_for(r) as waits from yamlsched.job_runs r
+                    where g.name = 'limit/' || r.limit_name and r.namespace = g.namespace and r.withheld = 3 limit 1) w
+where g.namespace = any (%(namespaces)s) and g.n is not null
+order by g.name;
+
 -- name: stuck
 select s.namespace, s.run_id, s.job_type, s.worker, s.started_at, s.locked_until, s.why
 from yamlsched.stuck_runs s

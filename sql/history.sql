@@ -72,7 +72,7 @@ from (
       and (%(definition)s::bigint is null or r.definition_id = %(definition)s)
       and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
       and (%(only_dead)s is not true or r.dead_at is not null)
-      and (%(only_open)s is not true or r.finished_at is null and (r.exclusive or not r.exclusive))
+      and (%(only_open)s is not true or r.finished_at is null and (r.withheld = 0 or r.withheld <> 0))
     order by case when %(definition)s is not null and %(only_dead)s is not true and %(only_open)s is not true
                   then r.finished_at end
     limit %(limit)s
@@ -137,7 +137,7 @@ where r.namespace = %(namespace)s
   and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
   and (%(statuses)s::text[] is null or r.status = any (%(statuses)s))
   and (%(only_dead)s is not true or r.dead_at is not null)
-  and (%(only_open)s is not true or r.finished_at is null and (r.exclusive or not r.exclusive))
+  and (%(only_open)s is not true or r.finished_at is null and (r.withheld = 0 or r.withheld <> 0))
   and (%(since)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) >= %(since)s)
   and (%(until)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) < %(until)s)
   and (%(key)s::text is null or r.idempotency_key = %(key)s)
@@ -167,7 +167,7 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
-       r.last_stack, r.parent_id, d.handler, d.command, d.output ->> 'keep' as keeps_output, d.owner, d.timezone,
+       r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, d.handler, d.command, d.output ->> 'keep' as keeps_output, d.owner, d.timezone,
        d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
        substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,

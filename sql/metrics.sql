@@ -26,6 +26,9 @@ left join (
 where h.namespace = %(namespace)s
 order by h.job_type;
 
+-- name: repairs
+select coalesce(max(n.repairs), 0)::float8 from yamlsched.namespaces n where n.namespace = %(namespace)s;
+
 -- name: ended
 -- Runs that ended within the hour before `now`, by job, status and bucket: the number of bounds that the duration of the
 -- latest attempt exceeds. Instants are whole microseconds; subtracting half of one puts a duration equal to a bound into

@@ -18,21 +18,8 @@ left join lateral (
 -- `is_busy`: there is work in the namespace, so that the prune rests after the batch.
 select set_config('synchronous_commit', 'off', true) as synchronous_commit,
        exists (
-           select
-           from (values (1), (2), (3)) as p (priority)
-           cross join lateral (
-               (select r.id
-                from yamlsched.job_runs r
-                where r.namespace = %(namespace)s and r.finished_at is null and not r.exclusive
-                  and r.priority = p.priority and r.run_at <= clock_timestamp()
-                limit 1)
-               union all
-               (select r.id
-                from yamlsched.job_runs r
-                where r.namespace = %(namespace)s and r.finished_at is null and r.exclusive
-                  and r.priority = p.priority and r.run_at <= clock_timestamp()
-                limit 1)
-           ) due
+           select from yamlsched.job_runs r
+           where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null and r.run_at <= clock_timestamp()
        ) as is_busy;
 
 -- name: hold_runs

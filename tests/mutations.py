@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 600
 
 # file -> names of its fast tests
 TESTS = {
-    "sql/runs.sql": ["fences", "store_runs", "claims", "priority", "outcomes"],
+    "sql/runs.sql": ["fences", "store_runs", "claims", "gates", "limits", "priority", "outcomes"],
     "sql/actions.sql": ["operations_actions", "backfill"],
     "sql/slots.sql": ["store_slots", "sync", "backfill"],
     "sql/definitions.sql": ["store_definitions", "sync", "sync_files", "operations_retention"],
@@ -40,6 +40,7 @@ TESTS = {
     "sql/retention.sql": ["operations_retention"],
     "sql/migrations/0001_tables.sql": ["store_runs", "enqueue", "sync"],
     "sql/migrations/0002_enqueue.sql": ["enqueue"],
+    "sql/migrations/0005_ready.sql": ["gates", "limits", "claims", "store_runs"],
     "yamlsched/runs/statements.py": ["fences", "store_runs", "outcomes"],
     "yamlsched/runs/effects.py": ["fences", "effects"],
     "yamlsched/sync/due.py": ["sync"],
@@ -86,7 +87,6 @@ EQUIVALENT = {
     "actions.sql lock_runs: r.id = any": "more runs are locked than are changed",
     "definitions.sql lock: d.id = any": "more jobs are locked than are changed",
     "actions.sql lock_jobs: d.id = any": "more jobs are locked than are changed",
-    "runs.sql claim: r.namespace = %(namespace)s #2": "redundant: the outer query has the same condition",
     "runs.sql finish: r.id = any": "redundant: the join has the same condition; this one helps the planner",
 }
 
@@ -109,7 +109,7 @@ class Mutation:
 
 def mutations() -> list[Mutation]:
     found: list[Mutation] = []
-    for path in sorted((ROOT / "sql").glob("*.sql")):
+    for path in sorted([*(ROOT / "sql").glob("*.sql"), ROOT / "sql" / "migrations" / "0005_ready.sql"]):
         file = str(path.relative_to(ROOT))
         if file in TESTS:
             found += _of_statements(file, path.read_text())
@@ -125,7 +125,7 @@ def mutations() -> list[Mutation]:
 
 
 def _of_statements(file: str, text: str) -> Iterator[Mutation]:
-    starts = list(re.finditer(r"^-- name: (\w+)$", text, re.MULTILINE))
+    starts = list(re.finditer(r"^(?:-- name: |create function yamlsched\.)(\w+)", text, re.MULTILINE))
     for match, following in zip(starts, [*starts[1:], None], strict=True):
         begin, end = match.end(), following.start() if following else len(text)
         seen: Counter[str] = Counter()
@@ -174,7 +174,7 @@ def conditions(statement: str) -> list[tuple[int, int]]:
             levels.pop()
         elif word == "insert":
             level.verb, level.feeds_insert = "insert", True
-        elif word == "select":
+        elif word in ("select", "perform"):
             level.verb = "select"
         elif word == "conflict":
             level.feeds_insert = False  # the condition that follows chooses an index

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 
+from support.claiming import claim_due
 from support.database import while_waiting
 from support.rows import row
 from support.schedules import HOUR, MINUTE, a_file, at
@@ -42,11 +43,11 @@ class Worker:
 
     def claim(self, now: Any, limit: int = 10) -> list[ClaimedRun]:
         self.claims += 1
-        claimed: store.ClaimResult = self.call(store.claim, "default", f"claim {self.claims}", limit, now=now)
-        return claimed.runs
+        claimed: list[ClaimedRun] = self.call(claim_due, "default", f"claim {self.claims}", limit, now=now)
+        return claimed
 
     def finish(self, run: ClaimedRun, outcome: Outcome, now: Any) -> None:
-        assert run.id in self.call(store.finish, [(run, outcome)], now=now)
+        assert run.id in self.call(store.finish, "default", [(run, outcome)], now=now)
 
     def call(self, function: Any, *given: Any, **named: Any) -> Any:
         return self.runner.run(function(self.connection, *given, **named))

@@ -125,11 +125,12 @@ def test_runs_that_were_released_are_claimed_before_later_ones(db: psycopg.Conne
 
 def test_a_reload_adds_an_executor_while_the_worker_claims_for_the_others() -> None:
     events = EventQueue()
-    lanes = Lanes(ScriptedExecutor(events), lambda: cast(Claims, None), lambda name: ScriptedExecutor(events))
+    lanes = Lanes(ScriptedExecutor(events), lambda name: cast(Claims, None), lambda name: ScriptedExecutor(events))
 
     claiming = iter(lanes)
     first = next(claiming)
-    lanes.open(Workload("", "default", {}, Scope(remote={"engine": Scope()}), Path("schedules.yaml")))
+    jobs = {"purge": Job(name="purge", handler="h.f", executor="engine")}
+    lanes.open(Workload("", "default", jobs, Scope(), Path("schedules.yaml")))
 
     assert [first.name, *(lane.name for lane in claiming)] == ["local"]
     assert [lane.name for lane in lanes] == ["local", "engine"]

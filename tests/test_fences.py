@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 
+from support.claiming import claim_due
 from support.project import until
 from support.rows import a_job, a_run, row, value
 from yamlsched import db as database
@@ -26,7 +27,7 @@ Write = Callable[[Connection, ClaimedRun], Awaitable[Any]]
 
 
 def finish(outcome: Outcome) -> Write:
-    return lambda connection, run: store.finish(connection, [(run, outcome)])
+    return lambda connection, run: store.finish(connection, "default", [(run, outcome)])
 
 
 async def succeed_in(connection: Connection, run: ClaimedRun) -> Any:
@@ -42,8 +43,7 @@ async def report_in(connection: Connection, run: ClaimedRun) -> Any:
 
 WRITES: dict[str, Write] = {
     "heartbeat": lambda connection, run: store.heartbeat(connection, [run]),
-    "succeed_claim": lambda connection, run: store.succeed(connection, [run]),
-    # of several claims, one of which has no run
+    # beside a run that does not exist
     "succeed": lambda connection, run: store.succeed(connection, [run, run._replace(id=-1, locked_by="B")]),
     "succeed_in": succeed_in,
     "report": lambda connection, run: progress.report(connection, [(run, Progress(1.0))]),
@@ -172,9 +172,8 @@ def test_a_claim_without_an_answer_is_released_only_in_its_namespace(db: psycopg
     assert (row(db, run.id).status, row(db, run.id).attempts) == ("queued", 0)
 
 
-@pytest.mark.parametrize("statement", ["claim", "claim_waiting"])
 def test_a_claim_takes_only_due_unfinished_and_unowned_runs_of_its_namespace(
-    db: psycopg.Connection[Any], dsn: str, statement: str
+    db: psycopg.Connection[Any], dsn: str
 ) -> None:
     job = a_job(db, overlap="allow")
     there = a_job(db, namespace="elsewhere", overlap="allow")
@@ -186,8 +185,7 @@ def test_a_claim_takes_only_due_unfinished_and_unowned_runs_of_its_namespace(
     before = db.execute("select * from yamlsched.job_runs order by id").fetchall()
 
     async def claim(connection: Connection, run: Any) -> Any:
-        function = store.claim if statement == "claim" else store.claim_waiting
-        return (await function(connection, "default", "C", 10)).runs
+        return await claim_due(connection, "default", "C", 10)
 
     assert write(dsn, claim, None) == []  # type: ignore[arg-type]
     assert db.execute("select * from yamlsched.job_runs order by id").fetchall() == before
@@ -197,9 +195,7 @@ def test_every_fenced_statement_is_tested() -> None:
     """Add each new statement that writes about a claimed run to WRITES."""
     fenced = {name for name, text in load("runs").items() if b"'running'" in text and b"update yamlsched" in text}
 
-    assert fenced == {
-        "heartbeat", "succeed", "succeed_claim", "succeed_in", "finish", "claim", "claim_waiting",
-    }  # fmt: skip
+    assert fenced == {"heartbeat", "succeed", "succeed_in", "finish", "claim", "reclaim"}
 
 
 # -- effects

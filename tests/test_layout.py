@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_735,
-    "web": 4_932,
-    "importing": 2_200,
-    "preview": 1_390,
+    "core": 20_682,
+    "web": 4_931,
+    "importing": 2_199,
+    "preview": 1_384,
     "remote": 1_495,
     "embedded": 952,
     "monitors": 378,
@@ -29,12 +29,12 @@ BUDGETS = {
     "metrics": 248,
     "scaffold": 255,
     "otel": 316,
-    "sql": 3_700,
+    "sql": 3_689,
     "templates, script and style": 1_672,
     "modules over 300 lines": 3,
     "modules under 40 lines": 33,
-    "imports in functions": 24,
-    "longest statement": 273,
+    "imports in functions": 23,
+    "longest statement": 152,
 }
 
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

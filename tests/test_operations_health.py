@@ -371,19 +371,14 @@ def test_a_slot_beside_an_unfinished_run_waits_or_is_skipped(db: Db, cli: Cli, o
     assert text == (f"{note} {run}{' is unfinished' if overlap == 'skip' else ''}" if note else "")
 
 
-def test_a_stuck_run_of_a_paused_job_names_the_pause(db: Db, cli: Cli) -> None:
+def test_a_stuck_run_of_a_paused_job_is_taken_by_the_next_worker_as_any_other(db: Db, cli: Cli) -> None:
     job = a_healthy_job(db, paused_at=datetime.now(UTC))
     run = a_run(db, job, "running", locked_until=datetime.now(UTC) - HOUR)
 
     shown, screen = cli("show", run).out, cli("status").out
 
-    remedy = f"yamlsched resume purge, or yamlsched cancel {run}"
-    assert f"no worker claims it while its job is paused: {remedy}" in shown
-    assert f"      {remedy}" in screen
-    db.execute("update yamlsched.job_definitions set paused_at = null")
-    assert f"its lease has ended, and the next worker claims it: yamlsched doctor, or yamlsched cancel {run}" in (
-        cli("show", run).out
-    )
+    assert f"its lease has ended, and the next worker takes it: yamlsched doctor, or yamlsched cancel {run}" in shown
+    assert f"      yamlsched show {run}" in screen
 
 
 def test_the_next_slot_is_shown_in_utc_and_on_the_clock_of_the_job(db: Db, cli: Cli) -> None:

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from support.claiming import claim_due
 from support.project import Project, a_project, until
 from support.rows import a_job
-from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, Keep, Status
 from yamlsched.schedule.job import Job, Output
 from yamlsched.worker.attempt import Attempt
@@ -57,7 +57,7 @@ async def write(dsn: str, count: int, recorded: Recorded, enough: int, meanwhile
     session = Session(Database(dsn), {**WORKER_SETTINGS, "lock_timeout": "100ms"})
 
     async def claim(connection: Any) -> list[Any]:
-        return (await store.claim_waiting(connection, "default", "A", count)).runs
+        return await claim_due(connection, "default", "A", count)
 
     job = Job(name="purge", handler="h.f")
     attempts = [Attempt(run, job, 1e12, 0.0) for run in await session.run(claim, 20)]

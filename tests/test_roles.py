@@ -387,6 +387,7 @@ WORKER_TABLES = {
     "edits": ADD,
     "edited_jobs": ADD,
     "lacks": DELETE,
+    "gates": CHANGE,
     **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
 }
 PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
@@ -397,13 +398,26 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
     "yamlsched_reader": {
         "schema yamlsched": frozenset({"USAGE"}),
         **dict.fromkeys(WORKER_TABLES, READ),
-        **dict.fromkeys(("has_no_worker()", "is_withheld()"), EXECUTE),
+        **dict.fromkeys(("has_no_worker()", "is_withheld()", "waits_for()"), EXECUTE),
     },
     "yamlsched_worker": {
         "schema yamlsched": frozenset({"USAGE"}),
         **WORKER_TABLES,
         **dict.fromkeys(("enqueue()", "enqueue_many()", "has_no_worker()", "is_withheld()"), EXECUTE),
-        **dict.fromkeys(("claim_start()", "on_dead_key()", "put_definitions()"), EXECUTE),
+        **dict.fromkeys(("waits_for()", "claim_start()", "on_dead_key()", "put_definitions()"), EXECUTE),
+        **dict.fromkeys(
+            (
+                "claim_gated()",
+                "free_numbers()",
+                "hand_on()",
+                "is_taken()",
+                "limit_of()",
+                "lock_gates()",
+                "open_jobs()",
+                "sweep()",
+            ),
+            EXECUTE,
+        ),
     },
 }
 """All that every role but the owner may do, public included: what is not here is denied."""

@@ -13,12 +13,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from support.claiming import claim_due
 from support.rows import a_job, a_run
 from yamlsched.db.connection import connect_async
 from yamlsched.db.dsn import conninfo
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import statements as runs
-from yamlsched.runs.lifecycle import ClaimedRun, Priority
+from yamlsched.runs.lifecycle import ClaimedRun
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered, look_up
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ async def claim_twice(dsn: str) -> list[Any]:
     connection = await connect_async(dsn, WORKER_SETTINGS, look_up)
     async with connection:
         for token in ("A", "B"):
-            assert (await runs.claim_waiting(connection, "default", token, 10)).runs == []
+            assert await claim_due(connection, "default", token, 10) == []
         return await prepared(connection)
 
 
@@ -71,12 +72,12 @@ async def prepared(connection: psycopg.AsyncConnection[Any]) -> list[str]:
     return [row.statement for row in await cursor.fetchall()]
 
 
-def test_a_session_plans_claims_of_waiting_runs_once_wherever_they_start_and_of_whatever_priority(dsn: str) -> None:
+def test_a_session_plans_claims_once_whatever_they_ask_for(dsn: str) -> None:
     async def claim() -> list[str]:
         async with await connect_async(dsn, WORKER_SETTINGS, look_up) as connection:
-            for priority in (None, *Priority):
-                for past in (runs.BEFORE_ALL, ("2026-01-01", 1), ("2026-01-01", 1 << 15), ("2026-01-01", 1 << 40)):
-                    await runs.claim_waiting(connection, "default", "A", 10, past=past, priority=priority)
+            for limit, chance in ((1, 0.1), (1, 0.95), (10, 0.5), (10_000, 0.0)):
+                for scope in (runs.Scope(), runs.Scope(7, (3, 1 << 40))):
+                    await runs.claim(connection, "default", "A", limit, scope, busy=(limit,), chance=chance)
             return await prepared(connection)
 
     statements = asyncio.run(claim())
@@ -135,7 +136,7 @@ def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: st
 
 def test_a_session_keeps_its_prepared_statements_after_refused_statements(dsn: str) -> None:
     async def claim(connection: psycopg.AsyncConnection[Any]) -> int:
-        return len((await runs.claim_waiting(connection, "default", "A", 10)).runs)
+        return len(await claim_due(connection, "default", "A", 10))
 
     async def refused(connection: psycopg.AsyncConnection[Any]) -> None:
         await connection.execute("do $$ begin raise exception using errcode = 'lock_not_available'; end $$")
@@ -155,7 +156,7 @@ def test_a_session_keeps_its_prepared_statements_after_refused_statements(dsn: s
 
 def test_a_session_whose_prepared_statements_a_migration_invalidated_is_replaced(own_dsn: str) -> None:
     async def claim(connection: psycopg.AsyncConnection[Any]) -> int:
-        return len((await runs.claim_waiting(connection, "default", "A", 10)).runs)
+        return len((await runs.claim(connection, "default", "A", 10))[0].runs)
 
     async def migrate_meanwhile() -> int:
         session = Session(Database(own_dsn), WORKER_SETTINGS)

@@ -52,7 +52,7 @@ def test_no_more_runs_execute_at_once_than_async_concurrency_allows_on_the_host(
     assert {project.row(run).status for run in runs} == {"succeeded"}
 
 
-def test_a_run_executes_where_the_file_says_and_not_where_a_definition_that_was_changed_by_hand_says(
+def test_a_run_whose_job_executes_elsewhere_by_the_file_in_force_is_left_to_other_hosts_at_no_cost(
     project: Project,
 ) -> None:
     project.sync(naps=shared("naps"), nap={})
@@ -61,8 +61,8 @@ def test_a_run_executes_where_the_file_says_and_not_where_a_definition_that_was_
 
     project.work()
 
-    assert (project.row(run).status, project.row(nap).status) == ("succeeded", "succeeded")
-    assert project.row(run).attempts == 1
+    assert (project.row(run).status, project.row(nap).status) == ("queued", "succeeded")
+    assert project.row(run).attempts == 0
 
 
 # -- what runs of one process do not do to each other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from yamlsched import db as database
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
 from yamlsched.runs import statements as store
-from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Status
+from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, Outcome, Status
 from yamlsched.runs.statements import LOST, OURS, Scope
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -56,9 +57,22 @@ def ask(dsn: str) -> Iterator[Ask]:
         runner.run(connection.close())
 
 
-def claim(ask: Ask, token: str = "A", limit: int = 10, **named: Any) -> store.ClaimResult:
-    claimed: store.ClaimResult = ask(store.claim, "default", token, limit, **named)
-    return claimed
+@dataclass
+class Taken:
+    """What a worker takes that looks for due runs."""
+
+    runs: list[ClaimedRun]
+    lost: list[ClaimedRun]
+    dead: list[ClaimedRun]
+
+
+def claim(ask: Ask, token: str = "A", limit: int = 10, **named: Any) -> Taken:
+    """Reclaim and claim as a worker does."""
+    at = {"now": named["now"]} if "now" in named else {}
+    reclaimed = ask(store.reclaim, "default", **at)
+    claimed, gated = ask(store.claim, "default", token, limit, **named)
+    ask(store.claim_gated, "default", claimed, token, gated, **at)
+    return Taken(sorted(claimed.runs), reclaimed.lost, reclaimed.dead)
 
 
 def due(db: psycopg.Connection[Any], job: int, **values: Any) -> int:
@@ -99,45 +113,6 @@ def test_a_claim_takes_at_most_its_limit_of_both_kinds_together(db: psycopg.Conn
         assert len(claim(ask, f"limit {limit}", limit).runs) == limit
 
 
-def test_neither_kind_of_run_starves_the_other(db: psycopg.Connection[Any], ask: Ask) -> None:
-    ad_hoc = a_job(db, "ad_hoc")
-    for _ in range(20):
-        due(db, ad_hoc)
-    for number in range(20):
-        due(db, a_job(db, f"nightly_{number}"), exclusive=True)
-
-    kinds = [run.job_type == "ad_hoc" for run in claim(ask, limit=10).runs]
-
-    assert (kinds.count(True), kinds.count(False)) == (5, 5)
-
-
-def test_neither_kind_of_run_starves_the_other_when_claims_take_one_run(db: psycopg.Connection[Any], ask: Ask) -> None:
-    ad_hoc = a_job(db, "ad_hoc")
-    for number in range(30):
-        due(db, ad_hoc)
-        due(db, a_job(db, f"nightly_{number}"), exclusive=True)
-
-    kinds = {one(ask, f"token {number}", limit=1).job_type == "ad_hoc" for number in range(30)}
-
-    assert kinds == {True, False}  # fails by chance once in half a billion times
-
-
-def test_a_walk_over_jobs_continues_where_it_stopped_and_reaches_all_of_them(
-    db: psycopg.Connection[Any], ask: Ask
-) -> None:
-    for number in range(7):
-        due(db, a_job(db, f"nightly_{number}"), exclusive=True)
-
-    seen, after = [], 0
-    for number in range(4):
-        claimed = claim(ask, f"token {number}", 2, after=after)
-        seen += [run.job_type for run in claimed.runs]
-        after = claimed.after
-
-    assert sorted(seen) == [f"nightly_{number}" for number in range(7)]
-    assert after == 0
-
-
 def test_runs_of_a_job_with_overlap_wait_execute_one_at_a_time_in_order(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db)
     runs = [due(db, job, exclusive=True, run_at=NOON - MINUTE + number * SECOND) for number in range(3)]
@@ -147,43 +122,9 @@ def test_runs_of_a_job_with_overlap_wait_execute_one_at_a_time_in_order(db: psyc
         run = one(ask, f"A{number}")
         assert claim(ask, f"B{number}").runs == []
         order.append(run.id)
-        assert ask(store.finish, [(run, SUCCESS)])
+        assert ask(store.finish, "default", [(run, SUCCESS)])
 
     assert order == runs
-
-
-def test_of_two_concurrent_claims_of_an_exclusive_job_one_fails(
-    db: psycopg.Connection[Any], dsn: str, ask: Ask
-) -> None:
-    # given an uncommitted claim
-    job = a_job(db)
-    due(db, job, exclusive=True)
-    with database.connect(dsn) as other, other.transaction():
-        other.execute(
-            "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'B', exclusive_of = %s, "
-            "started_at = %s, locked_until = %s",
-            [job, NOON, NOON + LEASE],
-        )
-        # when an older run of the job is inserted and claimed
-        due(db, job, exclusive=True, run_at=NOON - LEASE)
-        lost: list[BaseException] = []
-
-        def try_to() -> None:
-            try:
-                claim(ask)
-            except psycopg.errors.UniqueViolation as error:
-                lost.append(error)
-
-        thread = threading.Thread(target=try_to)
-        thread.start()
-        waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-        while not db.execute(waits).fetchone():
-            pass
-
-    # then the second claim fails completely
-    thread.join()
-    assert len(lost) == 1
-    assert db.execute("select count(*) as n from yamlsched.job_runs where status = 'running'").fetchone().n == 1  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +150,7 @@ def test_a_pause_that_has_ended_prevents_no_claim(db: psycopg.Connection[Any], a
 def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask: Ask) -> None:
     # given two jobs of the worker's file, one of another file, and one that was added later
     jobs = {name: a_job(db, name) for name in ("first", "foreign", "second")}
-    scope = store.scope(db, "default", dict.fromkeys(["first", "second", "in the file only"], "local"))
+    scope = store.scope(db, "default", ["first", "second", "in the file only"])
     jobs["added since"] = a_job(db, "added_since")
     for job in jobs.values():
         due(db, job)
@@ -219,224 +160,6 @@ def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask
 
     assert scope == Scope(jobs["second"], (jobs["foreign"],))
     assert sorted(run.job_type for run in claimed.runs) == ["first", "first", "second", "second"]
-
-
-def test_a_walk_over_jobs_claims_only_jobs_of_the_scope(db: psycopg.Connection[Any], ask: Ask) -> None:
-    # given more runs that may not be claimed than a claim reads by time, and after them a run of a job of each kind
-    mine, foreign = a_job(db, "mine"), a_job(db, "foreign")
-    scope = Scope(newest=foreign, others=(foreign,))
-    added_since = a_job(db, "added_since")
-    for number in range(64):
-        due(db, foreign, run_at=NOON - MINUTE + number * timedelta(milliseconds=1))
-    runs = {job: due(db, job, run_at=NOON - SECOND) for job in (mine, foreign, added_since)}
-
-    claimed = claim(ask, limit=3, scope=scope)
-
-    assert claimed.is_truncated
-    assert [run.id for run in claimed.runs] == [runs[mine]]
-
-
-def test_the_fast_path_claims_the_same_shareable_runs_as_the_complete_claim_and_nothing_else(
-    db: psycopg.Connection[Any], ask: Ask
-) -> None:
-    # given jobs whose runs may be claimed and jobs whose runs may not
-    open_ = [a_job(db, "on"), a_job(db, "resumed", paused_at=NOON - 2 * MINUTE, paused_until=NOON - MINUTE)]
-    shut = [
-        a_job(db, "off", enabled=False),
-        a_job(db, "retired", retired_at=NOON - MINUTE),
-        a_job(db, "paused", paused_at=NOON - MINUTE),
-        a_job(db, "paused_still", paused_at=NOON - MINUTE, paused_until=NOON + MINUTE),
-        a_job(db, "others"),
-    ]
-    scope = Scope(newest=shut[-1], others=(shut[-1],))
-    shut.append(a_job(db, "newer"))
-    # each with a run of every kind
-    usual = []
-    for job in [*open_, *shut]:
-        waiting = [
-            due(db, job, payload='{"a": 1}', idempotency_key=f"{job}:key", scheduled_for=NOON - MINUTE),
-            due(db, job, status="failed", created_at=NOON, scheduled_for=NOON - 3 * MINUTE),
-        ]
-        usual += waiting if job in open_ else []
-        due(db, job, run_at=NOON + SECOND)
-        due(db, job, exclusive=True)
-        due(db, job, status="running", locked_until=NOON + SECOND)
-        due(db, job, status="running", locked_until=NOON - SECOND)
-        due(db, job, status="succeeded")
-
-    taken = ask(store.claim_waiting, "default", "A", 100, scope).runs
-
-    assert {run.id for run in taken} == set(usual)
-    # and it returns and writes the same as the complete claim
-    rows = {id: row(db, id) for id in usual}
-    db.execute("update yamlsched.job_runs set status = 'queued', locked_until = null where locked_by = 'A'")
-    db.execute("update yamlsched.job_runs set attempts = attempts - 1 where locked_by = 'A'")
-    complete = {run.id: run for run in claim(ask, "A", 100, scope=scope).runs}
-    assert {run.id: run for run in taken} == {id: complete[id] for id in usual}
-    assert {id: row(db, id) for id in usual} == rows
-
-
-def test_the_fast_path_claims_the_oldest_runs_without_waiting_for_locks(
-    db: psycopg.Connection[Any], dsn: str, ask: Ask
-) -> None:
-    job = a_job(db)
-    runs = [due(db, job, run_at=NOON - number * SECOND) for number in range(1, 6)]
-    with database.connect(dsn) as other:
-        other.execute("begin")
-        other.execute("select from yamlsched.job_runs where id = %s for no key update", [runs[-1]])
-
-        first = ask(store.claim_waiting, "default", "A", 2).runs
-        rest = ask(store.claim_waiting, "default", "B", 100).runs
-
-    assert [run.id for run in first] == sorted(runs[2:4])
-    assert [run.id for run in rest] == runs[:2]
-
-
-def test_where_others_hold_the_first_runs_of_a_backlog_the_fast_path_takes_those_behind_them(
-    db: psycopg.Connection[Any], dsn: str, ask: Ask
-) -> None:
-    # a claim of both kinds reads 36 runs by time, of which other workers have locked enough for it
-    job = a_job(db)
-    runs = [due(db, job, run_at=NOON - MINUTE + number * timedelta(milliseconds=1)) for number in range(100)]
-    with database.connect(dsn) as other:
-        other.execute("begin")
-        other.execute("select from yamlsched.job_runs where id = any (%s) for no key update", [runs[:36]])
-
-        first = claim(ask, "A", limit=4)
-        behind = ask(store.claim_waiting, "default", "B", 4)
-
-    assert (first.runs, first.is_locked, first.is_truncated) == ([], True, False)
-    assert [run.id for run in behind.runs] == runs[36:40]
-
-
-@pytest.mark.parametrize(("locked", "are_enough"), [(3, False), (4, True), (5, True)])
-def test_runs_that_others_hold_are_no_backlog_only_if_they_would_be_enough(
-    db: psycopg.Connection[Any], dsn: str, ask: Ask, locked: int, are_enough: bool
-) -> None:
-    # of the first runs some are locked, and all others are of a job that the worker may not claim
-    mine, foreign = a_job(db, "mine"), a_job(db, "foreign")
-    runs = [
-        due(db, mine if number < locked else foreign, run_at=NOON - MINUTE + number * timedelta(milliseconds=1))
-        for number in range(50)
-    ]
-    last = due(db, mine, run_at=NOON - SECOND)
-    with database.connect(dsn) as other:
-        other.execute("begin")
-        other.execute("select from yamlsched.job_runs where id = any (%s) for no key update", [runs[:locked]])
-
-        claimed = claim(ask, limit=4, scope=Scope(newest=foreign, others=(foreign,)))
-
-    assert (claimed.is_locked, claimed.is_truncated) == (are_enough, not are_enough)
-    assert [run.id for run in claimed.runs] == ([] if are_enough else [last])
-
-
-def test_the_fast_path_continues_where_the_last_claim_ended(db: psycopg.Connection[Any], ask: Ask) -> None:
-    job = a_job(db)
-    runs = [due(db, job, run_at=NOON - MINUTE + number // 2 * SECOND) for number in range(5)]
-
-    first = ask(store.claim_waiting, "default", "A", 3)
-    db.execute("update yamlsched.job_runs set status = 'queued', locked_until = null where id = %s", [runs[0]])
-    second = ask(store.claim_waiting, "default", "B", 3, past=first.past)
-    third = ask(store.claim_waiting, "default", "C", 3, past=second.past)
-    again = ask(store.claim_waiting, "default", "D", 3)
-
-    assert [[run.id for run in claim.runs] for claim in (first, second, third, again)] == [
-        runs[:3], runs[3:], [], runs[:1],
-    ]  # fmt: skip
-    assert third.past == second.past
-
-
-@pytest.fixture(params=["one instant", "instants of their own"])
-def backlog(request: pytest.FixtureRequest, db: psycopg.Connection[Any]) -> list[int]:
-    """The ids of 1,000 waiting runs, in the order of their time."""
-    interval = timedelta(0) if request.param == "one instant" else timedelta(milliseconds=7)
-    job = a_job(db)
-    rows = db.execute(
-        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, status)"
-        " select d.namespace, d.id, d.job_type, %s + n * %s, 5, 'queued'"
-        " from yamlsched.job_definitions d, generate_series(0, 999) n where d.id = %s order by n returning id",
-        [NOON - MINUTE, interval, job],
-    )
-    return sorted(run.id for run in rows)  # ids are given in the order of the rows
-
-
-def test_a_large_claim_starts_behind_what_others_have_claimed_since(backlog: list[int], ask: Ask) -> None:
-    first = ask(store.claim_waiting, "default", "A", 100)
-    for token in "BCD":
-        ask(store.claim_waiting, "default", token, 200)
-
-    next_ = ask(store.claim_waiting, "default", "A2", 100, past=first.past)
-
-    assert [run.id for run in next_.runs] == backlog[700:800]
-
-
-def test_a_run_that_a_large_claim_passes_over_is_found_by_the_next_complete_one(
-    backlog: list[int], db: psycopg.Connection[Any], ask: Ask
-) -> None:
-    # one of the claimed runs waits again
-    ask(store.claim_waiting, "default", "A", 500)
-    db.execute(
-        "update yamlsched.job_runs set status = 'queued', locked_until = null, attempts = 0 where id = %s",
-        [backlog[50]],
-    )
-
-    large = ask(store.claim_waiting, "default", "B", 100)
-    small = ask(store.claim_waiting, "default", "C", 1)
-    db.execute(
-        "update yamlsched.job_runs set status = 'queued', locked_until = null, attempts = 0 where id = %s",
-        [backlog[50]],
-    )
-    complete = claim(ask, "D", limit=100)
-
-    assert [run.id for run in large.runs] == backlog[500:600]
-    assert [run.id for run in small.runs] == [backlog[50]]
-    assert [run.id for run in complete.runs] == [backlog[50], *backlog[600:699]]
-
-
-@pytest.mark.parametrize(("limit", "expected"), [(99, (99, 198)), (100, (200, 300)), (400, (800, 1000))])
-def test_a_large_claim_leaves_the_first_runs_to_those_that_are_not_committed(
-    backlog: list[int], db: psycopg.Connection[Any], dsn: str, ask: Ask, limit: int, expected: tuple[int, int]
-) -> None:
-    # two claims that are not committed, of which one has locked its runs, but for the last one
-    with database.connect(dsn) as first, database.connect(dsn) as second:
-        for connection in (first, second):
-            connection.execute("begin")
-            connection.execute(
-                "select yamlsched.claim_start('default', 2::smallint, %s, '-infinity', 0, %s) where %s >= 100",
-                [NOON, limit, limit],
-            )
-        first.execute(
-            "select from yamlsched.job_runs where id = any (%s) for no key update", [backlog[: min(limit, 99)]]
-        )
-
-        third = ask(store.claim_waiting, "default", "C", limit)
-
-    assert [run.id for run in third.runs] == backlog[slice(*expected)]
-
-
-@pytest.mark.parametrize("last", ["-infinity", "4713-01-01 00:00:00+00 BC", "1960-01-01 00:00:00+00", "now"])
-@pytest.mark.parametrize("count", [1, 300, 1_000])
-def test_runs_that_are_due_since_forever_stop_no_large_claim(
-    backlog: list[int], db: psycopg.Connection[Any], ask: Ask, last: str, count: int
-) -> None:
-    db.execute("update yamlsched.job_runs set run_at = '-infinity' where id = any (%s)", [backlog[:count]])
-    if last != "now":
-        rest = backlog[count:]
-        db.execute("update yamlsched.job_runs set run_at = %s::timestamptz where id = any (%s)", [last, rest])
-
-    taken = [ask(store.claim_waiting, "default", token, 400).runs for token in "ABC"]
-
-    assert [run.id for runs in taken for run in runs] == backlog
-
-
-def test_a_large_claim_at_the_end_of_a_backlog_takes_the_rest(backlog: list[int], dsn: str, ask: Ask) -> None:
-    with database.connect(dsn) as other:
-        other.execute("begin")
-        other.execute("select yamlsched.claim_start('default', 2::smallint, %s, '-infinity', 0, 1000)", [NOON])
-
-        rest = ask(store.claim_waiting, "default", "B", 1_000)
-
-    assert [run.id for run in rest.runs] == backlog
 
 
 def test_concurrent_claims_take_each_run_once(db: psycopg.Connection[Any], dsn: str) -> None:
@@ -451,7 +174,7 @@ def test_concurrent_claims_take_each_run_once(db: psycopg.Connection[Any], dsn: 
         taken: list[int] = []
         connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
         async with connection:
-            while runs := (await store.claim_waiting(connection, "default", f"{name}:{len(taken)}", 30)).runs:
+            while runs := (await store.claim(connection, "default", f"{name}:{len(taken)}", 30))[0].runs:
                 assert {run.attempt for run in runs} == {1}
                 taken += [run.id for run in runs]
         return taken
@@ -485,25 +208,10 @@ def test_all_runs_behind_many_that_may_not_be_claimed_are_claimed_once(db: psyco
     assert {run.job_type for taken in claims for run in taken.runs} == {f"job_{number}" for number in range(5)}
     assert [run.id for taken in claims for run in taken.dead] == [exhausted]
     assert [len(taken.lost) for taken in claims].count(1) == 1
-    assert [taken.is_truncated for taken in claims] == [True] * 10
     assert (
         db.execute("select status from yamlsched.job_runs where job_type = 'paused' and status <> 'queued'").fetchall()
         == []
     )
-
-
-def test_a_claim_behind_many_runs_that_workers_hold_takes_the_oldest_and_lets_the_next_claim_be_fast(
-    db: psycopg.Connection[Any], ask: Ask
-) -> None:
-    jobs = [a_job(db, "purge"), a_job(db, "report")]
-    for number in range(60):
-        due(db, jobs[0], status="running", locked_until=NOON + HOUR, attempts=1, run_at=NOON - HOUR + number * SECOND)
-    waiting = [due(db, jobs[number % 2], run_at=NOON - (60 - number) * SECOND) for number in range(40)]
-
-    taken = claim(ask, "token", 2)
-
-    assert [run.id for run in taken.runs] == waiting[:2]
-    assert not taken.is_truncated
 
 
 def test_a_claim_leaves_each_run_on_its_page_so_that_no_index_changes(db: psycopg.Connection[Any], ask: Ask) -> None:
@@ -516,35 +224,6 @@ def test_a_claim_leaves_each_run_on_its_page_so_that_no_index_changes(db: psycop
 
     assert len(taken.runs) == 500
     assert db.execute(pages).fetchall() == before
-
-
-def test_runs_behind_many_that_may_not_be_claimed_are_claimed_only_if_they_are_due_and_not_excluded(
-    db: psycopg.Connection[Any], ask: Ask
-) -> None:
-    # given, behind many runs of a paused job, one due run, one that is not due, and two that exclude each other
-    paused = a_job(db, "paused", paused_at=NOON - HOUR)
-    for number in range(80):
-        due(db, paused, run_at=NOON - HOUR + number * SECOND)
-    job = a_job(db)
-    expected = [due(db, job), due(db, job, exclusive=True, run_at=NOON - 3 * SECOND)]
-    due(db, job, run_at=NOON + SECOND)
-    due(db, job, exclusive=True, run_at=NOON - 2 * SECOND)
-
-    claimed = claim(ask, limit=20)
-
-    assert sorted(run.id for run in claimed.runs) == expected
-
-
-def test_a_run_among_those_that_may_not_be_claimed_is_counted_once(db: psycopg.Connection[Any], ask: Ask) -> None:
-    paused, job = a_job(db, "paused", paused_at=NOON - HOUR), a_job(db)
-    expected = [due(db, job, run_at=NOON - HOUR)]
-    for number in range(80):
-        due(db, paused, run_at=NOON - HOUR + number * SECOND)
-    expected += [due(db, job), due(db, job)]
-
-    claimed = claim(ask, limit=3)
-
-    assert sorted(run.id for run in claimed.runs) == expected
 
 
 def test_the_death_of_an_on_dead_call_that_loses_its_worker_is_not_reported(
@@ -563,9 +242,9 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
     job = a_job(db, overlap="allow")
     for _ in range(7):
         due(db, job)
-    mine = ask(store.claim_waiting, "default", "A", 3).runs
-    more = ask(store.claim_waiting, "default", "B", 2).runs
-    others = ask(store.claim_waiting, "default", "C", 2).runs
+    mine = claim(ask, "A", 3).runs
+    more = claim(ask, "B", 2).runs
+    others = claim(ask, "C", 2).runs
 
     assert ask(store.succeed, mine[:2])
     assert ask(store.succeed, [mine[2], more[0]])
@@ -634,12 +313,12 @@ def test_only_the_claim_that_holds_the_run_can_write_an_outcome(
     due(db, a_job(db))
     run = one(ask)
     for wrong in (run._replace(locked_by="B"), run._replace(attempt=2), run._replace(id=run.id + 1)):
-        assert ask(store.finish, [(wrong, outcome)]) == {}
+        assert ask(store.finish, "default", [(wrong, outcome)]) == {}
     assert row(db, run.id).status == "running"
     assert db.execute("select * from yamlsched.attempt_outputs").fetchall() == []
 
-    assert set(ask(store.finish, [(run, outcome)])) == {run.id}
-    assert ask(store.finish, [(run, outcome)]) == {}
+    assert set(ask(store.finish, "default", [(run, outcome)])) == {run.id}
+    assert ask(store.finish, "default", [(run, outcome)]) == {}
     assert row(db, run.id).status == outcome.status
 
 
@@ -647,7 +326,7 @@ def test_a_success_stores_a_result_and_adds_no_row_to_job_failures(db: psycopg.C
     due(db, a_job(db))
     run = one(ask)
 
-    ask(store.finish, [(run, SUCCESS._replace(result='{"n": 1}'))], now=NOON + SECOND)
+    ask(store.finish, "default", [(run, SUCCESS._replace(result='{"n": 1}'))], now=NOON + SECOND)
 
     after = row(db, run.id)
     assert (after.status, after.result, after.finished_at, after.locked_until) == (
@@ -666,7 +345,7 @@ def test_a_failure_is_stored_on_the_run_and_in_job_failures_and_the_run_is_due_a
     due(db, a_job(db))
     run = one(ask)
 
-    written = ask(store.finish, [(run, FAILURE)], now=NOON + SECOND)
+    written = ask(store.finish, "default", [(run, FAILURE)], now=NOON + SECOND)
 
     after = row(db, run.id)
     assert written == {run.id: NOON + SECOND + MINUTE}
@@ -691,7 +370,7 @@ def test_a_released_run_gets_its_attempt_back(db: psycopg.Connection[Any], ask: 
     due(db, a_job(db))
     run = one(ask)
 
-    ask(store.finish, [(run, RELEASED)])
+    ask(store.finish, "default", [(run, RELEASED)])
 
     assert (row(db, run.id).status, row(db, run.id).attempts) == ("queued", 0)
     assert one(ask, "B").attempt == 1
@@ -701,8 +380,8 @@ def test_the_output_of_an_attempt_replaces_that_of_a_released_one_of_its_number(
     db: psycopg.Connection[Any], ask: Ask
 ) -> None:
     due(db, a_job(db))
-    ask(store.finish, [(one(ask, "A"), RELEASED._replace(output="of the released one"))])
-    ask(store.finish, [(one(ask, "B"), SUCCESS._replace(output="of the next one", omitted_bytes=3))])
+    ask(store.finish, "default", [(one(ask, "A"), RELEASED._replace(output="of the released one"))])
+    ask(store.finish, "default", [(one(ask, "B"), SUCCESS._replace(output="of the next one", omitted_bytes=3))])
 
     [kept] = db.execute("select * from yamlsched.attempt_outputs").fetchall()
     assert (kept.attempt, kept.worker, kept.omitted_bytes, kept.output) == (1, "B", 3, "of the next one")
@@ -714,7 +393,7 @@ def test_output_is_written_without_an_outcome_unless_a_later_attempt_has_written
     # given an attempt that was released and started again under the same number, and one whose run was pruned
     due(db, a_job(db))
     released = one(ask, "A")
-    ask(store.finish, [(released, RELEASED)])
+    ask(store.finish, "default", [(released, RELEASED)])
     running = one(ask, "B")
     pruned = running._replace(id=running.id + 1)
 
@@ -725,7 +404,7 @@ def test_output_is_written_without_an_outcome_unless_a_later_attempt_has_written
     # then it is kept until the later attempt has its own
     [kept] = db.execute("select * from yamlsched.attempt_outputs").fetchall()
     assert kept == (running.id, 1, "A", NOON, 5, "late")
-    ask(store.finish, [(running, SUCCESS._replace(output="in time"))])
+    ask(store.finish, "default", [(running, SUCCESS._replace(output="in time"))])
     ask(store.keep_outputs, [(released, late)])
     assert [row.output for row in db.execute("select output from yamlsched.attempt_outputs")] == ["in time"]
     assert row(db, running.id).status == "succeeded"
@@ -745,7 +424,7 @@ def test_after_a_lease_ends_another_worker_claims_the_run_and_the_first_one_can_
     assert (held_by_b.id, held_by_b.attempt) == (held_by_a.id, 2)
     assert [(lost.id, lost.attempt, lost.locked_by) for lost in taken.lost] == [(held_by_a.id, 1, "A")]
     assert ask(store.heartbeat, [held_by_a], now=later) == set()
-    assert ask(store.finish, [(held_by_a, SUCCESS)], now=later) == {}
+    assert ask(store.finish, "default", [(held_by_a, SUCCESS)], now=later) == {}
     assert ask(store.ownership, [held_by_a]) == {held_by_a.id: LOST}
     [failure] = db.execute("select attempt, worker, error, error_type from yamlsched.job_failures").fetchall()
     assert tuple(failure) == (1, "A", "lost its worker", "LostWorker")
@@ -761,11 +440,11 @@ def test_a_lease_that_ends_in_the_last_attempt_marks_the_run_dead(
 
     taken = claim(ask, "B", now=NOON + LEASE + SECOND)
 
-    assert ([dead.id for dead in taken.dead], taken.runs) == ([run_id], [])
+    [report] = taken.runs
+    assert [dead.id for dead in taken.dead] == [run_id]
     run = row(db, run_id)
     assert (run.status, run.attempts, run.last_error, run.exclusive_of) == ("dead", 1, "lost its worker", None)
     assert db.execute("select count(*) as n from yamlsched.job_failures").fetchone().n == 1  # type: ignore[union-attr]
-    report = one(ask, "C", now=NOON + LEASE + SECOND)
     assert (report.key, report.dead_run_id, report.scheduled_for, report.max_attempts) == (
         f"on_dead:{run_id}",
         run_id,
@@ -790,10 +469,10 @@ def test_the_death_of_a_run_is_reported_once_and_the_death_of_its_on_dead_call_i
 ) -> None:
     due(db, a_job(db, on_dead="handlers.alerts.mail_operator"))
     run = one(ask)
-    ask(store.finish, [(run, DEATH)])
+    ask(store.finish, "default", [(run, DEATH)])
 
     report = one(ask, "B")
-    ask(store.finish, [(report, DEATH)])
+    ask(store.finish, "default", [(report, DEATH)])
 
     assert report.key == f"on_dead:{run.id}"
     assert claim(ask, "C").runs == []
@@ -809,15 +488,15 @@ def test_each_death_of_a_run_is_reported_once(db: psycopg.Connection[Any], ask: 
         run = one(ask, f"A{number}", limit=1)
         assert run.id == run_id
         if number < 2:
-            ask(store.finish, [(run, DEATH)])
+            ask(store.finish, "default", [(run, DEATH)])
         else:
-            for late in (LEASE + SECOND, 2 * LEASE + 2 * SECOND):
-                claim(ask, f"late {late}", now=NOON + late)
+            claim(ask, "late", now=NOON + LEASE + SECOND)
+            ask(store.reclaim, "default", now=NOON + 2 * LEASE + 2 * SECOND)
         # when each death is reported, and its on_dead call succeeds
         report = one(ask, f"R{number}", now=NOON + HOUR)
         assert (report.dead_run_id, report.is_on_dead_call) == (run_id, True)
         keys.append(report.key)
-        ask(store.finish, [(report, SUCCESS)])
+        ask(store.finish, "default", [(report, SUCCESS)])
         if number == 0:  # a pruned on_dead call is not created again
             prune(db, f"id = {report.id}")
         actions.retry(db, [run_id], "ann", now=NOON)
@@ -836,15 +515,15 @@ def test_a_run_that_was_edited_to_have_no_attempts_left_is_marked_dead_and_stops
     edited = due(db, job, status=status, attempts=3, max_attempts=3, exclusive=exclusive)
     other = due(db, a_job(db, "other"))
 
-    usual = ask(store.claim_waiting, "default", "A", 10)
-    complete = claim(ask, "B")
+    usual, _ = ask(store.claim, "default", "A", 10)
+    later = claim(ask, "B")
 
     assert [run.id for run in usual.runs] == [other]
-    assert ([run.id for run in complete.dead], complete.runs, complete.lost) == ([edited], [], [])
+    assert ([run.id for run in later.dead], later.lost) == ([edited], [])
     after = row(db, edited)
     assert (after.status, after.attempts, after.error_type) == ("dead", 3, "AttemptsExhausted")
     assert after.last_error == "no attempts are left: attempts or max_attempts was edited by hand"
-    assert [run.dead_run_id for run in claim(ask, "C").runs] == [edited]
+    assert [run.dead_run_id for run in later.runs] == [edited]
 
 
 def test_a_run_whose_attempts_were_edited_is_lost_and_claimed_again_after_its_lease(
@@ -854,7 +533,7 @@ def test_a_run_whose_attempts_were_edited_is_lost_and_claimed_again_after_its_le
     run = one(ask)
     db.execute("update yamlsched.job_runs set attempts = 3")
 
-    assert ask(store.finish, [(run, SUCCESS)]) == {}
+    assert ask(store.finish, "default", [(run, SUCCESS)]) == {}
     assert ask(store.heartbeat, [run]) == set()
     assert ask(store.ownership, [run]) == {run.id: LOST}
     assert one(ask, "B", now=NOON + LEASE + SECOND).attempt == 4
@@ -866,33 +545,22 @@ def test_a_slot_at_the_maximum_timestamp_stops_no_claim(db: psycopg.Connection[A
         due(db, job, scheduled_for=slot)
         due(db, a_job(db, f"waits_{len(slot)}"), scheduled_for=slot, exclusive=True)
 
-    assert len(ask(store.claim_waiting, "default", "A", 1).runs) == 1
+    assert len(claim(ask, "A", 1).runs) == 1
     assert len(claim(ask, "B").runs) == 3
 
 
-@pytest.mark.parametrize(
-    ("exclusive", "read"), [(True, b"select h.ctid from heads h"), (False, b"select f.ctid from front f")]
-)
 def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
-    db: psycopg.Connection[Any], dsn: str, ask: Ask, exclusive: bool, read: bytes
+    db: psycopg.Connection[Any], dsn: str, ask: Ask
 ) -> None:
-    # given a claim that has read a run, as the first one of its job or by its time, and is stopped before it locks it
-    run = due(db, a_job(db), exclusive=exclusive)
-    held_up = read + b", (select pg_advisory_xact_lock(4711)) l"
+    # given a claim that is stopped after it has begun to read, and before it locks a run
+    run = due(db, a_job(db))
+    read = b"order by u.nth) p"
+    held_up = read + b" cross join (select pg_advisory_xact_lock(4711)) l"
     statement = load("runs")["claim"]
     assert statement.count(read) == 1
     answers: list[Any] = []
-    given = {
-        "namespace": "default",
-        "priority": 2,
-        "token": "A",
-        "limit": 10,
-        **Scope(10**9).parameters,
-        "after": 0,
-        "was_truncated": False,
-        "now": NOON,
-    }
-    given |= LOST_WORKER
+    given = {"namespace": "default", "lane": "local", "token": "A", "limit": 10, "now": NOON, **store.passes(10, 0.0)}
+    given |= {"newest": 10**9, "skipped": []}
     with database.connect(dsn) as holder, database.connect(dsn) as claimer:
         holder.execute("select pg_advisory_lock(4711)")
         thread = threading.Thread(
@@ -905,7 +573,7 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
             pass
 
         # when another worker claims the run, and its attempt fails
-        ask(store.finish, [(one(ask, "B"), FAILURE)])
+        ask(store.finish, "default", [(one(ask, "B"), FAILURE)])
         holder.execute("select pg_advisory_unlock(4711)")
         thread.join()
 
@@ -919,7 +587,7 @@ def test_the_ownership_of_a_run_states_who_changed_it(db: psycopg.Connection[Any
     for _ in range(6):
         due(db, job)
     running, succeeded, failed, back, cancelled, lost = claim(ask).runs
-    ask(store.finish, [(succeeded, SUCCESS), (failed, FAILURE), (back, RELEASED)])
+    ask(store.finish, "default", [(succeeded, SUCCESS), (failed, FAILURE), (back, RELEASED)])
     db.execute(
         "update yamlsched.job_runs set status = 'cancelled', locked_until = null, finished_at = now() where id = %s",
         [cancelled.id],
@@ -975,7 +643,7 @@ def test_the_longest_delay_and_the_largest_strings_can_be_written(db: psycopg.Co
     run = one(ask)
     huge = FAILURE._replace(delay=timedelta(days=365), error="é" * 500, stack="é" * 16_000, output="é" * 65_536)
 
-    assert ask(store.finish, [(run, huge)]) == {run.id: NOON + timedelta(days=365)}
+    assert ask(store.finish, "default", [(run, huge)]) == {run.id: NOON + timedelta(days=365)}
 
 
 def test_no_statement_on_a_few_runs_reads_a_table_of_many(db: psycopg.Connection[Any], ask: Ask) -> None:
@@ -1000,7 +668,7 @@ def test_no_statement_on_a_few_runs_reads_a_table_of_many(db: psycopg.Connection
     before = rows_read()
     runs = claim(ask, limit=50).runs
     ask(store.heartbeat, runs)
-    ask(store.finish, [(run, outcome) for run, outcome in zip(runs, [SUCCESS, FAILURE] * 25, strict=True)])
+    ask(store.finish, "default", [(run, outcome) for run, outcome in zip(runs, [SUCCESS, FAILURE] * 25, strict=True)])
     ask(store.ownership, runs)
     plans = "\n".join(
         line[0] for line in db.execute(

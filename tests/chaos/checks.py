@@ -16,10 +16,11 @@ SIGNATURE = re.compile(r"by <([^>]*)>")
 FINAL = {"succeeded", "dead", "cancelled"}
 # (from, to): every allowed change of status
 STEPS = {
-    ("queued", "running"), ("failed", "running"), ("running", "running"),
+    ("queued", "running"), ("failed", "running"), ("running", "running"),  # the last one renews the lease
     ("running", "succeeded"), ("running", "failed"), ("running", "dead"), ("running", "queued"),
     ("queued", "cancelled"), ("failed", "cancelled"), ("running", "cancelled"),
     ("dead", "queued"), ("cancelled", "queued"),
+    ("succeeded", "succeeded"), ("cancelled", "cancelled"),  # the turn is handed on
     ("queued", "queued"), ("failed", "failed"),
     ("succeeded", "deleted"), ("dead", "deleted"), ("cancelled", "deleted"),
 }  # fmt: skip
@@ -56,12 +57,14 @@ def _problems(before: Version, after: Version, tokens: set[str]) -> Iterator[str
         if after.token in tokens:
             yield f"the claim {after.token} is not new"
         tokens.add(after.token)
-        if before.status == "running" and (before.lease_ends or 0) > after.at:
-            yield f"taken over {before.lease_ends - after.at:.3f} s before the lease ended"  # type: ignore[operator]
+        if before.status == "running":
+            yield "claimed although it was running"
         if before.status != "running" and before.row["run_at"] > after.row["started_at"]:
             yield f"claimed at {after.row['started_at']}, but due at {before.row['run_at']}"
     elif before.status == "running" and after.token != before.token:
         yield f"the owner {before.token} became {after.token}"
+    if is_loss(before, after) and (before.lease_ends or 0) > after.at:
+        yield f"taken {before.lease_ends - after.at:.3f} s before the lease ended"  # type: ignore[operator]
     if after.status == "succeeded" and after.row["by"] not in (None, after.token):
         yield f"the result belongs to {after.row['by']}, not to the claim {after.token}"
     if before.status == "running" and after.status in ("failed", "dead"):
@@ -77,7 +80,7 @@ def check_writers(e: Evidence) -> Iterator[str]:
         for before, after in pairwise(versions):
             is_outcome = after.status in ("succeeded", "failed", "queued", "dead") and after.token == before.token
             is_renewal = after.token == before.token and after.lease_ends != before.lease_ends
-            was_lost = after.status == "dead" and after.row["error_type"] == "LostWorker"
+            was_lost = after.status in ("failed", "dead") and after.row["error_type"] == "LostWorker"
             if before.status != "running" or was_lost or after.status == "cancelled":
                 continue
             if (is_outcome or is_renewal) and pids.get(after.writer) != before.owner:
@@ -138,9 +141,8 @@ def check_exclusive(e: Evidence) -> Iterator[str]:
 
 def is_loss(before: Version, after: Version) -> bool:
     """Return whether a run was taken from its worker because its lease ended."""
-    is_taken_over = after.status == "running" and after.token != before.token
-    is_dead = after.status == "dead" and after.row["error_type"] == "LostWorker"
-    return before.status == "running" and (is_taken_over or is_dead)
+    is_ended = after.status in ("failed", "dead")
+    return before.status == "running" and is_ended and after.row["error_type"] == "LostWorker"
 
 
 def check_failures(e: Evidence) -> Iterator[str]:

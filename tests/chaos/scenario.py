@@ -10,12 +10,13 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from support.claiming import WRONGLY_WITHHELD
 from support.project import ForkServer, is_alive, until
 from yamlsched import db as store
 from yamlsched.extras import embedded
@@ -162,6 +163,9 @@ class Scenario:
         violations += [f"check_slots: {line}" for line in slots_check.check_slots(evidence, time.time())]
         violations += [f"orphan: {attempt} is still alive" for attempt in orphans(evidence)]
         violations += [f"application: {a.failure!r}" for a in self.applications if a.failure is not None]
+        with store.connect(self.cluster.dsn) as connection:
+            withheld = connection.execute(WRONGLY_WITHHELD, {"now": datetime.now(UTC)}).fetchall()
+        violations += [f"wrongly withheld: {run}" for run in withheld]
         if not is_drained:
             violations.append(f"not drained after {DRAIN_SECONDS:.0f} s")
         self._write_evidence(evidence, violations)

@@ -57,6 +57,7 @@ def evidence(*histories: list[Version], attempts: tuple[Attempt, ...] = (), **va
 
 NO_PROCESS: Any = type("P", (), {"text": "", "log": Path("log"), "pid": 10})()
 RUNNING = a_row("running", 1, TOKEN)
+LOST = a_row("failed", 1, TOKEN, error_type="LostWorker")
 TAKEN_OVER = a_row("running", 2, OTHER, locked_until="2026-01-14T12:00:30+00:00")
 
 
@@ -89,7 +90,8 @@ def test_miscounted_attempts_are_found() -> None:
 def test_a_takeover_before_the_end_of_the_lease_and_a_repeated_token_are_found() -> None:
     again = a_row("running", 2, TOKEN, locked_until="2026-01-14T12:00:30+00:00")
 
-    assert "before the lease ended" in found(checks.check_steps, evidence(a_history(RUNNING, TAKEN_OVER)))
+    assert "before the lease ended" in found(checks.check_steps, evidence(a_history(RUNNING, LOST)))
+    assert "although it was running" in found(checks.check_steps, evidence(a_history(RUNNING, TAKEN_OVER)))
     assert "is not new" in found(checks.check_steps, evidence(a_history(RUNNING, a_row("failed", 1, TOKEN), again)))
 
 
@@ -108,7 +110,7 @@ def test_a_write_by_another_process_is_found() -> None:
         assert "written by member-2" in found(
             checks.check_writers, evidence(a_history(RUNNING, after, writer="member-2"))
         )
-    assert found(checks.check_writers, evidence(a_history(RUNNING, TAKEN_OVER, writer="member-2"))) == ""
+    assert found(checks.check_writers, evidence(a_history(RUNNING, LOST, writer="member-2"))) == ""
 
 
 def test_overlapping_attempts_of_a_run_are_found() -> None:
@@ -148,7 +150,7 @@ def test_attempts_charged_without_a_reason_are_found() -> None:
     assert "stopped by yamlsched" in found(
         checks.check_failures, evidence(a_history(RUNNING, failed), attempts=(an_attempt(),))
     )
-    assert "without a fault" in found(checks.check_failures, evidence(a_history(RUNNING, TAKEN_OVER)))
+    assert "without a fault" in found(checks.check_failures, evidence(a_history(RUNNING, LOST)))
 
 
 def test_a_missing_failure_row_is_found() -> None:

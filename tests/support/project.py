@@ -153,6 +153,7 @@ class Project:
     dsn: str
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     executors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
     number: int = 0
     pids: list[int] = field(default_factory=list)
 
@@ -171,8 +172,8 @@ class Project:
             name: {**({} if "command" in job else {"handler": f"support.handlers.{name}"}), **defaults, **job}
             for name, job in jobs.items()
         }
-        executors = {"executors": self.executors} if self.executors else {}
-        self.file.write_text(json.dumps({"version": 1, **executors, "jobs": entries}))
+        settings = {"executors": self.executors, "limits": self.limits}
+        self.file.write_text(json.dumps({"version": 1, **settings, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:
         """Write the schedule and apply it, without checking the handlers."""

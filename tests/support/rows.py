@@ -72,7 +72,9 @@ def a_job(db: psycopg.Connection[Any], job_type: str = "purge", **values: Any) -
         f"insert into yamlsched.job_definitions ({columns}, effective_from) "
         f"values ({placeholders}, now() - interval '2 days') returning id"
     )
-    return int(db.execute(sql.encode(), row).fetchone()[0])  # type: ignore[index]
+    job = int(db.execute(sql.encode(), row).fetchone()[0])  # type: ignore[index]
+    db.execute("insert into yamlsched.gates (namespace, name) values (%s, %s)", [row["namespace"], f"job/{job}"])
+    return job
 
 
 def a_run(db: psycopg.Connection[Any], job: int, status: str = "queued", **values: Any) -> int:

@@ -98,6 +98,7 @@ def resume(
             resumed = [(job, {"was": job.paused_reason}) for job in before if job.id in changed]
             _record(connection, namespace, who, "resume", resumed, instant)
             if changed:
+                statements.open_jobs(connection, namespace, sorted(changed))
                 statements.wake(connection, [namespace])
         return [ActionResult(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
 

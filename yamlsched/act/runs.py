@@ -227,7 +227,9 @@ def cancel(
     """Cancel unfinished runs. A running run is stopped at its worker's next heartbeat."""
 
     def change(batch: list[int]) -> set[int]:
-        return statements.cancel(connection, batch, expected, now)
+        changed = statements.cancel(connection, batch, expected, now)
+        statements.hand_on(connection, sorted(changed), now)
+        return changed
 
     def describe(run: LockedRun, is_changed: bool) -> str:
         if is_changed:

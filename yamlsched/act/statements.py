@@ -113,6 +113,16 @@ def lock_runs(connection: psycopg.Connection[Any], ids: Sequence[int], now: date
     return {row.id: row for row in rows}
 
 
+def hand_on(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> None:
+    """Let go what waited for the turn of the runs ``ids``, which this transaction has cancelled."""
+    connection.execute(load("actions")["hand_on"], {"ids": ids, "now": now})
+
+
+def open_jobs(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int]) -> None:
+    """Let go what waited for the jobs ``ids``."""
+    connection.execute(load("actions")["open_jobs"], {"namespace": namespace, "ids": ids})
+
+
 def retry(
     connection: psycopg.Connection[Any],
     ids: Sequence[int],

@@ -95,6 +95,7 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "refused_files": health.refused,
         "lacks": health.lacks,
         "queue": queue(health),
+        "limits": health.limits,
         "workers": health.workers,
         "stuck": health.stuck,
         "in_doubt": health.in_doubt,
@@ -167,13 +168,9 @@ def _lacks(health: Health) -> Iterator[Problem]:
 
 
 def _stuck(health: Health) -> Iterator[Problem]:
-    paused = {job.job_type for job in health.jobs if job.paused}
     for run in health.stuck[:MAX_LISTED_PROBLEMS]:
         what = f"run {run.run_id} of {run.job_type} is stuck: {run.why}, held by {run.worker}"
         remedy = f"yamlsched show {run.run_id}"
-        if run.job_type in paused and run.locked_until < health.now:
-            what += ", and no worker claims it while its job is paused"
-            remedy = f"yamlsched resume {run.job_type}, or yamlsched cancel {run.run_id}"
         yield Problem("stuck", run.job_type, what, remedy, run.run_id)
     if more := len(health.stuck[MAX_LISTED_PROBLEMS:]):
         what = "1 more run is stuck" if more == 1 else f"{more} more runs are stuck"

@@ -216,6 +216,7 @@ class Health:
     lacks: list[LackingHost]  # at most MAX_EFFECTS_IN_DOUBT
     workers: list[WorkerHost]
     lost_slots: list[LostSlots]
+    limits: list[str]  # those for which runs wait, with who holds them
 
 
 def states(
@@ -287,6 +288,9 @@ def read_all(
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
         files, refused = grouped(PresentedFile, "files"), grouped(RefusedFile, "refused")
         lost_slots, lacks = grouped(LostSlots, "lost_slots"), grouped(LackingHost, "lacks")
+        limits = defaultdict[str, list[str]](list)
+        for row in connection.execute(sql["limits"], parameters):
+            limits[row.namespace].append(row.waits)
         workers = grouped(WorkerHost, "workers")
     return [
         Health(
@@ -304,6 +308,7 @@ def read_all(
             lacks=lacks[name],
             workers=workers[name],
             lost_slots=lost_slots[name],
+            limits=limits[name],
         )
         for clock in clocks
         for name in [clock.namespace]

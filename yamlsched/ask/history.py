@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 
+from yamlsched import durations
 from yamlsched.ask import runs
 from yamlsched.ask.edits import in_force
 from yamlsched.ask.runs import RetriedAttempt, RunDetails
@@ -27,6 +28,7 @@ from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.load import read_head, timezone_of_file
 from yamlsched.sync import definitions as stored_definitions
 from yamlsched.text import did_you_mean
+from yamlsched.timetable.times import rfc3339
 
 MAX_CHILDREN = 100
 """Runs enqueued by a run that are shown."""
@@ -219,6 +221,21 @@ def kept_output(details: RunDetails, attempt: int | None = None) -> runs.KeptOut
     raise Refused(f"no output of {which} is kept: {why}")
 
 
+def waits_for(run: runs.StoredRun, now: datetime) -> str:
+    """Return what follows the status of an unfinished run: its worker and lease, or when it is due; else ""."""
+    if run.status == "running":
+        assert run.locked_until is not None
+        is_over = run.locked_until < now
+        return f" on {run.worker}, lease {'expired at' if is_over else 'until'} {rfc3339(run.locked_until, 'seconds')}"
+    if run.waits:
+        return f", {run.waits}"
+    if run.status == "failed" or (run.status == "queued" and run.run_at > now):
+        is_past = run.run_at <= now
+        span = durations.approximate(now - run.run_at if is_past else run.run_at - now)
+        return f", due {rfc3339(run.run_at, 'seconds')} ({f'{span} ago' if is_past else f'in {span}'})"
+    return ""
+
+
 def next_step(run: runs.StoredRun, in_doubt: Sequence[str] = (), now: datetime | None = None) -> str:
     """Return what an operator can do about ``run`` now; empty if nothing needs to be done.
 
@@ -237,10 +254,7 @@ def next_step(run: runs.StoredRun, in_doubt: Sequence[str] = (), now: datetime |
     if is_waiting and run.paused:
         return f"its job is paused: yamlsched resume {run.job_type}"
     if run.status == Status.RUNNING and run.locked_until is not None and now is not None and run.locked_until < now:
-        if run.paused:
-            resume = f"yamlsched resume {run.job_type}, or yamlsched cancel {run.id}"
-            return f"its lease has ended, and no worker claims it while its job is paused: {resume}"
-        return f"its lease has ended, and the next worker claims it: yamlsched doctor, or yamlsched cancel {run.id}"
+        return f"its lease has ended, and the next worker takes it: yamlsched doctor, or yamlsched cancel {run.id}"
     if run.status == Status.FAILED:
         return f"it is retried automatically; to retry it now: yamlsched retry {run.id}"
     return ""

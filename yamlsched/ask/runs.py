@@ -11,13 +11,11 @@ from typing import Any
 import psycopg
 from psycopg.types.json import set_json_loads
 
-from yamlsched import durations
 from yamlsched.ask.edits import InForce
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.runs import progress
 from yamlsched.runs.lifecycle import ON_DEAD_PREFIX, Status, error_text
 from yamlsched.runs.progress import StoredProgress
-from yamlsched.timetable.times import rfc3339
 
 
 @dataclass(frozen=True)
@@ -133,19 +131,6 @@ def _between(started: datetime | None, ended: datetime | None) -> timedelta | No
     return max(ended - started, timedelta(0)) if started and ended else None
 
 
-def waits_for(run: StoredRun, now: datetime) -> str:
-    """Return what follows the status of an unfinished run: its worker and lease, or when it is due; else ""."""
-    if run.status == "running":
-        assert run.locked_until is not None
-        is_over = run.locked_until < now
-        return f" on {run.worker}, lease {'expired at' if is_over else 'until'} {rfc3339(run.locked_until, 'seconds')}"
-    if run.status == "failed" or (run.status == "queued" and run.run_at > now):
-        is_past = run.run_at <= now
-        span = durations.approximate(now - run.run_at if is_past else run.run_at - now)
-        return f", due {rfc3339(run.run_at, 'seconds')} ({f'{span} ago' if is_past else f'in {span}'})"
-    return ""
-
-
 @dataclass(frozen=True)
 class JobSummary:
     """The columns of a job by which it is selected."""
@@ -196,6 +181,7 @@ class StoredRun(RunRow):
     result: Any
     last_stack: str | None
     parent_id: int | None
+    waits: str | None  # what keeps it from being claimed, if a claim has met it
     handler: str | None
     command: list[str]
     keeps_output: str  # of which attempts

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from psycopg import Connection
 
 from yamlsched import durations
-from yamlsched.ask import edits
+from yamlsched.ask import edits, runs
 from yamlsched.ask.edits import InForce
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.slots import Accounts, SlotAccount, accounts
@@ -191,6 +191,9 @@ def _explain(
     if run is not None:
         report.verdict, report.run_id, report.status, decided_at = "run", run.id, run.status, run.created_at
         report.lines.append(_run(run, now))
+        known = runs.run(connection, run.id) if run.status in ("queued", "failed") else None
+        if known is not None and known.waits:
+            report.lines.append(f"it {known.waits}")
     elif pruned is not None:
         report.verdict, report.run_id = "pruned", pruned.run_id
         report.lines.append(f"run {pruned.run_id} was created for it, and pruned at {short_utc(pruned.pruned_at)}")

@@ -78,8 +78,8 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
 
 def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
-    from yamlsched.ask.history import next_step
-    from yamlsched.ask.runs import took, waits_for
+    from yamlsched.ask.history import next_step, waits_for
+    from yamlsched.ask.runs import took
     from yamlsched.runs.lifecycle import Status, error_text
 
     run = details.run

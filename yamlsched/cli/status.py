@@ -180,6 +180,8 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
     yield "last tick", last
     due = f"; oldest due {terminal.ago(total.oldest_due_at, now)}" if total.oldest_due_at else ""
     yield "queue", f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}"
+    for waits in health.limits:
+        yield "", f"a run {waits}"
     calls = f"; {terminal.count(total.dead_calls_last_day, 'call')} of on_dead" if total.dead_calls_last_day else ""
     yield "dead", f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day{calls}"
     if health.in_doubt_counts:

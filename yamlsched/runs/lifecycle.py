@@ -28,7 +28,7 @@ ON_DEAD_KEY = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
 
 LOCAL = "local"
 """The executor that needs no entry in the file: processes of the host that claims the run."""
-SHARED = "local, shared"
+SHARED = "shared"
 """The lane of attempts that share a process of the host, as coroutines; no executor in a file has this name."""
 
 
@@ -170,6 +170,7 @@ class Outcome(NamedTuple):
     output: str | None = None  # None: none is kept
     omitted_bytes: int = 0
     sessions_lost: int = 0  # the run's new count
+    lane: str | None = None  # where the next attempt executes; None: where this one did
 
     @property
     def is_plain_success(self) -> bool:

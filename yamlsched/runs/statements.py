@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache, cached_property
-from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
 import psycopg
-from psycopg.rows import tuple_row
 
 from yamlsched.db.query import load
-from yamlsched.runs.lifecycle import LOCAL, LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Priority, Status, released
+from yamlsched.runs.lifecycle import (
+    LOCAL,
+    LOST_WORKER,
+    ClaimedRun,
+    EnqueueBatch,
+    Outcome,
+    Priority,
+    Status,
+    released,
+)
 
 MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
 """Runs, and characters of their payloads, in one statement of a fan-out: so that each statement is short."""
-BEFORE_ALL = ("-infinity", 0)
-"""The position before every run; see ``ClaimResult.past``."""
+MAX_RECLAIMED_ENTRIES = 1_000
+"""Unfinished runs of each lane and level that are looked at each second for leases that are over."""
 FIELD_COUNT = len(ClaimedRun._fields)
 FIELDS = itemgetter(slice(FIELD_COUNT))
 """Takes the fields of a ``ClaimedRun`` from a row of a claim."""
@@ -29,83 +35,47 @@ OURS, LOST = "ours", "lost"
 
 @dataclass(frozen=True)
 class Scope:
-    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``.
-
-    ``remote`` has those of other executors than "local", by executor. ``others`` are sorted. They may be many, but are
-    mostly in a row: they were added by one file.
-    """
+    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``."""
 
     newest: int = 2**63 - 1
     others: tuple[int, ...] = ()
-    remote: Mapping[str, Scope] = field(default_factory=dict)
-
-    def of(self, executor: str) -> Scope:
-        """Return what may be claimed for an executor; nothing if no job uses it."""
-        return self if executor == LOCAL else self.remote.get(executor, NOTHING)
-
-    @cached_property
-    def parameters(self) -> dict[str, Any]:
-        """Those of a claim: the ids as ranges, from ``firsts`` to ``lasts``."""
-        ends = [0, *(other for other in self.others if other <= self.newest), self.newest + 1]
-        ranges = [(end + 1, following - 1) for end, following in pairwise(ends) if end + 1 < following]
-        firsts, lasts = _array(first for first, _ in ranges), _array(last for _, last in ranges)
-        return {"newest": self.newest, "firsts": firsts, "lasts": lasts}
-
-
-NOTHING = Scope(newest=0)
 
 
 @dataclass
 class ClaimResult:
-    """What a claim took. ``lost``: runs whose worker has died; ``dead``: runs that had no attempts left.
+    """What a claim took, the highest level first. ``busy``: jobs whose gate another session has.
 
-    ``after`` is where the next walk over jobs with exclusive runs starts; 0 means that this one reached the end.
-    ``is_contended``: other workers were claiming the same slot runs. ``is_locked``: others had locked as many runs as
-    it was to take. ``is_truncated``: many due runs that may not be claimed come before those that may, and
-    ``claim_waiting`` would read them all. ``past`` is where ``claim_waiting`` stopped: the ``run_at`` of the last run,
-    as PostgreSQL writes it, and its id; of a truncated claim its instant. ``priority`` is that of its runs.
+    ``is_complete``: fewer runs were due than it asked for.
     """
 
     runs: list[ClaimedRun] = field(default_factory=list)
-    dead: list[ClaimedRun] = field(default_factory=list)
+    busy: set[int] = field(default_factory=set)
+    is_complete: bool = True
+
+
+@dataclass
+class ReclaimResult:
+    """What a reclaim ended: attempts that ``lost`` their worker, and runs that are ``dead``, which may be the same."""
+
     lost: list[ClaimedRun] = field(default_factory=list)
-    after: int = 0
-    is_contended: bool = False
-    is_locked: bool = False
-    is_truncated: bool = False
-    past: tuple[str, int] = BEFORE_ALL
-    priority: Priority | None = None
-
-    def add(self, other: ClaimResult) -> None:
-        """Add the runs of another claim."""
-        self.runs += other.runs
-        self.dead += other.dead
-        self.lost += other.lost
+    dead: list[ClaimedRun] = field(default_factory=list)
 
 
-async def due_levels(
-    connection: psycopg.AsyncConnection[Any], namespace: str, since: str = BEFORE_ALL[0]
-) -> tuple[set[Priority], str]:
-    """Return the priorities of the due runs, which includes those that are being executed, and an instant.
+def passes(limit: int, chance: float) -> dict[str, str]:
+    """Return the passes of a claim as its parameters: first the shares of the lower levels, then all levels in order.
 
-    With ``since``, the instant of an earlier answer, only runs count that have become due since and have no worker.
+    Each lower level gets one run in eight, and of smaller claims one by ``chance``, which is in [0, 1).
+
+    >>> passes(8, 0.5)
+    {'priorities': '{3,2,1,2,3}', 'offsets': '{0,0,0,1,1}', 'limits': '{1,1,8,8,8}'}
+    >>> passes(1, 0.95)
+    {'priorities': '{3,1,2,3}', 'offsets': '{0,0,0,1}', 'limits': '{1,1,1,1}'}
     """
-    cursor = await connection.execute(load("runs")["due_levels"], {"namespace": namespace, "since": since})
-    [row] = await cursor.fetchall()
-    return set(map(Priority, row.priorities)), row.since
-
-
-@cache
-def _positions(columns: tuple[str, ...]) -> dict[str, int]:
-    """Return where a claim's columns are that follow the fields of ``ClaimedRun``, which come first."""
-    if columns[:FIELD_COUNT] != ClaimedRun._fields:
-        raise TypeError(f"a claim returns the columns {columns}, which do not start with the fields of ClaimedRun")
-    return {name: place for place, name in enumerate(columns) if place >= FIELD_COUNT}
-
-
-def claim_columns(cursor: psycopg.AsyncCursor[Any]) -> dict[str, int]:
-    """Return the positions of the other columns of a claim by name. Its rows stay tuples, because there are many."""
-    return _positions(tuple(column.name for column in cursor.description or ()))
+    shares = {Priority.LOW: int(limit / 8 + chance), Priority.NORMAL: int(limit / 8 + (chance + 0.5) % 1)}
+    rows = [(level, 0, share) for level, share in shares.items() if share]
+    rows += [(level, shares.get(level, 0), limit) for level in Priority]
+    columns = (_array(map(int, column)) for column in zip(*rows, strict=True))
+    return dict(zip(("priorities", "offsets", "limits"), columns, strict=True))
 
 
 async def claim(
@@ -114,75 +84,102 @@ async def claim(
     token: str,
     limit: int,
     scope: Scope = Scope(),
-    after: int = 0,
     now: datetime | None = None,
-    priority: Priority = Priority.NORMAL,
-    was_truncated: bool = False,
-) -> ClaimResult:
-    """Claim up to ``limit`` due runs of ``priority`` under ``token``, which must be new.
+    lane: str = LOCAL,
+    busy: Collection[int] = (),
+    chance: float = 0.0,
+) -> tuple[ClaimResult, list[int]]:
+    """Claim up to ``limit`` due runs of ``lane`` under ``token``, which must be new.
 
-    Runs that are marked dead count among them. ``was_truncated`` is that of the worker's claim before.
+    Returns also the ids of those that stand at a gate, for ``claim_gated``. ``busy`` are jobs to step over, whose gates
+    the claim before did not get; ``chance`` is that of ``passes``. Each parameter has one type, whatever its value, so
+    that a session plans the statement once: numbers of other sizes have types of their own.
     """
-    given = {"namespace": namespace, "priority": int(priority), "token": token, "limit": limit, "now": now}
-    claimed = ClaimResult()
-    exclusive, heads = 0, 0
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(
-            load("runs")["claim"],
-            {**given, "after": after, "was_truncated": was_truncated, **scope.parameters, **LOST_WORKER},
-        )
-        at = claim_columns(cursor)
-        kind_at, heads_at, exclusive_at, definition_at = at["kind"], at["heads"], at["exclusive"], at["definition_id"]
-        for row in await cursor.fetchall():
-            kind, run = row[kind_at], ClaimedRun._make(FIELDS(row))
-            if kind == "cut":
-                claimed.is_truncated, claimed.past = True, (row[at["read_until"]], 0)
-                continue
-            if kind == "locked":
-                claimed.is_locked = True
-                continue
-            if kind == "lost":
-                claimed.lost.append(run)
-                continue
-            heads = row[heads_at]
-            if row[exclusive_at]:
-                exclusive += 1
-                claimed.after = max(claimed.after, row[definition_at])
-            (claimed.runs if kind == "claimed" else claimed.dead).append(run)
-    claimed.is_contended = exclusive < heads and len(claimed.runs) < limit
-    if exclusive == heads < limit:
-        claimed.after = 0  # the walk reached the end: the next one starts again
-    claimed.runs.sort()
-    return claimed
+    given = {"namespace": namespace, "lane": lane, "token": token, "limit": limit, "now": now, **passes(limit, chance)}
+    skipped = _array((*scope.others, *busy))
+    rows = await _rows(connection, "claim", {**given, "newest": str(scope.newest), "skipped": skipped})
+    claimed = ClaimResult(_runs(rows), is_complete=len(rows) < limit)
+    return claimed, [row.id for row in rows if row.state == "gated"]
 
 
-async def claim_waiting(
+async def claim_gated(
     connection: psycopg.AsyncConnection[Any],
     namespace: str,
+    claimed: ClaimResult,
     token: str,
-    limit: int,
-    scope: Scope = Scope(),
-    past: tuple[str, int] = BEFORE_ALL,
+    ids: Sequence[int],
     now: datetime | None = None,
-    priority: Priority | None = Priority.NORMAL,
-) -> ClaimResult:
-    """Claim up to ``limit`` due runs after ``past`` that wait and may execute beside others, as most runs do.
+) -> None:
+    """Claim those of ``ids`` that may execute, under ``token``, which must be new, and add them to ``claimed``."""
+    rows = await _rows(
+        connection, "claim_gated", {"namespace": namespace, "ids": _array(ids), "token": token, "now": now}
+    )
+    claimed.runs += _runs(rows)
+    claimed.busy = {row.definition_id for row in rows if row.state == "busy"}
+    claimed.is_complete = claimed.is_complete and len(rows) == len(ids) and all(row.state == "claimed" for row in rows)
 
-    Without a ``priority`` they are of the highest one at which runs are due. Each parameter has one type, whatever its
-    value, so that a session plans the statement once: numbers of other sizes and null have types of their own.
+
+async def _rows(connection: psycopg.AsyncConnection[Any], name: str, given: dict[str, Any]) -> list[Any]:
+    cursor = await connection.execute(load("runs")[name], given)
+    return await cursor.fetchall()
+
+
+def _runs(rows: Iterable[Any]) -> list[ClaimedRun]:
+    """Return the runs among the rows of a claim, by level and age."""
+    claimed = sorted((row.priority, row.id, row) for row in rows if row.state == "claimed")
+    return [ClaimedRun._make(FIELDS(row)) for _, _, row in claimed]
+
+
+async def reclaim(
+    connection: psycopg.AsyncConnection[Any], namespace: str, is_complete: bool = True, now: datetime | None = None
+) -> ReclaimResult:
+    """End the attempts whose leases are over, and let go what waited for them.
+
+    Unless it ``is_complete``, it looks only at the first unfinished runs of each lane and level, where those are that
+    are executed.
     """
-    level = 0 if priority is None else int(priority)
-    given = {"namespace": namespace, "priority": level, "token": token, "limit": limit, "now": now}
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(
-            load("runs")["claim_waiting"],
-            {**given, **scope.parameters, "past_run_at": past[0], "past_id": str(past[1])},
-        )
-        at = claim_columns(cursor)
-        rows = await cursor.fetchall()
-    for row in rows[:1]:
-        past, priority = (row[at["past_run_at"]], row[at["past_id"]]), Priority(row[at["priority"]])
-    return ClaimResult(sorted(map(ClaimedRun._make, map(FIELDS, rows))), past=past, priority=priority)
+    result = ReclaimResult()
+    most = None if is_complete else MAX_RECLAIMED_ENTRIES
+    async with connection.transaction():
+        given = {"namespace": namespace, "most": most, "now": now, **LOST_WORKER}
+        rows = await _rows(connection, "reclaim", given)
+        await hand_on(connection, namespace, rows, now)
+    for row in rows:
+        known = (row.id, row.job_type, row.key, row.scheduled_for, row.attempt, row.max_attempts)
+        run = ClaimedRun(*known, "{}", False, 0.0, row.locked_by, row.prior_attempts)
+        if row.is_lost:
+            result.lost.append(run)
+        if row.is_last:
+            result.dead.append(run)
+    return result
+
+
+async def hand_on(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    ended: Iterable[Any],
+    now: datetime | None = None,
+) -> None:
+    """Let go what waits for the turns and the numbers of ``ended``, in the transaction that has ended these runs."""
+    jobs = sorted({row.turn_of for row in ended if row.turn_of is not None})
+    limits = sorted({row.limit_name for row in ended if row.limit_name is not None})
+    if jobs or limits:
+        given = {"namespace": namespace, "jobs": jobs, "limits": limits, "now": now}
+        await connection.execute(load("runs")["hand_on"], given)
+
+
+async def let_go(connection: psycopg.AsyncConnection[Any], namespace: str, runs: Sequence[ClaimedRun]) -> None:
+    """Hand on the turns and numbers of ``runs``, which are finished although their handlers went on until now."""
+    given = {"ids": [run.id for run in runs], "tokens": [run.locked_by for run in runs]}
+    async with connection.transaction():
+        await hand_on(connection, namespace, await _rows(connection, "let_go", given))
+
+
+async def sweep(connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None) -> int:
+    """End pauses that are over, and repair what a session has left that died; return how many runs waited for it."""
+    cursor = await connection.execute(load("runs")["sweep"], {"namespace": namespace, "now": now})
+    [(freed,)] = await cursor.fetchall()
+    return int(freed)
 
 
 def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
@@ -203,12 +200,7 @@ async def succeed(
     connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun], now: datetime | None = None
 ) -> bool:
     """Write that ``runs`` have succeeded, without a result; False unless that was written for all of them."""
-    token, attempt = runs[0].locked_by, runs[0].attempt
-    if not [run for run in runs if run.locked_by != token or run.attempt != attempt]:
-        parameters = {"ids": _array([run.id for run in runs]), "attempt": attempt, "token": token, "now": now}
-        cursor = await connection.execute(load("runs")["succeed_claim"], parameters)
-    else:
-        cursor = await connection.execute(load("runs")["succeed"], {**_fence(runs), "now": now})
+    cursor = await connection.execute(load("runs")["succeed"], {**_fence(runs), "now": now})
     return cursor.rowcount == len(runs)
 
 
@@ -245,19 +237,23 @@ async def ownership(connection: psycopg.AsyncConnection[Any], runs: Sequence[Cla
 
 async def finish(
     connection: psycopg.AsyncConnection[Any],
+    namespace: str,
     outcomes: Sequence[tuple[ClaimedRun, Outcome]],
     now: datetime | None = None,
 ) -> dict[int, datetime | None]:
-    """Write ``outcomes``; return the ids of the runs that were still ours, with the ``run_at`` of those not final."""
-    plain = [run for run, o in outcomes if o.is_plain_success]
-    others = [(run, o) for run, o in outcomes if not o.is_plain_success]
+    """Write ``outcomes``; return the ids of the runs that were still ours, with the ``run_at`` of those not final.
+
+    What waited for their turn is let go in the same transaction.
+    """
     written: dict[int, datetime | None] = {}
-    if plain:
+    if plain := [run for run, o in outcomes if o.is_plain_success]:
         cursor = await connection.execute(load("runs")["succeed"], {**_fence(plain), "now": now})
         written.update((row.id, None) for row in await cursor.fetchall())
-    if others:
-        cursor = await connection.execute(load("runs")["finish"], {**outcome_parameters(others), "now": now})
-        written.update((row.id, row.run_at) for row in await cursor.fetchall())
+    if others := [(run, o) for run, o in outcomes if run.id not in written]:
+        async with connection.transaction():
+            rows = await _rows(connection, "finish", {**outcome_parameters(others), "now": now})
+            await hand_on(connection, namespace, rows, now)
+        written.update((row.id, row.run_at) for row in rows)
     return written
 
 
@@ -276,6 +272,7 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
         "outputs": [o.output for o in values],
         "omitted": _array(o.omitted_bytes for o in values),
         "sessions_lost": _array(o.sessions_lost for o in values),
+        "lanes": [o.lane for o in values],
     }
 
 
@@ -303,7 +300,7 @@ async def release_claim(
     cursor = await connection.execute(load("runs")["running_under"], {"namespace": namespace, "token": token})
     unknown = ClaimedRun(0, "", None, None, 0, 1, "{}", False, 0.0, token)
     runs = [unknown._replace(**row._asdict()) for row in await cursor.fetchall()]
-    return len(await finish(connection, [(run, released(run)) for run in runs], now))
+    return len(await finish(connection, namespace, [(run, released(run)) for run in runs], now))
 
 
 def succeed_in(connection: psycopg.Connection[Any], fence: tuple[int, int, str], result: str | None) -> bool:
@@ -370,17 +367,9 @@ def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
     return connection.execute(load("runs")["dead_run"], {"id": run_id}).fetchone()
 
 
-def scope(connection: psycopg.Connection[Any], namespace: str, jobs: Mapping[str, str]) -> Scope:
-    """Return what a worker whose file has these ``jobs`` may claim: their names, and on which executor each runs."""
-    by_executor: dict[str, list[str]] = {LOCAL: []}
-    for name, executor in jobs.items():
-        by_executor.setdefault(executor, []).append(name)
-    scopes = {executor: _scope(connection, namespace, names) for executor, names in by_executor.items()}
-    return replace(scopes.pop(LOCAL), remote=scopes)
-
-
-def _scope(connection: psycopg.Connection[Any], namespace: str, names: list[str]) -> Scope:
-    row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": names}).fetchone()
+def scope(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> Scope:
+    """Return what a worker whose file has the jobs ``names`` may claim."""
+    row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": list(names)}).fetchone()
     assert row is not None
     return Scope(row.newest, tuple(sorted(row.others)))
 
@@ -414,7 +403,7 @@ async def finish_with(
         for parameters in fan_out(namespace, run.id, enqueued):
             await connection.execute(load("enqueue")["enqueue_many"], parameters)
         await before()
-        written = await finish(connection, [(run, outcome)])
+        written = await finish(connection, namespace, [(run, outcome)])
         if not written:
             raise psycopg.Rollback
     return written

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -25,7 +25,6 @@ from yamlsched.schedule.job import (
     Job,
     Output,
     Overlap,
-    Retention,
 )
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema import SCHEMA
@@ -69,6 +68,7 @@ class Reader:
         self.found = found
         self.environments = environments
         self.executors: dict[str, Engine | None] = {}  # of the file; None: its entry is not valid
+        self.limits: dict[str, int | None] = {}  # the same
         self.has_environment_list = True
         self.is_environment_list_closed = True
         self.timezone_errors: dict[str, Problem] = {}
@@ -189,18 +189,28 @@ class Reader:
         return codes if self.found.is_valid(spot) else None
 
     def executor(self, spot: Spot) -> str | None:
+        if spot.value == LOCAL:
+            return LOCAL
+        remedy = "Declare it at the top level under executors, or write local."
+        return self._declared(spot, self.executors, "YS121", "executors", [LOCAL], remedy)
+
+    def limit(self, spot: Spot) -> str | None:
+        return self._declared(spot, self.limits, "YS123", "limits", [], "Declare it at the top level under limits.")
+
+    def _declared(
+        self, spot: Spot, declared: Mapping[str, Any], code: str, kind: str, others: list[str], remedy: str
+    ) -> str | None:
+        """Return the name in ``spot`` if it is ``declared`` at the top level; None for an entry that is not valid."""
         name: str = spot.value
-        if name == LOCAL or self.executors.get(name) is not None:
+        if declared.get(name) is not None:
             return name
-        if name in self.executors:
+        if name in declared:
             self.found.mark_invalid(spot.path)  # its entry is reported
             return None
-        message = f"{spot}: {quoted(name)} is not one of the executors of the file"
-        known = [LOCAL, *(name for name in self.executors if name != LOCAL)]
-        remedy = self.found.source.did_you_mean(name, known, f"Known: {', '.join(known[:MAX_LISTED_NAMES])}.")
-        if not self.executors:
-            remedy = "Declare it at the top level under executors, or write local."
-        self.found.error(spot, "YS121", message, remedy)
+        known = [*others, *(one for one in declared if one not in others)]
+        if declared:
+            remedy = self.found.source.did_you_mean(name, known, f"Known: {', '.join(known[:MAX_LISTED_NAMES])}.")
+        self.found.error(spot, code, f"{spot}: {quoted(name)} is not one of the {kind} of the file", remedy)
         return None
 
     def output(self, spot: Spot) -> Output:
@@ -229,18 +239,9 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "environments": Reader.job_environments,
     "payload": Reader.payload,
     "executor": Reader.executor,
+    "limit": Reader.limit,
 }
 """The reader of each key of a job: by the type of its field, except for keys with rules of their own."""
-
-
-def build_retention(root: Spot, reader: Reader) -> Retention:
-    spot = root.get("retention")
-    if spot is None or not reader.found.is_valid(spot):
-        return Retention()
-    folder = spot.get("archive")
-    ages = {str(item.path[-1]): reader.duration(item) for item in spot.children() if item.path[-1] != "archive"}
-    archive = None if folder is None else folder.value
-    return Retention(**{key: value for key, value in ages.items() if value is not None}, archive=archive)
 
 
 def build_jobs(

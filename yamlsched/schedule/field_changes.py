@@ -60,7 +60,7 @@ def _flow(value: Any) -> str:
 
 NESTED = ("payload", "env", "exit_codes", "output")
 """Mappings whose keys are compared one by one."""
-SETTINGS = ("timezone", "environments", "retention", "paths")
+SETTINGS = ("timezone", "environments", "retention", "paths", "limits")
 """The keys of a file outside of jobs that are compared, without executors."""
 
 
@@ -101,7 +101,7 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, Retention):
         return value.to_row()
     if isinstance(value, Mapping):
-        return {name: executor.to_yaml() for name, executor in value.items()}
+        return {name: one if isinstance(one, int) else one.to_yaml() for name, one in value.items()}
     return value if isinstance(value, str) else list(value) or None
 
 
@@ -110,8 +110,8 @@ def of_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
     for key in SETTINGS:
         if key not in before or key not in after:
             continue
-        if key == "retention":
-            yield from differences(before[key], after[key], "retention.")
+        if key in ("retention", "limits"):
+            yield from differences(before[key], after[key], f"{key}.")
         else:
             yield from differences({key: before[key]}, {key: after[key]})
     if "executors" in before and "executors" in after:

@@ -158,6 +158,7 @@ class Job:
     kill_after: timedelta = timedelta(seconds=10)
     lease: timedelta = timedelta(minutes=2)
     overlap: Overlap = Overlap.WAIT
+    limit: str | None = None
     catchup: Catchup = Catchup.LATEST
     catchup_window: timedelta = timedelta(days=365)
     spread: timedelta = timedelta(0)
@@ -305,7 +306,7 @@ FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any
     **{kind: (_enum_value, kind, _enum_name) for kind in ENUMS},
 }
 """By a field's type: how its values are stored, read back and shown. Other types are the same everywhere."""
-COLUMN_NAMES = {"name": "job_type", "cron": "schedule"}
+COLUMN_NAMES = {"name": "job_type", "cron": "schedule", "limit": "limit_name"}
 """The columns that are not named after their key."""
 COLUMNS = {
     item.name: Column(COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same)))

@@ -14,12 +14,12 @@ from yamlsched.garbage import no_garbage_collection
 from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule import build, schema_check, timezones
 from yamlsched.schedule import file as schedule_file
-from yamlsched.schedule.executors import build_executors
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.job import Engine, Isolation, Job, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.schema import JOB_KEYS, NAME
+from yamlsched.schedule.settings import build_executors, build_limits, build_retention
 from yamlsched.schedule.source import ERROR, Diagnostic, Source
 from yamlsched.text import quoted
 
@@ -49,9 +49,9 @@ class Calls:
 class Loaded:
     """The content of a file, and everything that is wrong with it, in the order of the file.
 
-    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``executors`` and ``jobs``
-    have those whose own entry is valid, with what they inherit, despite errors elsewhere. ``root`` is the top-level
-    mapping, None if there is none. ``root`` and ``found`` are for further checks.
+    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``executors``, ``limits``
+    and ``jobs`` have those whose own entry is valid, with what they inherit, despite errors elsewhere. ``root`` is the
+    top-level mapping, None if there is none. ``root`` and ``found`` are for further checks.
     """
 
     namespace: str | None = None
@@ -60,6 +60,7 @@ class Loaded:
     retention: Retention = Retention()
     paths: tuple[str, ...] = ()
     executors: dict[str, Engine] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...]
     root: Spot | None = field(default=None, repr=False, compare=False)
@@ -166,9 +167,10 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
         _is_known(root, "environments", found) and ("environments",) not in found.intended
     )
     zone = reader.read(timezone) if timezone else "UTC"
-    retention = build.build_retention(root, reader)
+    retention = build_retention(root, reader)
     paths = tuple(spot.value for spot in _path_spots(root, found))
     reader.executors = build_executors(root, reader)
+    reader.limits = build_limits(root, reader)
     jobs = build.build_jobs(root, reader, zone, environment, paths)
     is_namespace_known = _is_known(root, "namespace", found)
     return Loaded(
@@ -178,6 +180,7 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
         retention=retention,
         paths=paths,
         executors={name: executor for name, executor in reader.executors.items() if executor is not None},
+        limits={name: most for name, most in reader.limits.items() if most is not None},
         jobs=jobs if _is_known(root, "version", found) else {},  # in another version, a job may mean something else
         diagnostics=_diagnostics(found),
         root=root,

@@ -89,6 +89,8 @@ def not_a_name(spot: Spot, found: Findings) -> None:
         kind = "namespace"
     elif spot.path[0] == "executors" or spot.path[-1] == "executor":
         kind = "executor name"
+    elif spot.path[0] == "limits" or spot.path[-1] == "limit":
+        kind = "limit name"
     else:
         kind = "job name" if spot.path[0] == "jobs" and len(spot.path) == 2 else "environment"
     found.error(spot, "YS106", f"the {kind} {quoted(text)} {reason}", remedy)

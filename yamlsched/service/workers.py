@@ -116,8 +116,8 @@ def startable(
 
 
 def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> Scope:
-    """Return what a worker with ``jobs`` may claim, by lane."""
-    return statements.scope(connection, namespace, {name: job.lane for name, job in jobs.items()})
+    """Return what a worker with ``jobs`` may claim."""
+    return statements.scope(connection, namespace, jobs)
 
 
 async def _prepare(worker: Worker) -> None:

@@ -196,6 +196,7 @@ def converge(
     connection: Connection[Any],
     namespace: str,
     jobs: dict[str, Job],
+    limits: Mapping[str, int],
     now: datetime | None,
     recompute: bool,
     is_behind: bool,
@@ -235,9 +236,16 @@ def converge(
     gone = [d for d in differences if d.is_gone and d.id is not None]
     if gone:
         definitions.retire(connection, [d.id for d in gone if d.id is not None], instant)
-    overlap = [d.id for d in differences if d.id is not None and d.changes_overlap]
-    if overlap:
+    if overlap := [d.id for d in differences if d.id is not None and d.changes_overlap]:
         definitions.apply_overlap(connection, overlap, instant)
+    former = definitions.limits(connection, namespace)
+    if written or former != limits:
+        definitions.lock_gates(connection, namespace, written, sorted({*former, *limits}))
+    if known:
+        definitions.apply_lane(connection, list(known))
+    if former or limits:
+        put = {name: limits.get(name) for name in sorted({*former, *limits})}
+        definitions.put_limits(connection, namespace, put, instant)
     edited = {name: d for name, d in before.items() if name in jobs and _has_other_starts(d, jobs[name])}
     if edited:
         offsets = {d.id: keys.offset(namespace, name, jobs[name].spread) for name, d in edited.items()}

@@ -144,6 +144,29 @@ def retire(connection: Connection[Any], ids: Sequence[int], now: datetime) -> No
     connection.execute(load("definitions")["retire"], {"ids": list(ids), "now": now})
 
 
+def lock_gates(connection: Connection[Any], namespace: str, names: Sequence[str], limits: Sequence[str]) -> None:
+    """Lock the gates of jobs and limits until the transaction ends: no claim decides about their runs meanwhile."""
+    connection.execute(load("definitions")["lock_gates"], {"namespace": namespace, "names": names, "limits": limits})
+
+
+def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
+    """Return the limits of the file in force."""
+    return {row.name: row.n for row in connection.execute(load("definitions")["limits"], {"namespace": namespace})}
+
+
+def put_limits(connection: Connection[Any], namespace: str, limits: Mapping[str, int | None], now: datetime) -> None:
+    """Write limits, whose gates are locked, and let go what waited for them. None: the limit has left the file."""
+    names = list(limits)
+    given = {"namespace": namespace, "names": names, "numbers": list(limits.values())}
+    connection.execute(load("definitions")["put_limits"], given)
+    connection.execute(load("runs")["hand_on"], {"namespace": namespace, "jobs": [], "limits": names, "now": now})
+
+
+def apply_lane(connection: Connection[Any], ids: Sequence[int]) -> None:
+    """Have the next claim look again at what waits of these jobs, in the lane where they execute now."""
+    connection.execute(load("definitions")["apply_lane"], {"ids": list(ids)})
+
+
 def apply_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
     """Set whether the queued runs of these jobs exclude each other, by their current definitions."""
     connection.execute(load("definitions")["apply_overlap"], {"ids": list(ids), "now": now})

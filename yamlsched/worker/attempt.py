@@ -11,7 +11,7 @@ from yamlsched import log
 from yamlsched.runs.lifecycle import LOCAL, SHARED, AttemptEnd, ClaimedRun, Keep
 from yamlsched.runs.progress import Progress
 from yamlsched.runs.statements import Scope
-from yamlsched.schedule.job import Job
+from yamlsched.schedule.job import Job, Overlap
 
 SHARED_CANCEL_GRACE_SECONDS = 3.0
 WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
@@ -49,6 +49,13 @@ class Attempt:
         """
         lane, run = self.job.lane, self.run
         return LOCAL if lane == SHARED and (run.is_on_dead_call or run.error_type in PROCESS_ENDED) else lane
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether other runs may wait for its end: of its job, or of its limit."""
+        return self.job.limit is not None or (
+            self.run.scheduled_for is not None and self.job.overlap is not Overlap.ALLOW
+        )
 
     @property
     def kill_after(self) -> float:

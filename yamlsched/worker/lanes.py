@@ -23,34 +23,27 @@ class Lane:
 class Lanes:
     """The lanes of a worker by executor; ``local`` is always there. ``create`` makes those of other executors."""
 
-    def __init__(self, local: Executor, new_claims: Callable[[], Claims], create: Callable[[str], Executor]) -> None:
+    def __init__(self, local: Executor, new_claims: Callable[[str], Claims], create: Callable[[str], Executor]) -> None:
         self._new_claims, self._create = new_claims, create
-        self.local = Lane(LOCAL, local, new_claims())
+        self.local = Lane(LOCAL, local, new_claims(LOCAL))
         self._by_name = {LOCAL: self.local}
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._by_name.values())
 
     def of(self, attempt: Attempt) -> Lane:
-        """Return the lane that the run of ``attempt`` is claimed for; the local one if its definition was changed."""
-        return self._by_name.get(attempt.job.lane, self.local)
+        """Return the lane of ``attempt``."""
+        return self._by_name.get(attempt.lane, self.local)
 
     def open(self, workload: Workload) -> None:
         """Add lanes for the executors of ``workload`` that have none. One that has left the file may hold attempts."""
-        added = {
-            name: Lane(name, self._create(name), self._new_claims())
-            for name in workload.scope.remote
-            if name not in self._by_name
-        }
+        names = {job.lane for job in workload.jobs.values()} - self._by_name.keys()
+        added = {name: Lane(name, self._create(name), self._new_claims(name)) for name in sorted(names)}
         self._by_name = {**self._by_name, **added}  # a new one: the worker may be waiting amid the lanes that it has
 
     def look_now(self) -> None:
         for lane in self._by_name.values():
             lane.claims.look_now()
-
-    def look_for_new(self) -> None:
-        for lane in self._by_name.values():
-            lane.claims.look_for_new()
 
     def look_soon(self) -> None:
         for lane in self._by_name.values():

@@ -18,6 +18,8 @@ from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import (
+    LOCAL,
+    SHARED,
     SUCCESS_WITHOUT_RESULT,
     AttemptEnd,
     EndKind,
@@ -27,7 +29,7 @@ from yamlsched.runs.lifecycle import (
     in_ascii,
 )
 from yamlsched.worker import clock, leases
-from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.attempt import PROCESS_ENDED, Attempt
 from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
@@ -70,6 +72,11 @@ class PendingOutcome:
         """Whether nothing is to be written but the output: the run has its outcome, or is not ours."""
         return self.attempt.is_lost or self.end.kind is EndKind.COMMITTED
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing at all is to be written."""
+        return self.is_settled and self.outcome.output is None and not self.attempt.has_turn
+
 
 class OutcomeRecorded(NamedTuple):
     """The outcome of one attempt is in the database; ``run_at`` is when its run is due again."""
@@ -103,8 +110,7 @@ class Outcomes:
         self._events, self._redact = events, redact
         self._queue: deque[PendingOutcome] = deque()
         self._fan_outs: deque[PendingOutcome] = deque()
-        self._successes: dict[str, list[Attempt]] = {}  # by the token of their claim
-        self._success_count = 0
+        self._successes: list[Attempt] = []
         self._unwritten = 0  # outcomes of all kinds
         self._unwritten_chars = 0  # of their outputs
         self._max_batch = MAX_BATCH
@@ -127,29 +133,31 @@ class Outcomes:
         end = end._replace(output="") if end.output else end
         pending = PendingOutcome(attempt, end, outcome, output_chars=len(outcome.output or ""))
         self._unwritten_chars += pending.output_chars
-        if pending.is_settled and outcome.output is None:
+        if pending.is_over:
             self._settle(pending)
         else:
             self._enqueue(pending)
 
     def add_successes(self, attempts: list[Attempt]) -> None:
         """Have the plain successes of ``attempts`` written soon."""
-        by_claim = self._successes
         for attempt in attempts:
+            if attempt.has_turn:
+                self.add(attempt, AttemptEnd(EndKind.RETURNED))
+        plain = [attempt for attempt in attempts if not attempt.has_turn]
+        for attempt in plain:
             if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
                 attempt.run = attempt.run._replace(payload="")
-            if (token := attempt.run.locked_by) in by_claim:
-                by_claim[token].append(attempt)
-            else:
-                by_claim[token] = [attempt]
-        self._success_count += len(attempts)
-        self._unwritten += len(attempts)
+        self._successes += plain
+        self._unwritten += len(plain)
         self._has_outcomes.set()
 
     def _outcome(self, attempt: Attempt, end: AttemptEnd) -> Outcome:
         if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
             attempt.run = attempt.run._replace(payload="")
-        return after_attempt(attempt.run, end, attempt.job.backoff, random.random(), self._redact)
+        outcome = after_attempt(attempt.run, end, attempt.job.backoff, random.random(), self._redact)
+        if attempt.job.lane == SHARED and outcome.error_type is not None and not attempt.run.is_on_dead_call:
+            return outcome._replace(lane=LOCAL if outcome.error_type in PROCESS_ENDED else SHARED)
+        return outcome
 
     def _enqueue(self, pending: PendingOutcome) -> None:
         if pending.end.enqueued and not pending.is_settled and statements.is_large(pending.end.enqueued):
@@ -210,16 +218,8 @@ class Outcomes:
             await self._fan_out_session.drop()
 
     async def _write_successes(self) -> None:
-        """Write plain successes, those of one claim if it has most of them: they need only one fence."""
-        claims = self._successes
-        largest = max(claims, key=lambda token: len(claims[token]))
-        if 2 * len(claims[largest]) < self._success_count:  # of many claims: one batch with a fence for each run
-            claims[largest] = [attempt for attempts in claims.values() for attempt in attempts]
-            self._successes = claims = {largest: claims[largest]}
-        batch, rest = claims[largest][:MAX_SUCCESS_BATCH], claims.pop(largest)[MAX_SUCCESS_BATCH:]
-        if rest:
-            claims[largest] = rest
-        self._success_count -= len(batch)
+        """Write plain successes."""
+        batch, self._successes = self._successes[:MAX_SUCCESS_BATCH], self._successes[MAX_SUCCESS_BATCH:]
         is_written = False
         with contextlib.suppress(Unanswered, psycopg.Error):
             runs = [attempt.run for attempt in batch]
@@ -260,7 +260,7 @@ class Outcomes:
         single runs: one that cannot be written must not block the others.
         """
         for pending in batch:
-            if pending.is_settled and pending.outcome.output is None:
+            if pending.is_over:
                 self._settle(pending)
         if not (batch := [pending for pending in batch if not pending.is_done]):
             return
@@ -297,6 +297,7 @@ class Outcomes:
         """Write ``batch``, and find out what became of those runs of which nothing was written."""
         if settled := [pending for pending in batch if pending.is_settled]:
             await statements.keep_outputs(connection, [(pending.attempt.run, pending.outcome) for pending in settled])
+            await statements.let_go(connection, self._namespace, [pending.attempt.run for pending in settled])
             for pending in settled:
                 self._settle(pending)
             if not (batch := [pending for pending in batch if not pending.is_done]):
@@ -307,7 +308,8 @@ class Outcomes:
             write_last = partial(leases.write_last, connection, attempts)
             written = await statements.finish_with(connection, self._namespace, *outcomes[0], enqueued, write_last)
         else:
-            written = await leases.write_with(connection, attempts, partial(statements.finish, connection, outcomes))
+            finish = partial(statements.finish, connection, self._namespace, outcomes)
+            written = await leases.write_with(connection, attempts, finish)
         for pending in batch:
             if pending.attempt.run.id in written:
                 self._record(pending, written[pending.attempt.run.id])
@@ -327,7 +329,7 @@ class Outcomes:
             self._record(pending, None)  # written before, by a commit whose answer was lost
         elif owner != statements.OURS:
             pending.attempt.mark_lost(owner)
-        if not pending.is_done and pending.is_settled and pending.outcome.output is None:
+        if not pending.is_done and pending.is_over:
             self._settle(pending)
 
     # -- what cannot be written --------------------------------------------------------------------------------------

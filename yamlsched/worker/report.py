@@ -11,7 +11,7 @@ from yamlsched import log
 from yamlsched.runs.lifecycle import LOST_WORKER, AttemptEnd, ClaimedRun, EndKind, Outcome, Status, error_text, one_line
 
 if TYPE_CHECKING:
-    from yamlsched.runs.statements import ClaimResult
+    from yamlsched.runs.statements import ReclaimResult
     from yamlsched.worker.attempt import Attempt
 
 
@@ -43,17 +43,20 @@ class RunReport:
             for attempt in attempts:
                 self.listener.note_start(attempt.run)
 
-    def note_claim(self, claim: ClaimResult) -> None:
-        """Log what a claim took, and from which workers."""
-        for run in claim.lost:
+    def note_reclaimed(self, reclaimed: ReclaimResult) -> None:
+        """Log what was taken from which workers, and what has died."""
+        for run in reclaimed.lost:
             log.warning("attempt.lost", **_names(run), attempt=run.attempt, worker=run.locked_by)
-        lost = {run.id for run in claim.lost}
-        for run in claim.dead:
+        lost = {run.id for run in reclaimed.lost}
+        for run in reclaimed.dead:
             self._count(run, Status.DEAD, None, LOST_WORKER["lost_type"])
             error = LOST_WORKER["lost_error"] if run.id in lost else "no attempts are left: the run was edited by hand"
             log.error("run.dead", **_names(run), attempt=_number(run), error=error)
+
+    def note_claimed(self, runs: Iterable[ClaimedRun]) -> None:
+        """Log what a claim took."""
         if log.is_enabled("debug"):
-            for run in claim.runs:
+            for run in runs:
                 log.debug("run.claimed", **_names(run), attempt=_number(run))
 
     def note_successes(self, attempts: list[Attempt]) -> None:

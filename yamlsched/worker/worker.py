@@ -26,7 +26,7 @@ from yamlsched.runs.statements import Scope
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Limits, Workload
-from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims
+from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
     AGENT_TERMINATED,
     Ended,
@@ -51,7 +51,9 @@ MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, estimated by the siz
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
 NOT_CLAIMABLE = AttemptEnd(EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid")
-MAX_DIVERTED_PER_SECOND, MAX_DIVERTED_WAIT_SECONDS = 10, 60
+IN_ANOTHER_LANE = AttemptEnd(
+    EndKind.RELEASED, "this host's file executes its job elsewhere than the file in force", delay=timedelta(seconds=10)
+)
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
 
@@ -102,10 +104,11 @@ class Worker:
         name = f"{socket.gethostname()}:{os.getpid()}"
         self.lanes = Lanes(
             executor,
-            lambda: Claims(self._claim_session, namespace, name, polls=is_continuous),
+            lambda lane: Claims(self._claim_session, namespace, name, lane, polls=is_continuous),
             lambda name: _create(create_executor, name, self.workload),
         )
         self.lanes.open(workload)
+        self.upkeep = Upkeep(self._claim_session, namespace, self.report)
         self.outcomes = Outcomes(
             self._write_session, self._fan_out_session, namespace, events, redact=redactor(workload.dsn)
         )
@@ -115,25 +118,26 @@ class Worker:
 
     async def _claim(self, lane: Lane, limit: int) -> None:
         scope = self.workload.scope
-        answer = await lane.claims.claim(limit, scope.of(lane.name))
+        answer = await lane.claims.claim(limit, scope)
         if answer is None:
             return
         claim, sent_at = answer
-        self.report.note_claim(claim)
-        if claim.dead:
-            lane.claims.look_now()  # for the runs that call their on_dead
+        self.report.note_claimed(claim.runs)
         if claim.runs:
             self.claimed_count += len(claim.runs)
             chars = sum([len(run.payload) for run in claim.runs]) / len(claim.runs)
             self._typical_payload_chars = max(chars, (self._typical_payload_chars + chars) / 2)
-            self._submit(claim.runs, sent_at, scope)
+            self._submit(lane, claim.runs, sent_at, scope)
             self._has_work.set()
         self._release_idle_capacity()
         self.events.wake()
         await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
 
-    def _submit(self, runs: list[ClaimedRun], sent_at: float, scope: Scope) -> None:
-        """Hand over ``runs``, which were claimed in ``scope``: not that of now if the file was read again."""
+    def _submit(self, lane: Lane, runs: list[ClaimedRun], sent_at: float, scope: Scope) -> None:
+        """Hand over ``runs``, which were claimed for ``lane`` in ``scope``: not that of now if the file was read again.
+
+        What this host's file has in another lane than the one in force is left to other hosts.
+        """
         jobs, executable = self.workload.jobs, []
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at) for run in runs
@@ -145,6 +149,8 @@ class Worker:
                 self.outcomes.add(attempt, STOPPED)
             elif run.job_type not in jobs:
                 self.outcomes.add(attempt, NOT_CLAIMABLE if scope is not self.workload.scope else _of_other_job(run))
+            elif attempt.lane != lane.name:
+                self.outcomes.add(attempt, IN_ANOTHER_LANE)
             elif not run.key or not run.is_on_dead_call:
                 executable.append(attempt)
             elif run.dead_run_id is None:
@@ -169,9 +175,8 @@ class Worker:
                     end = stopped._replace(stack=end.stack, output=end.output, omitted_bytes=end.omitted_bytes)
                 self.outcomes.add(attempt, end)
             case ReturnedUnstarted(attempts):
-                for nth, attempt in enumerate(attempts):
-                    not_started = _not_started(attempt, nth) if self.stopped_at is None else STOPPED
-                    self.outcomes.add(attempt, attempt.stopped or not_started)
+                for attempt in attempts:
+                    self.outcomes.add(attempt, attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED))
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
@@ -184,23 +189,23 @@ class Worker:
                 if is_due_again and outcome.delay is not None:
                     claims.retry_in(outcome.delay.total_seconds())
                 elif outcome.status is Status.QUEUED and outcome.delay is None:
-                    claims.note_released()
+                    claims.look_now()
                 self._look_after([pending.attempt])
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
                 self.lanes.look_now()
             case Notified(namespaces):
                 if not namespaces or self.workload.namespace in namespaces:
-                    self.lanes.look_soon()
+                    self.lanes.look_now()
             case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
 
     def _look_after(self, attempts: list[Attempt]) -> None:
         """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that waited for their end."""
-        if any(attempt.run.scheduled_for is not None for attempt in attempts):
+        if any(attempt.has_turn for attempt in attempts):
             self.lanes.look_now()
         else:
-            self.lanes.look_for_new()
+            self.lanes.look_soon()
 
     # -- when to claim, and how much -------------------------------------------------------------------------------
 
@@ -209,6 +214,8 @@ class Worker:
         while True:
             self._may_claim.clear()
             may_wait = True
+            if not self._must_not_claim() and await self.upkeep.run_if_due():
+                self.lanes.look_now()
             for lane in self.lanes:
                 limit = self._room(lane)
                 if limit > 0 or lane.claims.has_lost_claims:
@@ -438,18 +445,6 @@ def _is_terminated(event: Event) -> bool:
         and event.attempt.stopped is None
         and (event.end.error_type == AGENT_TERMINATED or (event.attempt.is_command and was_terminated(event.end)))
     )
-
-
-def _not_started(attempt: Attempt, nth: int) -> AttemptEnd:
-    """Return the end of an attempt for which its executor has no room, the ``nth`` of those that are returned together.
-
-    One that executes elsewhere than the lane that claims it waits before it is claimed again: the lane has room, so it
-    would be claimed and returned without end. Some of them are due at any time.
-    """
-    if attempt.lane == attempt.job.lane:
-        return NOT_STARTED
-    seconds = min(1 + nth / MAX_DIVERTED_PER_SECOND, MAX_DIVERTED_WAIT_SECONDS)
-    return NOT_STARTED._replace(delay=timedelta(seconds=seconds))
 
 
 def _of_other_job(run: ClaimedRun) -> AttemptEnd:

@@ -16,7 +16,7 @@ import psycopg
 from yamlsched.ask import failures, health
 from yamlsched.ask.failures import FailedAttempts
 from yamlsched.ask.health import Health, WorkerHost, drift, in_force
-from yamlsched.db.query import fetch, load
+from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import LOST_WORKER
 from yamlsched.text import escape_control
@@ -92,6 +92,7 @@ HELP = {
     "effects_in_doubt": "Effects of unknown result, by what they wait for: a person, or the run's retry.",
     "oldest_due_seconds": "Time that the oldest due run has waited for a worker; 0 if none waits.",
     "stuck_runs": "Runs past their lease or their timeout.",
+    "repaired_runs": "Runs that waited for nothing, and that a sweep let go. It stays 0 unless sessions die.",
     "tick_age_seconds": "Time since a tick last presented a schedule.",
     "other_files": "Versions of schedules.yaml that hosts present 10 minutes after a different one was applied.",
     "refused_files": "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
@@ -106,8 +107,7 @@ HELP = {
     "job_next_slot_timestamp_seconds": "Time of the job's next slot.",
     "recent_runs": "Runs that ended in the last hour. A window, not a counter: do not use rate().",
     "recent_dead_calls": "Calls of on_dead that died in the last hour. A window, as recent_runs.",
-    "recent_failed_attempts": "Attempts that failed in the last hour, by type of error; at most 7 types for each job, "
-    "one of which is other. A window, as recent_runs.",
+    "recent_failed_attempts": "Attempts that failed in the last hour, by type of error. A window, as recent_runs.",
     "recent_run_duration_seconds": "Latest attempts of runs that succeeded in the last hour. A window, as recent_runs.",
     "worker_running_runs": "Runs that the host holds, of the 50 hosts that were seen last within the hour.",
     "worker_last_seen_timestamp_seconds": "Time when the host last started or finished a run, of the same hosts.",
@@ -150,7 +150,8 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     have_failed = [job.definition_id for job in jobs if job.has_failed]
     ended = ended_runs(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now)
     failed = failures.failed_attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB)
-    lines = list(gauges(now, jobs, labels))
+    repaired = fetch_column(connection, load("metrics")["repairs"], {"namespace": namespace})
+    lines = [*gauges(now, jobs, labels), *metric("repaired_runs", [(labels.of_namespace, runs) for runs in repaired])]
     lines += workers(namespace, now.workers)
     lines += recent_runs(ended, labels)
     lines += failed_attempts(failed, labels)
@@ -168,9 +169,8 @@ def gauges(now: Health, jobs: Sequence[JobValues], labels: Labels) -> Iterator[s
     yield from metric("runs", samples)
     active = [job for job in jobs if job.is_active]
     yield from metric("effects_in_doubt", _in_doubt(now, [job.job_type for job in active], labels))
-    label = pairs({"namespace": now.namespace})
     for name, value in _namespace_values(now, active).items():
-        yield from metric(name, [(label, value)])
+        yield from metric(name, [(labels.of_namespace, value)])
     for name, attribute in JOB_VALUES.items():
         yield from metric(name, [(labels[job.job_type], getattr(job, attribute)) for job in active])
 

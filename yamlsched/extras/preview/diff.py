@@ -30,16 +30,8 @@ def file_side(name: str, loaded: Loaded, environment: str | None) -> Side:
     """
     entries = {job.name: _entry(loaded, job, environment) for job in loaded.jobs.values()}
     namespace = loaded.namespace or "default"
-    return Side(
-        name,
-        namespace,
-        entries,
-        loaded.timezone,
-        loaded.environments,
-        loaded.retention,
-        loaded.paths,
-        loaded.executors,
-    )
+    known = (loaded.timezone, loaded.environments, loaded.retention, loaded.paths, loaded.executors, loaded.limits)
+    return Side(name, namespace, entries, *known)
 
 
 def base_side(name: str, loaded: Loaded | None, environment: str | None, head: Side) -> Side:
@@ -71,6 +63,7 @@ def base_side(name: str, loaded: Loaded | None, environment: str | None, head: S
         retention=valid.retention if is_known("retention") else None,
         paths=valid.paths if is_known("paths") else None,
         executors=valid.executors if is_known("executors") else None,
+        limits=valid.limits if is_known("limits") else None,
         invalid=tuple(name for name in loaded.entries if name not in loaded.jobs),
         remark=warning(f"{name} has {count}, and only its valid jobs are compared ({first})"),
     )

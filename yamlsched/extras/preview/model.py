@@ -73,6 +73,7 @@ class Side:
     retention: Retention | None = None
     paths: tuple[str, ...] | None = None
     executors: Mapping[str, Engine] | None = None
+    limits: Mapping[str, int] | None = None
     invalid: tuple[str, ...] = ()
     remark: Note | None = None
 

@@ -112,7 +112,7 @@ def show(visit: Visit) -> RunPage:
         run=run,
         details=details,
         attempts=runs.attempts(details)[::-1],
-        status=runs.waits_for(run, visit.now).removeprefix(",").strip(),
+        status=history.waits_for(run, visit.now).removeprefix(",").strip(),
         error=error_text(run.error_type, run.last_error) if run.status != Status.SUCCEEDED else "",
         attempt=attempt,
         # one that was cancelled on purpose needs nothing: its button retries it

@@ -1,13 +1,13 @@
-"""Builds the executors of the file, each type with its own keys."""
+"""Builds what a file says outside of its jobs: executors, each type with its own keys; limits; retention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from yamlsched.runs.lifecycle import LOCAL
+from yamlsched.runs.lifecycle import LOCAL, SHARED
 from yamlsched.schedule.build import Reader
-from yamlsched.schedule.job import CommandExecutor, DaskExecutor, Engine
+from yamlsched.schedule.job import CommandExecutor, DaskExecutor, Engine, Retention
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema_errors import MISSING
 from yamlsched.text import quoted
@@ -35,8 +35,8 @@ def build_executors(root: Spot, reader: Reader) -> dict[str, Engine | None]:
     built: dict[str, Engine | None] = {}
     for entry in spot.children():
         name = str(entry.path[-1])
-        if name == LOCAL:
-            message = f"executors: {quoted(LOCAL)} is the name of the processes of each host"
+        if name in (LOCAL, SHARED):
+            message = f"executors: {quoted(name)} is the name of processes of each host"
             reader.found.error(entry.key, "YS121", message, "Choose another name.")
         elif reader.found.is_valid(entry) and _has_keys_of_its_type(entry, reader):
             kind = KINDS[entry.value["type"].value]
@@ -62,3 +62,21 @@ def _has_keys_of_its_type(entry: Spot, reader: Reader) -> bool:
     if key not in entry.value and reader.found.is_valid(entry):
         reader.found.error(entry.key, "YS103", f"{entry} has no key {quoted(key)}", MISSING[key])
     return reader.found.is_valid(entry)
+
+
+def build_limits(root: Spot, reader: Reader) -> dict[str, int | None]:
+    """Return how many runs may execute at once under each limit of the file; None where that is not valid."""
+    spot = root.get("limits")
+    entries = spot.children() if spot is not None and isinstance(spot.value, dict) else ()
+    return {str(entry.path[-1]): reader.integer(entry) if reader.found.is_valid(entry) else None for entry in entries}
+
+
+def build_retention(root: Spot, reader: Reader) -> Retention:
+    """Return how long rows are kept."""
+    spot = root.get("retention")
+    if spot is None or not reader.found.is_valid(spot):
+        return Retention()
+    folder = spot.get("archive")
+    ages = {str(item.path[-1]): reader.duration(item) for item in spot.children() if item.path[-1] != "archive"}
+    archive = None if folder is None else folder.value
+    return Retention(**{key: value for key, value in ages.items() if value is not None}, archive=archive)

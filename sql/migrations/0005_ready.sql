@@ -1,0 +1,382 @@
+-- Whether a run may be claimed is stored. Adds columns with constant defaults, which writes no row, builds indexes of
+-- unfinished runs, and removes those that it replaces. A worker of an older release works beside it, only slower: it ends
+-- no reason, so what waits for one of its runs is let go by the sweep.
+-- oldest_supported: 3
+
+-- Where the job's runs execute: a value of job_runs.lane.
+alter table yamlsched.job_definitions add column lane text not null generated always as
+    (case when executor <> 'local' then executor when isolation = 'shared' then 'shared' else 'local' end) stored;
+alter table yamlsched.job_definitions add column limit_name text;  -- a key of `limits` in the file
+create index job_definitions_limit on yamlsched.job_definitions (namespace, limit_name) where limit_name is not null;
+
+-- withheld: why a run that waits may not be claimed: 0 it may, 1 its job, 2 its turn, 3 its limit. Whatever creates a run or brings it
+-- back writes 0. Only a claim that meets a run that must wait stores why, under the gate of the reason. Who ends a reason
+-- writes 0, under the same gate: the next claim looks again.
+-- lane: where the run executes: local, shared, or an executor.
+-- limit_name, limit_no: the limit that it has met, and its number while it executes under it. Of a limit of n, at most n
+-- numbers are in use: nothing is counted up and down.
+alter table yamlsched.job_runs
+    add column withheld smallint not null default 0,
+    add column lane text not null default 'local',
+    add column limit_name text,
+    add column limit_no integer;
+update yamlsched.job_runs r set lane = d.lane
+from yamlsched.job_definitions d
+where d.lane <> 'local' and r.definition_id = d.id and r.finished_at is null;
+update yamlsched.job_runs r set held_until = null where r.held_until < clock_timestamp();
+
+-- What may be claimed, and what is executed: a claim changes no index.
+create index job_runs_ready on yamlsched.job_runs (namespace, lane, priority, run_at, id)
+    where withheld = 0 and finished_at is null;
+create index job_runs_withheld on yamlsched.job_runs (namespace, definition_id, withheld, run_at, id)
+    where withheld <> 0 and finished_at is null;
+-- Runs that hold a number, of a limit; and those that wait for one, in the order in which they get it.
+create unique index job_runs_number on yamlsched.job_runs (namespace, limit_name, limit_no) where limit_no is not null;
+create index job_runs_line on yamlsched.job_runs (namespace, limit_name, lane, withheld, priority, run_at, id)
+    where limit_name is not null and finished_at is null;
+-- Runs whose handler may be alive although they have ended.
+create index job_runs_held_until on yamlsched.job_runs (namespace, held_until) where held_until is not null;
+drop index yamlsched.job_runs_open, yamlsched.job_runs_due_exclusive, yamlsched.job_runs_open_of_job,
+    yamlsched.job_definitions_withheld, yamlsched.job_definitions_claimable;
+
+create or replace view yamlsched.open_runs as
+select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
+       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error,
+       r.created_at, r.prior_attempts, r.withheld, r.lane
+from yamlsched.job_runs r
+where r.finished_at is null and r.withheld = 0
+union all
+select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
+       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error,
+       r.created_at, r.prior_attempts, r.withheld, r.lane
+from yamlsched.job_runs r
+where r.finished_at is null and r.withheld <> 0;
+
+-- Gates. A gate is a row to lock: that of a job, for its turn and for whether it is closed (paused, disabled, retired), and
+-- that of a limit. The order of locks: own runs by id, gates by name, then other runs, which are skipped if they are locked. So who holds a
+-- gate never waits for a run, and a claim waits for nothing. A sync makes the gates of the jobs that it adds.
+create table yamlsched.gates (
+    namespace text not null,
+    name      text not null,           -- job/ID or limit/NAME
+    n         integer,                 -- of a limit: how many runs may execute at once
+    primary key (namespace, name)
+);
+insert into yamlsched.gates (namespace, name) select d.namespace, 'job/' || d.id from yamlsched.job_definitions d;
+
+-- Of several workers and ticks, one sweeps, each second. What it repaired was left by a session that died at the wrong
+-- moment, or by an older release.
+alter table yamlsched.namespaces
+    add column swept_at timestamptz not null default '-infinity',
+    add column repairs bigint not null default 0;
+
+-- Lock gates, in one order, and wait for them. What is read after that, by a later statement, holds until the end of the
+-- transaction.
+create function yamlsched.lock_gates(of_namespace text, names text[]) returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into yamlsched.gates (namespace, name)
+    select of_namespace, n.name from unnest(names) as n (name)
+    where not exists (select from yamlsched.gates g where g.namespace = of_namespace and g.name = n.name)
+    order by n.name
+    on conflict do nothing;
+    perform from yamlsched.gates g where g.namespace = of_namespace and g.name = any (names)
+    order by g.name for no key update;
+end
+$$;
+
+-- Whether a slot run of a wait or skip job executes, or may: another one of the job has to wait.
+create function yamlsched.is_taken(job bigint, now timestamptz) returns boolean
+    language plpgsql stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from yamlsched.job_runs r where r.exclusive_of = job)
+        or exists (select from yamlsched.job_runs r where r.definition_id = job and r.held_until >= now and r.exclusive);
+end
+$$;
+
+-- The limit that a run needs a number of. A call of on_dead needs none.
+create function yamlsched.limit_of(d yamlsched.job_definitions, key text) returns text
+    language sql immutable
+as $$ select case when coalesce(key, '') not like 'on\_dead:%' then d.limit_name end $$;
+
+-- How many numbers of a limit are free. After it was lowered, higher ones than n may be in use.
+create function yamlsched.free_numbers(of_namespace text, of_limit text) returns integer
+    language plpgsql stable
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select greatest(g.n, 0) from yamlsched.gates g where g.namespace = of_namespace and g.name = 'limit/' || of_limit)
+         - (select count(*) from yamlsched.job_runs r
+            where r.namespace = of_namespace and r.limit_name = of_limit and r.limit_no is not null);
+end
+$$;
+
+-- Claim those of some runs that may execute, and store of the others why not. For runs at gates: slot runs of a job with
+-- overlap wait or skip, runs of a job with a limit, and of one that is closed. Returns all of these runs that it could lock,
+-- as they are then. A run that still is what a claim takes has not got its gates: the next claim steps over its job.
+create function yamlsched.claim_gated(of_namespace text, run_ids bigint[], token text, now timestamptz)
+    returns setof yamlsched.job_runs
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    held    bigint[];
+    gates   text[];
+    waiting bigint[];
+    limits  text[];
+begin
+    held := array(
+        select r.id from yamlsched.job_runs r
+        where r.id = any (run_ids) and r.withheld = 0 and r.finished_at is null and r.status <> 'running' and r.run_at <= now
+        order by r.id for no key update skip locked);
+    gates := array(
+        select g.name from yamlsched.gates g
+        where g.namespace = of_namespace and g.name in (
+            select n.name from yamlsched.job_runs r
+            join yamlsched.job_definitions d on d.id = r.definition_id
+            cross join lateral (values ('job/' || d.id), ('limit/' || d.limit_name), ('limit/' || r.limit_name)) n (name)
+            where r.id = any (held))
+        order by g.name for no key update skip locked);
+    -- A later statement than the locks: it sees what the sessions before have committed.
+    with first as (
+        select w.id, w.priority, w.run_at, w.exclusive, d.lease, l.limit_name,
+               row_number() over (partition by w.definition_id, w.exclusive order by w.priority, w.run_at, w.id) as nth
+        from yamlsched.job_runs w
+        join yamlsched.job_definitions d on d.id = w.definition_id
+        cross join lateral yamlsched.limit_of(d, w.idempotency_key) l (limit_name)
+        where w.id = any (held) and 'job/' || d.id = any (gates) and not yamlsched.is_withheld(d, now)
+          and (l.limit_name is null or 'limit/' || l.limit_name = any (gates))
+          and not (w.exclusive and yamlsched.is_taken(d.id, now))
+    ), line as (
+        select f.*, row_number() over (partition by f.limit_name order by f.priority, f.run_at, f.id) as place
+        from first f where f.nth = 1 or not f.exclusive
+    ), free as (
+        select substr(g.name, 7) as limit_name, i.number, row_number() over (partition by g.name order by i.number) as place
+        from yamlsched.gates g
+        cross join lateral generate_series(1, g.n) as i (number)
+        where g.namespace = of_namespace and g.name in (select 'limit/' || l.limit_name from line l)
+          and not exists (select from yamlsched.job_runs u
+                          where u.namespace = of_namespace and u.limit_name = substr(g.name, 7) and u.limit_no = i.number)
+    )
+    update yamlsched.job_runs r
+    set status = 'running', attempts = r.attempts + 1, locked_by = token, locked_until = now + l.lease,
+        exclusive_of = case when r.exclusive then r.definition_id end, limit_name = l.limit_name, limit_no = f.number,
+        held_until = null, started_at = now, updated_at = now
+    from line l
+    left join free f on f.limit_name = l.limit_name and f.place = l.place
+    where r.id = l.id
+      and (l.limit_name is null or f.place <= yamlsched.free_numbers(of_namespace, l.limit_name));
+    -- Those that are left, and those like them among the next thousand, so that no claim picks them again.
+    waiting := array(
+        select n.id
+        from (select f.lane, f.priority, array_agg(distinct f.definition_id) as jobs
+              from yamlsched.job_runs f
+              where f.id = any (held) and f.status <> 'running' and 'job/' || f.definition_id = any (gates)
+              group by f.lane, f.priority) l
+        cross join lateral (
+            select e.id, e.definition_id from yamlsched.job_runs e
+            where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority and e.withheld = 0
+              and e.finished_at is null and e.run_at <= now
+            order by e.run_at, e.id limit 1000) n
+        where n.definition_id = any (l.jobs));
+    with stored as (
+        update yamlsched.job_runs r
+        set withheld = w.reason, limit_name = case when w.reason = 3 then w.own_limit else r.limit_name end
+        from (select o.id, l.own_limit,
+                     case when yamlsched.is_withheld(d, now) then 1
+                          when o.exclusive and yamlsched.is_taken(d.id, now) then 2
+                          when 'limit/' || l.own_limit = any (gates)
+                               and yamlsched.free_numbers(of_namespace, l.own_limit) <= 0 then 3 else 0 end as reason
+              from (select n.id, n.definition_id, n.exclusive, n.idempotency_key from yamlsched.job_runs n
+                    where n.id = any (waiting) and n.withheld = 0 and n.finished_at is null and n.status <> 'running'
+                      and coalesce('limit/' || n.limit_name = any (gates), true)
+                    order by n.id for no key update skip locked) o
+              join yamlsched.job_definitions d on d.id = o.definition_id
+              cross join lateral yamlsched.limit_of(d, o.idempotency_key) l (own_limit)) w
+        where r.id = w.id and w.reason > 0
+        returning r.withheld, r.limit_name)
+    select array_agg(distinct s.limit_name) into limits
+    from stored s where s.withheld < 3 and s.limit_name is not null;
+    if limits is not null then      -- they were the next in line
+        perform yamlsched.hand_on(of_namespace, '{}', limits, now);
+    end if;
+    return query select r.* from yamlsched.job_runs r where r.id = any (held);
+end
+$$;
+
+-- Let go what waited for runs that have ended: the next slot run of each of these jobs, and as many runs as are free of each
+-- of these limits, in each class by itself: a lane, and each job that some host cannot start, so that neither an executor
+-- without workers nor a missing program holds up the others. Called in the transaction that has ended the runs, after their
+-- rows were written. Returns how many runs were let go.
+create function yamlsched.hand_on(of_namespace text, jobs bigint[], limits text[], now timestamptz) returns bigint
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    turns   bigint;
+    numbers bigint;
+begin
+    perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id from unnest(jobs) as j (id))
+                                               || array(select 'limit/' || l.name from unnest(limits) as l (name)));
+    update yamlsched.job_runs r
+    set withheld = 0
+    where r.withheld = 2 and r.id = any (array(
+        select w.id from unnest(jobs) as j (id)
+        cross join lateral (
+            select n.id from yamlsched.job_runs n
+            where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 2 and n.finished_at is null
+            order by n.run_at, n.id limit 1 for no key update skip locked) w
+        where not yamlsched.is_taken(j.id, now)));
+    get diagnostics turns = row_count;
+    update yamlsched.job_runs r
+    set withheld = 0
+    where r.withheld = 3 and r.id = any (array(
+        select w.id
+        from unnest(limits) as l (name)
+        cross join lateral (
+            select distinct k.lane, case when exists (select from yamlsched.lacks x where x.definition_id = d.id) then d.id end as job
+            from yamlsched.job_definitions d
+            cross join lateral unnest(array[d.lane, case d.lane when 'shared' then 'local' else d.lane end]) as k (lane)
+            where d.namespace = of_namespace and d.limit_name = l.name) c
+        cross join lateral (
+            select n.id from yamlsched.job_runs n
+            where n.namespace = of_namespace and n.limit_name = l.name and n.lane = c.lane and n.withheld = 3
+              and n.finished_at is null
+              and case when c.job is not null then n.definition_id = c.job
+                       else n.definition_id not in (select x.definition_id from yamlsched.lacks x) end
+            order by n.priority, n.run_at, n.id
+            limit greatest(0, yamlsched.free_numbers(of_namespace, l.name) - (
+                select count(*) from yamlsched.job_runs o
+                where o.namespace = of_namespace and o.limit_name = l.name and o.lane = c.lane and o.withheld = 0
+                  and o.finished_at is null and o.status <> 'running' and o.run_at <= now
+                  and case when c.job is not null then o.definition_id = c.job
+                           else o.definition_id not in (select x.definition_id from yamlsched.lacks x) end))
+            for no key update skip locked) w));
+    get diagnostics numbers = row_count;
+    if turns + numbers > 0 then
+        perform pg_notify('yamlsched', of_namespace);
+    end if;
+    return turns + numbers;
+end
+$$;
+
+-- Let go what waited for its job: after a resume or the end of a pause, and after an edit.
+create function yamlsched.open_jobs(of_namespace text, jobs bigint[]) returns bigint
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    freed bigint;
+begin
+    perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id from unnest(jobs) as j (id)));
+    update yamlsched.job_runs r
+    set withheld = 0
+    where r.id = any (array(
+        select w.id from unnest(jobs) as j (id)
+        cross join lateral (
+            select n.id from yamlsched.job_runs n
+            where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 1 and n.finished_at is null
+            for no key update skip locked) w));
+    get diagnostics freed = row_count;
+    return freed;
+end
+$$;
+
+-- What a run waits for whose reason is stored, in words: who has the turn, or holds the limit, and since when the first in
+-- line waits.
+create function yamlsched.waits_for(r yamlsched.job_runs) returns text
+    language sql stable
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case r.withheld
+        when 2 then 'waits for run ' || (select string_agg(h.id::text, ', ' order by h.id) from yamlsched.job_runs h
+                                         where h.definition_id = r.definition_id and h.exclusive
+                                           and (h.exclusive_of is not null or h.held_until > clock_timestamp()))
+        when 3 then (select format('waits for limit %s, held by run %s; the first in line since %s', r.limit_name,
+                                   string_agg(h.id::text, ', ' order by h.limit_no) filter (where h.limit_no is not null),
+                                   to_char(min(h.run_at) filter (where h.withheld = 3) at time zone 'UTC',
+                                           'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
+                     from yamlsched.job_runs h where h.namespace = r.namespace and h.limit_name = r.limit_name
+                       and (h.limit_no is not null or h.finished_at is null and h.withheld = 3)) end
+$$;
+
+-- Repair and tidy up a namespace, once a second, whoever asks: runs whose handlers were left to themselves have ended, and
+-- pauses are over. Returns how many runs waited for nothing: see namespaces.repairs.
+create function yamlsched.sweep(of_namespace text, now timestamptz) returns bigint
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    jobs   bigint[];
+    limits text[];
+    freed  bigint;
+begin
+    perform from yamlsched.namespaces n
+    where n.namespace = of_namespace and n.swept_at < now - interval '1 second' for no key update skip locked;
+    if not found then
+        return 0;
+    end if;
+    insert into yamlsched.gates (namespace, name)      -- of jobs that an older release has added
+    select d.namespace, 'job/' || d.id from yamlsched.job_definitions d
+    where d.namespace = of_namespace
+      and not exists (select from yamlsched.gates g where g.namespace = of_namespace and g.name = 'job/' || d.id)
+    on conflict do nothing;
+    with ended as (
+        update yamlsched.job_runs r set held_until = null, limit_no = null
+        where r.id = any (array(
+            select h.id from yamlsched.job_runs h
+            where h.namespace = of_namespace and h.held_until < now and h.status <> 'running'
+            order by h.id for no key update skip locked))
+        returning r.definition_id, r.limit_name)
+    select array_agg(distinct e.definition_id), array_agg(distinct e.limit_name) filter (where e.limit_name is not null)
+    into jobs, limits from ended e;
+    perform yamlsched.hand_on(of_namespace, jobs, limits, now) where jobs is not null;
+    jobs := array(
+        select d.id from yamlsched.job_definitions d
+        where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
+          and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
+                      and r.withheld = 1 and r.finished_at is null));
+    perform yamlsched.open_jobs(of_namespace, jobs) where jobs <> '{}';
+    jobs := array(
+        select d.id from yamlsched.job_definitions d
+        where d.namespace = of_namespace
+          and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
+                      and r.withheld = 2 and r.finished_at is null)
+          and not exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
+                          and r.withheld = 0 and r.finished_at is null and r.exclusive and r.run_at <= now));
+    limits := array(
+        select substr(g.name, 7) from yamlsched.gates g
+        where g.namespace = of_namespace and g.name like 'limit/%'
+          and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.limit_name = substr(g.name, 7)
+                      and r.withheld = 3 and r.finished_at is null));
+    freed := case when jobs = '{}' and limits = '{}' then 0 else yamlsched.hand_on(of_namespace, jobs, limits, now) end;
+    update yamlsched.namespaces n set swept_at = now, repairs = n.repairs + freed where n.namespace = of_namespace;
+    return freed;
+end
+$$;
+
+-- Enqueues write the lane, and stay as they are otherwise.
+do $$
+declare
+    change record;
+    source text;
+begin
+    for change in
+        select * from (values
+            ('yamlsched.enqueue(text,jsonb,timestamptz,text,text,text,interval,text)', 'max_attempts, trace_context)',
+             'max_attempts, trace_context, lane)', 'valid_trace_context(enqueue.trace_context)', 'd.lane'),
+            ('yamlsched.enqueue_many(text,jsonb[],text[],timestamptz,text,bigint,text,interval,text[])',
+             'parent_id, trace_context)', 'parent_id, trace_context, lane)', 'valid_trace_context(i.context)', 'definition.lane')
+        ) as c (name, columns, with_lane, context, lane)
+    loop
+        source := pg_get_functiondef(change.name::regprocedure);
+        if position(change.columns in source) = 0 or position(change.context in source) = 0 then
+            raise exception '% is not that of migration 0002', change.name;
+        end if;
+        execute replace(replace(source, change.columns, change.with_lane), change.context, change.context || ', ' || change.lane);
+    end loop;
+end
+$$;

@@ -1,0 +1,419 @@
+"""Why a run waits: stored by a claim, under the gate of the reason, and ended by whoever ends the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.rows import namedtuple_row
+
+from support.claiming import WRONGLY_WITHHELD, claim_due
+from support.database import while_waiting
+from support.rows import a_job, a_run, row
+from yamlsched import db as database
+from yamlsched.act import pause as pauses
+from yamlsched.act import runs as actions
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+
+Db = psycopg.Connection[Any]
+NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
+SECOND, MINUTE, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=2)
+SUCCESS, RELEASED = Outcome(Status.SUCCEEDED), Outcome(Status.QUEUED, refund=True)
+FAILURE = Outcome(Status.FAILED, delay=MINUTE, error="no route to host")
+OPEN, JOB, TURN = 0, 1, 2
+
+
+class Worker:
+    """Claims and finishes runs on its own session, without the sweep of a worker."""
+
+    def __init__(self, dsn: str) -> None:
+        self.runner = asyncio.Runner()
+        connect = psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
+        self.connection = self.runner.run(connect)
+        self.claims = 0
+
+    def claim(self, limit: int = 10, now: datetime = NOW) -> list[ClaimedRun]:
+        async def ask() -> list[ClaimedRun]:
+            given = (self.connection, "default", f"claim {self.claims}", limit)
+            claimed, gated = await store.claim(*given, now=now)
+            await store.claim_gated(self.connection, "default", claimed, f"gated claim {self.claims}", gated, now=now)
+            return sorted(claimed.runs)
+
+        self.claims += 1
+        return self.runner.run(ask())
+
+    def finish(self, run: ClaimedRun, outcome: Outcome = SUCCESS, now: datetime = NOW) -> None:
+        assert run.id in self.call(store.finish, "default", [(run, outcome)], now=now)
+
+    def call(self, function: Any, *given: Any, **named: Any) -> Any:
+        return self.runner.run(function(self.connection, *given, **named))
+
+    def close(self) -> None:
+        self.runner.run(self.connection.close())
+        self.runner.close()
+
+
+@pytest.fixture
+def worker(dsn: str) -> Iterator[Worker]:
+    worker = Worker(dsn)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def other(dsn: str) -> Iterator[Worker]:
+    worker = Worker(dsn)
+    yield worker
+    worker.close()
+
+
+def due(db: Db, job: int, number: int = 0, **values: Any) -> int:
+    return a_run(db, job, **{"run_at": NOW - MINUTE + number * SECOND, "exclusive": True, **values})
+
+
+def withheld(db: Db, *runs: int) -> list[int]:
+    return [row(db, run).withheld for run in runs]
+
+
+def test_a_claim_stores_why_it_leaves_a_run_and_its_end_lets_the_next_one_go(db: Db, worker: Worker) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number) for number in range(3)]
+
+    [first] = worker.claim()
+    assert withheld(db, *runs) == [OPEN, TURN, TURN]
+    worker.finish(first)
+
+    assert withheld(db, *runs) == [OPEN, OPEN, TURN]
+    assert [run.id for run in worker.claim()] == [runs[1]]
+
+
+@pytest.mark.parametrize("outcome", [FAILURE, RELEASED], ids=["fails", "is released"])
+def test_a_run_that_will_be_claimed_again_hands_its_turn_on(db: Db, worker: Worker, outcome: Outcome) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number) for number in range(2)]
+    [first] = worker.claim()
+    assert withheld(db, *runs) == [OPEN, TURN]
+
+    worker.finish(first, outcome)
+
+    assert withheld(db, *runs) == [OPEN, OPEN]
+
+
+def test_a_reclaim_hands_the_turn_of_a_lost_run_on_also_of_a_paused_job(db: Db, worker: Worker) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number, max_attempts=1) for number in range(2)]
+    worker.claim()
+    db.execute("update yamlsched.job_definitions set paused_at = %s", [NOW])
+
+    reclaimed = worker.call(store.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)
+
+    assert [run.id for run in reclaimed.dead] == runs[:1]
+    assert withheld(db, *runs) == [OPEN, OPEN]
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_reclaim_finds_a_lost_run_behind_thousands_if_it_has_a_turn_or_looks_at_all(
+    db: Db, worker: Worker, is_complete: bool
+) -> None:
+    crowd = a_job(db, "crowd")
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+        "select 'default', %s, 'crowd', %s, 5 from generate_series(1, 1500)",
+        [crowd, NOW - 2 * MINUTE],
+    )
+    lost = {"status": "running", "locked_until": NOW - SECOND}
+    with_turn, plain = due(db, a_job(db), **lost), due(db, crowd, exclusive=False, **lost)
+
+    worker.call(store.reclaim, "default", is_complete=is_complete, now=NOW)
+
+    assert [row(db, run).status for run in (with_turn, plain)] == ["failed", "failed" if is_complete else "running"]
+
+
+def test_a_cancelled_run_keeps_its_turn_until_its_worker_has_ended_the_handler(db: Db, worker: Worker) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number) for number in range(2)]
+    [first] = worker.claim()
+    assert withheld(db, *runs) == [OPEN, TURN]
+    actions.cancel(db, [first.id], "ann", now=NOW)
+    assert withheld(db, *runs) == [OPEN, TURN]
+
+    worker.call(store.let_go, "default", [first._replace(locked_by="another claim")])
+    assert withheld(db, *runs) == [OPEN, TURN]
+    worker.call(store.let_go, "default", [first])
+
+    assert withheld(db, *runs) == [OPEN, OPEN]
+
+
+def test_a_success_in_the_transaction_of_a_handler_is_handed_on_by_its_worker(db: Db, dsn: str, worker: Worker) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number) for number in range(2)]
+    [first] = worker.claim()
+
+    with database.connect(dsn) as own:
+        assert store.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
+    assert (row(db, first.id).status, withheld(db, runs[1])) == ("succeeded", [TURN])
+    worker.call(store.let_go, "default", [first])
+
+    assert withheld(db, runs[1]) == [OPEN]
+
+
+def test_a_turn_that_nobody_hands_on_is_free_when_the_lease_would_have_ended(db: Db, worker: Worker) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number) for number in range(2)]
+    [first] = worker.claim()
+    worker.claim()
+    actions.cancel(db, [first.id], "ann", now=NOW)
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+
+    assert worker.call(store.sweep, "default", now=NOW + LEASE - SECOND) == 0
+    assert withheld(db, *runs) == [OPEN, TURN]
+    worker.call(store.sweep, "default", now=NOW + LEASE + SECOND)
+
+    assert withheld(db, *runs) == [OPEN, OPEN]
+    assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
+
+
+def test_a_run_that_is_cancelled_after_it_was_let_go_lets_the_next_one_go(db: Db, worker: Worker) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number) for number in range(3)]
+    [first] = worker.claim()
+    worker.finish(first)
+    assert withheld(db, *runs[1:]) == [OPEN, TURN]
+
+    actions.cancel(db, [runs[1]], "ann", now=NOW)
+
+    assert withheld(db, runs[2]) == [OPEN]
+
+
+# -- jobs that are closed
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_runs_of_a_paused_job_are_withheld_by_claims_and_let_go_by_resume(
+    db: Db, worker: Worker, exclusive: bool
+) -> None:
+    job = a_job(db, schedule=None)
+    runs = [due(db, job, number, exclusive=exclusive) for number in range(3)]
+    pauses.pause(db, "default", [job], "ann", now=NOW)
+
+    assert worker.claim(1) == []
+    assert withheld(db, *runs) == [JOB] * 3
+    pauses.resume(db, "default", [job], "ann", now=NOW)
+
+    assert withheld(db, *runs) == [OPEN] * 3
+    assert len(worker.claim()) == (1 if exclusive else 3)
+
+
+def test_the_end_of_a_pause_is_found_by_the_sweep(db: Db, worker: Worker) -> None:
+    job = a_job(db, schedule=None)
+    run = due(db, job)
+    pauses.pause(db, "default", [job], "ann", until=NOW + MINUTE, now=NOW)
+    assert worker.claim() == []
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+
+    worker.call(store.sweep, "default", now=NOW + MINUTE - SECOND)
+    assert withheld(db, run) == [JOB]
+    worker.call(store.sweep, "default", now=NOW + MINUTE + SECOND)
+
+    assert withheld(db, run) == [OPEN]
+    assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
+
+
+def test_of_several_workers_one_sweeps_each_second(db: Db, worker: Worker, other: Worker) -> None:
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+    for at, expected in ((NOW, NOW), (NOW + SECOND / 2, NOW), (NOW + 2 * SECOND, NOW + 2 * SECOND)):
+        for one in (worker, other):
+            one.call(store.sweep, "default", now=at)
+        assert db.execute("select swept_at from yamlsched.namespaces").fetchone() == (expected,)
+
+
+def test_what_a_dead_session_left_is_repaired_and_counted(db: Db, worker: Worker) -> None:
+    # given a run that waits for a turn that nobody has
+    run = due(db, a_job(db), withheld=TURN)
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+
+    assert worker.call(store.sweep, "default", now=NOW) == 1
+
+    assert withheld(db, run) == [OPEN]
+    assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (1,)
+
+
+# -- interleavings
+
+
+def test_an_end_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(db: Db, dsn: str, worker: Worker) -> None:
+    # given a claim that has stored that a run waits for its turn, and is not committed
+    job = a_job(db)
+    first, second = due(db, job), due(db, job, 1)
+    [held] = worker.claim(1)
+    db.execute("update yamlsched.job_runs set withheld = 0 where id = %s", [second])
+    with database.connect(dsn) as claimer, database.connect(dsn) as ender:
+        claimer.execute("begin")
+        [left] = claimer.execute(
+            "select * from yamlsched.claim_gated('default', %s, 'B', %s)", [[second], NOW]
+        ).fetchall()
+        assert (left.status, left.withheld) == ("queued", TURN)
+        ender.execute("begin")
+        ender.execute(
+            "update yamlsched.job_runs set status = 'succeeded', locked_until = null, exclusive_of = null, "
+            "finished_at = %s where id = %s",
+            [NOW, held.id],
+        )
+
+        # when the turn is handed on, which waits for the gate
+        freed = while_waiting(
+            db,
+            ender,
+            lambda: ender.execute("select yamlsched.hand_on('default', %s, '{}', %s) as runs", [[job], NOW]).fetchone(),
+            lambda: claimer.execute("commit"),
+        )
+        ender.execute("commit")
+
+    assert (first, freed.runs, withheld(db, second)) == (held.id, 1, [OPEN])
+
+
+def test_a_resume_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(db: Db, dsn: str) -> None:
+    job = a_job(db, schedule=None, paused_at=NOW)
+    run = due(db, job, exclusive=False)
+    with database.connect(dsn) as claimer, database.connect(dsn) as operator:
+        claimer.execute("begin")
+        claimer.execute("select from yamlsched.claim_gated('default', %s, 'B', %s)", [[run], NOW])
+
+        while_waiting(
+            db,
+            operator,
+            lambda: pauses.resume(operator, "default", [job], "ann", now=NOW),
+            lambda: claimer.execute("commit"),
+        )
+
+    assert withheld(db, run) == [OPEN]
+
+
+def test_a_claim_beside_a_resume_leaves_the_run_as_it_is(db: Db, dsn: str, worker: Worker) -> None:
+    job = a_job(db, schedule=None, paused_at=NOW)
+    run = due(db, job, exclusive=False)
+    with database.connect(dsn) as operator, operator.transaction():
+        pauses.resume(operator, "default", [job], "ann", now=NOW)
+
+        assert worker.claim() == []
+        assert withheld(db, run) == [OPEN]
+
+    assert [claimed.id for claimed in worker.claim()] == [run]
+
+
+def test_of_two_claims_at_one_gate_one_gets_the_turn_and_neither_waits(
+    db: Db, dsn: str, worker: Worker, other: Worker
+) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number) for number in range(2)]
+    with database.connect(dsn) as claimer:
+        claimer.execute("begin")
+        [taken] = claimer.execute(
+            "select * from yamlsched.claim_gated('default', %s, 'B', %s)", [runs[:1], NOW]
+        ).fetchall()
+        assert taken.status == "running"
+
+        assert other.claim() == []
+        assert withheld(db, *runs) == [OPEN, OPEN]
+        claimer.execute("commit")
+
+    assert other.claim() == []
+    assert withheld(db, *runs) == [OPEN, TURN]
+
+
+def test_a_run_that_a_worker_of_an_older_release_claims_at_the_same_time_is_claimed_by_one(
+    db: Db, dsn: str, worker: Worker
+) -> None:
+    # given a claim of an older release, which takes no gate, that is not committed
+    job = a_job(db)
+    first, second = due(db, job), due(db, job, 1)
+    with database.connect(dsn) as older, database.connect(dsn) as claimer:
+        older.execute("begin")
+        older.execute(
+            "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'old', exclusive_of = %s, "
+            "started_at = %s, locked_until = %s where id = %s",
+            [job, NOW, NOW + LEASE, first],
+        )
+
+        # when another run of the job is claimed, the unique index rejects it
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            while_waiting(
+                db,
+                claimer,
+                lambda: claimer.execute("select from yamlsched.claim_gated('default', %s, 'B', %s)", [[second], NOW]),
+                lambda: older.execute("commit"),
+            )
+
+    assert worker.claim() == []
+    assert withheld(db, second) == [TURN]
+
+
+# -- any history
+
+ACTIONS = st.sampled_from(
+    ["create", "create", "claim", "claim", "end", "fail", "release", "die", "cancel", "retry", "pause", "resume"]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=st.lists(st.tuples(ACTIONS, st.integers(0, 5)), max_size=30))
+def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
+    db: Db, worker: Worker, history: list[tuple[str, int]]
+) -> None:
+    db.execute("truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates cascade")
+    jobs = [a_job(db, f"job_{number}", schedule=None, overlap=kind) for number, kind in enumerate(("wait", "allow"))]
+    now, held, alive = NOW, [], set[int]()
+    for action, which in history:
+        now += SECOND
+        job = jobs[which % 2]
+        if action == "create":
+            due(db, job, exclusive=which < 4 and job == jobs[0])
+        elif action == "claim":
+            taken = worker.claim(which + 1, now)
+            held += taken
+            alive.update(run.id for run in taken)
+            paused = db.execute("select job_type from yamlsched.job_definitions where paused_at is not null").fetchall()
+            assert not {run.job_type for run in taken} & {one.job_type for one in paused}
+        elif action in ("end", "fail", "release") and held:
+            run = held.pop(which % len(held))
+            outcome = {"end": SUCCESS, "fail": FAILURE, "release": RELEASED}[action]
+            if not worker.call(store.finish, "default", [(run, outcome)], now=now):
+                worker.call(store.let_go, "default", [run])  # it was cancelled
+            alive.discard(run.id)
+        elif action == "die":
+            now += 2 * LEASE
+            worker.call(store.reclaim, "default", now=now)
+            held.clear()
+            alive.clear()
+        elif action in ("cancel", "retry"):
+            ids = [one.id for one in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
+            act = actions.cancel if action == "cancel" else actions.retry
+            act(db, ids[which : which + 2], "ann", now=now)
+        elif action == "pause":
+            pauses.pause(db, "default", [job], "ann", now=now)
+        elif action == "resume":
+            pauses.resume(db, "default", [job], "ann", now=now)
+        running = db.execute(
+            "select count(*) from yamlsched.job_runs where exclusive and id = any (%s)", [list(alive)]
+        ).fetchone()
+        assert running == (0,) or running == (1,)
+        if action != "die":
+            assert db.execute(WRONGLY_WITHHELD, {"now": now}).fetchall() == []
+
+    for run in held:
+        worker.call(store.let_go, "default", [run])
+    now += 2 * LEASE
+    for job in jobs:
+        pauses.resume(db, "default", [job], "ann", now=now)
+    while taken := worker.runner.run(claim_due(worker.connection, "default", f"last {now}", 10, now=now)):
+        for run in taken:
+            worker.finish(run, now=now)
+        now += 2 * MINUTE
+    assert db.execute("select * from yamlsched.job_runs where finished_at is null").fetchall() == []

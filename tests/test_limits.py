@@ -1,0 +1,393 @@
+"""Limits: at most so many runs of several jobs execute at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import namedtuple_row
+
+from support.claiming import WRONGLY_WITHHELD
+from support.project import a_project
+from support.rows import a_job, a_run, row
+from support.schedules import a_file
+from yamlsched import db as database
+from yamlsched.act import pause as pauses
+from yamlsched.act import runs as actions
+from yamlsched.act.backfill import definition_for
+from yamlsched.ask import history, why
+from yamlsched.ask import runs as records
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.sync.flow import sync
+
+Db = psycopg.Connection[Any]
+NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
+SECOND, MINUTE, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=2)
+SUCCESS, RELEASED = Outcome(Status.SUCCEEDED), Outcome(Status.QUEUED, refund=True)
+FAILURE = Outcome(Status.FAILED, delay=MINUTE, error="no route to host")
+OPEN, LIMIT = 0, 3
+
+
+class Worker:
+    """Claims and finishes runs of one lane on its own session, without the sweep of a worker."""
+
+    def __init__(self, dsn: str) -> None:
+        self.runner = asyncio.Runner()
+        connect = psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
+        self.connection = self.runner.run(connect)
+        self.claims = 0
+
+    def claim(self, limit: int = 10, now: datetime = NOW, lane: str = "local") -> list[ClaimedRun]:
+        async def ask() -> list[ClaimedRun]:
+            given = (self.connection, "default", f"claim {self.claims}", limit)
+            claimed, gated = await store.claim(*given, now=now, lane=lane)
+            await store.claim_gated(self.connection, "default", claimed, f"gated {self.claims}", gated, now=now)
+            return sorted(claimed.runs)
+
+        self.claims += 1
+        return self.runner.run(ask())
+
+    def finish(self, run: ClaimedRun, outcome: Outcome = SUCCESS, now: datetime = NOW) -> None:
+        assert run.id in self.call(store.finish, "default", [(run, outcome)], now=now)
+
+    def call(self, function: Any, *given: Any, **named: Any) -> Any:
+        return self.runner.run(function(self.connection, *given, **named))
+
+    def close(self) -> None:
+        self.runner.run(self.connection.close())
+        self.runner.close()
+
+
+@pytest.fixture
+def worker(dsn: str) -> Iterator[Worker]:
+    worker = Worker(dsn)
+    yield worker
+    worker.close()
+
+
+def limit(db: Db, n: int = 2, name: str = "warehouse") -> None:
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+    db.execute(
+        "insert into yamlsched.gates values ('default', %s, %s) "
+        "on conflict (namespace, name) do update set n = excluded.n",
+        [f"limit/{name}", n],
+    )
+
+
+def due(db: Db, job: int, number: int = 0, **values: Any) -> int:
+    return a_run(db, job, **{"run_at": NOW - MINUTE + number * SECOND, **values})
+
+
+def ids(runs: list[ClaimedRun]) -> list[int]:
+    return [run.id for run in runs]
+
+
+def withheld(db: Db, *runs: int) -> list[int]:
+    return [row(db, run).withheld for run in runs]
+
+
+def is_at_rest(db: Db, now: datetime = NOW) -> bool:
+    return db.execute(WRONGLY_WITHHELD, {"now": now}).fetchall() == []
+
+
+def test_at_most_so_many_runs_of_all_jobs_execute_and_the_next_starts_when_one_ends(db: Db, worker: Worker) -> None:
+    limit(db)
+    cubes, export = a_job(db, "cubes", limit_name="warehouse"), a_job(db, "export", limit_name="warehouse")
+    runs = [due(db, (cubes, export)[number % 2], number) for number in range(5)]
+    free = due(db, a_job(db, "free"), 9)
+
+    first = worker.claim()
+    assert ids(first) == [*runs[:2], free]
+    assert [row(db, run).limit_no for run in runs] == [1, 2, None, None, None]
+    assert worker.claim() == []
+    assert withheld(db, *runs) == [OPEN, OPEN, LIMIT, LIMIT, LIMIT]
+
+    worker.finish(first[1])
+    assert withheld(db, *runs[2:]) == [OPEN, LIMIT, LIMIT]
+    [third] = worker.claim()
+    assert (third.id, row(db, third.id).limit_no, row(db, first[1].id).limit_no) == (runs[2], 2, None)
+    assert is_at_rest(db)
+
+
+@pytest.mark.parametrize("outcome", [FAILURE, RELEASED], ids=["fails", "is released"])
+def test_a_run_that_waits_again_holds_no_number(db: Db, worker: Worker, outcome: Outcome) -> None:
+    limit(db, 1)
+    job = a_job(db, limit_name="warehouse")
+    runs = [due(db, job, number) for number in range(2)]
+    [first] = worker.claim()
+
+    worker.finish(first, outcome)
+
+    assert row(db, first.id).limit_no is None
+    taken = worker.claim(now=NOW + SECOND)
+    assert len(taken) == 1
+    assert is_at_rest(db, NOW + SECOND)
+    assert sum(withheld(db, *runs)) == (LIMIT if outcome is RELEASED else OPEN)
+
+
+def test_a_lost_worker_frees_its_number_when_its_lease_has_ended(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    job = a_job(db, limit_name="warehouse")
+    runs = [due(db, job, number) for number in range(2)]
+    worker.claim()
+
+    worker.call(store.reclaim, "default", is_complete=False, now=NOW + LEASE - SECOND)
+    assert withheld(db, *runs) == [OPEN, LIMIT]
+    worker.call(store.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)
+
+    assert (row(db, runs[0]).status, row(db, runs[0]).limit_no) == ("failed", None)
+    assert len(worker.claim(now=NOW + LEASE + SECOND)) == 1
+
+
+def test_a_cancelled_run_holds_its_number_until_its_worker_has_ended_the_handler(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    job = a_job(db, limit_name="warehouse")
+    runs = [due(db, job, number) for number in range(2)]
+    [first] = worker.claim()
+    actions.cancel(db, [first.id], "ann", now=NOW)
+
+    assert worker.claim() == []
+    worker.call(store.let_go, "default", [first])
+
+    assert ids(worker.claim()) == runs[1:]
+
+
+def test_a_success_in_the_transaction_of_a_handler_holds_its_number_until_its_worker_knows(
+    db: Db, dsn: str, worker: Worker
+) -> None:
+    limit(db, 1)
+    job = a_job(db, limit_name="warehouse")
+    runs = [due(db, job, number) for number in range(2)]
+    [first] = worker.claim()
+    with database.connect(dsn) as own:
+        assert store.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
+
+    assert worker.claim() == []
+    worker.call(store.sweep, "default", now=NOW + LEASE + SECOND)
+
+    assert ids(worker.claim(now=NOW + LEASE + SECOND)) == runs[1:]
+    assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
+
+
+def test_a_run_that_leaves_the_front_of_the_line_lets_the_next_one_go(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    jobs = [a_job(db, f"job_{number}", limit_name="warehouse", schedule=None) for number in range(3)]
+    runs = [due(db, job, number) for number, job in enumerate(jobs)]
+    [first] = worker.claim()
+    worker.finish(first)
+    assert withheld(db, *runs[1:]) == [OPEN, LIMIT]
+
+    pauses.pause(db, "default", [jobs[1]], "ann", now=NOW)
+    assert worker.claim(1) == []
+
+    assert withheld(db, *runs[1:]) == [1, OPEN]
+    assert ids(worker.claim()) == runs[2:]
+
+
+def test_a_cancel_of_the_front_of_the_line_lets_the_next_one_go(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    job = a_job(db, limit_name="warehouse")
+    runs = [due(db, job, number) for number in range(3)]
+    [first] = worker.claim()
+    worker.finish(first)
+
+    actions.cancel(db, [runs[1]], "ann", now=NOW)
+
+    assert withheld(db, runs[2]) == [OPEN]
+
+
+def test_the_next_run_is_chosen_by_priority_and_then_by_age(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    job = a_job(db, limit_name="warehouse")
+    [held] = [due(db, job)]
+    [first] = worker.claim()
+    runs = [due(db, job, number, priority=priority) for number, priority in ((1, 3), (3, 1), (2, 1))]
+    assert worker.claim() == []
+    worker.finish(first)
+
+    order = []
+    while taken := worker.claim():
+        order += ids(taken)
+        worker.finish(taken[0])
+
+    assert (first.id, order) == (held, [runs[2], runs[1], runs[0]])
+
+
+def test_a_turn_and_a_limit_hold_the_same_run(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    job, other = a_job(db, limit_name="warehouse"), a_job(db, "other", limit_name="warehouse")
+    runs = [due(db, job, number, exclusive=True) for number in range(2)]
+    third = due(db, other, 5)
+
+    order = []
+    while taken := worker.claim():
+        assert len(taken) == 1
+        order += ids(taken)
+        worker.finish(taken[0])
+        assert is_at_rest(db)
+
+    assert sorted(order) == [*runs, third]
+
+
+def test_a_call_of_on_dead_needs_no_number(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    job = a_job(db, limit_name="warehouse")
+    run, call = due(db, job), due(db, job, 1, idempotency_key="on_dead:4711")
+
+    assert ids(worker.claim()) == [run, call]
+    assert row(db, call).limit_no is None
+
+
+def test_a_lane_without_workers_holds_up_no_other_lane(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    away, here = (
+        a_job(db, name, limit_name="warehouse", executor=lane) for name, lane in (("a", "far"), ("b", "local"))
+    )
+    held = due(db, here)
+    remote, local = due(db, away, 1, lane="far"), due(db, here, 2)
+    [first] = worker.claim()
+    assert worker.claim(lane="far") == []
+    assert worker.claim() == []
+    assert withheld(db, remote, local) == [LIMIT, LIMIT]
+
+    worker.finish(first)
+
+    assert (first.id, withheld(db, remote, local)) == (held, [OPEN, OPEN])
+    assert ids(worker.claim()) == [local]
+    assert worker.claim(lane="far") == []
+
+
+def test_a_job_that_a_host_cannot_start_holds_up_no_other_job(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    lacked, job = a_job(db, "lacked", limit_name="warehouse"), a_job(db, "job", limit_name="warehouse")
+    held, waits, next_ = due(db, job), due(db, lacked, 1), due(db, job, 2)
+    [first] = worker.claim()
+    assert worker.claim() == []
+    db.execute(
+        "insert into yamlsched.lacks (definition_id, host, path, reason, waits, since, checked_at) "
+        "values (%s, 'web-1', '/srv/schedules.yaml', 'no module', false, now(), now())",
+        [lacked],
+    )
+
+    worker.finish(first)
+
+    assert (first.id, withheld(db, waits, next_)) == (held, [OPEN, OPEN])
+
+
+def test_a_backlog_behind_a_limit_delays_no_other_run(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    job, other = a_job(db, limit_name="warehouse"), a_job(db, "other")
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
+        "select 'default', %s, 'purge', %s, 5 from generate_series(1, 2500)",
+        [job, NOW - 5 * MINUTE],
+    )
+    last = due(db, other)
+
+    taken = [run.id for _ in range(5) for run in worker.claim(10)]
+
+    assert last in taken
+    assert db.execute("select count(*) from yamlsched.job_runs where withheld = 3").fetchone() == (2499,)
+
+
+# -- edits
+
+
+def file(most: int | None, **jobs: Any) -> Any:
+    return a_file(top=f"limits: {{warehouse: {most}}}" if most else "", **jobs)
+
+
+def test_a_sync_that_raises_a_limit_frees_what_waits_and_one_that_lowers_it_ends_nothing(
+    db: Db, worker: Worker
+) -> None:
+    cubes: dict[str, Any] = {"limit": "warehouse"}
+    sync(db, file(2, cubes=cubes), NOW - MINUTE)
+    job = db.execute("select id from yamlsched.job_definitions").fetchone()[0]  # type: ignore[index]
+    runs = [due(db, job, number) for number in range(6)]
+    first = worker.claim()
+    assert ids(first) == runs[:2]
+
+    sync(db, file(3, cubes=cubes), NOW)
+    assert ids(worker.claim()) == runs[2:3]
+    sync(db, file(1, cubes=cubes), NOW + SECOND)
+    for run in first:
+        worker.finish(run)
+    assert worker.claim() == []  # the third one is still executing
+
+    sync(db, file(None, cubes={}), NOW + 2 * SECOND)
+    assert ids(worker.claim()) == runs[3:]
+    assert is_at_rest(db)
+
+
+def test_a_limit_that_a_file_lacks_is_refused(db: Db) -> None:
+    result = sync(db, file(None, cubes={"limit": "warehouse"}), NOW)
+
+    assert "YS123" in "\n".join(result.messages)
+
+
+# -- workers
+
+
+def test_workers_together_execute_no_more_runs_than_the_limit_and_all_of_them(own_dsn: str, tmp_path: Path) -> None:
+    with a_project(tmp_path, own_dsn) as project:
+        project.limits = {"warehouse": 2}
+        project.sync(nap={"limit": "warehouse", "payload": {"seconds": 0.05}})
+        runs = project.enqueue("nap", count=12)
+
+        workers = [project.start("work") for _ in range(3)]
+        assert {worker.wait() for worker in workers} == {0}
+        project.work()
+
+        assert {project.row(run).status for run in runs} == {"succeeded"}
+        spans = [(project.row(run).started_at, project.row(run).finished_at) for run in runs]
+    assert max(sum(start <= at < end for start, end in spans) for at, _ in spans) == 2
+
+
+# -- to see
+
+
+def test_show_names_who_holds_the_limit_and_since_when_the_first_in_line_waits(db: Db, worker: Worker) -> None:
+    limit(db)
+    job = a_job(db, limit_name="warehouse")
+    runs = [due(db, job, number) for number in range(4)]
+    worker.claim()
+
+    waiting = records.run(db, runs[3])
+
+    assert waiting is not None
+    assert history.waits_for(waiting, NOW) == (
+        f", waits for limit warehouse, held by run {runs[0]}, {runs[1]}; the first in line since 2026-01-14T11:59:02Z"
+    )
+
+
+def test_show_names_the_run_that_has_the_turn(db: Db, worker: Worker) -> None:
+    job = a_job(db)
+    runs = [due(db, job, number, exclusive=True) for number in range(2)]
+    worker.claim()
+
+    waiting = records.run(db, runs[1])
+
+    assert waiting is not None
+    assert history.waits_for(waiting, NOW) == f", waits for run {runs[0]}"
+
+
+def test_why_names_who_holds_the_limit(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    job = a_job(db, limit_name="warehouse", schedule="* * * * *")
+    slot = NOW - MINUTE
+    key = {"scheduled_for": slot, "idempotency_key": "purge:2026-01-14T11:59Z"}
+    holder, _ = due(db, job, -1), due(db, job, **key)
+    worker.claim()
+
+    report = why.explain(db, "default", definition_for(db, "default", "purge"), slot)
+
+    assert (
+        report.lines[1]
+        == f"it waits for limit warehouse, held by run {holder}; the first in line since 2026-01-14T11:59:00Z"
+    )
