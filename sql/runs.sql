@@ -76,7 +76,7 @@ from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(token)s,
 -- name: reclaim
 -- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the run is dead. A waiting
 -- run without attempts left, which only an edit by hand can create, is marked dead too. Whatever its job is, paused or
--- disabled. Looks at those that hold a turn, and at the first `most` entries of each lane and level; null: at all.
+-- disabled. Not the runs `held`, which this worker ends itself. Looks at those that hold a turn, and at the first `most` entries of each lane and level; null: at all.
 with recursive clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), lane (name) as (
@@ -115,14 +115,13 @@ with recursive clock as materialized (
 ), picked as materialized (
     -- checked again on the locked row
     select r.id, r.definition_id, r.exclusive, r.limit_name, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
-           r.max_attempts,
-           r.locked_by, r.started_at, r.prior_attempts, r.status = 'running' as is_lost, r.attempts >= r.max_attempts as is_last
+           r.max_attempts, r.locked_by, r.started_at, r.prior_attempts, r.status = 'running' as is_lost,
+           r.attempts >= r.max_attempts as is_last
     from yamlsched.job_runs r
-    where r.id = any (array(select l.id from looked_at l)) and r.finished_at is null
+    where r.id = any (array(select l.id from looked_at l)) and r.finished_at is null and r.id <> all (%(held)s::bigint[])
       and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
                else r.attempts >= r.max_attempts end
-    order by r.id
-    for no key update skip locked
+    order by r.id for no key update skip locked
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)
     select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), %(lost_error)s, %(lost_type)s
@@ -284,12 +283,13 @@ with outcome as materialized (
 select f.id, f.run_at, case when f.exclusive then f.definition_id end as turn_of, f.limit_name from finished f;
 
 -- name: let_go
--- End the hold of runs that are finished and whose handlers have ended: they were cancelled, or their handler's own
--- transaction has finished them.
+-- End the hold of runs whose handlers have ended: they were cancelled, or their handler's own transaction has finished them.
+-- One that was cancelled and is retried need not wait any longer.
 update yamlsched.job_runs r
-set held_until = null, limit_no = null
+set run_at = case when r.finished_at is null then coalesce(%(now)s::timestamptz, clock_timestamp()) else r.run_at end,
+    held_until = null, limit_no = null
 from unnest(%(ids)s::bigint[], %(tokens)s::text[]) as o (id, token)
-where r.id = o.id and r.locked_by = o.token and r.held_until is not null and r.finished_at is not null
+where r.id = o.id and r.locked_by = o.token and r.held_until is not null and r.status <> 'running'
 returning r.definition_id as turn_of, r.limit_name;
 
 -- name: keep_outputs

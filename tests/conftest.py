@@ -28,6 +28,7 @@ from yamlsched.db.connection import connect_for_handler
 from yamlsched.extras import embedded
 
 TABLES = [
+    "gates",
     "job_failures",
     "attempt_outputs",
     "attempt_progress",

@@ -87,6 +87,17 @@ EQUIVALENT = {
     "actions.sql lock_runs: r.id = any": "more runs are locked than are changed",
     "definitions.sql lock: d.id = any": "more jobs are locked than are changed",
     "actions.sql lock_jobs: d.id = any": "more jobs are locked than are changed",
+    "lock_gates: not exists": "redundant: on conflict; without it, sessions would wait for each other for nothing",
+    "lock_gates: g.n": "more gates are locked than are needed",
+    "claim_gated: g.namespace": "redundant: names have the id of a job, and limits are looked up by namespace again",
+    "claim_gated: n.": "chosen by the statement before; checked again on the locked row",
+    "claim_gated: coalesce('limit/'": "a race: a run that another session has let go meanwhile",
+    "claim_gated: w.reason > 0": "what has no reason keeps 0",
+    "hand_on: r.withheld": "redundant: the rows are locked and have the same condition",
+    "hand_on: n.namespace": "redundant for turns: a job belongs to one namespace (that for limits is tested)",
+    "hand_on: n.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
+    "open_jobs: n.namespace": "redundant: a job belongs to one namespace",
+    "open_jobs: n.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
     "runs.sql finish: r.id = any": "redundant: the join has the same condition; this one helps the planner",
 }
 

@@ -136,6 +136,28 @@ def test_a_reclaim_finds_a_lost_run_behind_thousands_if_it_has_a_turn_or_looks_a
     assert [row(db, run).status for run in (with_turn, plain)] == ["failed", "failed" if is_complete else "running"]
 
 
+def test_a_worker_does_not_reclaim_what_it_holds(db: Db, worker: Worker) -> None:
+    runs = [due(db, a_job(db, f"job_{number}")) for number in range(2)]
+    worker.claim()
+
+    reclaimed = worker.call(store.reclaim, "default", runs[:1], now=NOW + LEASE + SECOND)
+
+    assert [run.id for run in reclaimed.lost] == runs[1:]
+    assert [row(db, run).status for run in runs] == ["running", "failed"]
+
+
+def test_a_cancelled_run_that_is_retried_starts_when_its_worker_has_ended_the_handler(db: Db, worker: Worker) -> None:
+    run = due(db, a_job(db))
+    [held] = worker.claim()
+    actions.cancel(db, [run], "ann", now=NOW)
+    actions.retry(db, [run], "ann", now=NOW)
+    assert (row(db, run).run_at, worker.claim()) == (NOW + LEASE, [])
+
+    worker.call(store.let_go, "default", [held], now=NOW)
+
+    assert [again.id for again in worker.claim()] == [run]
+
+
 def test_a_cancelled_run_keeps_its_turn_until_its_worker_has_ended_the_handler(db: Db, worker: Worker) -> None:
     job = a_job(db)
     runs = [due(db, job, number) for number in range(2)]
@@ -190,6 +212,71 @@ def test_a_run_that_is_cancelled_after_it_was_let_go_lets_the_next_one_go(db: Db
     actions.cancel(db, [runs[1]], "ann", now=NOW)
 
     assert withheld(db, runs[2]) == [OPEN]
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "it has met a gate": {"withheld": TURN},
+    "it was cancelled": {"status": "cancelled"},
+    "it executes": {"status": "running"},
+    "it was postponed": {"run_at": NOW + SECOND},
+}
+
+
+@pytest.mark.parametrize("since", CHANGED)
+def test_a_run_that_has_changed_since_it_was_picked_is_left_as_it_is(db: Db, worker: Worker, since: str) -> None:
+    run = due(db, a_job(db, overlap="allow"), exclusive=False, **CHANGED[since])
+    before = row(db, run)
+    claimed = store.ClaimResult()
+
+    worker.call(store.claim_gated, "default", claimed, "A", [run], now=NOW)
+
+    assert (claimed.runs, claimed.is_complete, row(db, run)) == ([], False, before)
+
+
+def test_the_running_runs_of_a_closed_job_are_not_withheld(db: Db, worker: Worker) -> None:
+    job = a_job(db, schedule=None, paused_at=NOW)
+    running = due(db, job, exclusive=False, status="running", locked_until=NOW + LEASE)
+    waiting = due(db, job, 1, exclusive=False)
+
+    assert worker.claim() == []
+
+    assert withheld(db, running, waiting) == [OPEN, JOB]
+
+
+def test_an_end_lets_no_run_of_another_job_or_namespace_go(db: Db, worker: Worker) -> None:
+    jobs = [a_job(db, "a"), a_job(db, "b"), a_job(db, "a", namespace="elsewhere")]
+    runs = [due(db, job, number) for job in jobs for number in range(2)]
+    taken = worker.claim()
+    db.execute("update yamlsched.job_runs set withheld = %s where namespace = 'elsewhere'", [TURN])
+    assert withheld(db, *runs) == [OPEN, TURN, OPEN, TURN, TURN, TURN]
+
+    worker.finish(taken[0])
+
+    assert withheld(db, *runs) == [OPEN, OPEN, OPEN, TURN, TURN, TURN]
+
+
+def test_a_resume_lets_only_runs_go_that_waited_for_this_job(db: Db, worker: Worker) -> None:
+    jobs = [a_job(db, name, schedule=None, paused_at=NOW) for name in ("a", "b")]
+    runs = [due(db, job, exclusive=False) for job in jobs] + [due(db, jobs[0], 1, withheld=TURN)]
+    assert worker.claim() == []
+
+    pauses.resume(db, "default", jobs[:1], "ann", now=NOW)
+
+    assert withheld(db, *runs) == [OPEN, JOB, TURN]
+
+
+def test_a_sweep_concerns_one_namespace_and_ends_no_hold_of_a_run_that_executes(db: Db, worker: Worker) -> None:
+    job, there = a_job(db), a_job(db, namespace="elsewhere")
+    past = {"held_until": NOW - SECOND}
+    running = due(db, job, status="running", locked_until=NOW + LEASE, **past)
+    over, elsewhere = due(db, job, status="cancelled", **past), due(db, there, status="cancelled", **past)
+    db.execute("insert into yamlsched.namespaces values ('default'), ('elsewhere') on conflict do nothing")
+
+    worker.call(store.sweep, "default", now=NOW)
+
+    assert [row(db, run).held_until for run in (running, over, elsewhere)] == [NOW - SECOND, None, NOW - SECOND]
+    swept = db.execute("select namespace from yamlsched.namespaces where swept_at = %s", [NOW]).fetchall()
+    assert [one.namespace for one in swept] == ["default"]
 
 
 # -- jobs that are closed

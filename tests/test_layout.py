@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_682,
+    "core": 20_680,
     "web": 4_931,
     "importing": 2_199,
     "preview": 1_384,

@@ -296,6 +296,21 @@ def test_a_backlog_behind_a_limit_delays_no_other_run(db: Db, worker: Worker) ->
     assert db.execute("select count(*) from yamlsched.job_runs where withheld = 3").fetchone() == (2499,)
 
 
+def test_an_end_lets_no_run_of_another_limit_or_namespace_go(db: Db, worker: Worker) -> None:
+    there = due(db, a_job(db, namespace="elsewhere"), withheld=LIMIT, limit_name="warehouse")
+    runs = {}
+    for name in ("warehouse", "licences"):
+        limit(db, 1, name)
+        job = a_job(db, name, limit_name=name)
+        runs[name] = [due(db, job, number) for number in range(2)]
+    taken = {run.job_type: run for run in worker.claim()}
+
+    worker.finish(taken["warehouse"])
+
+    assert [withheld(db, *of) for of in runs.values()] == [[OPEN, OPEN], [OPEN, LIMIT]]
+    assert withheld(db, there) == [LIMIT]
+
+
 # -- edits
 
 

@@ -127,7 +127,7 @@ def test_a_claim_of_lost_runs_reads_only_unfinished_runs(million: Any) -> None:
     connection.execute("update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'")
     connection.execute("analyze yamlsched.job_runs")
 
-    given = {"namespace": "default", "now": None, **LOST_WORKER}
+    given = {"namespace": "default", "held": [], "now": None, **LOST_WORKER}
     for most in (MAX_RECLAIMED_ENTRIES, None):
         plan = explained(connection, load("runs")["reclaim"], {**given, "most": most})
 

@@ -342,7 +342,7 @@ begin
     perform yamlsched.open_jobs(of_namespace, jobs) where jobs <> '{}';
     jobs := array(
         select d.id from yamlsched.job_definitions d
-        where d.namespace = of_namespace
+        where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
           and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
                       and r.withheld = 2 and r.finished_at is null)
           and not exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id

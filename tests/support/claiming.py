@@ -19,7 +19,7 @@ join yamlsched.job_definitions d on d.id = r.definition_id
 where r.withheld <> 0
   and (r.status not in ('queued', 'failed')
        or case r.withheld when 1 then not yamlsched.is_withheld(d, %(now)s)
-                          when 2 then not yamlsched.is_taken(d.id, %(now)s)
+                          when 2 then not yamlsched.is_withheld(d, %(now)s) and not yamlsched.is_taken(d.id, %(now)s)
                                       and not exists (select from yamlsched.job_runs o
                                                       where o.definition_id = d.id and o.exclusive and o.withheld = 0
                                                         and o.finished_at is null and o.run_at <= %(now)s)

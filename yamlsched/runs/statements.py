@@ -131,9 +131,13 @@ def _runs(rows: Iterable[Any]) -> list[ClaimedRun]:
 
 
 async def reclaim(
-    connection: psycopg.AsyncConnection[Any], namespace: str, is_complete: bool = True, now: datetime | None = None
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    held: Collection[int] = (),
+    is_complete: bool = True,
+    now: datetime | None = None,
 ) -> ReclaimResult:
-    """End the attempts whose leases are over, and let go what waited for them.
+    """End the attempts whose leases are over, but not those of the runs ``held``, and let go what waited for them.
 
     Unless it ``is_complete``, it looks only at the first unfinished runs of each lane and level, where those are that
     are executed.
@@ -141,7 +145,7 @@ async def reclaim(
     result = ReclaimResult()
     most = None if is_complete else MAX_RECLAIMED_ENTRIES
     async with connection.transaction():
-        given = {"namespace": namespace, "most": most, "now": now, **LOST_WORKER}
+        given = {"namespace": namespace, "most": most, "held": _array(held), "now": now, **LOST_WORKER}
         rows = await _rows(connection, "reclaim", given)
         await hand_on(connection, namespace, rows, now)
     for row in rows:
@@ -168,9 +172,14 @@ async def hand_on(
         await connection.execute(load("runs")["hand_on"], given)
 
 
-async def let_go(connection: psycopg.AsyncConnection[Any], namespace: str, runs: Sequence[ClaimedRun]) -> None:
-    """Hand on the turns and numbers of ``runs``, which are finished although their handlers went on until now."""
-    given = {"ids": [run.id for run in runs], "tokens": [run.locked_by for run in runs]}
+async def let_go(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    runs: Sequence[ClaimedRun],
+    now: datetime | None = None,
+) -> None:
+    """Hand on the turns and numbers of ``runs``, which were ended before their handlers, until now."""
+    given = {"ids": [run.id for run in runs], "tokens": [run.locked_by for run in runs], "now": now}
     async with connection.transaction():
         await hand_on(connection, namespace, await _rows(connection, "let_go", given))
 

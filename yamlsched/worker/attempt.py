@@ -33,7 +33,6 @@ class Attempt:
     has_lost_lease: bool = False  # or was about to: it was stopped for that
     progress: Progress | None = None  # as its handler has reported it last
     written_progress: Progress | None = None  # what of it is in the database
-    is_blocked: bool = False  # the server did not write its outcome, because of a lock or a timeout
 
     @property
     def is_command(self) -> bool:

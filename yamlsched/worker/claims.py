@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import random
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 import psycopg
@@ -15,6 +15,7 @@ from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.runs import statements
 from yamlsched.worker import clock
+from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 
@@ -191,10 +192,13 @@ class Claims:
 
 
 class Upkeep:
-    """Reclaims runs and sweeps for one worker, which claims after it: what it finds may be claimable."""
+    """Reclaims runs and sweeps for one worker, which claims after it: what it finds may be claimable.
 
-    def __init__(self, session: Session, namespace: str, report: RunReport) -> None:
-        self._session, self._namespace, self._report = session, namespace, report
+    Not the runs of ``attempts``, the set of all that the worker holds, which changes in between: it ends them itself.
+    """
+
+    def __init__(self, session: Session, namespace: str, report: RunReport, attempts: Collection[Attempt]) -> None:
+        self._session, self._namespace, self._report, self._attempts = session, namespace, report, attempts
         self._next_at = self._complete_at = 0.0
 
     async def run_if_due(self) -> bool:
@@ -202,10 +206,10 @@ class Upkeep:
         now = clock.now()
         if now < self._next_at:
             return False
-        is_complete = now >= self._complete_at
+        is_complete, held = now >= self._complete_at, [attempt.run.id for attempt in self._attempts]
 
         async def ask(connection: Connection) -> tuple[statements.ReclaimResult, int]:
-            reclaimed = await statements.reclaim(connection, self._namespace, is_complete)
+            reclaimed = await statements.reclaim(connection, self._namespace, held, is_complete)
             return reclaimed, await statements.sweep(connection, self._namespace)
 
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
@@ -96,13 +95,11 @@ class Leases:
         self._session, self._attempts, self._executors = session, attempts, executors
         self._progress = ProgressWriter(attempts)
         self._is_due = asyncio.Event()
-        self._first_end_at = math.inf  # no lease ends sooner
         self._patience = 0.0  # seconds that the next answer may take on a slow network, or from a slow server
 
     def add(self, attempts: list[Attempt]) -> None:
         """Keep the leases of ``attempts``, which were just claimed."""
         self._attempts.update(attempts)
-        self._first_end_at = min([self._first_end_at, *(attempt.lease_ends_at for attempt in attempts)])
 
     async def renew_due(self) -> None:
         """Renew leases whenever ``check`` has found some that are due, until cancelled. Also write progress."""
@@ -162,18 +159,6 @@ class Leases:
                 self._stop(attempt, UNRENEWED, max(0.0, attempt.lease_ends_at - now - CHECK_INTERVAL_SECONDS))
         if due or self._progress.is_due():
             self._is_due.set()
-
-    def is_behind(self) -> bool:
-        """Return whether a lease has ended whose outcome is not written: a claim now might take that very run again.
-
-        A run whose row is locked does not count: no claim takes it either, and the lock may last for hours.
-        """
-        now = clock.now()
-        if now < self._first_end_at:
-            return False  # leases are only prolonged
-        held = [attempt for attempt in self._attempts if not attempt.is_lost and not attempt.is_blocked]
-        self._first_end_at = min((attempt.lease_ends_at for attempt in held), default=math.inf)
-        return any(attempt.took is not None and attempt.lease_ends_at <= now for attempt in held)
 
     def _lose(self, attempt: Attempt, why: str) -> None:
         if attempt.mark_lost(why):

@@ -280,7 +280,6 @@ class Outcomes:
                 log.warning("database.failed", error=reason(error), outcomes=len(batch))
                 self._max_batch = max(1, len(batch) // 2)
                 for pending in batch:
-                    pending.attempt.is_blocked = True
                     pending.pause = min(2 * pending.pause, MAX_PAUSE_SECONDS)
                     pending.retry_at = clock.now() + (pending.pause if len(batch) == 1 else 0)
                 if isinstance(error, psycopg.errors.QueryCanceled):

@@ -108,7 +108,7 @@ class Worker:
             lambda name: _create(create_executor, name, self.workload),
         )
         self.lanes.open(workload)
-        self.upkeep = Upkeep(self._claim_session, namespace, self.report)
+        self.upkeep = Upkeep(self._claim_session, namespace, self.report, self.attempts)
         self.outcomes = Outcomes(
             self._write_session, self._fan_out_session, namespace, events, redact=redactor(workload.dsn)
         )
@@ -267,7 +267,7 @@ class Worker:
         return room if self.limits.max_runs is None else min(room, self.limits.max_runs - self.claimed_count)
 
     def _must_not_claim(self) -> bool:
-        return self._is_paused or not self._is_within_limits() or self.leases.is_behind()
+        return self._is_paused or not self._is_within_limits()
 
     def _is_within_limits(self) -> bool:
         limits = self.limits
