@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from .evidence import Attempt, Evidence, Version
+from .schedule import LIMITS
 
 SIGNATURE = re.compile(r"by <([^>]*)>")
 FINAL = {"succeeded", "dead", "cancelled"}
@@ -137,6 +138,20 @@ def check_exclusive(e: Evidence) -> Iterator[str]:
                 continue
             if "allow" not in e.overlap_at(definition, claim.at) and not _was_suspended(e, one):
                 yield f"{name}: {one} continued for {one.last - other.start:.2f} s beside {other}"
+
+
+def check_limits(e: Evidence) -> Iterator[str]:
+    """G9: no more attempts under a limit execute at once than the limit says."""
+    by_limit: dict[str, list[Attempt]] = {}
+    for attempt in e.attempts.values():
+        claim = e.claims(attempt.run).get(attempt.token)
+        if claim is not None and claim[0].row.get("limit_no") is not None and not _was_suspended(e, attempt):
+            by_limit.setdefault(claim[0].row["limit_name"], []).append(attempt)
+    for limit, attempts in by_limit.items():
+        for attempt in attempts:
+            beside = [other for other in attempts if other.start <= attempt.start < other.last]
+            if len(beside) > LIMITS[limit]:
+                yield f"limit {limit}: {len(beside)} at once when {attempt} started"
 
 
 def is_loss(before: Version, after: Version) -> bool:
@@ -325,6 +340,7 @@ CHECKS = (
     check_writers,
     check_one_live_attempt,
     check_exclusive,
+    check_limits,
     check_failures,
     check_transactions,
     check_effects,

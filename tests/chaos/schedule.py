@@ -16,10 +16,11 @@ ALL = [
     "exit", "segfault", "kill", "print", "return",
 ]  # fmt: skip
 
+LIMITS = {"pool": 2}
 # The cron expressions restrict only minutes, which slots_check relies on.
 SCHEDULED: dict[str, dict[str, Any]] = {
     "wait_all": {"cron": "* * * * *", "overlap": "wait", "catchup": "all", "acts": QUICK},
-    "wait_latest": {"cron": "* * * * *", "overlap": "wait", "catchup": "latest", "acts": ALL},
+    "wait_latest": {"cron": "* * * * *", "overlap": "wait", "catchup": "latest", "acts": ALL, "limit": "pool"},
     "wait_none": {"cron": "*/2 * * * *", "overlap": "wait", "catchup": "none", "acts": QUICK},
     "skip_latest": {"cron": "* * * * *", "overlap": "skip", "catchup": "latest", "acts": ALL},
     "skip_often": {"cron": "* * * * *", "overlap": "skip", "catchup": "latest", "acts": ["nap", "raise late"]},
@@ -29,12 +30,12 @@ SCHEDULED: dict[str, dict[str, Any]] = {
 ENQUEUED: dict[str, dict[str, Any]] = {
     "anything": {"acts": ALL, "max_attempts": 4},
     "ledger": {"acts": ["transaction"], "max_attempts": 10},
-    "effects": {"acts": ["effect", "business effect"], "max_attempts": 10},
+    "effects": {"acts": ["effect", "business effect"], "max_attempts": 10, "limit": "pool"},
     "fans": {"acts": ["fan out"], "max_attempts": 10},
     "leaf": {"acts": ["nothing"]},
     "coroutine": {"acts": ["nap", "nap", "raise"], "handler": "scripted.play_async"},
     "mortal": {"acts": ["raise", "exit", "kill", "discard"], "max_attempts": 2, "on_dead": "scripted.on_dead"},
-    "patient": {"acts": ["long"], "lease": "3s", "max_attempts": 20},
+    "patient": {"acts": ["long"], "lease": "3s", "max_attempts": 20, "limit": "pool"},
     "long_lived": {"acts": ["long", "longer"], "lease": "40s", "timeout": "1m", "max_attempts": 20},
 }
 # how often an application enqueues each job; long attempts must not use all permits
@@ -76,6 +77,7 @@ class Schedule:
                     "timeout": "12s",
                     "backoff": {"policy": "fixed", "delay": "1s", "max_delay": "1s"},
                 },
+                "limits": LIMITS,
                 "retention": {"succeeded": "10s", "dead": "20s", "cancelled": "10s"},
                 "jobs": entries,
             }

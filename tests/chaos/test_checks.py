@@ -143,6 +143,18 @@ def test_overlapping_slots_of_a_job_with_overlap_wait_are_found() -> None:
     assert found(checks.check_exclusive, e) == ""
 
 
+def test_more_attempts_than_a_limit_allows_are_found() -> None:
+    tokens = [f"host:{number}:aa" for number in range(3)]
+    histories = [
+        a_history(a_row("running", 1, token, id=number, limit_name="pool", limit_no=number))
+        for number, token in enumerate(tokens, 1)
+    ]
+    attempts = [an_attempt(token, start=number, last=9, run=number) for number, token in enumerate(tokens, 1)]
+
+    assert found(checks.check_limits, evidence(*histories[:2], attempts=tuple(attempts[:2]))) == ""
+    assert "limit pool: 3 at once" in found(checks.check_limits, evidence(*histories, attempts=tuple(attempts)))
+
+
 def test_attempts_charged_without_a_reason_are_found() -> None:
     failed = a_row("failed", 1, TOKEN, last_error="stopped by yamlsched")
 
