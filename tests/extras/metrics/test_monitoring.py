@@ -112,7 +112,7 @@ def test_the_runbook_starts_with_status_and_its_symptoms_lead_to_every_section()
 
 
 def test_each_metric_is_described(printed: Labels) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
 
     names = {re.sub("_(bucket|sum|count)$", "", name) for name in printed}
     assert {name for name in names if f"`{name}" not in page} == set()
