@@ -289,7 +289,7 @@ update yamlsched.job_runs r
 set run_at = case when r.finished_at is null then coalesce(%(now)s::timestamptz, clock_timestamp()) else r.run_at end,
     held_until = null, limit_no = null
 from unnest(%(ids)s::bigint[], %(tokens)s::text[]) as o (id, token)
-where r.id = o.id and r.locked_by = o.token and r.held_until is not null and r.status <> 'running'
+where r.id = o.id and r.locked_by = o.token and r.held_until is not null and r.locked_until is null
 returning r.definition_id as turn_of, r.limit_name;
 
 -- name: keep_outputs
