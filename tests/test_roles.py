@@ -411,7 +411,6 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "free_numbers()",
                 "hand_on()",
                 "is_taken()",
-                "limit_of()",
                 "lock_gates()",
                 "open_jobs()",
                 "sweep()",

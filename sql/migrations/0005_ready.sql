@@ -97,11 +97,6 @@ begin
 end
 $$;
 
--- The limit that a run needs a number of. A call of on_dead needs none.
-create function yamlsched.limit_of(d yamlsched.job_definitions, key text) returns text
-    language sql immutable
-as $$ select case when coalesce(key, '') not like 'on\_dead:%' then d.limit_name end $$;
-
 -- How many numbers of a limit are free. After it was lowered, higher ones than n may be in use.
 create function yamlsched.free_numbers(of_namespace text, of_limit text) returns integer
     language plpgsql stable
@@ -134,11 +129,11 @@ begin
         order by r.id for no key update skip locked);
     gates := array(
         select g.name from yamlsched.gates g
-        where g.namespace = of_namespace and g.name in (
+        where g.namespace = of_namespace and g.name = any (array(
             select n.name from yamlsched.job_runs r
             join yamlsched.job_definitions d on d.id = r.definition_id
             cross join lateral (values ('job/' || d.id), ('limit/' || d.limit_name), ('limit/' || r.limit_name)) n (name)
-            where r.id = any (held))
+            where r.id = any (held)))
         order by g.name for no key update skip locked);
     -- A later statement than the locks: it sees what the sessions before have committed.
     with first as (
@@ -146,7 +141,8 @@ begin
                row_number() over (partition by w.definition_id, w.exclusive order by w.priority, w.run_at, w.id) as nth
         from yamlsched.job_runs w
         join yamlsched.job_definitions d on d.id = w.definition_id
-        cross join lateral yamlsched.limit_of(d, w.idempotency_key) l (limit_name)
+        cross join lateral (  -- a call of on_dead needs no number
+            select case when coalesce(w.idempotency_key, '') not like 'on\_dead:%' then d.limit_name end as limit_name) l
         where w.id = any (held) and 'job/' || d.id = any (gates) and not yamlsched.is_withheld(d, now)
           and (l.limit_name is null or 'limit/' || l.limit_name = any (gates))
           and not (w.exclusive and yamlsched.is_taken(d.id, now))
@@ -157,7 +153,7 @@ begin
         select substr(g.name, 7) as limit_name, i.number, row_number() over (partition by g.name order by i.number) as place
         from yamlsched.gates g
         cross join lateral generate_series(1, g.n) as i (number)
-        where g.namespace = of_namespace and g.name in (select 'limit/' || l.limit_name from line l)
+        where g.namespace = of_namespace and g.name = any (array(select distinct 'limit/' || l.limit_name from line l))
           and not exists (select from yamlsched.job_runs u
                           where u.namespace = of_namespace and u.limit_name = substr(g.name, 7) and u.limit_no = i.number)
     )
@@ -195,7 +191,8 @@ begin
                       and coalesce('limit/' || n.limit_name = any (gates), true)
                     order by n.id for no key update skip locked) o
               join yamlsched.job_definitions d on d.id = o.definition_id
-              cross join lateral yamlsched.limit_of(d, o.idempotency_key) l (own_limit)) w
+              cross join lateral (
+                  select case when coalesce(o.idempotency_key, '') not like 'on\_dead:%' then d.limit_name end as own_limit) l) w
         where r.id = w.id and w.reason > 0
         returning r.withheld, r.limit_name)
     select array_agg(distinct s.limit_name) into limits
@@ -217,7 +214,7 @@ create function yamlsched.hand_on(of_namespace text, jobs bigint[], limits text[
 as $$
 declare
     turns   bigint;
-    numbers bigint;
+    numbers bigint := 0;
 begin
     perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id from unnest(jobs) as j (id))
                                                || array(select 'limit/' || l.name from unnest(limits) as l (name)));
@@ -231,31 +228,33 @@ begin
             order by n.run_at, n.id limit 1 for no key update skip locked) w
         where not yamlsched.is_taken(j.id, now)));
     get diagnostics turns = row_count;
-    update yamlsched.job_runs r
-    set withheld = 0
-    where r.withheld = 3 and r.id = any (array(
-        select w.id
-        from unnest(limits) as l (name)
-        cross join lateral (
-            select distinct k.lane, case when exists (select from yamlsched.lacks x where x.definition_id = d.id) then d.id end as job
-            from yamlsched.job_definitions d
-            cross join lateral unnest(array[d.lane, case d.lane when 'shared' then 'local' else d.lane end]) as k (lane)
-            where d.namespace = of_namespace and d.limit_name = l.name) c
-        cross join lateral (
-            select n.id from yamlsched.job_runs n
-            where n.namespace = of_namespace and n.limit_name = l.name and n.lane = c.lane and n.withheld = 3
-              and n.finished_at is null
-              and case when c.job is not null then n.definition_id = c.job
-                       else n.definition_id not in (select x.definition_id from yamlsched.lacks x) end
-            order by n.priority, n.run_at, n.id
-            limit greatest(0, yamlsched.free_numbers(of_namespace, l.name) - (
-                select count(*) from yamlsched.job_runs o
-                where o.namespace = of_namespace and o.limit_name = l.name and o.lane = c.lane and o.withheld = 0
-                  and o.finished_at is null and o.status <> 'running' and o.run_at <= now
-                  and case when c.job is not null then o.definition_id = c.job
-                           else o.definition_id not in (select x.definition_id from yamlsched.lacks x) end))
-            for no key update skip locked) w));
-    get diagnostics numbers = row_count;
+    if limits <> '{}' then
+        update yamlsched.job_runs r
+        set withheld = 0
+        where r.withheld = 3 and r.id = any (array(
+            select w.id
+            from unnest(limits) as l (name)
+            cross join lateral (
+                select distinct k.lane, case when exists (select from yamlsched.lacks x where x.definition_id = d.id) then d.id end as job
+                from yamlsched.job_definitions d
+                cross join lateral unnest(array[d.lane, case d.lane when 'shared' then 'local' else d.lane end]) as k (lane)
+                where d.namespace = of_namespace and d.limit_name = l.name) c
+            cross join lateral (
+                select n.id from yamlsched.job_runs n
+                where n.namespace = of_namespace and n.limit_name = l.name and n.lane = c.lane and n.withheld = 3
+                  and n.finished_at is null
+                  and case when c.job is not null then n.definition_id = c.job
+                           else n.definition_id not in (select x.definition_id from yamlsched.lacks x) end
+                order by n.priority, n.run_at, n.id
+                limit greatest(0, yamlsched.free_numbers(of_namespace, l.name) - (
+                    select count(*) from yamlsched.job_runs o
+                    where o.namespace = of_namespace and o.limit_name = l.name and o.lane = c.lane and o.withheld = 0
+                      and o.finished_at is null and o.status <> 'running' and o.run_at <= now
+                      and case when c.job is not null then o.definition_id = c.job
+                               else o.definition_id not in (select x.definition_id from yamlsched.lacks x) end))
+                for no key update skip locked) w));
+        get diagnostics numbers = row_count;
+    end if;
     if turns + numbers > 0 then
         perform pg_notify('yamlsched', of_namespace);
     end if;
