@@ -332,6 +332,21 @@ def test_what_a_dead_session_left_is_repaired_and_counted(db: Db, worker: Worker
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (1,)
 
 
+def test_a_reason_is_stored_behind_more_executing_runs_than_a_claim_looks_ahead(db: Db, worker: Worker) -> None:
+    crowd, paused = a_job(db, "crowd"), a_job(db, "paused", paused_at=NOW)
+    db.execute(
+        "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, status, attempts, "
+        "locked_by, started_at, locked_until) "
+        "select 'default', %s, 'crowd', %s, 5, 'running', 1, 'w', %s, %s from generate_series(1, 1100)",
+        [crowd, NOW - 5 * MINUTE, NOW, NOW + LEASE],
+    )
+    run = due(db, paused, exclusive=False)
+
+    assert worker.claim() == []
+
+    assert withheld(db, run) == [JOB]
+
+
 # -- interleavings
 
 

@@ -235,6 +235,25 @@ def test_a_turn_and_a_limit_hold_the_same_run(db: Db, worker: Worker) -> None:
     assert sorted(order) == [*runs, third]
 
 
+def test_a_slot_run_whose_turn_has_come_and_whose_limit_is_reached_is_no_repair(db: Db, worker: Worker) -> None:
+    # given a run that was let go for its turn and waits for the limit, and one behind it that waits for the turn
+    limit(db, 1)
+    job, other = a_job(db, limit_name="warehouse"), a_job(db, "other", limit_name="warehouse")
+    runs = [due(db, job, number, exclusive=True) for number in range(3)]
+    [first] = worker.claim()
+    urgent = due(db, other, priority=1)
+    worker.finish(first)
+    assert [run.id for run in worker.claim(1)] == [urgent]
+    assert worker.claim() == []
+    assert withheld(db, *runs[1:]) == [LIMIT, 2]
+
+    worker.call(store.sweep, "default", now=NOW)
+
+    assert withheld(db, *runs[1:]) == [LIMIT, 2]
+    assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
+    assert is_at_rest(db)
+
+
 def test_a_call_of_on_dead_needs_no_number(db: Db, worker: Worker) -> None:
     limit(db, 1)
     job = a_job(db, limit_name="warehouse")

@@ -1,6 +1,6 @@
--- Whether a run may be claimed is stored. Adds columns with constant defaults, which writes no row, builds indexes of
--- unfinished runs, and removes those that it replaces. A worker of an older release works beside it, only slower: it ends
--- no reason, so what waits for one of its runs is let go by the sweep.
+-- Whether a run may be claimed is stored. Locks job_definitions, which it rewrites, and job_runs, while it adds columns with
+-- constant defaults, which writes no row, and builds indexes of unfinished runs: some seconds for millions of runs. Claims
+-- wait meanwhile. A worker of an older release works beside it, only slower, and ends no reason: the sweep lets go what waits.
 -- oldest_supported: 3
 
 -- Where the job's runs execute: a value of job_runs.lane.
@@ -9,9 +9,9 @@ alter table yamlsched.job_definitions add column lane text not null generated al
 alter table yamlsched.job_definitions add column limit_name text;  -- a key of `limits` in the file
 create index job_definitions_limit on yamlsched.job_definitions (namespace, limit_name) where limit_name is not null;
 
--- withheld: why a run that waits may not be claimed: 0 it may, 1 its job, 2 its turn, 3 its limit. Whatever creates a run or brings it
--- back writes 0. Only a claim that meets a run that must wait stores why, under the gate of the reason. Who ends a reason
--- writes 0, under the same gate: the next claim looks again.
+-- withheld: why a waiting run may not be claimed: 1 its job, 2 its turn, 3 its limit; 0: it may. Whatever creates a run or
+-- brings it back writes 0. Only a claim stores a reason, under the gate of the reason. Who ends a reason writes 0, under the
+-- same gate: the next claim looks again.
 -- lane: where the run executes: local, shared, or an executor.
 -- limit_name, limit_no: the limit that it has met, and its number while it executes under it. Of a limit of n, at most n
 -- numbers are in use: nothing is counted up and down.
@@ -53,8 +53,8 @@ from yamlsched.job_runs r
 where r.finished_at is null and r.withheld <> 0;
 
 -- Gates. A gate is a row to lock: that of a job, for its turn and for whether it is closed (paused, disabled, retired), and
--- that of a limit. The order of locks: own runs by id, gates by name, then other runs, which are skipped if they are locked. So who holds a
--- gate never waits for a run, and a claim waits for nothing. A sync makes the gates of the jobs that it adds.
+-- that of a limit. The order of locks: own runs by id, gates by name, then other runs, which are skipped if they are
+-- locked. So who holds a gate never waits for a run, and a claim waits for nothing. A sync makes the gates of its jobs.
 create table yamlsched.gates (
     namespace text not null,
     name      text not null,           -- job/ID or limit/NAME
@@ -72,8 +72,7 @@ alter table yamlsched.namespaces
 -- Lock gates, in one order, and wait for them. What is read after that, by a later statement, holds until the end of the
 -- transaction.
 create function yamlsched.lock_gates(of_namespace text, names text[]) returns void
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
+    language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 begin
     insert into yamlsched.gates (namespace, name)
@@ -88,8 +87,7 @@ $$;
 
 -- Whether a slot run of a wait or skip job executes, or may: another one of the job has to wait.
 create function yamlsched.is_taken(job bigint, now timestamptz) returns boolean
-    language plpgsql stable
-    set search_path = pg_catalog, pg_temp
+    language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (select from yamlsched.job_runs r where r.exclusive_of = job)
@@ -99,8 +97,7 @@ $$;
 
 -- How many numbers of a limit are free. After it was lowered, higher ones than n may be in use.
 create function yamlsched.free_numbers(of_namespace text, of_limit text) returns integer
-    language plpgsql stable
-    set search_path = pg_catalog, pg_temp
+    language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 begin
     return (select greatest(g.n, 0) from yamlsched.gates g where g.namespace = of_namespace and g.name = 'limit/' || of_limit)
@@ -114,8 +111,7 @@ $$;
 -- as they are then. A run that still is what a claim takes has not got its gates: the next claim steps over its job.
 create function yamlsched.claim_gated(of_namespace text, run_ids bigint[], token text, now timestamptz)
     returns setof yamlsched.job_runs
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
+    language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     held    bigint[];
@@ -167,6 +163,9 @@ begin
       and (l.limit_name is null or f.place <= yamlsched.free_numbers(of_namespace, l.limit_name));
     -- Those that are left, and those like them among the next thousand, so that no claim picks them again.
     waiting := array(
+        select f.id from yamlsched.job_runs f
+        where f.id = any (held) and f.status <> 'running' and 'job/' || f.definition_id = any (gates)
+        union
         select n.id
         from (select f.lane, f.priority, array_agg(distinct f.definition_id) as jobs
               from yamlsched.job_runs f
@@ -209,8 +208,7 @@ $$;
 -- without workers nor a missing program holds up the others. Called in the transaction that has ended the runs, after their
 -- rows were written. Returns how many runs were let go.
 create function yamlsched.hand_on(of_namespace text, jobs bigint[], limits text[], now timestamptz) returns bigint
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
+    language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     turns   bigint;
@@ -264,8 +262,7 @@ $$;
 
 -- Let go what waited for its job: after a resume or the end of a pause, and after an edit.
 create function yamlsched.open_jobs(of_namespace text, jobs bigint[]) returns bigint
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
+    language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     freed bigint;
@@ -287,8 +284,7 @@ $$;
 -- What a run waits for whose reason is stored, in words: who has the turn, or holds the limit, and since when the first in
 -- line waits.
 create function yamlsched.waits_for(r yamlsched.job_runs) returns text
-    language sql stable
-    set search_path = pg_catalog, pg_temp
+    language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select case r.withheld
         when 2 then 'waits for run ' || (select string_agg(h.id::text, ', ' order by h.id) from yamlsched.job_runs h
@@ -305,8 +301,7 @@ $$;
 -- Repair and tidy up a namespace, once a second, whoever asks: runs whose handlers were left to themselves have ended, and
 -- pauses are over. Returns how many runs waited for nothing: see namespaces.repairs.
 create function yamlsched.sweep(of_namespace text, now timestamptz) returns bigint
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
+    language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
     jobs   bigint[];
@@ -345,13 +340,16 @@ begin
           and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
                       and r.withheld = 2 and r.finished_at is null)
           and not exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
-                          and r.withheld = 0 and r.finished_at is null and r.exclusive and r.run_at <= now));
+                          and r.withheld in (0, 3) and r.finished_at is null and r.exclusive and r.run_at <= now));
     limits := array(
         select substr(g.name, 7) from yamlsched.gates g
         where g.namespace = of_namespace and g.name like 'limit/%'
           and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.limit_name = substr(g.name, 7)
                       and r.withheld = 3 and r.finished_at is null));
-    freed := case when jobs = '{}' and limits = '{}' then 0 else yamlsched.hand_on(of_namespace, jobs, limits, now) end;
+    freed := case when jobs = '{}' then 0 else yamlsched.hand_on(of_namespace, jobs, '{}', now) end;
+    -- Of limits, only where every host can start every job: a job that a host lacks is a class of its own from then on.
+    freed := freed + case when limits = '{}' then 0 else yamlsched.hand_on(of_namespace, '{}', limits, now) end
+                     * case when exists (select from yamlsched.lacks x) then 0 else 1 end;
     update yamlsched.namespaces n set swept_at = now, repairs = n.repairs + freed where n.namespace = of_namespace;
     return freed;
 end

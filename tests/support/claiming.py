@@ -21,8 +21,9 @@ where r.withheld <> 0
        or case r.withheld when 1 then not yamlsched.is_withheld(d, %(now)s)
                           when 2 then not yamlsched.is_withheld(d, %(now)s) and not yamlsched.is_taken(d.id, %(now)s)
                                       and not exists (select from yamlsched.job_runs o
-                                                      where o.definition_id = d.id and o.exclusive and o.withheld = 0
-                                                        and o.finished_at is null and o.run_at <= %(now)s)
+                                                      where o.definition_id = d.id and o.exclusive
+                                                        and o.withheld in (0, 3) and o.finished_at is null
+                                                        and o.run_at <= %(now)s)
                           when 3 then yamlsched.free_numbers(r.namespace, r.limit_name) > (
                               select count(*) from yamlsched.job_runs o
                               where o.namespace = r.namespace and o.limit_name = r.limit_name and o.lane = r.lane
