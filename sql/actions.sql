@@ -51,11 +51,13 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
                              || %(payload)s::text::jsonb end,
     result       = null,
     withheld     = 0,
+    released_at  = case when %(force)s then coalesce(r.released_at, clock_timestamp()) else r.released_at end,
     finished_at  = null,
     dead_at      = null,
     updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[])
-  and (r.status in ('dead', 'cancelled', 'queued', 'failed') or (r.status = 'succeeded' and %(force)s))
+  and (r.status in ('dead', 'cancelled', 'failed') or %(force)s or (r.status = 'queued' and r.released_at is not null))
+  and r.status <> 'running'
   and r.status = any (%(expected)s::text[])
   and (select d.enabled and d.retired_at is null from yamlsched.job_definitions d where d.id = r.definition_id)
 returning r.id;
@@ -110,12 +112,12 @@ returning d.id;
 select yamlsched.open_jobs(%(namespace)s, %(ids)s::bigint[]);
 
 -- name: hand_on
--- Let go what waited for the turn, or the number of a limit, of runs that were cancelled.
-select yamlsched.hand_on(r.namespace, coalesce(array_agg(distinct r.definition_id) filter (where r.exclusive), '{}'),
+-- Let go what waited for runs that were cancelled.
+select yamlsched.hand_on(r.namespace, array_agg(distinct r.definition_id),
                          coalesce(array_agg(distinct r.limit_name) filter (where r.limit_name is not null), '{}'),
                          coalesce(%(now)s::timestamptz, clock_timestamp()))
 from yamlsched.job_runs r
-where r.id = any (%(ids)s::bigint[]) and (r.exclusive or r.limit_name is not null)
+where r.id = any (%(ids)s::bigint[])
 group by r.namespace;
 
 -- name: jobs

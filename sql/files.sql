@@ -93,7 +93,7 @@ select (select max(m.version) from yamlsched.migrations m) as version,
            from yamlsched.job_definitions d
            where d.namespace = k.namespace
              and d.next_slot_at <= c.now
-             and (d.overlap <> 'wait' or (
+             and (d.overlap <> 'wait' or d.after <> '{}' or (
                  select r.id
                  from yamlsched.job_runs r
                  where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null and r.exclusive

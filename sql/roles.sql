@@ -50,7 +50,7 @@ begin
             'migrations', 'database_identity', 'namespaces', 'job_definitions', 'job_runs', 'job_failures',
             'attempt_outputs', 'attempt_progress', 'attempt_begins', 'skipped_slots', 'effects', 'used_keys',
             'schedule_files', 'operator_actions',
-            'edits', 'edited_jobs', 'lacks', 'gates', 'open_runs', 'dead_runs',
+            'edits', 'edited_jobs', 'lacks', 'gates', 'awaits', 'open_runs', 'dead_runs',
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health', 'overdue_jobs',
             'definition_changes', 'seen_hosts']) as is_ours
         from pg_catalog.pg_class c
@@ -81,6 +81,8 @@ begin
             'yamlsched.open_jobs(text,bigint[])',
             'yamlsched.put_definitions(jsonb)',
             'yamlsched.sweep(text,timestamp with time zone)',
+            'yamlsched.upstream(bigint,timestamp with time zone,timestamp with time zone)',
+            'yamlsched.upstream_results(bigint)',
             'yamlsched.valid_trace_context(text)',
             'yamlsched.waits_for(yamlsched.job_runs)']) as is_ours
         from pg_catalog.pg_proc p
@@ -115,7 +117,8 @@ begin
         to yamlsched_worker, yamlsched_enqueuer;
     grant execute on function
         yamlsched.has_no_worker(yamlsched.job_runs, timestamptz),
-        yamlsched.is_withheld(yamlsched.job_definitions, timestamptz), yamlsched.waits_for(yamlsched.job_runs)
+        yamlsched.is_withheld(yamlsched.job_definitions, timestamptz), yamlsched.waits_for(yamlsched.job_runs),
+        yamlsched.upstream(bigint, timestamptz, timestamptz), yamlsched.upstream_results(bigint)
         to yamlsched_worker, yamlsched_reader;
     grant execute on function
         yamlsched.claim_gated(text, bigint[], text, timestamptz),
@@ -137,7 +140,8 @@ begin
         yamlsched.schedule_files, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs,
         yamlsched.open_runs, yamlsched.dead_runs, yamlsched.stuck_runs, yamlsched.effects_in_doubt,
         yamlsched.job_queues, yamlsched.job_states, yamlsched.job_health, yamlsched.overdue_jobs,
-        yamlsched.definition_changes, yamlsched.lacks, yamlsched.gates, yamlsched.seen_hosts
+        yamlsched.definition_changes, yamlsched.lacks, yamlsched.gates, yamlsched.awaits,
+        yamlsched.seen_hosts
         to yamlsched_reader, yamlsched_worker;
 
     -- Workers can add rows to the audit trails (job_failures, operator_actions, edits, edited_jobs), but not change or
@@ -145,7 +149,7 @@ begin
     -- are deleted with it. If history must be protected from workers, copy it to another place.
     grant insert on yamlsched.job_failures, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs
         to yamlsched_worker;
-    grant insert, update on yamlsched.gates, yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
+    grant insert, update on yamlsched.gates, yamlsched.awaits, yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
         yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
     grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.effects,
         yamlsched.used_keys, yamlsched.schedule_files, yamlsched.lacks to yamlsched_worker;

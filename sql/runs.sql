@@ -6,7 +6,8 @@
 -- share, then the levels in order, each behind what its own pass has taken. `skipped` are jobs that this worker may not
 -- claim, or whose gate it did not get.
 -- Runs that stand at a gate are only named: slot runs of a job with overlap wait or skip, runs of a job with a limit, and
--- of a closed job. They are for `claim_gated`. A run that was created for another lane than its job has now is moved to it.
+-- of a closed job. They are for `claim_gated`. So are those that are not released, for runs/follow.py. A run that was created
+-- for another lane than its job has now is moved to it.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), picked as materialized (
@@ -16,7 +17,7 @@ with clock as materialized (
               with ordinality as u (priority, past, most, nth)
           order by u.nth) p
     cross join lateral (
-        select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key
+        select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key, r.released_at
         from yamlsched.job_runs r
         where r.namespace = %(namespace)s and r.lane = %(lane)s and r.priority = p.priority and r.withheld = 0
           and r.finished_at is null and r.run_at <= (select c.now from clock c) and r.status <> 'running'
@@ -32,8 +33,9 @@ with clock as materialized (
     from yamlsched.job_definitions d
     where d.id = any (array(select p.definition_id from picked p))
 ), sorted as materialized (
-    select p.ctid, p.id, p.lane <> j.lane and (p.lane <> 'local' or j.lane <> 'shared') as is_misplaced, j.lane,
-           p.exclusive or j.is_closed
+    select p.ctid, p.id, p.definition_id, p.lane <> j.lane and (p.lane <> 'local' or j.lane <> 'shared') as is_misplaced,
+           j.lane, p.released_at is null as is_unreleased,
+           p.released_at is null or p.exclusive or j.is_closed
            or j.limit_name is not null and coalesce(p.idempotency_key not like 'on\_dead:%%', true) as is_gated
     from picked p
     join job j on j.id = p.definition_id
@@ -54,11 +56,13 @@ with clock as materialized (
 select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
        r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
        date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
-       r.error_type, r.trace_context, r.priority, r.definition_id, 'claimed' as state
+       r.error_type, r.trace_context,
+       case when r.released_at > '-infinity' then yamlsched.upstream_results(r.id)::text end as upstream,
+       r.priority, r.definition_id, 'claimed' as state
 from claimed r
 union all
-select s.id, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-       case when s.is_misplaced then 'moved' else 'gated' end
+select s.id, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, s.definition_id,
+       case when s.is_misplaced then 'moved' when s.is_unreleased then 'unreleased' else 'gated' end
 from sorted s
 where s.is_misplaced or s.is_gated;
 
@@ -68,7 +72,9 @@ where s.is_misplaced or s.is_gated;
 select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
        r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
        date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
-       r.error_type, r.trace_context, r.priority, r.definition_id,
+       r.error_type, r.trace_context,
+       case when r.released_at > '-infinity' then yamlsched.upstream_results(r.id)::text end as upstream,
+       r.priority, r.definition_id,
        case when r.status = 'running' then 'claimed' when r.withheld <> 0 then 'withheld' else 'busy' end as state
 from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(token)s,
                            coalesce(%(now)s::timestamptz, clock_timestamp())) r;
@@ -154,7 +160,9 @@ with recursive clock as materialized (
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
 select p.id, p.job_type, p.idempotency_key as key, p.scheduled_for::text, p.attempts as attempt, p.max_attempts, p.prior_attempts, p.locked_by,
-       p.is_lost, p.is_last, case when p.exclusive then p.definition_id end as turn_of, p.limit_name
+       p.is_lost, p.is_last, p.limit_name,
+       case when p.exclusive or (select d.is_followed from yamlsched.job_definitions d where d.id = p.definition_id)
+            then p.definition_id end as turn_of
 from picked p;
 
 -- name: hand_on
@@ -189,14 +197,15 @@ from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: succeed
--- Write successes without a result, each only if its run is still ours and has no turn or number to hand on. The fence is the whole
--- `where`.
+-- Write successes without a result, each only if its run is still ours and has nothing to hand on: no turn, number or
+-- followers. The fence is the whole `where`.
 update yamlsched.job_runs r
 set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null,
     finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
     updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[])
   and r.status = 'running' and not r.exclusive and r.limit_no is null
+  and not (select d.is_followed from yamlsched.job_definitions d where d.id = r.definition_id)
   and ((r.id, r.attempts, r.locked_by) in
        (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
 returning r.id;
@@ -206,7 +215,10 @@ returning r.id;
 -- every name and operator is qualified, so that it cannot resolve to anything else. A turn or a number is kept (held_until), for
 -- this transaction may be older than what waits for it: `let_go` hands it on, or the sweep once its lease would have ended.
 update yamlsched.job_runs r
-set status = 'succeeded', held_until = case when r.exclusive or r.limit_no is not null then r.locked_until end, locked_until = null,
+set status = 'succeeded', locked_until = null,
+    held_until = case when r.exclusive or r.limit_no is not null
+                           or (select d.is_followed from yamlsched.job_definitions d
+                               where d.id operator(pg_catalog.=) r.definition_id) then r.locked_until end,
     exclusive_of = null,
     result = %(result)s::pg_catalog.jsonb,
     finished_at = pg_catalog.clock_timestamp(), updated_at = pg_catalog.clock_timestamp()
@@ -280,7 +292,10 @@ with outcome as materialized (
     where f.status = 'dead' and d.on_dead is not null and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
-select f.id, f.run_at, case when f.exclusive then f.definition_id end as turn_of, f.limit_name from finished f;
+select f.id, f.run_at, f.limit_name,
+       case when f.exclusive or (select d.is_followed from yamlsched.job_definitions d where d.id = f.definition_id)
+            then f.definition_id end as turn_of
+from finished f;
 
 -- name: let_go
 -- End the hold of runs whose handlers have ended: they were cancelled, or their handler's own transaction has finished them.

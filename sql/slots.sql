@@ -14,7 +14,7 @@ select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
   and d.next_slot_at <= coalesce(%(now)s::timestamptz, clock_timestamp())
-  and (d.overlap <> 'wait' or (
+  and (d.overlap <> 'wait' or d.after <> '{}' or (
       select r.id
       from yamlsched.job_runs r
       where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null and r.exclusive
@@ -64,9 +64,9 @@ cross join lateral (
 -- would wait for the prune, and then accept the key again. The caller compares the row count.
 insert into yamlsched.job_runs
     (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, priority, max_attempts,
-     exclusive, lane, created_at, updated_at)
+     exclusive, lane, by_hand, created_at, updated_at)
 select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at, d.priority, d.max_attempts,
-       d.overlap <> 'allow', d.lane, %(now)s, %(now)s
+       d.overlap <> 'allow', d.lane, %(by_hand)s, %(now)s, %(now)s
 from unnest(%(definition_id)s::bigint[], %(key)s::text[], %(slot)s::timestamptz[], %(run_at)s::timestamptz[])
     with ordinality as s (id, key, slot, run_at, nth)
 cross join lateral (
@@ -87,20 +87,22 @@ select pg_notify('yamlsched', %(namespace)s);
 -- name: record_gaps
 -- A gap that starts where the last one of its job and reason ended is the same gap.
 with g as materialized (
-    select u.id, u.first, u.last, u.slots, u.reason, u.follows
+    select u.id, u.first, u.last, u.slots, u.reason, u.follows, u.detail
     from unnest(%(definition_id)s::bigint[], %(first)s::timestamptz[], %(last)s::timestamptz[], %(slots)s::int[],
-                %(reason)s::text[], %(follows)s::timestamptz[]) as u (id, first, last, slots, reason, follows)
+                %(reason)s::text[], %(follows)s::timestamptz[], %(detail)s::text[])
+        as u (id, first, last, slots, reason, follows, detail)
 ), extended as (
     update yamlsched.skipped_slots s
     set last_slot = g.last, slots = s.slots + g.slots
     from g
     where s.definition_id = g.id and s.last_slot = g.follows and s.reason = g.reason
+      and s.detail is not distinct from g.detail
       -- what an outage cost has a row of its own, with the time at which it was found
       and (s.reason not in ('late', 'superseded') or s.recorded_at > %(now)s::timestamptz - interval '1 hour')
     returning s.definition_id, s.last_slot
 )
-insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)
-select g.id, g.first, g.last, g.slots, g.reason, %(now)s
+insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, detail, recorded_at)
+select g.id, g.first, g.last, g.slots, g.reason, g.detail, %(now)s
 from g
 where not exists (select from extended e where e.definition_id = g.id and e.last_slot = g.last);
 

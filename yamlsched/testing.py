@@ -18,7 +18,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,7 +31,7 @@ from yamlsched.db.query import load as load_sql
 from yamlsched.errors import Refused
 from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handler.once import effect_key
-from yamlsched.handler.run import AttemptState, Run
+from yamlsched.handler.run import AttemptState, Run, UpstreamRun
 from yamlsched.runs import enqueue
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
 from yamlsched.runs.progress import Progress
@@ -125,6 +125,7 @@ class FakeRun(Run):
     max_attempts: int = 5
     payload: dict[str, Any] = field(default_factory=dict)
     is_catchup: bool = False
+    upstream: dict[str, UpstreamRun] = field(default_factory=dict)
     backend: Backend = field(init=False, repr=False)
     connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = field(default=None, repr=False)
     commit_fails: bool = False
@@ -219,9 +220,9 @@ def claimed(run: FakeRun) -> ClaimedRun:
     """Return ``run`` as a worker has claimed it."""
     slot = None if run.scheduled_for is None else run.scheduled_for.isoformat()
     payload = enqueue.encode_payload(run.job_type, run.payload)
-    return ClaimedRun(
-        run.id, run.job_type, run.key, slot, run.attempt, run.max_attempts, payload, run.is_catchup, 0.0, ""
-    )
+    upstream = {name: asdict(one) for name, one in run.upstream.items()}
+    known = (run.id, run.job_type, run.key, slot, run.attempt, run.max_attempts, payload, run.is_catchup, 0.0, "")
+    return ClaimedRun(*known, upstream=json.dumps(upstream, default=datetime.isoformat) if upstream else None)
 
 
 async def _awaited(value: Any) -> Any:

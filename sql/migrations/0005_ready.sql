@@ -9,9 +9,9 @@ alter table yamlsched.job_definitions add column lane text not null generated al
 alter table yamlsched.job_definitions add column limit_name text;  -- a key of `limits` in the file
 create index job_definitions_limit on yamlsched.job_definitions (namespace, limit_name) where limit_name is not null;
 
--- withheld: why a waiting run may not be claimed: 1 its job, 2 its turn, 3 its limit; 0: it may. Whatever creates a run or
--- brings it back writes 0. Only a claim stores a reason, under the gate of the reason. Who ends a reason writes 0, under the
--- same gate: the next claim looks again.
+-- withheld: why a waiting run may not be claimed: 1 its job, 2 its turn, 3 its limit, 4 it is not released; 0: it may.
+-- Whatever creates a run or brings it back writes 0. Only a claim stores a reason, under the gate of the reason. Who ends a
+-- reason writes 0, under the same gate: the next claim looks again.
 -- lane: where the run executes: local, shared, or an executor.
 -- limit_name, limit_no: the limit that it has met, and its number while it executes under it. Of a limit of n, at most n
 -- numbers are in use: nothing is counted up and down.
@@ -19,7 +19,9 @@ alter table yamlsched.job_runs
     add column withheld smallint not null default 0,
     add column lane text not null default 'local',
     add column limit_name text,
-    add column limit_no integer;
+    add column limit_no integer,
+    add column released_at timestamptz default '-infinity',  -- null: the run waits for those of other jobs; see awaits
+    add column by_hand boolean not null default false;       -- created by a backfill
 update yamlsched.job_runs r set lane = d.lane
 from yamlsched.job_definitions d
 where d.lane <> 'local' and r.definition_id = d.id and r.finished_at is null;
@@ -38,6 +40,91 @@ create index job_runs_line on yamlsched.job_runs (namespace, limit_name, lane, w
 create index job_runs_held_until on yamlsched.job_runs (namespace, held_until) where held_until is not null;
 drop index yamlsched.job_runs_open, yamlsched.job_runs_due_exclusive, yamlsched.job_runs_open_of_job,
     yamlsched.job_definitions_withheld, yamlsched.job_definitions_claimable;
+
+-- Jobs that follow others. A slot of such a job gets its run at once, which is not released before what it waits for has
+-- ended. Releasing decides about all such runs of a job together; see runs/follow.py.
+alter table yamlsched.job_definitions
+    add column after text[] not null default '{}',  -- names of jobs
+    add column on_upstream_failure text not null default 'wait' check (on_upstream_failure in ('wait', 'skip', 'run')),
+    add column is_followed boolean not null default false;  -- now or before: the ends of its runs are handed on
+create index job_runs_unreleased on yamlsched.job_runs (namespace, definition_id)
+    where released_at is null and finished_at is null;
+create table yamlsched.awaits (
+    run_id          bigint not null references yamlsched.job_runs (id) on delete cascade,
+    definition_id   bigint not null references yamlsched.job_definitions (id),
+    slot            timestamptz,       -- the latest one of that job at the run's own slot; null: it has had none
+    upstream_run_id bigint,            -- whose end counted
+    outcome         text check (outcome in ('succeeded', 'dead', 'cancelled', 'skipped')),  -- null: the run waits
+    primary key (run_id, definition_id)
+);
+create index awaits_open on yamlsched.awaits (definition_id) where outcome is null;
+alter table yamlsched.skipped_slots
+    add column detail text,            -- of upstream: the job, and its run
+    drop constraint skipped_slots_reason_check,
+    add constraint skipped_slots_reason_check check (reason in (
+        'overlap', 'late', 'superseded', 'paused', 'disabled', 'retired', 'key_taken', 'upstream'));
+
+-- What became of a slot that others wait for: of a run its status, "waiting" if it may change, "skipped" where there is
+-- nothing to wait for, none left of it included. Where another run took the slot's place, that of this run. A run whose
+-- handler may be alive has not ended. Stable: all is read as of one instant, that of the caller's statement.
+create function yamlsched.upstream(job bigint, of_slot timestamptz, now timestamptz,
+                                   out run_id bigint, out state text, out ended_at timestamptz)
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    slot timestamptz := of_slot;
+    gap  record;
+begin
+    state := 'skipped';
+    while slot is not null loop
+        select r.id, r.finished_at,
+               case when r.finished_at is null or r.held_until > upstream.now then 'waiting' else r.status end
+        into run_id, ended_at, state
+        from yamlsched.job_runs r
+        where r.definition_id = job and r.scheduled_for = slot and (r.finished_at >= slot or r.finished_at is null)
+        order by r.id desc limit 1;
+        exit when found;
+        state := 'skipped';
+        select s.first_slot, s.last_slot, s.reason into gap
+        from yamlsched.skipped_slots s
+        where s.definition_id = job and s.last_slot >= slot order by s.last_slot limit 1;
+        if not found or gap.first_slot > slot then
+            select 'waiting' into state from yamlsched.job_definitions d
+            where d.id = job and slot > greatest(d.effective_from, d.last_slot_at) and d.enabled and d.retired_at is null
+              and not coalesce(slot > d.paused_at and slot <= coalesce(d.paused_until, 'infinity'), false);
+            state := coalesce(state, 'skipped');
+            exit;
+        elsif gap.reason = 'superseded' then
+            slot := (select min(n.slot) from (
+                select min(r.scheduled_for) as slot from yamlsched.job_runs r
+                where r.definition_id = job and r.scheduled_for > gap.last_slot
+                  and (r.finished_at > gap.last_slot or r.finished_at is null)
+                union all
+                select min(s.first_slot) from yamlsched.skipped_slots s
+                where s.definition_id = job and s.last_slot > gap.last_slot) n);
+        elsif gap.reason in ('overlap', 'key_taken') then
+            slot := (select max(l.scheduled_for) from (
+                select r.scheduled_for from yamlsched.job_runs r
+                where r.definition_id = job and r.scheduled_for < gap.first_slot
+                order by r.finished_at desc limit 100) l);
+        else
+            exit;
+        end if;
+    end loop;
+end
+$$;
+
+-- What became of what a run waited for, by the names of the jobs: what its handler gets.
+create function yamlsched.upstream_results(of_run bigint) returns jsonb
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_object_agg(d.job_type, jsonb_build_object('run_id', r.id, 'scheduled_for', coalesce(r.scheduled_for, a.slot),
+                                                           'status', coalesce(a.outcome, 'skipped'), 'result', r.result))
+    from yamlsched.awaits a
+    join yamlsched.job_definitions d on d.id = a.definition_id
+    left join yamlsched.job_runs r on r.id = a.upstream_run_id
+    where a.run_id = of_run
+$$;
 
 create or replace view yamlsched.open_runs as
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
@@ -122,6 +209,7 @@ begin
     held := array(
         select r.id from yamlsched.job_runs r
         where r.id = any (run_ids) and r.withheld = 0 and r.finished_at is null and r.status <> 'running' and r.run_at <= now
+          and r.released_at is not null
         order by r.id for no key update skip locked);
     gates := array(
         select g.name from yamlsched.gates g
@@ -174,7 +262,7 @@ begin
         cross join lateral (
             select e.id, e.definition_id from yamlsched.job_runs e
             where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority and e.withheld = 0
-              and e.finished_at is null and e.run_at <= now
+              and e.finished_at is null and e.run_at <= now and e.released_at is not null
             order by e.run_at, e.id limit 1000) n
         where n.definition_id = any (l.jobs));
     with stored as (
@@ -203,8 +291,8 @@ begin
 end
 $$;
 
--- Let go what waited for runs that have ended: the next slot run of each of these jobs, and as many runs as are free of each
--- of these limits, in each class by itself: a lane, and each job that some host cannot start, so that neither an executor
+-- Let go what waited for runs that have ended: the next slot run of each of these jobs, what is not released because of
+-- them, and as many runs as are free of each of these limits, in each class by itself: a lane, and each job that some host cannot start, so that neither an executor
 -- without workers nor a missing program holds up the others. Called in the transaction that has ended the runs, after their
 -- rows were written. Returns how many runs were let go.
 create function yamlsched.hand_on(of_namespace text, jobs bigint[], limits text[], now timestamptz) returns bigint
@@ -212,6 +300,7 @@ create function yamlsched.hand_on(of_namespace text, jobs bigint[], limits text[
 as $$
 declare
     turns   bigint;
+    waiting bigint;
     numbers bigint := 0;
 begin
     perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id from unnest(jobs) as j (id))
@@ -226,6 +315,18 @@ begin
             order by n.run_at, n.id limit 1 for no key update skip locked) w
         where not yamlsched.is_taken(j.id, now)));
     get diagnostics turns = row_count;
+    update yamlsched.job_runs r
+    set withheld = 0
+    where r.withheld = 4 and r.id = any (array(
+        select w.id from yamlsched.job_runs w
+        where w.withheld = 4 and w.id = any (array(
+            select a.run_id from yamlsched.awaits a where a.definition_id = any (jobs) and a.outcome is null
+            union all
+            select u.id from yamlsched.job_runs u
+            where u.namespace = of_namespace and u.definition_id = any (jobs) and u.released_at is null
+              and u.finished_at is null))
+        order by w.id for no key update skip locked));
+    get diagnostics waiting = row_count;
     if limits <> '{}' then
         update yamlsched.job_runs r
         set withheld = 0
@@ -253,10 +354,10 @@ begin
                 for no key update skip locked) w));
         get diagnostics numbers = row_count;
     end if;
-    if turns + numbers > 0 then
+    if turns + waiting + numbers > 0 then
         perform pg_notify('yamlsched', of_namespace);
     end if;
-    return turns + numbers;
+    return turns + waiting + numbers;
 end
 $$;
 
@@ -338,7 +439,7 @@ begin
         select d.id from yamlsched.job_definitions d
         where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
           and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
-                      and r.withheld = 2 and r.finished_at is null)
+                      and r.withheld = 2 and r.released_at is not null and r.finished_at is null)
           and not exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
                           and r.withheld in (0, 3) and r.finished_at is null and r.exclusive and r.run_at <= now));
     limits := array(

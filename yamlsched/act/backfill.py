@@ -207,8 +207,12 @@ def _create(
     connection: Connection[Any], namespace: str, job: Definition, missing: list[BackfillSlot], who: str, at: datetime
 ) -> None:
     runs = [NewRun(job.id, slot.key, slot.at, at) for slot in missing]
-    if sum(cursor.rowcount for cursor in due.create_runs(connection, runs, namespace, at)) != len(runs):
+    created = due.create_runs(connection, runs, namespace, at, by_hand=True)
+    if sum(cursor.rowcount for cursor in created) != len(runs):
         raise Refused(f'keys of job "{job.job_type}" were used by other sessions in the meantime: run backfill again')
+    upstreams = due.followed(connection, namespace, [job])
+    due.await_upstreams(connection, namespace, [job], runs, upstreams, at)
+    due.wake_followers(connection, namespace, [job.id], at)
     due.notify_workers(connection, namespace)
     detail = {"first": short_utc(missing[0].at), "last": short_utc(missing[-1].at), "runs": len(runs)}
     record = ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail)

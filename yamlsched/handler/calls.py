@@ -20,7 +20,7 @@ from typing import Any
 from yamlsched import jsonb
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handler.backends import Backend
-from yamlsched.handler.run import Run
+from yamlsched.handler.run import Run, UpstreamRun
 from yamlsched.handler.transaction import require_ended
 from yamlsched.runs.lifecycle import MAX_STACK_CHARS, AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, storable
 
@@ -177,6 +177,7 @@ def make_run(run: ClaimedRun, payload: dict[str, Any], backend: Backend) -> Run:
         payload=payload,
         is_catchup=run.is_catchup,
         backend=backend,
+        upstream=UpstreamRun.read(run.upstream),
     )
 
 

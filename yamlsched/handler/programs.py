@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import IO, Any, Literal, NamedTuple
 
 from yamlsched import registry
 from yamlsched.durations import show
+from yamlsched.jsonb import stored_bytes
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.schedule import commands
 from yamlsched.schedule.commands import Obstacle
@@ -48,6 +50,7 @@ def adopt_orphans(does_adopt: bool) -> None:
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, int(does_adopt))
 
 
+MAX_UPSTREAM_BYTES = 96 * 1024  # of YAMLSCHED_UPSTREAM: Linux refuses a variable of 128 KiB
 MAX_LAST_LINES = 3  # of the output, which an error shows
 MAX_LAST_LINE_CHARS = 300
 POLL_INTERVAL_SECONDS = 0.01
@@ -88,6 +91,18 @@ class Called(NamedTuple):
         return "dead" if self.end.kind is EndKind.DISCARDED else "failed"
 
 
+def bounded_upstream(text: str) -> str:
+    """Return what a run has waited for, without the largest results if they do not fit into a variable."""
+    found: dict[str, dict[str, Any]] = json.loads(text)
+    sizes = {name: stored_bytes(one["result"]) for name, one in found.items()}
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if len(text.encode()) <= MAX_UPSTREAM_BYTES:
+            break
+        found[name] |= {"result": None, "omitted": True}
+        text = json.dumps(found, ensure_ascii=False)
+    return text
+
+
 class Program(NamedTuple):
     """What a command job starts. Plain values: it crosses a pipe as a tuple."""
 
@@ -121,6 +136,8 @@ class Program(NamedTuple):
             "YAMLSCHED_MAX_ATTEMPTS": str(run.max_attempts),
             "YAMLSCHED_PAYLOAD": run.payload,
         }
+        if run.upstream:
+            of_run["YAMLSCHED_UPSTREAM"] = bounded_upstream(run.upstream)
         variables = {**self.env, **of_run, **registry.tracing.environment(run)}
         given = {name.encode(): value.encode() for name, value in variables.items()}
         return {**kept, **given}

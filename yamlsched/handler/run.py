@@ -14,7 +14,7 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -123,12 +123,35 @@ class AttemptState:
     inside: dict[str, str] = field(default_factory=dict)  # keys of the effects that it is inside of, and their entries
 
 
+@dataclass(frozen=True, slots=True)
+class UpstreamRun:
+    """What a job has done that this one follows, for the slot that was waited for.
+
+    ``status`` is succeeded, or with ``on_upstream_failure: run`` also dead, cancelled or skipped; of a skipped slot the
+    rest is None. ``result`` is what the handler returned.
+    """
+
+    run_id: int | None = None
+    scheduled_for: datetime | None = None
+    status: str = "succeeded"
+    result: Any = None
+
+    @classmethod
+    def read(cls, text: str | None) -> dict[str, UpstreamRun]:
+        """Return by the names of the jobs what a claim has returned as JSON."""
+        found = json.loads(text) if text else {}
+        slots = {name: one.pop("scheduled_for") for name, one in found.items()}
+        times = {name: slot and datetime.fromisoformat(slot).astimezone(UTC) for name, slot in slots.items()}
+        return {name: cls(scheduled_for=times[name], **one) for name, one in found.items()}
+
+
 @dataclass(slots=True)
 class Run:
     """One attempt of a run, as its handler sees it.
 
     ``scheduled_for`` is the slot, in UTC; None for a run that was enqueued. ``attempt`` counts from 1. ``is_catchup``
-    is true if the run was created more than two minutes after its slot.
+    is true if the run was created more than two minutes after its slot. ``upstream`` has what the jobs under ``after``
+    have done, by their names.
     """
 
     id: int
@@ -143,6 +166,7 @@ class Run:
     last_error: str | None = None  # of a dead run, which on_dead gets
     error_type: str | None = None
     result: Any = None  # set it inside transaction(); otherwise return it
+    upstream: dict[str, UpstreamRun] = field(default_factory=dict)
     state: AttemptState = field(default_factory=AttemptState, repr=False)
 
     @property

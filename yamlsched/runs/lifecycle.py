@@ -80,6 +80,7 @@ class ClaimedRun(NamedTuple):
     sessions_lost: int = 0  # attempts in a row that were released because their database session broke
     error_type: str | None = None  # of the last failure
     trace_context: str | None = None  # W3C: the traceparent of what enqueued it, and after a space the tracestate
+    upstream: str | None = None  # JSON text: what the jobs have done that it waited for, by name
 
     @property
     def is_on_dead_call(self) -> bool:

@@ -45,11 +45,13 @@ class Scope:
 class ClaimResult:
     """What a claim took, the highest level first. ``busy``: jobs whose gate another session has.
 
-    ``is_complete``: fewer runs were due than it asked for.
+    ``unreleased``: jobs of runs that are not released, for ``follow.settle``. ``is_complete``: fewer runs were due
+    than it asked for.
     """
 
     runs: list[ClaimedRun] = field(default_factory=list)
     busy: set[int] = field(default_factory=set)
+    unreleased: set[int] = field(default_factory=set)
     is_complete: bool = True
 
 
@@ -98,7 +100,8 @@ async def claim(
     given = {"namespace": namespace, "lane": lane, "token": token, "limit": limit, "now": now, **passes(limit, chance)}
     skipped = _array((*scope.others, *busy))
     rows = await _rows(connection, "claim", {**given, "newest": str(scope.newest), "skipped": skipped})
-    claimed = ClaimResult(_runs(rows), is_complete=len(rows) < limit)
+    unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
+    claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
     return claimed, [row.id for row in rows if row.state == "gated"]
 
 
@@ -115,7 +118,7 @@ async def claim_gated(
         connection, "claim_gated", {"namespace": namespace, "ids": _array(ids), "token": token, "now": now}
     )
     claimed.runs += _runs(rows)
-    claimed.busy = {row.definition_id for row in rows if row.state == "busy"}
+    claimed.busy |= {row.definition_id for row in rows if row.state == "busy"}
     claimed.is_complete = claimed.is_complete and len(rows) == len(ids) and all(row.state == "claimed" for row in rows)
 
 

@@ -27,7 +27,7 @@ from yamlsched.schedule.job import (
     Overlap,
 )
 from yamlsched.schedule.node import Spot
-from yamlsched.schedule.schema import SCHEMA
+from yamlsched.schedule.schema import SCHEMA, needed_keys
 from yamlsched.schedule.source import Problem
 from yamlsched.text import quoted
 from yamlsched.timetable.cron import ALIASES, Cron, parse_cron, smallest_gap
@@ -53,10 +53,8 @@ LIMITS = {
     "begin_within": (timedelta(seconds=1), MAX_DURATION),
 }
 RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
-NEEDED_KEYS: dict[str, list[str]] = SCHEMA["definitions"]["job"]["dependencies"]
-"""The keys without which others have no effect."""
-CRON_ONLY = tuple(key for key, needed in NEEDED_KEYS.items() if needed == ["cron"])
-COMMAND_ONLY = tuple(key for key, needed in NEEDED_KEYS.items() if needed == ["command"])
+NEEDED_KEYS = {key: needed_keys(needed) for key, needed in SCHEMA["definitions"]["job"]["dependencies"].items()}
+"""By key: those without one of which it has no effect."""
 
 INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
 
@@ -270,20 +268,22 @@ def _build_job(
 ) -> Job | None:
     if not isinstance(spot.value, dict):
         return None
-    is_enqueued_only = "cron" not in spot.value and (*spot.path, "cron") not in reader.found.intended
-    has_command = "command" in spot.value or (*spot.path, "command") in reader.found.intended
-    output = Output(Keep.ALWAYS if has_command else Keep.FAILED)
+
+    def has(key: str) -> bool:
+        return key in spot.value or (*spot.path, key) in reader.found.intended
+
+    output = Output(Keep.ALWAYS if has("command") else Keep.FAILED)
     values = {"timezone": timezone, "output": output, **inherited}
-    unused = CRON_ONLY * is_enqueued_only + COMMAND_ONLY * (not has_command)
+    unused = [key for key, needed in NEEDED_KEYS.items() if not any(map(has, needed))]
     for key in spot.value:
         if key not in unused:
             values[key] = reader.read(spot.child(key))
     for key in unused:
         values.pop(key, None)
     _check_isolation(values, spot, reader.found)
-    if not is_enqueued_only:
+    if has("cron") or has("after"):
         _check_combinations(values, spot, defaults, reader.found)
-        _limit_spread(values, spot, reader.found)
+        limit_spread(values, spot, reader.found)
     if not reader.found.is_valid(spot) or any(values[key] is None for key in values):
         return None
     environments = values.pop("environments", None)
@@ -328,7 +328,7 @@ def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None
         found.error(own.child(at), "YS115", message, remedy, notes=notes)
 
 
-def _limit_spread(values: dict[str, Any], own: Spot, found: Findings) -> None:
+def limit_spread(values: dict[str, Any], own: Spot, found: Findings) -> None:
     """Report a ``spread`` that could start a run after the job's next slot; limit one from defaults to what fits."""
     cron, spread = values.get("cron"), values.get("spread")
     if not cron or not spread or spread <= smallest_gap(cron):
@@ -341,5 +341,6 @@ def _limit_spread(values: dict[str, Any], own: Spot, found: Findings) -> None:
     message = f"{spot}: with {spot.value} a run could start after the next slot; slots come every {shown}"
     if len(cron.times) > 1 or apart < timedelta(days=1):
         message = f"{spot}: with {spot.value} a run could start after the next slot; some slots are {shown} apart"
-    notes = [(own.child("cron").key.node.start, "cron is here")]
+    source = "cron" if "cron" in own.value else "after"
+    notes = [(own.child(source).key.node.start, f"{source} is here")]
     found.error(spot, "YS207", message, f"Write {shown} or less.", notes=notes)

@@ -77,6 +77,14 @@ class Catchup(StrEnum):
     NONE = "none"
 
 
+class UpstreamFailure(StrEnum):
+    """What becomes of a slot if the run that it waits for is dead, was cancelled, or does not exist."""
+
+    WAIT = "wait"
+    SKIP = "skip"
+    RUN = "run"
+
+
 class Isolation(StrEnum):
     """Which attempts share a process of the host."""
 
@@ -139,6 +147,8 @@ class Job:
     _: KW_ONLY
     cron: Cron | None = None
     timezone: str = "UTC"
+    after: tuple[str, ...] = ()
+    on_upstream_failure: UpstreamFailure = UpstreamFailure.WAIT
     handler: str | None = None
     command: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -169,6 +179,7 @@ class Job:
     tags: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
     engine: Engine | None = None  # of the file: its entry for ``executor``; None for LOCAL
+    is_followed: bool = False  # of the file: other jobs follow it
 
     @property
     def lane(self) -> str:
@@ -311,7 +322,7 @@ COLUMN_NAMES = {"name": "job_type", "cron": "schedule", "limit": "limit_name"}
 COLUMNS = {
     item.name: Column(COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same)))
     for item in fields(Job)
-    if item.name not in ("paths", "engine")
+    if item.name not in ("paths", "engine", "is_followed")
 }
 """By key: the columns of job_definitions that a file decides."""
 _values = attrgetter(*COLUMNS)

@@ -15,6 +15,7 @@ from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule import build, schema_check, timezones
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
+from yamlsched.schedule.following import follow
 from yamlsched.schedule.job import Engine, Isolation, Job, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
@@ -171,7 +172,7 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
     paths = tuple(spot.value for spot in _path_spots(root, found))
     reader.executors = build_executors(root, reader)
     reader.limits = build_limits(root, reader)
-    jobs = build.build_jobs(root, reader, zone, environment, paths)
+    jobs = follow(build.build_jobs(root, reader, zone, environment, paths), root, reader)
     is_namespace_known = _is_known(root, "namespace", found)
     return Loaded(
         namespace=(namespace.value if namespace else "default") if is_namespace_known else None,

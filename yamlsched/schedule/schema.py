@@ -32,6 +32,12 @@ ADDRESS: str = SCHEMA["properties"]["executors"]["additionalProperties"]["proper
 HANDLER: str = JOB_KEYS["handler"]["pattern"]
 
 
+def needed_keys(dependency: Any) -> tuple[str, ...]:
+    """Return the keys without one of which a key has no effect, from its entry in ``dependencies``."""
+    choices = [one["required"] for one in dependency["anyOf"]] if isinstance(dependency, dict) else [dependency]
+    return tuple(name for [name] in choices)
+
+
 MAX_GUESS_CHARS = 300
 """For a longer string, no correction is suggested."""
 

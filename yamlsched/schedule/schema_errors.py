@@ -11,7 +11,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.node import Path, Spot
-from yamlsched.schedule.schema import JOB_KEYS, PATTERNS, SCHEMA, Schema, not_a_duration, not_a_tag
+from yamlsched.schedule.schema import JOB_KEYS, PATTERNS, SCHEMA, Schema, needed_keys, not_a_duration, not_a_tag
 from yamlsched.text import described, join_words, quoted
 
 TYPES = {
@@ -236,12 +236,14 @@ def _missing_keys(spot: Spot, schema: Schema, found: Findings) -> None:
 
 
 def _without_effect(spot: Spot, schema: Schema, found: Findings) -> None:
-    for key, [needed] in schema["dependencies"].items():
-        child = spot.get(key)
-        is_needed = needed not in spot.value and (*spot.path, needed) not in found.intended
+    for key, dependency in schema["dependencies"].items():
+        child, needed = spot.get(key), needed_keys(dependency)
+        is_needed = not any(name in spot.value or (*spot.path, name) in found.intended for name in needed)
         if child and is_needed and child.path not in found.invalid:
-            message = f"{key} of {spot} has no effect without {needed}"
-            what = "a cron expression" if needed == "cron" else "a command"
+            message = f"{key} of {spot} has no effect without {' or '.join(needed)}"
+            what = {"cron": "a cron expression", "command": "a command"}.get(needed[0], needed[0])
+            if key == "timezone" and "after" in spot.value:
+                what += " of its own: it has the slots of the jobs in after"
             found.error(child.key, "YS114", message, f"Remove it, or give the job {what}.")
 
 

@@ -210,10 +210,12 @@ def converge(
     differences = definitions.differences(connection, namespace, list(rows.values()), DEFAULT_ROW)
     known = {d.id for d in differences if d.id is not None}
     scheduled = definitions.ids_with_next_slot(connection, namespace) if recompute else []
-    locked = definitions.lock(connection, known.union(scheduled))
+    followers = definitions.followers(connection, namespace, known)
+    locked = definitions.lock(connection, known.union(scheduled, followers))
     instant = due.start_batch(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
-    owing = [d for d in locked if d.id in known and not (is_behind and _is_ahead(d, instant))]
+    # what follows a job waits for slots of its former cron
+    owing = [d for d in locked if d.id in known.union(followers) and not (is_behind and _is_ahead(d, instant))]
     owed = due.account_for_locked(connection, namespace, owing, instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
@@ -239,10 +241,13 @@ def converge(
     if overlap := [d.id for d in differences if d.id is not None and d.changes_overlap]:
         definitions.apply_overlap(connection, overlap, instant)
     former = definitions.limits(connection, namespace)
-    if written or former != limits:
-        definitions.lock_gates(connection, namespace, written, sorted({*former, *limits}))
+    if differences or former != limits:
+        names = [d.job_type for d in differences]
+        definitions.lock_gates(connection, namespace, names, sorted({*former, *limits}))
+    definitions.mark_followed(connection, namespace, {name for job in jobs.values() for name in job.after})
     if known:
         definitions.apply_lane(connection, list(known))
+        due.wake_followers(connection, namespace, known, instant)
     if former or limits:
         put = {name: limits.get(name) for name in sorted({*former, *limits})}
         definitions.put_limits(connection, namespace, put, instant)

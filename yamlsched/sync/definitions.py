@@ -33,6 +33,7 @@ class Definition:
     catchup: str
     catchup_window: timedelta
     spread: timedelta
+    after: list[str]
     effective_from: datetime
     last_slot_at: datetime | None = None
     next_slot_at: datetime | None = None
@@ -142,6 +143,17 @@ def put(connection: Connection[Any], jobs: Sequence[Mapping[str, Any]]) -> None:
 def retire(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
     """Retire definitions."""
     connection.execute(load("definitions")["retire"], {"ids": list(ids), "now": now})
+
+
+def followers(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> list[int]:
+    """Return the ids of the jobs that follow these, also by way of others."""
+    rows = connection.execute(load("follow")["followers"], {"namespace": namespace, "ids": list(ids)}).fetchall()
+    return [row.id for row in rows]
+
+
+def mark_followed(connection: Connection[Any], namespace: str, names: Iterable[str]) -> None:
+    """Note that other jobs follow these: the ends of their runs are handed on."""
+    connection.execute(load("follow")["mark_followed"], {"namespace": namespace, "names": sorted(names)})
 
 
 def lock_gates(connection: Connection[Any], namespace: str, names: Sequence[str], limits: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from yamlsched.db.query import load
 from yamlsched.errors import Refused, ScheduleError
 from yamlsched.sync import definitions, slot_plan
 from yamlsched.sync.definitions import Definition
-from yamlsched.sync.slot_plan import CursorMove, Gap, KeyHolder, NewRun, SlotPlan
+from yamlsched.sync.slot_plan import AwaitedSlot, CursorMove, Gap, KeyHolder, NewRun, SlotPlan
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -45,10 +45,14 @@ def _array(values: Iterable[object]) -> str:
 
 
 def _write_rows(
-    connection: Connection[Any], statement: str, rows: Sequence[NewRun | Gap | CursorMove], **given: Any
+    connection: Connection[Any],
+    statement: str,
+    rows: Sequence[NewRun | Gap | CursorMove | AwaitedSlot],
+    file: str = "slots",
+    **given: Any,
 ) -> list[Cursor[Any]]:
     """Execute a statement for rows in chunks: each field is a parameter of that name, an array."""
-    sql = load("slots")[statement]
+    sql = load(file)[statement]
     cursors = []
     for chunk in _chunks(rows):
         columns = zip(chunk[0]._fields, map(_array, zip(*chunk, strict=True)), strict=True)
@@ -98,10 +102,40 @@ def key_holders(connection: Connection[Any], namespace: str, keys: Sequence[str]
 
 
 def create_runs(
-    connection: Connection[Any], runs: Sequence[NewRun], namespace: str, now: datetime
+    connection: Connection[Any], runs: Sequence[NewRun], namespace: str, now: datetime, by_hand: bool = False
 ) -> list[Cursor[Any]]:
     """Insert runs in order, except those whose key is, or was, in use: the cursors' row counts show how many."""
-    return _write_rows(connection, "create_runs", runs, namespace=namespace, now=now)
+    return _write_rows(connection, "create_runs", runs, namespace=namespace, now=now, by_hand=by_hand)
+
+
+def followed(connection: Connection[Any], namespace: str, jobs: Iterable[Definition]) -> dict[str, Any]:
+    """Return by name what decides the slots of the jobs that ``jobs`` follow."""
+    names = sorted({name for job in jobs for name in job.after})
+    rows = connection.execute(load("follow")["upstreams"], {"namespace": namespace, "names": names}) if names else ()
+    return {row.job_type: row for row in rows}
+
+
+def await_upstreams(
+    connection: Connection[Any],
+    namespace: str,
+    jobs: Iterable[Definition],
+    runs: Sequence[NewRun],
+    upstreams: Mapping[str, Any],
+    now: datetime,
+) -> None:
+    """Store what new runs wait for. ``upstreams`` is what ``followed`` returned, under the lock of ``jobs``."""
+    after = {job.id: [upstreams[name] for name in job.after if name in upstreams] for job in jobs if job.after}
+    rows = [
+        AwaitedSlot(run.key, one.id, slot_plan.awaited_slot(one.schedule, one.timezone, one.effective_from, run.slot))
+        for run in runs
+        for one in after.get(run.definition_id, ())
+    ]
+    _write_rows(connection, "await", rows, "follow", namespace=namespace, now=now)
+
+
+def wake_followers(connection: Connection[Any], namespace: str, ids: Iterable[int], now: datetime) -> None:
+    """Have what waits for slots of these jobs looked at again: they have a run or a gap now, or will have none."""
+    connection.execute(load("follow")["wake"], {"namespace": namespace, "ids": sorted(ids), "now": now})
 
 
 def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
@@ -329,7 +363,7 @@ def account_for_owed_slots(
 
 def is_waiting(definition: Definition, open_slots: Container[int]) -> bool:
     """Return whether a job's due slots wait for an unfinished run, given the ids of the jobs that have one."""
-    return definition.overlap == "wait" and definition.id in open_slots
+    return definition.overlap == "wait" and not definition.after and definition.id in open_slots
 
 
 def plan_slots(
@@ -373,7 +407,9 @@ def _write(
     after an insert has found one in use.
     """
     result, inserted = DueResult(), []
+    upstreams = followed(connection, namespace, locked)
     open_slots = earliest_open_slots(connection, namespace, [job.id for job in locked])
+    decided: set[int] = set()
     if not is_closing:
         locked = [job for job in locked if not is_waiting(job, open_slots)]
     with connection.pipeline():
@@ -384,8 +420,13 @@ def _write(
             gaps = [gap for plan in plans for gap in plan.gaps]
             inserted += create_runs(connection, runs, namespace, now)
             record_gaps(connection, gaps, now)
+            if upstreams:
+                await_upstreams(connection, namespace, part, runs, upstreams, now)
             move_cursors(connection, [plan.move for plan in plans])
+            decided |= {run.definition_id for run in runs} | {gap.definition_id for gap in gaps}
             result.add(DueResult(len(runs), gaps, unreadable))
+        if decided:
+            wake_followers(connection, namespace, decided, now)
         if result.runs:
             notify_workers(connection, namespace)
     if sum(cursor.rowcount for cursor in inserted) != result.runs:

@@ -6,13 +6,17 @@ reads the slots alone; ``decide`` adds unfinished runs and used keys.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from yamlsched.errors import ScheduleError
+from yamlsched.runs.follow import CATCHUP_NONE_WINDOW
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import keys, slots
 from yamlsched.timetable.cron import Cron, parse_cron
@@ -53,6 +57,15 @@ class Gap(NamedTuple):
     slots: int
     reason: str
     follows: datetime | None = None
+    detail: str | None = None
+
+
+class AwaitedSlot(NamedTuple):
+    """What the new run with a key waits for: a slot of another job; None: the last one that was owed."""
+
+    key: str
+    upstream: int
+    slot: datetime | None
 
 
 class CursorMove(NamedTuple):
@@ -66,8 +79,6 @@ class CursorMove(NamedTuple):
 
 MAX_CATCHUP_RUNS = 100
 """Runs of one job with ``catchup: all`` that one sync creates: the others wait for the next."""
-CATCHUP_NONE_WINDOW = timedelta(minutes=2)
-"""With ``catchup: none`` a slot this old is late: a tick comes every minute, and may itself be late."""
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -150,7 +161,10 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
     found: tuple[Slot, ...] = ()
     if start < now:
         limit = MAX_CATCHUP_RUNS if definition.catchup == "all" and not is_closing else None
-        due = _due_slots(cron, where, start, now, definition.catchup == "latest", limit)
+        if definition.after and definition.catchup != "all":
+            due = _slots_to_wait(cron, where, start, now)
+        else:
+            due = _due_slots(cron, where, start, now, definition.catchup == "latest", limit)
         found, next_at = due.candidates, due.next_slot.at if due.next_slot else None
         if due.superseded:
             gaps.append(_gap(definition, due.superseded, "superseded"))
@@ -191,7 +205,7 @@ def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, dat
     if definition.paused_at is not None:
         reasons.append(("paused", min(definition.paused_until or now, now)))
     late = now - definition.catchup_window - MICROSECOND
-    if definition.catchup == "none":
+    if definition.catchup == "none" and not definition.after:
         late = max(late, now - CATCHUP_NONE_WINDOW)
     return [*reasons, ("late", late)]
 
@@ -216,6 +230,26 @@ def _due_slots(
     return DueSlots((newest,), superseded, next_slot=_next(cron, where, now))
 
 
+def _slots_to_wait(cron: Cron, where: ZoneInfo, start: datetime, now: datetime) -> DueSlots:
+    """Return the slots in (start, now] of a job that follows others: which is run depends on what each waits for."""
+    found: deque[Slot] = deque()
+    until = now
+    while len(found) < MAX_CATCHUP_RUNS and (slot := slots.newest_slot(cron, where, start, until)):
+        found.appendleft(slot)
+        until = slot.at - MICROSECOND
+    superseded = _span(cron, where, start, until) if len(found) == MAX_CATCHUP_RUNS else None
+    return DueSlots(tuple(found), superseded, next_slot=_next(cron, where, now))
+
+
+def awaited_slot(schedule: str | None, timezone: str, effective_from: datetime, slot: datetime) -> datetime | None:
+    """Return the latest slot of a followed job at or before ``slot``; None if it has none since it counts."""
+    with suppress(ScheduleError):
+        if schedule is not None and effective_from < slot:
+            found = slots.newest_slot(parse_cron(schedule), zone(timezone), effective_from, slot)
+            return found.at if found else None
+    return None
+
+
 def decide(
     namespace: str, owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str, KeyHolder]
 ) -> SlotPlan:
@@ -229,10 +263,12 @@ def decide(
     gaps = list(owed.gaps)
     follows = None if gaps else definition.last_slot_at
     adjoins = bool(gaps)
+    # of a job that follows others it is decided when a slot waits for nothing else
+    skips_overlap = definition.overlap == "skip" and not definition.after
     for key, slot in owed.candidates:
         holder = holders.get(key)
         reason = ""
-        if definition.overlap == "skip" and earliest_open is not None and earliest_open < slot.at:
+        if skips_overlap and earliest_open is not None and earliest_open < slot.at:
             reason = "overlap"
         elif holder is not None and not holder.is_of(definition.job_type, slot.at):
             reason = "key_taken"

@@ -51,10 +51,9 @@ class Attempt:
 
     @property
     def has_turn(self) -> bool:
-        """Whether other runs may wait for its end: of its job, or of its limit."""
-        return self.job.limit is not None or (
-            self.run.scheduled_for is not None and self.job.overlap is not Overlap.ALLOW
-        )
+        """Whether other runs may wait for its end: of its job, of its limit, or of jobs that follow its job."""
+        has_turn = self.run.scheduled_for is not None and self.job.overlap is not Overlap.ALLOW
+        return has_turn or self.job.limit is not None or self.job.is_followed
 
     @property
     def kill_after(self) -> float:

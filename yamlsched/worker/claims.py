@@ -13,7 +13,7 @@ import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
-from yamlsched.runs import statements
+from yamlsched.runs import follow, statements
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
@@ -154,6 +154,8 @@ class Claims:
         if answer is None:
             return None
         claimed, gated = answer
+        if claimed.unreleased:
+            await self._settle(claimed)
         if gated:
 
             async def ask_gated(connection: Connection) -> bool:
@@ -167,6 +169,19 @@ class Claims:
         self._is_exhausted = claimed.is_complete and not busy
         self._step_over(claimed)
         return claimed, sent_at
+
+    async def _settle(self, claimed: statements.ClaimResult) -> None:
+        """Decide about runs that are not released: the next claim takes those that are."""
+
+        async def ask(connection: Connection) -> follow.Settled:
+            return await follow.settle(connection, self._namespace, claimed.unreleased)
+
+        try:
+            settled = await answer_of(self._session, ask)
+        except Unanswered:
+            settled = None
+        claimed.busy |= settled.busy if settled else claimed.unreleased
+        claimed.is_complete = False
 
     def _step_over(self, claimed: statements.ClaimResult) -> None:
         """Leave jobs whose gates others have to a claim in a moment, after what is behind them."""
@@ -210,7 +225,10 @@ class Upkeep:
 
         async def ask(connection: Connection) -> tuple[statements.ReclaimResult, int]:
             reclaimed = await statements.reclaim(connection, self._namespace, held, is_complete)
-            return reclaimed, await statements.sweep(connection, self._namespace)
+            repaired = await statements.sweep(connection, self._namespace)
+            if is_complete:  # slots that have become late, and what no claim has met
+                repaired += (await follow.settle(connection, self._namespace)).repaired
+            return reclaimed, repaired
 
         try:
             answer = await answer_of(self._session, ask)

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from yamlsched.durations import show
 from yamlsched.extras.preview.model import Entry, JobChange, KeyConflict, Level, MovedSlot, Note, Side, note, warning
 from yamlsched.runs import backoff
+from yamlsched.runs.follow import CATCHUP_NONE_WINDOW
 from yamlsched.schedule.job import Catchup, Job, Overlap
-from yamlsched.sync.slot_plan import CATCHUP_NONE_WINDOW
 from yamlsched.text import join_first, join_words, quoted
 from yamlsched.timetable import keys
 from yamlsched.timetable.zones import zone

@@ -1,0 +1,120 @@
+-- Jobs that follow others: what a slot waits for, and what becomes of the runs that are not released. The rule is that of
+-- runs/follow.py, which decides about all such runs of a job together: under the gates of the job and of those that it
+-- waits for, and by statements after that of the locks.
+
+-- name: await
+-- What new runs wait for: the latest slot of each job at or before their own. `slot` is null if the job's current
+-- expression has none since it counts: then it is the last one before that was owed. A backfilled run waits only for slots
+-- that have a run.
+with a as (
+    select r.id, u.upstream, r.by_hand, coalesce(u.waits_for, (
+               select max(o.slot) from (
+                   select max(s.last_slot) as slot from yamlsched.skipped_slots s
+                   where s.definition_id = u.upstream and s.last_slot <= r.scheduled_for
+                   union all
+                   select max(h.scheduled_for) from (
+                       select p.scheduled_for from yamlsched.job_runs p
+                       where p.definition_id = u.upstream and p.scheduled_for <= r.scheduled_for
+                       order by p.finished_at desc limit 100) h) o)) as slot
+    from unnest(%(key)s::text[], %(upstream)s::bigint[], %(slot)s::timestamptz[]) as u (key, upstream, waits_for)
+    join yamlsched.job_runs r on r.namespace = %(namespace)s and r.idempotency_key = u.key
+), awaited as (
+    insert into yamlsched.awaits (run_id, definition_id, slot)
+    select a.id, a.upstream, a.slot from a
+    where not a.by_hand or (select u.run_id from yamlsched.upstream(a.upstream, a.slot, %(now)s) u) is not null
+    returning run_id
+)
+update yamlsched.job_runs r set released_at = null
+where r.id in (select w.run_id from awaited w);
+
+-- name: wake
+-- Have the next claim look again at what waits for slots of these jobs, which have a run or a gap now.
+select yamlsched.hand_on(%(namespace)s, array(
+    select distinct a.definition_id from yamlsched.awaits a
+    where a.outcome is null and a.definition_id = any (%(ids)s::bigint[])), '{}', %(now)s);
+
+-- name: hold
+-- Lock the runs of these jobs that are not released; null: of all jobs.
+select r.id from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.released_at is null and r.finished_at is null
+  and (%(jobs)s::bigint[] is null or r.definition_id = any (%(jobs)s::bigint[]))
+order by r.id for no key update skip locked;
+
+-- name: gates
+select substr(g.name, 5)::bigint as job from yamlsched.gates g
+where g.namespace = %(namespace)s and g.name = any (array(
+    select 'job/' || r.definition_id from yamlsched.job_runs r where r.id = any (%(ids)s::bigint[])
+    union
+    select 'job/' || a.definition_id from yamlsched.awaits a where a.run_id = any (%(ids)s::bigint[]) and a.outcome is null))
+order by g.name for no key update skip locked;
+
+-- name: facts
+-- What decides about the runs: a row for each job that a run waits for. Runs of a job whose slots exclude each other are
+-- not released while one that was released is unfinished.
+select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.withheld, d.job_type, d.overlap, d.catchup,
+       d.catchup_window, d.on_upstream_failure, d.schedule, d.timezone, d.effective_from,
+       yamlsched.is_withheld(d, c.now) as is_closed,
+       yamlsched.is_taken(d.id, c.now) or exists (
+           select from yamlsched.job_runs o
+           where o.namespace = r.namespace and o.definition_id = d.id and o.finished_at is null and o.exclusive
+             and o.released_at is not null) as is_busy,
+       a.definition_id as upstream_id, f.job_type as upstream, u.run_id as upstream_run_id, u.state, u.ended_at, c.now
+from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+cross join yamlsched.job_runs r
+join yamlsched.job_definitions d on d.id = r.definition_id
+join yamlsched.awaits a on a.run_id = r.id
+join yamlsched.job_definitions f on f.id = a.definition_id
+cross join lateral yamlsched.upstream(a.definition_id, a.slot, c.now) u
+where r.id = any (%(ids)s::bigint[])
+order by r.definition_id, r.scheduled_for, r.id, f.job_type;
+
+-- name: release
+with released as (
+    update yamlsched.job_runs r
+    set released_at = %(now)s, run_at = d.run_at, withheld = 0, updated_at = %(now)s
+    from unnest(%(ids)s::bigint[], %(run_at)s::timestamptz[]) as d (id, run_at)
+    where r.id = d.id and r.released_at is null and r.finished_at is null
+    returning r.id
+)
+update yamlsched.awaits a
+set outcome = e.outcome, upstream_run_id = e.upstream_run_id
+from unnest(%(run_id)s::bigint[], %(upstream_id)s::bigint[], %(upstream_run_id)s::bigint[], %(outcome)s::text[])
+    as e (run_id, upstream_id, upstream_run_id, outcome)
+where a.run_id = e.run_id and a.definition_id = e.upstream_id and a.run_id in (select r.id from released r);
+
+-- name: withhold
+update yamlsched.job_runs r set withheld = w.reason
+from unnest(%(ids)s::bigint[], %(reasons)s::smallint[]) as w (id, reason)
+where r.id = w.id and r.released_at is null and r.finished_at is null and r.withheld <> w.reason;
+
+-- name: remove
+-- The runs of slots that have become gaps. Their keys are free for a backfill.
+delete from yamlsched.job_runs r
+where r.id = any (%(ids)s::bigint[]) and r.released_at is null and r.finished_at is null;
+
+-- name: cancel
+update yamlsched.job_runs r
+set status = 'cancelled', finished_at = %(now)s, updated_at = %(now)s, withheld = 0, last_error = c.reason
+from unnest(%(ids)s::bigint[], %(reasons)s::text[]) as c (id, reason)
+where r.id = c.id and r.released_at is null and r.finished_at is null;
+
+-- name: upstreams
+-- The definitions of the jobs that these follow.
+select d.id, d.job_type, d.schedule, d.timezone, d.effective_from
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]);
+
+-- name: followers
+-- The jobs that follow these, also by way of others.
+with recursive f as (
+    select d.id, d.job_type from yamlsched.job_definitions d
+    where d.namespace = %(namespace)s and d.id = any (%(ids)s::bigint[])
+    union
+    select d.id, d.job_type from f
+    join yamlsched.job_definitions d on d.namespace = %(namespace)s and f.job_type = any (d.after) and d.retired_at is null
+)
+select f.id from f where f.id <> all (%(ids)s::bigint[]);
+
+-- name: mark_followed
+update yamlsched.job_definitions d set is_followed = true
+where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]) and not d.is_followed;

@@ -1,0 +1,281 @@
+"""Runs of jobs that follow others: whether each is released, waits, or becomes a gap. See docs/follow.md.
+
+``decide`` is the rule, and pure. ``settle`` applies it to the database, for a claim that meets such a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import psycopg
+
+from yamlsched.db.query import load
+from yamlsched.errors import ScheduleError
+from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.slots import newest_slot
+from yamlsched.timetable.zones import zone
+
+CATCHUP_NONE_WINDOW = timedelta(minutes=2)
+"""With ``catchup: none`` a slot this old is late: a tick comes every minute, and may itself be late."""
+JOB, UPSTREAM = 1, 4
+"""Reasons why a run is withheld, as the column has them."""
+
+
+class State(StrEnum):
+    """What became of what a slot waits for."""
+
+    WAITING = "waiting"  # its run is unfinished, or not created yet
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"  # there is no run, and will be none
+
+
+class Upstream(NamedTuple):
+    """What a slot waits for: the run of a job, and if it ended, when."""
+
+    id: int
+    job: str
+    state: str
+    run_id: int | None = None
+    ended_at: datetime | None = None
+
+
+class UnreleasedRun(NamedTuple):
+    """A run that is not released. ``run_at`` is its slot plus ``spread``. ``by_hand``: a backfill has created it."""
+
+    id: int
+    slot: datetime
+    run_at: datetime
+    upstreams: tuple[Upstream, ...]
+    by_hand: bool = False
+
+
+class Rules(NamedTuple):
+    """The keys of a job that decide."""
+
+    overlap: str = "wait"
+    catchup: str = "latest"
+    catchup_window: timedelta = timedelta(days=365)
+    on_upstream_failure: str = "wait"
+
+
+class Verdict(StrEnum):
+    """What becomes of a run."""
+
+    RELEASE = "release"
+    WAIT = "wait"  # for an upstream, or for a run of its own job
+    NOT_YET = "not_yet"  # it waits for its time only
+    SKIP = "skip"  # its slot becomes a gap
+    CANCEL = "cancel"  # the same for one that was created by hand
+
+
+class Decision(NamedTuple):
+    """What becomes of a run. ``run_at`` is when it was due; ``reason`` and ``detail`` are those of a gap."""
+
+    run: UnreleasedRun
+    verdict: Verdict
+    run_at: datetime
+    reason: str = ""
+    detail: str | None = None
+
+
+class _Outlook(NamedTuple):
+    """What a run waits for, since when it is due, and what rules it out."""
+
+    run: UnreleasedRun
+    waits_for: frozenset[tuple[int, int | None]]
+    due_at: datetime
+    failed: Upstream | None
+    is_late: bool
+
+    def is_due(self, now: datetime) -> bool:
+        return not self.waits_for and self.due_at <= now
+
+
+def decide(rules: Rules, runs: Sequence[UnreleasedRun], is_busy: bool, now: datetime) -> list[Decision]:
+    """Return what becomes of all runs of a job that are not released, oldest slot first.
+
+    ``is_busy``: a released run of the job that excludes others is unfinished. Of reasons that apply at one moment, the
+    first counts: late, superseded, upstream, overlap.
+    """
+    outlooks = [_outlook(rules, run, now) for run in sorted(runs, key=attrgetter("slot", "id"))]
+    decisions = []
+    for number, one in enumerate(outlooks):
+        run = one.run
+        reason, detail = "", None
+        if one.is_late:
+            reason = "late"
+        elif rules.catchup != "all" and not run.by_hand and _is_superseded(one, outlooks[number + 1 :], now):
+            reason = "superseded"
+        elif one.failed:
+            reason, detail = "upstream", one.failed.job + (f":{one.failed.run_id}" if one.failed.run_id else "")
+        elif one.is_due(now) and is_busy and not run.by_hand and rules.overlap == "skip":
+            reason = "overlap"
+        if reason:
+            verdict = Verdict.CANCEL if run.by_hand else Verdict.SKIP
+        elif one.waits_for or (one.is_due(now) and is_busy and rules.overlap == "wait" and not run.by_hand):
+            verdict = Verdict.WAIT
+        elif not one.is_due(now):
+            verdict = Verdict.NOT_YET
+        else:
+            verdict = Verdict.RELEASE
+            is_busy = is_busy or rules.overlap != "allow"
+        decisions.append(Decision(run, verdict, one.due_at, reason, detail))
+    return decisions
+
+
+def _outlook(rules: Rules, run: UnreleasedRun, now: datetime) -> _Outlook:
+    failed, waits_for, due_at = None, set(), run.run_at
+    for upstream in run.upstreams:
+        has_ended = upstream.state in (State.DEAD, State.CANCELLED)
+        if upstream.state == State.WAITING or (has_ended and rules.on_upstream_failure == "wait"):
+            waits_for.add((upstream.id, upstream.run_id))
+        elif upstream.state != State.SUCCEEDED and rules.on_upstream_failure != "run":
+            failed = failed or upstream
+        elif upstream.ended_at is not None:
+            due_at = max(due_at, upstream.ended_at)
+    is_late = now - run.run_at > rules.catchup_window
+    if rules.catchup == "none" and not waits_for:
+        is_late = is_late or now - due_at > CATCHUP_NONE_WINDOW
+    return _Outlook(run, frozenset(waits_for), due_at, failed, is_late and not run.by_hand)
+
+
+def _is_superseded(one: _Outlook, newer: Iterable[_Outlook], now: datetime) -> bool:
+    """Return whether a newer slot takes the place of a run: one that is due, or waits for nothing else than it does."""
+    return any(
+        not other.run.by_hand
+        and not other.is_late
+        and not other.failed
+        and (other.is_due(now) or other.waits_for <= one.waits_for)
+        for other in newer
+    )
+
+
+class Settled(NamedTuple):
+    """How many runs were released, how many of those had to wait for nothing, and the jobs whose gates were taken."""
+
+    released: int = 0
+    repaired: int = 0
+    busy: frozenset[int] = frozenset()
+
+
+async def settle(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    jobs: Collection[int] | None = None,
+    now: datetime | None = None,
+) -> Settled:
+    """Decide about the runs of ``jobs`` that are not released; None: of all jobs, as a repair.
+
+    Waits for no lock: a job of which another session has a gate is left to the next call.
+    """
+    sql = load("follow")
+    async with connection.transaction():
+
+        async def rows(name: str, **given: Any) -> list[Any]:
+            return await (await connection.execute(sql[name], {"namespace": namespace, "now": now, **given})).fetchall()
+
+        ids = [row.id for row in await rows("hold", jobs=None if jobs is None else list(jobs))]
+        if not ids:
+            return Settled()
+        gates = {row.job for row in await rows("gates", ids=ids)}
+        facts = await rows("facts", ids=ids)
+        by_job = {job: list(found) for job, found in groupby(facts, attrgetter("definition_id"))}
+        free = {job: found for job, found in by_job.items() if {job, *(row.upstream_id for row in found)} <= gates}
+        released = repaired = 0
+        changes = _Changes()
+        for found in free.values():
+            before = {row.id: row.withheld for row in found}
+            for decision in changes.add(found):
+                released += decision.verdict is Verdict.RELEASE
+                repaired += decision.verdict is Verdict.RELEASE and before[decision.run.id] == UPSTREAM
+        await changes.write(connection, namespace)
+        return Settled(released, repaired, frozenset(by_job.keys() - free.keys()))
+
+
+class _Changes:
+    """What ``settle`` writes, for all jobs at once."""
+
+    def __init__(self) -> None:
+        self.released: list[Decision] = []
+        self.withheld: dict[int, Any] = {}  # reasons by run
+        self.cancelled: dict[int, Any] = {}
+        self.gaps: list[tuple[Any, ...]] = []
+        self.removed: list[int] = []
+        self.ended_of: set[int] = set()  # jobs of which a slot is decided: others may wait for it
+        self.now: datetime | None = None
+
+    def add(self, facts: list[Any]) -> list[Decision]:
+        """Decide about the runs of one job, whose ``facts`` are rows of that statement."""
+        job = facts[0]
+        self.now = job.now
+        runs = []
+        for _, group in groupby(facts, attrgetter("id")):
+            found = list(group)
+            upstreams = tuple(
+                Upstream(row.upstream_id, row.upstream, row.state, row.upstream_run_id, row.ended_at) for row in found
+            )
+            runs.append(UnreleasedRun(found[0].id, found[0].slot, found[0].run_at, upstreams, found[0].by_hand))
+        if job.is_closed:
+            self.withheld |= {run.id: JOB for run in runs}
+            return []
+        rules = Rules(job.overlap, job.catchup, job.catchup_window, job.on_upstream_failure)
+        decisions = decide(rules, runs, job.is_busy, job.now)
+        for decision in decisions:
+            run = decision.run
+            match decision.verdict:
+                case Verdict.RELEASE:
+                    self.released.append(decision)
+                case Verdict.WAIT | Verdict.NOT_YET:
+                    self.withheld[run.id] = UPSTREAM if decision.verdict is Verdict.WAIT else 0
+                case Verdict.CANCEL:
+                    self.cancelled[run.id] = f"waited for {decision.detail}" if decision.detail else decision.reason
+                    self.ended_of.add(job.definition_id)
+                case Verdict.SKIP:
+                    follows = _slot_before(job, run.slot)
+                    gap = (job.definition_id, run.slot, run.slot, 1, decision.reason, follows, decision.detail)
+                    self.gaps.append(gap)
+                    self.removed.append(run.id)
+                    self.ended_of.add(job.definition_id)
+        return decisions
+
+    async def write(self, connection: psycopg.AsyncConnection[Any], namespace: str) -> None:
+        sql, given = load("follow"), {"namespace": namespace, "now": self.now}
+        if self.released:
+            ends = [(one.run.id, upstream) for one in self.released for upstream in one.run.upstreams]
+            outcomes = {
+                "run_id": [run_id for run_id, _ in ends],
+                "upstream_id": [upstream.id for _, upstream in ends],
+                "upstream_run_id": [upstream.run_id for _, upstream in ends],
+                "outcome": [str(upstream.state) for _, upstream in ends],
+            }
+            ids, run_at = [one.run.id for one in self.released], [one.run_at for one in self.released]
+            await connection.execute(sql["release"], {**given, "ids": ids, "run_at": run_at, **outcomes})
+        for name, reasons in (("withhold", self.withheld), ("cancel", self.cancelled)):
+            if reasons:
+                columns = {"ids": list(reasons), "reasons": list(reasons.values())}
+                await connection.execute(sql[name], {**given, **columns})
+        for gap in self.gaps:  # one by one: each may continue the one before
+            names = ("definition_id", "first", "last", "slots", "reason", "follows", "detail")
+            row = {name: [value] for name, value in zip(names, gap, strict=True)}
+            await connection.execute(load("slots")["record_gaps"], {**given, **row})
+        if self.removed:
+            await connection.execute(sql["remove"], {"ids": self.removed})
+        if self.ended_of:
+            await connection.execute(sql["wake"], {**given, "ids": sorted(self.ended_of)})
+
+
+def _slot_before(job: Any, slot: datetime) -> datetime | None:
+    """Return the slot before one; None if this release cannot read the job's expression."""
+    try:
+        cron, where = parse_cron(job.schedule), zone(job.timezone)
+    except (ScheduleError, TypeError):
+        return None
+    found = newest_slot(cron, where, job.effective_from - timedelta(days=400), slot - timedelta(microseconds=1))
+    return found.at if found else None
