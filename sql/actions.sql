@@ -51,12 +51,12 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
                              || %(payload)s::text::jsonb end,
     result       = null,
     withheld     = 0,
-    released_at  = case when %(force)s then coalesce(r.released_at, clock_timestamp()) else r.released_at end,
+    unreleased   = r.unreleased and not %(force)s,
     finished_at  = null,
     dead_at      = null,
     updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[])
-  and (r.status in ('dead', 'cancelled', 'failed') or %(force)s or (r.status = 'queued' and r.released_at is not null))
+  and (r.status in ('dead', 'cancelled', 'failed') or %(force)s or (r.status = 'queued' and not r.unreleased))
   and r.status <> 'running'
   and r.status = any (%(expected)s::text[])
   and (select d.enabled and d.retired_at is null from yamlsched.job_definitions d where d.id = r.definition_id)

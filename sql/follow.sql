@@ -24,7 +24,7 @@ with a as (
     where not a.by_hand or (select u.run_id from yamlsched.upstream(a.upstream, a.slot, %(now)s) u) is not null
     returning run_id
 )
-update yamlsched.job_runs r set released_at = null
+update yamlsched.job_runs r set unreleased = true
 where r.id in (select w.run_id from awaited w);
 
 -- name: wake
@@ -36,7 +36,7 @@ select yamlsched.hand_on(%(namespace)s, array(
 -- name: hold
 -- Lock the runs of these jobs that are not released; null: of all jobs.
 select r.id from yamlsched.job_runs r
-where r.namespace = %(namespace)s and r.released_at is null and r.finished_at is null
+where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null
   and (%(jobs)s::bigint[] is null or r.definition_id = any (%(jobs)s::bigint[]))
 order by r.id for no key update skip locked;
 
@@ -57,7 +57,7 @@ select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.wi
        yamlsched.is_taken(d.id, c.now) or exists (
            select from yamlsched.job_runs o
            where o.namespace = r.namespace and o.definition_id = d.id and o.finished_at is null and o.exclusive
-             and o.released_at is not null) as is_busy,
+             and not o.unreleased) as is_busy,
        a.definition_id as upstream_id, f.job_type as upstream, u.run_id as upstream_run_id, u.state, u.ended_at, c.now
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join yamlsched.job_runs r
@@ -71,9 +71,9 @@ order by r.definition_id, r.scheduled_for, r.id, f.job_type;
 -- name: release
 with released as (
     update yamlsched.job_runs r
-    set released_at = %(now)s, run_at = d.run_at, withheld = 0, updated_at = %(now)s
+    set unreleased = false, released_at = %(now)s, run_at = d.run_at, withheld = 0, updated_at = %(now)s
     from unnest(%(ids)s::bigint[], %(run_at)s::timestamptz[]) as d (id, run_at)
-    where r.id = d.id and r.released_at is null and r.finished_at is null
+    where r.id = d.id and r.unreleased and r.finished_at is null
     returning r.id
 )
 update yamlsched.awaits a
@@ -85,18 +85,18 @@ where a.run_id = e.run_id and a.definition_id = e.upstream_id and a.run_id in (s
 -- name: withhold
 update yamlsched.job_runs r set withheld = w.reason
 from unnest(%(ids)s::bigint[], %(reasons)s::smallint[]) as w (id, reason)
-where r.id = w.id and r.released_at is null and r.finished_at is null and r.withheld <> w.reason;
+where r.id = w.id and r.unreleased and r.finished_at is null and r.withheld <> w.reason;
 
 -- name: remove
 -- The runs of slots that have become gaps. Their keys are free for a backfill.
 delete from yamlsched.job_runs r
-where r.id = any (%(ids)s::bigint[]) and r.released_at is null and r.finished_at is null;
+where r.id = any (%(ids)s::bigint[]) and r.unreleased and r.finished_at is null;
 
 -- name: cancel
 update yamlsched.job_runs r
 set status = 'cancelled', finished_at = %(now)s, updated_at = %(now)s, withheld = 0, last_error = c.reason
 from unnest(%(ids)s::bigint[], %(reasons)s::text[]) as c (id, reason)
-where r.id = c.id and r.released_at is null and r.finished_at is null;
+where r.id = c.id and r.unreleased and r.finished_at is null;
 
 -- name: upstreams
 -- The definitions of the jobs that these follow.

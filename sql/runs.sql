@@ -17,7 +17,7 @@ with clock as materialized (
               with ordinality as u (priority, past, most, nth)
           order by u.nth) p
     cross join lateral (
-        select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key, r.released_at
+        select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key, r.unreleased
         from yamlsched.job_runs r
         where r.namespace = %(namespace)s and r.lane = %(lane)s and r.priority = p.priority and r.withheld = 0
           and r.finished_at is null and r.run_at <= (select c.now from clock c) and r.status <> 'running'
@@ -34,8 +34,8 @@ with clock as materialized (
     where d.id = any (array(select p.definition_id from picked p))
 ), sorted as materialized (
     select p.ctid, p.id, p.definition_id, p.lane <> j.lane and (p.lane <> 'local' or j.lane <> 'shared') as is_misplaced,
-           j.lane, p.released_at is null as is_unreleased,
-           p.released_at is null or p.exclusive or j.is_closed
+           j.lane, p.unreleased as is_unreleased,
+           p.unreleased or p.exclusive or j.is_closed
            or j.limit_name is not null and coalesce(p.idempotency_key not like 'on\_dead:%%', true) as is_gated
     from picked p
     join job j on j.id = p.definition_id
@@ -57,7 +57,7 @@ select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.atte
        r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
        date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
        r.error_type, r.trace_context,
-       case when r.released_at > '-infinity' then yamlsched.upstream_results(r.id)::text end as upstream,
+       case when r.released_at is not null then yamlsched.upstream_results(r.id)::text end as upstream,
        r.priority, r.definition_id, 'claimed' as state
 from claimed r
 union all
@@ -73,7 +73,7 @@ select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.atte
        r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
        date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
        r.error_type, r.trace_context,
-       case when r.released_at > '-infinity' then yamlsched.upstream_results(r.id)::text end as upstream,
+       case when r.released_at is not null then yamlsched.upstream_results(r.id)::text end as upstream,
        r.priority, r.definition_id,
        case when r.status = 'running' then 'claimed' when r.withheld <> 0 then 'withheld' else 'busy' end as state
 from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(token)s,

@@ -20,8 +20,9 @@ alter table yamlsched.job_runs
     add column lane text not null default 'local',
     add column limit_name text,
     add column limit_no integer,
-    add column released_at timestamptz default '-infinity',  -- null: the run waits for those of other jobs; see awaits
-    add column by_hand boolean not null default false;       -- created by a backfill
+    add column unreleased boolean not null default false,  -- it waits for runs of other jobs; see awaits
+    add column released_at timestamptz,                    -- when that ended
+    add column by_hand boolean not null default false;     -- created by a backfill
 update yamlsched.job_runs r set lane = d.lane
 from yamlsched.job_definitions d
 where d.lane <> 'local' and r.definition_id = d.id and r.finished_at is null;
@@ -48,7 +49,7 @@ alter table yamlsched.job_definitions
     add column on_upstream_failure text not null default 'wait' check (on_upstream_failure in ('wait', 'skip', 'run')),
     add column is_followed boolean not null default false;  -- now or before: the ends of its runs are handed on
 create index job_runs_unreleased on yamlsched.job_runs (namespace, definition_id)
-    where released_at is null and finished_at is null;
+    where unreleased and finished_at is null;
 create table yamlsched.awaits (
     run_id          bigint not null references yamlsched.job_runs (id) on delete cascade,
     definition_id   bigint not null references yamlsched.job_definitions (id),
@@ -209,7 +210,7 @@ begin
     held := array(
         select r.id from yamlsched.job_runs r
         where r.id = any (run_ids) and r.withheld = 0 and r.finished_at is null and r.status <> 'running' and r.run_at <= now
-          and r.released_at is not null
+          and not r.unreleased
         order by r.id for no key update skip locked);
     gates := array(
         select g.name from yamlsched.gates g
@@ -262,7 +263,7 @@ begin
         cross join lateral (
             select e.id, e.definition_id from yamlsched.job_runs e
             where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority and e.withheld = 0
-              and e.finished_at is null and e.run_at <= now and e.released_at is not null
+              and e.finished_at is null and e.run_at <= now and not e.unreleased
             order by e.run_at, e.id limit 1000) n
         where n.definition_id = any (l.jobs));
     with stored as (
@@ -323,7 +324,7 @@ begin
             select a.run_id from yamlsched.awaits a where a.definition_id = any (jobs) and a.outcome is null
             union all
             select u.id from yamlsched.job_runs u
-            where u.namespace = of_namespace and u.definition_id = any (jobs) and u.released_at is null
+            where u.namespace = of_namespace and u.definition_id = any (jobs) and u.unreleased
               and u.finished_at is null))
         order by w.id for no key update skip locked));
     get diagnostics waiting = row_count;
@@ -439,7 +440,7 @@ begin
         select d.id from yamlsched.job_definitions d
         where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
           and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
-                      and r.withheld = 2 and r.released_at is not null and r.finished_at is null)
+                      and r.withheld = 2 and not r.unreleased and r.finished_at is null)
           and not exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
                           and r.withheld in (0, 3) and r.finished_at is null and r.exclusive and r.run_at <= now));
     limits := array(
