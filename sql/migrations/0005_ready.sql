@@ -79,9 +79,10 @@ begin
     state := 'skipped';
     while slot is not null loop
         select r.id, r.finished_at,
-               case when r.finished_at is null or r.held_until > upstream.now then 'waiting' else r.status end
+               case when r.status in ('queued', 'failed') and d.retired_at is not null then 'skipped'
+                    when r.finished_at is null or r.held_until > upstream.now then 'waiting' else r.status end
         into run_id, ended_at, state
-        from yamlsched.job_runs r
+        from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
         where r.definition_id = job and r.scheduled_for = slot and (r.finished_at >= slot or r.finished_at is null)
         order by r.id desc limit 1;
         exit when found;

@@ -244,7 +244,7 @@ def _slots_to_wait(cron: Cron, where: ZoneInfo, start: datetime, now: datetime) 
 def awaited_slot(schedule: str | None, timezone: str, effective_from: datetime, slot: datetime) -> datetime | None:
     """Return the latest slot of a followed job at or before ``slot``; None if it has none since it counts."""
     with suppress(ScheduleError):
-        if schedule is not None and effective_from < slot:
+        if schedule is not None:
             found = slots.newest_slot(parse_cron(schedule), zone(timezone), effective_from, slot)
             return found.at if found else None
     return None
