@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -160,10 +161,14 @@ def test_a_handler_gets_what_the_jobs_before_have_returned(world: World) -> None
     world.claim()
 
     [run] = world.held.values()
-    assert run.upstream == (
-        '{"extract": {"result": {"rows": 7}, "run_id": %d, "status": "succeeded", '
-        '"scheduled_for": "2026-01-14T02:00:00+00:00"}}' % world.id("extract 02:00")
-    )
+    assert json.loads(run.upstream or "") == {
+        "extract": {
+            "result": {"rows": 7},
+            "run_id": world.id("extract 02:00"),
+            "status": "succeeded",
+            "scheduled_for": "2026-01-14T02:00:00+00:00",
+        }
+    }
 
 
 def test_a_retry_of_a_dead_run_lets_those_continue_that_wait_for_it(world: World) -> None:
@@ -456,7 +461,7 @@ def test_a_job_that_leaves_the_file_is_not_waited_for_any_longer(world: World) -
     world.claim()
     world.tick("2026-01-14 03:05")
     world.claim()
-    assert world.states()[-1] == "load 03:05 queued (waits)"
+    assert "load 03:05 queued (waits)" in world.states()
 
     world.apply(other=HOURLY, load={**own, "after": ["other"]})
 
