@@ -33,20 +33,26 @@ select yamlsched.hand_on(%(namespace)s, array(
     select distinct a.definition_id from yamlsched.awaits a
     where a.outcome is null and a.definition_id = any (%(ids)s::bigint[])), '{}', %(now)s);
 
--- name: hold
--- Lock the runs of these jobs that are not released; null: of all jobs.
-select r.id from yamlsched.job_runs r
+-- name: jobs
+-- The jobs that have due runs that are not released.
+select distinct r.definition_id as id from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null
-  and (%(jobs)s::bigint[] is null or r.definition_id = any (%(jobs)s::bigint[]))
+  and r.run_at <= coalesce(%(now)s::timestamptz, clock_timestamp());
+
+-- name: hold
+-- Lock the runs of these jobs that are not released.
+select r.id from yamlsched.job_runs r
+where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null and r.definition_id = any (%(jobs)s::bigint[])
 order by r.id for no key update skip locked;
 
 -- name: gates
-select substr(g.name, 5)::bigint as job from yamlsched.gates g
-where g.namespace = %(namespace)s and g.name = any (array(
-    select 'job/' || r.definition_id from yamlsched.job_runs r where r.id = any (%(ids)s::bigint[])
-    union
-    select 'job/' || a.definition_id from yamlsched.awaits a where a.run_id = any (%(ids)s::bigint[]) and a.outcome is null))
-order by g.name for no key update skip locked;
+select n.job
+from (select r.definition_id as job from yamlsched.job_runs r where r.id = any (%(ids)s::bigint[])
+      union
+      select a.definition_id from yamlsched.awaits a where a.run_id = any (%(ids)s::bigint[]) and a.outcome is null) n
+cross join lateral (
+    select from yamlsched.gates g
+    where g.namespace = %(namespace)s and g.name = 'job/' || n.job for no key update skip locked) g;
 
 -- name: facts
 -- What decides about the runs: a row for each job that a run waits for. Runs of a job whose slots exclude each other are

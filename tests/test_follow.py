@@ -548,7 +548,7 @@ def test_an_end_waits_for_a_decision_and_then_lets_it_be_made_again(world: World
     with database.connect(dsn) as deciding, database.connect(dsn) as ending:
         ids = [world.id("load 02:00")]
         deciding.execute("begin")
-        deciding.execute(sql["hold"], {"namespace": "default", "jobs": None})
+        deciding.execute(sql["hold"], {"namespace": "default", "jobs": [world.job("load")]})
         deciding.execute(sql["gates"], {"namespace": "default", "ids": ids})
 
         def end() -> None:

@@ -78,13 +78,19 @@ declare
 begin
     state := 'skipped';
     while slot is not null loop
-        select r.id, r.finished_at,
+        -- those that have ended since the slot, and not the whole history of the job
+        run_id := (array(
+            select r.id from yamlsched.job_runs r
+            where r.definition_id = job and r.finished_at is null and r.scheduled_for = slot
+            union all
+            select r.id from yamlsched.job_runs r
+            where r.definition_id = job and r.finished_at >= slot and r.scheduled_for = slot))[1];
+        select r.finished_at,
                case when r.status in ('queued', 'failed') and d.retired_at is not null then 'skipped'
                     when r.finished_at is null or r.held_until > upstream.now then 'waiting' else r.status end
-        into run_id, ended_at, state
+        into ended_at, state
         from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
-        where r.definition_id = job and r.scheduled_for = slot and (r.finished_at >= slot or r.finished_at is null)
-        order by r.id desc limit 1;
+        where r.id = run_id;
         exit when found;
         state := 'skipped';
         select s.first_slot, s.last_slot, s.reason into gap

@@ -22,6 +22,8 @@ from yamlsched.timetable.zones import zone
 
 CATCHUP_NONE_WINDOW = timedelta(minutes=2)
 """With ``catchup: none`` a slot this old is late: a tick comes every minute, and may itself be late."""
+MAX_JOBS = 500
+"""Jobs that are decided about in one transaction."""
 JOB, UPSTREAM = 1, 4
 """Reasons why a run is withheld, as the column has them."""
 
@@ -171,17 +173,30 @@ async def settle(
     jobs: Collection[int] | None = None,
     now: datetime | None = None,
 ) -> Settled:
-    """Decide about the runs of ``jobs`` that are not released; None: of all jobs, as a repair.
+    """Decide about the runs of ``jobs`` that are not released, in batches; None: of all jobs, as a repair.
 
     Waits for no lock: a job of which another session has a gate is left to the next call.
     """
+    if jobs is None:
+        cursor = await connection.execute(load("follow")["jobs"], {"namespace": namespace, "now": now})
+        jobs = [row.id for row in await cursor.fetchall()]
+    todo, result = sorted(jobs), Settled()
+    for start in range(0, len(todo), MAX_JOBS):
+        batch = await _settle(connection, namespace, todo[start : start + MAX_JOBS], now)
+        result = Settled(result.released + batch.released, result.repaired + batch.repaired, result.busy | batch.busy)
+    return result
+
+
+async def _settle(
+    connection: psycopg.AsyncConnection[Any], namespace: str, jobs: Sequence[int], now: datetime | None
+) -> Settled:
     sql = load("follow")
     async with connection.transaction():
 
         async def rows(name: str, **given: Any) -> list[Any]:
             return await (await connection.execute(sql[name], {"namespace": namespace, "now": now, **given})).fetchall()
 
-        ids = [row.id for row in await rows("hold", jobs=None if jobs is None else list(jobs))]
+        ids = [row.id for row in await rows("hold", jobs=jobs)]
         if not ids:
             return Settled()
         gates = {row.job for row in await rows("gates", ids=ids)}
