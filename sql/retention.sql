@@ -25,7 +25,8 @@ select set_config('synchronous_commit', 'off', true) as synchronous_commit,
 -- name: hold_runs
 -- Lock the next batch of finished runs that are to be pruned, job by job, oldest first. A batch starts where the previous
 -- one ended, at a job and an instant, so that runs that are kept longer (the dead) are skipped once and not once per
--- batch. A run that is locked (an operator retries it) is left for the next time.
+-- batch. A run that is locked (an operator retries it) is left for the next time. Of a job that others follow, the run of its
+-- latest slot stays, and what an unfinished run waits for, or has waited for: its handler gets the result.
 with held as materialized (
     select r.id, d.id as definition_id, r.finished_at
     from yamlsched.job_definitions d
@@ -38,6 +39,12 @@ with held as materialized (
           and r.finished_at < case r.status when 'succeeded' then %(succeeded)s::timestamptz
                                             when 'dead' then %(dead)s::timestamptz
                                             else %(cancelled)s::timestamptz end
+          and not (d.is_followed and coalesce(r.scheduled_for >= d.last_slot_at, false))
+          and not (d.is_followed and (
+              exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
+                      where a.definition_id = d.id and a.outcome is null and a.slot <= r.scheduled_for and w.finished_at is null)
+              or exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
+                         where a.upstream_run_id = r.id and w.finished_at is null)))
         order by r.finished_at
         limit %(limit)s
         for update skip locked

@@ -77,7 +77,7 @@ where u.namespace = %(namespace)s and u.idempotency_key = any (%(keys)s) and u.j
 
 -- name: gaps
 -- The gaps of a span, oldest first.
-select g.first_slot, g.last_slot, g.slots, g.reason, g.recorded_at
+select g.first_slot, g.last_slot, g.slots, g.reason, g.recorded_at, g.detail
 from yamlsched.skipped_slots g
 where g.definition_id = %(id)s and g.last_slot >= %(start)s and g.first_slot < %(end)s
 order by g.last_slot

@@ -510,6 +510,32 @@ def test_a_slot_is_not_released_while_a_cancelled_run_of_its_job_may_be_alive(wo
     assert gaps(world.db, "load") == [("01-14 03:00", "01-14 03:00", 1, "overlap")]
 
 
+def test_retention_spares_what_is_waited_for_and_the_latest_run_of_a_followed_job(world: World) -> None:
+    world.apply(
+        extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "overlap": "allow", "catchup": "all"}
+    )
+    for instant in ("02:00", "03:00", "04:00"):
+        world.tick(f"2026-01-14 {instant}")
+        world.claim()
+        world.end(f"extract {instant}")
+    assert world.claim() == ["load 04:00"]
+    for instant in ("02:00", "04:00"):
+        world.end(f"load {instant}")  # the run of 03:00 is still executing
+
+    prune_all(world)
+
+    assert world.states() == ["extract 03:00 succeeded", "extract 04:00 succeeded", "load 03:00 running"]
+
+
+def prune_all(world: World) -> None:
+    later = world.now + timedelta(days=400)
+    ages = dict.fromkeys(("succeeded", "dead", "cancelled"), later)
+    sql = follow.load("retention")
+    given = {"namespace": "default", "definition": 0, "from": "-infinity", "limit": 100, **ages}
+    row: Any = world.db.execute(sql["hold_runs"], given).fetchone()
+    world.db.execute(sql["delete_runs"], {"ids": row.ids, "now": later})
+
+
 # -- interleavings
 
 

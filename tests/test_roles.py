@@ -388,6 +388,7 @@ WORKER_TABLES = {
     "edited_jobs": ADD,
     "lacks": DELETE,
     "gates": CHANGE,
+    "awaits": CHANGE,
     **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
 }
 PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
@@ -399,6 +400,7 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
         "schema yamlsched": frozenset({"USAGE"}),
         **dict.fromkeys(WORKER_TABLES, READ),
         **dict.fromkeys(("has_no_worker()", "is_withheld()", "waits_for()"), EXECUTE),
+        **dict.fromkeys(("upstream()", "upstream_results()"), EXECUTE),
     },
     "yamlsched_worker": {
         "schema yamlsched": frozenset({"USAGE"}),
@@ -414,6 +416,8 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "lock_gates()",
                 "open_jobs()",
                 "sweep()",
+                "upstream()",
+                "upstream_results()",
             ),
             EXECUTE,
         ),

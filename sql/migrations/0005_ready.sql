@@ -59,6 +59,7 @@ create table yamlsched.awaits (
     primary key (run_id, definition_id)
 );
 create index awaits_open on yamlsched.awaits (definition_id) where outcome is null;
+create index awaits_ended on yamlsched.awaits (upstream_run_id) where upstream_run_id is not null;
 alter table yamlsched.skipped_slots
     add column detail text,            -- of upstream: the job, and its run
     drop constraint skipped_slots_reason_check,
@@ -137,15 +138,59 @@ $$;
 create or replace view yamlsched.open_runs as
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.withheld, r.lane
+       r.created_at, r.prior_attempts, r.withheld, r.lane, r.unreleased
 from yamlsched.job_runs r
 where r.finished_at is null and r.withheld = 0
 union all
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for, r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at, r.failed_at, r.last_error,
-       r.created_at, r.prior_attempts, r.withheld, r.lane
+       r.created_at, r.prior_attempts, r.withheld, r.lane, r.unreleased
 from yamlsched.job_runs r
 where r.finished_at is null and r.withheld <> 0;
+
+-- One row per job: its unfinished runs, and whether it is overdue. No finished run is read.
+-- overdue_since: a slot has passed and no sync has created its run, or a run is due and no worker has claimed it. A slot
+-- or a run that waits for another slot's run of its job, or for another job, is not overdue.
+-- failing: runs with a failed attempt, since an operator's retry and without the attempt that is running; no calls of
+-- on_dead.
+create or replace view yamlsched.job_queues as
+select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at, d.effective_from, state.paused,
+       coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
+       coalesce(open.failing, 0) as failing, coalesce(open.failed_runs, 0) as failed_runs,
+       coalesce(open.failed_attempts, 0) as failed_attempts, open.failed_at, open.oldest_due_at, open.slot_run_id,
+       case when least(state.due_slot_at, open.oldest_due_at) < clock_timestamp() - interval '2 minutes'
+                 and d.enabled and d.retired_at is null and not state.paused
+            then least(state.due_slot_at, open.oldest_due_at) end as overdue_since,
+       case when state.due_slot_at <= coalesce(open.oldest_due_at, 'infinity') then 'no sync has created the run of its slot'
+            else 'no worker has claimed its run' end as overdue_why
+from yamlsched.job_definitions d
+left join (
+    select r.definition_id,
+           count(*) filter (where r.status = 'queued') as queued,
+           count(*) filter (where r.status = 'running') as running,
+           count(*) filter (where r.status = 'failed') as failed,
+           count(*) filter (where r.failed_attempts > 0 and not r.is_call) as failing,
+           count(*) filter (where r.failed_at is not null) as failed_runs, max(r.failed_at) as failed_at,
+           coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
+           least(min(r.late_from) filter (where not r.exclusive),
+                 case when bool_or(r.exclusive and r.status = 'running') is not true
+                      then min(r.late_from) filter (where r.exclusive) end) as oldest_due_at,
+           min(r.id) filter (where r.exclusive) as slot_run_id
+    from (select o.definition_id, o.id, o.status, o.failed_at, o.exclusive and not o.unreleased as exclusive,
+                 -- a run is late at the earliest from its creation on, even if its run_at is earlier
+                 case when o.status <> 'running' and o.run_at <= clock_timestamp() and not o.unreleased
+                      then greatest(o.run_at, o.created_at) end as late_from,
+                 coalesce(o.idempotency_key like 'on\_dead:%', false) as is_call,
+                 case when o.failed_at is not null
+                      then greatest(o.attempts - o.prior_attempts - (o.status = 'running')::integer, 0)
+                      else 0 end as failed_attempts
+          from yamlsched.open_runs o) r
+    group by r.definition_id
+) open on open.definition_id = d.id
+cross join lateral (
+    select d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
+           case when d.overlap <> 'wait' or open.slot_run_id is null then d.next_slot_at end as due_slot_at
+) state;
 
 -- Gates. A gate is a row to lock: that of a job, for its turn and for whether it is closed (paused, disabled, retired), and
 -- that of a limit. The order of locks: own runs by id, gates by name, then other runs, which are skipped if they are
@@ -390,12 +435,24 @@ begin
 end
 $$;
 
--- What a run waits for whose reason is stored, in words: who has the turn, or holds the limit, and since when the first in
--- line waits.
+-- What a run waits for, in words: who has the turn, or holds the limit, and since when the first in line waits; or what the
+-- jobs do that it follows.
 create function yamlsched.waits_for(r yamlsched.job_runs) returns text
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
-    select case r.withheld
+    select case when r.unreleased and r.finished_at is null then (
+            select coalesce('waits for ' || string_agg(
+                       d.job_type || case when o.id is null then ', which has no run of that slot yet'
+                                          else ': run ' || o.id || ' is ' || o.status end
+                                  || case when o.status = 'failed' then ', retried at ' || to_char(
+                                          o.run_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') else '' end,
+                       '; ' order by d.job_type), 'waits for an earlier run of its own job')
+            from yamlsched.awaits a
+            join yamlsched.job_definitions d on d.id = a.definition_id
+            cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
+            left join yamlsched.job_runs o on o.id = u.run_id
+            where a.run_id = r.id and u.state in ('waiting', 'dead', 'cancelled'))
+        else case r.withheld
         when 2 then 'waits for run ' || (select string_agg(h.id::text, ', ' order by h.id) from yamlsched.job_runs h
                                          where h.definition_id = r.definition_id and h.exclusive
                                            and (h.exclusive_of is not null or h.held_until > clock_timestamp()))
@@ -404,7 +461,7 @@ as $$
                                    to_char(min(h.run_at) filter (where h.withheld = 3) at time zone 'UTC',
                                            'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
                      from yamlsched.job_runs h where h.namespace = r.namespace and h.limit_name = r.limit_name
-                       and (h.limit_no is not null or h.finished_at is null and h.withheld = 3)) end
+                       and (h.limit_no is not null or h.finished_at is null and h.withheld = 3)) end end
 $$;
 
 -- Repair and tidy up a namespace, once a second, whoever asks: runs whose handlers were left to themselves have ended, and

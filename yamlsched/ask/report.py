@@ -36,7 +36,7 @@ KINDS = (
     *("old", "paused"),
 )
 """Kinds of problems, the most urgent one first."""
-REASON_ORDER = ("late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired")
+REASON_ORDER = ("late", "upstream", "key_taken", "overlap", "superseded", "paused", "disabled", "retired")
 MICROSECOND = timedelta(microseconds=1)
 
 

@@ -39,6 +39,7 @@ class Gap:
     slots: int
     reason: str
     recorded_at: datetime
+    detail: str | None = None  # of upstream: the job, and its run after a colon
 
 
 @dataclass(frozen=True)

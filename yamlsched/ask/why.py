@@ -36,6 +36,7 @@ REASONS = {
     "late": "it was too old when its run would have been created",
     "superseded": "several slots were due at once, and catchup: latest runs the newest of them only",
     "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
+    "upstream": "a job that it follows has not succeeded, or had no run to wait for",
     "key_taken": "its key was already used, by another slot or another run",
 }
 SEARCH_SPAN = timedelta(days=366 * 8)
@@ -297,7 +298,10 @@ def gap_sentence(gap: Any, pause: str = "") -> str:
     else:
         first, last = short_utc(gap.first_slot), short_utc(gap.last_slot)
         span = f"; the same holds for the {gap.slots} slots from {first} to {last}"
-    return f"skipped ({gap.reason}): {pause or REASONS[gap.reason]}{span}; recorded at {short_utc(gap.recorded_at)}"
+    job, _, run = (gap.detail or "").partition(":")
+    upstream = f" ({job}, run {run})" if run else f" ({job})" if job else ""
+    why = (pause or REASONS[gap.reason]) + upstream
+    return f"skipped ({gap.reason}): {why}{span}; recorded at {short_utc(gap.recorded_at)}"
 
 
 def _unaccounted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from yamlsched.schedule.build import MAX_LISTED_NAMES, Reader, limit_spread
@@ -17,56 +18,65 @@ def follow(jobs: dict[str, Job], root: Spot, reader: Reader) -> dict[str, Job]:
     followed = {name for job in jobs.values() for name in job.after}
     if not followed:
         return jobs
-    pass_ = _Pass(jobs, root, reader)
-    done = {name: job for name in jobs if (job := pass_.resolve(name)) is not None}
-    return {name: replace(job, is_followed=True) if name in followed else job for name, job in done.items()}
+    edges = _Edges(jobs, root, reader)
+    done: dict[str, Job] = {}
+    for name in edges.in_order():
+        if (job := edges.resolve(jobs[name], done)) is not None:
+            done[name] = job
+    return {name: replace(done[name], is_followed=name in followed) for name in jobs if name in done}
 
 
-class _Pass:
-    """One walk over the jobs of a file, each after those that it follows."""
+class _Edges:
+    """Which job follows which, and where that is written."""
 
     def __init__(self, jobs: Mapping[str, Job], root: Spot, reader: Reader) -> None:
-        self.jobs, self.reader, self.found = jobs, reader, reader.found
+        self.jobs, self.found = jobs, reader.found
+        self.source = reader.found.source
         self.entries = root.child("jobs")
         self.defaults = root.get("defaults")
-        self.done: dict[str, Job | None] = {}
-        self.path: list[str] = []
+        self.items = {job.name: self._items(job) for job in jobs.values()}
 
-    def resolve(self, name: str) -> Job | None:
-        """Return a job with its slots; None if it is invalid, or follows one that is and has no cron of its own."""
-        if name in self.done or name not in self.jobs:
-            return self.done.get(name)
-        job, spot = self.jobs[name], self.entries.child(name)
-        self.path.append(name)
-        items = spot.child("after").children() if job.after else ()
-        upstreams = [(item, self._upstream(job, item)) for item in items]
-        self.path.pop()
-        if job.after and self.found.is_valid(spot):
-            known = [(item, one) for item, one in upstreams if one is not None]
-            if job.cron is None and len(known) == len(upstreams):
-                job = self._with_slots(job, spot, known)
-            self._check_environments(spot, known)
-        self.done[name] = job if self.found.is_valid(spot) else None
-        return self.done[name]
+    def _items(self, job: Job) -> list[Spot]:
+        """Return where the jobs are written that a job follows. Report those that do not exist."""
+        items = list(self.entries.child(job.name).child("after").children()) if job.after else []
+        names = [name for name in self.entries.value if name != job.name]
+        known = f"Known: {', '.join(names[:MAX_LISTED_NAMES])}." if names else "There is no other job."
+        for item in items:
+            if item.value not in self.entries.value:
+                remedy = self.source.did_you_mean(item.value, names, known)
+                self.found.error(
+                    item, "YS130", f"{item}: {quoted(item.value)} is not one of the jobs of the file", remedy
+                )
+        return items
 
-    def _upstream(self, job: Job, item: Spot) -> Job | None:
-        name = str(item.value)
-        if name not in self.entries.value:
-            names = [other for other in self.entries.value if other != job.name]
-            known = f"Known: {', '.join(names[:MAX_LISTED_NAMES])}."
-            remedy = self.found.source.did_you_mean(name, names, known if names else "There is no other job.")
-            self.found.error(item, "YS130", f"{item}: {quoted(name)} is not one of the jobs of the file", remedy)
-            return None
-        if name in self.path:
-            circle = " -> ".join([*self.path[self.path.index(name) :], name])
-            message = f"{item}: the jobs follow each other in a circle: {circle}"
-            self.found.error(item, "YS131", message, "Remove one of them from after.")
-            return None
-        upstream = self.resolve(name)
-        if upstream is not None and upstream.cron is None and not upstream.after:
-            message = f"{item}: {quoted(name)} has no slots to wait for: it runs when it is enqueued"
-            self.found.error(item, "YS132", message, f"Give {name} a cron expression, or enqueue {job.name} from it.")
-        return upstream
+    def in_order(self) -> list[str]:
+        """Return the jobs, each after those that it follows. Report circles."""
+        graph = {name: [item.value for item in items if item.value in self.jobs] for name, items in self.items.items()}
+        while True:
+            try:
+                return list(TopologicalSorter(graph).static_order())
+            except CycleError as error:
+                circle: list[str] = error.args[1][::-1]
+                name, other = circle[:2]
+                item = next(item for item in self.items[name] if item.value == other)
+                message = f"{item}: the jobs follow each other in a circle: {' -> '.join(circle)}"
+                self.found.error(item, "YS131", message, "Remove one of them from after.")
+                graph[name].remove(other)
+
+    def resolve(self, job: Job, done: Mapping[str, Job]) -> Job | None:
+        """Return a job with its slots, after those that it follows; None if it cannot follow one of them."""
+        spot, items = self.entries.child(job.name), self.items[job.name]
+        upstreams = [(item, done[item.value]) for item in items if item.value in done]
+        for item, upstream in upstreams:
+            if self.jobs[upstream.name].cron is None and not upstream.after:
+                message = f"{item}: {quoted(upstream.name)} has no slots to wait for: it runs when it is enqueued"
+                remedy = f"Give {upstream.name} a cron expression, or enqueue {job.name} from it."
+                self.found.error(item, "YS132", message, remedy)
+        if items and self.found.is_valid(spot):
+            if job.cron is None and len(upstreams) == len(items):
+                job = self._with_slots(job, spot, upstreams)
+            self._check_environments(spot, upstreams)
+        return job if self.found.is_valid(spot) else None
 
     def _with_slots(self, job: Job, spot: Spot, upstreams: list[tuple[Spot, Job]]) -> Job:
         """Return a job without a cron with the slots of those that it follows, which must agree."""
@@ -88,7 +98,9 @@ class _Pass:
         for item, upstream in upstreams:
             others = self._environments(self.entries.child(upstream.name))
             if own and others and not set(own) & set(others):
-                message = f"{item}: it is enabled in {', '.join(others)} only, and {spot} in {', '.join(own)}"
+                message = (
+                    f"{item}: {upstream.name} is enabled in {', '.join(others)} only, and {spot} in {', '.join(own)}"
+                )
                 self.found.error(item, "YS134", message, "Remove it, or enable both in one environment.")
 
     def _environments(self, spot: Spot) -> list[str]:

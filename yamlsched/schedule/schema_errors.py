@@ -236,7 +236,7 @@ def _missing_keys(spot: Spot, schema: Schema, found: Findings) -> None:
 
 
 def _without_effect(spot: Spot, schema: Schema, found: Findings) -> None:
-    for key, dependency in schema["dependencies"].items():
+    for key, dependency in SCHEMA["definitions"]["job"]["dependencies"].items():
         child, needed = spot.get(key), needed_keys(dependency)
         is_needed = not any(name in spot.value or (*spot.path, name) in found.intended for name in needed)
         if child and is_needed and child.path not in found.invalid:
@@ -278,6 +278,7 @@ REPORTERS: dict[str, Report] = {
     "additionalProperties": _unknown_keys,
     "const": _not_the_version,
     "dependencies": _without_effect,
+    "anyOf": _without_effect,
     "enum": _not_a_choice,
     "maxItems": _too_long,
     "maxLength": _too_long,

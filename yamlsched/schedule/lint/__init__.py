@@ -45,5 +45,12 @@ class Linter:
             span = self.found.source.span_within(spot.node, *match.span())
         self.found.warning(spot, code, f"{spot}: {message}", remedy, span)
 
+    def environments(self, job: str) -> set[str]:
+        """Return where a job is enabled; an empty name: in a file without environments."""
+        enabled, listed = self.loaded.written(job, "enabled"), self.loaded.written(job, "environments")
+        if enabled is not None and enabled.value is False:
+            return set()
+        return {item.value for item in listed.children()} if listed else set(self.loaded.environments or ("",))
+
     def is_written(self, job: Job, *keys: str) -> bool:
         return any(self.loaded.written(job.name, key) for key in keys)

@@ -31,6 +31,7 @@ JOB_RULES = (
     jobs.payload_size,
     jobs.last_attempt,
     jobs.required_variables,
+    jobs.upstreams,
 )
 
 
@@ -43,7 +44,7 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
     for job in loaded.jobs.values():
         for job_rule in JOB_RULES:
             job_rule(linter, job)
-        if job.cron is not None:
+        if job.cron is not None and loaded.written(job.name, "cron"):
             for cron_rule in CRON_RULES:
                 cron_rule(linter, job, job.cron)
         if require_owner and not job.owner:

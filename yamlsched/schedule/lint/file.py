@@ -31,7 +31,13 @@ def crowded_minutes(linter: Linter) -> None:
     """Report minutes in which many jobs start. Jobs that start every few minutes are not counted."""
     by_minute: dict[tuple[str, int], list[Job]] = defaultdict(list)
     for job in linter.loaded.jobs.values():
-        if job.cron is not None and job.enabled and not job.spread and len(job.cron.times) <= MAX_TIMES_A_DAY:
+        if (
+            job.cron is not None
+            and not job.after
+            and job.enabled
+            and not job.spread
+            and len(job.cron.times) <= MAX_TIMES_A_DAY
+        ):
             for minute in job.cron.times:
                 by_minute[job.timezone, minute].append(job)
     seen: set[tuple[str, ...]] = set()

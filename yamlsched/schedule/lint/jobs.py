@@ -175,3 +175,25 @@ def backoff(linter: Linter, job: Job) -> None:
         delay = durations.show(given.delay)
         message = f"the delay {delay} is limited to max_delay {durations.show(given.max_delay)}"
         add("max_delay" if "max_delay" in spot.value else "delay", message, f"Write max_delay: {delay} or more.")
+
+
+def upstreams(linter: Linter, job: Job) -> None:
+    """Report jobs that it follows and that may keep its slots from running."""
+    for upstream in (linter.loaded.jobs[name] for name in job.after if name in linter.loaded.jobs):
+        missing = linter.environments(job.name) - linter.environments(upstream.name)
+        if missing:
+            where = f" in {', '.join(sorted(missing))}" if any(missing) else ""
+            message = f"it follows {upstream.name}, which is not enabled{where}: then its slots do not run"
+            remedy = "Enable both in the same environments, or write on_upstream_failure: run."
+            linter.warn("YS430", job, "after", message, remedy)
+        if job.catchup_window < upstream.timeout:
+            message = (
+                f"its slots are late {durations.show(job.catchup_window)} after their time, and {upstream.name} may "
+            )
+            message += f"take {durations.show(upstream.timeout)}"
+            linter.warn("YS431", job, "catchup_window", message, "Write a longer catchup_window.")
+        if job.cron and upstream.cron and smallest_gap(job.cron) < smallest_gap(upstream.cron):
+            message = f"it fires more often than {upstream.name}: several of its slots wait for one"
+            linter.warn(
+                "YS432", job, "after", message, f"Write a cron that fires once for each slot of {upstream.name}."
+            )
