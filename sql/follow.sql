@@ -19,13 +19,17 @@ with a as (
     from unnest(%(key)s::text[], %(upstream)s::bigint[], %(slot)s::timestamptz[]) as u (key, upstream, waits_for)
     join yamlsched.job_runs r on r.namespace = %(namespace)s and r.idempotency_key = u.key
 ), awaited as (
-    insert into yamlsched.awaits (run_id, definition_id, slot)
-    select a.id, a.upstream, a.slot from a
-    where not a.by_hand or (select u.run_id from yamlsched.upstream(a.upstream, a.slot, %(now)s) u) is not null
-    returning run_id
+    insert into yamlsched.awaits (run_id, definition_id, slot, outcome)
+    select a.id, a.upstream, a.slot,
+           case when a.by_hand and (select u.run_id from yamlsched.upstream(a.upstream, a.slot, %(now)s) u) is null
+                then 'skipped' end
+    from a
+    returning run_id, outcome
 )
-update yamlsched.job_runs r set unreleased = true
-where r.id in (select w.run_id from awaited w);
+update yamlsched.job_runs r
+set unreleased = w.is_waiting, released_at = case when not w.is_waiting then %(now)s end
+from (select o.run_id, bool_or(o.outcome is null) as is_waiting from awaited o group by o.run_id) w
+where r.id = w.run_id;
 
 -- name: wake
 -- Have the next claim look again at what waits for slots of these jobs, which have a run or a gap now.
@@ -68,7 +72,7 @@ select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.wi
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
-join yamlsched.awaits a on a.run_id = r.id
+join yamlsched.awaits a on a.run_id = r.id and a.outcome is null
 join yamlsched.job_definitions f on f.id = a.definition_id
 cross join lateral yamlsched.upstream(a.definition_id, a.slot, c.now) u
 where r.id = any (%(ids)s::bigint[])

@@ -18,7 +18,7 @@ from support.command_line import yamlsched
 from support.example_project import EXAMPLES, ROOT, ExampleProject, an_example
 from support.project import until
 
-GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django", "fastapi", "package", "sqlalchemy")}
+GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django", "etl", "fastapi", "package", "sqlalchemy")}
 GUIDES["flask"] = GUIDES["sqlalchemy"]
 Example = Callable[[str], ExampleProject]
 

@@ -365,8 +365,33 @@ def test_a_backfill_waits_for_the_slots_that_have_a_run_and_not_for_others(world
     backfill.backfill(world.db, "default", job, at("2026-01-14 01:00"), at("2026-01-14 02:00"), "ann", now=world.now)
 
     assert world.claim() == ["load 01:00"]
+    [run] = world.held.values()
+    assert json.loads(run.upstream or "")["extract"]["status"] == "skipped"
     rows = world.db.execute("select count(*) from yamlsched.job_runs where by_hand and unreleased").fetchone()
     assert rows == (1,)
+
+
+def test_a_backfill_downstream_creates_the_runs_that_follow_and_they_wait_in_turn(world: World) -> None:
+    world.apply(
+        extract={"cron": "0 2 * * *"},
+        load={"after": ["extract"]},
+        hourly={"cron": "30 * * * *", "after": ["load"], "overlap": "allow"},
+        apart={"cron": "0 2 * * *"},
+    )
+    world.now = at("2026-01-14 12:00")
+    job = backfill.definition_for(world.db, "default", "extract")
+    first = at("2026-01-12 00:00")
+
+    ranges = backfill.downstream(world.db, "default", job, first, at("2026-01-12 23:59"))
+    for one in (backfill.Range(job, first, at("2026-01-12 23:59")), *ranges):
+        backfill.backfill(world.db, "default", *one, "ann", now=world.now)
+
+    assert [one.job.job_type for one in ranges] == ["load", "hourly"]
+    assert world.claim() == ["extract 02:00"]
+    world.end("extract 02:00")
+    assert world.claim() == ["load 02:00"]
+    world.end("load 02:00")
+    assert len(world.claim()) == 24
 
 
 def test_a_waiting_run_that_is_retried_by_force_starts_without_waiting(world: World) -> None:

@@ -100,3 +100,17 @@ def test_the_commands_of_a_guide_work_in_its_project(
     assert not wrong, "\n\n".join(wrong)
     with psycopg.connect(own_dsn) as connection:  # tests enqueue nothing in the database of the shell
         assert connection.execute("select job_type from yamlsched.job_runs").fetchall() == []
+
+
+def test_the_chain_of_the_guide_runs_in_its_order(folder: Path, own_dsn: str) -> None:
+    environment = {"PATH": PATH, "HOME": str(folder), "YAMLSCHED_DSN": own_dsn}
+    shutil.copytree(ROOT / "examples" / "etl", folder, dirs_exist_ok=True)
+
+    wrong = guides.problems("etl.md", folder, environment, {}, "sh")
+
+    assert not wrong, "\n\n".join(wrong)
+    with psycopg.connect(own_dsn) as connection:
+        rows = connection.execute("select job_type, status from yamlsched.job_runs order by started_at, id").fetchall()
+    order = [name for name, status in rows if status == "succeeded"]
+    assert sorted(order[:2]) == ["extract_orders", "fetch_rates"]
+    assert order[2:] == ["load_orders", "daily_report", "announce_report"]

@@ -15,7 +15,7 @@ from yamlsched.cli import FAILED, FINDINGS, OK, USAGE, cli
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "yamlsched.1"
-OF_COMMANDS = re.compile("_(RUN_ID|JOB|KEY|SCHEDULED_FOR|ATTEMPT|MAX_ATTEMPTS|PAYLOAD|COMPLETE)$")
+OF_COMMANDS = re.compile("_(RUN_ID|JOB|KEY|SCHEDULED_FOR|ATTEMPT|MAX_ATTEMPTS|PAYLOAD|UPSTREAM|COMPLETE)$")
 """Variables that yamlsched sets for commands, and click for completion."""
 
 

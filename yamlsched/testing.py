@@ -31,7 +31,8 @@ from yamlsched.db.query import load as load_sql
 from yamlsched.errors import Refused
 from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handler.once import effect_key
-from yamlsched.handler.run import AttemptState, Run, UpstreamRun
+from yamlsched.handler.run import AttemptState, Run
+from yamlsched.handler.run import UpstreamRun as UpstreamRun
 from yamlsched.runs import enqueue
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
 from yamlsched.runs.progress import Progress

@@ -13,7 +13,7 @@ from yamlsched.act import statements
 from yamlsched.act.statements import ActionRecord
 from yamlsched.ask.history import unknown_job
 from yamlsched.errors import Refused
-from yamlsched.sync import definitions, due, files
+from yamlsched.sync import definitions, due, files, slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_force import disabled
 from yamlsched.sync.slot_plan import KeyHolder, NewRun
@@ -165,6 +165,46 @@ def backfill(
         result.writing = []
         progress(result.done)
     return result
+
+
+class Range(NamedTuple):
+    """Slots of a job: those in [first, last]."""
+
+    job: Definition
+    first: datetime
+    last: datetime
+
+
+def downstream(
+    connection: Connection[Any], namespace: str, job: Definition, first: datetime, last: datetime
+) -> list[Range]:
+    """Return the slots of enabled jobs that wait for slots of ``job`` in [first, last], in the order of execution.
+
+    They reach from its first slot to the next slot after the range: until then they wait for its last one.
+    """
+    found = {
+        one.job_type: one
+        for one in definitions.read(connection, definitions.followers(connection, namespace, [job.id]))
+    }
+    ranges = {job.job_type: Range(job, first, last)}
+    while found:
+        ready = [one for one in found.values() if not any(name in found for name in one.after)]
+        for one in ready:
+            del found[one.job_type]
+            before = [ranges[name] for name in one.after if name in ranges]
+            if one.enabled and before:
+                ranges[one.job_type] = Range(one, min(map(_start, before)), max(map(_end, before)))
+    return list(ranges.values())[1:]
+
+
+def _start(upstream: Range) -> datetime:
+    before = upstream.first - timedelta(microseconds=1)
+    return slot_plan.next_slot_at(upstream.job.schedule, upstream.job.timezone, before, None, None) or upstream.first
+
+
+def _end(upstream: Range) -> datetime:
+    following = slot_plan.next_slot_at(upstream.job.schedule, upstream.job.timezone, upstream.last, None, None)
+    return upstream.last if following is None else following - timedelta(microseconds=1)
 
 
 def _check_active(connection: Connection[Any], namespace: str, job: Definition) -> None:

@@ -210,6 +210,8 @@ def _not_retried(run: LockedRun, is_expected: bool) -> str:
     obstacle = retry_obstacle(run)
     if obstacle is not None:
         return obstacle
+    if run.status == Status.QUEUED and is_expected:
+        return "waits for the jobs that its job follows: --force starts it without waiting"
     if run.status == Status.SUCCEEDED and is_expected:
         return "has succeeded: --force runs it again (effects done by run.once() are not repeated)"
     return f"is now {run.status}"

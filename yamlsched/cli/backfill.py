@@ -43,6 +43,7 @@ MAX_SLOTS_UNCONFIRMED = 100
 )
 @click.option("--to", "last", type=_filters.time, metavar="TIME", help="The same; a date includes the whole day.")
 @click.option("--before-first", is_flag=True, help="Include slots from before the job was first applied.")
+@click.option("--downstream", is_flag=True, help="Create also the missing runs of the slots that follow.")
 @click.option("--dry-run", is_flag=True, help="Show which runs would be created, and change nothing.")
 @_filters.by_option
 @_filters.yes_option
@@ -53,10 +54,12 @@ def command(
     first: TimeInput,
     last: TimeInput | None,
     before_first: bool,
+    downstream: bool,
     dry_run: bool,
     by: str | None,
     yes: bool,
 ) -> int:
+    from yamlsched.act import backfill as actions
     from yamlsched.act import runs
     from yamlsched.act.backfill import CHUNK_SLOTS, BackfillResult, backfill, definition_for, read_range, select
     from yamlsched.db.query import now
@@ -84,16 +87,19 @@ def command(
                 "pass --before-first to include them",
                 err=True,
             )
-        if chosen.slots > MAX_SLOTS_UNCONFIRMED and not dry_run:
-            confirm(f"create up to {chosen.slots} runs of {job}", yes)
+        ranges = [actions.Range(definition, chosen.first, chosen.last)]
+        if downstream:
+            ranges += actions.downstream(connection, namespace, *ranges[0])
+        total = chosen.slots + sum(select(connection, *one, before_first=True).slots for one in ranges[1:])
+        if total > MAX_SLOTS_UNCONFIRMED and not dry_run:
+            confirm(f"create up to {total} runs of {', '.join(one.job.job_type for one in ranges)}", yes)
         who = by or runs.operator()
         try:
-            backfill(
-                connection, namespace, definition, chosen.first, chosen.last, who, dry_run, progress, result=result
-            )
+            for one in ranges:
+                backfill(connection, namespace, *one, who, dry_run, progress, result=result)
         except KeyboardInterrupt:
             if not dry_run:
-                _report_interrupted(settings, namespace, definition, result, chosen.slots, began)
+                _report_interrupted(settings, namespace, definition, result, total, began)
             return FINDINGS
     if settings.wants_json:
         click.echo(_json(job, result, dry_run))
