@@ -65,7 +65,14 @@ CORE = [
         "test_leases",
     ),
     *("test_outcomes", "test_once", "test_effects", "test_faults", "test_handler_sessions", "test_sessions"),
-    *("test_connection", "test_worker", "test_children", "test_process_pool", "test_shared_pool", "test_tick"),
+    *(
+        "test_connection",
+        "test_worker",
+        "test_children",
+        "test_process_pool",
+        "extras/shared/test_shared_pool",
+        "test_tick",
+    ),
     *(
         "test_service",
         "test_stories",

@@ -29,11 +29,12 @@ BUDGETS = {
     "metrics": 248,
     "scaffold": 255,
     "otel": 316,
-    "sql": 3_685,
+    "shared": 977,
+    "sql": 3_956,
     "templates, script and style": 1_672,
     "modules over 300 lines": 3,
     "modules under 40 lines": 33,
-    "imports in functions": 23,
+    "imports in functions": 22,
     "longest statement": 152,
 }
 

@@ -10,13 +10,15 @@ if TYPE_CHECKING:
     from yamlsched.extras import otel as tracing
     from yamlsched.extras.monitors import outbox as monitors
     from yamlsched.extras.remote import executor as remote
+    from yamlsched.extras.shared import pool as shared
 
-__all__ = ["embedded", "monitors", "remote", "tracing"]
+__all__ = ["embedded", "monitors", "remote", "shared", "tracing"]
 
 EXTRAS = {
     "embedded": "yamlsched.extras.embedded",
     "monitors": "yamlsched.extras.monitors.outbox",
     "remote": "yamlsched.extras.remote.executor",
+    "shared": "yamlsched.extras.shared.pool",
     "tracing": "yamlsched.extras.otel",
 }
 VERBS = {

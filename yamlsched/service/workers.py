@@ -63,10 +63,10 @@ def create_worker(
 
     def create_executor(name: str, workload: Workload) -> Executor:
         if name == SHARED:
-            from yamlsched.worker.local.shared_pool import SharedPool
-
             limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
-            return SharedPool(workload, ExecutorPermits(folder / "shared", limit), events, session_permits)
+            return registry.shared.SharedPool(
+                workload, ExecutorPermits(folder / "shared", limit), events, session_permits
+            )
 
         engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
         permits = ExecutorPermits(folder / f"executor-{name}", engine.concurrency)

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from yamlsched import registry
 from yamlsched.db.dsn import redactor
+from yamlsched.extras.shared.loop import Executing, SharedLoop, Steps, Watchdog, current, stream
+from yamlsched.extras.shared.reporter import Reporter
 from yamlsched.handler import calls
 from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
 from yamlsched.handler.shared import SharedBackend, SharedSessions
@@ -30,8 +32,6 @@ from yamlsched.worker.local import bootstrap
 from yamlsched.worker.local.board import START, STOP, Board
 from yamlsched.worker.local.child_pool import Environment
 from yamlsched.worker.local.protocol import FAILED_EXIT, Frames, Report
-from yamlsched.worker.local.reporter import Reporter
-from yamlsched.worker.local.shared_loop import Executing, SharedLoop, Steps, Watchdog, current, stream
 
 BEAT_SECONDS = 0.5
 STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.shared.child import InFlight, SharedChild
+from yamlsched.extras.shared.loop import BLOCKED_SECONDS
 from yamlsched.handler.sessions import ConnectionPermits
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.worker import clock
@@ -26,8 +28,6 @@ from yamlsched.worker.local.board import Batch
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildPool, Rate, exit_cause
 from yamlsched.worker.local.output import Output
 from yamlsched.worker.local.protocol import CLOSED_PIPES, Report
-from yamlsched.worker.local.shared_child import InFlight, SharedChild
-from yamlsched.worker.local.shared_loop import BLOCKED_SECONDS
 from yamlsched.worker.permits import Permits
 
 MAX_RUNS_PER_CHILD = 500_000  # to limit what leaking handlers can accumulate

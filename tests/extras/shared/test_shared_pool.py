@@ -353,7 +353,7 @@ def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_kill
 
     assert worker.wait() == 1
     [failure] = project.failures(neighbour)
-    source = Path(__file__).parent / "support" / "shared_handlers.py"
+    source = Path(__file__).parents[2] / "support" / "shared_handlers.py"
     line = 1 + source.read_text().splitlines().index("    time.sleep(60)")
     at = f" at {source}:{line}" if how != "lock" else ""
     if how == "callback":

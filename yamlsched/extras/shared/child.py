@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from yamlsched.extras.shared.loop import Stall
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.local.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board
 from yamlsched.worker.local.child_pool import ChildProcess, Environment
 from yamlsched.worker.local.output import Output
 from yamlsched.worker.local.protocol import frame
-from yamlsched.worker.local.shared_loop import Stall
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
 
@@ -33,14 +33,12 @@ class SharedChild(ChildProcess):
     """One shared child, for up to ``capacity`` attempts at once. Its ``output`` is what belongs to no attempt."""
 
     def __init__(self, environment: Environment, capacity: int) -> None:
-        from yamlsched.worker.local import (
-            shared_runner,  # before the fork: its children share what was imported
-        )
+        from yamlsched.extras.shared import runner  # before the fork: its children share what was imported
 
         self.board = board = Board(capacity)
 
         def run(parent: int, commands: int, results: int, output: int) -> None:
-            shared_runner.run(parent, shared_runner.Channel(commands, results, output, board), environment)
+            runner.run(parent, runner.Channel(commands, results, output, board), environment)
 
         super().__init__("shared child", run)
         self.in_flight: dict[int, InFlight] = {}  # by index

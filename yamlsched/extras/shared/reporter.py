@@ -8,10 +8,10 @@ import select
 import threading
 from typing import Any
 
+from yamlsched.extras.shared.loop import Executing
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.board import Batch
 from yamlsched.worker.local.protocol import Report, frame
-from yamlsched.worker.local.shared_loop import Executing
 
 MAX_OUTPUT_BYTES = 1 << 18  # of one attempt, unsent: more is sent at once
 MAX_UNSENT_BYTES = 1 << 22  # then what prints waits for the parent

@@ -1,0 +1,1 @@
+"""``isolation: shared``: an executor whose child processes execute many attempts as coroutines of one event loop."""
