@@ -295,7 +295,7 @@ def test_workers_of_the_release_before_and_of_this_one_lose_and_repeat_nothing_w
         assert hosts.run(before, "pause", "paused", host="a").returncode == 0
         migration = hosts.run(this, "migrate", host="c")
         assert migration.returncode == 0, migration.stderr
-        with hosts.loop(this, "c") as (third, _), hosts.loop(before, "a"):
+        with hosts.loop(this, "c") as (third, _), hosts.loop(before, "a") as (fourth, _):
             hosts.make_slots_due(20, jobs=("minutely", *TURNS[1:]))
             tick = hosts.run(before, "sync", host="d")
             assert tick.returncode == 0, tick.stderr
@@ -304,6 +304,9 @@ def test_workers_of_the_release_before_and_of_this_one_lose_and_repeat_nothing_w
             third.kill()
             with hosts.loop(this, "d"):
                 until_busy("a", "d")
+                runs.extend(hosts.enqueue("plain", 50))
+                fourth.send_signal(signal.SIGTERM)  # this release alone executes what is left
+                assert fourth.wait() == 0
                 assert hosts.run(before, "resume", "paused", host="b").returncode == 0
                 hosts.until_all_succeeded(runs)
                 until(lambda: not hosts.db.execute(unfinished).fetchall(), "nothing is stuck")
