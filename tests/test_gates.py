@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.rows import a_job, a_run, row
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
+from yamlsched.db.query import load
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 
@@ -408,6 +410,52 @@ def test_a_claim_beside_a_resume_leaves_the_run_as_it_is(db: Db, dsn: str, worke
         assert withheld(db, run) == [OPEN]
 
     assert [claimed.id for claimed in worker.claim()] == [run]
+
+
+@contextmanager
+def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator[None]:
+    """Hold a claim open that began before ``change``: it has locked what no longer is what it takes, and leaves it."""
+    delayed = load("runs")["claim"].replace(b"as now\n)", b"as now from (select pg_advisory_xact_lock(1)) l\n)")
+    values = {"namespace": "default", "lane": "local", "token": "C", "limit": 10, "now": NOW, **store.passes(10, 0)}
+    values |= {"newest": str(2**62), "skipped": "{}"}
+    with database.connect(dsn) as claimer, database.connect(dsn) as latch:
+        latch.execute("select pg_advisory_lock(1)")
+
+        def end_of_wait() -> None:
+            change()
+            latch.execute("select pg_advisory_unlock(1)")
+
+        claimer.execute("begin")
+        taken = while_waiting(db, claimer, lambda: claimer.execute(delayed, values).fetchall(), end_of_wait)
+        assert taken == []
+        yield
+        claimer.execute("commit")
+
+
+@pytest.mark.parametrize("reason", [JOB, TURN], ids=["job", "turn"])
+def test_what_a_claim_has_locked_that_began_before_a_reason_was_stored_is_let_go_by_the_next_sweep(
+    db: Db, dsn: str, worker: Worker, reason: int
+) -> None:
+    # given runs that wait, and a claim in whose snapshot they do not
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+    job = a_job(db, schedule=None)
+    runs = [due(db, job, number, exclusive=reason == TURN) for number in range(2)]
+    first = worker.claim(1)[0]
+    db.execute("update yamlsched.job_runs set withheld = 0")
+    if reason == JOB:
+        pauses.pause(db, "default", [job], "ann", now=NOW)
+    with a_claim_that_saw(db, dsn, worker.claim):
+        assert withheld(db, *runs) == [OPEN, reason]
+
+        # when what they wait for ends before this claim does
+        if reason == JOB:
+            pauses.resume(db, "default", [job], "ann", now=NOW)
+        else:
+            worker.finish(first)
+
+    # then they are not forgotten
+    worker.call(store.sweep, "default", now=NOW)
+    assert withheld(db, *runs) == [OPEN, OPEN]
 
 
 def test_of_two_claims_at_one_gate_one_gets_the_turn_and_neither_waits(
