@@ -33,7 +33,7 @@ TESTS = {
     "sql/runs.sql": ["fences", "store_runs", "claims", "gates", "limits", "priority", "outcomes"],
     "sql/actions.sql": ["operations_actions", "backfill"],
     "sql/slots.sql": ["store_slots", "sync", "backfill"],
-    "sql/begins.sql": ["extras/remote/test_remote_executor"],
+    "sql/begins.sql": ["extras/remote/test_tickets", "extras/remote/test_remote_executor"],
     "sql/definitions.sql": ["store_definitions", "sync", "sync_files", "operations_retention"],
     "sql/edits.sql": ["edits", "extras/preview/test_edits_shown"],
     "sql/files.sql": ["sync_files", "sync"],
