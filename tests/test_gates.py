@@ -252,9 +252,9 @@ def test_an_end_lets_no_run_of_another_job_or_namespace_go(db: Db, worker: Worke
     db.execute("update yamlsched.job_runs set withheld = %s where namespace = 'elsewhere'", [TURN])
     assert withheld(db, *runs) == [OPEN, TURN, OPEN, TURN, TURN, TURN]
 
-    worker.finish(taken[0])
+    worker.finish(taken[1])
 
-    assert withheld(db, *runs) == [OPEN, OPEN, OPEN, TURN, TURN, TURN]
+    assert withheld(db, *runs) == [OPEN, TURN, OPEN, OPEN, TURN, TURN]
 
 
 def test_a_resume_lets_only_runs_go_that_waited_for_this_job(db: Db, worker: Worker) -> None:
@@ -410,6 +410,51 @@ def test_a_claim_beside_a_resume_leaves_the_run_as_it_is(db: Db, dsn: str, worke
         assert withheld(db, run) == [OPEN]
 
     assert [claimed.id for claimed in worker.claim()] == [run]
+
+
+def test_a_claim_stores_no_reason_of_a_job_whose_gate_another_session_has(db: Db, dsn: str, worker: Worker) -> None:
+    jobs = [a_job(db, name, schedule=None, paused_at=NOW) for name in ("a", "b")]
+    runs = [due(db, job, number, exclusive=False) for job in jobs for number in range(2)]
+    with database.connect(dsn) as operator, operator.transaction():
+        pauses.resume(operator, "default", jobs[:1], "ann", now=NOW)
+
+        assert worker.claim() == []
+
+        assert withheld(db, *runs) == [OPEN, OPEN, JOB, JOB]
+
+
+@pytest.mark.parametrize("locked", [0, 1], ids=["a run that it has picked", "one like it"])
+def test_a_claim_waits_for_no_run_that_another_session_has_locked(
+    db: Db, dsn: str, worker: Worker, locked: int
+) -> None:
+    job = a_job(db, schedule=None, paused_at=NOW)
+    runs = [due(db, job, number, exclusive=False) for number in range(2)]
+    worker.runner.run(worker.connection.execute("set lock_timeout = '2s'"))
+    with database.connect(dsn) as other, other.transaction():
+        other.execute("select from yamlsched.job_runs where id = %s for no key update", [runs[locked]])
+
+        worker.call(store.claim_gated, "default", store.ClaimResult(), "A", runs[:1], now=NOW)
+
+        assert withheld(db, *runs) == ([JOB, OPEN] if locked else [OPEN, OPEN])
+
+
+def test_a_run_that_is_not_due_gets_no_reason(db: Db, worker: Worker) -> None:
+    job = a_job(db, schedule=None, paused_at=NOW)
+    runs = [due(db, job, exclusive=False), due(db, job, run_at=NOW + SECOND, exclusive=False)]
+
+    assert worker.claim() == []
+
+    assert withheld(db, *runs) == [JOB, OPEN]
+
+
+@pytest.mark.parametrize("which", ["of another job", "that needs no turn"])
+def test_a_handler_that_is_left_to_itself_keeps_no_turn_of_others(db: Db, worker: Worker, which: str) -> None:
+    job, other = a_job(db), a_job(db, "other")
+    of, exclusive = (other, True) if which == "of another job" else (job, False)
+    due(db, of, status="cancelled", exclusive=exclusive, held_until=NOW + LEASE)
+    run = due(db, job, 1)
+
+    assert [taken.id for taken in worker.claim()] == [run]
 
 
 @contextmanager
