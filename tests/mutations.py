@@ -6,8 +6,8 @@
     python -m tests.mutations --list
 
 CI does not run this. It works on a copy of the checkout, with one server for all test processes. A guard is a condition
-of a statement that writes or locks rows (replaced with ``true``), a count of attempts, a check of how many rows a
-statement changed, or an entry of GUARDS.
+of a statement that writes or locks rows, or of a function (replaced with ``true``), a lock, a ``skip locked`` (both are
+removed), a count of attempts, a check of how many rows a statement changed, or an entry of GUARDS.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ TESTS = {
     "sql/runs.sql": ["fences", "store_runs", "claims", "gates", "limits", "priority", "outcomes"],
     "sql/actions.sql": ["operations_actions", "backfill"],
     "sql/slots.sql": ["store_slots", "sync", "backfill"],
+    "sql/begins.sql": ["extras/remote/test_tickets", "extras/remote/test_remote_executor"],
     "sql/definitions.sql": ["store_definitions", "sync", "sync_files", "operations_retention"],
     "sql/edits.sql": ["edits", "extras/preview/test_edits_shown"],
     "sql/files.sql": ["sync_files", "sync"],
@@ -70,11 +71,24 @@ GUARDS = [
     ("sql/migrations/0001_tables.sql", r"create unique index job_runs_exclusive", "create index job_runs_exclusive"),
     ("sql/migrations/0002_enqueue.sql", r"(?<=if )exists (?=\(select from yamlsched\.used_keys)", "false and exists "),
     ("sql/migrations/0002_enqueue.sql", r"(?<=and \(idempotency_key is null or )not exists", "true or not exists"),
+    ("sql/migrations/0005_ready.sql", r"(?<=case when )yamlsched\.is_withheld\(d, now\)(?= then 1)", "false"),
+    (
+        "sql/migrations/0005_ready.sql",
+        r"(?<=when )o\.exclusive and yamlsched\.is_taken\(d\.id, now\)(?= then 2)",
+        "false",
+    ),
+    ("sql/migrations/0005_ready.sql", r"(?<=\) )<= 0 then 3", "< 0 then 3"),
+    ("sql/migrations/0005_ready.sql", r"(?<=case when )w\.reason = 3", "false"),
+    ("sql/migrations/0005_ready.sql", r"(?<=if )limits is not null(?= then)", "false"),
+    ("sql/migrations/0005_ready.sql", r"(?<=when )exists \(select from yamlsched\.lacks x\)(?= then 0)", "false"),
+    ("sql/migrations/0005_ready.sql", r"perform yamlsched\.lock_gates\([^;]*;", ""),
 ]
-COUNTS = [
+CHANGES = [
     (r"attempts\s*= r\.attempts - 1", "attempts = r.attempts"),
     (r"attempts\s*= r\.attempts - o\.refund::int", "attempts = r.attempts"),
     (r"attempts\s*= r\.attempts \+ 1", "attempts = r.attempts"),
+    (r"\bfor (?:no key update|update|key share|share)\b(?: of \w+)?(?: skip locked)?", ""),
+    (r" skip locked\b", ""),
 ]
 
 # Equivalent mutations: part of the name -> why no test can find them.
@@ -139,16 +153,19 @@ def _of_statements(file: str, text: str) -> Iterator[Mutation]:
     starts = list(re.finditer(r"^(?:-- name: |create function yamlsched\.)(\w+)", text, re.MULTILINE))
     for match, following in zip(starts, [*starts[1:], None], strict=True):
         begin, end = match.end(), following.start() if following else len(text)
-        seen: Counter[str] = Counter()
-        for start, stop in conditions(text[begin:end]):
-            condition = " ".join(text[begin + start : begin + stop].split())
-            seen[condition] += 1
-            n = f" #{seen[condition]}" if seen[condition] > 1 else ""
-            yield Mutation(f"{file} {match[1]}: {condition}{n}", file, begin + start, begin + stop, "true")
-        for pattern, new in COUNTS:
-            for count in re.finditer(pattern, text[begin:end]):
-                name = f"{file} {match[1]}: {' '.join(count[0].split())} -> {new}"
-                yield Mutation(name, file, begin + count.start(), begin + count.end(), new)
+        body, seen = text[begin:end], Counter[str]()
+        spans = [(*span, "true") for span in conditions(body, is_function="migrations" in file)]
+        for pattern, new in CHANGES:
+            spans += [(*m.span(), new) for m in re.finditer(pattern, body) if not _is_comment(body, m.start())]
+        for start, stop, new in spans:
+            change = " ".join(body[start:stop].split()) + (f" -> {new}" if new != "true" else "")
+            seen[change] += 1
+            n = f" #{seen[change]}" if seen[change] > 1 else ""
+            yield Mutation(f"{file} {match[1]}: {change}{n}", file, begin + start, begin + stop, new)
+
+
+def _is_comment(text: str, at: int) -> bool:
+    return "--" in text[text.rfind("\n", 0, at) + 1 : at]
 
 
 # -- a minimal reader of the SQL in sql/
@@ -166,8 +183,8 @@ class Level:
     in_case: int = 0
 
 
-def conditions(statement: str) -> list[tuple[int, int]]:
-    """Return the spans of the conditions that restrict which rows the statement writes or locks.
+def conditions(statement: str, is_function: bool = False) -> list[tuple[int, int]]:
+    """Return the spans of the conditions that restrict which rows the statement writes or locks; of a function, of all.
 
     >>> text = "update t set a = 1 where t.id = 1 and (t.b or t.c) and t.d between 1 and 2 returning t.id"
     >>> [text[start:end] for start, end in conditions(text)]
@@ -194,7 +211,7 @@ def conditions(statement: str) -> list[tuple[int, int]]:
         elif word == "where":
             parts, last = _conjuncts(tokens, n + 1)
             locks = last + 1 < len(tokens) and _is_lock(tokens, last)
-            if level.verb in ("update", "delete") or level.feeds_insert or locks:
+            if level.verb in ("update", "delete") or level.feeds_insert or locks or is_function:
                 found += parts
     return found
 

@@ -34,6 +34,7 @@ from yamlsched import Discard, Refused, RetryAfter, Run, Snooze, YamlschedError,
 from yamlsched.act.runs import cancel
 from yamlsched.act.settle import settle
 from yamlsched.ask import history
+from yamlsched.db import connect
 from yamlsched.errors import EffectInDoubt, LeaseLost
 from yamlsched.handler import backends
 from yamlsched.handler.once import effect_key, settle_command
@@ -861,6 +862,26 @@ def test_an_effect_that_is_not_in_doubt_cannot_be_settled(db, dsn, job):
                 settle(db, "default", key, "ada", happened)
     assert [state for _, state in effect_states(db)] == ["claimed", "done"]
     assert db.execute("select count(*) as n from yamlsched.operator_actions").fetchone().n == 0
+
+
+def test_of_two_operators_who_settle_an_effect_at_once_the_first_one_does(db, dsn, job):
+    run = a_started_run(db, dsn)
+    die_inside(run)
+    db.execute("update yamlsched.job_runs set status = 'cancelled', finished_at = now(), locked_until = null")
+    key = f"run:{run.id}:post"
+    with connect(dsn) as first, connect(dsn) as second:
+        first.execute("begin")
+        settle(first, "default", key, "ann", True)
+
+        with pytest.raises(Refused, match="is not in doubt"):
+            while_waiting(
+                db,
+                second,
+                lambda: settle(second, "default", key, "ben", True),
+                lambda: first.execute("commit"),
+            )
+
+    assert db.execute("select who from yamlsched.operator_actions").fetchall() == [("ann",)]
 
 
 def test_while_a_cancelled_handler_may_be_alive_its_effect_is_neither_settled_nor_done_by_another(db, dsn, job):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.rows import a_job, a_run, row
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
+from yamlsched.db.query import load
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 
@@ -250,9 +252,9 @@ def test_an_end_lets_no_run_of_another_job_or_namespace_go(db: Db, worker: Worke
     db.execute("update yamlsched.job_runs set withheld = %s where namespace = 'elsewhere'", [TURN])
     assert withheld(db, *runs) == [OPEN, TURN, OPEN, TURN, TURN, TURN]
 
-    worker.finish(taken[0])
+    worker.finish(taken[1])
 
-    assert withheld(db, *runs) == [OPEN, OPEN, OPEN, TURN, TURN, TURN]
+    assert withheld(db, *runs) == [OPEN, TURN, OPEN, OPEN, TURN, TURN]
 
 
 def test_a_resume_lets_only_runs_go_that_waited_for_this_job(db: Db, worker: Worker) -> None:
@@ -408,6 +410,97 @@ def test_a_claim_beside_a_resume_leaves_the_run_as_it_is(db: Db, dsn: str, worke
         assert withheld(db, run) == [OPEN]
 
     assert [claimed.id for claimed in worker.claim()] == [run]
+
+
+def test_a_claim_stores_no_reason_of_a_job_whose_gate_another_session_has(db: Db, dsn: str, worker: Worker) -> None:
+    jobs = [a_job(db, name, schedule=None, paused_at=NOW) for name in ("a", "b")]
+    runs = [due(db, job, number, exclusive=False) for job in jobs for number in range(2)]
+    with database.connect(dsn) as operator, operator.transaction():
+        pauses.resume(operator, "default", jobs[:1], "ann", now=NOW)
+
+        assert worker.claim() == []
+
+        assert withheld(db, *runs) == [OPEN, OPEN, JOB, JOB]
+
+
+@pytest.mark.parametrize("locked", [0, 1], ids=["a run that it has picked", "one like it"])
+def test_a_claim_waits_for_no_run_that_another_session_has_locked(
+    db: Db, dsn: str, worker: Worker, locked: int
+) -> None:
+    job = a_job(db, schedule=None, paused_at=NOW)
+    runs = [due(db, job, number, exclusive=False) for number in range(2)]
+    worker.runner.run(worker.connection.execute("set lock_timeout = '2s'"))
+    with database.connect(dsn) as other, other.transaction():
+        other.execute("select from yamlsched.job_runs where id = %s for no key update", [runs[locked]])
+
+        worker.call(store.claim_gated, "default", store.ClaimResult(), "A", runs[:1], now=NOW)
+
+        assert withheld(db, *runs) == ([JOB, OPEN] if locked else [OPEN, OPEN])
+
+
+def test_a_run_that_is_not_due_gets_no_reason(db: Db, worker: Worker) -> None:
+    job = a_job(db, schedule=None, paused_at=NOW)
+    runs = [due(db, job, exclusive=False), due(db, job, run_at=NOW + SECOND, exclusive=False)]
+
+    assert worker.claim() == []
+
+    assert withheld(db, *runs) == [JOB, OPEN]
+
+
+@pytest.mark.parametrize("which", ["of another job", "that needs no turn"])
+def test_a_handler_that_is_left_to_itself_keeps_no_turn_of_others(db: Db, worker: Worker, which: str) -> None:
+    job, other = a_job(db), a_job(db, "other")
+    of, exclusive = (other, True) if which == "of another job" else (job, False)
+    due(db, of, status="cancelled", exclusive=exclusive, held_until=NOW + LEASE)
+    run = due(db, job, 1)
+
+    assert [taken.id for taken in worker.claim()] == [run]
+
+
+@contextmanager
+def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator[None]:
+    """Hold a claim open that began before ``change``: it has locked what no longer is what it takes, and leaves it."""
+    delayed = load("runs")["claim"].replace(b"as now\n)", b"as now from (select pg_advisory_xact_lock(1)) l\n)")
+    values = {"namespace": "default", "lane": "local", "token": "C", "limit": 10, "now": NOW, **store.passes(10, 0)}
+    values |= {"newest": str(2**62), "skipped": "{}"}
+    with database.connect(dsn) as claimer, database.connect(dsn) as latch:
+        latch.execute("select pg_advisory_lock(1)")
+
+        def end_of_wait() -> None:
+            change()
+            latch.execute("select pg_advisory_unlock(1)")
+
+        claimer.execute("begin")
+        taken = while_waiting(db, claimer, lambda: claimer.execute(delayed, values).fetchall(), end_of_wait)
+        assert taken == []
+        yield
+        claimer.execute("commit")
+
+
+@pytest.mark.parametrize("reason", [JOB, TURN], ids=["job", "turn"])
+def test_what_a_claim_has_locked_that_began_before_a_reason_was_stored_is_let_go_by_the_next_sweep(
+    db: Db, dsn: str, worker: Worker, reason: int
+) -> None:
+    # given runs that wait, and a claim in whose snapshot they do not
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+    job = a_job(db, schedule=None)
+    runs = [due(db, job, number, exclusive=reason == TURN) for number in range(2)]
+    first = worker.claim(1)[0]
+    db.execute("update yamlsched.job_runs set withheld = 0")
+    if reason == JOB:
+        pauses.pause(db, "default", [job], "ann", now=NOW)
+    with a_claim_that_saw(db, dsn, worker.claim):
+        assert withheld(db, *runs) == [OPEN, reason]
+
+        # when what they wait for ends before this claim does
+        if reason == JOB:
+            pauses.resume(db, "default", [job], "ann", now=NOW)
+        else:
+            worker.finish(first)
+
+    # then they are not forgotten
+    worker.call(store.sweep, "default", now=NOW)
+    assert withheld(db, *runs) == [OPEN, OPEN]
 
 
 def test_of_two_claims_at_one_gate_one_gets_the_turn_and_neither_waits(

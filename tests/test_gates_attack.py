@@ -22,7 +22,9 @@ from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 
 pytestmark = pytest.mark.slow
 SECONDS, SESSIONS, MOST = 12.0, 8, 2
-JOB = 1  # a run that waits for its job: the sweep ends a resume that did not reach it
+# A run that waits for its job: the sweep ends a resume that did not reach it, because a claim that began before that
+# was stored had locked the run for a moment (see test_gates.py).
+JOB = 1
 OUTCOMES = [
     *[Outcome(Status.SUCCEEDED)] * 6,
     Outcome(Status.SUCCEEDED, result="{}"),

@@ -330,6 +330,31 @@ def test_an_end_lets_no_run_of_another_limit_or_namespace_go(db: Db, worker: Wor
     assert withheld(db, there) == [LIMIT]
 
 
+def test_numbers_of_another_limit_or_namespace_are_not_those_of_this_one(db: Db, worker: Worker) -> None:
+    for name in ("warehouse", "licences"):
+        limit(db, 1, name)
+    db.execute("insert into yamlsched.gates values ('elsewhere', 'limit/warehouse', 5)")
+    running = {"status": "running", "locked_until": NOW + LEASE, "limit_no": 1}
+    due(db, a_job(db, namespace="elsewhere"), limit_name="warehouse", **running)
+    due(db, a_job(db, "licensed"), limit_name="licences", **running)
+    runs = [due(db, a_job(db, name, limit_name="warehouse"), number) for number, name in enumerate(("a", "b"))]
+
+    assert ids(worker.claim()) == runs[:1]
+    assert withheld(db, runs[1]) == [LIMIT]
+
+
+def test_a_claim_takes_no_number_while_another_session_has_the_gate(db: Db, dsn: str, worker: Worker) -> None:
+    limit(db, 1)
+    run = due(db, a_job(db, limit_name="warehouse"))
+    with database.connect(dsn) as other, other.transaction():
+        other.execute("select from yamlsched.gates where name = 'limit/warehouse' for no key update")
+
+        assert worker.claim() == []
+        assert withheld(db, run) == [OPEN]
+
+    assert ids(worker.claim()) == [run]
+
+
 # -- edits
 
 

@@ -682,3 +682,23 @@ def test_at_of_enqueue_is_a_time_or_a_duration_from_now(db: Db, cli: Cli) -> Non
     assert value(
         db, "select run_at - now() between '89m' and '90m' from yamlsched.job_runs where idempotency_key = 'b'"
     )
+
+
+def test_a_retry_waits_for_a_sync_that_edits_the_job(db, dsn):
+    # given an edit that is not committed: it has changed the unfinished runs that it saw
+    job = a_job(db)
+    run = a_run(db, job, "dead")
+    with store.connect(dsn) as editor, store.connect(dsn) as operator:
+        editor.execute("begin")
+        editor.execute("select from yamlsched.job_definitions where id = %s for no key update", [job])
+        editor.execute("update yamlsched.job_definitions set max_attempts = 7 where id = %s", [job])
+
+        # when a run is retried, then it is with the edited job
+        while_waiting(
+            db,
+            operator,
+            lambda: actions.retry(operator, [run], "ann"),
+            lambda: editor.execute("commit"),
+        )
+
+    assert row(db, run).max_attempts == row(db, run).attempts + 7

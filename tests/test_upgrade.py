@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from support.pages import commands, shell
 from support.project import until
-from support.releases import Release, install
+from support.releases import Release, install, install_before
 from yamlsched import __version__
 from yamlsched.db import migrations
 
@@ -29,6 +31,21 @@ BROKEN = {
     f"{OWN + 2:04}_renamed": "-- Nothing supports the old name.\n"
     "alter table yamlsched.job_definitions rename column next_slot_at to next_at;\n",
 }
+SECONDS = 0.03  # that a handler of the story with the release before takes
+RECORDED = f"""
+import asyncio, os, time
+def record(run):
+    with open("../calls", "a") as calls:
+        calls.write(f"{{run.id}} {{run.attempt}} {{time.monotonic()}} {{os.getcwd()}}\\n")
+def execute(run):
+    record(run)
+    time.sleep({SECONDS})
+    record(run)
+async def execute_shared(run):
+    record(run)
+    await asyncio.sleep({SECONDS})
+    record(run)
+"""
 JOBS = "import time\ndef quick(): pass\ndef slow(): time.sleep(0.2)\ndef minutely(): pass\n"
 
 
@@ -40,6 +57,11 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Release:
 @pytest.fixture(scope="module")
 def new(tmp_path_factory: pytest.TempPathFactory) -> Release:
     return install(tmp_path_factory.mktemp("new"), "0.9.0", ADDED)
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return install_before(tmp_path_factory.mktemp("before"))
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +108,14 @@ class Hosts:
         )
         return [row.run_id for row in rows]
 
-    def make_slots_due(self, minutes: int, column: str = "next_slot_at") -> None:
+    def make_slots_due(self, minutes: int, column: str = "next_slot_at", jobs: Sequence[str] = ("minutely",)) -> None:
         """Let the slots of the last minutes be due, those before be accounted for."""
         self.db.execute(
             "update yamlsched.job_definitions set last_slot_at = null, "
             "effective_from = date_trunc('minute', now()) - interval '1 minute' * %s, "
             f"{column} = date_trunc('minute', now()) - interval '1 minute' * (%s - 1) "
-            "where job_type = 'minutely'".encode(),
-            [minutes, minutes],
+            "where job_type = any (%s)".encode(),
+            [minutes, minutes, list(jobs)],
         )
 
     def until_all_succeeded(self, runs: list[int]) -> None:
@@ -204,3 +226,114 @@ def test_an_older_host_that_is_not_supported_any_more_stops_gracefully_and_nothi
     minutely = hosts.db.execute("select status from yamlsched.job_runs where job_type = 'minutely'").fetchall()
     assert len(minutely) >= 3
     assert {row.status for row in minutely} == {"succeeded"}
+
+
+TURNS = ("turns_before", "turns_after")
+
+
+def a_host(hosts: Hosts, name: str) -> None:
+    """Give a host handlers that record when they start and end: plain, shared, and of slots that take turns."""
+    folder = hosts.of(name)
+    (hosts.folder / "calls").touch()
+    (folder / "jobs.py").write_text(RECORDED)
+    common = {"lease": "2s", "max_attempts": 20, "backoff": {"policy": "fixed", "delay": "1s"}}
+    slots = {"handler": "jobs.execute", "cron": "* * * * *", "catchup": "all", **common}
+    jobs = {
+        "plain": {"handler": "jobs.execute", **common},
+        "shared": {"handler": "jobs.execute_shared", "isolation": "shared", **common},
+        "paused": {"handler": "jobs.execute", **common},
+        "minutely": {"overlap": "allow", **slots},
+        **{name: {"overlap": "wait", **slots} for name in TURNS},
+    }
+    (folder / "schedules.yaml").write_text(json.dumps({"version": 1, "jobs": jobs}))
+
+
+class Calls:
+    """When each attempt of each run started and, unless it was killed, ended; and how many calls each host made."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.times: dict[tuple[int, int], list[float]] = {}
+        self.of_hosts: Counter[str] = Counter()
+        for line in (hosts.folder / "calls").read_text().splitlines():
+            run, attempt, at, folder = line.split()
+            self.times.setdefault((int(run), int(attempt)), []).append(float(at))
+            self.of_hosts[Path(folder).name] += 1
+
+
+def test_workers_of_the_release_before_and_of_this_one_lose_and_repeat_nothing_while_they_are_killed_and_it_is_migrated(
+    hosts: Hosts, before: Release, old: Release
+) -> None:
+    this, runs = old, list[int]()
+    unfinished = "select from yamlsched.job_runs where finished_at is null and job_type <> 'paused'"
+
+    def until_busy(*names: str) -> None:
+        """Enqueue runs until each of these hosts has executed some."""
+        seen = Calls(hosts).of_hosts
+
+        def are_busy() -> bool:
+            now = Calls(hosts).of_hosts
+            return all(now[name] > seen[name] + 40 for name in names)
+
+        while not are_busy():
+            for job, count in (("plain", 150), ("shared", 150), ("paused", 5)):
+                runs.extend(hosts.enqueue(job, count))
+            until(lambda: are_busy() or len(hosts.db.execute(unfinished).fetchall()) < 50, f"{names} work")
+
+    # given workers of the release before that execute runs of all kinds, and one of them is killed
+    for name in "abcd":
+        a_host(hosts, name)
+    assert hosts.run(before, "migrate", host="a").returncode == 0
+    assert hosts.run(before, "sync", host="a").returncode == 0
+    assert hosts.db.execute("select max(version) from yamlsched.migrations").fetchone() == (4,)
+    hosts.make_slots_due(20, jobs=TURNS[:1])
+    assert hosts.run(before, "sync", host="a").returncode == 0
+    with hosts.loop(before, "a") as (first, _), hosts.loop(before, "b") as (second, _):
+        until_busy("a", "b")
+        first.kill()
+
+        # when the tables are migrated, workers of both releases work beside each other, and some are killed
+        assert hosts.run(before, "pause", "paused", host="a").returncode == 0
+        migration = hosts.run(this, "migrate", host="c")
+        assert migration.returncode == 0, migration.stderr
+        with hosts.loop(this, "c") as (third, _), hosts.loop(before, "a") as (fourth, _):
+            hosts.make_slots_due(20, jobs=("minutely", *TURNS[1:]))
+            tick = hosts.run(before, "sync", host="d")
+            assert tick.returncode == 0, tick.stderr
+            until_busy("a", "b", "c")
+            second.kill()
+            third.kill()
+            with hosts.loop(this, "d"):
+                until_busy("a", "d")
+                runs.extend(hosts.enqueue("plain", 50))
+                fourth.send_signal(signal.SIGTERM)  # this release alone executes what is left
+                assert fourth.wait() == 0
+                assert hosts.run(before, "resume", "paused", host="b").returncode == 0
+                hosts.until_all_succeeded(runs)
+                until(lambda: not hosts.db.execute(unfinished).fetchall(), "nothing is stuck")
+
+    # then each run has succeeded, and an attempt more than one is one that was lost with its worker
+    rows = hosts.db.execute(
+        "select r.id, r.job_type, r.status, r.attempts, count(f.run_id) as lost, "
+        "bool_and(f.error_type = 'LostWorker') as is_lost "
+        "from yamlsched.job_runs r left join yamlsched.job_failures f on f.run_id = r.id group by r.id"
+    ).fetchall()
+    assert {row.status for row in rows} == {"succeeded"}
+    assert sum(row.lost for row in rows) > 0
+    assert [row for row in rows if row.attempts != row.lost + 1 or row.is_lost is False] == []
+    assert {row.job_type for row in rows} == {"plain", "shared", "paused", "minutely", *TURNS}
+    slots = hosts.db.execute(
+        "select count(*) as n from yamlsched.job_runs where job_type = any(%s) group by job_type",
+        [["minutely", *TURNS]],
+    ).fetchall()
+    assert min(row.n for row in slots) >= 20
+
+    # and no two attempts of a run, or of slots that take turns, executed at once
+    times = Calls(hosts).times
+    assert [row for row in rows if (row.id, row.attempts) not in times] == []
+    assert max(map(len, times.values())) == 2
+    job_types = {row.id: row.job_type for row in rows}
+    spans: dict[object, list[list[float]]] = {}
+    for (run, _), span in times.items():
+        spans.setdefault(job_types[run] if job_types[run] in TURNS else run, []).append(span)
+    for each in map(sorted, spans.values()):
+        assert [(one, following) for one, following in itertools.pairwise(each) if one[-1] > following[0]] == []

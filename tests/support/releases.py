@@ -1,4 +1,7 @@
-"""Installed releases of yamlsched: this tree, and one that is newer, each as a wheel in an environment of its own."""
+"""Installed releases of yamlsched: this tree, a newer one and the one before, each as a wheel in its own environment.
+
+What the one before consists of is an archive: a clone need not have its commit.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,16 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# Tables of version 4, without extras that no worker imports: git archive 7f49adb yamlsched sql pyproject.toml README.md
+# LICENSE CHANGELOG.md, without yamlsched/templates and extras/{web,importing,preview,scaffold,doctor,metrics} | xz -9e
+BEFORE = ROOT / "tests" / "releases" / "tables-4.tar.xz"
 PARTS = ("yamlsched", "sql", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
 
 
@@ -44,7 +51,7 @@ class Release:
 
 def install(folder: Path, version: str, migrations: dict[str, str]) -> Release:
     """Build a wheel of this tree as ``version``, with more migrations by name, and install it into ``folder``."""
-    source, wheels, target = folder / "source", folder / "wheels", folder / "venv"
+    source = folder / "source"
     ignored = shutil.ignore_patterns("__pycache__")
     for part in PARTS:
         if (ROOT / part).is_dir():
@@ -55,6 +62,19 @@ def install(folder: Path, version: str, migrations: dict[str, str]) -> Release:
     package.write_text(re.sub(r'__version__ = "[^"]*"', f'__version__ = "{version}"', package.read_text()))
     for name, text in migrations.items():
         (source / "sql" / "migrations" / f"{name}.sql").write_text(text)
+    return _install(folder, source, version)
+
+
+def install_before(folder: Path) -> Release:
+    """Build a wheel of the release before this one, and install it into ``folder``."""
+    source = folder / "source"
+    with tarfile.open(BEFORE) as archive:
+        archive.extractall(source, filter="data")
+    return _install(folder, source, "0.1.0")
+
+
+def _install(folder: Path, source: Path, version: str) -> Release:
+    wheels, target = folder / "wheels", folder / "venv"
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
     subprocess.run(build, cwd=source, check=True, capture_output=True)
     [wheel] = wheels.glob(f"yamlsched-{version}-*.whl")
