@@ -278,7 +278,7 @@ def test_a_lane_without_workers_holds_up_no_other_lane(db: Db, worker: Worker) -
     worker.finish(first)
 
     assert (first.id, withheld(db, remote, local)) == (held, [OPEN, OPEN])
-    assert ids(worker.claim()) == [local]
+    assert ids(worker.claim(now=NOW + 2 * SECOND)) == [local]
     assert worker.claim(lane="far") == []
 
 
@@ -353,6 +353,47 @@ def test_a_claim_takes_no_number_while_another_session_has_the_gate(db: Db, dsn:
         assert withheld(db, run) == [OPEN]
 
     assert ids(worker.claim()) == [run]
+
+
+@pytest.mark.parametrize("after, lane", [(0, "shared"), (1, "shared"), (2, "local")])
+def test_a_run_of_another_lane_that_was_let_go_keeps_its_place_for_two_seconds(
+    db: Db, worker: Worker, after: int, lane: str
+) -> None:
+    limit(db, 1)
+    local, shared = (
+        a_job(db, "local", limit_name="warehouse"),
+        a_job(db, "other", limit_name="warehouse", isolation="shared"),
+    )
+    first = due(db, local)
+    runs = {"shared": due(db, shared, 1, lane="shared"), "local": due(db, local, 2)}
+    [held] = worker.claim()
+    assert worker.claim() == worker.claim(lane="shared") == []
+    assert withheld(db, *runs.values()) == [LIMIT, LIMIT]
+    worker.finish(held)
+    assert withheld(db, *runs.values()) == [OPEN, OPEN]
+
+    now = NOW + after * SECOND
+    taken = worker.claim(now=now) or worker.claim(now=now, lane="shared")
+
+    assert ids(taken) == [runs[lane]]
+    assert first == held.id
+    assert is_at_rest(db, now)
+
+
+def test_a_run_keeps_its_place_from_none_that_are_before_it(db: Db, worker: Worker) -> None:
+    limit(db, 1)
+    local, shared = (
+        a_job(db, "local", limit_name="warehouse"),
+        a_job(db, "other", limit_name="warehouse", isolation="shared"),
+    )
+    due(db, local)
+    second = due(db, local, 1)
+    due(db, shared, 2, lane="shared")
+    [held] = worker.claim()
+    assert worker.claim() == worker.claim(lane="shared") == []
+    worker.finish(held)
+
+    assert ids(worker.claim()) == [second]
 
 
 # -- edits

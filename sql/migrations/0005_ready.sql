@@ -301,7 +301,16 @@ begin
     from line l
     left join free f on f.limit_name = l.limit_name and f.place = l.place
     where r.id = l.id
-      and (l.limit_name is null or f.place <= yamlsched.free_numbers(of_namespace, l.limit_name));
+      and (l.limit_name is null or f.place <= yamlsched.free_numbers(of_namespace, l.limit_name) - (
+              -- What was let go before it, of other lanes, keeps its place for 2 s: else the lane that ends a run, and claims
+              -- at once, would take the number each time.
+              select count(*)
+              from (select distinct d.lane from yamlsched.job_definitions d
+                    where d.namespace = of_namespace and d.limit_name = l.limit_name and d.lane <> r.lane) k
+              join yamlsched.job_runs o on o.namespace = of_namespace and o.limit_name = l.limit_name and o.lane = k.lane
+              where o.withheld = 0 and o.finished_at is null and o.status <> 'running' and o.run_at <= now
+                and o.updated_at > now - interval '2 seconds'
+                and (o.priority, o.run_at, o.id) < (r.priority, r.run_at, r.id)));
     -- Those that are left, and those like them among the next thousand, so that no claim picks them again.
     waiting := array(
         select f.id from yamlsched.job_runs f
@@ -352,37 +361,56 @@ create function yamlsched.hand_on(of_namespace text, jobs bigint[], limits text[
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    turns   bigint;
-    waiting bigint;
-    numbers bigint := 0;
+    turns     bigint[];
+    waiting   bigint[] := jobs;
+    followers bigint;
+    numbers   bigint := 0;
+    freed     bigint := 0;
 begin
     perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id from unnest(jobs) as j (id))
                                                || array(select 'limit/' || l.name from unnest(limits) as l (name)));
-    update yamlsched.job_runs r
-    set withheld = 0
-    where r.withheld = 2 and r.id = any (array(
-        select w.id from unnest(jobs) as j (id)
-        cross join lateral (
-            select n.id from yamlsched.job_runs n
-            where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 2 and n.finished_at is null
-            order by n.run_at, n.id limit 1 for no key update skip locked) w
-        where not yamlsched.is_taken(j.id, now)));
-    get diagnostics turns = row_count;
-    update yamlsched.job_runs r
-    set withheld = 0
-    where r.withheld = 4 and r.id = any (array(
-        select w.id from yamlsched.job_runs w
-        where w.withheld = 4 and w.id = any (array(
-            select a.run_id from yamlsched.awaits a where a.definition_id = any (jobs) and a.outcome is null
-            union all
-            select u.id from yamlsched.job_runs u
-            where u.namespace = of_namespace and u.definition_id = any (jobs) and u.unreleased
-              and u.finished_at is null))
-        order by w.id for no key update skip locked));
-    get diagnostics waiting = row_count;
-    if limits <> '{}' then
+    -- A claim that began before a reason was stored locks such a run for a moment, and then leaves it. So who skips it comes
+    -- back, for 0.2 s: a session that holds a run may wait for the gate that is held here, and hands on itself afterwards.
+    for attempt in 1 .. 20 loop
+        with let_go as (
+            update yamlsched.job_runs r
+            set withheld = 0
+            where r.withheld = 2 and r.id = any (array(
+                select w.id from unnest(waiting) as j (id)
+                cross join lateral (
+                    select n.id from yamlsched.job_runs n
+                    where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 2 and n.finished_at is null
+                    order by n.run_at, n.id limit 1 for no key update skip locked) w
+                where not yamlsched.is_taken(j.id, now)))
+            returning r.definition_id)
+        select coalesce(array_agg(l.definition_id), '{}') into turns from let_go l;
         update yamlsched.job_runs r
         set withheld = 0
+        where r.withheld = 4 and r.id = any (array(
+            select w.id from yamlsched.job_runs w
+            where w.withheld = 4 and w.id = any (array(
+                select a.run_id from yamlsched.awaits a where a.definition_id = any (jobs) and a.outcome is null
+                union all
+                select u.id from yamlsched.job_runs u
+                where u.namespace = of_namespace and u.definition_id = any (jobs) and u.unreleased
+                  and u.finished_at is null))
+            order by w.id for no key update skip locked));
+        get diagnostics followers = row_count;
+        freed := freed + cardinality(turns) + followers;
+        waiting := array(
+            select j.id from unnest(waiting) as j (id)
+            where j.id <> all (turns) and not yamlsched.is_taken(j.id, now)
+              and exists (select from yamlsched.job_runs n
+                          where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 2
+                            and n.finished_at is null));
+        exit when waiting = '{}' and not exists (
+            select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
+            where a.definition_id = any (jobs) and a.outcome is null and w.withheld = 4);
+        perform pg_sleep(0.01);
+    end loop;
+    if limits <> '{}' then
+        update yamlsched.job_runs r
+        set withheld = 0, updated_at = now      -- it keeps its place for 2 s: see claim_gated
         where r.withheld = 3 and r.id = any (array(
             select w.id
             from unnest(limits) as l (name)
@@ -407,10 +435,10 @@ begin
                 for no key update skip locked) w));
         get diagnostics numbers = row_count;
     end if;
-    if turns + waiting + numbers > 0 then
+    if freed + numbers > 0 then
         perform pg_notify('yamlsched', of_namespace);
     end if;
-    return turns + waiting + numbers;
+    return freed + numbers;
 end
 $$;
 
@@ -419,18 +447,26 @@ create function yamlsched.open_jobs(of_namespace text, jobs bigint[]) returns bi
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    freed bigint;
+    freed bigint := 0;
+    moved bigint;
 begin
     perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id from unnest(jobs) as j (id)));
-    update yamlsched.job_runs r
-    set withheld = 0
-    where r.id = any (array(
-        select w.id from unnest(jobs) as j (id)
-        cross join lateral (
-            select n.id from yamlsched.job_runs n
-            where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 1 and n.finished_at is null
-            for no key update skip locked) w));
-    get diagnostics freed = row_count;
+    for attempt in 1 .. 20 loop     -- as in hand_on
+        update yamlsched.job_runs r
+        set withheld = 0
+        where r.id = any (array(
+            select w.id from unnest(jobs) as j (id)
+            cross join lateral (
+                select n.id from yamlsched.job_runs n
+                where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 1 and n.finished_at is null
+                for no key update skip locked) w));
+        get diagnostics moved = row_count;
+        freed := freed + moved;
+        exit when not exists (select from unnest(jobs) as j (id)
+                              join yamlsched.job_runs n on n.namespace = of_namespace and n.definition_id = j.id
+                              where n.withheld = 1 and n.finished_at is null);
+        perform pg_sleep(0.01);
+    end loop;
     return freed;
 end
 $$;
