@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from .evidence import Attempt, Evidence, Version
-from .schedule import LIMITS
+from .schedule import FOLLOWERS, LIMITS
 
 SIGNATURE = re.compile(r"by <([^>]*)>")
 FINAL = {"succeeded", "dead", "cancelled"}
@@ -45,7 +45,8 @@ def check_steps(e: Evidence) -> Iterator[str]:
 
 def _problems(before: Version, after: Version, tokens: set[str]) -> Iterator[str]:
     step = before.status, after.status
-    if step not in STEPS:
+    is_gap = step == ("queued", "deleted") and before.row.get("unreleased")  # its slot has become a gap
+    if step not in STEPS and not is_gap:
         yield "this change of status is not allowed"
         return
     is_claim = after.status == "running" and (before.status != "running" or before.token != after.token)
@@ -152,6 +153,29 @@ def check_limits(e: Evidence) -> Iterator[str]:
             beside = [other for other in attempts if other.start <= attempt.start < other.last]
             if len(beside) > LIMITS[limit]:
                 yield f"limit {limit}: {len(beside)} at once when {attempt} started"
+
+
+def check_followers(e: Evidence) -> Iterator[str]:
+    """G10: when a run is released, those that it waited for have ended, and it is not claimed before."""
+    by_slot: dict[tuple[str, str], list[list[Version]]] = {}
+    for versions in e.runs.values():
+        row = versions[0].row
+        by_slot.setdefault((row["job_type"], row["scheduled_for"] or ""), []).append(versions)
+    for run, versions in e.runs.items():
+        row = versions[0].row
+        for before, after in pairwise(versions):
+            if before.row.get("unreleased") and not after.row["unreleased"] and after.op != "DELETE":
+                for name in FOLLOWERS.get(row["job_type"], {}).get("after", ()):
+                    for upstream in by_slot.get((name, row["scheduled_for"]), ()):
+                        *_, then = (
+                            version for version in upstream if version.seq < after.seq or version is upstream[0]
+                        )
+                        if then.seq < after.seq and then.status not in FINAL | {"deleted"}:
+                            what = f"released while {name} of its slot was {then.status}"
+                            yield f"run {run} of {row['job_type']} was {what}"
+        is_started = any(version.status == "running" and version.row.get("unreleased") for version in versions)
+        if is_started:
+            yield f"run {run} of {row['job_type']} was claimed before it was released"
 
 
 def is_loss(before: Version, after: Version) -> bool:
@@ -290,7 +314,8 @@ def check_keys(e: Evidence) -> Iterator[str]:
     used = {row["idempotency_key"] for row in e.tables["used_keys"]}
     for run, versions in e.runs.items():
         key, last = versions[0].row["idempotency_key"], versions[-1]
-        if key and last.op == "DELETE" and last.xact != versions[0].xact and key not in used:
+        is_gap = last.row.get("unreleased") and last.status == "deleted"
+        if key and last.op == "DELETE" and last.xact != versions[0].xact and key not in used and not is_gap:
             yield f"run {run} was pruned, but its key {key} is not remembered"
     for run, key in e.acknowledged:
         if run not in e.runs:
@@ -341,6 +366,7 @@ CHECKS = (
     check_one_live_attempt,
     check_exclusive,
     check_limits,
+    check_followers,
     check_failures,
     check_transactions,
     check_effects,

@@ -27,6 +27,16 @@ SCHEDULED: dict[str, dict[str, Any]] = {
     "allow_all": {"cron": "*/3 * * * *", "overlap": "allow", "catchup": "all", "acts": ALL},
     "allow_latest": {"cron": "1-59/2 * * * *", "overlap": "allow", "catchup": "latest", "acts": QUICK},
 }
+# They wait for no retry of a dead run: at the end, all runs have to end.
+FOLLOWERS: dict[str, dict[str, Any]] = {
+    "second": {"after": ["wait_all"], "overlap": "wait", "catchup": "all", "acts": QUICK, "on_upstream_failure": "run"},
+    "third": {"after": ["second"], "overlap": "allow", "catchup": "all", "acts": QUICK, "on_upstream_failure": "skip"},
+    "fan_in": {
+        "cron": "* * * * *", "after": ["third", "skip_often"], "overlap": "skip", "catchup": "latest", "acts": QUICK,
+        "on_upstream_failure": "run",
+    },
+}  # fmt: skip
+FOLLOWED = ("wait_all", "skip_often")
 ENQUEUED: dict[str, dict[str, Any]] = {
     "anything": {"acts": ALL, "max_attempts": 4},
     "ledger": {"acts": ["transaction"], "max_attempts": 10},
@@ -57,7 +67,7 @@ class Schedule:
 
     def __init__(self, file: Path, seed: int, choice: random.Random) -> None:
         self.file, self.seed, self._choice = file, seed, choice
-        self.jobs = copy.deepcopy({**SCHEDULED, **ENQUEUED})
+        self.jobs = copy.deepcopy({**SCHEDULED, **FOLLOWERS, **ENQUEUED})
         self.removed: set[str] = set()
         self.edits = 0
 
@@ -100,6 +110,8 @@ class Schedule:
             name = self._choice.choice([*SCHEDULED, *SCHEDULED, *ENQUEUED])
             what = self._choice.choice(EDITS_OF_SCHEDULED if name in SCHEDULED else EDITS)
         job = self.jobs[name]
+        if name in FOLLOWED and what in ("remove or restore", "environments"):
+            what = "overlap"  # else the file would be invalid: others follow it
         if what == "remove or restore":
             self.removed ^= {name}
         elif what == "lease":

@@ -56,7 +56,8 @@ def _check_job(e: Evidence, job: int, name: str, cursor: float | None, now: floa
     made: list[int] = []
     for versions in e.runs.values():
         row = versions[0].row
-        was_undone = versions[-1].op == "DELETE" and versions[-1].xact == versions[0].xact
+        is_gap = versions[-1].row.get("unreleased")  # the slot has become a gap
+        was_undone = versions[-1].op == "DELETE" and (is_gap or versions[-1].xact == versions[0].xact)
         if row["definition_id"] == job and row["scheduled_for"] and not was_undone:
             made.append(int(seconds(row["scheduled_for"]) or 0))
     gaps = [

@@ -155,6 +155,24 @@ def test_more_attempts_than_a_limit_allows_are_found() -> None:
     assert "limit pool: 3 at once" in found(checks.check_limits, evidence(*histories, attempts=tuple(attempts)))
 
 
+def test_a_run_that_is_released_before_the_one_that_it_waits_for_has_ended_is_found() -> None:
+    slot = {"scheduled_for": NOON}
+    waits = {"id": 2, "job_type": "second", "unreleased": True, **slot}
+    upstream = [
+        Version(seq, WALL, str(seq), "INSERT", a_row(status, 1, TOKEN, job_type="wait_all", **slot))
+        for seq, status in ((1, "running"), (5, "succeeded"))
+    ]
+    for seq, message in ((3, "was released while wait_all of its slot was running"), (7, "")):
+        released = [
+            Version(2, WALL, "2", "INSERT", a_row(**waits)),
+            Version(seq, WALL, str(seq), "UPDATE", a_row(**{**waits, "unreleased": False})),
+        ]
+        assert message in found(checks.check_followers, evidence(upstream, released))
+        assert bool(message) == bool(found(checks.check_followers, evidence(upstream, released)))
+    started = [Version(1, WALL, "1", "INSERT", a_row("running", 1, TOKEN, **waits))]
+    assert "before it was released" in found(checks.check_followers, evidence(started))
+
+
 def test_attempts_charged_without_a_reason_are_found() -> None:
     failed = a_row("failed", 1, TOKEN, last_error="stopped by yamlsched")
 
