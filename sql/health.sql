@@ -91,13 +91,19 @@ group by d.namespace, d.job_type
 order by d.namespace, d.job_type;
 
 -- name: limits
--- The limits for which runs wait, in words.
+-- The limits for which runs wait, and of the runs that wait for a job whose run is dead or cancelled, the oldest, in words.
 select g.namespace, w.waits
 from yamlsched.gates g
 cross join lateral (select yamlsched.waits_for(r) as waits from yamlsched.job_runs r
                     where g.name = 'limit/' || r.limit_name and r.namespace = g.namespace and r.withheld = 3 limit 1) w
 where g.namespace = any (%(namespaces)s) and g.n is not null
-order by g.name;
+union all
+(select r.namespace, 'of ' || r.job_type || ' ' || yamlsched.waits_for(r)
+ from yamlsched.job_runs r
+ where r.namespace = any (%(namespaces)s) and r.unreleased and r.finished_at is null and exists (
+     select from yamlsched.awaits a cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
+     where a.run_id = r.id and u.state in ('dead', 'cancelled'))
+ order by r.run_at, r.id limit 20);
 
 -- name: stuck
 select s.namespace, s.run_id, s.job_type, s.worker, s.started_at, s.locked_until, s.why

@@ -9,6 +9,7 @@ select h.definition_id, h.job_type, h.owner, h.enabled and h.retired_at is null 
        h.retired_at is null or h.queued + h.running + h.failed + coalesce(dead.runs, 0) > 0 as has_runs,
        h.queued, h.running, h.failed, coalesce(dead.runs, 0) as dead,
        coalesce(extract(epoch from %(now)s - h.overdue_since), 0)::float8 as late_seconds,
+       coalesce(extract(epoch from %(now)s - u.since), 0)::float8 as held_up_seconds,
        h.paused::integer as paused, h.failure_streak, h.attempt_streak::bigint as attempt_streak, h.failing,
        date_part('epoch', h.last_success_at)::text as last_success_at,
        date_part('epoch', h.last_failure_at)::text as last_failure_at,
@@ -23,6 +24,12 @@ left join (
     where r.namespace = %(namespace)s and not r.is_call
     group by r.definition_id
 ) dead on dead.definition_id = h.definition_id
+left join (
+    select r.definition_id, min(r.run_at) as since
+    from yamlsched.job_runs r
+    where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null and r.run_at <= %(now)s
+    group by r.definition_id
+) u on u.definition_id = h.definition_id
 where h.namespace = %(namespace)s
 order by h.job_type;
 

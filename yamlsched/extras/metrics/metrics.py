@@ -35,6 +35,7 @@ class JobValues(NamedTuple):
     failed: int
     dead: int  # without calls of on_dead
     late_seconds: float
+    held_up_seconds: float  # that its oldest run has waited for other jobs
     paused: int
     failure_streak: int
     attempt_streak: int
@@ -98,6 +99,7 @@ HELP = {
     "refused_files": "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
     "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
     "job_late_seconds": "Time that a slot or a due run of the job has been overdue; 0 if none is.",
+    "job_held_up_seconds": "Time that the oldest run of the job has waited for jobs that it follows; 0 if none waits.",
     "job_paused": "1 while an operator has paused the job.",
     "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
     "job_failure_streak_attempts": "Failed attempts of the runs of job_failure_streak: it rises before a run is dead.",
@@ -116,6 +118,7 @@ HELP = {
 
 JOB_VALUES = {
     "job_late_seconds": "late_seconds",
+    "job_held_up_seconds": "held_up_seconds",
     "job_paused": "paused",
     "job_failure_streak": "failure_streak",
     "job_failure_streak_attempts": "attempt_streak",
