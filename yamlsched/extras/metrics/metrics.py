@@ -43,6 +43,7 @@ class JobValues(NamedTuple):
     last_failure_at: str | None
     next_slot_at: str | None
     waits_seconds: float | None  # that its oldest due run has waited; None if none waits or it is paused
+    held_up_seconds: float | None  # None: it follows no job
     has_ended: bool | None  # a run of it within the hour; None: none ever did
     has_failed: bool | None  # likewise, an attempt
 
@@ -98,6 +99,7 @@ HELP = {
     "refused_files": "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
     "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
     "job_late_seconds": "Time that a slot or a due run of the job has been overdue; 0 if none is.",
+    "job_held_up_seconds": "Time that the job's oldest due slot has waited for the jobs that it follows; 0 if none does.",
     "job_paused": "1 while an operator has paused the job.",
     "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
     "job_failure_streak_attempts": "Failed attempts of the runs of job_failure_streak: it rises before a run is dead.",
@@ -116,6 +118,7 @@ HELP = {
 
 JOB_VALUES = {
     "job_late_seconds": "late_seconds",
+    "job_held_up_seconds": "held_up_seconds",
     "job_paused": "paused",
     "job_failure_streak": "failure_streak",
     "job_failure_streak_attempts": "attempt_streak",
