@@ -26,7 +26,7 @@ BUDGETS = {
     "embedded": 952,
     "monitors": 378,
     "doctor": 549,
-    "metrics": 248,
+    "metrics": 251,
     "scaffold": 255,
     "otel": 316,
     "shared": 977,

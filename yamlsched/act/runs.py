@@ -193,8 +193,8 @@ def _retried(run: LockedRun) -> str:
         waits += f"; {join_first(run.holds_up, 5)} {'waits' if len(run.holds_up) == 1 else 'wait'} for it"
     if run.skipped:
         waits += (
-            f"; the slots of {join_first(run.skipped, 5)} that were skipped because of it stay skipped: yamlsched backfill "
-            "creates their runs"
+            f"; the slots of {join_first(run.skipped, 5)} that were skipped because of it stay skipped: yamlsched "
+            "backfill creates their runs"
         )
     if run.held_until is not None and run.held_until > run.now:
         return f"is due at {short_utc(run.held_until)}: its cancelled handler may run until then{waits}"

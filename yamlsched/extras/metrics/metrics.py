@@ -99,7 +99,7 @@ HELP = {
     "refused_files": "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
     "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
     "job_late_seconds": "Time that a slot or a due run of the job has been overdue; 0 if none is.",
-    "job_held_up_seconds": "Time that the job's oldest due slot has waited for the jobs that it follows; 0 if none does.",
+    "job_held_up_seconds": "Time that the job's oldest due slot has waited for jobs that it follows; 0 if none does.",
     "job_paused": "1 while an operator has paused the job.",
     "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
     "job_failure_streak_attempts": "Failed attempts of the runs of job_failure_streak: it rises before a run is dead.",
