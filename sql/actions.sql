@@ -25,6 +25,18 @@ select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, r.held
        r.attempts, r.started_at, r.finished_at, r.locked_by as worker,
        d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz, clock_timestamp()), true) as paused,
        (select min(e.key) from yamlsched.effects_in_doubt e where e.run_id = r.id and e.waits_for = 'person') as effect_in_doubt,
+       case when r.status in ('dead', 'cancelled') and d.is_followed then (
+           select array_agg(w.job_type || ' (run ' || w.id || ')' order by w.job_type, w.id)
+           from yamlsched.awaits a
+           join yamlsched.job_runs w on w.id = a.run_id and w.unreleased and w.finished_at is null
+           cross join lateral yamlsched.upstream(a.definition_id, a.slot, coalesce(%(now)s::timestamptz, clock_timestamp())) u
+           where a.definition_id = r.definition_id and a.outcome is null and u.run_id = r.id) end as holds_up,
+       case when r.status in ('dead', 'cancelled') and d.is_followed then (
+           select array_agg(distinct f.job_type)
+           from yamlsched.job_definitions f
+           join yamlsched.skipped_slots s on s.definition_id = f.id and s.reason = 'upstream'
+           where f.namespace = r.namespace and r.job_type = any (f.after)
+             and s.detail = r.job_type || ':' || r.id) end as skipped,
        coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id

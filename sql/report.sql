@@ -28,7 +28,7 @@ order by d.job_type;
 -- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those that ended last. The
 -- longest attempt, and the latest start. Of all jobs, or of `of`. A run is late if its first attempt started more than
 -- `max_late` after it was due, or if the job has a limit of its own in `jobs` and `limits`, more than that. A retry moves
--- run_at, so a retried run counts from its slot, at the earliest from its creation: it may be of a backfill. A run that
+-- run_at, so a retried run counts from its slot, at the earliest from its creation or release: it may be of a backfill, or have waited for other jobs. A run that
 -- waited for another slot's run of its job is late from that run's end on. `latest` is microseconds, an id below zero, and
 -- an instant in microseconds: the greatest array has the lowest id of those that were latest; sorting takes as long as the
 -- rest. Calls of on_dead do not count, as in job_health: they have no status here. `offset 0` keeps the planner from
@@ -64,7 +64,7 @@ cross join lateral (
                    case when r.attempts <= 1 then r.started_at
                         else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id and f.attempt = 1)
                         end as first_start,
-                   case when r.attempts > 1 then greatest(r.scheduled_for + d.spread, r.created_at)
+                   case when r.attempts > 1 then greatest(r.scheduled_for + d.spread, r.created_at, r.released_at)
                         when r.scheduled_for is null then greatest(r.run_at, r.created_at)
                         else r.run_at end as due
             from yamlsched.job_runs r

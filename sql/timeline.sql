@@ -45,7 +45,10 @@ order by d.job_type, s.nth;
 -- What a job is, for its page.
 select d.id, d.job_type, d.description, d.owner, d.tags, d.handler, d.command, d.schedule, d.timezone, d.max_attempts,
        d.backoff, d.timeout, d.overlap, d.catchup, d.catchup_window, d.spread, d.on_dead, d.enabled,
-       (array['high', 'normal', 'low'])[d.priority] as priority, d.executor, d.isolation, d.created_at, d.updated_at
+       (array['high', 'normal', 'low'])[d.priority] as priority, d.executor, d.isolation, d.created_at, d.updated_at,
+       d.after, array(select f.job_type from yamlsched.job_definitions f
+                      where f.namespace = d.namespace and d.job_type = any (f.after) and f.retired_at is null
+                      order by f.job_type) as followers
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.job_type = %(job)s;
 

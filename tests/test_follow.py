@@ -19,6 +19,7 @@ from support.schedules import HOUR, MINUTE, a_file, at, gaps, prune
 from yamlsched import db as database
 from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
+from yamlsched.extras.web.ask.timeline import job_facts
 from yamlsched.runs import follow
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
@@ -183,6 +184,47 @@ def test_a_retry_of_a_dead_run_lets_those_continue_that_wait_for_it(world: World
 
     assert world.claim() == ["extract 02:00"]
     world.end("extract 02:00")
+    assert world.claim() == ["load 02:00"]
+
+
+def test_a_retry_names_the_runs_that_wait_and_the_gaps_that_it_does_not_undo(world: World) -> None:
+    follows = {"after": ["extract"], "on_upstream_failure": "skip"}
+    world.apply(extract=HOURLY, load={"after": ["extract"]}, report={"after": ["load"]}, mail=follows)
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("extract 02:00", DEAD)
+    world.claim()
+
+    [result] = actions.retry(world.db, [world.id("extract 02:00")], "ann", now=world.now)
+
+    waiting = world.id("load 02:00")
+    assert result.what == (
+        f"is queued again; load (run {waiting}) waits for it; the slots of mail that were skipped because of it stay "
+        "skipped: yamlsched backfill creates their runs"
+    )
+
+
+def test_the_page_of_a_job_says_what_it_follows_and_who_follows_it(world: World) -> None:
+    world.apply(extract=HOURLY, load={"after": ["extract"]}, report={"after": ["load"]})
+
+    facts = job_facts(world.db, "default", "load")
+
+    assert facts
+    assert (facts.after, facts.followers) == (["extract"], ["report"])
+
+
+def test_a_retry_with_force_starts_a_run_that_waits_and_without_it_is_refused(world: World) -> None:
+    world.apply(extract=HOURLY, load={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    waiting = world.id("load 02:00")
+
+    [refused] = actions.retry(world.db, [waiting], "ann", now=world.now)
+    assert not refused.changed
+    assert refused.what == "waits for the jobs that its job follows: --force starts it without waiting"
+    [forced] = actions.retry(world.db, [waiting], "ann", force=True, now=world.now)
+
+    assert forced.what == "is due now"
     assert world.claim() == ["load 02:00"]
 
 

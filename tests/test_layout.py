@@ -19,14 +19,14 @@ PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
     "core": 20_680,
-    "web": 4_931,
+    "web": 4_935,
     "importing": 2_199,
     "preview": 1_384,
     "remote": 1_495,
     "embedded": 952,
     "monitors": 378,
     "doctor": 549,
-    "metrics": 248,
+    "metrics": 251,
     "scaffold": 255,
     "otel": 316,
     "shared": 977,

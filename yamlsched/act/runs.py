@@ -23,6 +23,7 @@ from yamlsched.errors import Refused
 from yamlsched.handler.once import settle_command
 from yamlsched.runs import enqueue as client
 from yamlsched.runs.lifecycle import Status
+from yamlsched.text import join_first
 from yamlsched.timetable import times
 from yamlsched.timetable.times import NamedDay, TimeInput, short_utc
 from yamlsched.timetable.zones import zone
@@ -187,6 +188,13 @@ def _retried(run: LockedRun) -> str:
         waits += (
             f'; effect "{run.effect_in_doubt}" is in doubt, and with in_doubt="raise" the run will be dead again: find '
             f"out whether it happened, then run: {settle_command(run.namespace, run.effect_in_doubt)}"
+        )
+    if run.holds_up:
+        waits += f"; {join_first(run.holds_up, 5)} {'waits' if len(run.holds_up) == 1 else 'wait'} for it"
+    if run.skipped:
+        waits += (
+            f"; the slots of {join_first(run.skipped, 5)} that were skipped because of it stay skipped: yamlsched "
+            "backfill creates their runs"
         )
     if run.held_until is not None and run.held_until > run.now:
         return f"is due at {short_utc(run.held_until)}: its cancelled handler may run until then{waits}"

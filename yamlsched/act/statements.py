@@ -32,6 +32,8 @@ class LockedRun:
     retired_at: datetime | None
     paused: bool
     effect_in_doubt: str | None  # a key
+    holds_up: list[str] | None  # runs that wait for it, with their jobs
+    skipped: list[str] | None  # jobs that follow, whose slots are gaps because of it
     now: datetime
 
 

@@ -35,7 +35,8 @@ Labels = dict[str, dict[str, set[str]]]
 def printed(db: Db) -> Labels:
     """The metrics that a namespace with something of everything has: their labels, and the values of these."""
     a_file_row(db)
-    job = a_job(db, owner="team-data", overlap="allow", next_slot_at=datetime.now(UTC) + timedelta(hours=1))
+    in_an_hour = datetime.now(UTC) + timedelta(hours=1)
+    job = a_job(db, owner="team-data", overlap="allow", next_slot_at=in_an_hour, after=["extract"])
     runs = {status: a_run(db, job, status) for status in ("queued", "running", "failed", "dead", "succeeded")}
     a_run(db, job, "dead", idempotency_key="on_dead:1")
     db.execute(

@@ -67,6 +67,8 @@ class JobFacts:
     isolation: str
     created_at: datetime
     updated_at: datetime
+    after: list[str]  # the jobs that it follows
+    followers: list[str]
 
 
 def day_rows(

@@ -187,6 +187,8 @@ def _details(facts: JobFacts) -> list[tuple[str, str]]:
     rows = [
         ("cron", f"{facts.schedule} in {facts.timezone}" if facts.schedule else "none: runs when it is enqueued"),
         ("command" if facts.command else "handler", " ".join(facts.command) or facts.handler or ""),
+        ("after", ", ".join(facts.after)),
+        ("followed by", ", ".join(facts.followers)),
         ("owner", facts.owner),
         ("tags", ", ".join(facts.tags)),
         ("attempts", f"{facts.max_attempts}, {backoff.get('policy', '')} backoff ({delays})"),
