@@ -15,14 +15,9 @@ select h.definition_id, h.job_type, h.owner, h.enabled and h.retired_at is null 
        date_part('epoch', h.last_failure_at)::text as last_failure_at,
        date_part('epoch', h.next_slot_at)::text as next_slot_at,
        case when not h.paused then extract(epoch from %(now)s - h.oldest_due_at)::float8 end as waits_seconds,
-       case when d.after <> '{}' then coalesce(greatest(0, extract(epoch from %(now)s::timestamptz - (
-           select min(greatest(r.run_at, r.created_at)) from yamlsched.job_runs r
-           where r.namespace = h.namespace and r.definition_id = h.definition_id and r.unreleased
-             and r.finished_at is null)))::float8, 0) end as held_up_seconds,
        h.last_end_at > %(now)s::timestamptz - interval '1 hour' as has_ended,
        h.last_failure_at >= %(now)s::timestamptz - interval '1 hour' as has_failed
 from yamlsched.job_health h
-join yamlsched.job_definitions d on d.id = h.definition_id
 left join (
     select r.definition_id, count(*) as runs
     from yamlsched.dead_runs r

@@ -30,7 +30,7 @@ BUDGETS = {
     "scaffold": 255,
     "otel": 316,
     "shared": 977,
-    "sql": 3_988,
+    "sql": 4_016,
     "templates, script and style": 1_672,
     "modules over 300 lines": 3,
     "modules under 40 lines": 33,

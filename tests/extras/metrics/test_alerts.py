@@ -98,10 +98,6 @@ CASES = [
     ),
     *limit("YamlschedJobLate", "job_late_seconds", JOB, "900", "960", "3m", "cleanup_nightly is late by 16m 0s"),
     *limit(
-        *("YamlschedHeldUp", "job_held_up_seconds", JOB, "21600", "25200", "6m"),
-        "cleanup_nightly has waited for the jobs that it follows for 7h 0m 0s",
-    ),
-    *limit(
         *("YamlschedBacklog", "oldest_due_seconds", NAMESPACE, "900", "960", "6m"),
         "The oldest due run of namespace default has waited for 16m 0s",
     ),

@@ -91,10 +91,11 @@ def test_a_ticket_whose_attempt_has_ended_stays_as_it_is(db: Db, dsn: str, runs:
     assert (answer, changed(db)) == (None, [])
 
 
-def test_an_agent_reads_the_lease_of_its_own_run(db: Db, dsn: str, runs: list[int]) -> None:
-    own = Ticket(runs[1], 2, "A")
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_agent_reads_the_lease_of_its_own_run(db: Db, dsn: str, runs: list[int], which: int) -> None:
+    own = Ticket(runs[which], 2, "A")
     put(db, own)
-    db.execute("update yamlsched.job_runs set locked_by = 'B' where id = %s", [runs[0]])
+    db.execute("update yamlsched.job_runs set locked_by = case when id = %s then 'A' else 'B' end", [runs[which]])
 
     row = ask(dsn, lambda connection: tickets.check(connection, own, AGENT))
 

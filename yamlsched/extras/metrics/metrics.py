@@ -44,7 +44,6 @@ class JobValues(NamedTuple):
     last_failure_at: str | None
     next_slot_at: str | None
     waits_seconds: float | None  # that its oldest due run has waited; None if none waits or it is paused
-    held_up_seconds: float | None  # None: it follows no job
     has_ended: bool | None  # a run of it within the hour; None: none ever did
     has_failed: bool | None  # likewise, an attempt
 
