@@ -128,3 +128,15 @@ select f.id from f where f.id <> all (%(ids)s::bigint[]);
 -- name: mark_followed
 update yamlsched.job_definitions d set is_followed = true
 where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]) and not d.is_followed;
+
+-- name: chains
+-- The jobs that follow others or are followed, with the run of the latest slot of each.
+select d.job_type, d.after, d.timezone, r.id as run_id, r.status, r.scheduled_for, yamlsched.waits_for(r) as waits
+from yamlsched.job_definitions d
+left join lateral (
+    select * from yamlsched.job_runs l
+    where l.definition_id = d.id and l.scheduled_for is not null
+    order by l.finished_at desc, l.id desc limit 1
+) r on true
+where d.namespace = %(namespace)s and d.retired_at is null and (d.after <> '{}' or d.job_type in (
+    select unnest(f.after) from yamlsched.job_definitions f where f.namespace = d.namespace and f.retired_at is null));

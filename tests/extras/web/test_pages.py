@@ -35,6 +35,7 @@ PATHS = (
     "/runs?job=refresh_cache&error=lock",
     "/runs/1200",
     "/dead",
+    "/graph",
     "/actions",
     "/actions?verb=retry&who=jonas",
 )
@@ -421,3 +422,21 @@ def test_a_job_that_this_release_cannot_compute_does_not_hide_the_others(own_pag
 @pytest.mark.parametrize("path", ["/jobs/%00", "/jobs/a%00b", "/why/", "/jobs/", "/jobs/%ff"])
 def test_a_path_that_no_page_can_have_is_not_found(pages: TestClient, path: str) -> None:
     assert pages.get(path).status_code == 404
+
+
+def test_the_chains_show_what_each_job_waits_for(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    assert "No job follows another" in words(page.get("/graph").text)
+    extract, load = a_job(db, "extract", is_followed=True), a_job(db, "load", after=["extract"])
+    slot = {"scheduled_for": "2026-01-14 02:00+0", "run_at": "2026-01-14 02:00+0"}
+    died = a_run(db, extract, "dead", **slot)
+    waiting = a_run(db, load, unreleased=True, withheld=4, **slot)
+    db.execute(
+        "insert into yamlsched.awaits (run_id, definition_id, slot) values (%s, %s, '2026-01-14 02:00+0')",
+        [waiting, extract],
+    )
+
+    shown = words(page.get("/graph").text)
+
+    assert f"waits for extract: run {died} is dead" in shown
+    assert re.search(r"dead extract .* waits └ load", shown)

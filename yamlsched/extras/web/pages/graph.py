@@ -1,0 +1,69 @@
+"""``/graph``: the chains of jobs that follow others, with the run of the latest slot of each job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from graphlib import CycleError, TopologicalSorter
+
+from yamlsched.db.query import fetch, load
+from yamlsched.extras.web.visit import Page, Visit
+
+MAX_DEPTH = 8
+"""Deeper jobs are not indented further."""
+
+
+@dataclass(frozen=True)
+class ChainedJob:
+    """A job, the jobs that it follows, and the run of its latest slot; None: it has had none."""
+
+    job_type: str
+    after: list[str]
+    timezone: str
+    run_id: int | None
+    status: str | None
+    scheduled_for: datetime | None
+    waits: str | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the page. ``depth`` is how many jobs are before it, counted along its longest chain."""
+
+    job: ChainedJob
+    depth: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The page: chain by chain, each job behind those that it follows."""
+
+    rows: Sequence[Row]
+
+
+def show(visit: Visit) -> Graph:
+    jobs = fetch(visit.connection, ChainedJob, load("follow")["chains"], {"namespace": visit.namespace})
+    return Graph(list(in_order({job.job_type: job for job in jobs})))
+
+
+def in_order(jobs: dict[str, ChainedJob]) -> Iterator[Row]:
+    """Yield the jobs of each chain together, each after those that it follows."""
+    depths: dict[str, int] = {}
+    chains: dict[str, str] = {}  # by job: the first name of what is connected with it
+    try:
+        order = list(TopologicalSorter({name: sorted(jobs[name].after) for name in sorted(jobs)}).static_order())
+    except CycleError:  # no file has one; an edit by hand may
+        order = sorted(jobs)
+    for name in (name for name in order if name in jobs):
+        before = [other for other in jobs[name].after if other in depths]
+        depths[name] = max((depths[other] + 1 for other in before), default=0)
+        joined = {chains[other] for other in before}
+        chains[name] = first = min(joined, default=name)
+        if len(joined) > 1:
+            chains |= {other: first for other, chain in chains.items() if chain in joined}
+    for name in sorted(depths, key=lambda name: (chains[name], depths[name], name)):
+        yield Row(jobs[name], min(depths[name], MAX_DEPTH))
+
+
+PAGE = Page("/graph", "graph.html", show, title="Chains")
