@@ -29,6 +29,7 @@ from psycopg.conninfo import conninfo_to_dict
 from yamlsched import db, jsonb, registry
 from yamlsched.db.query import load as load_sql
 from yamlsched.errors import Refused
+from yamlsched.handler import programs
 from yamlsched.handler.backends import IN_DOUBT, Backend, MemoryBackend, provider_key
 from yamlsched.handler.once import effect_key
 from yamlsched.handler.run import AttemptState, Run
@@ -36,6 +37,7 @@ from yamlsched.handler.run import UpstreamRun as UpstreamRun
 from yamlsched.runs import enqueue
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
 from yamlsched.runs.progress import Progress
+from yamlsched.schedule.load import load
 from yamlsched.sync import ScheduleFile, flow
 
 __all__ = [
@@ -202,9 +204,6 @@ def call_command(file: str | Path, job: str, run: FakeRun | None = None, *, env:
     Without ``run``, its payload is the job's. ``env`` is the environment of the schedule, as ``--env``. Raises Refused
     if the file has no valid job of this name with a command.
     """
-    from yamlsched.handler import programs
-    from yamlsched.schedule.load import load
-
     found = load(Path(file).read_bytes(), str(file), env).jobs.get(job)
     if found is None or not found.command:
         raise Refused(f'no valid job "{job}" with a command in {file}')
