@@ -367,6 +367,34 @@ def test_the_provider_of_an_application_is_used(project: Project, receiver: Coll
     assert receiver.one("process nothing").service == "shop"
 
 
+def test_handlers_and_commands_fork_while_spans_are_exported(project: Project, receiver: Collector) -> None:
+    # given a handler that forks while its process exports a span each millisecond
+    (project.folder / "app.py").write_text(
+        HANDLERS
+        + """
+
+def forks():
+    for each in range(100):
+        with trace.get_tracer("app").start_as_current_span("between forks"):
+            pid = os.fork()
+            if pid == 0:
+                trace.get_tracer("app").start_span("of a fork").end()
+                os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+"""
+    )
+    job = {"handler": "app.forks", "timeout": "60s", "max_attempts": 1}
+    project.sync(**{**JOBS, "forks": job})
+    project.enqueue("forks")
+    project.enqueue("shows", count=20)
+
+    project.work(before=PATIENT, **receiver.environment, OTEL_BSP_SCHEDULE_DELAY="1")
+
+    # then all of them succeed, and each span that this process has ended arrives once
+    until(lambda: len(receiver.find("process shows")) == 20 and receiver.find("process forks") != [])
+    assert len(receiver.find("between forks")) == 100
+
+
 def test_what_the_variables_turn_off_sends_nothing(project: Project, receiver: Collector) -> None:
     for settings in (
         {"OTEL_SDK_DISABLED": "true"},

@@ -25,12 +25,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 SYSTEM = "yamlsched"
-EXPORT_AFTER_SECONDS = 0.2  # without an attempt, after which a process exports its spans
-EXPORT_WAIT_SECONDS = 0.25  # for which it waits for that, while an attempt may arrive
-LAST_EXPORT_SECONDS = 2.5  # the same, when it exits
-BATCH_SPANS = 512  # that are exported at once, even while there is other work
+LAST_EXPORT_SECONDS = 2.5  # for which a process that exits waits for its export
 PROPAGATE = "YAMLSCHED_TRACE_PROPAGATE"
-API, EXPORTING = "opentelemetry.trace", "yamlsched.extras.otel.exporting"
+API = "opentelemetry.trace"
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _logger = logging.getLogger("yamlsched")
 
@@ -202,27 +199,10 @@ def process(run: ClaimedRun, namespace: str, redact: Callable[[str], str], may_c
         return None
 
 
-def unexported() -> int:
-    """Return how many spans this process has to export itself: an application's provider does so by itself."""
-    exporting = sys.modules.get(EXPORTING)
-    return 0 if exporting is None else exporting.unexported()
-
-
-def flush(seconds: float) -> None:
-    """Export these spans, and wait at most ``seconds`` for it."""
-    if (exporting := sys.modules.get(EXPORTING)) is not None:
-        exporting.flush(seconds)
-
-
 def flush_all(seconds: float) -> None:
-    """Export all spans, also those of an application's provider: this process is about to exit."""
+    """Export all spans, and wait at most ``seconds`` for it: this process is about to exit."""
     api: Any = sys.modules.get(API)
-    if api is None:
-        return
-    exporting = sys.modules.get(EXPORTING)
-    if exporting is not None and exporting.has_provider():
-        exporting.finish(seconds)
-    elif (force_flush := getattr(api.get_tracer_provider(), "force_flush", None)) is not None:
+    if (force_flush := getattr(api and api.get_tracer_provider(), "force_flush", None)) is not None:
         thread = threading.Thread(target=_quietly, args=(force_flush, int(seconds * 1000)), daemon=True)
         thread.start()
         thread.join(seconds)

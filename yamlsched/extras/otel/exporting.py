@@ -1,117 +1,54 @@
-"""Exporting spans from the process that executes attempts, without a thread beside the handler.
-
-OpenTelemetry's own processor for batches has a thread, which a fork does not copy and which makes forks of handlers and
-commands unsafe. This one exports between attempts, and when the process is idle or exits.
-"""
+"""The provider of the process that executes attempts, as the variables of OpenTelemetry ask for it."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import threading
-import time
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from yamlsched.extras.otel import BATCH_SPANS
-
-MAX_BUFFERED_SPANS = 2_048
+EXPORT_INTERVAL = "OTEL_BSP_SCHEDULE_DELAY"
+EXPORT_INTERVAL_MILLISECONDS = 500  # a process that is killed loses what it has not exported
 PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _logger = logging.getLogger("yamlsched")
 
 
-class Buffer(SpanProcessor):
-    """Keeps ended spans until ``flush``. Those of a handler's threads are kept too."""
+class OnceWarningExporter(SpanExporter):
+    """An exporter whose first failure is logged, and no other: it is printed among the output of handlers."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
-        self._exporters: list[SpanExporter] | None = None  # created with the first export: importing them takes time
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
         self._has_warned = False
-        self._lock = threading.Lock()
-        self._spans: list[ReadableSpan] = []
-        self._dropped = 0
-        self._export: threading.Thread | None = None
-        self._pid = os.getpid()
 
-    @property
-    def count(self) -> int:
-        return len(self._spans)
-
-    def on_end(self, span: ReadableSpan) -> None:
-        if span.context is None or not span.context.trace_flags.sampled or os.getpid() != self._pid:
-            return  # a process that a handler forked has no one to export its spans
-        with self._lock:
-            if len(self._spans) < MAX_BUFFERED_SPANS:
-                self._spans.append(span)
-            else:
-                self._dropped += 1
-
-    def flush(self, seconds: float) -> bool:
-        """Export the spans, and wait at most ``seconds`` for it; return whether that has ended.
-
-        The export is a thread, which is left behind if it takes longer: the timeout of a socket applies to each read.
-        As long as it lasts, no other one is started, and it is waited for only once.
-        """
-        deadline = time.monotonic() + seconds
-        if self._export is not None and self._export.is_alive():
-            return False
-        with self._lock:
-            spans, self._spans, dropped, self._dropped = self._spans, [], self._dropped, 0
-        if dropped:
-            self._warn(f"{dropped} spans were dropped: exporting is too slow")
-        if not spans:
-            return True
-        self._export = threading.Thread(target=self._export_all, args=(spans,), daemon=True)
-        self._export.start()
-        self._export.join(max(0.0, deadline - time.monotonic()))
-        return not self._export.is_alive()
-
-    def join(self, seconds: float) -> None:
-        """Wait at most ``seconds`` for an export that has not ended."""
-        if self._export is not None:
-            self._export.join(seconds)
-
-    def _export_all(self, spans: list[ReadableSpan]) -> None:
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         try:
-            if self._exporters is None:
-                self._exporters = [exporter for name in self._names if (exporter := self._create(name)) is not None]
-            for start in range(0, len(spans), BATCH_SPANS):
-                for exporter in self._exporters:
-                    if exporter.export(spans[start : start + BATCH_SPANS]) is not SpanExportResult.SUCCESS:
-                        self._warn("spans could not be exported: does OTEL_EXPORTER_OTLP_ENDPOINT answer?")
+            if self._exporter.export(spans) is SpanExportResult.SUCCESS:
+                return SpanExportResult.SUCCESS
+            reason = "does OTEL_EXPORTER_OTLP_ENDPOINT answer?"
         except Exception as error:
-            self._warn(f"spans could not be exported: {type(error).__name__}")
-
-    def _create(self, name: str) -> SpanExporter | None:
-        create = _exporter_class(name)
-        if create is None:
-            self._warn(f'no spans are exported by "{name}": its package is not installed. See docs/observability.md')
-            return None
-        return create()  # type: ignore[no-any-return]
-
-    def _warn(self, text: str) -> None:
-        if not self._has_warned:  # once for each process: it is printed among the output of handlers
+            reason = type(error).__name__
+        if not self._has_warned:
             self._has_warned = True
-            _logger.warning("%s", text)
+            _logger.warning("spans could not be exported: %s", reason)
+        return SpanExportResult.FAILURE
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self.flush(timeout_millis / 1000)
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
 
 
-_buffer: Buffer | None = None
 _configured_pid = 0
 
 
 def configure() -> None:
     """Set a provider as the variables of OpenTelemetry ask for, unless one is set. Called once in each process."""
-    global _buffer, _configured_pid
+    global _configured_pid
     if _configured_pid == os.getpid():
         return
     _configured_pid = os.getpid()
@@ -122,8 +59,15 @@ def configure() -> None:
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # each retry is logged otherwise
     logging.getLogger("opentelemetry.util.re").addFilter(_without_headers)
     provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
-    _buffer = Buffer(names)
-    provider.add_span_processor(_buffer)
+    interval = None if EXPORT_INTERVAL in os.environ else EXPORT_INTERVAL_MILLISECONDS
+    for name in names:
+        if (create := _exporter_class(name)) is not None:
+            exporter = OnceWarningExporter(create())
+            provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=interval))
+        else:
+            _logger.warning(
+                'no spans are exported by "%s": its package is not installed. See docs/observability.md', name
+            )
     trace.set_tracer_provider(provider)
 
 
@@ -160,27 +104,3 @@ def preload() -> None:
     with contextlib.suppress(Exception):
         for name in _exporter_names():
             _exporter_class(name)
-
-
-def unexported() -> int:
-    """Return how many spans wait for an export."""
-    return 0 if _buffer is None else _buffer.count
-
-
-def flush(seconds: float) -> None:
-    """Export what waits, and wait at most ``seconds`` for it."""
-    if _buffer is not None:
-        _buffer.flush(seconds)
-
-
-def has_provider() -> bool:
-    """Return whether the provider is ours."""
-    return _buffer is not None
-
-
-def finish(seconds: float) -> None:
-    """Export all that waits, after an export that has not ended; wait at most ``seconds`` for both."""
-    if _buffer is not None:
-        deadline = time.monotonic() + seconds
-        _buffer.join(seconds)
-        _buffer.flush(max(0.0, deadline - time.monotonic()))

@@ -343,8 +343,6 @@ class SharedRunner:
         """Show that the loop is not blocked, while there are attempts; close sessions that are idle."""
         self.board.leave()
         self.sessions.close_idle(self.loop, is_all=not self.executing)
-        if registry.tracing.unexported():
-            registry.tracing.flush(0)  # the loop does not wait for it
         self.idle_beats = 0 if self.executing else self.idle_beats + 1
         if self.idle_beats < 4:
             self.loop.call_later(BEAT_SECONDS, self._beat)

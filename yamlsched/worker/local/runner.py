@@ -83,7 +83,6 @@ class Runner:
 
     def _receive(self) -> None:
         """Wait for a piece of what the parent sends, perhaps less than a frame. Exits when the pipe is closed."""
-        self._export_spans()
         self._close_idle_sessions()
         piece = os.read(self.channel.commands, 1 << 16)
         if not piece:
@@ -95,14 +94,6 @@ class Runner:
             else:
                 signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
                 self.tasks.extend(content)
-
-    def _export_spans(self) -> None:
-        """Export spans if there is nothing to do for a moment: the outcomes of their attempts have been sent."""
-        if registry.tracing.unexported():
-            poll = select.poll()
-            poll.register(self.channel.commands, select.POLLIN)
-            if not poll.poll(registry.tracing.EXPORT_AFTER_SECONDS * 1000):
-                registry.tracing.flush(registry.tracing.EXPORT_WAIT_SECONDS)
 
     def _close_idle_sessions(self) -> None:
         """Close the sessions of handlers if there is nothing to do for a moment: the server has a limit."""
@@ -162,8 +153,6 @@ class Runner:
             self.may_continue = False
             while not self.may_continue:
                 self._receive()
-        if self.tasks and registry.tracing.unexported() >= registry.tracing.BATCH_SPANS:
-            registry.tracing.flush(registry.tracing.EXPORT_WAIT_SECONDS)
 
     def _attempt(
         self,
