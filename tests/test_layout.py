@@ -23,7 +23,7 @@ BUDGETS = {
     "importing": 2_199,
     "preview": 1_384,
     "remote": 1_493,
-    "embedded": 952,
+    "embedded": 947,
     "monitors": 378,
     "doctor": 499,
     "metrics": 248,
