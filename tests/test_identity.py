@@ -16,7 +16,7 @@ from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_run
 from yamlsched import db as store
 from yamlsched.extras import embedded
-from yamlsched.extras.doctor import doctor
+from yamlsched.extras.doctor import server as doctor_server
 from yamlsched.extras.embedded import dump
 from yamlsched.handler.backends import PostgresBackend
 from yamlsched.handler.run import Run
@@ -104,21 +104,21 @@ def test_a_restored_dump_gives_the_same_keys_and_a_copy_with_a_new_identity_othe
 def test_the_doctor_finds_a_database_without_identity_and_migrate_fixes_it(db: Db, cli: Cli) -> None:
     db.execute("delete from yamlsched.database_identity")
 
-    found = doctor.tables(db)
+    found = doctor_server.tables(db)
     result = cli("db", "identity")
 
     assert (found.level, found.remedy.split(",")[0]) == ("fail", "yamlsched db identity --new")
     assert (result.code, "yamlsched db identity --new" in result.err) == (1, True)
     a_file_row(db)
     assert cli("db", "identity", "--new").code == 0
-    assert doctor.tables(db).level == "ok"
+    assert doctor_server.tables(db).level == "ok"
 
 
 # -- standbys
 
 
 def standbys(db: Db) -> list[Any]:
-    return [finding for finding in doctor.server(db) if finding.name == "standbys"]
+    return [finding for finding in doctor_server.server(db) if finding.name == "standbys"]
 
 
 def test_the_doctor_warns_about_an_asynchronous_standby(own_dsn: str, db_of: Any) -> None:
@@ -141,7 +141,7 @@ def test_the_doctor_warns_about_an_asynchronous_standby(own_dsn: str, db_of: Any
 def test_the_doctor_warns_if_no_standby_replicates_a_server_of_several(db: Db, dsn: str) -> None:
     several = make_conninfo(dsn, host="db1,db2")
 
-    [found] = [finding for finding in doctor.server(db, dsn=several) if finding.name == "standbys"]
+    [found] = [finding for finding in doctor_server.server(db, dsn=several) if finding.name == "standbys"]
 
     assert (found.level, found.what) == ("warn", "the DSN names 2 servers, and no standby replicates this one")
-    assert [finding for finding in doctor.server(db, dsn=dsn) if finding.name == "standbys"] == []
+    assert [finding for finding in doctor_server.server(db, dsn=dsn) if finding.name == "standbys"] == []

@@ -14,7 +14,7 @@ from support.rows import a_job, value
 from yamlsched import db as store
 from yamlsched.db import migrations
 from yamlsched.db.migrations import Migration, NewerTables, Tables, WrongTables
-from yamlsched.extras.doctor import doctor
+from yamlsched.extras.doctor import server as doctor_server
 
 Db = psycopg.Connection[Any]
 OWN = migrations.latest_version()
@@ -101,7 +101,7 @@ def test_every_verb_works_on_newer_tables_that_support_it(db: Db, cli: Cli) -> N
         f"the tables are up to date: version {OWN + 1}, of a newer yamlsched; they support version {OWN}, that of this "
         "host\n"
     )
-    found = doctor.tables(db)
+    found = doctor_server.tables(db)
     assert (found.level, found.remedy) == ("warn", "upgrade yamlsched on this host too")
     assert str(OWN + 1) in found.what
 
@@ -130,7 +130,7 @@ def test_no_verb_works_on_newer_tables_that_do_not_support_it_and_nothing_is_cha
         ),
     ):
         assert (verb, cli(*verb)) == (verb, (3, "", said))
-    assert doctor.tables(db).level == "fail"
+    assert doctor_server.tables(db).level == "fail"
     assert rows(db) == before
 
 

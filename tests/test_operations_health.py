@@ -20,6 +20,7 @@ from yamlsched.ask import attention, health
 from yamlsched.ask.attention import Thresholds
 from yamlsched.db.query import load
 from yamlsched.extras.doctor import doctor
+from yamlsched.extras.doctor import server as doctor_server
 from yamlsched.extras.metrics import metrics
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -1182,7 +1183,7 @@ def test_the_doctor_reports_missing_migrations(own_dsn: str, cli: Cli) -> None:
 
 
 def test_the_doctor_compares_the_clock_with_the_database(db: Db) -> None:
-    [finding] = [f for f in doctor.server(db, host_now=datetime.now(UTC) + HOUR) if f.name == "clock"]
+    [finding] = [f for f in doctor_server.server(db, host_now=datetime.now(UTC) + HOUR) if f.name == "clock"]
 
     assert (finding.level, finding.what[:21]) == ("warn", "this host's clock is ")
     assert finding.what.endswith("ahead of the database's")

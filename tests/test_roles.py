@@ -25,7 +25,7 @@ from yamlsched.act import runs as actions
 from yamlsched.ask import attention, health
 from yamlsched.db.query import sql_folder
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.extras.doctor import doctor
+from yamlsched.extras.doctor import server as doctor_server
 from yamlsched.runs.enqueue import enqueue, enqueue_many
 
 Db = psycopg.Connection[Any]
@@ -205,18 +205,32 @@ def test_public_has_no_privileges(granted: Db) -> None:
 
 def test_the_doctor_reports_missing_privileges(granted: Db) -> None:
     with connect_as(granted, "yamlsched_worker"):
-        assert doctor.privileges(granted).level == "ok"
+        assert doctor_server.privileges(granted).level == "ok"
     with connect_as(granted, "yamlsched_enqueuer"):
-        finding = doctor.privileges(granted)
+        finding = doctor_server.privileges(granted)
     assert (finding.level, finding.remedy) == (
         "fail",
         "enough for enqueueing; sync, work and tick need a login in yamlsched_worker",
     )
     assert "can only enqueue" in finding.what
     with connect_as(granted, "yamlsched_reader"):
-        finding = doctor.privileges(granted)
+        finding = doctor_server.privileges(granted)
     assert (finding.level, finding.what) == ("warn", "yamlsched_reader can only read")
     assert "grant" not in finding.remedy
+
+
+def test_the_doctor_asks_for_the_privileges_that_the_script_grants_to_workers(granted: Db) -> None:
+    granted_on_tables = granted.execute(
+        """
+        select c.relname as name, string_agg(a.privilege_type, ',' order by array_position(
+                   '{SELECT,INSERT,UPDATE,DELETE}', a.privilege_type)) as privileges
+        from pg_class c, aclexplode(c.relacl) a
+        where c.relnamespace = 'yamlsched'::regnamespace and c.relkind = 'r' and a.grantee = 'yamlsched_worker'::regrole
+        group by c.relname
+        """
+    )
+    required = [(name, rights) for rights, names in doctor_server.REQUIRED_PRIVILEGES.items() for name in names.split()]
+    assert sorted(required) == sorted((row.name, row.privileges) for row in granted_on_tables)
 
 
 def test_every_verb_reports_what_to_grant_to_a_login_without_privileges(
@@ -290,7 +304,7 @@ def test_a_login_that_migrated_by_itself_becomes_a_member_only_by_a_grant_of_the
         # and it works again after that statement
         admin.execute(result[-1].rpartition(": ")[2].encode())
         with store.connect(dsn) as app:
-            assert doctor.privileges(app).level == "ok"
+            assert doctor_server.privileges(app).level == "ok"
             a_job(app)
             assert actions.enqueue(app, "default", "purge", {}, key=None, at=None, who="ann").created
             app.execute("alter table yamlsched.job_runs add column later integer")

@@ -25,6 +25,7 @@ from yamlsched.db.query import sql_folder
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.doctor import doctor
 from yamlsched.extras.doctor import doctor_offline as offline_checks
+from yamlsched.extras.doctor import server as doctor_server
 from yamlsched.schedule.load import load
 
 Db = psycopg.Connection[Any]
@@ -63,11 +64,11 @@ def test_the_doctor_fails_for_a_read_only_database(own_dsn: str, db_of: Any, cli
 
 
 def test_the_doctor_reports_that_a_server_is_a_standby(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = doctor.doctor.server(db)
+    seen = doctor_server.read_server(db)
     standby = type(seen)(**{**vars(seen), "is_standby": True, "is_read_only": True})
-    monkeypatch.setattr(doctor.doctor, "server", lambda connection: standby)
+    monkeypatch.setattr(doctor_server, "read_server", lambda connection: standby)
 
-    [found] = [finding for finding in doctor.server(db) if finding.name == "writable"]
+    [found] = [finding for finding in doctor_server.server(db) if finding.name == "writable"]
 
     assert (found.level, found.what) == ("fail", "the server is a standby: nothing can be written")
 
@@ -133,14 +134,14 @@ def test_migrate_refuses_a_server_that_is_too_old(own_dsn: str, cli: Cli, monkey
 def test_the_doctor_reports_whether_a_network_connection_is_encrypted(
     mode: str, is_encrypted: bool, level: str, words: str
 ) -> None:
-    found = doctor.encryption_of("db.example.org", mode, is_encrypted)
+    found = doctor_server.encryption_of("db.example.org", mode, is_encrypted)
 
     assert (found.level, words in found.what) == (level, True)
     assert "sslmode=" in found.remedy or level == "ok"
 
 
 def test_a_connection_on_the_same_host_need_not_be_encrypted(db: Db) -> None:
-    assert list(doctor.encryption(db)) == []
+    assert list(doctor_server.encryption(db)) == []
 
 
 def test_the_doctor_warns_about_isolation_levels_above_read_committed(own_dsn: str, db_of: Any) -> None:
@@ -148,7 +149,7 @@ def test_the_doctor_warns_about_isolation_levels_above_read_committed(own_dsn: s
     db_of(own_dsn).execute(f"alter database \"{name}\" set default_transaction_isolation = 'serializable'")
 
     with store.connect(own_dsn) as connection:
-        [found] = [finding for finding in doctor.server(connection) if finding.name == "isolation"]
+        [found] = [finding for finding in doctor_server.server(connection) if finding.name == "isolation"]
 
     assert found.level == "warn"
     assert "default_transaction_isolation is serializable" in found.what

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.extras.doctor import Check, doctor, doctor_offline
+from yamlsched.extras.remote import probe
 from yamlsched.show import terminal
-
-if TYPE_CHECKING:
-    from yamlsched.extras.doctor.doctor import Check
 
 
 @click.command(
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 )
 @click.pass_obj
 def command(settings: Settings, /, paths: tuple[str, ...], offline: bool) -> int:
-    from yamlsched.extras.doctor import doctor_offline
-
     checks = [*(_offline if offline else _complete)(settings, paths), *doctor_offline.check(os.environ)]
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:
@@ -48,9 +44,6 @@ def command(settings: Settings, /, paths: tuple[str, ...], offline: bool) -> int
 
 def _complete(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
     """Check everything, with the database and the executors."""
-    from yamlsched.extras.doctor import doctor
-    from yamlsched.extras.remote import probe
-
     loaded, found = doctor.schedule(settings.file, settings.env, paths)
     yield from found
     is_valid = loaded is None or not loaded.has_errors
@@ -64,8 +57,6 @@ def _complete(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
 
 def _offline(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
     """Check what needs neither a database nor an executor."""
-    from yamlsched.extras.doctor import doctor, doctor_offline
-
     yield from doctor_offline.installation(settings.dsn)
     loaded, found = doctor.schedule(settings.file, settings.env, paths, must_exist=True)
     yield from found

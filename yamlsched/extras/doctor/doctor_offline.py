@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tzdata  # type: ignore[import-untyped]
 
@@ -22,20 +21,16 @@ from yamlsched import __version__
 from yamlsched.db.dsn import parse_dsn
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras import embedded, otel
-from yamlsched.extras.doctor.doctor import Check
+from yamlsched.extras.doctor import Check
+from yamlsched.extras.doctor.doctor import summary
 from yamlsched.extras.monitors import targets
 from yamlsched.extras.monitors.delivery import is_valid_url
 from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule import commands, handlers
-from yamlsched.schedule.findings import is_suppressed
 from yamlsched.schedule.job import DaskExecutor
+from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.paths import search_path
-from yamlsched.schedule.source import Diagnostic
 from yamlsched.worker.permits import permit_folder
-
-if TYPE_CHECKING:
-    from yamlsched.schedule.load import Loaded
-
 
 EXTRAS = {
     "dask": ("distributed",),
@@ -84,9 +79,9 @@ def schedule(loaded: Loaded, file: Path, paths: Sequence[str]) -> Iterator[Check
     with contextlib.redirect_stdout(sys.stderr):
         local = {name for name, job in loaded.jobs.items() if job.executor == LOCAL}
         imported = handlers.check_by_import(loaded, search_path(file, loaded.paths, paths), local)
-    yield _summary("imports", "every handler can be imported", imported)
+    yield summary("imports", "every handler can be imported", imported)
     missing = [one for one in commands.check(loaded, file) if one.code == "YS422"]
-    yield _summary("programs", "every command is found", missing)
+    yield summary("programs", "every command is found", missing)
     yield from executors(loaded, file)
     try:
         yield Check("lock files", "ok", f"{permit_folder(file)} can be written")
@@ -105,15 +100,6 @@ def executors(loaded: Loaded, file: Path) -> Iterator[Check]:
         folder, path = str(file.resolve().parent), os.environ.get("PATH") or os.defpath
         if obstacle := commands.program_obstacle(executor.command[0], folder, path):
             yield Check(f"executor {name}", "fail", obstacle.message, obstacle.remedy)
-
-
-def _summary(name: str, what: str, found: list[Diagnostic]) -> Check:
-    """Return one check for what was found, without what comments in the file suppress."""
-    left = [one for one in found if not is_suppressed(one)]
-    if not left:
-        return Check(name, "ok", what)
-    count = f"{len(left)} problems, the first: " if len(left) > 1 else ""
-    return Check(name, "fail", f"{count}{left[0].message}", left[0].remedy)
 
 
 def _tested_pythons() -> list[tuple[int, int]]:
@@ -140,11 +126,8 @@ def check(environ: Mapping[str, str]) -> Iterator[Check]:
         if not wrong:
             yield Check("heartbeats", "ok", f"{len(urls)} URLs" if len(urls) > 1 else "1 URL")
     if dsn := environ.get(targets.SENTRY_VARIABLE, "").strip():
-        error = targets.Project.of(dsn, None).error
-        if error:
-            yield Check(
-                "sentry", "fail", f"{targets.SENTRY_VARIABLE} is {error}", "copy it from the project's client keys"
-            )
+        if error := targets.Project.of(dsn, None).error:
+            yield Check("sentry", "fail", f"{targets.SENTRY_VARIABLE} is {error}", "copy it from the project's keys")
         else:
             yield Check("sentry", "ok", "its DSN is valid")
     if otel.is_requested(environ):

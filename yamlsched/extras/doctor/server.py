@@ -1,33 +1,31 @@
-"""What a self-check reads from the server."""
+"""What ``doctor`` checks of the server, the connection, the role and the tables."""
 
 from __future__ import annotations
 
+import ipaddress
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, cast
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 
-from yamlsched.db.query import fetch, fetch_column, load
+from yamlsched.db import migrations
+from yamlsched.db.dsn import host_count
+from yamlsched.db.migrations import MAX_MAJOR, MIN_MAJOR
+from yamlsched.db.query import fetch, load
+from yamlsched.durations import approximate
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.doctor import Check
 
+MAX_CLOCK_SKEW = timedelta(seconds=5)
+MAX_TRANSACTION_AGE = timedelta(hours=1)
 REQUIRED_PRIVILEGES = {
-    "migrations": "SELECT",
-    "namespaces": "SELECT,INSERT,UPDATE",
-    "job_definitions": "SELECT,INSERT,UPDATE",
-    "job_runs": "SELECT,INSERT,UPDATE,DELETE",
-    "job_failures": "SELECT,INSERT",
-    "attempt_outputs": "SELECT,INSERT,UPDATE",
-    "attempt_progress": "SELECT,INSERT,UPDATE,DELETE",
-    "attempt_begins": "SELECT,INSERT,UPDATE",
-    "skipped_slots": "SELECT,INSERT,UPDATE",
-    "database_identity": "SELECT",
-    "effects": "SELECT,INSERT,UPDATE,DELETE",
-    "used_keys": "SELECT,INSERT,UPDATE,DELETE",
-    "schedule_files": "SELECT,INSERT,UPDATE,DELETE",
-    "operator_actions": "SELECT,INSERT",
-    "edits": "SELECT,INSERT",
-    "edited_jobs": "SELECT,INSERT",
-    "lacks": "SELECT,INSERT,UPDATE,DELETE",
+    "SELECT": "database_identity migrations",
+    "SELECT,INSERT": "edited_jobs edits job_failures operator_actions",
+    "SELECT,INSERT,UPDATE": "attempt_begins attempt_outputs awaits gates job_definitions namespaces skipped_slots",
+    "SELECT,INSERT,UPDATE,DELETE": "attempt_progress effects job_runs lacks schedule_files used_keys",
 }
 """What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""
 
@@ -47,32 +45,31 @@ class ServerInfo:
     isolation: str  # the default of the role or the database
     pid: int
     now: datetime
-    who: str
+    standbys: int
+    is_synchronous: bool  # a commit waits for a standby
+    oldest_transaction: timedelta | None  # of another session: how long it has been open
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the session's role may do."""
+
+    name: str
     is_superuser: bool
+    lacks: list[str]  # tables, with the privileges that it lacks on them
+    can_read: bool
+    can_enqueue: bool
 
 
-def server(connection: psycopg.Connection[Any]) -> ServerInfo:
+def read_server(connection: psycopg.Connection[Any]) -> ServerInfo:
     [info] = fetch(connection, ServerInfo, load("doctor")["server"])
     return info
 
 
-def oldest_transaction(connection: psycopg.Connection[Any]) -> timedelta | None:
-    """Return how long the oldest transaction of another session has been open."""
-    [age] = fetch_column(connection, load("doctor")["oldest_transaction"])
-    return cast("timedelta | None", age)
-
-
-@dataclass(frozen=True)
-class Standbys:
-    """Servers that replicate this one, and whether a commit waits for one of them."""
-
-    count: int
-    is_synchronous: bool
-
-
-def standbys(connection: psycopg.Connection[Any]) -> Standbys:
-    [found] = fetch(connection, Standbys, load("doctor")["standbys"])
-    return found
+def read_role(connection: psycopg.Connection[Any]) -> Role:
+    parameters = {"tables": list(REQUIRED_PRIVILEGES.values()), "privileges": list(REQUIRED_PRIVILEGES)}
+    [role] = fetch(connection, Role, load("doctor")["role"], parameters)
+    return role
 
 
 def identity(connection: psycopg.Connection[Any]) -> str | None:
@@ -81,19 +78,127 @@ def identity(connection: psycopg.Connection[Any]) -> str | None:
     return None if found is None else str(found[0])
 
 
-def has_identity(connection: psycopg.Connection[Any]) -> bool:
-    return identity(connection) is not None
+def server(connection: psycopg.Connection[Any], host_now: datetime | None = None, dsn: str = "") -> Iterator[Check]:
+    """Check the server and the connection to it."""
+    before = host_now or datetime.now(UTC)
+    seen = read_server(connection)
+    round_trip_half = (datetime.now(UTC) - before) / 2 if host_now is None else timedelta(0)
+    major, what = seen.version // 10_000, f"PostgreSQL {seen.version_text}"
+    if major < MIN_MAJOR:
+        yield Check("server", "fail", what, f"upgrade it: versions {MIN_MAJOR} to {MAX_MAJOR} are supported")
+    elif major > MAX_MAJOR:
+        yield Check("server", "warn", f"{what} is newer than what was tested", f"up to {MAX_MAJOR} is")
+    else:
+        yield Check("server", "ok", what)
+    if seen.is_standby:
+        remedy = "name the primary in the DSN, or all hosts; target_session_attrs=read-write, the default, finds it"
+        yield Check("writable", "fail", "the server is a standby: nothing can be written", remedy)
+    elif seen.is_read_only:
+        remedy = "remove default_transaction_read_only from the settings of the role or the database"
+        yield Check("writable", "fail", "transactions are read-only: nothing can be written", remedy)
+    yield from encryption(connection)
+    if seen.isolation != "read committed":
+        what = f"default_transaction_isolation is {seen.isolation}; statements of yamlsched use read committed"
+        remedy = "handlers that use run.transaction() must expect serialization failures, which fail an attempt"
+        yield Check("isolation", "warn", what, remedy)
+    if seen.encoding != "UTF8":
+        remedy = "create a database with encoding UTF8: others cannot store every payload; migrate refuses SQL_ASCII"
+        yield Check("encoding", "fail", f"the database's encoding is {seen.encoding}", remedy)
+    if seen.timezone != "UTC":
+        remedy = "remove TimeZone from the settings of the role, the database or the pooler"
+        yield Check("session", "warn", f"the session's time zone is {seen.timezone} instead of UTC", remedy)
+    is_pooled = connection.info.backend_pid != seen.pid
+    pooled = "a pooler was detected: work --loop polls instead of listening"
+    yield Check("pooler", "ok", pooled if is_pooled else "none was detected")
+    if not seen.is_safe:
+        remedy = "turn fsync and full_page_writes on: a server crash can lose the whole database"
+        yield Check("durability", "fail", "fsync or full_page_writes is off", remedy)
+    elif not seen.is_durable:
+        remedy = "turn it on: a server crash can lose finished runs, and they run again"
+        yield Check("durability", "warn", "synchronous_commit is off", remedy)
+    if seen.standbys and not seen.is_synchronous:
+        what = f"{seen.standbys} standby{'' if seen.standbys == 1 else 's'}, and no commit waits for one"
+        remedy = "a failover loses the last runs, successes and effects; synchronous_standby_names: docs/guarantees.md"
+        yield Check("standbys", "warn", what, remedy)
+    elif seen.standbys:
+        yield Check("standbys", "ok", f"{seen.standbys}, and commits wait for one")
+    elif not is_pooled and (hosts := host_count(dsn)) > 1:
+        remedy = "start the others as its standbys. One that is writable again by itself must not be reachable"
+        yield Check("standbys", "warn", f"the DSN names {hosts} servers, and no standby replicates this one", remedy)
+    skew = before + round_trip_half - seen.now
+    if abs(skew) > MAX_CLOCK_SKEW:
+        ahead = "ahead of" if skew > timedelta(0) else "behind"
+        remedy = "synchronize it by NTP: slots follow the database's clock, crontab and log lines follow this host's"
+        yield Check("clock", "warn", f"this host's clock is {approximate(skew)} {ahead} the database's", remedy)
+    else:
+        yield Check("clock", "ok", "host and database agree")
+    if (oldest := seen.oldest_transaction) is not None and oldest > MAX_TRANSACTION_AGE:
+        remedy = "find it in pg_stat_activity: until it ends, vacuum cannot remove rows, and claims slow down"
+        yield Check("transactions", "warn", f"one has been open for {approximate(oldest)}", remedy)
 
 
-def missing_privileges(connection: psycopg.Connection[Any]) -> list[str]:
-    """Return the tables, with the privileges on them, that the session's role lacks."""
-    parameters = {"tables": list(REQUIRED_PRIVILEGES), "privileges": list(REQUIRED_PRIVILEGES.values())}
-    return fetch_column(connection, load("doctor")["privileges"], parameters)
+def encryption(connection: psycopg.Connection[Any]) -> Iterator[Check]:
+    """Check whether the traffic with a server on another host is encrypted."""
+    host = connection.info.host or connection.info.hostaddr
+    if host.startswith("/") or _is_loopback(connection.info.hostaddr or host):
+        return
+    mode = connection.info.get_parameters().get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+    yield encryption_of(host, mode, connection.pgconn.ssl_in_use)
 
 
-def can_enqueue(connection: psycopg.Connection[Any]) -> bool:
-    return fetch_column(connection, load("doctor")["can_enqueue"]) == [True]
+def encryption_of(host: str, mode: str, is_encrypted: bool) -> Check:
+    """Check a connection to ``host`` with this sslmode."""
+    remedy = "add sslmode=verify-full and sslrootcert=... to the DSN; sslmode=require at least"
+    if not is_encrypted:
+        return Check("encryption", "warn", f"the connection to {host} is not encrypted (sslmode={mode})", remedy)
+    if mode in ("disable", "allow", "prefer"):
+        what = f"the connection to {host} is encrypted, but sslmode={mode} accepts one that is not"
+        return Check("encryption", "warn", what, remedy)
+    return Check("encryption", "ok", f"the connection to {host} is encrypted (sslmode={mode})")
 
 
-def can_read(connection: psycopg.Connection[Any]) -> bool:
-    return fetch_column(connection, load("doctor")["can_read"], {"tables": list(REQUIRED_PRIVILEGES)}) == [True]
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def tables(connection: psycopg.Connection[Any]) -> Check:
+    """Check the version of the tables."""
+    found, own = migrations.applied(connection), migrations.latest_version()
+    try:
+        must_migrate = migrations.must_migrate(found, apply=True)
+        migrations.refuse_changed(found.checksums)
+    except EnvironmentFailed as error:
+        return Check("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
+    if must_migrate:
+        what = "none yet" if found.version == 0 else f"version {found.version} of {own}"
+        return Check("tables", "fail", what, "yamlsched migrate")
+    if read_role(connection).can_read and identity(connection) is None:
+        remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
+        return Check("tables", "fail", f"version {found.version}, but the database has no identity", remedy)
+    if found.version > own:
+        what = f"version {found.version}, of a newer yamlsched; they support version {own}, that of this host"
+        return Check("tables", "warn", what, "upgrade yamlsched on this host too")
+    return Check("tables", "ok", f"version {found.version}")
+
+
+def privileges(connection: psycopg.Connection[Any]) -> Check:
+    """Check the privileges of the role."""
+    role = read_role(connection)
+    if role.lacks and role.can_read:
+        remedy = "enough for status, runs, show and metrics; sync, work and tick need a login in yamlsched_worker"
+        return Check("role", "warn", f"{role.name} can only read", remedy)
+    if role.lacks and role.can_enqueue:
+        what = f"{role.name} can only enqueue: it lacks {', '.join(role.lacks[:2])} and more"
+        remedy = "enough for enqueueing; sync, work and tick need a login in yamlsched_worker"
+        return Check("role", "fail", what, remedy)
+    if role.lacks:
+        what = f"{role.name} lacks {', '.join(role.lacks[:3])}{' and more' if len(role.lacks) > 3 else ''}"
+        remedy = f"grant yamlsched_worker to {role.name} (yamlsched migrate --roles makes that role)"
+        return Check("role", "fail", what, remedy)
+    if role.is_superuser:
+        remedy = "yamlsched migrate --roles prints the script: grant yamlsched_worker to a role of its own"
+        return Check("role", "warn", f"{role.name} is a superuser, which yamlsched does not need", remedy)
+    return Check("role", "ok", f"{role.name} has the privileges that sync, work and tick need")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -64,11 +66,8 @@ def client_environment() -> dict[str, str]:
 
 def dump(dsn: str, binaries: Path, output: BinaryIO) -> None:
     """Write the database as SQL for PostgreSQL 15 or later. The role that loads it becomes the owner."""
-    import subprocess
-    import tempfile
-
-    program = str(client(binaries, "pg_dump"))
-    words = [program, "--no-owner", "--no-privileges", "--encoding=UTF8", f"--dbname={dsn}"]
+    pg_dump = str(client(binaries, "pg_dump"))
+    words = [pg_dump, "--no-owner", "--no-privileges", "--encoding=UTF8", f"--dbname={dsn}"]
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, env=client_environment()) as child,
@@ -114,15 +113,9 @@ def restore(dsn: str, binaries: Path, file: Path, clean: bool) -> None:
 
     Raises Refused if there is data and not ``clean``, and if the dump cannot be loaded.
     """
-    import subprocess
-
     psql = [str(client(binaries, "psql")), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={dsn}"]
-    found = subprocess.run(
-        [*psql, "--tuples-only", "--no-align"],
-        input=FILLED_TABLES.encode(),
-        capture_output=True,
-        env=client_environment(),
-    )
+    search = [*psql, "--tuples-only", "--no-align"]
+    found = subprocess.run(search, input=FILLED_TABLES.encode(), capture_output=True, env=client_environment())
     if found.returncode:
         raise EnvironmentFailed(f"cannot inspect the database: {_error_line(found.stderr)}")
     filled = found.stdout.decode().split("\n")[:-1]

@@ -23,8 +23,7 @@ from yamlsched import __version__, db
 from yamlsched.db.dsn import redactor
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.extras.doctor import server
-from yamlsched.extras.doctor.doctor import MAX_CLOCK_SKEW, Check
+from yamlsched.extras.doctor import Check, server
 from yamlsched.extras.remote import dask_cluster
 from yamlsched.extras.remote.launcher import launcher_environment
 from yamlsched.handler.calls import resolve
@@ -82,11 +81,10 @@ def _database(dsn: str | None) -> dict[str, Any]:
         return {"database_error": "no DSN there: set YAMLSCHED_DSN, for example in the image"}
     try:
         with db.connect(dsn) as connection:
-            seen = server.server(connection)
-            skew = (datetime.now(UTC) - seen.now).total_seconds()
-            lacks = server.missing_privileges(connection)
-            identity = server.identity(connection) if server.can_read(connection) else None
-            return {"role": seen.who, "lacks": lacks[:3], "identity": identity, "skew": skew}
+            skew = (datetime.now(UTC) - server.read_server(connection).now).total_seconds()
+            role = server.read_role(connection)
+            identity = server.identity(connection) if role.can_read else None
+            return {"role": role.name, "lacks": role.lacks[:3], "identity": identity, "skew": skew}
     except (EnvironmentFailed, psycopg.Error) as error:
         return {"database_error": redactor(dsn)(str(error))[:MAX_ERROR_CHARS]}
 
@@ -146,7 +144,7 @@ def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractCont
     if loaded.executors:
         try:
             with opened as dsn, db.connect(dsn) as connection:
-                own_identity = server.identity(connection) if server.can_read(connection) else None
+                own_identity = server.identity(connection) if server.read_role(connection).can_read else None
         except (EnvironmentFailed, psycopg.Error):
             pass  # the checks of the database report it
     folders = import_path(file, loaded.paths, paths)
@@ -193,7 +191,7 @@ def judge(name: str, found: dict[str, Any], own: dict[str, str | None], own_iden
         path, count = differing[0], f"{len(differing)} of {_handlers(len(own))}"
         what = f"{split_path(path)[0]} is {hashes[path]} there, {own[path]} here"
         return Check(name, "warn", f"{where}: the code of {count} differs from that of this host: {what}", DEPLOY)
-    if abs(found["skew"]) > MAX_CLOCK_SKEW.total_seconds():
+    if abs(found["skew"]) > server.MAX_CLOCK_SKEW.total_seconds():
         what = f"{where}: its clock is {approximate(timedelta(seconds=abs(found['skew'])))} off the database's"
         return Check(name, "warn", what, "synchronize it by NTP: log lines of handlers follow it")
     clock = f"{abs(found['skew']) * 1000:.0f} ms off the database's"
