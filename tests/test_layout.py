@@ -35,7 +35,7 @@ BUDGETS = {
     "templates, script and style": 1_705,
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,
-    "imports in functions": 18,
+    "imports in functions": 20,
     "longest statement": 152,
 }
 

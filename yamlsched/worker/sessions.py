@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pickle
 import random
 import signal
 import socket
@@ -56,6 +55,7 @@ async def run_in_helper(do: Callable[[], T]) -> T:
     finally:
         os.kill(pid, signal.SIGKILL)  # it has closed its pipe, or is not needed: waiting for its exit takes no time
         os.waitpid(pid, 0)
+    import pickle  # here, as few workers have helpers
 
     try:
         value, error = pickle.loads(content)
@@ -67,6 +67,7 @@ async def run_in_helper(do: Callable[[], T]) -> T:
 
 
 def _answer(writing: int, do: Callable[[], object]) -> None:
+    import pickle
 
     try:
         content = pickle.dumps((do(), None))
