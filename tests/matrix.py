@@ -45,7 +45,7 @@ POSTGRES_RELEASES = {
 }
 CLIENTS = ("psql", "pg_dump", "pg_restore", "pg_dumpall", "createdb")
 
-SMOKE = ["test_store_runs", "test_query_plans", "test_sync", "test_fences"]
+SMOKE = ["test_store_runs", "test_query_plans", "test_sync", "test_follow", "test_fences"]
 CORE = [
     *(
         "test_store_definitions",
@@ -62,6 +62,7 @@ CORE = [
         "test_fences",
         "test_exclusion",
         "test_claims",
+        "test_follow",
         "test_leases",
     ),
     *("test_outcomes", "test_once", "test_effects", "test_faults", "test_handler_sessions", "test_sessions"),
