@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from yamlsched.extras.importing import apscheduler, celery, compare, crontab, kubernetes, systemd, write
 from yamlsched.extras.importing.calendar import Calendar
-from yamlsched.extras.importing.model import MAX_NOTES, Effect, Imported, Note, Refusal, Source, TooMany
+from yamlsched.extras.importing.model import MAX_NOTES, Effect, Imported, Note, Place, Source, TooMany
 from yamlsched.schedule.load import Loaded, load
 from yamlsched.text import escape_line, join_first
 
@@ -75,28 +75,26 @@ def read(sources: Sequence[Source], kind: str | None, names: set[str], start: da
     found = Imported(set(names))
     units = [source for source in sources if (kind or kind_of(source)) == "systemd"]
     for source in sources:
+        place = Place(found, source)
         try:
-            match kind or kind_of(source):
-                case "crontab":
-                    crontab.read(source, found, has_user=False)
-                case "cron.d":
-                    crontab.read(source, found, has_user=True)
-                case "kubernetes":
-                    kubernetes.read(source, found)
-                case "celery":
-                    celery.read(source, found, start)
-                case "apscheduler":
-                    apscheduler.read(source, found)
-                case _ if source is units[0]:
-                    systemd.read(units, found)
+            with place.reporting():
+                match kind or kind_of(source):
+                    case "crontab" | "cron.d" as name:
+                        crontab.read(place, has_user=name == "cron.d")
+                    case "kubernetes":
+                        kubernetes.read(place)
+                    case "celery":
+                        celery.read(place, start)
+                    case "apscheduler":
+                        apscheduler.read(place)
+                    case _ if source is units[0]:
+                        systemd.read(units, found)
         except TooMany:
             message = f"after {MAX_NOTES:,} messages the rest is not read"
             found.notes.append(Note(Effect.REFUSED, source.file, 0, message))
             break
-        except Refusal as error:
-            found.refused(source, error.line, str(error))
         except RecursionError:
-            found.refused(source, 0, "it is nested too deeply")
+            place.refused("it is nested too deeply")
     _leave_out_invalid(found)
     differences, not_compared = compare.compare(found.jobs, start, days)
     for job in not_compared:
