@@ -20,7 +20,7 @@ PACKAGE = ROOT / "yamlsched"
 BUDGETS = {
     "core": 20_680,
     "web": 4_931,
-    "importing": 2_188,
+    "importing": 2_187,
     "preview": 1_384,
     "remote": 1_493,
     "embedded": 947,

@@ -56,7 +56,7 @@ def read(whole: Place) -> None:
     calls = [call for call in _calls(tree) if _method(call) in ("add_job", "scheduled_job")]
     if not calls:
         raise Refusal("no add_job or scheduled_job found")
-    is_any = False
+    before = len(whole.found.jobs)
     for call in calls:
         with whole.at(call.lineno, f"{python_source.written(call)}: ").reporting():
             read_call = python_source.value(call)
@@ -66,7 +66,6 @@ def read(whole: Place) -> None:
                 given["func"] = Name(of_decorator.get(id(call), ""))
             zone_name = _zone(python_source.value(settings.get("timezone", ast.Constant(None))), whole.source.zone)
             _job(whole.at(call.lineno), given, names, zone_name)
-            is_any = True
     for call in (*schedulers, *configured):
         others = [word.arg or "**" for word in call.keywords if word.arg not in settings]
         for name in [*others, *("its arguments" for _ in call.args)]:
@@ -74,7 +73,7 @@ def read(whole: Place) -> None:
     for call in _calls(tree):
         if _method(call) in ("add_jobstore", "add_executor", "add_listener"):
             whole.at(call.lineno).dropped(f"{_method(call)} of the scheduler has no counterpart")
-    if is_any:
+    if len(whole.found.jobs) > before:
         whole.changed(HANDLERS)
 
 
@@ -185,8 +184,7 @@ def _crontab(place: Place, arguments: Mapping[str, Any], zone_name: str) -> tupl
     weekday = parts[4] if re.fullmatch(r"[a-z*]{1,3}([-,][a-z]{3})*", parts[4]) else ""
     written = cron_expression(calendar, [*parts[:4], weekday])
     if parts[4] != "*" and not weekday:
-        message = f"day_of_week={shown(parts[4])} counts from Monday = 0: it is {written.split()[-1]} in cron"
-        place.changed(message)
+        place.changed(f"day_of_week={shown(parts[4])} counts from Monday = 0: it is {written.split()[-1]} in cron")
     return written, calendar
 
 
@@ -206,12 +204,7 @@ def _fields(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _options(place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
-    if given.get("args"):
-        raise Refusal(f"it has positional arguments {shown(given['args'])}: a payload has names, write them as kwargs")
-    payload = given.get("kwargs") or {}
-    if not isinstance(payload, dict):
-        raise Refusal("its kwargs are not a dict of constants")
-    keys: dict[str, Any] = {"payload": payload} if payload else {}
+    keys = python_source.payload(given)
     if isinstance(given.get("name"), str):
         keys["description"] = " ".join(given["name"].split()) or "-"
     if place.source.is_faithful:

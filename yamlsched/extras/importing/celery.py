@@ -160,14 +160,7 @@ def _job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping[st
     task = entry.get("task")
     if not isinstance(task, str) or not DOTTED.fullmatch(task):
         raise Refusal(f"the task {shown(task)} is not the dotted path of a function: write the job with its handler")
-    if entry.get("args"):
-        raise Refusal(f"it has positional arguments {shown(entry['args'])}: a payload has names, write them as kwargs")
-    payload = entry.get("kwargs") or {}
-    if not isinstance(payload, dict):
-        raise Refusal(f"its kwargs {shown(payload)} are not a mapping")
-    keys: dict[str, Any] = {"cron": cron, "timezone": place.source.zone, "handler": task}
-    if payload:
-        keys["payload"] = payload
+    keys = {"cron": cron, "timezone": place.source.zone, "handler": task, **python_source.payload(entry)}
     if entry.get("enabled") is False:
         keys["enabled"] = False
     if isinstance(entry.get("description"), str) and entry["description"].strip():

@@ -46,7 +46,7 @@ stderr, also fire times that differ from those of the source within 400 days. A 
     default="faithful",
     metavar="POLICY",
     help="faithful: run as before. advised: with the defaults of yamlsched, which wait, catch up and retry, and with "
-    "overlap and spread in place of flock and a random sleep. Default: faithful.",
+    "overlap, limit and spread in place of flock and a random sleep. Default: faithful.",
 )
 @click.option(
     "--into",
@@ -57,6 +57,7 @@ stderr, also fire times that differ from those of the source within 400 days. A 
 @click.pass_obj
 def command(
     settings: Settings,
+    /,
     files: tuple[Path, ...],
     kind: str | None,
     timezone: str | None,
@@ -72,8 +73,7 @@ def command(
     comments = target.only_comments(data)
     loaded = target.load_valid(into, data) if into and data and comments is None else None
     sources = [_source(file, zone, policy == "faithful", home) for file in files]
-    names = set(loaded.entries) if loaded else set()
-    found = read.read(sources, kind, names, datetime.now(UTC))
+    found = read.read(sources, kind, loaded, datetime.now(UTC))
     if found.jobs:
         text = target.extended(loaded, found.jobs) if loaded else (comments or "") + write.as_file(found.jobs, zone)
         if into is not None:

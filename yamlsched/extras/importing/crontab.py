@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing import shell
 from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, Calendar
 from yamlsched.extras.importing.expression import CRON_RULES, Rule, cron_expression, fields_of, number_of
-from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, free_name, job_name, known_zone, shown
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
@@ -25,10 +28,9 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
 GUARD_REWRITTEN = "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which exits 0"
-OTHER_DIRECTORY = (
-    "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd"
-)
+NO_HOME = "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd"
 NO_USER = "the command runs as the user of yamlsched tick: run a tick as that user, or write sudo -u into the command"
+AS_ROOT = "user root: the command runs as the user of yamlsched tick, which must be root"
 EXIT_CODES = "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
 MAX_LINE_CHARS, MAX_COMMAND_BYTES = 10_000, 998
 SIXTH_FIELD = re.compile(r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE)
@@ -141,10 +143,9 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
     if size == 5 and SIXTH_FIELD.fullmatch(parts[size].split()[0]):
         raise Refusal("it has six or seven fields: seconds and years are not supported, write the five fields of cron")
     times, keys = _schedule(place, expression, settings.zone)
-    if has_user and parts[size] != "root":
-        place.changed(f"user {shown(parts[size])}: {NO_USER}")
-    elif has_user:
-        place.changed("user root: the command runs as the user of yamlsched tick, which must be root")
+    if has_user:
+        is_root = parts[size] == "root"
+        place.changed(AS_ROOT if is_root else f"user {shown(parts[size])}: {NO_USER}")
     command, stdin = shell.split_percent(command)
     if not command.strip():
         raise Refusal("it has no command")
@@ -156,12 +157,12 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
     name = shell.name_of(command)
     if place.source.is_faithful:
         keys |= FAITHFUL
-        for message in shell.advice(command):
+        for message in shell.advice(command, place.found.limits):
             place.advise(message)
     else:
         command = _advised(place, command, keys)
     if not settings.home:
-        place.changed(OTHER_DIRECTORY)
+        place.changed(NO_HOME)
     if (rewritten := shell.without_failing_guard(command)) != command:
         command = rewritten
         place.changed(GUARD_REWRITTEN)
@@ -208,19 +209,42 @@ def _advised(place: Place, command: str, keys: dict[str, Any]) -> str:
     """Replace flock and a random sleep by the keys for them."""
     for _ in range(2):  # in either order
         locked = shell.without_flock(command)
-        if locked and _is_shared(locked[2], place.source.text):
-            place.advise(f"flock {shown(locked[2])} is kept: other lines use the same lock")
+        limit = place.found.limits.get(locked[2]) if locked else None
+        if locked and limit == "":
+            place.advise(f"flock {shown(locked[2])} is kept: other lines use the same lock, and not all in this way")
             return command
         if locked:
-            command, keys["overlap"], file = locked
-            place.changed(f"flock {shown(file)} is replaced by overlap: {keys['overlap']}")
+            command, keys["overlap"], lock = locked
+            what = f"overlap: {keys['overlap']}"
+            if limit:
+                keys["limit"] = limit
+                skips = " (flock -n skips)" if keys["overlap"] == "skip" else ""
+                what = f"limit: {limit}: runs wait for these jobs on all hosts{skips}, and for no other use of the lock"
+            place.changed(f"flock {shown(lock)} is replaced by {what}")
         if slept := shell.without_random_sleep(command):
             command, keys["spread"] = slept[0], durations.show(slept[1])
             place.changed(f"the random sleep is replaced by spread: {keys['spread']}, a stable delay")
     return command
 
 
-def _is_shared(lock: str, text: str) -> bool:
-    """Return whether more than one line uses a lock file: overlap would not keep different jobs apart."""
-    word = re.compile(rf"(?<![\w./-]){re.escape(lock)}(?![\w./-])")
-    return sum(1 for line in text.split("\n") if not line.lstrip().startswith("#") and word.search(line)) > 1
+def shared_locks(crontabs: Iterable[tuple[str, bool]], taken: set[str]) -> dict[str, str]:
+    """Return the limit to write for each lock that several lines take; empty if one of them does anything else with it.
+
+    Each of ``crontabs`` is a text, and whether it has users. The names of limits are added to ``taken``.
+    """
+    lines = [(line.strip(), has_user) for text, has_user in crontabs for line in text.split("\n")]
+    lines = [(line, has_user) for line, has_user in lines if line and not line.startswith("#")]
+    mentions = Counter(word for line, _ in lines for word in set(re.findall(r"[\w./-]+", line)))
+    shared: dict[str, str] = {}
+    for lock, count in Counter(_lock(*line) for line in lines).items():
+        if mentions[lock] > 1:
+            shared[lock] = free_name(job_name(PurePath(lock).name), taken) if mentions[lock] == count else ""
+    return shared
+
+
+def _lock(line: str, has_user: bool) -> str:
+    """Return the lock that the command of a line takes, if flock is all of it, behind a random sleep at most."""
+    command, _ = shell.split_percent(line.split(None, (1 if line.startswith("@") else 5) + has_user)[-1])
+    slept = shell.without_random_sleep(command)
+    locked = shell.without_flock(slept[0] if slept else command)
+    return locked[2] if locked else ""

@@ -51,6 +51,8 @@ KNOWN = {
 }
 """Keys of each specification that are imported, or without which a run means the same. All others are reported."""
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
+JOB = ("spec", "jobTemplate", "spec")
+POD = (*JOB, "template", "spec")
 DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
@@ -112,27 +114,25 @@ def _job(place: Place, name: str, manifest: Node) -> None:
         raise Refusal("it has no spec.schedule or no metadata.name")
     policy = _at(manifest, "spec", "concurrencyPolicy") or "Allow"
     if policy == "Replace":
-        raise Refusal(
-            "concurrencyPolicy Replace stops a running job: choose Forbid or Allow, and activeDeadlineSeconds"
-        )
+        raise Refusal("concurrencyPolicy Replace stops running jobs: choose Forbid or Allow, and activeDeadlineSeconds")
     if policy not in OVERLAP:
         raise Refusal(f"concurrencyPolicy {shown(policy)} is unknown")
-    zone_name, expression = _zone(manifest, schedule.split())
+    zone_name, words = _at(manifest, "spec", "timeZone"), schedule.split()
+    if words and words[0].startswith(("TZ=", "CRON_TZ=")):
+        zone_name = words.pop(0).partition("=")[2]
     if zone_name is None:
         place.changed("it has no timeZone: UTC is used, as by most clusters")
-    written, times = _schedule(expression, known_zone(zone_name or "UTC"))
+    written, times = _schedule(" ".join(words), known_zone(zone_name or "UTC"))
     keys: dict[str, Any] = {"cron": written, "timezone": zone_name or "UTC"}
-    pod = ("spec", "jobTemplate", "spec", "template", "spec")
-    keys |= _container(place, _only_container(manifest, pod))
-    job = ("spec", "jobTemplate", "spec")
+    keys |= _container(place, _only_container(manifest))
     for key in ("parallelism", "completions"):
-        if (pods := _at(manifest, *job, key)) not in (None, 0, 1):
+        if (pods := _at(manifest, *JOB, key)) not in (None, 0, 1):
             raise Refusal(f"{key} {shown(pods)} starts several pods: write one command that does the work of all")
-    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *job, "suspend")):
+    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *JOB, "suspend")):
         keys["enabled"] = False
-    if codes := _exit_codes(place, _at(manifest, *job, "podFailurePolicy")):
+    if codes := _exit_codes(place, _at(manifest, *JOB, "podFailurePolicy")):
         keys["exit_codes"] = {"discard": codes}
-    for part, path in (("CronJob", ("spec",)), ("job", job), ("pod", pod)):
+    for part, path in (("CronJob", ("spec",)), ("job", JOB), ("pod", POD)):
         _report_others(place, part, _at(manifest, *path))
     keys["overlap"], keys["catchup"] = OVERLAP[policy], "latest"
     _limits(place, manifest, keys)
@@ -160,14 +160,6 @@ def _exit_codes(place: Place, policy: Any) -> list[int]:
     return sorted(codes)
 
 
-def _zone(manifest: Node, words: list[str]) -> tuple[Any, str]:
-    """Return the time zone, None if there is none, and the schedule without it."""
-    named = _at(manifest, "spec", "timeZone")
-    if words and words[0].startswith(("TZ=", "CRON_TZ=")):
-        return words[0].partition("=")[2], " ".join(words[1:])
-    return named, " ".join(words)
-
-
 def _schedule(expression: str, zone_name: str) -> tuple[str, FireTimes]:
     """Return an expression as Kubernetes reads it (robfig/cron), and its fire times."""
     alias = expression.lower()
@@ -188,11 +180,11 @@ def _go_duration(text: str) -> timedelta:
         raise Refusal(f"@every {shown(text)} is not an interval of whole seconds") from error
 
 
-def _only_container(manifest: Node, pod: tuple[str, ...]) -> dict[str, Any]:
-    containers = _at(manifest, *pod, "containers")
+def _only_container(manifest: Node) -> dict[str, Any]:
+    containers = _at(manifest, *POD, "containers")
     if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
         raise Refusal("it has no container")
-    if len(containers) > 1 or _at(manifest, *pod, "initContainers"):
+    if len(containers) > 1 or _at(manifest, *POD, "initContainers"):
         raise Refusal("it has several containers: write one command that does the work of all")
     return containers[0]
 
@@ -251,20 +243,19 @@ def _limits(place: Place, manifest: Node, keys: dict[str, Any]) -> None:
         if window < MIN_CATCHUP_WINDOW:
             place.changed(f"startingDeadlineSeconds {window.seconds} becomes catchup_window: 1m, the shortest")
         keys["catchup_window"] = durations.show(max(window, MIN_CATCHUP_WINDOW))
-    retries = _at(manifest, "spec", "jobTemplate", "spec", "backoffLimit")
+    retries = _at(manifest, *JOB, "backoffLimit")
     is_given = isinstance(retries, int) and not isinstance(retries, bool)
     if place.source.is_faithful:
         keys |= FAITHFUL_RETRIES
     if is_given or place.source.is_faithful:
         keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries if is_given else DEFAULT_BACKOFF_LIMIT) + 1)
-    if (limit := _seconds(_at(manifest, "spec", "jobTemplate", "spec", "activeDeadlineSeconds"))) is not None:
+    if (limit := _seconds(_at(manifest, *JOB, "activeDeadlineSeconds"))) is not None:
         keys["timeout"] = durations.show(limit)
         if keys.get("max_attempts") != 1:
             place.changed("activeDeadlineSeconds limits all attempts together, timeout limits each of them")
-    pod = ("spec", "jobTemplate", "spec", "template", "spec")
-    if (limit := _seconds(_at(manifest, *pod, "activeDeadlineSeconds"))) is not None:  # of each attempt, like timeout
+    if (limit := _seconds(_at(manifest, *POD, "activeDeadlineSeconds"))) is not None:  # of each attempt, like timeout
         keys["timeout"] = durations.show(min(limit, durations.parse(keys.get("timeout") or "365d")))
-    if (grace := _seconds(_at(manifest, *pod, "terminationGracePeriodSeconds"))) is not None:
+    if (grace := _seconds(_at(manifest, *POD, "terminationGracePeriodSeconds"))) is not None:
         keys["kill_after"] = durations.show(min(grace, timedelta(hours=1)))
     for key in ("successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
         if _at(manifest, "spec", key) is not None:

@@ -102,9 +102,13 @@ class ImportedJob:
 
 @dataclass
 class Imported:
-    """The jobs that importers found, and their notes. ``names`` are those that no further job can have."""
+    """The jobs that importers found, and their notes. ``names`` are those that no further job can have.
+
+    ``limits`` are the names of limits, by the lock that several lines use; empty for one that must be kept.
+    """
 
     names: set[str] = field(default_factory=set)
+    limits: dict[str, str] = field(default_factory=dict)
     jobs: list[ImportedJob] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     differing: int = 0

@@ -17,17 +17,8 @@ from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cr
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Place, Refusal, Source, known_zone, shown
 from yamlsched.timetable.zones import zone
 
-ALIASES = {
-    "minutely": "*:*",
-    "hourly": "*:00",
-    "daily": "00:00",
-    "monthly": "*-*-01",
-    "weekly": "Mon",
-    "yearly": "*-01-01",
-    "annually": "*-01-01",
-    "quarterly": "*-01,04,07,10-01",
-    "semiannually": "*-01,07-01",
-}
+ALIASES = {"minutely": "*:*", "hourly": "*:00", "daily": "00:00", "weekly": "Mon", "monthly": "*-*-01"}
+ALIASES |= {"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01", "yearly": "*-01-01", "annually": "*-01-01"}
 RULES = (*CRON_RULES[:3], Rule("month", 1, 12), Rule("weekday", 1, 7, {**WEEKDAYS, "sun": 7}))
 LONG_WEEKDAY = re.compile(r"(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*")
 SPAN = re.compile(r"\s*(\d{1,9})\s*([A-Za-z]*)")
@@ -120,11 +111,11 @@ def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Source, 
     for key in REPEATED:
         for line, text in timer.get(key, []):
             with place.at(line, f"{name}: {key}={shown(text)}: ").reporting():
-                schedules.append((line, f"{key}={text}", *_every(text)))
+                schedules.append((line, f"{key}={text}", "UTC", *interval(_span(text))))
                 place.at(line).changed(f"{key} counts from the last run; here it is counted from midnight UTC")
+    is_other = any(map(timer.get, ("OnCalendar", *REPEATED)))
     for key in ONCE:
         for line, text in timer.get(key, []):
-            is_other = timer.get("OnCalendar") or any(map(timer.get, REPEATED))
             report = place.at(line).dropped if is_other else place.at(line).refused
             report(f"{key}={shown(text)}: there is no start at boot")
     if not schedules:
@@ -136,7 +127,7 @@ def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Source, 
     keys = _timer_keys(place, timer) | _service_keys(of_service, service_name, service)
     if len(schedules) > 1:
         place.at(schedules[0][0]).changed("each of its schedules is a job: runs of different ones may overlap")
-    for line, text, written, zone_name, times in schedules:
+    for line, text, zone_name, written, times in schedules:
         with place.at(line).reporting():
             job = {"cron": written, "timezone": zone_name, **keys}
             place.at(line).add(name.removesuffix(".timer"), text, job, times)
@@ -257,11 +248,6 @@ def _words(text: str) -> list[str]:
         return []
 
 
-def _every(text: str) -> tuple[str, str, FireTimes]:
-    written, times = interval(_span(text))
-    return written, "UTC", times
-
-
 def _span(text: str) -> timedelta | None:
     """Return a time span of systemd, such as ``1h 30min``; None for infinity and what is not a time span."""
     total, end = 0, 0
@@ -277,7 +263,7 @@ def _span(text: str) -> timedelta | None:
 
 
 def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
-    """Return a calendar event as a cron expression, its time zone, and its fire times. Raises Refusal."""
+    """Return the time zone of a calendar event, its cron expression, and its fire times. Raises Refusal."""
     words = text.split()
     zone_name = default_zone
     if len(words) > 1 and re.match(r"[A-Za-z]", words[-1]) and words[-1].lower() not in ALIASES:
@@ -301,7 +287,7 @@ def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
     weekday = LONG_WEEKDAY.sub(lambda name: name[1].lower(), weekday)
     fields = fields_of([_ranges(part) for part in (times[1], times[0], day, month, weekday)], RULES)
     calendar = Calendar(fields, zone(known_zone(zone_name)), SYSTEMD)
-    return cron_expression(calendar), zone_name, calendar
+    return zone_name, cron_expression(calendar), calendar
 
 
 def _ranges(text: str) -> str:
