@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
@@ -63,12 +64,12 @@ def import_case(case: str, policy: str) -> Output:
     files = sorted(path for path in (IMPORTS / case / "input").iterdir() if path.is_file())
     kind = case if case in ("crontab", "cron.d") else None  # the name of a crontab says nothing
     sources = [Source(path.read_text(), path.name, ZONE, policy == "faithful") for path in files]
-    found = read.read(sources, kind, set(), START)
+    found = read.read(sources, kind, None, START)
     return Output(write.as_file(found.jobs, ZONE), "\n".join(read.report(found, None, zone_remedy="")) + "\n")
 
 
 def import_text(text: str, kind: str = "crontab", zone_name: str = "UTC", policy: str = "faithful") -> Imported:
-    return read.read([Source(text, "source", zone_name, policy == "faithful")], kind, set(), START)
+    return read.read([Source(text, "source", zone_name, policy == "faithful")], kind, None, START)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -231,6 +232,7 @@ def test_a_spelling_that_yamlsched_rejects_or_reads_differently_is_written_diffe
         ("/bin/flock --nonblock /tmp/x -c 'a | b'", {"command": ["/bin/sh", "-c", "a | b"], "overlap": "skip"}),
         ("flock /tmp/x one", {"command": ["one"], "overlap": "wait"}),
         ("flock -xn /tmp/x one", {"command": ["one"], "overlap": "skip"}),
+        ("flock -n /tmp/$USER one", {"command": ["/bin/sh", "-c", "flock -n /tmp/$USER one"]}),
         ("sleep $((RANDOM \\% 300)); one", {"command": ["one"], "spread": "5m"}),
         ("sleep $(shuf -i 0-9 -n 1)m && one", {"command": ["one"], "spread": "9m"}),
         ("perl -e 'sleep int(rand(43200))' && one", {"command": ["one"], "spread": "12h"}),
@@ -251,22 +253,107 @@ def test_advised_replaces_locks_and_random_sleeps_and_faithful_keeps_them(
     assert "spread" not in faithful
 
 
-def test_a_lock_that_keeps_different_jobs_apart_is_kept() -> None:
-    lines = (
-        "1 1 * * * flock -n /tmp/x one",
-        "2 1 * * * flock -n /tmp/x two",
-        "# /tmp/y",
-        "3 1 * * * flock -n /tmp/y three",
+SHARED = """
+1 1 * * * flock -n /tmp/x.lock one
+2 1 * * * flock /tmp/x.lock two
+# /tmp/y
+3 1 * * * flock -n /tmp/y three
+"""
+
+
+def test_a_lock_that_several_lines_take_becomes_a_limit() -> None:
+    advised, faithful = import_text(SHARED, policy="advised"), import_text(SHARED)
+
+    assert [(job.keys["command"], job.keys["overlap"], job.keys.get("limit")) for job in advised.jobs] == [
+        (["one"], "skip", "x_lock"),
+        (["two"], "wait", "x_lock"),
+        (["three"], "skip", None),
+    ]
+    assert load(write.as_file(advised.jobs, "UTC").encode(), "", None).limits == {"x_lock": 1}
+    changed = "changed: flock /tmp/x.lock is replaced by limit: x_lock: runs wait for these jobs on all hosts"
+    assert f"source:2: {changed} (flock -n skips), and for no other use of the lock" in messages(advised)
+    assert f"source:3: {changed}, and for no other use of the lock" in messages(advised)
+
+    assert [job.keys["command"][0] for job in faithful.jobs] == ["flock"] * 3
+    does_this = "advice: flock: limit: x_lock does this on all hosts together"
+    assert f"source:2: {does_this}, but waits where it skips; --policy advised writes it" in messages(faithful)
+    assert f"source:3: {does_this}; --policy advised writes it" in messages(faithful)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "4 1 * * * cd /srv && flock -n /tmp/x.lock four",
+        "4 1 * * * flock -w 60 /tmp/x.lock four",
+        "4 1 * * * flock -s /tmp/x.lock four",
+        "4 1 * * * nice flock /tmp/x.lock four",
+        "4 1 * * * flock /tmp/z flock /tmp/x.lock four",
+        "4 1 * * * rm -f /tmp/x.lock",
+        "LOCK=/tmp/x.lock",
+        "4 1 * * * flock -n $HOME/x.lock four; rm '/tmp/x.lock'",
+    ],
+)
+def test_a_lock_that_one_line_uses_in_another_way_is_kept(other: str) -> None:
+    found = import_text(f"{SHARED}{other}\n", policy="advised")
+
+    assert [job.keys["command"][0] for job in found.jobs][:3] == ["flock", "flock", "three"]
+    assert not any("limit" in job.keys for job in found.jobs)
+    kept = "source:2: advice: flock /tmp/x.lock is kept: other lines use the same lock, and not all in this way"
+    assert kept in messages(found)
+
+
+def test_locks_are_shared_by_all_files_of_an_import_and_limits_have_names_of_their_own() -> None:
+    texts = {
+        "crontab": "1 1 * * * flock /tmp/x one\n2 1 * * * flock /var/x two\n3 1 * * * flock /var/x three\n",
+        "cron.d/app": "4 1 * * * root sleep $((RANDOM \\% 60)); flock -n /tmp/x four\n"
+        "5 1 * * * app flock /tmp/z five\n",
+    }
+    into = load(b"version: 1\nlimits: {x: 3}\njobs: {}\n", "", None)
+    sources = [Source(text, name, "UTC", False) for name, text in texts.items()]
+    found = read.read(sources, None, into, START)
+
+    limits = {job.name: job.keys.get("limit") for job in found.jobs}
+    assert limits == {"one": "x_2", "two": "x_3", "three": "x_3", "four": "x_2", "five": None}
+
+
+@pytest.mark.parametrize(
+    ("before", "limits"),
+    [
+        ("version: 1\n# the jobs\njobs:\n  a: {command: [a]}\n", {}),
+        ("jobs:\n  a: {command: [a]}\nversion: 1", {}),
+        ("---\n  version: 1\n  jobs:\n    a: {command: [a]}\n", {}),
+        ("version: 1\r\nlimits: {}\r\njobs: {}\r\n", {}),
+        ("version: 1\nlimits: {dwh: 2}  # of it\njobs:\n  a: {command: [a], limit: dwh}\n", {"dwh": 2}),
+        ("version: 1\nlimits:\n  # of it\n  dwh: 2\n\njobs:\n  a: {command: [a], limit: dwh}\n", {"dwh": 2}),
+        ("", {}),
+    ],
+)
+def test_limits_are_added_to_those_of_the_file(before: str, limits: dict[str, int], tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_bytes(before.encode())
+
+    done = run("-", "--policy", "advised", "--into", file, input=SHARED)
+
+    assert done.return_value == 0, done.stderr
+    after = load(file.read_bytes(), "", None)
+    assert not after.has_errors
+    assert after.limits == {**limits, "x_lock": 1}
+    assert {name: job.limit for name, job in after.jobs.items() if name != "a"} == {
+        "one": "x_lock", "two": "x_lock", "three": None
+    }  # fmt: skip
+    assert re.findall("# (?:the jobs|of it)", file.read_text()) == re.findall("# .*", before)
+
+
+def test_limits_that_cannot_be_extended_as_text_are_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(
+        text := "version: 1\nx-limits: &all {dwh: 2}\nlimits: *all\njobs:\n  a: {command: [a], limit: dwh}\n"
     )
 
-    found = import_text("\n".join(lines), policy="advised")
+    done = run("-", "--policy", "advised", "--into", file, input=SHARED)
 
-    assert [(job.keys["command"][0], job.keys.get("overlap")) for job in found.jobs] == [
-        ("flock", None),
-        ("flock", None),
-        ("three", "skip"),
-    ]
-    assert "source:1: advice: flock /tmp/x is kept: other lines use the same lock (also line 2)" in messages(found)
+    assert (done.return_value != 0, "cannot be extended as text" in str(done.exception)) == (True, True)
+    assert file.read_text() == text
 
 
 def test_a_spread_that_reaches_past_the_next_slot_is_limited() -> None:
@@ -372,7 +459,7 @@ def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
 
 def test_commands_of_a_crontab_start_in_the_home_directory() -> None:
     sources = [Source("0 1 * * * tar cf b.tar data\nHOME=/srv\n0 2 * * * make\n", "source", home="/home/ann")]
-    found = read.read(sources, "crontab", set(), START)
+    found = read.read(sources, "crontab", None, START)
 
     assert [job.keys["cwd"] for job in found.jobs] == ["/home/ann", "/srv"]
     assert "pass --home" not in messages(found)
@@ -593,7 +680,7 @@ def test_limits_of_a_pod_are_imported_and_what_has_no_key_is_reported() -> None:
 
 def import_units(timer: str, service: str) -> Imported:
     sources = [Source(f"[Timer]\n{timer}\n", "r.timer"), Source(f"[Service]\n{service}\n", "r.service")]
-    return read.read(sources, None, set(), START)
+    return read.read(sources, None, None, START)
 
 
 def test_settings_of_systemd_that_are_not_known_to_be_harmless_are_reported() -> None:
@@ -804,7 +891,7 @@ def test_what_is_imported_from_a_crontab_fires_as_under_debians_cron(
 ) -> None:
     source = Source(f"{' '.join(fields)} x", "crontab", zone_name)
 
-    found = read.read([source], "crontab", set(), datetime.fromisoformat(f"{start}T00:00Z"), days=35)
+    found = read.read([source], "crontab", None, datetime.fromisoformat(f"{start}T00:00Z"), days=35)
 
     assert found.differing == 0, messages(found)
 
@@ -1155,7 +1242,7 @@ def mutated(draw: st.DrawFn) -> str:
 )
 def test_any_text_gives_a_valid_file_or_a_reason(text: str, kind: str, policy: str) -> None:
     name = "x.timer" if kind == "systemd" else "x"
-    found = read.read([Source(text, name, "UTC", policy == "faithful")], kind, set(), START, days=3)
+    found = read.read([Source(text, name, "UTC", policy == "faithful")], kind, None, START, days=3)
 
     report = read.report(found, None, zone_remedy="Pass --timezone")
     assert all(line.isprintable() for line in report)

@@ -14,7 +14,7 @@ from yamlsched import durations
 from yamlsched.extras.importing import python_source
 from yamlsched.extras.importing.calendar import APSCHEDULER, Calendar
 from yamlsched.extras.importing.expression import CRON_RULES, Rule, cron_expression, fields_of, interval
-from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
 from yamlsched.extras.importing.python_source import Call, Name
 from yamlsched.timetable.zones import zone
 
@@ -35,13 +35,13 @@ HANDLERS = (
 )
 
 
-def read(source: Source, found: Imported) -> None:
+def read(whole: Place) -> None:
     """Add the jobs of each ``add_job`` and ``scheduled_job``."""
-    tree = python_source.parse(source)
+    tree = python_source.parse(whole.source)
     names = python_source.imports(tree)
     names.pop("self", None)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    module = PurePath(source.file).stem
+    module = PurePath(whole.source.file).stem
     names |= {function.name: f"{module}.{function.name}" for function in functions}
     of_decorator = {id(decorator): function.name for function in functions for decorator in function.decorator_list}
     named = [(python_source.written(call.func), call) for call in _calls(tree)]
@@ -52,32 +52,29 @@ def read(source: Source, found: Imported) -> None:
     for several in (schedulers[1:], configured[1:]):
         if several and settings:
             raise Refusal("it has several schedulers with settings: pass a file for each", several[0].lineno)
-    defaults = _job_defaults(found, source, tree, settings.get("job_defaults"))
+    defaults = _job_defaults(whole, tree, settings.get("job_defaults"))
     calls = [call for call in _calls(tree) if _method(call) in ("add_job", "scheduled_job")]
     if not calls:
         raise Refusal("no add_job or scheduled_job found")
-    is_any = False
+    before = len(whole.found.jobs)
     for call in calls:
-        try:
+        with whole.at(call.lineno, f"{python_source.written(call)}: ").reporting():
             read_call = python_source.value(call)
             signature = SIGNATURE if read_call.name == "add_job" else SIGNATURE[1:]
             given = defaults | dict(zip(signature, read_call.args, strict=False)) | read_call.kwargs
             if read_call.name == "scheduled_job":
                 given["func"] = Name(of_decorator.get(id(call), ""))
-            zone_name = _zone(python_source.value(settings.get("timezone", ast.Constant(None))), source.zone)
-            _job(found, source, call.lineno, given, names, zone_name)
-            is_any = True
-        except Refusal as error:
-            found.refused(source, call.lineno, f"{python_source.written(call)}: {error}")
+            zone_name = _zone(python_source.value(settings.get("timezone", ast.Constant(None))), whole.source.zone)
+            _job(whole.at(call.lineno), given, names, zone_name)
     for call in (*schedulers, *configured):
         others = [word.arg or "**" for word in call.keywords if word.arg not in settings]
         for name in [*others, *("its arguments" for _ in call.args)]:
-            found.dropped(source, call.lineno, f"{shown(name)} of the scheduler has no counterpart, or is not read")
+            whole.at(call.lineno).dropped(f"{shown(name)} of the scheduler has no counterpart, or is not read")
     for call in _calls(tree):
         if _method(call) in ("add_jobstore", "add_executor", "add_listener"):
-            found.dropped(source, call.lineno, f"{_method(call)} of the scheduler has no counterpart")
-    if is_any:
-        found.changed(source, 0, HANDLERS)
+            whole.at(call.lineno).dropped(f"{_method(call)} of the scheduler has no counterpart")
+    if len(whole.found.jobs) > before:
+        whole.changed(HANDLERS)
 
 
 def _calls(tree: ast.Module) -> list[ast.Call]:
@@ -85,7 +82,7 @@ def _calls(tree: ast.Module) -> list[ast.Call]:
     return sorted(calls, key=lambda node: (node.lineno, node.col_offset))
 
 
-def _job_defaults(found: Imported, source: Source, tree: ast.Module, node: ast.expr | None) -> dict[str, Any]:
+def _job_defaults(whole: Place, tree: ast.Module, node: ast.expr | None) -> dict[str, Any]:
     """Return the ``job_defaults`` of the scheduler, a dict or its name; report what is not read."""
     if node is None:
         return {}
@@ -94,7 +91,7 @@ def _job_defaults(found: Imported, source: Source, tree: ast.Module, node: ast.e
         values = python_source.value(assigned.get(node.id, node) if isinstance(node, ast.Name) else node)
         if isinstance(values, dict):
             return values
-    found.dropped(source, node.lineno, "job_defaults are not one dict of constants: write them into each job")
+    whole.at(node.lineno).dropped("job_defaults are not one dict of constants: write them into each job")
     return {}
 
 
@@ -106,14 +103,12 @@ def _method(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _job(
-    found: Imported, source: Source, line: int, given: dict[str, Any], names: Mapping[str, str], zone_name: str
-) -> None:
+def _job(place: Place, given: dict[str, Any], names: Mapping[str, str], zone_name: str) -> None:
     handler = _handler(given.get("func"), names)
     kind, arguments = _trigger(given)
     zone_name = _zone(arguments.get("timezone"), zone_name)
     if kind == "cron":
-        written, times = _crontab(found, source, line, arguments, zone_name)
+        written, times = _crontab(place, arguments, zone_name)
     elif kind == "interval":
         zone_name = "UTC"
         every = {key: arguments[key] for key in INTERVALS if arguments.get(key) is not None}
@@ -121,18 +116,18 @@ def _job(
         for key in ("start_date", "end_date"):
             if arguments.get(key) is not None:
                 raise Refusal(f"{key}={shown(arguments[key])} has no counterpart: write it as a cron trigger")
-        found.changed(source, line, "the interval is counted from midnight UTC here, from the start in APScheduler")
+        place.changed("the interval is counted from midnight UTC here, from the start in APScheduler")
     elif kind == "date":
         raise Refusal("it runs once: use yamlsched enqueue --at")
     else:
         raise Refusal(f"its trigger {shown(kind)} is not cron or an interval")
     keys: dict[str, Any] = {"cron": written, "timezone": zone_name, "handler": handler}
-    keys |= _options(found, source, line, given)
+    keys |= _options(place, given)
     if isinstance(jitter := arguments.get("jitter"), int) and not isinstance(jitter, bool) and 0 < jitter <= 86400:
         keys["spread"] = durations.show(timedelta(seconds=jitter))
-        found.changed(source, line, f"jitter={jitter} becomes spread: a stable delay, never ahead of the schedule")
+        place.changed(f"jitter={jitter} becomes spread: a stable delay, never ahead of the schedule")
     name = given.get("id") if isinstance(given.get("id"), str) else handler.replace(":", ".").rpartition(".")[2]
-    found.add(source, line, str(name), f"{name}: {handler}", keys, times)
+    place.add(str(name), f"{name}: {handler}", keys, times)
 
 
 def _handler(function: Any, names: Mapping[str, str]) -> str:
@@ -176,9 +171,7 @@ def _zone(zone_name: Any, default: str) -> str:
     return known_zone(zone_name or default)
 
 
-def _crontab(
-    found: Imported, source: Source, line: int, arguments: Mapping[str, Any], zone_name: str
-) -> tuple[str, FireTimes]:
+def _crontab(place: Place, arguments: Mapping[str, Any], zone_name: str) -> tuple[str, FireTimes]:
     for key in NOT_IN_CRON:
         if arguments.get(key) is not None:
             raise Refusal(f"{key}={shown(arguments[key])} has no field in cron")
@@ -191,8 +184,7 @@ def _crontab(
     weekday = parts[4] if re.fullmatch(r"[a-z*]{1,3}([-,][a-z]{3})*", parts[4]) else ""
     written = cron_expression(calendar, [*parts[:4], weekday])
     if parts[4] != "*" and not weekday:
-        message = f"day_of_week={shown(parts[4])} counts from Monday = 0: it is {written.split()[-1]} in cron"
-        found.changed(source, line, message)
+        place.changed(f"day_of_week={shown(parts[4])} counts from Monday = 0: it is {written.split()[-1]} in cron")
     return written, calendar
 
 
@@ -211,16 +203,11 @@ def _fields(arguments: Mapping[str, Any]) -> list[str]:
     return [parts[key] for key in FIELDS]
 
 
-def _options(found: Imported, source: Source, line: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    if given.get("args"):
-        raise Refusal(f"it has positional arguments {shown(given['args'])}: a payload has names, write them as kwargs")
-    payload = given.get("kwargs") or {}
-    if not isinstance(payload, dict):
-        raise Refusal("its kwargs are not a dict of constants")
-    keys: dict[str, Any] = {"payload": payload} if payload else {}
+def _options(place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
+    keys = python_source.payload(given)
     if isinstance(given.get("name"), str):
         keys["description"] = " ".join(given["name"].split()) or "-"
-    if source.is_faithful:
+    if place.source.is_faithful:
         keys |= FAITHFUL
     keys["overlap"] = "skip" if given.get("max_instances", 1) == 1 else "allow"
     grace = given.get("misfire_grace_time", 1)  # in seconds; None: no limit
@@ -230,8 +217,8 @@ def _options(found: Imported, source: Source, line: int, given: Mapping[str, Any
         window = timedelta(seconds=abs(grace)) if abs(grace) <= MAX_GRACE.total_seconds() else MAX_GRACE
         keys |= {"catchup": "latest", "catchup_window": durations.show(window)}
     if keys.get("catchup") == "latest" and given.get("coalesce") is not True:
-        found.changed(source, line, "coalesce is off in APScheduler: here only the latest missed run is made up for")
+        place.changed("coalesce is off in APScheduler: here only the latest missed run is made up for")
     for key in NO_COUNTERPART:
         if given.get(key) is not None:
-            found.dropped(source, line, f"{key}: it has no counterpart")
+            place.dropped(f"{key}: it has no counterpart")
     return keys

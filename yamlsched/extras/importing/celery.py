@@ -15,7 +15,7 @@ from yamlsched import durations
 from yamlsched.extras.importing import python_source
 from yamlsched.extras.importing.calendar import EVERY_MATCH, Calendar
 from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cron_expression, fields_of, interval
-from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
 from yamlsched.extras.importing.python_source import Call
 from yamlsched.timetable.zones import zone
 
@@ -41,40 +41,39 @@ DISABLED = "the job is disabled, enable it then"
 COUNTS_FROM = "its interval of {} is counted from midnight UTC here, from the start of beat in Celery"
 
 
-def read(source: Source, found: Imported, now: datetime) -> None:
+def read(whole: Place, now: datetime) -> None:
     """Add the jobs of a beat_schedule or a dump. Tasks of a dump that do not run at ``now`` are disabled."""
-    before = len(found.jobs)
-    if source.text.lstrip()[:1] in ("[", "{"):
-        _read_dump(source, found, now)
+    before = len(whole.found.jobs)
+    if whole.source.text.lstrip()[:1] in ("[", "{"):
+        _read_dump(whole, now)
     else:
-        _read_python(source, found)
-    if len(found.jobs) > before:
-        found.changed(source, 0, HANDLERS)
+        _read_python(whole)
+    if len(whole.found.jobs) > before:
+        whole.changed(HANDLERS)
 
 
-def _read_python(source: Source, found: Imported) -> None:
-    tree = python_source.parse(source)
+def _read_python(whole: Place) -> None:
+    tree = python_source.parse(whole.source)
     for name, node in python_source.assignments(tree):
         if name in TIMEZONES and isinstance(node, ast.Constant) and isinstance(node.value, str):
-            source = replace(source, zone=node.value)
+            whole = replace(whole, source=replace(whole.source, zone=node.value))
     schedules = sorted(_schedules(tree), key=lambda node: node.lineno)
     periodic = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _last_name(node.func) == PERIODIC]
     if not schedules and not periodic:
         raise Refusal("no beat_schedule found")
     for call in periodic:
-        found.refused(source, call.lineno, f"{python_source.written(call)}: write it as an entry of beat_schedule")
+        whole.at(call.lineno).refused(f"{python_source.written(call)}: write it as an entry of beat_schedule")
     for schedule in schedules:
         if not isinstance(schedule, ast.Dict):
             written = python_source.written(schedule)
-            found.refused(source, schedule.lineno, f"beat_schedule is {written}: write it as a dict")
+            whole.at(schedule.lineno).refused(f"beat_schedule is {written}: write it as a dict")
             continue
         for key, node in zip(schedule.keys, schedule.values, strict=True):
             label = str(key.value) if isinstance(key, ast.Constant) else python_source.written(key)
             line = key.lineno if key is not None else node.lineno
-            try:
-                _entry(found, source, line, label, python_source.value(node))
-            except Refusal as error:
-                found.refused(source, line, f"{shown(label)}: {error}")
+            place = whole.at(line, f"{shown(label)}: ")
+            with place.reporting():
+                _entry(place, label, python_source.value(node))
 
 
 def _schedules(tree: ast.Module) -> Iterator[ast.expr]:
@@ -110,7 +109,7 @@ def _last_name(node: ast.expr) -> str:
     return ""
 
 
-def _entry(found: Imported, source: Source, line: int, name: str, entry: Any) -> None:
+def _entry(place: Place, name: str, entry: Any) -> None:
     if not isinstance(entry, dict):
         raise Refusal("its entry is not a dict")
     schedule = entry.get("schedule")
@@ -118,12 +117,12 @@ def _entry(found: Imported, source: Source, line: int, name: str, entry: Any) ->
         schedule = schedule.args[0] if schedule.args else schedule.kwargs.get("run_every")
     match schedule:
         case Call(name="crontab", args=args, kwargs=kwargs):
-            written, times = _crontab(dict(zip(ARGUMENTS, args, strict=False)) | kwargs, source.zone)
-            _job(found, source, line, name, written, times, entry)
+            written, times = _crontab(dict(zip(ARGUMENTS, args, strict=False)) | kwargs, place.source.zone)
+            _job(place, name, written, times, entry)
         case Call(name="timedelta", args=args, kwargs=kwargs):
-            _interval(found, source, line, name, python_source.interval(kwargs, args), entry)
+            _interval(place, name, python_source.interval(kwargs, args), entry)
         case int() | float() if not isinstance(schedule, bool):
-            _interval(found, source, line, name, python_source.interval({"seconds": schedule}), entry)
+            _interval(place, name, python_source.interval({"seconds": schedule}), entry)
         case Call(name="solar"):
             raise Refusal("a solar schedule follows the sun: write a time of day instead")
         case _:
@@ -151,46 +150,35 @@ def _field(given: Any) -> str:
     return text
 
 
-def _interval(
-    found: Imported, source: Source, line: int, name: str, every: timedelta | None, entry: Mapping[str, Any]
-) -> None:
+def _interval(place: Place, name: str, every: timedelta | None, entry: Mapping[str, Any]) -> None:
     written, times = interval(every)
-    _job(found, replace(source, zone="UTC"), line, name, written, times, entry)
-    found.changed(source, line, f"{shown(name)}: {COUNTS_FROM.format(durations.show(every or timedelta(0)))}")
+    _job(replace(place, source=replace(place.source, zone="UTC")), name, written, times, entry)
+    place.changed(COUNTS_FROM.format(durations.show(every or timedelta(0))))
 
 
-def _job(
-    found: Imported, source: Source, line: int, name: str, cron: str, times: FireTimes, entry: Mapping[str, Any]
-) -> None:
+def _job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping[str, Any]) -> None:
     task = entry.get("task")
     if not isinstance(task, str) or not DOTTED.fullmatch(task):
         raise Refusal(f"the task {shown(task)} is not the dotted path of a function: write the job with its handler")
-    if entry.get("args"):
-        raise Refusal(f"it has positional arguments {shown(entry['args'])}: a payload has names, write them as kwargs")
-    payload = entry.get("kwargs") or {}
-    if not isinstance(payload, dict):
-        raise Refusal(f"its kwargs {shown(payload)} are not a mapping")
-    keys: dict[str, Any] = {"cron": cron, "timezone": source.zone, "handler": task}
-    if payload:
-        keys["payload"] = payload
+    keys = {"cron": cron, "timezone": place.source.zone, "handler": task, **python_source.payload(entry)}
     if entry.get("enabled") is False:
         keys["enabled"] = False
     if isinstance(entry.get("description"), str) and entry["description"].strip():
         keys["description"] = " ".join(entry["description"].split())
-    if source.is_faithful:
+    if place.source.is_faithful:
         keys |= FAITHFUL | {"catchup": "latest"}  # beat starts what was due while it was down, once
-    found.add(source, line, name, f"{name}: {task}", keys, times)
+    place.add(name, f"{name}: {task}", keys, times)
     options = entry.get("options")
     for option in sorted(map(str, options)) if isinstance(options, dict) else ():
-        found.dropped(source, line, f"{shown(name)}: the option {shown(option)} of the task")
+        place.dropped(f"the option {shown(option)} of the task")
     for key in sorted(set(map(str, entry)) - {*KNOWN_KEYS, *HARMLESS_FIELDS}):
         if entry.get(key) is not None and entry[key] is not False and entry[key] not in ("", "{}"):
-            found.dropped(source, line, f"{shown(name)}: {shown(key)} has no counterpart")
+            place.dropped(f"{shown(key)} has no counterpart")
 
 
-def _read_dump(source: Source, found: Imported, now: datetime) -> None:
+def _read_dump(whole: Place, now: datetime) -> None:
     try:
-        rows = json.loads(source.text)
+        rows = json.loads(whole.source.text)
     except (ValueError, RecursionError) as error:
         line = error.lineno if isinstance(error, json.JSONDecodeError) else 0
         raise Refusal("it is not valid JSON", line) from error
@@ -200,14 +188,12 @@ def _read_dump(source: Source, found: Imported, now: datetime) -> None:
     tasks = [row["fields"] for row in rows if row.get("model") == "django_celery_beat.periodictask"]
     if not tasks:
         raise Refusal("no django_celery_beat.periodictask in this dump: dumpdata django_celery_beat writes them")
-    lines = _lines(source.text)
+    lines = _lines(whole.source.text)
     for fields in tasks:
         name = str(fields.get("name") or "")
-        line = lines.get(name, 0)
-        try:
-            _periodic_task(found, source, line, name, fields, by_key, now)
-        except Refusal as error:
-            found.refused(source, line, f"{shown(name)}: {error}")
+        place = whole.at(lines.get(name, 0), f"{shown(name)}: ")
+        with place.reporting():
+            _periodic_task(place, name, fields, by_key, now)
 
 
 def _lines(text: str) -> dict[str, int]:
@@ -224,11 +210,9 @@ Row = Mapping[str, Any]
 Rows = Mapping[tuple[str, str], Row]
 
 
-def _periodic_task(
-    found: Imported, source: Source, line: int, name: str, fields: Row, rows: Rows, now: datetime
-) -> None:
+def _periodic_task(place: Place, name: str, fields: Row, rows: Rows, now: datetime) -> None:
     if fields.get("task") == "celery.backend_cleanup":
-        found.dropped(source, line, f"{shown(name)}: retention prunes results")
+        place.dropped("retention prunes results")
         return
     if fields.get("one_off"):
         raise Refusal("it runs once: use yamlsched enqueue --at")
@@ -242,23 +226,24 @@ def _periodic_task(
         raise Refusal("its args or kwargs are not JSON") from error
     expires, starts = _instant(entry.pop("expires", None)), _instant(entry.pop("start_time", None))
     if expires is not None:
-        found.changed(source, line, f"{shown(name)}: its end {expires:%Y-%m-%d %H:%MZ} is not imported: {DISABLE}")
+        place.changed(f"its end {expires:%Y-%m-%d %H:%MZ} is not imported: {DISABLE}")
     if starts is not None and starts > now:
-        found.changed(source, line, f"{shown(name)}: its start {starts:%Y-%m-%d %H:%MZ} is to come: {DISABLED}")
+        place.changed(f"its start {starts:%Y-%m-%d %H:%MZ} is to come: {DISABLED}")
     if (expires is not None and expires <= now) or (starts is not None and starts > now):
         entry["enabled"] = False
     if fields.get("crontab") is not None:
         row = rows.get(("django_celery_beat.crontabschedule", str(fields["crontab"])))
         if row is None:
             raise Refusal(f"its crontab schedule {shown(fields['crontab'])} is not in this dump")
-        source = replace(source, zone=str(row.get("timezone") or source.zone))
+        source = replace(place.source, zone=str(row.get("timezone") or place.source.zone))
+        place = replace(place, source=source)
         written, times = _crontab({key: row[key] for key in FIELDS if key in row}, source.zone)
-        _job(found, source, line, name, written, times, entry)
+        _job(place, name, written, times, entry)
     elif fields.get("interval") is not None:
         row = rows.get(("django_celery_beat.intervalschedule", str(fields["interval"]))) or {}
         period = row.get("period")
         every = python_source.interval({str(period): row.get("every")}) if period in PERIODS else None
-        _interval(found, source, line, name, every, entry)
+        _interval(place, name, every, entry)
     else:
         raise Refusal("it has no schedule")
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
+from yamlsched.extras.importing import read, target, write
+from yamlsched.extras.importing.model import Refusal, Source, known_zone
+from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.findings import decode
 
-if TYPE_CHECKING:
-    from yamlsched.extras.importing.model import Source
-
-KINDS = ("crontab", "cron.d", "kubernetes", "celery", "apscheduler", "systemd")
 HELP = """Translate the schedules of cron, Kubernetes, Celery, APScheduler or systemd to schedules.yaml.
 
 The result goes to stdout, or with --into to a file. Everything that was changed, dropped or left out is reported on
@@ -30,9 +29,9 @@ stderr, also fire times that differ from those of the source within 400 days. A 
 @click.option(
     "--from",
     "kind",
-    type=click.Choice(KINDS),
+    type=click.Choice(read.KINDS),
     metavar="KIND",
-    help=f"What the files are: {', '.join(KINDS)}. Default: as each file looks.",
+    help=f"What the files are: {', '.join(read.KINDS)}. Default: as each file looks.",
 )
 @click.option("--timezone", metavar="TZ", help="The time zone where the source names none (UTC).")
 @click.option(
@@ -47,7 +46,7 @@ stderr, also fire times that differ from those of the source within 400 days. A 
     default="faithful",
     metavar="POLICY",
     help="faithful: run as before. advised: with the defaults of yamlsched, which wait, catch up and retry, and with "
-    "overlap and spread in place of flock and a random sleep. Default: faithful.",
+    "overlap, limit and spread in place of flock and a random sleep. Default: faithful.",
 )
 @click.option(
     "--into",
@@ -58,6 +57,7 @@ stderr, also fire times that differ from those of the source within 400 days. A 
 @click.pass_obj
 def command(
     settings: Settings,
+    /,
     files: tuple[Path, ...],
     kind: str | None,
     timezone: str | None,
@@ -65,9 +65,6 @@ def command(
     policy: str,
     into: Path | None,
 ) -> int:
-    from yamlsched.extras.importing import read, target, write
-    from yamlsched.extras.importing.model import Refusal, known_zone
-
     try:
         zone = known_zone(timezone or "UTC")
     except Refusal as error:
@@ -76,8 +73,7 @@ def command(
     comments = target.only_comments(data)
     loaded = target.load_valid(into, data) if into and data and comments is None else None
     sources = [_source(file, zone, policy == "faithful", home) for file in files]
-    names = set(loaded.entries) if loaded else set()
-    found = read.read(sources, kind, names, datetime.now(UTC))
+    found = read.read(sources, kind, loaded, datetime.now(UTC))
     if found.jobs:
         text = target.extended(loaded, found.jobs) if loaded else (comments or "") + write.as_file(found.jobs, zone)
         if into is not None:
@@ -99,10 +95,6 @@ def _zone_remedy() -> str:
 
 
 def _source(file: Path, zone: str, is_faithful: bool, home: str) -> Source:
-    from yamlsched.extras.importing.model import Source
-    from yamlsched.schedule import file as schedule_file
-    from yamlsched.schedule.findings import decode
-
     if str(file) == "-":
         data, name = sys.stdin.buffer.read(schedule_file.MAX_FILE_BYTES + 1), "stdin"
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.slots import slot_minutes
 from yamlsched.timetable.zones import zone
 
+NOT_COMPARED = "the fire times of this job were not compared, because there are too many: import fewer files at once"
 MAX_EXAMPLES = 3
 MAX_FIRE_TIMES = 20_000_000
 """After this many, the remaining jobs are not compared: half a minute."""
@@ -20,35 +20,25 @@ AROUND_CHANGE = 1440
 """In minutes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Instants (UTC) at which only one side starts a job: ``missing`` in yamlsched, or ``extra`` there."""
-
-    job: ImportedJob
-    missing: Sequence[datetime]
-    extra: Sequence[datetime]
-
-
-def compare(jobs: Sequence[ImportedJob], start: datetime, days: int) -> tuple[list[Difference], list[ImportedJob]]:
-    """Return the jobs whose fire times differ in the ``days`` days from ``start`` on, and those not compared."""
+def compare(jobs: Sequence[ImportedJob], start: datetime, days: int) -> list[tuple[ImportedJob, str]]:
+    """Return the jobs whose fire times differ in the ``days`` days from ``start`` on, and how; or NOT_COMPARED."""
     start = start.replace(second=0, microsecond=0)
     end = start + timedelta(days=days)
-    found: list[Difference] = []
-    not_compared: list[ImportedJob] = []
+    found: list[tuple[ImportedJob, str]] = []
     known: dict[Any, tuple[list[datetime], list[datetime]]] = {}
     compared = 0
     for job in jobs:
         key = (job.keys["cron"], job.keys["timezone"], job.times)
         if key not in known and compared > MAX_FIRE_TIMES:
-            not_compared.append(job)
+            found.append((job, NOT_COMPARED))
             continue
         if key not in known:
             theirs = job.times.fires(start, end)
             compared += len(theirs)
             known[key] = _difference(job, theirs, start, end)
         if any(known[key]):
-            found.append(Difference(job, *known[key]))
-    return found, not_compared
+            found.append((job, f"{job.name} fires at other times within {days} days: {_describe(*known[key])}"))
+    return found
 
 
 def _difference(
@@ -67,12 +57,11 @@ def _instants(minutes: set[int]) -> list[datetime]:
     return [EPOCH + minute * MINUTE for minute in sorted(minutes)]
 
 
-def describe(difference: Difference, days: int) -> str:
-    """Return a difference as a sentence with the first instants."""
+def _describe(missing: Sequence[datetime], extra: Sequence[datetime]) -> str:
     parts = []
-    for where, instants in (("only there", difference.missing), ("only in yamlsched", difference.extra)):
+    for where, instants in (("only there", missing), ("only in yamlsched", extra)):
         if instants:
             shown = ", ".join(f"{instant:%Y-%m-%dT%H:%MZ}" for instant in instants[:MAX_EXAMPLES])
             more = f" and {len(instants) - MAX_EXAMPLES} more" if len(instants) > MAX_EXAMPLES else ""
             parts.append(f"{where}: {shown}{more}")
-    return f"{difference.job.name} fires at other times within {days} days: {'; '.join(parts)}"
+    return "; ".join(parts)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing import shell
 from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, Calendar
 from yamlsched.extras.importing.expression import CRON_RULES, Rule, cron_expression, fields_of, number_of
-from yamlsched.extras.importing.model import FAITHFUL, Imported, Refusal, Source, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, free_name, job_name, known_zone, shown
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
@@ -25,10 +28,9 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
 GUARD_REWRITTEN = "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which exits 0"
-OTHER_DIRECTORY = (
-    "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd"
-)
+NO_HOME = "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd"
 NO_USER = "the command runs as the user of yamlsched tick: run a tick as that user, or write sudo -u into the command"
+AS_ROOT = "user root: the command runs as the user of yamlsched tick, which must be root"
 EXIT_CODES = "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
 MAX_LINE_CHARS, MAX_COMMAND_BYTES = 10_000, 998
 SIXTH_FIELD = re.compile(r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE)
@@ -44,36 +46,37 @@ class _Settings:
     env: dict[str, str] = field(default_factory=dict)
 
 
-def read(source: Source, found: Imported, has_user: bool) -> None:
+def read(whole: Place, has_user: bool) -> None:
     """Add the jobs of a crontab. ``has_user``: a user's name follows the five fields (/etc/crontab, /etc/cron.d)."""
+    source, found = whole.source, whole.found
     settings = _Settings(source.zone, home=source.home)
     before = len(found.jobs) + len(found.notes)
     if "\r\n" in source.text:
-        found.changed(source, 0, "lines end with CR LF: cron passes the CR on to commands, and here it is removed")
+        whole.changed("lines end with CR LF: cron passes the CR on to commands, and here it is removed")
     for number, raw in enumerate(source.text.split("\n"), 1):
-        line = raw.strip(" \t")
+        line, place = raw.strip(" \t"), whole.at(number)
         if line and not line.startswith("#") and not _is_valid_in_debian(line, has_user):
-            found.advise(source, number, "Debian's cron ignores a whole file with such a line")
+            place.advise("Debian's cron ignores a whole file with such a line")
         line = line.strip()
         if not line or line.startswith("#"):
             continue
         if len(line) > MAX_LINE_CHARS:
-            found.refused(source, number, f"the line has more than {MAX_LINE_CHARS:,} characters: {shown(line)}")
+            place.refused(f"the line has more than {MAX_LINE_CHARS:,} characters: {shown(line)}")
             continue
         if raw.endswith("\\"):
-            found.advise(source, number, "a backslash at the end continues no line in cron: the next line stands alone")
+            place.advise("a backslash at the end continues no line in cron: the next line stands alone")
         assignment = ASSIGNMENT.fullmatch(line)
         try:
             if assignment:
-                _assign(found, source, number, settings, *map(_unquoted, assignment.groups()))
+                _assign(place, settings, *map(_unquoted, assignment.groups()))
             else:
-                _job(found, source, number, raw.lstrip(" \t").rstrip("\r"), settings, has_user)
+                _job(place, raw.lstrip(" \t").rstrip("\r"), settings, has_user)
         except Refusal as error:
-            found.refused(source, number, f"{error}: {shown(line)}")
+            place.refused(f"{error}: {shown(line)}")
     if len(found.jobs) + len(found.notes) == before:
-        found.refused(source, 0, "it has no jobs")
+        whole.refused("it has no jobs")
     elif not source.text.endswith("\n") and line and not line.startswith("#"):
-        found.advise(source, number, "there is no newline at the end: Debian's cron ignores such a file")
+        place.advise("there is no newline at the end: Debian's cron ignores such a file")
 
 
 def _is_valid_in_debian(line: str, has_user: bool) -> bool:
@@ -105,20 +108,20 @@ def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def _assign(found: Imported, source: Source, number: int, settings: _Settings, name: str, value: str) -> None:
+def _assign(place: Place, settings: _Settings, name: str, value: str) -> None:
     if name == "CRON_TZ":
         try:
             settings.zone = known_zone(value)
         except Refusal as error:
-            found.changed(source, number, f"{error}: {settings.zone} is used instead")
+            place.changed(f"{error}: {settings.zone} is used instead")
             return
-        found.changed(source, number, f"CRON_TZ sets the time zone {value}, as in cronie; Debian's cron ignores it")
+        place.changed(f"CRON_TZ sets the time zone {value}, as in cronie; Debian's cron ignores it")
     elif name == "MAILTO":
         if value:
             message = f"MAILTO={shown(value)}: output and results are kept in the database instead of mailed"
-            found.dropped(source, number, f"{message}; for alerts see on_dead and `yamlsched status --check`")
+            place.dropped(f"{message}; for alerts see on_dead and `yamlsched status --check`")
     elif name in OTHER_SETTINGS or name == "LOGNAME":
-        found.dropped(source, number, f"{name} has no counterpart")
+        place.dropped(f"{name} has no counterpart")
     elif name == "SHELL":
         settings.shell = value
     elif name == "HOME":
@@ -126,12 +129,12 @@ def _assign(found: Imported, source: Source, number: int, settings: _Settings, n
     elif VARIABLE.fullmatch(name):
         settings.env[name] = value
         if name == "TZ":
-            found.advise(source, number, "TZ is set for the commands only, as in cron; for the schedule see --timezone")
+            place.advise("TZ is set for the commands only, as in cron; for the schedule see --timezone")
     else:
-        found.dropped(source, number, f"the variable {shown(name)} has an unusual name")
+        place.dropped(f"the variable {shown(name)} has an unusual name")
 
 
-def _job(found: Imported, source: Source, number: int, line: str, settings: _Settings, has_user: bool) -> None:
+def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
     size = 1 if line.startswith("@") else 5
     parts = line.removeprefix("-").split(None, size + has_user)  # "-": SUSE's cron logs less
     if len(parts) < size + has_user + 1:
@@ -139,47 +142,44 @@ def _job(found: Imported, source: Source, number: int, line: str, settings: _Set
     expression, command = " ".join(parts[:size]), parts[-1]
     if size == 5 and SIXTH_FIELD.fullmatch(parts[size].split()[0]):
         raise Refusal("it has six or seven fields: seconds and years are not supported, write the five fields of cron")
-    times, keys = _schedule(found, source, number, expression, settings.zone)
-    if has_user and parts[size] != "root":
-        found.changed(source, number, f"user {shown(parts[size])}: {NO_USER}")
-    elif has_user:
-        found.changed(source, number, "user root: the command runs as the user of yamlsched tick, which must be root")
+    times, keys = _schedule(place, expression, settings.zone)
+    if has_user:
+        is_root = parts[size] == "root"
+        place.changed(AS_ROOT if is_root else f"user {shown(parts[size])}: {NO_USER}")
     command, stdin = shell.split_percent(command)
     if not command.strip():
         raise Refusal("it has no command")
     if STARTS_YAMLSCHED.search(command):
-        found.dropped(source, number, "this line starts yamlsched: leave it in the crontab")
+        place.dropped("this line starts yamlsched: leave it in the crontab")
         return
     if r"\\" in parts[-1]:
-        found.changed(source, number, r"\\ becomes \, as in Debian's cron; cronie keeps both")
+        place.changed(r"\\ becomes \, as in Debian's cron; cronie keeps both")
     name = shell.name_of(command)
-    if source.is_faithful:
+    if place.source.is_faithful:
         keys |= FAITHFUL
-        for message in shell.advice(command):
-            found.advise(source, number, message)
+        for message in shell.advice(command, place.found.limits):
+            place.advise(message)
     else:
-        command = _advised(found, source, number, command, keys)
+        command = _advised(place, command, keys)
     if not settings.home:
-        found.changed(source, number, OTHER_DIRECTORY)
+        place.changed(NO_HOME)
     if (rewritten := shell.without_failing_guard(command)) != command:
         command = rewritten
-        found.changed(source, number, GUARD_REWRITTEN)
+        place.changed(GUARD_REWRITTEN)
     elif shell.ANY_GUARD.search(command):
-        found.advise(source, number, EXIT_CODES)
+        place.advise(EXIT_CODES)
     keys["command"] = shell.argv(command, settings.shell)
     if stdin is not None:
         keys["stdin"] = stdin
-        found.advise(source, number, r"what follows the first % is standard input, as in cron; a percent sign is \%")
+        place.advise(r"what follows the first % is standard input, as in cron; a percent sign is \%")
     if settings.env:
         keys["env"] = dict(settings.env)
     if settings.home:
         keys["cwd"] = settings.home
-    found.add(source, number, name, line.rstrip(), keys, times)
+    place.add(name, line.rstrip(), keys, times)
 
 
-def _schedule(
-    found: Imported, source: Source, number: int, expression: str, zone_name: str
-) -> tuple[Calendar, dict[str, Any]]:
+def _schedule(place: Place, expression: str, zone_name: str) -> tuple[Calendar, dict[str, Any]]:
     alias = expression.lower()
     if alias == "@reboot":
         raise Refusal("@reboot is not supported: start the program with systemd")
@@ -190,7 +190,7 @@ def _schedule(
     if alias in ALIASES:
         written = alias
     elif written != expression:
-        found.changed(source, number, f"{shown(expression)} is written as {written}")
+        place.changed(f"{shown(expression)} is written as {written}")
     return calendar, {"cron": written, "timezone": zone_name}
 
 
@@ -205,23 +205,46 @@ def calendar_of(expression: str, zone_name: str) -> Calendar:
     return Calendar(fields_of(parts, CRON_RULES), zone(zone_name), clock, either_day)
 
 
-def _advised(found: Imported, source: Source, number: int, command: str, keys: dict[str, Any]) -> str:
+def _advised(place: Place, command: str, keys: dict[str, Any]) -> str:
     """Replace flock and a random sleep by the keys for them."""
     for _ in range(2):  # in either order
         locked = shell.without_flock(command)
-        if locked and _is_shared(locked[2], source.text):
-            found.advise(source, number, f"flock {shown(locked[2])} is kept: other lines use the same lock")
+        limit = place.found.limits.get(locked[2]) if locked else None
+        if locked and limit == "":
+            place.advise(f"flock {shown(locked[2])} is kept: other lines use the same lock, and not all in this way")
             return command
         if locked:
-            command, keys["overlap"], file = locked
-            found.changed(source, number, f"flock {shown(file)} is replaced by overlap: {keys['overlap']}")
+            command, keys["overlap"], lock = locked
+            what = f"overlap: {keys['overlap']}"
+            if limit:
+                keys["limit"] = limit
+                skips = " (flock -n skips)" if keys["overlap"] == "skip" else ""
+                what = f"limit: {limit}: runs wait for these jobs on all hosts{skips}, and for no other use of the lock"
+            place.changed(f"flock {shown(lock)} is replaced by {what}")
         if slept := shell.without_random_sleep(command):
             command, keys["spread"] = slept[0], durations.show(slept[1])
-            found.changed(source, number, f"the random sleep is replaced by spread: {keys['spread']}, a stable delay")
+            place.changed(f"the random sleep is replaced by spread: {keys['spread']}, a stable delay")
     return command
 
 
-def _is_shared(lock: str, text: str) -> bool:
-    """Return whether more than one line uses a lock file: overlap would not keep different jobs apart."""
-    word = re.compile(rf"(?<![\w./-]){re.escape(lock)}(?![\w./-])")
-    return sum(1 for line in text.split("\n") if not line.lstrip().startswith("#") and word.search(line)) > 1
+def shared_locks(crontabs: Iterable[tuple[str, bool]], taken: set[str]) -> dict[str, str]:
+    """Return the limit to write for each lock that several lines take; empty if one of them does anything else with it.
+
+    Each of ``crontabs`` is a text, and whether it has users. The names of limits are added to ``taken``.
+    """
+    lines = [(line.strip(), has_user) for text, has_user in crontabs for line in text.split("\n")]
+    lines = [(line, has_user) for line, has_user in lines if line and not line.startswith("#")]
+    mentions = Counter(word for line, _ in lines for word in set(re.findall(r"[\w./-]+", line)))
+    shared: dict[str, str] = {}
+    for lock, count in Counter(_lock(*line) for line in lines).items():
+        if mentions[lock] > 1:
+            shared[lock] = free_name(job_name(PurePath(lock).name), taken) if mentions[lock] == count else ""
+    return shared
+
+
+def _lock(line: str, has_user: bool) -> str:
+    """Return the lock that the command of a line takes, if flock is all of it, behind a random sleep at most."""
+    command, _ = shell.split_percent(line.split(None, (1 if line.startswith("@") else 5) + has_user)[-1])
+    slept = shell.without_random_sleep(command)
+    locked = shell.without_flock(slept[0] if slept else command)
+    return locked[2] if locked else ""

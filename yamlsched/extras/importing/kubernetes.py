@@ -14,7 +14,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import EVERY_MATCH, Calendar
 from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cron_expression, fields_of, interval
-from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
 from yamlsched.schedule.findings import decode
 from yamlsched.schedule.node import Node
 from yamlsched.schedule.parse import parse
@@ -51,30 +51,31 @@ KNOWN = {
 }
 """Keys of each specification that are imported, or without which a run means the same. All others are reported."""
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
+JOB = ("spec", "jobTemplate", "spec")
+POD = (*JOB, "template", "spec")
 DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
-def read(source: Source, found: Imported) -> None:
+def read(whole: Place) -> None:
     """Add the jobs of the manifests; objects of other kinds are ignored."""
     is_any = False
-    for text in _documents(source.text):
-        findings = decode(text.encode(), source.file)
+    for text in _documents(whole.source.text):
+        findings = decode(text.encode(), whole.source.file)
         document = parse(findings)
         for error in findings.diagnostics():
             if document is None and error.code != "YS012":
-                found.refused(source, error.line, f"{error.message}: the document is not read")
+                whole.at(error.line).refused(f"{error.message}: the document is not read")
                 is_any = True
         for manifest in _manifests(document):
             is_any = True
             line = findings.source.position(manifest.start)[0]
-            name = ""
-            try:
+            with whole.at(line, "CronJob (no name): ").reporting():
                 name = str(_at(manifest, "metadata", "name") or "")
-                _job(found, source, line, name, manifest)
-            except Refusal as error:
-                found.refused(source, line, f"CronJob {shown(name or '(no name)')}: {error}")
+                place = whole.at(line, f"CronJob {shown(name or '(no name)')}: ")
+                with place.reporting():
+                    _job(place, name, manifest)
     if not is_any:
-        found.refused(source, 0, "no CronJob found")
+        whole.refused("no CronJob found")
 
 
 def _documents(text: str) -> Iterator[str]:
@@ -107,37 +108,35 @@ def _at(node: Node | None, *keys: str) -> Any:
     return node.plain()
 
 
-def _job(found: Imported, source: Source, line: int, name: str, manifest: Node) -> None:
+def _job(place: Place, name: str, manifest: Node) -> None:
     schedule = _at(manifest, "spec", "schedule")
     if not isinstance(schedule, str) or not name:
         raise Refusal("it has no spec.schedule or no metadata.name")
     policy = _at(manifest, "spec", "concurrencyPolicy") or "Allow"
     if policy == "Replace":
-        raise Refusal(
-            "concurrencyPolicy Replace stops a running job: choose Forbid or Allow, and activeDeadlineSeconds"
-        )
+        raise Refusal("concurrencyPolicy Replace stops running jobs: choose Forbid or Allow, and activeDeadlineSeconds")
     if policy not in OVERLAP:
         raise Refusal(f"concurrencyPolicy {shown(policy)} is unknown")
-    zone_name, expression = _zone(manifest, schedule.split())
+    zone_name, words = _at(manifest, "spec", "timeZone"), schedule.split()
+    if words and words[0].startswith(("TZ=", "CRON_TZ=")):
+        zone_name = words.pop(0).partition("=")[2]
     if zone_name is None:
-        found.changed(source, line, f"CronJob {shown(name)} has no timeZone: UTC is used, as by most clusters")
-    written, times = _schedule(expression, known_zone(zone_name or "UTC"))
+        place.changed("it has no timeZone: UTC is used, as by most clusters")
+    written, times = _schedule(" ".join(words), known_zone(zone_name or "UTC"))
     keys: dict[str, Any] = {"cron": written, "timezone": zone_name or "UTC"}
-    pod = ("spec", "jobTemplate", "spec", "template", "spec")
-    keys |= _container(found, source, line, name, _only_container(manifest, pod))
-    job = ("spec", "jobTemplate", "spec")
+    keys |= _container(place, _only_container(manifest))
     for key in ("parallelism", "completions"):
-        if (pods := _at(manifest, *job, key)) not in (None, 0, 1):
+        if (pods := _at(manifest, *JOB, key)) not in (None, 0, 1):
             raise Refusal(f"{key} {shown(pods)} starts several pods: write one command that does the work of all")
-    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *job, "suspend")):
+    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *JOB, "suspend")):
         keys["enabled"] = False
-    if codes := _exit_codes(found, source, line, name, _at(manifest, *job, "podFailurePolicy")):
+    if codes := _exit_codes(place, _at(manifest, *JOB, "podFailurePolicy")):
         keys["exit_codes"] = {"discard": codes}
-    for part, path in (("CronJob", ("spec",)), ("job", job), ("pod", pod)):
-        _report_others(found, source, line, name, part, _at(manifest, *path))
+    for part, path in (("CronJob", ("spec",)), ("job", JOB), ("pod", POD)):
+        _report_others(place, part, _at(manifest, *path))
     keys["overlap"], keys["catchup"] = OVERLAP[policy], "latest"
-    _limits(found, source, line, name, manifest, keys)
-    found.add(source, line, name, f"CronJob {name}", keys, times)
+    _limits(place, manifest, keys)
+    place.add(name, f"CronJob {name}", keys, times)
 
 
 def _is_true(value: Any) -> bool:
@@ -145,7 +144,7 @@ def _is_true(value: Any) -> bool:
     return str(value).lower() in ("true", "yes", "on", "y")
 
 
-def _exit_codes(found: Imported, source: Source, line: int, name: str, policy: Any) -> list[int]:
+def _exit_codes(place: Place, policy: Any) -> list[int]:
     """Return the exit codes that fail a job without a retry."""
     codes: set[int] = set()
     rules = policy.get("rules") if isinstance(policy, dict) else None
@@ -157,16 +156,8 @@ def _exit_codes(found: Imported, source: Source, line: int, name: str, policy: A
                 codes.update(values)
             case _:
                 action = shown(rule.get("action")) if isinstance(rule, dict) else shown(rule)
-                found.dropped(source, line, f"CronJob {shown(name)}: the rule of podFailurePolicy {action}")
+                place.dropped(f"the rule of podFailurePolicy {action}")
     return sorted(codes)
-
-
-def _zone(manifest: Node, words: list[str]) -> tuple[Any, str]:
-    """Return the time zone, None if there is none, and the schedule without it."""
-    named = _at(manifest, "spec", "timeZone")
-    if words and words[0].startswith(("TZ=", "CRON_TZ=")):
-        return words[0].partition("=")[2], " ".join(words[1:])
-    return named, " ".join(words)
 
 
 def _schedule(expression: str, zone_name: str) -> tuple[str, FireTimes]:
@@ -189,16 +180,16 @@ def _go_duration(text: str) -> timedelta:
         raise Refusal(f"@every {shown(text)} is not an interval of whole seconds") from error
 
 
-def _only_container(manifest: Node, pod: tuple[str, ...]) -> dict[str, Any]:
-    containers = _at(manifest, *pod, "containers")
+def _only_container(manifest: Node) -> dict[str, Any]:
+    containers = _at(manifest, *POD, "containers")
     if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
         raise Refusal("it has no container")
-    if len(containers) > 1 or _at(manifest, *pod, "initContainers"):
+    if len(containers) > 1 or _at(manifest, *POD, "initContainers"):
         raise Refusal("it has several containers: write one command that does the work of all")
     return containers[0]
 
 
-def _container(found: Imported, source: Source, line: int, name: str, container: dict[str, Any]) -> dict[str, Any]:
+def _container(place: Place, container: dict[str, Any]) -> dict[str, Any]:
     image = shown(container.get("image"))
     command, args = container.get("command") or [], container.get("args") or []
     if not command:
@@ -213,8 +204,7 @@ def _container(found: Imported, source: Source, line: int, name: str, container:
             continue
         if "valueFrom" in entry:
             origin = ", ".join(map(str, entry["valueFrom"])) if isinstance(entry["valueFrom"], dict) else "elsewhere"
-            message = f"CronJob {shown(name)}: {shown(entry['name'])} comes from {shown(origin)}"
-            found.dropped(source, line, f"{message}: set it in the environment of the worker")
+            place.dropped(f"{shown(entry['name'])} comes from {shown(origin)}: set it in the environment of the worker")
         else:
             env[entry["name"]] = _expanded(str(entry.get("value") or ""), env, strict=False)
     keys: dict[str, Any] = {"command": [_expanded(str(word), env) for word in (*command, *args)]}
@@ -223,16 +213,16 @@ def _container(found: Imported, source: Source, line: int, name: str, container:
     if isinstance(container.get("workingDir"), str):
         keys["cwd"] = container["workingDir"]
     if container.get("image"):
-        message = f"CronJob {shown(name)}: its command runs on the worker's host, without the image {image}"
-        found.changed(source, line, f"{message}: run the worker in this image, or install the program there")
-    _report_others(found, source, line, name, "container", container)
+        message = f"its command runs on the worker's host, without the image {image}"
+        place.changed(f"{message}: run the worker in this image, or install the program there")
+    _report_others(place, "container", container)
     return keys
 
 
-def _report_others(found: Imported, source: Source, line: int, name: str, part: str, keys: Any) -> None:
+def _report_others(place: Place, part: str, keys: Any) -> None:
     for key in sorted(map(str, keys)) if isinstance(keys, dict) else ():
         if key not in KNOWN[part] and keys.get(key) not in (None, [], {}):
-            found.dropped(source, line, f"CronJob {shown(name)}: {shown(key)} of the {part}")
+            place.dropped(f"{shown(key)} of the {part}")
 
 
 def _expanded(text: str, env: dict[str, str], strict: bool = True) -> str:
@@ -248,31 +238,28 @@ def _expanded(text: str, env: dict[str, str], strict: bool = True) -> str:
     return REFERENCE.sub(value, text)
 
 
-def _limits(found: Imported, source: Source, line: int, name: str, manifest: Node, keys: dict[str, Any]) -> None:
+def _limits(place: Place, manifest: Node, keys: dict[str, Any]) -> None:
     if (window := _seconds(_at(manifest, "spec", "startingDeadlineSeconds"))) is not None:
         if window < MIN_CATCHUP_WINDOW:
-            message = f"CronJob {shown(name)}: startingDeadlineSeconds {window.seconds} becomes catchup_window: 1m"
-            found.changed(source, line, f"{message}, the shortest")
+            place.changed(f"startingDeadlineSeconds {window.seconds} becomes catchup_window: 1m, the shortest")
         keys["catchup_window"] = durations.show(max(window, MIN_CATCHUP_WINDOW))
-    retries = _at(manifest, "spec", "jobTemplate", "spec", "backoffLimit")
+    retries = _at(manifest, *JOB, "backoffLimit")
     is_given = isinstance(retries, int) and not isinstance(retries, bool)
-    if source.is_faithful:
+    if place.source.is_faithful:
         keys |= FAITHFUL_RETRIES
-    if is_given or source.is_faithful:
+    if is_given or place.source.is_faithful:
         keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries if is_given else DEFAULT_BACKOFF_LIMIT) + 1)
-    if (limit := _seconds(_at(manifest, "spec", "jobTemplate", "spec", "activeDeadlineSeconds"))) is not None:
+    if (limit := _seconds(_at(manifest, *JOB, "activeDeadlineSeconds"))) is not None:
         keys["timeout"] = durations.show(limit)
         if keys.get("max_attempts") != 1:
-            message = f"CronJob {shown(name)}: activeDeadlineSeconds limits all attempts together"
-            found.changed(source, line, f"{message}, timeout limits each of them")
-    pod = ("spec", "jobTemplate", "spec", "template", "spec")
-    if (limit := _seconds(_at(manifest, *pod, "activeDeadlineSeconds"))) is not None:  # of each attempt, like timeout
+            place.changed("activeDeadlineSeconds limits all attempts together, timeout limits each of them")
+    if (limit := _seconds(_at(manifest, *POD, "activeDeadlineSeconds"))) is not None:  # of each attempt, like timeout
         keys["timeout"] = durations.show(min(limit, durations.parse(keys.get("timeout") or "365d")))
-    if (grace := _seconds(_at(manifest, *pod, "terminationGracePeriodSeconds"))) is not None:
+    if (grace := _seconds(_at(manifest, *POD, "terminationGracePeriodSeconds"))) is not None:
         keys["kill_after"] = durations.show(min(grace, timedelta(hours=1)))
     for key in ("successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
         if _at(manifest, "spec", key) is not None:
-            found.dropped(source, line, f"CronJob {shown(name)}: {key}: retention keeps all runs for its time")
+            place.dropped(f"{key}: retention keeps all runs for its time")
 
 
 def _seconds(value: Any) -> timedelta | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
@@ -101,9 +102,13 @@ class ImportedJob:
 
 @dataclass
 class Imported:
-    """The jobs that importers found, and their notes. ``names`` are those that no further job can have."""
+    """The jobs that importers found, and their notes. ``names`` are those that no further job can have.
+
+    ``limits`` are the names of limits, by the lock that several lines use; empty for one that must be kept.
+    """
 
     names: set[str] = field(default_factory=set)
+    limits: dict[str, str] = field(default_factory=dict)
     jobs: list[ImportedJob] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     differing: int = 0
@@ -111,73 +116,95 @@ class Imported:
     assumes_utc: bool = False
     """Whether a file names no time zone and its scheduler uses that of its host, which is unknown here."""
 
-    def _note(self, effect: Effect, source: Source, line: int, message: str) -> None:
-        if len(self.notes) >= MAX_NOTES:
+    @property
+    def has_refusals(self) -> bool:
+        """Whether a job of a source is missing from the result."""
+        return any(note.effect is Effect.REFUSED for note in self.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a source, 0 for all of it, where something is noted or a job is added. Notes start with ``label``."""
+
+    found: Imported
+    source: Source
+    line: int = 0
+    label: str = ""
+
+    def at(self, line: int, label: str | None = None) -> Place:
+        return replace(self, line=line, label=self.label if label is None else label)
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Report a Refusal in the block as a job that is left out."""
+        try:
+            yield
+        except Refusal as error:
+            (self.at(error.line) if error.line else self).refused(str(error))
+
+    def _note(self, effect: Effect, message: str) -> None:
+        if len(self.found.notes) >= MAX_NOTES:
             raise TooMany
-        self.notes.append(Note(effect, source.file, line, message))
+        self.found.notes.append(Note(effect, self.source.file, self.line, self.label + message))
 
-    def changed(self, source: Source, line: int, message: str) -> None:
+    def changed(self, message: str) -> None:
         """Report that a job is imported, and behaves differently."""
-        self._note(Effect.CHANGED, source, line, message)
+        self._note(Effect.CHANGED, message)
 
-    def dropped(self, source: Source, line: int, message: str) -> None:
+    def dropped(self, message: str) -> None:
         """Report a setting without which a job is imported."""
-        self._note(Effect.DROPPED, source, line, message)
+        self._note(Effect.DROPPED, message)
 
-    def refused(self, source: Source, line: int, message: str) -> None:
+    def refused(self, message: str) -> None:
         """Report a job that is left out."""
-        self._note(Effect.REFUSED, source, line, message)
+        self._note(Effect.REFUSED, message)
 
-    def advise(self, source: Source, line: int, message: str) -> None:
+    def advise(self, message: str) -> None:
         """Report something that yamlsched has a better way for."""
-        self._note(Effect.ADVICE, source, line, message)
+        self._note(Effect.ADVICE, message)
 
-    def add(self, source: Source, line: int, name: str, origin: str, keys: Mapping[str, Any], times: FireTimes) -> None:
+    def add(self, name: str, origin: str, keys: Mapping[str, Any], times: FireTimes) -> None:
         """Add a job under a valid name that is free. Raises Refusal for values that the file cannot hold."""
-        if len(self.jobs) == MAX_JOBS:
+        if len(self.found.jobs) == MAX_JOBS:
             raise Refusal(f"{MAX_JOBS:,} jobs are imported at once: import the rest by itself")
         if unstorable := _unstorable(keys):
             raise Refusal(f"{unstorable} cannot be stored")
-        keys = self._with_possible_spread(source, line, self._without_secrets(source, line, keys))
+        keys = self._with_possible_spread(self._without_secrets(keys))
         wanted = job_name(name)
-        free = self._free(wanted)
+        free = free_name(wanted, self.found.names)
         if free != wanted:
-            self.changed(source, line, f"the name {wanted} is taken: the job is called {free}")
-        self.names.add(free)
-        self.jobs.append(ImportedJob(free, source.file, line, origin, keys, times))
+            self.changed(f"the name {wanted} is taken: the job is called {free}")
+        self.found.jobs.append(ImportedJob(free, self.source.file, self.line, origin, keys, times))
 
-    def _without_secrets(self, source: Source, line: int, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _without_secrets(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         """Leave out variables that look like secrets: the file is in git, and what it says in the database."""
         env = keys.get("env") or {}
         given = [name for name, value in env.items() if value and not is_reference(name, value)]
         secret = list(filter(is_secret_name, given))
         for name in secret:
             remedy = "~/.pgpass, or PGPASSFILE in env" if name.startswith("PG") else "set it where the worker starts"
-            message = "looks like a secret, which does not belong in the file"
-            self.dropped(source, line, f"{shown(name)} {message}: {remedy}")
+            self.dropped(f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}")
         kept = {name: value for name, value in env.items() if name not in secret}
         return {key: value for key, value in {**keys, "env": kept}.items() if key != "env" or kept}
 
-    def _with_possible_spread(self, source: Source, line: int, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _with_possible_spread(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         """Limit ``spread`` to the time between two slots."""
         gap = smallest_gap(parse_cron(keys["cron"]))
         if "spread" not in keys or durations.parse(keys["spread"]) <= gap:
             return keys
         spread = durations.show(gap)
-        self.changed(source, line, f"spread is {spread}, the time to the job's next slot: the source delays longer")
+        self.changed(f"spread is {spread}, the time to the job's next slot: the source delays longer")
         return {**keys, "spread": spread}
 
-    def _free(self, name: str) -> str:
-        number, free = 1, name
-        while free in self.names:
-            number += 1
-            free = f"{name[: MAX_NAME_CHARS - len(str(number)) - 1]}_{number}"
-        return free
 
-    @property
-    def has_refusals(self) -> bool:
-        """Whether a job of a source is missing from the result."""
-        return any(note.effect is Effect.REFUSED for note in self.notes)
+def free_name(name: str, taken: set[str]) -> str:
+    """Return ``name``, or if it is taken the first of name_2, name_3 and so on that is not, which then is."""
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name[: MAX_NAME_CHARS - len(str(number)) - 1]}_{number}"
+    taken.add(free)
+    return free
 
 
 def job_name(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -77,6 +77,16 @@ def value(node: ast.AST | None, depth: int = 0) -> Any:
             name = dotted(function).rpartition(".")[2]
             return Call(name, tuple(map(inner, args)), {str(word.arg): inner(word.value) for word in words})
     raise Refusal(f"{written(node)} is not a constant, and nothing is executed")
+
+
+def payload(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the key ``payload`` for the arguments of a task, if it has any. Raises Refusal."""
+    if given.get("args"):
+        raise Refusal(f"it has positional arguments {shown(given['args'])}: a payload has names, write them as kwargs")
+    kwargs = given.get("kwargs") or {}
+    if not isinstance(kwargs, dict):
+        raise Refusal(f"its kwargs {shown(kwargs)} are not a dict of constants")
+    return {"payload": kwargs} if kwargs else {}
 
 
 def _is_number(found: Any) -> bool:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from yamlsched.extras.importing import apscheduler, celery, compare, crontab, kubernetes, systemd, write
 from yamlsched.extras.importing.calendar import Calendar
-from yamlsched.extras.importing.model import MAX_NOTES, Effect, Imported, Note, Refusal, Source, TooMany
+from yamlsched.extras.importing.model import MAX_NOTES, Effect, Imported, Note, Place, Source, TooMany
 from yamlsched.schedule.load import Loaded, load
 from yamlsched.text import escape_line, join_first
 
@@ -66,47 +66,45 @@ def _is_user(first: str, second: str) -> bool:
     return is_known and (second.startswith("/") or (first not in PROGRAMS_TOO and not second.startswith("-")))
 
 
-def read(sources: Sequence[Source], kind: str | None, names: set[str], start: datetime, days: int = 400) -> Imported:
-    """Return the jobs of ``sources``, with names other than ``names``, and notes sorted by place.
+def read(
+    sources: Sequence[Source], kind: str | None, into: Loaded | None, start: datetime, days: int = 400
+) -> Imported:
+    """Return the jobs of ``sources``, with names that ``into`` does not have, and notes sorted by place.
 
     ``kind`` is that of all sources; None means that of each. Fire times are compared for ``days`` days
     from ``start`` on, an aware time.
     """
-    found = Imported(set(names))
-    units = [source for source in sources if (kind or kind_of(source)) == "systemd"]
-    for source in sources:
+    kinds = [(source, kind or kind_of(source)) for source in sources]
+    crontabs = [(source.text, name == "cron.d") for source, name in kinds if name in ("crontab", "cron.d")]
+    names, limits = (set(into.entries), set(into.limits)) if into else (set(), set())
+    found = Imported(names, crontab.shared_locks(crontabs, limits))
+    units = [source for source, name in kinds if name == "systemd"]
+    for source, name in kinds:
+        place = Place(found, source)
         try:
-            match kind or kind_of(source):
-                case "crontab":
-                    crontab.read(source, found, has_user=False)
-                case "cron.d":
-                    crontab.read(source, found, has_user=True)
-                case "kubernetes":
-                    kubernetes.read(source, found)
-                case "celery":
-                    celery.read(source, found, start)
-                case "apscheduler":
-                    apscheduler.read(source, found)
-                case _ if source is units[0]:
-                    systemd.read(units, found)
+            with place.reporting():
+                match name:
+                    case "crontab" | "cron.d":
+                        crontab.read(place, has_user=name == "cron.d")
+                    case "kubernetes":
+                        kubernetes.read(place)
+                    case "celery":
+                        celery.read(place, start)
+                    case "apscheduler":
+                        apscheduler.read(place)
+                    case _ if source is units[0]:
+                        systemd.read(units, found)
         except TooMany:
             message = f"after {MAX_NOTES:,} messages the rest is not read"
             found.notes.append(Note(Effect.REFUSED, source.file, 0, message))
             break
-        except Refusal as error:
-            found.refused(source, error.line, str(error))
         except RecursionError:
-            found.refused(source, 0, "it is nested too deeply")
+            place.refused("it is nested too deeply")
     _leave_out_invalid(found)
-    differences, not_compared = compare.compare(found.jobs, start, days)
-    for job in not_compared:
-        message = "the fire times of this job were not compared, because there are too many: import fewer files at once"
-        found.notes.append(Note(Effect.CHANGED, job.file, job.line, message))
-    for difference in differences:
-        job = difference.job
-        found.notes.append(Note(Effect.CHANGED, job.file, job.line, compare.describe(difference, days)))
-        found.differing += 1
-    on_host_clock = {source.file for source in sources if (kind or kind_of(source)) in ON_HOST_CLOCK}
+    for job, difference in compare.compare(found.jobs, start, days):
+        found.notes.append(Note(Effect.CHANGED, job.file, job.line, difference))
+        found.differing += difference != compare.NOT_COMPARED
+    on_host_clock = {source.file for source, name in kinds if name in ON_HOST_CLOCK}
     in_utc = [job for job in found.jobs if job.keys["timezone"] == "UTC" and isinstance(job.times, Calendar)]
     found.assumes_utc = any(job.file in on_host_clock for job in in_utc)
     order = {source.file: index for index, source in enumerate(sources)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from datetime import timedelta
 
 from yamlsched import durations
@@ -16,7 +17,7 @@ BUILTINS = re.compile(
 )
 PLAIN_SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash", "sh", "bash")
 FLOCK = re.compile(
-    r"(?:\S*/)?flock(?P<options>(?:\s+(?:-[nxeo]+|--nonblock|--nb|--exclusive|--close))*)\s+(?P<file>/\S+)"
+    r"(?:\S*/)?flock(?P<options>(?:\s+(?:-[nxeo]+|--nonblock|--nb|--exclusive|--close))*)\s+(?P<file>/[\w./-]+)"
     r"\s+(?P<options2>(?:(?:-n|--nonblock)\s+)*)(?P<is_shell>(?:-c|--command)\s+)?(?P<rest>[^-\s].*)",
     re.DOTALL,
 )
@@ -131,13 +132,17 @@ def without_failing_guard(command: str) -> str:
     return f"if {guarded['guard'].rstrip().removesuffix('&&').rstrip()}; then {guarded['rest'].rstrip()}; fi"
 
 
-def advice(command: str) -> list[str]:
-    """Return what yamlsched does better than a part of ``command``."""
+def advice(command: str, limits: Mapping[str, str]) -> list[str]:
+    """Return what yamlsched does better than a part of ``command``. ``limits`` are those for locks."""
     found = []
-    if locked := without_flock(command):
-        found.append(f"flock: overlap: {locked[1]} does this on all hosts together; --policy advised writes it")
+    locked = without_flock(command)
+    limit = limits.get(locked[2]) if locked else ""
+    if locked and limit != "":
+        waits = ", but waits where it skips" if limit and locked[1] == "skip" else ""
+        key = f"limit: {limit}" if limit else f"overlap: {locked[1]}"
+        found.append(f"flock: {key} does this on all hosts together{waits}; --policy advised writes it")
     elif ANY_FLOCK.search(command):
-        found.append("flock: overlap: skip or wait does this on all hosts together")
+        found.append("flock: overlap, or a limit that jobs share, does this on all hosts together")
     if slept := without_random_sleep(command):
         found.append(f"random sleep: spread: {durations.show(slept[1])} does this; --policy advised writes it")
     elif ANY_RANDOM_SLEEP.search(command):

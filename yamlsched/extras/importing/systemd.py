@@ -14,20 +14,11 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import SYSTEMD, Calendar
 from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cron_expression, fields_of, interval
-from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Refusal, Source, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Place, Refusal, Source, known_zone, shown
 from yamlsched.timetable.zones import zone
 
-ALIASES = {
-    "minutely": "*:*",
-    "hourly": "*:00",
-    "daily": "00:00",
-    "monthly": "*-*-01",
-    "weekly": "Mon",
-    "yearly": "*-01-01",
-    "annually": "*-01-01",
-    "quarterly": "*-01,04,07,10-01",
-    "semiannually": "*-01,07-01",
-}
+ALIASES = {"minutely": "*:*", "hourly": "*:00", "daily": "00:00", "weekly": "Mon", "monthly": "*-*-01"}
+ALIASES |= {"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01", "yearly": "*-01-01", "annually": "*-01-01"}
 RULES = (*CRON_RULES[:3], Rule("month", 1, 12), Rule("weekday", 1, 7, {**WEEKDAYS, "sun": 7}))
 LONG_WEEKDAY = re.compile(r"(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*")
 SPAN = re.compile(r"\s*(\d{1,9})\s*([A-Za-z]*)")
@@ -68,13 +59,12 @@ def read(sources: Iterable[Source], found: Imported) -> None:
     timers = [name for name in units if name.endswith(".timer")]
     if not timers:
         for source, _ in units.values():
-            found.refused(source, 0, "no .timer unit among the files")
+            Place(found, source).refused("no .timer unit among the files")
     for name in timers:
         source, timer = units[name]
-        try:
-            _timer(found, source, name, timer, units)
-        except Refusal as error:
-            found.refused(source, 0, f"{name}: {error}")
+        place = Place(found, source, label=f"{name}: ")
+        with place.reporting():
+            _timer(place, name, timer, units)
 
 
 def _parse(text: str) -> Unit:
@@ -110,92 +100,86 @@ def _last(unit: Unit, key: str, default: str = "") -> str:
     return values[-1][1] if values else default
 
 
-def _timer(found: Imported, source: Source, name: str, timer: Unit, units: dict[str, tuple[Source, Unit]]) -> None:
+def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Source, Unit]]) -> None:
     service_name = _last(timer, "Unit", name.removesuffix(".timer") + ".service")
     if "@" in name or service_name not in units:
         raise Refusal(f"its service {shown(service_name)} is not among the files: pass it too")
     schedules: list[tuple[int, str, str, str, FireTimes]] = []
     for line, text in timer.get("OnCalendar", []):
-        try:
-            schedules.append((line, f"OnCalendar={text}", *_calendar(text, source.zone)))
-        except Refusal as error:
-            found.refused(source, line, f"{name}: OnCalendar={shown(text)}: {error}")
+        with place.at(line, f"{name}: OnCalendar={shown(text)}: ").reporting():
+            schedules.append((line, f"OnCalendar={text}", *_calendar(text, place.source.zone)))
     for key in REPEATED:
         for line, text in timer.get(key, []):
-            try:
-                schedules.append((line, f"{key}={text}", *_every(text)))
-            except Refusal as error:
-                found.refused(source, line, f"{name}: {key}={shown(text)}: {error}")
-                continue
-            found.changed(source, line, f"{name}: {key} counts from the last run; here it is counted from midnight UTC")
+            with place.at(line, f"{name}: {key}={shown(text)}: ").reporting():
+                schedules.append((line, f"{key}={text}", "UTC", *interval(_span(text))))
+                place.at(line).changed(f"{key} counts from the last run; here it is counted from midnight UTC")
+    is_other = any(map(timer.get, ("OnCalendar", *REPEATED)))
     for key in ONCE:
         for line, text in timer.get(key, []):
-            report = found.dropped if timer.get("OnCalendar") or any(map(timer.get, REPEATED)) else found.refused
-            report(source, line, f"{name}: {key}={shown(text)}: there is no start at boot")
+            report = place.at(line).dropped if is_other else place.at(line).refused
+            report(f"{key}={shown(text)}: there is no start at boot")
     if not schedules:
         if not any(map(timer.get, ("OnCalendar", *REPEATED, *ONCE))):
             raise Refusal("it has no OnCalendar")
         return
-    keys = _timer_keys(found, source, name, timer) | _service_keys(found, service_name, *units[service_name])
+    service_source, service = units[service_name]
+    of_service = Place(place.found, service_source, label=f"{service_name}: ")
+    keys = _timer_keys(place, timer) | _service_keys(of_service, service_name, service)
     if len(schedules) > 1:
-        message = "each of its schedules is a job: runs of different ones may overlap"
-        found.changed(source, schedules[0][0], f"{name}: {message}")
-    for line, text, written, zone_name, times in schedules:
-        try:
+        place.at(schedules[0][0]).changed("each of its schedules is a job: runs of different ones may overlap")
+    for line, text, zone_name, written, times in schedules:
+        with place.at(line).reporting():
             job = {"cron": written, "timezone": zone_name, **keys}
-            found.add(source, line, name.removesuffix(".timer"), text, job, times)
-        except Refusal as error:
-            found.refused(source, line, f"{name}: {error}")
+            place.at(line).add(name.removesuffix(".timer"), text, job, times)
 
 
-def _timer_keys(found: Imported, source: Source, name: str, timer: Unit) -> dict[str, Any]:
-    keys: dict[str, Any] = dict(FAITHFUL) if source.is_faithful else {}
+def _timer_keys(place: Place, timer: Unit) -> dict[str, Any]:
+    keys: dict[str, Any] = dict(FAITHFUL) if place.source.is_faithful else {}
     keys["overlap"] = "skip"  # a timer that elapses while its service runs does nothing
     if _last(timer, "Persistent").lower() in TRUE and timer.get("OnCalendar"):
         keys["catchup"] = "latest"
     for line, text in timer.get("RandomizedDelaySec", [])[-1:]:
         delay = _span(text)
         if delay is None or delay > MAX_SPREAD:
-            found.changed(source, line, f"{name}: RandomizedDelaySec={shown(text)} becomes spread: 24h, the longest")
+            place.at(line).changed(f"RandomizedDelaySec={shown(text)} becomes spread: 24h, the longest")
         if delay != timedelta(0):
             keys["spread"] = durations.show(min(delay or MAX_SPREAD, MAX_SPREAD))
             if _last(timer, "FixedRandomDelay").lower() not in TRUE:
-                message = "RandomizedDelaySec becomes spread, which is the same delay each time"
-                found.changed(source, line, f"{name}: {message}")
+                place.at(line).changed("RandomizedDelaySec becomes spread, which is the same delay each time")
     for line, text in timer.get("AccuracySec", [])[-1:]:
         if (_span(text) or MINUTE) > MINUTE:
-            found.changed(source, line, f"{name}: AccuracySec={shown(text)}: runs start within a minute")
+            place.at(line).changed(f"AccuracySec={shown(text)}: runs start within a minute")
     for key in ("WakeSystem", "OnClockChange", "OnTimezoneChange"):
         for line, text in timer.get(key, []):
             if text.lower() in TRUE:
-                found.dropped(source, line, f"{name}: {key} has no counterpart")
-    _report_others(found, source, name, timer, OF_TIMERS)
+                place.at(line).dropped(f"{key} has no counterpart")
+    _report_others(place, timer, OF_TIMERS)
     return keys
 
 
-def _report_others(found: Imported, source: Source, name: str, unit: Unit, known: set[str]) -> None:
+def _report_others(place: Place, unit: Unit, known: set[str]) -> None:
     for key in unit.keys() - known - HARMLESS:
         for line, text in unit[key]:
             # to wait for a target such as network-online.target means nothing after the start of the host
             if key not in ("After", "Before", "Wants") or not all(word.endswith(".target") for word in text.split()):
-                found.dropped(source, line, f"{name}: {key}={shown(text)}")
+                place.at(line).dropped(f"{key}={shown(text)}")
 
 
-def _exit_codes(found: Imported, source: Source, name: str, unit: Unit) -> list[int]:
+def _exit_codes(place: Place, unit: Unit) -> list[int]:
     """Return the codes that count as success besides 0; names are those of sysexits.h."""
     codes: set[int] = set()
     for line, text in unit.get("SuccessExitStatus", []):
         for word in text.split():
             code = int(word) if word.isdecimal() else getattr(os, f"EX_{word}", None)
             if code is None or code > 255:
-                found.dropped(source, line, f"{name}: SuccessExitStatus={shown(word)}")
+                place.at(line).dropped(f"SuccessExitStatus={shown(word)}")
             else:
                 codes.add(code)
     return sorted(codes)
 
 
-def _service_keys(found: Imported, name: str, source: Source, unit: Unit) -> dict[str, Any]:
-    keys: dict[str, Any] = {"command": _command(found, name, source, unit)}
+def _service_keys(place: Place, name: str, unit: Unit) -> dict[str, Any]:
+    keys: dict[str, Any] = {"command": _command(place, name, unit)}
     env: dict[str, str] = {}
     for line, text in unit.get("Environment", []):
         try:
@@ -205,7 +189,7 @@ def _service_keys(found: Imported, name: str, source: Source, unit: Unit) -> dic
                     raise ValueError
                 env[variable] = value
         except ValueError:
-            found.dropped(source, line, f"{name}: Environment={shown(text)} is not a list of assignments")
+            place.at(line).dropped(f"Environment={shown(text)} is not a list of assignments")
     if env:
         keys["env"] = env
     if folder := _last(unit, "WorkingDirectory").lstrip("-"):
@@ -218,15 +202,15 @@ def _service_keys(found: Imported, name: str, source: Source, unit: Unit) -> dic
         keys["timeout"] = durations.show(min(limit, MAX_TIMEOUT))
     for key in ("User", "Group"):
         for line, text in unit.get(key, [])[-1:]:
-            message = f"{name}: {key}={shown(text)}: the command runs as the user of yamlsched tick"
-            found.changed(source, line, f"{message}: run a tick as that user, with a file of its own")
-    if codes := _exit_codes(found, source, name, unit):
+            message = f"{key}={shown(text)}: the command runs as the user of yamlsched tick"
+            place.at(line).changed(f"{message}: run a tick as that user, with a file of its own")
+    if codes := _exit_codes(place, unit):
         keys["exit_codes"] = {"success": sorted({0, *codes})}
-    _report_others(found, source, name, unit, OF_SERVICES)
+    _report_others(place, unit, OF_SERVICES)
     return keys
 
 
-def _command(found: Imported, name: str, source: Source, unit: Unit) -> list[str]:
+def _command(place: Place, name: str, unit: Unit) -> list[str]:
     """Return the command line; several are joined by a shell, as systemd runs one after the other."""
     lines = [*unit.get("ExecStartPre", []), *unit.get("ExecStart", []), *unit.get("ExecStartPost", [])]
     if not unit.get("ExecStart"):
@@ -246,14 +230,13 @@ def _command(found: Imported, name: str, source: Source, unit: Unit) -> list[str
         words = [word.replace("%%", "%").replace("$$", "$") for word in words]
         commands.append((words, "-" in prefix))
         if other := prefix.strip("-"):
-            message = f"the prefix {other} of {shown(words[0])}, which changes its privileges"
-            found.dropped(source, line, f"{name}: {message}")
+            place.at(line).dropped(f"the prefix {other} of {shown(words[0])}, which changes its privileges")
         if commands[-1][1]:
-            found.changed(source, line, f"{name}: a failure of {shown(words[0])} is ignored by || true in a shell")
+            place.at(line).changed(f"a failure of {shown(words[0])} is ignored by || true in a shell")
     if len(commands) == 1 and not commands[0][1]:
         return commands[0][0]
     if len(commands) > 1:
-        found.changed(source, lines[0][0], f"{name}: its {len(commands)} commands are joined by && in a shell")
+        place.at(lines[0][0]).changed(f"its {len(commands)} commands are joined by && in a shell")
     parts = [(shlex.join(words), is_ignored) for words, is_ignored in commands]
     return ["/bin/sh", "-c", " && ".join(f"{{ {one} || true; }}" if is_ignored else one for one, is_ignored in parts)]
 
@@ -263,11 +246,6 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return []
-
-
-def _every(text: str) -> tuple[str, str, FireTimes]:
-    written, times = interval(_span(text))
-    return written, "UTC", times
 
 
 def _span(text: str) -> timedelta | None:
@@ -285,7 +263,7 @@ def _span(text: str) -> timedelta | None:
 
 
 def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
-    """Return a calendar event as a cron expression, its time zone, and its fire times. Raises Refusal."""
+    """Return the time zone of a calendar event, its cron expression, and its fire times. Raises Refusal."""
     words = text.split()
     zone_name = default_zone
     if len(words) > 1 and re.match(r"[A-Za-z]", words[-1]) and words[-1].lower() not in ALIASES:
@@ -309,7 +287,7 @@ def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
     weekday = LONG_WEEKDAY.sub(lambda name: name[1].lower(), weekday)
     fields = fields_of([_ranges(part) for part in (times[1], times[0], day, month, weekday)], RULES)
     calendar = Calendar(fields, zone(known_zone(zone_name)), SYSTEMD)
-    return cron_expression(calendar), zone_name, calendar
+    return zone_name, cron_expression(calendar), calendar
 
 
 def _ranges(text: str) -> str:

@@ -9,16 +9,18 @@ from typing import Any
 
 from yamlsched.extras.importing.model import YAML_WORDS, ImportedJob
 from yamlsched.schedule.load import Loaded, load
+from yamlsched.schedule.node import Node
 
 PLAIN = re.compile(r"(--?|\.\.?/)?[A-Za-z/][A-Za-z0-9_./=@+-]*", re.ASCII)
 UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 MAX_COMMENT_CHARS = 150
 MAX_LINE_CHARS = 120
 ORDER = (
-    *("description", "cron", "timezone", "command", "handler", "env", "cwd", "stdin", "payload", "enabled", "spread"),
-    *("overlap", "catchup", "catchup_window", "max_attempts", "backoff", "timeout", "kill_after", "exit_codes"),
+    *("limits", "description", "cron", "timezone", "command", "handler", "env", "cwd", "stdin", "payload", "enabled"),
+    *("spread", "overlap", "limit", "catchup", "catchup_window", "max_attempts", "backoff", "timeout", "kill_after"),
+    "exit_codes",
 )
-NEVER_DEFAULTS = ("description", "cron", "timezone", "command", "handler", "stdin", "payload", "enabled", "spread")
+NEVER_DEFAULTS = {*ORDER[1:6], "stdin", "payload", "enabled", "spread", "limit"}
 
 
 class CannotAppend(ValueError):
@@ -31,9 +33,16 @@ def as_file(jobs: Sequence[ImportedJob], zone: str) -> str:
     for job in jobs:
         defaults = {key: value for key, value in defaults.items() if key in job.keys and job.keys[key] == value}
     head = "version: 1\n" + ("" if zone == "UTC" else f"timezone: {zone}\n")
+    if limits := _limits(jobs):
+        head += "".join(f"{line}\n" for line in _lines({"limits": limits}))
     if defaults:
         head += "defaults:\n" + "".join(f"  {line}\n" for line in _lines(defaults))
     return f"{head}\njobs:\n{as_jobs(jobs, zone, '  ', defaults)}"
+
+
+def _limits(jobs: Sequence[ImportedJob]) -> dict[str, int]:
+    """Return the limits of ``jobs``, each made of a lock that one process holds."""
+    return {job.keys["limit"]: 1 for job in jobs if "limit" in job.keys}
 
 
 def as_jobs(jobs: Sequence[ImportedJob], zone: str, indent: str, inherited: Mapping[str, Any] | None = None) -> str:
@@ -102,19 +111,31 @@ def append(text: str, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
         indent = " " * _column(text, first.start)
         head, tail = _split_behind(text, node.key.start, root.value.values(), len(indent))
         result = f"{head}\n{as_jobs(jobs, loaded.timezone, indent)}{tail}"
-    if "\r\n" in text:
-        result = re.sub(r"(?<!\r)\n", "\r\n", result)
     after = load(result.encode(), loaded.source.file, None)
-    before, kept = loaded.root.node.plain(), after.root.node.plain() if after.root else {}
-    names = [job.name for job in jobs]
-    is_kept = (
-        isinstance(kept, dict) and isinstance(kept.get("jobs"), dict) and all(name in kept["jobs"] for name in names)
-    )
-    if is_kept:
-        kept["jobs"] = {name: job for name, job in kept["jobs"].items() if name not in names}
-    if not is_kept or kept != before:
+    if (limits := _limits(jobs)) and after.root:
+        result = _with_limits(result, after.root.node, limits)
+        after = load(result.encode(), loaded.source.file, None)
+    before, kept = root.plain(), after.root.node.plain() if after.root else {}
+    names = {job.name for job in jobs}
+    for key, added in (("jobs", names), ("limits", limits)):
+        entries = kept.get(key)
+        kept[key] = {name: entries[name] for name in entries if name not in added} if isinstance(entries, dict) else {}
+        before[key] = before.get(key) or {}
+    if kept != before or not after.entries.keys() >= names or not after.limits.keys() >= limits.keys():
         raise CannotAppend("its jobs cannot be extended as text: import to stdout, and paste the jobs")
-    return result
+    return re.sub(r"(?<!\r)\n", "\r\n", result) if "\r\n" in text else result
+
+
+def _with_limits(text: str, root: Node, limits: Mapping[str, int]) -> str:
+    """Return ``text`` with ``limits`` behind those that the file has, or behind its version."""
+    if (node := root.value.get("limits")) is None:
+        at = text.find("\n", root.value["version"].end) + 1
+        return f"{text[:at]}{' ' * _column(text, root.start)}limits: {flow(limits)}\n{text[at:]}"
+    if text[node.end - 1] == "}":
+        return f"{text[: node.end - 1]}{', ' * bool(node.value)}{flow(limits)[1:-1]}{text[node.end - 1 :]}"
+    values = list(node.value.values())
+    at, indent = text.find("\n", values[-1].end) + 1, " " * _column(text, values[0].key.start)
+    return text[:at] + "".join(f"{indent}{name}: {number}\n" for name, number in limits.items()) + text[at:]
 
 
 def _column(text: str, at: int) -> int:
