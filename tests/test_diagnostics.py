@@ -10,8 +10,9 @@ import os
 import re
 import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 import jsonschema
@@ -27,6 +28,7 @@ from yamlsched.extras.doctor import doctor
 from yamlsched.runs.enqueue import MAX_PAYLOAD_BYTES
 from yamlsched.schedule import build, catalog, formats, handlers, timezones
 from yamlsched.schedule.checks import check_all
+from yamlsched.schedule.lint import check as lint
 from yamlsched.schedule.load import load
 from yamlsched.schedule.schema import JOB_KEYS, SCHEMA
 from yamlsched.schedule.source import Diagnostic, Note
@@ -589,6 +591,53 @@ def test_no_bytes_crash_the_checks(data: bytes):
 @settings(max_examples=300, deadline=None)
 def test_no_combination_of_yaml_pieces_crashes_the_checks(pieces: list[str]):
     assert_reported("".join(pieces).encode())
+
+
+def chain(number: int, first: dict[str, Any], *, is_reversed: bool = False) -> bytes:
+    """Build a file in which each job follows the one before; the first has keys of its own."""
+    jobs = {f"j{n}": {"after": [f"j{n - 1}"]} if n else first for n in range(number)}
+    names = sorted(jobs, key=lambda name: int(name[1:]), reverse=is_reversed)
+    return json.dumps({"version": 1, "jobs": {name: {"handler": "a.b", **jobs[name]} for name in names}}).encode()
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_chain_of_a_thousand_jobs_has_the_slots_of_its_first_in_any_order_of_the_file(is_reversed: bool):
+    found = load(chain(1000, {"cron": "7 3 * * *"}, is_reversed=is_reversed), "s.yaml", None)
+
+    assert found.diagnostics == ()
+    assert {job.cron and job.cron.source for job in found.jobs.values()} == {"7 3 * * *"}
+    assert [name for name, job in found.jobs.items() if not job.is_followed] == ["j999"]
+
+
+def test_a_job_can_be_followed_by_a_thousand_and_follow_a_thousand():
+    jobs = {f"j{n}": {"handler": "a.b", "after": ["first"]} for n in range(1000)}
+    last = {"handler": "a.b", "after": [*jobs]}
+    document = {"version": 1, "jobs": {"last": last, **jobs, "first": {"handler": "a.b", "cron": "7 3 * * *"}}}
+
+    found = load(json.dumps(document).encode(), "s.yaml", None)
+
+    assert found.diagnostics == ()
+    assert {job.cron and job.cron.source for job in found.jobs.values()} == {"7 3 * * *"}
+
+
+def test_a_circle_of_a_thousand_jobs_is_one_error_of_one_short_line():
+    [found] = load(chain(1000, {"after": ["j999"]}), "s.yaml", None).diagnostics
+
+    assert found.code == "YS131"
+    assert found.message.endswith("j991 -> (989 more) -> j1 -> j0")
+
+
+@pytest.mark.parametrize("crons", [("0 2 * * *", "0 6 * * *"), ("0 2 * * 1", "0 6 * * 1"), ("0 2 1 * *", "0 6 1 * *")])
+def test_a_job_that_fires_as_often_as_the_one_that_it_follows_is_not_warned_of_whenever_that_is_checked(
+    crons: tuple[str, str],
+):
+    jobs = {"a": {"handler": "a.b", "cron": crons[0]}, "b": {"handler": "a.b", "cron": crons[1], "after": ["a"]}}
+    found = load(json.dumps({"version": 1, "timezone": "Europe/Berlin", "jobs": jobs}).encode(), "s.yaml", None)
+
+    for day in range(1, 366, 7):
+        for hour in (0, 4, 7):
+            now = datetime(2026, 1, 1, hour, tzinfo=UTC) + timedelta(days=day)
+            assert "YS432" not in {one.code for one in lint.check(found, now)}
 
 
 if __name__ == "__main__":

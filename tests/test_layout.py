@@ -22,7 +22,7 @@ BUDGETS = {
     "core": 20_680,
     "web": 4_981,
     "importing": 2_199,
-    "preview": 1_384,
+    "preview": 1_400,
     "remote": 1_493,
     "embedded": 947,
     "monitors": 378,

@@ -253,3 +253,34 @@ def test_a_time_out_of_range_is_refused_with_the_range(cli: Cli, start: str) -> 
 
     assert code == 2
     assert f'"{start}" is out of range: write a year from 1900 to 9900' in err
+
+
+def test_a_job_that_follows_others_shows_the_slots_that_it_has_from_them_and_their_names(
+    cli: Cli, tmp_path: Path
+) -> None:
+    text = (
+        FILE
+        + """
+  load:    {handler: a.b, after: [cleanup_nightly], spread: 1h}
+  summary: {handler: a.b, after: [load, report], cron: "0 6 * * *"}
+"""
+    )
+    (tmp_path / "schedules.yaml").write_text(text)
+
+    [load] = slots(cli, "load", "--from", "2026-01-14T12:00Z", "-n", "1")
+    [summary] = slots(cli, "summary", "--from", "2026-01-14T12:00Z", "-n", "1")
+
+    assert (load["scheduled_for"], load["local"]) == ("2026-01-15T01:00:00Z", "2026-01-15T02:00:00+01:00")
+    assert load["note"].startswith("starts Thu 02:")
+    assert load["note"].endswith("(spread); after cleanup_nightly")
+    assert summary["note"] == "after load, report"
+
+
+def test_a_job_that_follows_one_with_errors_has_no_known_slots(cli: Cli, tmp_path: Path) -> None:
+    text = FILE.replace("0 2 * * *", "0 25 * * *", 1) + "\n  load: {handler: a.b, after: [cleanup_nightly]}\n"
+    (tmp_path / "schedules.yaml").write_text(text)
+
+    code, out, err = cli("next", "load")
+
+    assert (code, out) == (1, "no slots\n")
+    assert 'job "load" has the slots of jobs that it follows, and they have errors' in err

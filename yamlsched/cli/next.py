@@ -31,8 +31,8 @@ MAX_SHOWN_NAMES = 6
 
 HELP = """Show the next slots of JOB, of all jobs, or of a cron expression.
 
-Each slot has its key, and a note if a clock change affects it. --cron needs no file. Slots are strictly after --from.
---days shows a calendar: how many jobs start in each hour, and when many start at once.
+Each slot has its key, and a note: a clock change that affects it, the jobs that it waits for. --cron needs no file.
+Slots are strictly after --from. --days shows a calendar: how many jobs start in each hour, and when many start at once.
 """
 
 
@@ -132,14 +132,16 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
         if name not in (None, job.name):
             continue
         if job.cron is None:
-            if name:
+            if name and job.after:
+                click.echo(f'job "{name}" has the slots of jobs that it follows, and they have errors', err=True)
+            elif name:
                 click.echo(f'job "{name}" has no cron: it runs when it is enqueued', err=True)
         elif not job.enabled:
             where = f"in environment {settings.env}" if settings.env else "without an environment"
             click.echo(f'job "{job.name}" is disabled {where}: it has no slots', err=True)
         else:
             shift = offset(settings.namespace or loaded.namespace or "default", job.name, job.spread)
-            jobs.append(ScheduledJob(job.name, job.cron, job.timezone, shift))
+            jobs.append(ScheduledJob(job.name, job.cron, job.timezone, shift, after=job.after))
     return jobs, loaded.timezone, int(loaded.has_errors)
 
 

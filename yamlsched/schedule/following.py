@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from typing import Any
 
 from yamlsched.schedule.build import MAX_LISTED_NAMES, Reader, limit_spread
@@ -15,64 +15,82 @@ from yamlsched.text import quoted
 
 def follow(jobs: dict[str, Job], root: Spot, reader: Reader) -> dict[str, Job]:
     """Return the jobs with the slots that they have from those they follow. Report what cannot be followed."""
-    followed = {name for job in jobs.values() for name in job.after}
-    if not followed:
+    entries = root.get("jobs")
+    edges = _Edges(jobs, entries, root.get("defaults"), reader) if entries else None
+    if edges is None or not edges.items:
         return jobs
-    edges = _Edges(jobs, root, reader)
     done: dict[str, Job] = {}
     for name in edges.in_order():
-        if (job := edges.resolve(jobs[name], done)) is not None:
+        if (job := edges.resolve(name, done)) is not None:
             done[name] = job
+    followed = {name for job in jobs.values() for name in job.after}
     return {name: replace(done[name], is_followed=name in followed) for name in jobs if name in done}
 
 
 class _Edges:
-    """Which job follows which, and where that is written."""
+    """Which job follows which, and where that is written. A job whose entry has other errors is one of them."""
 
-    def __init__(self, jobs: Mapping[str, Job], root: Spot, reader: Reader) -> None:
-        self.jobs, self.found = jobs, reader.found
+    def __init__(self, jobs: Mapping[str, Job], entries: Spot, defaults: Spot | None, reader: Reader) -> None:
+        self.jobs, self.entries, self.defaults, self.found = jobs, entries, defaults, reader.found
         self.source = reader.found.source
-        self.entries = root.child("jobs")
-        self.defaults = root.get("defaults")
-        self.items = {job.name: self._items(job) for job in jobs.values()}
+        self.items = {
+            str(entry.path[-1]): list(after.children())
+            for entry in entries.children()
+            if (after := entry.get("after")) is not None and self.found.is_valid(after)
+        }
+        for name, items in self.items.items():
+            for item in items:
+                if item.value not in entries.value:
+                    self._report_unknown(item, name)
 
-    def _items(self, job: Job) -> list[Spot]:
-        """Return where the jobs are written that a job follows. Report those that do not exist."""
-        items = list(self.entries.child(job.name).child("after").children()) if job.after else []
-        names = [name for name in self.entries.value if name != job.name]
-        known = f"Known: {', '.join(names[:MAX_LISTED_NAMES])}." if names else "There is no other job."
-        for item in items:
-            if item.value not in self.entries.value:
-                remedy = self.source.did_you_mean(item.value, names, known)
-                self.found.error(
-                    item, "YS130", f"{item}: {quoted(item.value)} is not one of the jobs of the file", remedy
-                )
-        return items
+    def _report_unknown(self, item: Spot, job: str) -> None:
+        others = [name for name in islice(self.entries.value, MAX_LISTED_NAMES + 1) if name != job]
+        known = f"Known: {', '.join(others[:MAX_LISTED_NAMES])}." if others else "There is no other job."
+        names = (name for name in self.entries.value if name != job)  # read for the first of many errors only
+        remedy = self.source.did_you_mean(item.value, names, known)
+        self.found.error(item, "YS130", f"{item}: {quoted(item.value)} is not one of the jobs of the file", remedy)
 
     def in_order(self) -> list[str]:
-        """Return the jobs, each after those that it follows. Report circles."""
-        graph = {name: [item.value for item in items if item.value in self.jobs] for name, items in self.items.items()}
-        while True:
-            try:
-                return list(TopologicalSorter(graph).static_order())
-            except CycleError as error:
-                circle: list[str] = error.args[1][::-1]
-                name, other = circle[:2]
-                item = next(item for item in self.items[name] if item.value == other)
-                message = f"{item}: the jobs follow each other in a circle: {' -> '.join(circle)}"
-                self.found.error(item, "YS131", message, "Remove one of them from after.")
-                graph[name].remove(other)
+        """Return the jobs, each after those that it follows. Of circles that share a job, one is reported."""
+        order: list[str] = []
+        path: dict[str, Spot] = {}  # where each of them names the next
+        visited: set[str] = set()
+        reported: set[str] = set()
+        for first in self.entries.value:
+            todo = [] if first in visited else [(first, iter(self.items.get(first, ())))]
+            while todo:
+                name, items = todo[-1]
+                visited.add(name)
+                if (item := next(items, None)) is None:
+                    path.pop(name, None)
+                    order.append(name)
+                    todo.pop()
+                    continue
+                path[name], other = item, item.value
+                if other in path and not {name, other} & reported:
+                    circle = list(path)[list(path).index(other) :]
+                    reported.update(circle)
+                    self._report_circle(path[other], [*circle, other])
+                elif other not in visited and other in self.entries.value:
+                    todo.append((other, iter(self.items.get(other, ()))))
+        return order
 
-    def resolve(self, job: Job, done: Mapping[str, Job]) -> Job | None:
-        """Return a job with its slots, after those that it follows; None if it cannot follow one of them."""
-        spot, items = self.entries.child(job.name), self.items[job.name]
+    def _report_circle(self, item: Spot, circle: list[str]) -> None:
+        if len(circle) > MAX_LISTED_NAMES:
+            circle[MAX_LISTED_NAMES - 2 : -2] = [f"({len(circle) - MAX_LISTED_NAMES} more)"]
+        message = f"{item}: the jobs follow each other in a circle: {' -> '.join(circle)}"
+        self.found.error(item, "YS131", message, "Remove one of them from after.")
+
+    def resolve(self, name: str, done: Mapping[str, Job]) -> Job | None:
+        """Return a job with its slots, after those that it follows; None if it is not valid."""
+        spot, items, job = self.entries.child(name), self.items.get(name, []), self.jobs.get(name)
         upstreams = [(item, done[item.value]) for item in items if item.value in done]
         for item, upstream in upstreams:
             if self.jobs[upstream.name].cron is None and not upstream.after:
                 message = f"{item}: {quoted(upstream.name)} has no slots to wait for: it runs when it is enqueued"
-                remedy = f"Give {upstream.name} a cron expression, or enqueue {job.name} from it."
+                remedy = f"Give {upstream.name} a cron expression, or enqueue {name} from it."
                 self.found.error(item, "YS132", message, remedy)
-        if items and self.found.is_valid(spot):
+        if job and items and self.found.is_valid(spot):
             if job.cron is None and len(upstreams) == len(items):
                 job = self._with_slots(job, spot, upstreams)
             self._check_environments(spot, upstreams)
@@ -109,7 +127,8 @@ class _Edges:
 
 
 def _slots(job: Job) -> tuple[object, ...]:
-    return job.cron, job.timezone
+    cron = job.cron
+    return job.timezone, cron and (cron.times, cron.date_fields, cron.wildcard)
 
 
 def _shown_slots(job: Job) -> str:

@@ -98,7 +98,8 @@ def not_a_name(spot: Spot, found: Findings) -> None:
     elif spot.path[0] == "limits" or spot.path[-1] == "limit":
         kind = "limit name"
     else:
-        kind = "job name" if spot.path[0] == "jobs" and len(spot.path) == 2 else "environment"
+        is_job = spot.path[0] == "jobs" and (len(spot.path) == 2 or "after" in spot.path[2:])
+        kind = "job name" if is_job else "environment"
     found.error(spot, "YS106", f"the {kind} {quoted(text)} {reason}", remedy)
 
 

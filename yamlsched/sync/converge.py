@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +25,7 @@ from yamlsched.sync.definitions import Definition
 from yamlsched.sync.due import CHANGES, Changes
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.revision import Revision
-from yamlsched.sync.slot_plan import CursorMove
+from yamlsched.sync.slot_plan import CursorMove, NewRun, SlotPlan
 from yamlsched.timetable import keys
 
 if TYPE_CHECKING:
@@ -269,6 +269,16 @@ def _has_other_starts(before: Definition, job: Job) -> bool:
     if job.cron is None:
         return False
     return (before.schedule, before.timezone, before.spread) != (job.cron.source, job.timezone, job.spread)
+
+
+def moved(namespace: str, plan: SlotPlan, job: Job, now: datetime) -> list[NewRun]:
+    """Return the runs of a plan with the starts that ``apply_spread`` gives them once their job is edited."""
+    if not _has_other_starts(plan.definition, job):
+        return plan.runs
+    offset = keys.offset(namespace, job.name, job.spread)
+    next_slot = placement(job, plan.definition, now)["next_slot_at"]
+    latest = datetime.fromisoformat(next_slot) - keys.SECOND if next_slot else datetime.max.replace(tzinfo=UTC)
+    return [run if run.run_at <= now else run._replace(run_at=min(run.slot + offset, latest)) for run in plan.runs]
 
 
 def _is_ahead(definition: Definition, now: datetime) -> bool:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from yamlsched.errors import Refused
+from yamlsched.text import join_first
 from yamlsched.timetable import slots, zones
 from yamlsched.timetable.cron import Cron, parse_cron
 from yamlsched.timetable.keys import SECOND, run_at, slot_key
@@ -24,12 +25,14 @@ from yamlsched.timetable.slots import EPOCH, MINUTE
 from yamlsched.timetable.zones import zone
 
 HORIZON = timedelta(days=366 * 50)
+MAX_NAMES = 8
+"""Jobs that a note names."""
 
 
 class ScheduledJob(NamedTuple):
     """All that determines the slots of a job and their keys. ``offset`` is by how much ``spread`` moves their runs.
 
-    Slots up to ``not_before`` do not count.
+    Slots up to ``not_before`` do not count. Each waits for slots of the jobs ``after``.
     """
 
     name: str
@@ -37,6 +40,7 @@ class ScheduledJob(NamedTuple):
     timezone: str
     offset: timedelta = timedelta(0)
     not_before: datetime | None = None
+    after: tuple[str, ...] = ()
 
 
 class Upcoming(NamedTuple):
@@ -85,11 +89,14 @@ def _upcoming(job: ScheduledJob, after: datetime, until: datetime | None) -> Ite
     where = zones.zone(job.timezone)
     after = after if job.not_before is None else max(after, job.not_before)
     for slot in slots.slots(job.cron, where, after, until or after + HORIZON):
-        due, note = slot.at, slot.note
+        due, notes = slot.at, [slot.note] if slot.note else []
         if job.offset:
             due = run_at(job.offset, job.cron, where, slot.at)
-            note += f"{'; ' * bool(note)}starts {due.astimezone(where):%a %H:%M:%S} (spread)"
-        yield Upcoming(job.name, slot.at, slot.at.astimezone(where), due, slot_key(job.name, job.cron, slot), note)
+            notes.append(f"starts {due.astimezone(where):%a %H:%M:%S} (spread)")
+        if job.after:
+            notes.append(f"after {join_first(job.after, MAX_NAMES)}")
+        key = slot_key(job.name, job.cron, slot)
+        yield Upcoming(job.name, slot.at, slot.at.astimezone(where), due, key, "; ".join(notes))
 
 
 MIN_PILE_UP_JOBS = 5

@@ -72,12 +72,23 @@ def ids(db: Db) -> set[int]:
     return {row.id for row in db.execute("select id from yamlsched.job_runs")}
 
 
-def _with_policies(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the job with all policies as explicit keys; without cron only with those that are allowed."""
-    overlap, catchup = job.pop("policies", "wait latest").split()
-    if "cron" in job:
-        return {**job, "overlap": overlap, "catchup": catchup}
-    return {key: job[key] for key in job if key in ("payload", "enabled")}
+def _valid(jobs: dict[str, Any]) -> dict[str, Any]:
+    """Return the jobs, each with the keys that it may have, and following those before it that have slots."""
+    found: dict[str, Any] = {}
+    for name, drawn in sorted(jobs.items()):
+        job = dict(drawn)
+        overlap, catchup = job.pop("policies", "wait latest").split()
+        names, policy, has_own_slots = job.pop("follows", ("", "wait", True))
+        after = [one for one in names if one < name and found.get(one, {}).keys() & {"cron", "after"}]
+        if after and not has_own_slots:
+            after = after[:1]  # whose slots it has
+            job = {key: job[key] for key in job if key not in ("cron", "timezone")}
+        if "cron" not in job and not (after and not has_own_slots):
+            found[name] = {key: job[key] for key in job if key in ("payload", "enabled")}
+            continue
+        follows = {"after": after, "on_upstream_failure": policy} if after else {}
+        found[name] = {**job, "overlap": overlap, "catchup": catchup, **follows}
+    return found
 
 
 OVERLAPS, CATCHUPS = ["wait", "skip", "allow"], ["latest", "none", "all"]
@@ -95,9 +106,12 @@ JOBS = st.dictionaries(
             "spread": st.sampled_from(["0s", "1m"]),
             "payload": st.sampled_from([{}, {"a": 1}, {"a": 1.5, "b": [None, True]}]),
             "backoff": st.sampled_from([{"policy": "steps", "delays": ["1s"]}, {"delay": "90s"}]),
+            "follows": st.tuples(
+                st.sampled_from(["x", "y", "xy"]), st.sampled_from(["wait", "skip", "run"]), st.booleans()
+            ),
         },
-    ).map(lambda job: _with_policies(dict(job))),
-)
+    ),
+).map(_valid)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -301,6 +315,38 @@ def test_all_owed_slots_of_a_changed_job_are_announced_although_its_run_is_unfin
     assert (len(plan_of(planned).runs), {run.settles for run in plan_of(planned).runs}) == (150, {True})
     assert (plan_of(plan(db, old, now)).runs, len(plan_of(plan(db, old, now)).waiting)) == ([], 1)
     announced(planned, sync(db, new, now), db, held)
+
+
+def test_a_run_that_an_edit_of_spread_moves_is_announced_at_its_new_time(db: Db) -> None:
+    # given a slot that is due, and whose run would wait for its time
+    old, edited = a_file(x={"cron": "0 * * * *", "spread": "1h"}), a_file(x={"cron": "0 * * * *"})
+    sync(db, old, NOON - MINUTE)
+    [former] = plan_of(plan(db, old)).runs
+
+    # when it has no spread any more
+    planned, held = plan(db, edited), ids(db)
+
+    # then the run is announced, and created, with its new time
+    assert former.run_at > NOON
+    assert [run.run_at for run in plan_of(planned).runs] == [NOON]
+    announced(planned, sync(db, edited, NOON), db, held)
+
+
+def test_an_edit_of_a_job_settles_the_slots_of_those_that_follow_it_and_plan_says_so(db: Db) -> None:
+    # given a job whose due slots wait for another, which is edited
+    jobs: dict[str, Any] = {"load": {"cron": "5 * * * *", "after": ["extract"]}}
+    sync(db, a_file(extract={"cron": "0 * * * *"}, **jobs), NOON)
+    edited, held = a_file(extract={"cron": "0 * * * *", "owner": "team-b"}, **jobs), ids(db)
+    now = NOON + 70 * MINUTE
+
+    planned = plan(db, edited, now)
+
+    assert [(run.idempotency_key, run.settles) for run in plan_of(planned).runs] == [
+        ("extract:2026-01-14T13:00Z", True),
+        ("load:2026-01-14T12:05Z", True),
+        ("load:2026-01-14T13:05Z", True),
+    ]
+    announced(planned, sync(db, edited, now), db, held)
 
 
 def test_unfinished_runs_of_a_removed_job_are_counted_with_the_day_of_their_cancellation(db: Db) -> None:

@@ -17,7 +17,7 @@ from yamlsched.extras.preview import model, slot_changes
 from yamlsched.extras.preview.diff import compare
 from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
 from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
-from yamlsched.sync import ScheduleFile, definitions, due, files, slot_plan
+from yamlsched.sync import ScheduleFile, converge, definitions, due, files, slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_force import decide
 from yamlsched.sync.slot_plan import KeyHolder
@@ -101,7 +101,8 @@ def read(
         )
         changed = {one.id for one in differences if one.id is not None}
         plan = SyncPlan(schedule.path, schedule.version, decide(state, schedule.version, at_once=False), state)
-        _account(plan, connection, namespace, stored, changed, at, is_recomputed)
+        closing = changed.union(definitions.followers(connection, namespace, changed))
+        _account(plan, connection, namespace, stored, closing, at, is_recomputed, loaded.jobs)
 
         kept = stored_retention(connection, namespace)
         base = Side(DATABASE, namespace, _entries(one.job for one in stored if one.retired_at is None))
@@ -143,39 +144,41 @@ def _account(
     connection: Connection[Any],
     namespace: str,
     stored: Iterable[AppliedDefinition],
-    changed: set[int],
+    closing: set[int],
     now: datetime,
     is_recomputed: bool,
+    file: Mapping[str, Job],
 ) -> None:
-    """Add to ``plan`` what happens to due slots: all of a changed job, else those that a sync processes now.
+    """Add to ``plan`` what happens to due slots: all of the jobs ``closing``, else those that a sync processes now.
 
     ``is_recomputed``: this release or its time zone data is newer than what computed the stored next slots.
     """
     owing: list[AppliedDefinition] = []
     for definition in stored:
         next_slot_at = definition.next_slot_at
-        if is_recomputed and next_slot_at is not None and definition.id not in changed:
+        if is_recomputed and next_slot_at is not None and definition.id not in closing:
             try:
                 next_slot_at = slot_plan.next_slot_of(definition, definition.accounted_to)
             except ScheduleError as error:
                 plan.unreadable.append(f"{definition.job_type}: {error}")
                 continue
-        if definition.id in changed or (next_slot_at is not None and next_slot_at <= now):
+        if definition.id in closing or (next_slot_at is not None and next_slot_at <= now):
             owing.append(definition)
     open_slots = due.earliest_open_slots(connection, namespace, [one.id for one in owing])
     ready: dict[bool, list[AppliedDefinition]] = {True: [], False: []}
     for one in owing:
-        if one.id in changed or not due.is_waiting(one, open_slots):
-            ready[one.id in changed].append(one)
+        if one.id in closing or not due.is_waiting(one, open_slots):
+            ready[one.id in closing].append(one)
         else:
             assert one.next_slot_at is not None
             plan.waiting.append(model.WaitingSlot(one.job_type, one.next_slot_at, open_slots[one.id]))
-    for is_changed, jobs in ready.items():
-        plans, unreadable = due.plan_slots(connection, namespace, jobs, open_slots, now, is_changed)
+    for is_closing, jobs in ready.items():
+        plans, unreadable = due.plan_slots(connection, namespace, jobs, open_slots, now, is_closing)
         plan.unreadable += [f"{job}: {why}" for job, why in unreadable]
         for decided in plans:
-            job = decided.definition.job_type
-            plan.runs += [model.PlannedRun(job, run.key, run.slot, run.run_at, is_changed) for run in decided.runs]
+            job, edited = decided.definition.job_type, file.get(decided.definition.job_type)
+            for run in converge.moved(namespace, decided, edited, now) if edited else decided.runs:
+                plan.runs.append(model.PlannedRun(job, run.key, run.slot, run.run_at, is_closing))
             plan.skipped += [model.SkippedSlots(job, g.first, g.last, g.slots, g.reason) for g in decided.gaps]
     plan.runs.sort(key=lambda run: run.job_type)
     plan.skipped.sort(key=lambda skipped: skipped.job_type)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import Loaded
 from yamlsched.text import quoted
+from yamlsched.timetable.cron import Cron
+from yamlsched.timetable.slots import span
+from yamlsched.timetable.zones import zone
 
 
 class Linter:
@@ -18,6 +21,7 @@ class Linter:
         self.loaded = loaded
         self.found = Findings(loaded.source)
         self.now = now
+        self._slots: dict[tuple[Cron, str], int] = {}
 
     def warn(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
         """Warn about a job's key.
@@ -51,6 +55,16 @@ class Linter:
         if enabled is not None and enabled.value is False:
             return set()
         return {item.value for item in listed.children()} if listed else set(self.loaded.environments or ("",))
+
+    def slots(self, job: Job) -> int:
+        """Return how many slots a job has in the year to come; enabled or not."""
+        if job.cron is None:
+            return 0
+        key = job.cron, job.timezone
+        if key not in self._slots:
+            found = span(job.cron, zone(job.timezone), self.now, self.now + timedelta(days=365))
+            self._slots[key] = found.count if found else 0
+        return self._slots[key]
 
     def is_written(self, job: Job, *keys: str) -> bool:
         return any(self.loaded.written(job.name, key) for key in keys)

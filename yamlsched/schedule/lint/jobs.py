@@ -11,7 +11,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.runs import backoff as delays
 from yamlsched.schedule.commands import is_reference, is_secret_name
-from yamlsched.schedule.job import Catchup, Job, Overlap
+from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
 from yamlsched.schedule.lint import Linter
 from yamlsched.schedule.load import Calls
 from yamlsched.schedule.timezones import ABBREVIATIONS
@@ -181,19 +181,17 @@ def upstreams(linter: Linter, job: Job) -> None:
     """Report jobs that it follows and that may keep its slots from running."""
     for upstream in (linter.loaded.jobs[name] for name in job.after if name in linter.loaded.jobs):
         missing = linter.environments(job.name) - linter.environments(upstream.name)
-        if missing:
+        if missing and job.on_upstream_failure is not UpstreamFailure.RUN:
             where = f" in {', '.join(sorted(missing))}" if any(missing) else ""
             message = f"it follows {upstream.name}, which is not enabled{where}: then its slots do not run"
             remedy = "Enable both in the same environments, or write on_upstream_failure: run."
             linter.warn("YS430", job, "after", message, remedy)
         if job.catchup_window < upstream.timeout:
-            message = (
-                f"its slots are late {durations.show(job.catchup_window)} after their time, and {upstream.name} may "
-            )
-            message += f"take {durations.show(upstream.timeout)}"
+            window, limit = durations.show(job.catchup_window), durations.show(upstream.timeout)
+            message = f"its slots are late {window} after their time, and {upstream.name} may take {limit}"
             linter.warn("YS431", job, "catchup_window", message, "Write a longer catchup_window.")
-        if job.cron and upstream.cron and smallest_gap(job.cron) < smallest_gap(upstream.cron):
+        # a year may start or end between the slots of two that fire equally often
+        if linter.slots(job) > linter.slots(upstream) + 1 > 1:
             message = f"it fires more often than {upstream.name}: several of its slots wait for one"
-            linter.warn(
-                "YS432", job, "after", message, f"Write a cron that fires once for each slot of {upstream.name}."
-            )
+            remedy = f"Write a cron that fires once for each slot of {upstream.name}."
+            linter.warn("YS432", job, "after", message, remedy)
