@@ -21,8 +21,8 @@ PACKAGE = ROOT / "yamlsched"
 BUDGETS = {
     "core": 20_680,
     "web": 4_981,
-    "importing": 2_199,
-    "preview": 1_400,
+    "importing": 2_187,
+    "preview": 1_387,
     "remote": 1_493,
     "embedded": 947,
     "monitors": 378,
