@@ -22,7 +22,7 @@ BUDGETS = {
     "core": 20_680,
     "web": 4_981,
     "importing": 2_187,
-    "preview": 1_387,
+    "preview": 1_410,
     "remote": 1_493,
     "embedded": 947,
     "monitors": 378,

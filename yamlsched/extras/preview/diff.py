@@ -18,6 +18,8 @@ from yamlsched.schedule.source import ERROR
 from yamlsched.sync.slot_plan import KeyHolder
 
 UNKNOWN_ENVIRONMENT = "YS116"
+SETTINGS = ("timezone", "environments", "retention", "paths", "executors", "limits")
+"""The keys outside of jobs, as ``Side`` and ``Loaded`` name them."""
 DEFAULTS = Entry(Job(""), True, None)
 COMMAND_DEFAULTS = Entry(Job("", output=Output(Keep.ALWAYS)), True, None)
 """What a job that exists on one side only is compared with."""
@@ -29,9 +31,7 @@ def file_side(name: str, loaded: Loaded, environment: str | None) -> Side:
     Without an environment, a job that names its own counts as enabled: a review concerns the places where it runs.
     """
     entries = {job.name: _entry(loaded, job, environment) for job in loaded.jobs.values()}
-    namespace = loaded.namespace or "default"
-    known = (loaded.timezone, loaded.environments, loaded.retention, loaded.paths, loaded.executors, loaded.limits)
-    return Side(name, namespace, entries, *known)
+    return Side(name, loaded.namespace or "default", entries, **{key: getattr(loaded, key) for key in SETTINGS})
 
 
 def base_side(name: str, loaded: Loaded | None, environment: str | None, head: Side) -> Side:
@@ -55,17 +55,16 @@ def base_side(name: str, loaded: Loaded | None, environment: str | None, head: S
 
     count = f"{len(errors)} error{'s' * (len(errors) > 1)}"
     first = f"line {errors[0].line}: {errors[0].message}"
+    unknown: dict[str, Any] = {key: None for key in SETTINGS if not is_known(key)}
+    # the slots of a job that follows one with errors are not known
+    entries = {name: one for name, one in valid.entries.items() if one.job.cron or not one.job.after}
     return replace(
         valid,
         namespace=valid.namespace if is_known("namespace") else head.namespace,
-        timezone=valid.timezone if is_known("timezone") else None,
-        environments=valid.environments if is_known("environments") else None,
-        retention=valid.retention if is_known("retention") else None,
-        paths=valid.paths if is_known("paths") else None,
-        executors=valid.executors if is_known("executors") else None,
-        limits=valid.limits if is_known("limits") else None,
-        invalid=tuple(name for name in loaded.entries if name not in loaded.jobs),
+        entries=entries,
+        invalid=tuple(name for name in loaded.entries if name not in entries),
         remark=warning(f"{name} has {count}, and only its valid jobs are compared ({first})"),
+        **unknown,
     )
 
 
@@ -74,7 +73,8 @@ def _entry(loaded: Loaded, job: Job, environment: str | None) -> Entry:
     is_enabled = True if enabled is None else bool(enabled)
     names = None if environments is None else tuple(str(item) for item in environments)
     is_elsewhere = environment is None and job.enabled is not is_enabled
-    return Entry(replace(job, enabled=is_enabled) if is_elsewhere else job, is_enabled, names)
+    slots_of = () if "cron" in loaded.entries[job.name].value else job.after
+    return Entry(replace(job, enabled=is_enabled) if is_elsewhere else job, is_enabled, names, slots_of)
 
 
 def _written(loaded: Loaded, job: str, key: str) -> Any:
@@ -105,7 +105,7 @@ def compare(
         before, after = base.entries.get(name), head.entries.get(name)
         fields = _job_fields(before, after)
         if before is None or after is None or fields:
-            change = _job_change(head.namespace, before, after, fields, at, until, environment, holders)
+            change = _job_change(base, head, name, fields, at, until, environment, holders)
             if name in base.invalid:
                 text = f"it has errors in {base.name}, so all of it is shown as new; its keys may be used"
                 change = replace(change, notes=(note(text), *change.notes))
@@ -133,15 +133,16 @@ def _per_week(jobs: Iterable[Job], at: datetime) -> float:
 
 
 def _job_change(
-    namespace: str,
-    before: Entry | None,
-    after: Entry | None,
+    base: Side,
+    head: Side,
+    name: str,
     fields: tuple[FieldChange, ...],
     at: datetime,
     until: datetime,
     environment: str | None,
     holders: Mapping[str, KeyHolder],
 ) -> JobChange:
+    before, after = base.entries.get(name), head.entries.get(name)
     old, new = before.job if before else None, after.job if after else None
     job = new or old
     assert job is not None
@@ -149,10 +150,14 @@ def _job_change(
     slots = slot_changes.changes(*rules, at, until)
     conflicts = slot_changes.key_conflicts(new, at, until, holders) if new and rules[0] != rules[1] else ()
     found: list[Note] = [*notes.of_conflicts(conflicts, job), *notes.of_missed(slots.missed, job)]
+    if after and rules[0] != rules[1]:
+        found += notes.of_slots(after, base, head, at)
     if before and after:
-        found += notes.of_edit(namespace, before, after, environment)
+        found += notes.of_edit(head.namespace, before, after, environment)
     elif old:
         found.append(notes.RETIRED)
+    if old and old.enabled and not (new and new.enabled):
+        found += notes.of_followers(name, base, head)
     return JobChange(
         job.name,
         Change.ADDED if old is None else Change.REMOVED if new is None else Change.CHANGED,

@@ -49,20 +49,22 @@ class Entry:
     """A job as one side has it.
 
     ``job.enabled`` is what applies in the environment of the preview; ``is_enabled`` is the key ``enabled`` alone.
-    ``environments`` is None if the job runs in all of them, or if they are not known.
+    ``environments`` is None if the job runs in all of them, or if they are not known. ``slots_of`` are the jobs whose
+    slots it has, as it has no cron of its own.
     """
 
     job: Job
     is_enabled: bool
     environments: tuple[str, ...] | None
+    slots_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
     """One side of a comparison: a file, or the definitions of a database. What is None is unknown and not compared.
 
-    ``invalid`` names the jobs of a base that have errors; they are not compared. ``remark`` describes a base that has
-    errors or does not exist.
+    ``invalid`` names the jobs of a base that have errors; they are not compared. ``retired`` may return. ``remark``
+    describes a base that has errors or does not exist.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Side:
     executors: Mapping[str, Engine] | None = None
     limits: Mapping[str, int] | None = None
     invalid: tuple[str, ...] = ()
+    retired: tuple[str, ...] = ()
     remark: Note | None = None
 
 
@@ -193,13 +196,14 @@ class LeavingRuns:
 
 @dataclass(frozen=True, slots=True)
 class PausedJob:
-    """A job that an operator has paused, which no sync changes."""
+    """A job that an operator has paused, which no sync changes. Slots of ``followers`` have nothing to wait for."""
 
     job_type: str
     paused_at: datetime
     paused_until: datetime | None
     paused_by: str | None
     paused_reason: str | None
+    followers: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -275,9 +279,7 @@ def document(preview: Preview) -> dict[str, Any]:
         "has_changes": preview.has_changes,
         "summary": {
             **{str(change): len(preview.named(change)) for change in Change},
-            "unchanged": preview.unchanged,
-            "fires_per_week_before": preview.fires_per_week_before,
-            "fires_per_week_after": preview.fires_per_week_after,
+            **{key: getattr(preview, key) for key in ("unchanged", "fires_per_week_before", "fires_per_week_after")},
         },
         "fields": preview.fields,
         "notes": preview.notes,
@@ -289,11 +291,7 @@ def document(preview: Preview) -> dict[str, Any]:
         return members
     state = plan.state
     in_force = {
-        "hash": state.in_force_hash,
-        "environment": state.in_force_environment or None,
-        "host": state.in_force_host,
-        "path": state.in_force_path,
-        "since": state.in_force_since,
+        key: getattr(state, f"in_force_{key}") or None for key in ("hash", "environment", "host", "path", "since")
     }
     lists = ("returned", "runs", "skipped", "waiting", "leaving", "paused", "unreadable")
     return {

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from yamlsched.durations import show
+from yamlsched.extras.preview import slot_changes
 from yamlsched.extras.preview.model import Entry, JobChange, KeyConflict, Level, MovedSlot, Note, Side, note, warning
 from yamlsched.runs import backoff
 from yamlsched.runs.follow import CATCHUP_NONE_WINDOW
-from yamlsched.schedule.job import Catchup, Job, Overlap
+from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
 from yamlsched.text import join_first, join_words, quoted
 from yamlsched.timetable import keys
 from yamlsched.timetable.zones import zone
@@ -25,6 +26,11 @@ CATCHUP = {
     Catchup.LATEST: "of several missed slots only the newest now runs",
     Catchup.ALL: "of several missed slots each now runs, oldest first",
     Catchup.NONE: f"slots missed by {show(CATCHUP_NONE_WINDOW)} or more are now recorded as late, not run",
+}
+UPSTREAM_FAILURE = {
+    UpstreamFailure.WAIT: "now waits for a retry of that",
+    UpstreamFailure.SKIP: "is now skipped, also one that waits already",
+    UpstreamFailure.RUN: "now runs, also one that waits already",
 }
 RETIRED = note("it is retired: no slots, no claims; its unfinished runs are cancelled a day later")
 
@@ -65,10 +71,47 @@ def of_edit(namespace: str, before: Entry, after: Entry, environment: str | None
         yield note("it now has slots, in addition to enqueued runs")
     yield from _of_runs(old, new)
     yield from _of_policies(namespace, old, new)
+    if edges := _sets(old.after, new.after, "wait for", "no longer wait for"):
+        yield note(f"slots after the edit {edges}{', as earlier ones do' * bool(_without(old.after, new.after))}")
+    if old.after and new.after and old.on_upstream_failure is not new.on_upstream_failure:
+        yield warning(f"a slot that waits for a dead or cancelled run {UPSTREAM_FAILURE[new.on_upstream_failure]}")
     if old.on_dead and not new.on_dead:
         yield warning("nothing is called when a run is dead")
     elif new.on_dead != old.on_dead:
         yield note(f"when a run is dead, {new.on_dead} is called")
+
+
+def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in others]
+
+
+def of_slots(entry: Entry, base: Side, head: Side, at: datetime) -> Iterator[Note]:
+    """Yield whose slots a job has, and which of its own come before the first one of a new job that it follows."""
+    job = entry.job
+    if entry.slots_of:
+        yield note(f"it has the slots of {join_words(entry.slots_of, 'and')}")
+    first = slot_changes.next_run_slot(slot_changes.rule(job), at, ())
+    for name in job.after if first and job.on_upstream_failure is not UpstreamFailure.RUN else ():
+        other = slot_changes.next_run_slot(slot_changes.rule(head.entries[name].job), at, ())
+        if name not in {*base.entries, *base.invalid, *base.retired} and not (other and first and other <= first):
+            which = f"its slots before {_local(other, job)}" if other else "its slots"
+            yield warning(f"{which} have nothing to wait for, because {name} is new: they are skipped")
+
+
+def of_followers(name: str, base: Side, head: Side) -> Iterator[Note]:
+    """Yield what becomes of slots that wait for a job that is disabled or removed."""
+    if name in head.entries:
+        slots, names = "after the edit have nothing to wait for: they are skipped", followers(name, head)
+    else:
+        slots, names = "that wait for it are skipped, unless its run is executing", followers(name, base)
+    if names:
+        yield warning(f"slots of {join_first(names, MAX_NAMES)} {slots}")
+
+
+def followers(name: str, side: Side) -> tuple[str, ...]:
+    """Return the jobs whose slots are skipped if there is nothing to wait for at one that they follow."""
+    jobs = (one.job for one in side.entries.values())
+    return tuple(job.name for job in jobs if name in job.after and job.on_upstream_failure is not UpstreamFailure.RUN)
 
 
 def _environments(before: tuple[str, ...] | None, after: tuple[str, ...] | None) -> str:
@@ -76,10 +119,13 @@ def _environments(before: tuple[str, ...] | None, after: tuple[str, ...] | None)
         return "it now runs in every environment"
     if before is None:
         return f"it now runs only in {join_words(after, 'and')}"
-    new, old = [name for name in after if name not in before], [name for name in before if name not in after]
-    parts = [f"now runs in {join_words(new, 'and')}"] if new else []
-    parts += [f"no longer runs in {join_words(old, 'and')}"] if old else []
-    return "it " + " and ".join(parts) if parts else "its environments are written in another order"
+    found = _sets(before, after, "now runs in", "no longer runs in")
+    return f"it {found}" if found else "its environments are written in another order"
+
+
+def _sets(before: Sequence[str], after: Sequence[str], gains: str, loses: str) -> str:
+    pairs = ((gains, _without(after, before)), (loses, _without(before, after)))
+    return " and ".join(f"{verb} {join_words(names, 'and')}" for verb, names in pairs if names)
 
 
 def _of_runs(old: Job, new: Job) -> Iterator[Note]:

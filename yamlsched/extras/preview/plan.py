@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.rows import dict_row
 
 from yamlsched.db.query import fetch_column, load
 from yamlsched.errors import ScheduleError
-from yamlsched.extras.preview import model, slot_changes
-from yamlsched.extras.preview.diff import compare
+from yamlsched.extras.preview import model, notes, slot_changes
+from yamlsched.extras.preview.diff import compare, file_side
 from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
 from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
 from yamlsched.sync import ScheduleFile, converge, definitions, due, files, slot_plan
@@ -47,12 +47,6 @@ def snapshot(connection: Connection[Any]) -> Iterator[None]:
         raise psycopg.Rollback
 
 
-def database_time(connection: Connection[Any], given: datetime | None) -> datetime:
-    """Return the instant that is given, else the database's."""
-    [instant] = fetch_column(connection, load("preview")["now"], {"now": given})
-    return cast(datetime, instant)
-
-
 def applied_definitions(connection: Connection[Any], namespace: str) -> list[AppliedDefinition]:
     """Return all jobs of a namespace, by name."""
     with connection.cursor(row_factory=dict_row) as cursor:
@@ -60,23 +54,6 @@ def applied_definitions(connection: Connection[Any], namespace: str) -> list[App
         rows = cursor.fetchall()
     names = [field.name for field in fields(AppliedDefinition) if field.name != "job"]
     return [AppliedDefinition(job=from_row(row), **{name: row[name] for name in names}) for row in rows]
-
-
-def unfinished_runs(connection: Connection[Any], namespace: str, ids: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return, by definition id, the number of unfinished runs, and how many of them are running."""
-    rows = connection.execute(load("preview")["unfinished"], {"namespace": namespace, "ids": list(ids)})
-    return {row.definition_id: (row.runs, row.running) for row in rows}
-
-
-def stored_retention(connection: Connection[Any], namespace: str) -> dict[str, str] | None:
-    """Return the stored retention of the file in force; None if there is none."""
-    return next(iter(fetch_column(connection, load("preview")["retention"], {"namespace": namespace})), None)
-
-
-def other_namespaces(connection: Connection[Any], namespace: str, host: str, path: str) -> list[str]:
-    """Return the other namespaces to which a file of this host and path was applied."""
-    parameters = {"namespace": namespace, "host": host, "path": path}
-    return fetch_column(connection, load("preview")["other_namespaces"], parameters)
 
 
 DAY = timedelta(days=1)
@@ -88,9 +65,11 @@ def read(
     connection: Connection[Any], schedule: ScheduleFile, loaded: Loaded, days: int, now: datetime | None = None
 ) -> Preview:
     """Return what syncing a valid file would do. The database is only read, in a transaction that is rolled back."""
-    namespace = loaded.namespace or "default"
+    sql, namespace = load("preview"), loaded.namespace or "default"
+    given = {"namespace": namespace, "host": schedule.host, "path": schedule.path, "now": now}
     with snapshot(connection):
-        at = database_time(connection, now)
+        at: datetime
+        [at] = fetch_column(connection, sql["now"], given)
         until = at + days * DAY
         state = files.state(connection, namespace, schedule.presented(), at)
         stored = applied_definitions(connection, namespace)
@@ -104,38 +83,36 @@ def read(
         closing = changed.union(definitions.followers(connection, namespace, changed))
         _account(plan, connection, namespace, stored, closing, at, is_recomputed, loaded.jobs)
 
-        kept = stored_retention(connection, namespace)
-        base = Side(DATABASE, namespace, _entries(one.job for one in stored if one.retired_at is None))
-        if kept:
+        entries = {one.job_type: Entry(one.job, one.job.enabled, None) for one in stored if one.retired_at is None}
+        retired = tuple(one.job_type for one in stored if one.retired_at is not None)
+        base = Side(DATABASE, namespace, entries, retired=retired)
+        for kept in fetch_column(connection, sql["retention"], given):  # one row, once a file is in force
             base = replace(base, retention=Retention.from_row(kept))
-        head = Side(
-            schedule.path,
-            namespace,
-            _entries(loaded.jobs.values()),
-            loaded.timezone,
-            loaded.environments,
-            loaded.retention,
-        )
+        head = file_side(schedule.path, loaded, schedule.environment)
+        known = {
+            name: replace(one, is_enabled=one.job.enabled, environments=None) for name, one in head.entries.items()
+        }
+        head = replace(head, entries=known)
         keys = list(_edited_keys(base, head, at, until))
         holders = due.key_holders(connection, namespace, keys) if keys else {}
         holders |= {run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in plan.runs}
-        others = other_namespaces(connection, namespace, schedule.host, schedule.path)
+        others = fetch_column(connection, sql["other_namespaces"], given)
         retired_at = {
             one.id: one.retired_at or at
             for one in stored
             if one.job_type not in loaded.jobs and (one.retired_at is not None or one.id in changed)
         }
-        unfinished = unfinished_runs(connection, namespace, list(retired_at))
+        unfinished = connection.execute(sql["unfinished"], {**given, "ids": list(retired_at)}).fetchall()
     edit = compare(base, head, at, until, schedule.environment or None, holders)
     by_name = {one.job_type: one for one in stored}
     returned = {one.job_type: by_name[one.job_type].retired_at for one in differences if one.is_retired}
     plan.returned += sorted(returned)
+    names = {one.id: one.job_type for one in stored}
     plan.leaving += [
-        model.LeavingRuns(one.job_type, *unfinished[one.id], retired_at[one.id] + DAY)
-        for one in stored
-        if one.id in unfinished
+        model.LeavingRuns(names[row.definition_id], row.runs, row.running, retired_at[row.definition_id] + DAY)
+        for row in sorted(unfinished, key=lambda row: names[row.definition_id])
     ]
-    plan.paused += _paused(stored, loaded.jobs, at)
+    plan.paused += _paused(stored, head, at)
     return replace(_with_database_notes(edit, returned, others), plan=plan)
 
 
@@ -184,10 +161,6 @@ def _account(
     plan.skipped.sort(key=lambda skipped: skipped.job_type)
 
 
-def _entries(jobs: Iterable[Job]) -> dict[str, Entry]:
-    return {job.name: Entry(job, job.enabled, None) for job in jobs}
-
-
 def _edited_keys(base: Side, head: Side, at: datetime, until: datetime) -> Iterator[str]:
     """Yield the keys of future slots that the edit may have made collide."""
     for name, entry in head.entries.items():
@@ -204,18 +177,19 @@ def _with_database_notes(edit: Preview, returned: Mapping[str, datetime | None],
         if since is not None:
             text = f"it was retired at {rfc3339(since, 'seconds')} and returns with its history and its keys"
             jobs[nth] = replace(job, notes=(note(text), *job.notes), looks_like=None)
-    notes = edit.notes
+    about_file = edit.notes
     if others:
         text = (
             f"this host has also applied this path to {', '.join(others)}: the jobs there are not retired by a file "
             f"that names {edit.head.namespace}"
         )
-        notes = (*notes, warning(text))
-    return replace(edit, jobs=tuple(jobs), notes=notes)
+        about_file = (*about_file, warning(text))
+    return replace(edit, jobs=tuple(jobs), notes=about_file)
 
 
-def _paused(stored: Iterable[AppliedDefinition], jobs: Mapping[str, Job], now: datetime) -> Iterator[model.PausedJob]:
+def _paused(stored: Iterable[AppliedDefinition], head: Side, now: datetime) -> Iterator[model.PausedJob]:
     for one in stored:
-        is_over = one.paused_until is not None and one.paused_until <= now
-        if one.paused_at is not None and not is_over and (one.retired_at is None or one.job_type in jobs):
-            yield model.PausedJob(one.job_type, one.paused_at, one.paused_until, one.paused_by, one.paused_reason)
+        name, since, until = one.job_type, one.paused_at, one.paused_until
+        is_over = until is not None and until <= now
+        if since is not None and not is_over and (one.retired_at is None or name in head.entries):
+            yield model.PausedJob(name, since, until, one.paused_by, one.paused_reason, notes.followers(name, head))

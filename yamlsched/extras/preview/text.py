@@ -145,6 +145,7 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
             + (f" by {value(one.paused_by)}" if one.paused_by else "")
             + (f", until {_utc(one.paused_until)}" if one.paused_until else ", until it is resumed")
             + (f": {value(one.paused_reason)}" if one.paused_reason else "")
+            + (f"; slots of {join_first(one.followers, MAX_NAMES)} have nothing to wait for" if one.followers else "")
             for one in plan.paused
         ],
         "jobs whose slots cannot be computed here": plan.unreadable,
