@@ -17,7 +17,7 @@ with clock as materialized (
               with ordinality as u (priority, past, most, nth)
           order by u.nth) p
     cross join lateral (
-        select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key, r.unreleased
+        select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key, r.error_type, r.unreleased
         from yamlsched.job_runs r
         where r.namespace = %(namespace)s and r.lane = %(lane)s and r.priority = p.priority and r.withheld = 0
           and r.finished_at is null and r.run_at <= (select c.now from clock c) and r.status <> 'running'
@@ -33,8 +33,11 @@ with clock as materialized (
     from yamlsched.job_definitions d
     where d.id = any (array(select p.definition_id from picked p))
 ), sorted as materialized (
-    select p.ctid, p.id, p.definition_id, p.lane <> j.lane and (p.lane <> 'local' or j.lane <> 'shared') as is_misplaced,
-           j.lane, p.unreleased as is_unreleased,
+    select p.ctid, p.id, p.definition_id, j.lane, p.unreleased as is_unreleased,
+           p.lane <> j.lane and not coalesce(
+               p.lane = 'local' and j.lane = 'shared' and (p.idempotency_key like 'on\_dead:%%'
+                                                           or p.error_type = any (%(ended)s::text[])), false)
+               as is_misplaced,
            p.unreleased or p.exclusive or j.is_closed
            or j.limit_name is not null and coalesce(p.idempotency_key not like 'on\_dead:%%', true) as is_gated
     from picked p

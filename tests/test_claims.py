@@ -162,13 +162,14 @@ def test_a_run_that_was_created_for_another_lane_is_moved_to_that_of_its_job(
     db: psycopg.Connection[Any], worker: Worker
 ) -> None:
     remote, shared = a_job(db, "remote", executor="cluster"), a_job(db, "shared", isolation="shared")
-    runs = {a_run(db, remote): "cluster", a_run(db, shared, lane="shared"): "shared"}
-    suspect = a_run(db, shared)  # of a shared job, for a process of its own
+    runs = {a_run(db, remote): "cluster", a_run(db, shared, lane="shared"): "shared", a_run(db, shared): "shared"}
+    suspect = a_run(db, shared, error_type="WorkerDied")  # for a process of its own
+    call = a_run(db, shared, idempotency_key=f"on_dead:{suspect}")  # likewise
 
-    assert worker.claim() == [suspect]
+    assert worker.claim() == [suspect, call]
 
     assert {run: row(db, run).lane for run in runs} == runs
-    assert [row(db, run).status for run in runs] == ["queued", "queued"]
+    assert [row(db, run).status for run in runs] == ["queued"] * 3
     assert not worker.claims.is_exhausted or worker.claim() == []
 
 

@@ -121,8 +121,8 @@ class Yamlsched:
         with psycopg.connect(dsn) as connection:
             if ms:
                 connection.execute(
-                    "update yamlsched.job_runs set job_type = %(job)s, definition_id = "
-                    "(select id from yamlsched.job_definitions where job_type = %(job)s) where finished_at is null",
+                    "update yamlsched.job_runs r set job_type = d.job_type, definition_id = d.id, lane = d.lane "
+                    "from yamlsched.job_definitions d where d.job_type = %(job)s and r.finished_at is null",
                     {"job": job},
                 )
             started_at = connection.execute("select clock_timestamp()").fetchone()[0]

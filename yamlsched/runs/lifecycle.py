@@ -30,6 +30,12 @@ LOCAL = "local"
 """The executor that needs no entry in the file: processes of the host that claims the run."""
 SHARED = "shared"
 """The lane of attempts that share a process of the host, as coroutines; no executor in a file has this name."""
+WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
+PROCESS_ENDED = (WORKER_DIED, BLOCKED, UNSTOPPABLE)
+"""The error types of attempts that ended with their process: it died, or was killed because of one of its runs.
+
+The next attempt of a shared job is alone in a process, in the lane local.
+"""
 
 
 class Status(StrEnum):

@@ -14,6 +14,7 @@ from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import (
     LOCAL,
     LOST_WORKER,
+    PROCESS_ENDED,
     ClaimedRun,
     EnqueueBatch,
     Outcome,
@@ -98,8 +99,8 @@ async def claim(
     that a session plans the statement once: numbers of other sizes have types of their own.
     """
     given = {"namespace": namespace, "lane": lane, "token": token, "limit": limit, "now": now, **passes(limit, chance)}
-    skipped = _array((*scope.others, *busy))
-    rows = await _rows(connection, "claim", {**given, "newest": str(scope.newest), "skipped": skipped})
+    given |= {"newest": str(scope.newest), "skipped": _array((*scope.others, *busy)), "ended": _array(PROCESS_ENDED)}
+    rows = await _rows(connection, "claim", given)
     unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
     claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
     return claimed, [row.id for row in rows if row.state == "gated"]
@@ -204,7 +205,7 @@ def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
 
 
 def _array(values: Iterable[object]) -> str:
-    """Return the literal of an array of numbers or booleans: psycopg takes ten times as long for a list."""
+    """Return the literal of an array of numbers, booleans or names: psycopg takes ten times as long for a list."""
     return f"{{{','.join(map(str, values))}}}"
 
 

@@ -8,15 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from yamlsched import log
-from yamlsched.runs.lifecycle import LOCAL, SHARED, AttemptEnd, ClaimedRun, Keep
+from yamlsched.runs.lifecycle import LOCAL, PROCESS_ENDED, SHARED, AttemptEnd, ClaimedRun, Keep
 from yamlsched.runs.progress import Progress
 from yamlsched.runs.statements import Scope
 from yamlsched.schedule.job import Job, Overlap
 
 SHARED_CANCEL_GRACE_SECONDS = 3.0
-WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
-PROCESS_ENDED = (WORKER_DIED, BLOCKED, UNSTOPPABLE)
-"""The error types of attempts that ended with their process: it died, or was killed because of one of its runs."""
 
 
 @dataclass(slots=True, eq=False)

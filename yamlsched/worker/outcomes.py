@@ -19,6 +19,7 @@ from yamlsched.db.connection import reason
 from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import (
     LOCAL,
+    PROCESS_ENDED,
     SHARED,
     SUCCESS_WITHOUT_RESULT,
     AttemptEnd,
@@ -29,7 +30,7 @@ from yamlsched.runs.lifecycle import (
     in_ascii,
 )
 from yamlsched.worker import clock, leases
-from yamlsched.worker.attempt import PROCESS_ENDED, Attempt
+from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.sessions import Connection, Session, Unanswered
 

@@ -19,9 +19,9 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.shared.child import InFlight, SharedChild
 from yamlsched.extras.shared.loop import BLOCKED_SECONDS
 from yamlsched.handler.sessions import ConnectionPermits
-from yamlsched.runs.lifecycle import AttemptEnd, EndKind
+from yamlsched.runs.lifecycle import BLOCKED, UNSTOPPABLE, WORKER_DIED, AttemptEnd, EndKind
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import BLOCKED, UNSTOPPABLE, WORKER_DIED, Attempt, Workload
+from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ExecutorFailed, ReturnedUnstarted, Succeeded
 from yamlsched.worker.local import board
 from yamlsched.worker.local.board import Batch

@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.sessions import ConnectionPermits
-from yamlsched.runs.lifecycle import AttemptEnd, EndKind
+from yamlsched.runs.lifecycle import WORKER_DIED, AttemptEnd, EndKind
 from yamlsched.worker import clock, forking
-from yamlsched.worker.attempt import WORKER_DIED, Attempt, Workload
+from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import EventQueue, ReturnedUnstarted
 from yamlsched.worker.forking import Pipe, PipeWriter
 from yamlsched.worker.local.output import Output

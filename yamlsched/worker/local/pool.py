@@ -11,9 +11,9 @@ from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.programs import with_last_lines
 from yamlsched.handler.sessions import ConnectionPermits
-from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Keep
+from yamlsched.runs.lifecycle import WORKER_DIED, AttemptEnd, EndKind, Keep
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import WORKER_DIED, Attempt, Workload
+from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ExecutorFailed, Succeeded
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.child import ChildHandle
