@@ -128,7 +128,8 @@ select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_a
            from yamlsched.operator_actions a
            where a.namespace = r.namespace and a.target = 'run:' || r.id::text and a.verb = 'cancel'
            order by a.id desc
-           limit 1), '') <> 'running' as cancelled_at_rest
+           limit 1), '') <> 'running' as cancelled_at_rest,
+       yamlsched.waits_for(r) as waits
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s
   and r.id >= %(low)s and r.id < %(high)s
@@ -167,7 +168,8 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
-       r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, d.handler, d.command, d.output ->> 'keep' as keeps_output, d.owner, d.timezone,
+       r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, d.handler, d.command, d.output ->> 'keep' as keeps_output,
+       d.owner, d.timezone,
        d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
        substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,

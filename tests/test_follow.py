@@ -19,6 +19,7 @@ from support.schedules import HOUR, MINUTE, a_file, at, gaps, prune
 from yamlsched import db as database
 from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
+from yamlsched.ask import report, report_document, search
 from yamlsched.extras.web.ask.timeline import job_facts
 from yamlsched.runs import follow
 from yamlsched.runs import statements as store
@@ -202,6 +203,26 @@ def test_a_retry_names_the_runs_that_wait_and_the_gaps_that_it_does_not_undo(wor
         f"is queued again; load (run {waiting}) waits for it; the slots of mail that were skipped because of it stay "
         "skipped: yamlsched backfill creates their runs"
     )
+
+
+def test_lists_and_the_report_say_which_runs_wait_for_a_dead_one(world: World) -> None:
+    world.apply(extract=HOURLY, load={"after": ["extract"]}, report={"after": ["load"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("extract 02:00", DEAD)
+    world.claim()
+
+    waits = {run.job_type: run.waits for run in search.runs(world.db, "default", search.Filter(), 10)}
+    found = report.read(world.db, "default", world.now - HOUR)
+
+    dead, waiting = world.id("extract 02:00"), world.id("load 02:00")
+    assert waits == {
+        "extract": None,
+        "load": f"waits for extract: run {dead} is dead",
+        "report": f"waits for load: run {waiting} is queued",
+    }
+    assert found.held_up == [report.HeldUp("load", "extract", 1)]
+    assert ("held up", "by dead or cancelled runs: 1 run of load for extract") in report_document.document(found).facts
 
 
 def test_the_page_of_a_job_says_what_it_follows_and_who_follows_it(world: World) -> None:

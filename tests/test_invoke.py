@@ -24,6 +24,9 @@ jobs:
   exits: {command: [/bin/sh, -c, 'echo "no disk" >&2; exit "$1"', sh, "3"]}
   later: {command: [/bin/sh, -c, "exit 75"]}
   missing: {command: [./missing]}
+  extract: {cron: "@daily", handler: work.fan}
+  load: {handler: work.load, after: [extract]}
+  publish: {command: [/bin/sh, -c, 'echo "$YAMLSCHED_UPSTREAM"'], after: [load]}
   hangs: {command: [/bin/sh, -c, "trap '' TERM; sleep 1000 & echo $! > child; wait; wait"], timeout: 1s, kill_after: 0s}
 """
 HANDLERS = """
@@ -34,6 +37,7 @@ def count(run):
         run.progress(done, 100_000, "rows")
 def fail(): raise ValueError("no route to host")
 def needs(a, run): pass
+def load(run): return {"loaded": run.upstream["extract"].result}
 """
 
 
@@ -47,6 +51,24 @@ def project(tmp_path: Path) -> Path:
 def test_invoke_merges_the_given_payload_over_that_of_the_file(project: Path, own_dsn: str) -> None:
     done = yamlsched("invoke", "add", "--payload", '{"b": 40}', "--dsn", own_dsn, cwd=project)
     assert (done.returncode, done.stdout) == (0, '{"sum": 41}\n')
+
+
+def test_invoke_gives_what_the_jobs_that_it_follows_have_returned(project: Path) -> None:
+    done = yamlsched("invoke", "load", "--upstream", '{"extract": {"rows": 7}}', cwd=project)
+    assert (done.returncode, done.stdout) == (0, '{"loaded": {"rows": 7}}\n'), done.stderr
+
+    done = yamlsched("invoke", "load", cwd=project)
+    assert (done.returncode, done.stdout) == (0, '{"loaded": null}\n'), done.stderr
+
+    done = yamlsched("invoke", "publish", "--upstream", '{"load": [1, 2]}', cwd=project)
+    [found] = json.loads(done.stdout).values()
+    assert (found["status"], found["result"]) == ("succeeded", [1, 2])
+
+
+def test_invoke_refuses_results_of_a_job_that_it_does_not_follow(project: Path) -> None:
+    done = yamlsched("invoke", "load", "--upstream", '{"extrct": 1}', cwd=project)
+    assert done.returncode == 1
+    assert '"load" does not follow extrct. Did you mean "extract"?' in done.stderr
 
 
 def test_invoke_shows_what_would_be_enqueued(project: Path, own_dsn: str) -> None:

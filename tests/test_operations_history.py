@@ -113,7 +113,7 @@ def test_runs_are_listed_as_text_json_and_csv(db: Db, cli: Cli) -> None:
     document = json.loads(cli("runs", "--format", "json").out)
     [line] = csv.DictReader(io.StringIO(cli("--format", "csv", "runs").out))
 
-    assert text[0].split() == ["ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "ERROR"]
+    assert text[0].split() == ["ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "KEY", "NOTE"]
     assert text[1].split() == [
         *(
             str(run),

@@ -74,6 +74,15 @@ class LongRun:
 
 
 @dataclass(frozen=True)
+class HeldUp:
+    """Runs of a job that wait for a dead or cancelled run of one that it follows."""
+
+    job_type: str
+    upstream: str
+    runs: int
+
+
+@dataclass(frozen=True)
 class Report:
     """What happened in [since, until). ``is_current``: it ends now, and the problems are also those of now."""
 
@@ -94,6 +103,7 @@ class Report:
     late: Sequence[StartedLate]
     in_doubt: Sequence[EffectInDoubt]
     longest: Sequence[LongRun]
+    held_up: Sequence[HeldUp]
     edits: Sequence[Edit]  # at most MAX_EDITS, the newest first
     next_slot: tuple[str, str, datetime] | None  # its job, the time zone of that, and when
 
@@ -135,6 +145,7 @@ def read(
     given |= {"limit": MAX_LONGEST, "of_job": of_job, "of": _longest(ended)}
     longest = query.fetch(connection, LongRun, sql["running"], given) if until is None else []
     longest += query.fetch(connection, LongRun, sql["longest"], given)
+    held_up = query.fetch(connection, HeldUp, sql["held_up"], given) if until is None else []
 
     return Report(
         namespace=namespace,
@@ -154,6 +165,7 @@ def read(
         late=late[:MAX_LISTED],
         in_doubt=in_doubt,
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
+        held_up=held_up,
         edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
         next_slot=(jobs.job_type, jobs.timezone, jobs.next_slot_at) if jobs.job_type else None,
     )

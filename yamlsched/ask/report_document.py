@@ -91,6 +91,9 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     if report.is_current:
         queue = report.queue
         yield "now", f"{queue['running']} running, {queue['queued']} queued, {queue['failed']} waiting to retry"
+        if report.held_up:
+            waits = [f"{count(one.runs, 'run')} of {one.job_type} for {one.upstream}" for one in report.held_up]
+            yield "held up", f"by dead or cancelled runs: {join_first(waits, MAX_TYPES)}"
         if report.next_slot is not None:
             job, timezone, at = report.next_slot
             yield "next slot", f"{job}, {_time(at, timezone, report)}"

@@ -164,6 +164,7 @@ class RunRow:
     error_type: str | None
     dead_run_id: int | None  # of an on_dead call: the run that it reports
     cancelled_at_rest: bool  # cancelled while no attempt was running: started_at to finished_at is not a duration
+    waits: str | None  # what keeps it from being claimed, if a claim has met it
     # of the latest attempt; in lists, while it runs
     progress: StoredProgress | None = field(default=None, kw_only=True)
 
@@ -181,7 +182,6 @@ class StoredRun(RunRow):
     result: Any
     last_stack: str | None
     parent_id: int | None
-    waits: str | None  # what keeps it from being claimed, if a claim has met it
     handler: str | None
     command: list[str]
     keeps_output: str  # of which attempts

@@ -39,15 +39,28 @@ MAX_EXPORT_SECONDS = 5.0
     "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
 )
 @click.option(
+    "--upstream",
+    type=payload,
+    metavar="JSON|@FILE|-",
+    help='What the jobs that it follows have returned, by name: {"extract": {"rows": 7}}; null for those not named.',
+)
+@click.option(
     "--path", "paths", multiple=True, metavar="DIR", help="A folder to import handlers from; may be repeated."
 )
 @click.pass_obj
-def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, paths: tuple[str, ...]) -> int:
+def command(
+    settings: Settings,
+    /,
+    job: str,
+    payload: dict[str, Any] | None,
+    upstream: dict[str, Any] | None,
+    paths: tuple[str, ...],
+) -> int:
     from yamlsched.handler.calls import payload_mismatch, resolve, takes_run
     from yamlsched.schedule.load import load
     from yamlsched.schedule.paths import search_path
     from yamlsched.sync import ScheduleFile
-    from yamlsched.testing import FakeRun, call
+    from yamlsched.testing import FakeRun, UpstreamRun, call
     from yamlsched.text import did_you_mean
 
     schedule = ScheduleFile.read(settings.file, settings.env)
@@ -58,21 +71,31 @@ def command(settings: Settings, /, job: str, payload: dict[str, Any] | None, pat
         hint = "To see what is wrong with it: yamlsched validate" if wrong else did_you_mean(job, loaded.jobs)
         raise Refused(f'no valid job "{job}" in {settings.file}. {hint}'.rstrip())
     sys.path[:0] = map(str, search_path(settings.file, loaded.paths, paths))
-    arguments = {**found.payload, **(payload or {})}
+    given: dict[str, Any] = {
+        "job_type": job,
+        "payload": {**found.payload, **(payload or {})},
+        "max_attempts": found.max_attempts,
+    }
+    results = upstream or {}
+    if unknown := results.keys() - set(found.after):
+        raise Refused(
+            f'"{job}" does not follow {", ".join(sorted(unknown))}. {did_you_mean(min(unknown), found.after)}'.rstrip()
+        )
+    given["upstream"] = {name: UpstreamRun(result=results.get(name)) for name in found.after}
     if found.command:
-        return _run_command(settings, found, arguments)
+        return _run_command(settings, found, FakeRun(**given))
     assert found.handler is not None
     with contextlib.ExitStack() as stack:
         dsn, connection = "", None
         with contextlib.suppress(NoDatabase):
             dsn = stack.enter_context(settings.database())
             connection = stack.enter_context(settings.connect(for_handler=True))
-        run = FakeRun(job_type=job, payload=arguments, max_attempts=found.max_attempts, connection=connection, dsn=dsn)
+        run = FakeRun(**given, connection=connection, dsn=dsn)
         run.backend.report = stack.enter_context(_shown_progress())
         span = None
         try:
             handler = resolve(found.handler)
-            mismatch = payload_mismatch(handler, found.handler, tuple(arguments), takes_run(handler))
+            mismatch = payload_mismatch(handler, found.handler, tuple(run.payload), takes_run(handler))
             span = None if mismatch else _span(run, dsn)
             result = None if mismatch else call(handler, run)
             _finish(span, None)
@@ -109,16 +132,15 @@ def _shown_progress() -> Iterator[Callable[[Progress], None]]:
             show(latest, is_last=True)
 
 
-def _run_command(settings: Settings, job: Job, payload: dict[str, Any]) -> int:
+def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
     """Run a command as a worker does, with our stdout and stderr; with JSON, its output goes to stderr."""
     from yamlsched import durations
     from yamlsched.handler import programs
-    from yamlsched.testing import FakeRun, claimed
+    from yamlsched.testing import claimed
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
             signal.signal(number, _exit)
-    run = FakeRun(job_type=job.name, payload=payload, max_attempts=job.max_attempts)
     options = {"stdout": sys.stderr.fileno()} if settings.wants_json else {}
     span = _span(run, "")
     called = programs.call(job, str(settings.file.resolve().parent), claimed(run), **options)

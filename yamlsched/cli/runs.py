@@ -22,7 +22,7 @@ CSV_COLUMNS = (
     *("scheduled_for", "run_at", "started_at", "finished_at", "created_at", "worker", "last_error", "error_type"),
 )
 GROUPED_STATUSES = ("dead", "failed")
-HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "PROGRESS", "KEY", "ERROR")
+HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "PROGRESS", "KEY", "NOTE")
 MAX_PROGRESS_CHARS = 60
 
 
@@ -63,7 +63,7 @@ def command(settings: Settings, /, limit: int, before: int | None, group_by: str
         left_out = () if any(row.progress for row in page) else ("PROGRESS",)
         places = [place for place, heading in enumerate(HEADINGS) if heading not in left_out]
         cells = [[cells[place] for place in places] for cells in map(line, page)]
-        click.echo(_output.table([HEADINGS[place] for place in places], cells, free_text="ERROR"))
+        click.echo(_output.table([HEADINGS[place] for place in places], cells, free_text="NOTE"))
     if found.older is not None and settings.format == "text":
         what = "more" if stopped_at is None else "to search older runs"
         click.echo(f"{what}: pass --before {found.older}", err=True)
@@ -131,7 +131,7 @@ def line(row: RunRow) -> tuple[str, ...]:
         duration(row),
         text.truncate(str(row.progress), MAX_PROGRESS_CHARS) if row.progress else "-",
         row.key or "-",
-        error_text(row.error_type, row.last_error) if row.status in ("dead", "failed") else "",
+        error_text(row.error_type, row.last_error) if row.status in ("dead", "failed") else row.waits or "",
     )
 
 
