@@ -10,10 +10,10 @@ import psycopg
 import pytest
 
 from support.rows import a_job, a_run, row
-from yamlsched.runs.statements import Scope
+from yamlsched.runs.statements import ClaimScope
 from yamlsched.worker import clock
 from yamlsched.worker.claims import LOOK_INTERVAL_SECONDS, MAX_BUSY_CLAIMS, POLL_INTERVAL_SECONDS, Claims
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, WorkerSession
 
 Claiming = Callable[[int], list[int]]
 
@@ -22,12 +22,12 @@ class Worker:
     """The claims of one worker for the lane local."""
 
     def __init__(self, runner: asyncio.Runner, dsn: str, polls: bool = False) -> None:
-        self.runner, self.session = runner, Session(Database(dsn), WORKER_SETTINGS)
+        self.runner, self.session = runner, WorkerSession(Database(dsn), WORKER_SETTINGS)
         self.claims = Claims(self.session, "default", "web-1:1", "local", polls)
 
     def claim(self, limit: int = 10) -> list[int]:
         """Claim once; return the ids of the runs."""
-        answer = self.runner.run(self.claims.claim(limit, Scope()))
+        answer = self.runner.run(self.claims.claim(limit, ClaimScope()))
         assert answer is not None
         return sorted(run.id for run in answer[0].runs)
 
@@ -152,7 +152,7 @@ def test_a_worker_claims_less_after_the_server_has_cancelled_a_statement(
     worker.claims._limit = 16
     worker.session._settings = {**WORKER_SETTINGS, "statement_timeout": "1ms"}
 
-    assert runner.run(worker.claims.claim(20, Scope())) is None
+    assert runner.run(worker.claims.claim(20, ClaimScope())) is None
 
     assert worker.claims._limit < 16
     runner.run(worker.session.drop())

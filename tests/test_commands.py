@@ -23,7 +23,7 @@ from support.project import is_alive, until
 from yamlsched.handler import programs
 from yamlsched.handler.programs import Program, with_last_lines
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
-from yamlsched.runs.statements import Scope
+from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.commands import directory_obstacle, program_obstacle
 from yamlsched.schedule.job import ExitCodes, Job
 from yamlsched.worker import clock
@@ -64,7 +64,7 @@ class Pool:
     def __init__(self, folder: Path) -> None:
         (folder / "spoils.py").write_text(SPOIL)
         self.folder, self.events = folder, EventQueue()
-        workload = Workload("", "default", {}, Scope(), folder / "schedules.yaml")
+        workload = Workload("", "default", {}, ClaimScope(), folder / "schedules.yaml")
         self.pool = ProcessPool(workload, ConcurrencyPermits(folder, 1), self.events)
         self.ends: dict[int, AttemptEnd] = {}
 

@@ -11,9 +11,9 @@ import psycopg
 
 from support.rows import a_job
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
-from yamlsched.runs.statements import Scope
+from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job
-from yamlsched.worker.attempt import Attempt, Limits, Workload
+from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import Claims
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ReturnedUnstarted, Succeeded
 from yamlsched.worker.lanes import Lanes
@@ -67,10 +67,10 @@ def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any],
     job = Job(name="purge", handler="h.f")
     events = EventQueue()
     executor = ScriptedExecutor(events)
-    workload = Workload(dsn, "default", {"purge": job}, Scope(), Path("schedules.yaml"))
+    workload = Workload(dsn, "default", {"purge": job}, ClaimScope(), Path("schedules.yaml"))
 
     # when a worker drains them by another executor
-    report = asyncio.run(Worker(workload, executor, events, Limits()).run())
+    report = asyncio.run(Worker(workload, executor, events, WorkerLimits()).run())
 
     # then each outcome is in the database: the run that was returned was claimed again, at no cost
     assert executor.count == 5
@@ -115,8 +115,10 @@ def test_runs_that_were_released_are_claimed_before_later_ones(db: psycopg.Conne
     ids = [row.id for row in db.execute("select id from yamlsched.job_runs order by run_at")]
     events = EventQueue()
     executor = ReturningExecutor(events)
-    workload = Workload(dsn, "default", {"purge": Job(name="purge", handler="h.f")}, Scope(), Path("schedules.yaml"))
-    executor.worker = Worker(workload, executor, events, Limits())
+    workload = Workload(
+        dsn, "default", {"purge": Job(name="purge", handler="h.f")}, ClaimScope(), Path("schedules.yaml")
+    )
+    executor.worker = Worker(workload, executor, events, WorkerLimits())
 
     asyncio.run(executor.worker.run())
 
@@ -130,7 +132,7 @@ def test_a_reload_adds_an_executor_while_the_worker_claims_for_the_others() -> N
     claiming = iter(lanes)
     first = next(claiming)
     jobs = {"purge": Job(name="purge", handler="h.f", executor="engine")}
-    lanes.open(Workload("", "default", jobs, Scope(), Path("schedules.yaml")))
+    lanes.open(Workload("", "default", jobs, ClaimScope(), Path("schedules.yaml")))
 
     assert [first.name, *(lane.name for lane in claiming)] == ["local"]
     assert [lane.name for lane in lanes] == ["local", "engine"]

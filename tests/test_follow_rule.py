@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yamlsched.runs.follow import Decision, Rules, State, UnreleasedRun, Upstream, Verdict, decide
+from yamlsched.runs.follow import Decision, Rules, SlotDecision, State, UnreleasedRun, Upstream, decide
 
 T = datetime(2026, 1, 14, 2, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -54,7 +54,7 @@ def test_on_upstream_failure_decides_about_what_has_not_succeeded(policy: str, s
 def test_one_failure_decides_although_another_job_is_still_waited_for() -> None:
     [decision] = decide(Rules(on_upstream_failure="skip"), [a_run(3, "waiting", "dead")], False, T + 9 * HOUR)
 
-    assert (decision.verdict, decision.reason, decision.detail) == (Verdict.SKIP, "upstream", "up_1:301")
+    assert (decision.verdict, decision.reason, decision.detail) == (SlotDecision.SKIP, "upstream", "up_1:301")
 
 
 def test_a_slot_is_due_from_its_time_on_and_since_the_last_of_what_it_waited_for_has_ended() -> None:
@@ -64,8 +64,8 @@ def test_a_slot_is_due_from_its_time_on_and_since_the_last_of_what_it_waited_for
     before = decide(Rules(), [run._replace(run_at=T + 5 * HOUR)], False, T + 4 * HOUR)
     after = decide(Rules(), [run], False, T + 4 * HOUR)
 
-    assert [one.verdict for one in before] == [Verdict.NOT_YET]
-    assert [(one.verdict, one.run_at) for one in after] == [(Verdict.RELEASE, T + 3 * HOUR)]
+    assert [one.verdict for one in before] == [SlotDecision.NOT_YET]
+    assert [(one.verdict, one.run_at) for one in after] == [(SlotDecision.RELEASE, T + 3 * HOUR)]
 
 
 def test_a_slot_that_is_due_supersedes_all_older_ones() -> None:
@@ -126,7 +126,7 @@ def test_the_two_minutes_of_catchup_none_count_from_when_a_slot_waits_for_nothin
 def test_a_run_made_by_hand_is_cancelled_where_a_slot_would_be_a_gap() -> None:
     [decision] = decide(Rules(), [a_run(0, "skipped", by_hand=True)], False, T)
 
-    assert (decision.verdict, decision.reason) == (Verdict.CANCEL, "upstream")
+    assert (decision.verdict, decision.reason) == (SlotDecision.CANCEL, "upstream")
 
 
 RULES = st.builds(
@@ -189,16 +189,16 @@ def test_each_run_becomes_what_the_model_says(
     assert [one.run.id for one in decisions] == [run.id for run in runs]
     for one in decisions:
         assert (one.reason or str(one.verdict)) in expected(rules, one.run, runs, is_busy, now)
-    released = [one for one in decisions if one.verdict is Verdict.RELEASE and not one.run.by_hand]
+    released = [one for one in decisions if one.verdict is SlotDecision.RELEASE and not one.run.by_hand]
     if rules.overlap != "allow":
         assert len(released) <= (0 if is_busy else 1)
-    undecided = [one for one in decisions if one.verdict is Verdict.WAIT and "wait" not in _waits(rules, one)]
-    assert not undecided or is_busy or any(one.verdict is Verdict.RELEASE for one in decisions)
+    undecided = [one for one in decisions if one.verdict is SlotDecision.WAIT and "wait" not in _waits(rules, one)]
+    assert not undecided or is_busy or any(one.verdict is SlotDecision.RELEASE for one in decisions)
     if rules.catchup != "all" and released:
         assert not [
             one
             for one in decisions
-            if one.run.slot < released[-1].run.slot and one.verdict is Verdict.WAIT and not one.run.by_hand
+            if one.run.slot < released[-1].run.slot and one.verdict is SlotDecision.WAIT and not one.run.by_hand
         ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.timetable.cron import parse_cron
-from yamlsched.timetable.forecast import ScheduledJob, Span, forecast, hours, start_minutes, starts
+from yamlsched.timetable.forecast import ForecastSpan, ScheduledJob, forecast, hours, start_minutes, starts
 from yamlsched.timetable.slots import EPOCH, MINUTE, clock_changes
 from yamlsched.timetable.zones import zone
 
@@ -31,7 +31,9 @@ jobs = st.lists(
     unique_by=lambda job: job.name,
 )
 spans = st.builds(
-    lambda start, minutes, length, name: Span(start + minutes * MINUTE, start + (minutes + length) * MINUTE, name),
+    lambda start, minutes, length, name: ForecastSpan(
+        start + minutes * MINUTE, start + (minutes + length) * MINUTE, name
+    ),
     st.sampled_from(CHANGES),
     MINUTES,
     MINUTES,
@@ -41,7 +43,7 @@ spans = st.builds(
 
 @settings(deadline=None)
 @given(jobs, spans, st.none() | MINUTES)
-def test_the_numbers_are_those_of_the_starts(jobs: list[ScheduledJob], span: Span, passed: int | None) -> None:
+def test_the_numbers_are_those_of_the_starts(jobs: list[ScheduledJob], span: ForecastSpan, passed: int | None) -> None:
     now = None if passed is None else span.after + passed * MINUTE
 
     found = forecast(jobs, span, now)
@@ -62,7 +64,7 @@ def test_the_numbers_are_those_of_the_starts(jobs: list[ScheduledJob], span: Spa
 
 @settings(deadline=None)
 @given(jobs, spans)
-def test_the_fullest_minutes_have_the_jobs_that_start_in_each(jobs: list[ScheduledJob], span: Span) -> None:
+def test_the_fullest_minutes_have_the_jobs_that_start_in_each(jobs: list[ScheduledJob], span: ForecastSpan) -> None:
     found = forecast(jobs, span)
 
     at: dict[datetime, set[str]] = {}
@@ -80,7 +82,7 @@ def test_the_fullest_minutes_have_the_jobs_that_start_in_each(jobs: list[Schedul
 
 @settings(deadline=None)
 @given(jobs, spans)
-def test_start_minutes_are_those_of_the_runs(jobs: list[ScheduledJob], span: Span) -> None:
+def test_start_minutes_are_those_of_the_runs(jobs: list[ScheduledJob], span: ForecastSpan) -> None:
     for job in jobs:
         found = start_minutes(job.cron, job.timezone, job.offset, span.after, span.until, job.not_before)
         expected = [(slot.run_at - EPOCH) // MINUTE for slot in starts(job, span.after, span.until)]
@@ -88,15 +90,17 @@ def test_start_minutes_are_those_of_the_runs(jobs: list[ScheduledJob], span: Spa
 
 
 def test_an_hour_that_clocks_skip_has_no_minutes_and_one_that_they_repeat_has_twice_as_many() -> None:
-    forward = hours(Span(CHANGES[0] - timedelta(hours=1, microseconds=1), CHANGES[0] + 2 * DAY, "Europe/Berlin"))
-    back = hours(Span(CHANGES[1] - timedelta(hours=2, microseconds=1), CHANGES[1] + 2 * DAY, "Europe/Berlin"))
+    forward = hours(
+        ForecastSpan(CHANGES[0] - timedelta(hours=1, microseconds=1), CHANGES[0] + 2 * DAY, "Europe/Berlin")
+    )
+    back = hours(ForecastSpan(CHANGES[1] - timedelta(hours=2, microseconds=1), CHANGES[1] + 2 * DAY, "Europe/Berlin"))
 
     assert [hour.end - hour.start for hour in forward[24:29]] == [60, 60, 0, 60, 60]
     assert [hour.end - hour.start for hour in back[24:29]] == [60, 60, 120, 60, 60]
 
 
 def test_a_removed_day_has_hours_without_minutes() -> None:
-    found = hours(Span(CHANGES[2], CHANGES[2] + 3 * DAY, "Pacific/Apia"))
+    found = hours(ForecastSpan(CHANGES[2], CHANGES[2] + 3 * DAY, "Pacific/Apia"))
 
     removed = [hour for hour in found if (hour.date.month, hour.date.day) == (12, 30)]
     assert len(removed) == 24
@@ -120,7 +124,7 @@ def test_clock_changes_have_their_instant_and_both_offsets() -> None:
 
 def test_jobs_of_every_minute_cost_as_much_as_daily_ones() -> None:
     names = [f"job_{n}" for n in range(10_000)]
-    span = Span(CHANGES[0], CHANGES[0] + 7 * DAY, "UTC")
+    span = ForecastSpan(CHANGES[0], CHANGES[0] + 7 * DAY, "UTC")
 
     found = forecast([ScheduledJob(name, parse_cron("* * * * *"), "UTC") for name in names], span)
 

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
     "core": 20_680,
-    "web": 4_981,
+    "web": 4_983,
     "importing": 2_187,
     "preview": 1_410,
     "remote": 1_493,
@@ -31,7 +31,7 @@ BUDGETS = {
     "scaffold": 255,
     "otel": 251,
     "shared": 975,
-    "sql": 4_023,
+    "sql": 4_038,
     "templates, script and style": 1_705,
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,

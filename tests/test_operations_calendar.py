@@ -9,7 +9,7 @@ import pytest
 from yamlsched.extras.web.ask.calendar import CalendarJob, agenda, clock_change_nights, effect, scheduled
 from yamlsched.timetable import slots
 from yamlsched.timetable.cron import parse_cron
-from yamlsched.timetable.forecast import Span, forecast
+from yamlsched.timetable.forecast import ForecastSpan, forecast
 from yamlsched.timetable.zones import zone
 
 NOW = datetime(2026, 3, 20, 12, tzinfo=UTC)
@@ -114,7 +114,7 @@ def test_jobs_without_slots_are_listed_by_their_reason() -> None:
 def test_a_job_that_is_paused_until_a_time_has_the_slots_after_it() -> None:
     found = scheduled([a_job(paused_at=NOW, paused_until=datetime(2026, 3, 22, 1, 30, tzinfo=UTC))], "default", NOW)
 
-    shown = forecast(found.coming.values(), Span(NOW, NOW + 4 * DAY, "UTC"), NOW)
+    shown = forecast(found.coming.values(), ForecastSpan(NOW, NOW + 4 * DAY, "UTC"), NOW)
 
     assert [hour.date.day for hour, jobs in zip(shown.hours, shown.jobs_by_hour, strict=True) if jobs] == [23, 24]
 
@@ -142,7 +142,7 @@ def test_a_night_names_the_affected_jobs_by_what_happens_to_them() -> None:
 
 def test_the_list_of_coming_slots_is_bounded_by_jobs_and_by_slots_of_an_hour() -> None:
     schedule = scheduled([a_job(f"job_{n:02}", "* * * * *") for n in range(30)], "default", NOW)
-    shown = forecast(schedule.coming.values(), Span(NOW, NOW + DAY, "UTC"), NOW)
+    shown = forecast(schedule.coming.values(), ForecastSpan(NOW, NOW + DAY, "UTC"), NOW)
 
     [(hour, rows)], more = agenda(shown, schedule, NOW, slice(0, None), 10)
 

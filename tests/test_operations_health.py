@@ -497,7 +497,7 @@ def test_the_states_are_what_the_health_of_all_jobs_says(db: Db) -> None:
     assert [job.job_type for job in states["other"]] == ["else"]
     totals = health.totals(states["default"])
     assert totals == (5, 1, 1, 1, 1, 1, 2, 0, min(job.oldest_due_at for job in jobs_read if job.oldest_due_at))
-    assert health.totals([]) == health.Totals()
+    assert health.totals([]) == health.JobTotals()
 
 
 # -- problems

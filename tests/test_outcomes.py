@@ -27,7 +27,7 @@ from yamlsched.worker.outcomes import (
     Outcomes,
     SuccessesRecorded,
 )
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, WorkerSession
 
 
 class Recorded:
@@ -54,7 +54,7 @@ async def write(dsn: str, count: int, recorded: Recorded, enough: int, meanwhile
 
     ``meanwhile`` is executed on another session between claim and outcomes; a transaction stays open.
     """
-    session = Session(Database(dsn), {**WORKER_SETTINGS, "lock_timeout": "100ms"})
+    session = WorkerSession(Database(dsn), {**WORKER_SETTINGS, "lock_timeout": "100ms"})
 
     async def claim(connection: Any) -> list[Any]:
         return await claim_due(connection, "default", "A", count)
@@ -139,7 +139,7 @@ def test_outcomes_of_lost_runs_are_discarded_and_the_others_are_written(
 
 def test_no_more_is_claimed_when_much_output_is_unwritten() -> None:
     # given a database that does not answer
-    session = Session(Database("host=nowhere.invalid"), WORKER_SETTINGS)
+    session = WorkerSession(Database("host=nowhere.invalid"), WORKER_SETTINGS)
     outcomes = Outcomes(session, session, "default", EventQueue(), str)
     job = Job(name="purge", handler="h.f", output=Output(Keep.ALWAYS))
     end = AttemptEnd(EndKind.RETURNED, output="x" * MAX_OUTPUT_BYTES)

@@ -12,7 +12,7 @@ from yamlsched.db.dsn import redactor
 from yamlsched.runs.backoff import Backoff
 from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, after_attempt
 from yamlsched.text import show_bytes
-from yamlsched.worker.local.output import MAX_KEPT_BYTES, MAX_PASSED_ON_BYTES, MAX_WAIT_SECONDS, Output
+from yamlsched.worker.local.output import MAX_KEPT_BYTES, MAX_PASSED_ON_BYTES, MAX_WAIT_SECONDS, OutputPipe
 from yamlsched.worker.stderr import NonBlockingStderr
 
 FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
@@ -24,7 +24,7 @@ class Printer:
     def __init__(self) -> None:
         reading, self.writing = os.pipe()
         os.set_blocking(reading, False)
-        self.output = Output(reading)
+        self.output = OutputPipe(reading)
 
     def prints(self, content: bytes, run: ClaimedRun = FIRST) -> None:
         """Print, and make the parent read it."""

@@ -22,11 +22,11 @@ from yamlsched.cli import cli
 from yamlsched.errors import Refused
 from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import Priority
-from yamlsched.runs.statements import Scope, passes
+from yamlsched.runs.statements import ClaimScope, passes
 from yamlsched.sync.flow import sync
 from yamlsched.testing import FakeRun
 from yamlsched.worker.claims import Claims
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, WorkerSession
 
 HIGH, NORMAL, LOW = Priority
 Db = psycopg.Connection[Any]
@@ -36,12 +36,12 @@ def claimed(db: Db, dsn: str, *limits: int) -> list[Counter[Priority]]:
     """Claim as one worker; return how many runs of each priority each claim took."""
 
     async def claim() -> list[list[int]]:
-        session = Session(Database(dsn), WORKER_SETTINGS)
+        session = WorkerSession(Database(dsn), WORKER_SETTINGS)
         await session.run(partial(statements.reclaim, namespace="default"), 20)
         claims = Claims(session, "default", "web-1:1", "local")
         taken = []
         for limit in limits:
-            answer = await claims.claim(limit, Scope())
+            answer = await claims.claim(limit, ClaimScope())
             assert answer is not None
             taken.append([run.id for run in answer[0].runs])
         await session.drop()

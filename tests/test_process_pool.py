@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
-from yamlsched.runs.statements import Scope
+from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
@@ -33,7 +33,7 @@ class Pool:
         (folder / "waiting.py").write_text(HANDLERS)
         self.folder, self.job = folder, Job("wait", handler="waiting.wait")
         self.events = EventQueue()
-        workload = Workload("", "default", {"wait": self.job}, Scope(), folder / "schedules.yaml")
+        workload = Workload("", "default", {"wait": self.job}, ClaimScope(), folder / "schedules.yaml")
         self.pool = ProcessPool(workload, ConcurrencyPermits(folder, 1), self.events)
         self.seen: list[Any] = []
 

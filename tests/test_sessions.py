@@ -20,7 +20,7 @@ from yamlsched.db.dsn import conninfo
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs import statements as runs
 from yamlsched.runs.lifecycle import ClaimedRun
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered, look_up
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession, look_up
 
 T = TypeVar("T")
 KEY = b"K" + struct.pack(">I", 12)
@@ -76,7 +76,7 @@ def test_a_session_plans_claims_once_whatever_they_ask_for(dsn: str) -> None:
     async def claim() -> list[str]:
         async with await connect_async(dsn, WORKER_SETTINGS, look_up) as connection:
             for limit, chance in ((1, 0.1), (1, 0.95), (10, 0.5), (10_000, 0.0)):
-                for scope in (runs.Scope(), runs.Scope(7, (3, 1 << 40))):
+                for scope in (runs.ClaimScope(), runs.ClaimScope(7, (3, 1 << 40))):
                     await runs.claim(connection, "default", "A", limit, scope, busy=(limit,), chance=chance)
             return await prepared(connection)
 
@@ -119,7 +119,7 @@ def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: st
     held = ClaimedRun(0, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
     async def fail() -> list[str]:
-        session = Session(Database(dsn), {**WORKER_SETTINGS, "lock_timeout": "10ms"})
+        session = WorkerSession(Database(dsn), {**WORKER_SETTINGS, "lock_timeout": "10ms"})
         row: Any = db.execute("select id from yamlsched.job_runs").fetchone()
         locker = await psycopg.AsyncConnection.connect(dsn)
         await locker.execute("select from yamlsched.job_runs for update")
@@ -142,7 +142,7 @@ def test_a_session_keeps_its_prepared_statements_after_refused_statements(dsn: s
         await connection.execute("do $$ begin raise exception using errcode = 'lock_not_available'; end $$")
 
     async def refuse_now_and_then() -> list[int]:
-        session = Session(Database(dsn), WORKER_SETTINGS)
+        session = WorkerSession(Database(dsn), WORKER_SETTINGS)
         found = []
         for _ in range(3):
             with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -159,7 +159,7 @@ def test_a_session_whose_prepared_statements_a_migration_invalidated_is_replaced
         return len((await runs.claim(connection, "default", "A", 10))[0].runs)
 
     async def migrate_meanwhile() -> int:
-        session = Session(Database(own_dsn), WORKER_SETTINGS)
+        session = WorkerSession(Database(own_dsn), WORKER_SETTINGS)
         await session.run(claim, 10)
         async with await psycopg.AsyncConnection.connect(own_dsn, autocommit=True) as other:
             await other.execute(

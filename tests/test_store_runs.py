@@ -20,7 +20,7 @@ from yamlsched.act import runs as actions
 from yamlsched.db.query import load
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, Outcome, Status
-from yamlsched.runs.statements import LOST, OURS, Scope
+from yamlsched.runs.statements import LOST, OURS, ClaimScope
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(minutes=2)
@@ -158,7 +158,7 @@ def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask
 
     claimed = claim(ask, limit=100, scope=scope)
 
-    assert scope == Scope(jobs["second"], (jobs["foreign"],))
+    assert scope == ClaimScope(jobs["second"], (jobs["foreign"],))
     assert sorted(run.job_type for run in claimed.runs) == ["first", "first", "second", "second"]
 
 
@@ -201,7 +201,7 @@ def test_all_runs_behind_many_that_may_not_be_claimed_are_claimed_once(db: psyco
         for number in range(3):
             due(db, job, run_at=NOON - number * SECOND)
 
-    claims = [claim(ask, f"token {number}", 2, scope=Scope(jobs[-1])) for number in range(10)]
+    claims = [claim(ask, f"token {number}", 2, scope=ClaimScope(jobs[-1])) for number in range(10)]
 
     ids = [run.id for taken in claims for run in taken.runs]
     assert len(ids) == len(set(ids)) == 16
@@ -459,7 +459,7 @@ def test_a_lost_run_of_a_retired_job_is_marked_dead_as_well(db: psycopg.Connecti
     one(ask)
     db.execute("update yamlsched.job_definitions set retired_at = %s", [NOON])
 
-    taken = claim(ask, "B", now=NOON + LEASE + SECOND, scope=Scope(0))
+    taken = claim(ask, "B", now=NOON + LEASE + SECOND, scope=ClaimScope(0))
 
     assert [dead.id for dead in taken.dead] == [run_id]
 
@@ -560,16 +560,15 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
     assert statement.count(read) == 1
     answers: list[Any] = []
     given = {"namespace": "default", "lane": "local", "token": "A", "limit": 10, "now": NOON, **store.passes(10, 0.0)}
-    given |= {"newest": 10**9, "skipped": []}
+    given |= {"newest": 10**9, "skipped": [], "ended": []}
     with database.connect(dsn) as holder, database.connect(dsn) as claimer:
         holder.execute("select pg_advisory_lock(4711)")
         thread = threading.Thread(
             target=lambda: answers.append(claimer.execute(statement.replace(read, held_up), given).fetchall())
         )
         thread.start()
-        while not db.execute(
-            "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
-        ).fetchone():
+        waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
+        while thread.is_alive() and not db.execute(waits).fetchone():
             pass
 
         # when another worker claims the run, and its attempt fails

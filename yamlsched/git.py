@@ -31,7 +31,7 @@ SETTINGS = {
 OPTIONS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
-class Answer(NamedTuple):
+class GitOutput(NamedTuple):
     """What git printed, and its exit code."""
 
     code: int
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
 def run(
     folder: Path, environment: Mapping[str, str], deadline: float, *arguments: str, max_bytes: int = MAX_GIT_BYTES
-) -> Answer | None:
+) -> GitOutput | None:
     """Run git in ``folder`` until ``deadline``, on the monotonic clock.
 
     None: it took too long, or printed ``max_bytes`` or more, and was killed. Raises FileNotFoundError if git is not
@@ -64,7 +64,7 @@ def run(
         start_new_session=True,
     )
     printed = _output(process, deadline, max_bytes)
-    return None if printed is None else Answer(process.returncode, *printed)
+    return None if printed is None else GitOutput(process.returncode, *printed)
 
 
 def _output(process: subprocess.Popen[bytes], deadline: float, max_bytes: int) -> tuple[bytes, bytes] | None:

@@ -9,9 +9,9 @@ import psycopg
 
 from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import ClaimedRun
-from yamlsched.runs.statements import Scope
+from yamlsched.runs.statements import ClaimScope
 
-EVERYTHING = Scope()
+EVERYTHING = ClaimScope()
 WRONGLY_WITHHELD = """
 select r.id, r.job_type, r.status, r.withheld
 from yamlsched.job_runs r
@@ -41,7 +41,7 @@ async def claim_due(
     namespace: str,
     token: str,
     limit: int,
-    scope: Scope = EVERYTHING,
+    scope: ClaimScope = EVERYTHING,
     now: datetime | None = None,
     lane: str = "local",
 ) -> list[ClaimedRun]:

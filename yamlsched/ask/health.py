@@ -94,7 +94,7 @@ class JobState(NamedTuple):
         return self.state != "retired" or self.queued + self.running + self.failed > 0
 
 
-class Totals(NamedTuple):
+class JobTotals(NamedTuple):
     """The jobs of a namespace that are not retired, and the runs of all its jobs."""
 
     jobs: int = 0
@@ -121,7 +121,7 @@ class StuckRun:
 
 
 @dataclass(frozen=True)
-class EffectInDoubt:
+class DoubtfulEffect:
     """An effect of which it is unknown whether it happened. ``job_type`` is None if its run was pruned."""
 
     key: str
@@ -206,10 +206,10 @@ class Health:
     now: datetime
     last_tick_at: datetime | None
     last_tick_host: str | None
-    totals: Totals
+    totals: JobTotals
     jobs: list[JobHealth]
     stuck: list[StuckRun]
-    in_doubt: list[EffectInDoubt]  # at most MAX_EFFECTS_IN_DOUBT
+    in_doubt: list[DoubtfulEffect]  # at most MAX_EFFECTS_IN_DOUBT
     in_doubt_counts: dict[tuple[str | None, str], int]  # by job and what they wait for
     files: list[PresentedFile]
     refused: list[RefusedFile]
@@ -227,11 +227,13 @@ def states(
     return fetch_grouped(connection, JobState, load("health")["states"], parameters)
 
 
-def totals(jobs: Sequence[JobState]) -> Totals:
+def totals(jobs: Sequence[JobState]) -> JobTotals:
     """Return the jobs of a namespace in a few numbers."""
-    summed = {name: sum([getattr(job, name) for job in jobs]) for name in Totals._fields[1:-1]}
+    summed = {name: sum([getattr(job, name) for job in jobs]) for name in JobTotals._fields[1:-1]}
     number = sum(job.state != "retired" for job in jobs)
-    return Totals(number, **summed, oldest_due_at=min((at for job in jobs if (at := job.oldest_due_at)), default=None))
+    return JobTotals(
+        number, **summed, oldest_due_at=min((at for job in jobs if (at := job.oldest_due_at)), default=None)
+    )
 
 
 def suspects(jobs: Iterable[JobState]) -> list[int]:
@@ -282,7 +284,7 @@ def read_all(
         rows: defaultdict[str, list[JobHealth]] = defaultdict(list)
         if parameters["jobs"] != []:
             rows = grouped(JobHealth, "jobs")
-        stuck, in_doubt = grouped(StuckRun, "stuck"), grouped(EffectInDoubt, "in_doubt")
+        stuck, in_doubt = grouped(StuckRun, "stuck"), grouped(DoubtfulEffect, "in_doubt")
         counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
         for row in connection.execute(sql["in_doubt_counts"], parameters):
             counts[row.namespace][row.job_type, row.waits_for] = row.effects

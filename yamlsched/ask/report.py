@@ -17,7 +17,7 @@ from yamlsched.ask import attention, failures, health, report_problems
 from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
-from yamlsched.ask.health import EffectInDoubt
+from yamlsched.ask.health import DoubtfulEffect
 from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, JobLimits, Skipped, StartedLate
 from yamlsched.db import query
 from yamlsched.errors import CronError, ScheduleError
@@ -101,7 +101,7 @@ class Report:
     dead_calls: int  # of on_dead: they are no runs of their job
     skipped: Sequence[Skipped]
     late: Sequence[StartedLate]
-    in_doubt: Sequence[EffectInDoubt]
+    in_doubt: Sequence[DoubtfulEffect]
     longest: Sequence[LongRun]
     held_up: Sequence[HeldUp]
     edits: Sequence[Edit]  # at most MAX_EDITS, the newest first

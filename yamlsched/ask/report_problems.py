@@ -12,7 +12,7 @@ from typing import NamedTuple
 from yamlsched.ask import attention, failures
 from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.failures import FailureGroup, Failures
-from yamlsched.ask.health import EffectInDoubt, Health
+from yamlsched.ask.health import DoubtfulEffect, Health
 from yamlsched.ask.why import REASONS
 from yamlsched.durations import approximate
 from yamlsched.text import join_first
@@ -104,7 +104,7 @@ def of_now(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
             yield problem
 
 
-def in_doubt(now: Health, found: Sequence[EffectInDoubt], is_current: bool) -> list[Problem]:
+def in_doubt(now: Health, found: Sequence[DoubtfulEffect], is_current: bool) -> list[Problem]:
     """Return the effects in doubt that wait for a person; those of now, or those that were in doubt at the end."""
     keys = {one.run_id for one in found}
     return [problem for problem in attention.in_doubt(now) if is_current or problem.run_id in keys]

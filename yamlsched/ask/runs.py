@@ -51,7 +51,7 @@ class RunDetails:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptRecord:
     """An attempt. ``status`` is failed, succeeded, cancelled, running, or released.
 
     One that was released has left only its output: its number is that of the next one.
@@ -69,14 +69,14 @@ class Attempt:
     progress: StoredProgress | None = None
 
 
-def attempts(details: RunDetails) -> list[Attempt]:
+def attempts(details: RunDetails) -> list[AttemptRecord]:
     """Return the attempts, oldest first."""
     reported = {(one.attempt, one.worker): one for one in details.progress}
     found = [replace(one, progress=reported.get((one.number, one.worker))) for one in _attempts(details)]
     return sorted(found, key=lambda one: (one.number, one.ended_at is None, one.ended_at))
 
 
-def _attempts(details: RunDetails) -> Iterator[Attempt]:
+def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
     """Yield the failed attempts from job_failures, the latest one from the run itself, and what else has left output.
 
     Those that were cancelled or succeeded before a retry are in the record of the retry.
@@ -86,7 +86,7 @@ def _attempts(details: RunDetails) -> Iterator[Attempt]:
     recorded: set[int] = set()
     for failure in details.failures:
         recorded.add(failure.attempt)
-        yield Attempt(
+        yield AttemptRecord(
             number=failure.attempt,
             status="failed",
             worker=failure.worker,
@@ -99,7 +99,7 @@ def _attempts(details: RunDetails) -> Iterator[Attempt]:
         )
     for one in details.retried_attempts:
         recorded.add(one.attempt)
-        yield Attempt(
+        yield AttemptRecord(
             number=one.attempt,
             status=one.status,
             worker=one.worker or "",
@@ -109,7 +109,7 @@ def _attempts(details: RunDetails) -> Iterator[Attempt]:
             output=outputs.pop((one.attempt, one.worker or ""), None),
         )
     if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
-        yield Attempt(
+        yield AttemptRecord(
             number=run.attempts,
             status=run.status,
             worker=run.worker or "",
@@ -119,7 +119,7 @@ def _attempts(details: RunDetails) -> Iterator[Attempt]:
             output=outputs.pop((run.attempts, run.worker or ""), None),
         )
     for kept in outputs.values():
-        yield Attempt(kept.attempt, "released", kept.worker, None, kept.ended_at, None, output=kept)
+        yield AttemptRecord(kept.attempt, "released", kept.worker, None, kept.ended_at, None, output=kept)
 
 
 def took(run: RunRow) -> timedelta | None:

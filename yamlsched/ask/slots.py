@@ -31,7 +31,7 @@ class PrunedRun:
 
 
 @dataclass(frozen=True)
-class Gap:
+class GapRow:
     """A row of skipped_slots."""
 
     first_slot: datetime
@@ -54,7 +54,7 @@ class SlotAccount:
     state: str
     run: RunRow | None = None
     pruned: PrunedRun | None = None
-    gap: Gap | None = None
+    gap: GapRow | None = None
 
     @property
     def took(self) -> timedelta | None:
@@ -77,7 +77,7 @@ class Accounts:
 
     now: datetime
     slots: list[SlotAccount]
-    gaps: list[Gap]
+    gaps: list[GapRow]
 
 
 def accounts(
@@ -100,7 +100,7 @@ def accounts(
     found = runs(connection, everything, low=1, high=max(ids) + 1, limit=len(ids), ids=ids)
     of_slot = {at: run for run in found if (at := run.scheduled_for) and (at in wanted or (span and start < at <= end))}
     pruned = {run.slot: run for run in fetch(connection, PrunedRun, sql["pruned"], given)}
-    gaps, at = fetch(connection, Gap, sql["gaps"], given), now(connection)
+    gaps, at = fetch(connection, GapRow, sql["gaps"], given), now(connection)
 
     def account(slot: datetime) -> SlotAccount:
         run = of_slot.get(slot)

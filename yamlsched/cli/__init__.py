@@ -18,7 +18,7 @@ import click
 
 from yamlsched import __version__, registry
 from yamlsched import log as event_log  # `log` is a verb: its module becomes an attribute of this package
-from yamlsched.cli._settings import Group, Settings, global_options, merge
+from yamlsched.cli._settings import Settings, VerbGroup, global_options, merge
 from yamlsched.errors import EnvironmentFailed, Refused
 
 OK, FINDINGS, USAGE, FAILED = 0, 1, 2, 3
@@ -37,7 +37,7 @@ MAX_SUMMARY_CHARS = 200
 """Longer than any first sentence of a help text: the list of verbs cuts none."""
 
 
-class Verbs(Group):
+class Verbs(VerbGroup):
     """The verbs, each imported only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

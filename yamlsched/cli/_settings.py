@@ -164,7 +164,7 @@ def merge(settings: Settings, options: dict[str, Any]) -> Settings:
     return replace(settings, verbosity=settings.verbosity + (verbose or 0) - (quiet or 0), **given)
 
 
-class Group(click.Group):
+class VerbGroup(click.Group):
     """A group that suggests the closest name for a misspelt one."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:

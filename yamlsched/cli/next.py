@@ -61,7 +61,7 @@ def command(
     days: int | None,
 ) -> int:
     from yamlsched.timetable import times
-    from yamlsched.timetable.forecast import ScheduledJob, Span, forecast, merge
+    from yamlsched.timetable.forecast import ForecastSpan, ScheduledJob, forecast, merge
     from yamlsched.timetable.zones import zone
 
     if number and days:
@@ -85,7 +85,7 @@ def command(
         slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in found]
         click.echo(terminal.document(slots=slots))
     elif until:
-        lines = _calendar(forecast(jobs, Span(after, until, where.key)))
+        lines = _calendar(forecast(jobs, ForecastSpan(after, until, where.key)))
         click.echo("\n".join([f"jobs that start in each hour, {where.key}", *lines]) if lines else "no slots")
     else:
         click.echo(_table(list(found), with_jobs=job is None and expression is None))

@@ -77,14 +77,14 @@ class Block(Generic[S, A]):
         return await self._entered_async.__aexit__(kind, error, traceback)
 
 
-class Done:
+class AwaitableResult:
     """What ``run.enqueue()`` returns: an ``async def`` may await it, as it may await ``yamlsched.enqueue()``."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
 
 
-DONE = Done()
+DONE = AwaitableResult()
 
 
 @asynccontextmanager
@@ -206,7 +206,7 @@ class Run:
         run_at: RunAt = None,
         delay: Delay = None,
         priority: PriorityName | None = None,
-    ) -> Done:
+    ) -> AwaitableResult:
         """Enqueue a run of ``job``, written together with this run's success: a crash never leaves half a fan-out.
 
         ``run_at`` is an aware datetime; ``delay`` is a timedelta, or a duration such as "90m", from the instant at
@@ -227,7 +227,7 @@ class Run:
         run_at: RunAt = None,
         delay: Delay = None,
         priority: PriorityName | None = None,
-    ) -> Done:
+    ) -> AwaitableResult:
         """Enqueue a run of ``job`` for each payload; ``keys`` has a key, or None, for each. See ``enqueue``."""
         self._require_uncommitted("enqueue")
         batch, enqueued = client.make_batch(job, payloads, keys, run_at, delay, priority), self.state.enqueued

@@ -67,7 +67,7 @@ class Rules(NamedTuple):
     on_upstream_failure: str = "wait"
 
 
-class Verdict(StrEnum):
+class SlotDecision(StrEnum):
     """What becomes of a run."""
 
     RELEASE = "release"
@@ -81,7 +81,7 @@ class Decision(NamedTuple):
     """What becomes of a run. ``run_at`` is when it was due; ``reason`` and ``detail`` are those of a gap."""
 
     run: UnreleasedRun
-    verdict: Verdict
+    verdict: SlotDecision
     run_at: datetime
     reason: str = ""
     detail: str | None = None
@@ -120,13 +120,13 @@ def decide(rules: Rules, runs: Sequence[UnreleasedRun], is_busy: bool, now: date
         elif one.is_due(now) and is_busy and not run.by_hand and rules.overlap == "skip":
             reason = "overlap"
         if reason:
-            verdict = Verdict.CANCEL if run.by_hand else Verdict.SKIP
+            verdict = SlotDecision.CANCEL if run.by_hand else SlotDecision.SKIP
         elif one.waits_for or (one.is_due(now) and is_busy and rules.overlap == "wait" and not run.by_hand):
-            verdict = Verdict.WAIT
+            verdict = SlotDecision.WAIT
         elif not one.is_due(now):
-            verdict = Verdict.NOT_YET
+            verdict = SlotDecision.NOT_YET
         else:
-            verdict = Verdict.RELEASE
+            verdict = SlotDecision.RELEASE
             is_busy = is_busy or rules.overlap != "allow"
         decisions.append(Decision(run, verdict, one.due_at, reason, detail))
     return decisions
@@ -208,8 +208,8 @@ async def _settle(
         for found in free.values():
             before = {row.id: row.withheld for row in found}
             for decision in changes.add(found):
-                released += decision.verdict is Verdict.RELEASE
-                repaired += decision.verdict is Verdict.RELEASE and before[decision.run.id] == UPSTREAM
+                released += decision.verdict is SlotDecision.RELEASE
+                repaired += decision.verdict is SlotDecision.RELEASE and before[decision.run.id] == UPSTREAM
         await changes.write(connection, namespace)
         return Settled(released, repaired, frozenset(by_job.keys() - free.keys()))
 
@@ -245,14 +245,14 @@ class _Changes:
         for decision in decisions:
             run = decision.run
             match decision.verdict:
-                case Verdict.RELEASE:
+                case SlotDecision.RELEASE:
                     self.released.append(decision)
-                case Verdict.WAIT | Verdict.NOT_YET:
-                    self.withheld[run.id] = UPSTREAM if decision.verdict is Verdict.WAIT else 0
-                case Verdict.CANCEL:
+                case SlotDecision.WAIT | SlotDecision.NOT_YET:
+                    self.withheld[run.id] = UPSTREAM if decision.verdict is SlotDecision.WAIT else 0
+                case SlotDecision.CANCEL:
                     self.cancelled[run.id] = f"waited for {decision.detail}" if decision.detail else decision.reason
                     self.ended_of.add(job.definition_id)
-                case Verdict.SKIP:
+                case SlotDecision.SKIP:
                     follows = _slot_before(job, run.slot)
                     gap = (job.definition_id, run.slot, run.slot, 1, decision.reason, follows, decision.detail)
                     self.gaps.append(gap)

@@ -35,7 +35,7 @@ OURS, LOST = "ours", "lost"
 
 
 @dataclass(frozen=True)
-class Scope:
+class ClaimScope:
     """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``."""
 
     newest: int = 2**63 - 1
@@ -86,7 +86,7 @@ async def claim(
     namespace: str,
     token: str,
     limit: int,
-    scope: Scope = Scope(),
+    scope: ClaimScope = ClaimScope(),
     now: datetime | None = None,
     lane: str = LOCAL,
     busy: Collection[int] = (),
@@ -380,11 +380,11 @@ def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
     return connection.execute(load("runs")["dead_run"], {"id": run_id}).fetchone()
 
 
-def scope(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> Scope:
+def scope(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> ClaimScope:
     """Return what a worker whose file has the jobs ``names`` may claim."""
     row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": list(names)}).fetchone()
     assert row is not None
-    return Scope(row.newest, tuple(sorted(row.others)))
+    return ClaimScope(row.newest, tuple(sorted(row.others)))
 
 
 async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:

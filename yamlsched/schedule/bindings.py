@@ -28,7 +28,7 @@ IMPORTERS = {"import_module", "__import__"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class Scope(Enum):
+class CodeScope(Enum):
     """The scope of code. Only names in the module's own scope are its attributes."""
 
     MODULE = "module"
@@ -81,14 +81,14 @@ class Bindings:
 def read(body: list[ast.stmt], module: str = "") -> Bindings:
     """Return the bindings of the body of a module or a class. ``module`` is the last part of the module's name."""
     found = Bindings(top=frozenset(map(id, body)))
-    todo: list[tuple[ast.AST, Scope]] = [(statement, Scope.MODULE) for statement in body]
+    todo: list[tuple[ast.AST, CodeScope]] = [(statement, CodeScope.MODULE) for statement in body]
     while todo:
         node, scope = todo.pop()
         todo.extend(_visit(node, scope, found, module))
     return found
 
 
-def _visit(node: ast.AST, scope: Scope, found: Bindings, module: str) -> Iterable[tuple[ast.AST, Scope]]:
+def _visit(node: ast.AST, scope: CodeScope, found: Bindings, module: str) -> Iterable[tuple[ast.AST, CodeScope]]:
     """Record what a node binds; return the nodes to visit inside it, with their scope."""
     match node:
         case ast.Constant() | ast.expr_context():
@@ -100,14 +100,14 @@ def _visit(node: ast.AST, scope: Scope, found: Bindings, module: str) -> Iterabl
             _attribute(node, scope, found)
             return ((node.value, scope),)
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            if scope is Scope.MODULE:
+            if scope is CodeScope.MODULE:
                 found.bind(node.name, node)
-            of_class = Scope.CLASS if scope is Scope.MODULE else scope
-            inner = of_class if isinstance(node, ast.ClassDef) else Scope.FUNCTION
+            of_class = CodeScope.CLASS if scope is CodeScope.MODULE else scope
+            inner = of_class if isinstance(node, ast.ClassDef) else CodeScope.FUNCTION
             body = set(node.body)
             return [(each, inner if each in body else scope) for each in ast.iter_child_nodes(node)]
         case ast.Lambda():
-            return ((node.args, scope), (node.body, Scope.FUNCTION))
+            return ((node.args, scope), (node.body, CodeScope.FUNCTION))
         case ast.comprehension():
             return [(each, scope) for each in (node.iter, *node.ifs)]  # its targets are names of their own scope
         case ast.Import() | ast.ImportFrom():
@@ -119,7 +119,7 @@ def _visit(node: ast.AST, scope: Scope, found: Bindings, module: str) -> Iterabl
         case ast.Call():
             if _imports_itself(node, module):
                 found.is_dynamic = True
-        case _ if scope is Scope.MODULE:
+        case _ if scope is CodeScope.MODULE:
             return [(each, scope) for each in _bind(node, found)]
     return [(each, scope) for each in ast.iter_child_nodes(node)]
 
@@ -143,15 +143,15 @@ def _bind(node: ast.AST, found: Bindings) -> Iterable[ast.AST]:
     return ast.iter_child_nodes(node)
 
 
-def _name(node: ast.Name, scope: Scope, found: Bindings) -> None:
-    if not isinstance(node.ctx, ast.Load) and scope is Scope.MODULE:
+def _name(node: ast.Name, scope: CodeScope, found: Bindings) -> None:
+    if not isinstance(node.ctx, ast.Load) and scope is CodeScope.MODULE:
         found.bind(node.id, None)
-    if node.id in DYNAMIC or (node.id in DYNAMIC_AT_IMPORT and scope is not Scope.FUNCTION):
+    if node.id in DYNAMIC or (node.id in DYNAMIC_AT_IMPORT and scope is not CodeScope.FUNCTION):
         found.is_dynamic = True
 
 
-def _attribute(node: ast.Attribute, scope: Scope, found: Bindings) -> None:
-    at_import = scope is not Scope.FUNCTION
+def _attribute(node: ast.Attribute, scope: CodeScope, found: Bindings) -> None:
+    at_import = scope is not CodeScope.FUNCTION
     if node.attr in DYNAMIC_ATTRIBUTES or (node.attr in DYNAMIC_AT_IMPORT and at_import):
         found.is_dynamic = True
     is_stored = not isinstance(node.ctx, ast.Load)
@@ -159,14 +159,14 @@ def _attribute(node: ast.Attribute, scope: Scope, found: Bindings) -> None:
         found.statements[node.value.id] = None  # the object changes: its definition may no longer describe it
 
 
-def _import(node: ast.Import | ast.ImportFrom, scope: Scope, found: Bindings, module: str) -> None:
+def _import(node: ast.Import | ast.ImportFrom, scope: CodeScope, found: Bindings, module: str) -> None:
     for alias in node.names:
         last = alias.name.rpartition(".")[2]
         if last in DYNAMIC or last == module:
             found.is_dynamic = True  # a module that imports itself can set its own attributes
         if alias.name == "*":
             found.last_star_import = max(found.last_star_import, node.lineno)
-        elif scope is Scope.MODULE:
+        elif scope is CodeScope.MODULE:
             bound = alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
             found.bind(bound, node)
 

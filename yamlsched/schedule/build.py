@@ -28,7 +28,7 @@ from yamlsched.schedule.job import (
 )
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema import SCHEMA, needed_keys
-from yamlsched.schedule.source import Problem
+from yamlsched.schedule.source import Finding
 from yamlsched.text import quoted
 from yamlsched.timetable.cron import ALIASES, Cron, parse_cron, smallest_gap
 
@@ -69,7 +69,7 @@ class Reader:
         self.limits: dict[str, int | None] = {}  # the same
         self.has_environment_list = True
         self.is_environment_list_closed = True
-        self.timezone_errors: dict[str, Problem] = {}
+        self.timezone_errors: dict[str, Finding] = {}
 
     def read(self, spot: Spot) -> Any:
         """Return the value of a job's key, None if it is invalid."""

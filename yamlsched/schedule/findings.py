@@ -11,7 +11,7 @@ from itertools import islice
 from yamlsched.schedule import catalog
 from yamlsched.schedule.file import MAX_FILE_BYTES
 from yamlsched.schedule.node import Notes, Path, Span, Spot
-from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Note, Problem, Source
+from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Finding, Note, Source
 from yamlsched.text import quoted
 
 MAX_USELESS_COMMENTS = 1_000
@@ -102,7 +102,7 @@ class Findings:
 
     warning = partialmethod(error, severity=WARNING)
 
-    def report(self, spot: Spot, problem: Problem) -> None:
+    def report(self, spot: Spot, problem: Finding) -> None:
         """Report an error at ``spot``, which the message names."""
         self.error(spot, problem.code, f"{spot}: {problem.message}", problem.remedy)
 

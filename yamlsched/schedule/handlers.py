@@ -18,7 +18,7 @@ from yamlsched.schedule import lookup
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.load import Calls, Loaded
 from yamlsched.schedule.node import Spot
-from yamlsched.schedule.source import Diagnostic, Problem
+from yamlsched.schedule.source import Diagnostic, Finding
 from yamlsched.text import did_you_mean, join_words, quoted
 
 MAX_ERROR_CHARS = 200
@@ -57,7 +57,7 @@ def _check_calls(loaded: Loaded, calls: Calls, path: tuple[Path, ...], found: Fi
         result = lookup.look_up(dotted, path)
         if key == "handler" and calls.is_shared:
             _check_shared(dotted, spot, lookup.find(dotted, path), found)
-        if isinstance(result, Problem):
+        if isinstance(result, Finding):
             found.report(spot, result)
         elif result is None:
             continue
@@ -123,15 +123,15 @@ class Parameters:
             next((p.name for p in required if p.kind is p.POSITIONAL_ONLY), None),
         )
 
-    def problem(self, key: str) -> Problem | None:
+    def problem(self, key: str) -> Finding | None:
         """Return why a payload cannot have ``key``; None if it can."""
         if key == "run" and self.takes_run:
-            return Problem("YS305", "run is passed by the worker", "Rename the key.")
+            return Finding("YS305", "run is passed by the worker", "Rename the key.")
         if key in self.expected or self.takes_any:
             return None
         taken = f"It takes: {', '.join(self.expected)}." if self.expected else "It takes none."
         remedy = did_you_mean(key, self.expected, taken)
-        return Problem("YS304", f"{self.handler} has no parameter {quoted(key)}", remedy)
+        return Finding("YS304", f"{self.handler} has no parameter {quoted(key)}", remedy)
 
     def missing(self, given: Collection[str]) -> list[str]:
         return [name for name in self.required if name not in given]
@@ -144,7 +144,7 @@ class Parameters:
 def parameters(handler: str, path: Sequence[Path]) -> Parameters | None:
     """Return what ``handler`` takes; None if its source does not determine it."""
     found = lookup.look_up(handler, tuple(path))
-    return None if found is None or isinstance(found, Problem) else Parameters.of(handler, found)
+    return None if found is None or isinstance(found, Finding) else Parameters.of(handler, found)
 
 
 def payload_problem(parameters: Parameters | None, payload: Collection[str]) -> str | None:

@@ -25,7 +25,7 @@ from yamlsched.timetable.zones import zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ExecutorLimits:
     """What every executor has. ``concurrency`` counts attempts in flight, of all workers of one host."""
 
     name: str
@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandExecutor(Limits):
+class CommandExecutor(ExecutorLimits):
     """An executor of ``type: command``: ``command``, followed by the agent, is started for each attempt."""
 
     command: tuple[str, ...]
@@ -49,7 +49,7 @@ class CommandExecutor(Limits):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DaskExecutor(Limits):
+class DaskExecutor(ExecutorLimits):
     """An executor of ``type: dask``: the scheduler at ``address`` has a worker of its cluster start each agent."""
 
     address: str

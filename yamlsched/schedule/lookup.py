@@ -20,7 +20,7 @@ from pkgutil import iter_modules
 
 from yamlsched.schedule import bindings
 from yamlsched.schedule.bindings import Bindings, Function
-from yamlsched.schedule.source import Problem
+from yamlsched.schedule.source import Finding
 from yamlsched.text import did_you_mean, quoted
 
 MAX_IMPORT_HOPS = 8
@@ -52,34 +52,34 @@ def source_hash(dotted: str, path: tuple[Path, ...]) -> str | None:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
 
-def module_problem(dotted: str, path: tuple[Path, ...]) -> Problem | None:
+def module_problem(dotted: str, path: tuple[Path, ...]) -> Finding | None:
     """Return why the module in a dotted path cannot be imported; None if it exists, or may exist."""
     found = _find(split_path(dotted)[0], path)
-    return found if isinstance(found, Problem) else None
+    return found if isinstance(found, Finding) else None
 
 
 @cache
-def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Problem | None:
+def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Finding | None:
     """Return the signature of the function that a dotted path names, or why there is none.
 
     None if the source does not determine it.
     """
     found = find(dotted, path)
-    if found is None or isinstance(found, Problem):
+    if found is None or isinstance(found, Finding):
         return found
     return None if found.decorator_list else bindings.signature(found)  # a decorator may change the parameters
 
 
 @cache
-def find(dotted: str, path: tuple[Path, ...]) -> Function | Problem | None:
+def find(dotted: str, path: tuple[Path, ...]) -> Function | Finding | None:
     """Return the definition of the function that a dotted path names, as ``look_up`` does."""
     module, name = split_path(dotted)
     file = _find(module, path)
-    return file if isinstance(file, Problem) else _named(file, module, name, path, MAX_IMPORT_HOPS)
+    return file if isinstance(file, Finding) else _named(file, module, name, path, MAX_IMPORT_HOPS)
 
 
 @cache
-def _find(module: str, path: tuple[Path, ...]) -> Path | Problem | None:
+def _find(module: str, path: tuple[Path, ...]) -> Path | Finding | None:
     """Return the source file of a module, or a folder of a package without one.
 
     None if the module exists without source, or may exist.
@@ -151,7 +151,7 @@ def _installed(name: str) -> tuple[bool, list[Path]]:
     return True, [Path(folder) for folder in spec.submodule_search_locations or ()] if is_namespace else []
 
 
-def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Path, ...]) -> Problem:
+def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Path, ...]) -> Finding:
     siblings = _modules(tuple(folders if depth else path[:1]))
     known = ", ".join(siblings[:MAX_LISTED])
     if depth:
@@ -161,8 +161,8 @@ def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Pa
         message = f"no module {quoted(parts[0])} in paths, next to this file or installed"
         known = f"Modules there: {known}." if siblings else "Check the spelling and paths."
         if any(isdir(folder / "src" / parts[0]) or isfile(folder / "src" / f"{parts[0]}.py") for folder in path):
-            return Problem("YS303", message, "It is in the folder src: write paths: [src] at the top level.")
-    return Problem("YS303", message, _suggestion(parts[depth], siblings, known))
+            return Finding("YS303", message, "It is in the folder src: write paths: [src] at the top level.")
+    return Finding("YS303", message, _suggestion(parts[depth], siblings, known))
 
 
 @cache
@@ -172,7 +172,7 @@ def _modules(folders: tuple[Path, ...]) -> list[str]:
     return sorted(name for name in names if name.isidentifier() and not name.startswith("__"))
 
 
-def _inside_module(file: Path, parts: list[str], depth: int) -> Problem | None:
+def _inside_module(file: Path, parts: list[str], depth: int) -> Finding | None:
     """Return the error for a path that continues after a module, which contains no modules."""
     if _is_dynamic(file):
         return None
@@ -180,12 +180,12 @@ def _inside_module(file: Path, parts: list[str], depth: int) -> Problem | None:
     names = _bindings(file)
     if isinstance(names, Bindings) and isinstance(names.statements.get(name), ast.ClassDef):
         remedy = f"Write a colon after the module, as in {module}:{name}.method."
-        return Problem("YS303", f"{name} of {module} is a class, not a module", remedy)
-    return Problem("YS303", f"{module} is a module, not a package", f"Write the name of a function in {module}.")
+        return Finding("YS303", f"{name} of {module} is a class, not a module", remedy)
+    return Finding("YS303", f"{module} is a module, not a package", f"Write the name of a function in {module}.")
 
 
 @cache
-def _bindings(file: Path) -> Bindings | Problem | None:
+def _bindings(file: Path) -> Bindings | Finding | None:
     """Return the names that a file binds, why it cannot be read, or None if it is too large."""
     if isdir(file):
         return Bindings()  # a package without __init__.py
@@ -198,9 +198,9 @@ def _bindings(file: Path) -> Bindings | Problem | None:
             tree = ast.parse(data, filename=file.name)
     except SyntaxError as error:
         line = f" line {error.lineno}" if error.lineno else ""
-        return Problem("YS307", f"{file.name}{line} is not valid Python", "Fix the file.")
+        return Finding("YS307", f"{file.name}{line} is not valid Python", "Fix the file.")
     except (OSError, ValueError, RecursionError, MemoryError):
-        return Problem("YS307", f"{file.name} cannot be read as Python", "Fix the file.")
+        return Finding("YS307", f"{file.name} cannot be read as Python", "Fix the file.")
     return bindings.read(tree.body, file.parent.name if file.stem == "__init__" else file.stem)
 
 
@@ -212,7 +212,7 @@ def _is_dynamic(file: Path) -> bool:
     return names.is_dynamic if isinstance(names, Bindings) else names is None
 
 
-def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], hops: int) -> Function | Problem | None:
+def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], hops: int) -> Function | Finding | None:
     """Return the function that ``name`` of a module is, why it is not one, or None if it is unknown."""
     if file is None or hops == 0:
         return None
@@ -225,7 +225,7 @@ def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], ho
     statement = names.statements.get(first)
     if file.stem == "__init__" or isdir(file):
         submodule = _find(f"{module}.{first}", path)
-        if not isinstance(submodule, Problem):
+        if not isinstance(submodule, Finding):
             return None if statement or rest else _submodule(submodule, module, first)
     if statement is None:
         return _no_function(module, name, names.functions)
@@ -236,16 +236,16 @@ def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], ho
     return _callable(statement, module, name, path)
 
 
-def _submodule(file: Path | None, package: str, name: str) -> Problem | None:
+def _submodule(file: Path | None, package: str, name: str) -> Finding | None:
     if file is None or _is_dynamic(file):
         return None
     remedy = f"Add the name of a function: {package}.{name}.function."
-    return Problem("YS306", f"{package}.{name} is a module, not a function", remedy)
+    return Finding("YS306", f"{package}.{name} is a module, not a function", remedy)
 
 
-def _no_function(owner: str, name: str, functions: list[str]) -> Problem:
+def _no_function(owner: str, name: str, functions: list[str]) -> Finding:
     known = f"It has: {', '.join(functions[:MAX_LISTED])}." if functions else "It has none."
-    return Problem("YS302", f"{owner} has no function {quoted(name)}", _suggestion(name, functions, known))
+    return Finding("YS302", f"{owner} has no function {quoted(name)}", _suggestion(name, functions, known))
 
 
 def _suggestion(name: str, known: list[str], otherwise: str) -> str:
@@ -255,23 +255,23 @@ def _suggestion(name: str, known: list[str], otherwise: str) -> str:
     return did_you_mean(name, known, otherwise)
 
 
-def _callable(statement: ast.stmt, module: str, name: str, path: tuple[Path, ...]) -> Function | Problem | None:
+def _callable(statement: ast.stmt, module: str, name: str, path: tuple[Path, ...]) -> Function | Finding | None:
     """Return the function that the only statement that binds a name defines, or why it defines none."""
     if isinstance(statement, ast.Import):
         return _a_module(statement, module, name, path)
     if isinstance(statement, ast.Assign | ast.AnnAssign):
         if isinstance(statement.value, ast.Constant | ast.List | ast.Dict | ast.Tuple | ast.Set | ast.JoinedStr):
-            return Problem("YS306", f"{name} of {module} is a value, not a function", "Write the name of a function.")
+            return Finding("YS306", f"{name} of {module} is a value, not a function", "Write the name of a function.")
         return None
     if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
     if not statement.decorator_list and bindings.is_generator(statement):
         remedy = "Do the work without yield, or call it from a function that consumes it."
-        return Problem("YS306", f"{name} of {module} is a generator: calling it does nothing", remedy)
+        return Finding("YS306", f"{name} of {module} is a generator: calling it does nothing", remedy)
     return statement
 
 
-def _a_module(statement: ast.Import, module: str, name: str, path: tuple[Path, ...]) -> Problem | None:
+def _a_module(statement: ast.Import, module: str, name: str, path: tuple[Path, ...]) -> Finding | None:
     """Return the error for a name that is a module, unless the module may have replaced itself by a callable."""
     alias = next(one for one in statement.names if (one.asname or one.name.partition(".")[0]) == name)
     source = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -280,7 +280,7 @@ def _a_module(statement: ast.Import, module: str, name: str, path: tuple[Path, .
         if not isinstance(file, Path) or _is_dynamic(file):
             return None
     remedy = "Write the name of a function in that module."
-    return Problem("YS306", f"{name} of {module} is a module, not a function", remedy)
+    return Finding("YS306", f"{name} of {module} is a module, not a function", remedy)
 
 
 @cache
@@ -288,7 +288,7 @@ def _members(statement: ast.ClassDef) -> Bindings:
     return bindings.read(statement.body)
 
 
-def _method(statement: ast.stmt, module: str, name: str, rest: str) -> Function | Problem | None:
+def _method(statement: ast.stmt, module: str, name: str, rest: str) -> Function | Finding | None:
     """Return the method ``rest`` of a class, if the body of the class determines it."""
     if not isinstance(statement, ast.ClassDef) or "." in rest:
         return None
@@ -304,7 +304,7 @@ def _method(statement: ast.stmt, module: str, name: str, rest: str) -> Function 
 
 def _imported(
     statement: ast.ImportFrom, file: Path, module: str, name: str, rest: str, path: tuple[Path, ...], hops: int
-) -> Function | Problem | None:
+) -> Function | Finding | None:
     """Follow ``from x import name``. What cannot be followed is unknown."""
     alias = next(alias for alias in statement.names if (alias.asname or alias.name) == name)
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
@@ -314,6 +314,6 @@ def _imported(
         return None
     found = _find(source, path)
     wanted = f"{alias.name}.{rest}" if rest else alias.name
-    result = None if isinstance(found, Problem) else _named(found, source, wanted, path, hops - 1)
+    result = None if isinstance(found, Finding) else _named(found, source, wanted, path, hops - 1)
     # a missing name may be a submodule: only what is certainly not a handler is reported
-    return None if isinstance(result, Problem) and result.code != "YS306" else result
+    return None if isinstance(result, Finding) and result.code != "YS306" else result

@@ -25,7 +25,7 @@ class Note:
     message: str
 
 
-class Problem(NamedTuple):
+class Finding(NamedTuple):
     """What is wrong and what to do, without a position."""
 
     code: str

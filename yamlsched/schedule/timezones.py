@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
 
-from yamlsched.schedule.source import Problem
+from yamlsched.schedule.source import Finding
 from yamlsched.text import closest_match, quoted
 
 ClosestMatch = Callable[[str, Iterable[str], float], str | None]
@@ -66,19 +66,19 @@ def _cities() -> dict[str, str]:
     return {name.rpartition("/")[2]: name for name in sorted(names(), reverse=True) if "/" in name}
 
 
-def explain(text: str, closest_match: ClosestMatch = closest_match) -> Problem:
+def explain(text: str, closest_match: ClosestMatch = closest_match) -> Finding:
     """Return why a name is not a time zone."""
     meant = ABBREVIATIONS.get(text.upper())
     if meant:
-        return Problem("YS206", f"{quoted(text)} is an abbreviation, not a time zone", f'Did you mean "{meant}"?')
+        return Finding("YS206", f"{quoted(text)} is an abbreviation, not a time zone", f'Did you mean "{meant}"?')
     if text.upper() in ("LOCAL", "LOCALTIME", "SYSTEM"):
         remedy = "Write an IANA name such as Europe/Berlin: the host's zone is never used, because hosts may differ."
-        return Problem("YS205", f"{quoted(text)} is not a time zone", remedy)
+        return Finding("YS205", f"{quoted(text)} is not a time zone", remedy)
     if re.fullmatch(r"(UTC|GMT|Z)?\s*[-+]?[0-9:.]+", text):
         remedy = "Write an IANA name such as Europe/Berlin, or UTC."
-        return Problem("YS205", f"{quoted(text)} is an offset, not a time zone", remedy)
+        return Finding("YS205", f"{quoted(text)} is an offset, not a time zone", remedy)
     folded = text.replace(" ", "_")
     city = folded.rpartition("/")[2]
     guess = closest_match(folded, names(), 0.75) or _cities().get(closest_match(city, _cities(), 0.85) or "")
     remedy = f'Did you mean "{guess}"?' if guess else "Write an IANA name such as Europe/Berlin or UTC."
-    return Problem("YS205", f"{quoted(text)} is not a time zone", remedy)
+    return Finding("YS205", f"{quoted(text)} is not a time zone", remedy)

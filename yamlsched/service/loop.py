@@ -34,7 +34,7 @@ from yamlsched.worker.sessions import run_in_helper
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.runs.statements import Scope
+    from yamlsched.runs.statements import ClaimScope
     from yamlsched.schedule.job import Job
     from yamlsched.service.workers import WorkerTask
     from yamlsched.worker.worker import Worker
@@ -96,7 +96,7 @@ class SyncUpdate:
     may_claim: bool
     namespace: str | None = None
     file: FollowedFile | None = None
-    scope: Scope | None = None
+    scope: ClaimScope | None = None
 
 
 @dataclass
@@ -208,7 +208,7 @@ class SyncTask:
 
     def _claimable(
         self, connection: Connection[Any], schedule: ScheduleFile, result: SyncResult
-    ) -> tuple[FollowedFile | None, Scope | None]:
+    ) -> tuple[FollowedFile | None, ClaimScope | None]:
         """Return the file to follow, None if it is the same with the same claimable jobs, and the scope of its jobs.
 
         A file that cannot be read changes nothing: the worker continues with the last one that could be.

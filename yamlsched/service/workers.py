@@ -14,13 +14,13 @@ from yamlsched import log, registry
 from yamlsched.handler.sessions import ConnectionPermits
 from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import SHARED
-from yamlsched.runs.statements import Scope
+from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule import startable as startable_jobs
 from yamlsched.schedule.job import Job
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
 from yamlsched.sync import ScheduleFile, SyncResult
 from yamlsched.sync import lacks as lacks_store
-from yamlsched.worker.attempt import Limits, Workload
+from yamlsched.worker.attempt import WorkerLimits, Workload
 from yamlsched.worker.executor import EventQueue, Executor
 from yamlsched.worker.local.pool import ProcessPool
 from yamlsched.worker.permits import ConcurrencyPermits, ExecutorPermits, default_concurrency, permit_folder
@@ -40,7 +40,7 @@ def create_worker(
     dsn: str,
     namespace: str,
     jobs: Mapping[str, Job],
-    scope: Scope,
+    scope: ClaimScope,
     target: Target,
     options: WorkOptions,
     is_continuous: bool = False,
@@ -52,7 +52,7 @@ def create_worker(
     """
     connection.close()
     registry.tracing.preload()
-    limits = Limits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
+    limits = WorkerLimits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
     workload = Workload(dsn, namespace, jobs, scope, target.file.resolve(), target.handler_folders)
     folder = permit_folder(target.file)
     permits = ConcurrencyPermits(folder, options.concurrency or default_concurrency())
@@ -78,7 +78,7 @@ def create_worker(
 
 def claimable(
     connection: Connection[Any], schedule: ScheduleFile, synced: SyncResult
-) -> tuple[Mapping[str, Job], Scope]:
+) -> tuple[Mapping[str, Job], ClaimScope]:
     """Return the jobs whose runs this host may claim, and their scope.
 
     For a file that this version has applied, what checks files is not imported.
@@ -115,7 +115,7 @@ def startable(
     return {name: job for name, job in jobs.items() if name not in lacks}
 
 
-def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> Scope:
+def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> ClaimScope:
     """Return what a worker with ``jobs`` may claim."""
     return statements.scope(connection, namespace, jobs)
 

@@ -159,14 +159,14 @@ MAX_TRIES = 10
 MAX_REPORTED_JOBS = 20
 
 
-class Step(NamedTuple):
+class BatchLimits(NamedTuple):
     """The size of a transaction, and how long it waits for a lock."""
 
     jobs: int
     lock_timeout_seconds: float
 
 
-STEPS = (Step(1000, 1.0), Step(25, 0.1), Step(1, 0.1))
+STEPS = (BatchLimits(1000, 1.0), BatchLimits(25, 0.1), BatchLimits(1, 0.1))
 """At first, after a batch has failed, and after a part of that has failed: for example because another session has
 inserted a key and not committed. A thousand jobs share one commit and take a tenth of a second."""
 

@@ -105,7 +105,7 @@ MAX_GROUPS = 16384
 MICROSECOND = timedelta(microseconds=1)
 
 
-class Span(NamedTuple):
+class ForecastSpan(NamedTuple):
     """The instants (after, until], and the time zone whose hours are shown."""
 
     after: datetime
@@ -145,7 +145,7 @@ class PileUp(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def hours(span: Span) -> tuple[Hour, ...]:
+def hours(span: ForecastSpan) -> tuple[Hour, ...]:
     """Return the hours of the local days that ``span`` touches, those without a minute of it included."""
     found: dict[tuple[date, int], tuple[int, int]] = {}
     first, minutes = span.first_minute, span.minutes
@@ -169,7 +169,7 @@ def hours(span: Span) -> tuple[Hour, ...]:
 
 
 @dataclass(frozen=True)
-class Group:
+class JobGroup:
     """Jobs that start at the same minutes, with a bit for each minute of the span, and one for each of its hours."""
 
     names: list[str]
@@ -181,8 +181,8 @@ class Group:
 class Forecast:
     """The starts of jobs in a span."""
 
-    span: Span
-    groups: Sequence[Group]
+    span: ForecastSpan
+    groups: Sequence[JobGroup]
 
     @cached_property
     def hours(self) -> tuple[Hour, ...]:
@@ -241,7 +241,7 @@ class Forecast:
             minutes = [minute for minute in minutes if minute not in alike]
 
 
-def forecast(jobs: Iterable[ScheduledJob], span: Span, now: datetime | None = None) -> Forecast:
+def forecast(jobs: Iterable[ScheduledJob], span: ForecastSpan, now: datetime | None = None) -> Forecast:
     """Return when ``jobs`` start in ``span``; with ``now``, in the minutes after it only."""
     names: defaultdict[tuple[Cron, str, timedelta, datetime | None], list[str]] = defaultdict(list)
     for job in jobs:
@@ -251,12 +251,14 @@ def forecast(jobs: Iterable[ScheduledJob], span: Span, now: datetime | None = No
     for key, alike in names.items():
         minutes, in_hours = _without(passed, span, *_starts(span, *key)) if passed else _starts(span, *key)
         if minutes:
-            groups.append(Group(alike, minutes, in_hours))
+            groups.append(JobGroup(alike, minutes, in_hours))
     return Forecast(span, groups)
 
 
 @lru_cache(maxsize=MAX_GROUPS)
-def _starts(span: Span, cron: Cron, timezone: str, shift: timedelta, not_before: datetime | None) -> tuple[int, int]:
+def _starts(
+    span: ForecastSpan, cron: Cron, timezone: str, shift: timedelta, not_before: datetime | None
+) -> tuple[int, int]:
     """Return the starts of a job as bits: its minutes, and its hours."""
     bits, in_hours, places = bytearray(span.minutes // 8 + 1), 0, _places(span)
     for minute in start_minutes(cron, timezone, shift, span.after, span.until, not_before):
@@ -301,7 +303,7 @@ def start_minutes(
 
 
 @lru_cache(maxsize=64)
-def _places(span: Span) -> list[int]:
+def _places(span: ForecastSpan) -> list[int]:
     """Return the place of the hour of each minute."""
     places = [0] * span.minutes
     for nth, hour in enumerate(hours(span)):
@@ -310,7 +312,7 @@ def _places(span: Span) -> list[int]:
 
 
 @lru_cache(maxsize=64)
-def _clocks(span: Span) -> list[str]:
+def _clocks(span: ForecastSpan) -> list[str]:
     """Return what a clock in the zone of the span shows at each minute."""
     clocks: list[str] = []
     first = span.first_minute
@@ -320,7 +322,7 @@ def _clocks(span: Span) -> list[str]:
     return clocks
 
 
-def _without(passed: int, span: Span, minutes: int, in_hours: int) -> tuple[int, int]:
+def _without(passed: int, span: ForecastSpan, minutes: int, in_hours: int) -> tuple[int, int]:
     """Return the bits without the first minutes, which have passed."""
     if passed >= span.minutes:
         return 0, 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from yamlsched import log
 from yamlsched.runs.lifecycle import LOCAL, PROCESS_ENDED, SHARED, AttemptEnd, ClaimedRun, Keep
 from yamlsched.runs.progress import Progress
-from yamlsched.runs.statements import Scope
+from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job, Overlap
 
 SHARED_CANCEL_GRACE_SECONDS = 3.0
@@ -83,7 +83,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Limits:
+class WorkerLimits:
     """Limits of one worker; None: unlimited."""
 
     max_seconds: float | None = None  # after which it claims no more
@@ -98,6 +98,6 @@ class Workload:
     dsn: str
     namespace: str
     jobs: Mapping[str, Job]
-    scope: Scope
+    scope: ClaimScope
     file: Path
     path: tuple[str, ...] = ()  # of --path

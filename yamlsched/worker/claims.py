@@ -17,7 +17,7 @@ from yamlsched.runs import follow, statements
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
-from yamlsched.worker.sessions import Connection, Session, Unanswered
+from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 TIMEOUT_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks again
@@ -33,7 +33,7 @@ MAX_RETRY_WAIT_SECONDS = 10.0  # for which a worker keeps running to retry what 
 Answer = TypeVar("Answer")
 
 
-async def answer_of(session: Session, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer | None:
+async def answer_of(session: WorkerSession, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer | None:
     """Return what the server answers to ``ask``; None if it gave up on it. Raises Unanswered."""
     try:
         return await session.run(ask, TIMEOUT_SECONDS)
@@ -51,7 +51,7 @@ class Claims:
     A worker that ``polls`` is notified of what is created, and looks for everything once in each interval.
     """
 
-    def __init__(self, session: Session, namespace: str, name: str, lane: str, polls: bool = False) -> None:
+    def __init__(self, session: WorkerSession, namespace: str, name: str, lane: str, polls: bool = False) -> None:
         self._session, self._namespace, self._name, self._lane, self._polls = session, namespace, name, lane, polls
         self._is_exhausted = False  # the last claim found less than it asked for
         self._changes = 0  # calls of `look_now` and others: a change during a claim came too late for it
@@ -137,7 +137,7 @@ class Claims:
             if found or clock.now() > until:
                 del self._lost[token]
 
-    async def claim(self, limit: int, scope: statements.Scope) -> tuple[statements.ClaimResult, float] | None:
+    async def claim(self, limit: int, scope: statements.ClaimScope) -> tuple[statements.ClaimResult, float] | None:
         """Claim up to ``limit`` runs. Return them with the instant before the claim was sent; None without an answer.
 
         Afterwards ``is_exhausted`` is true if nothing more is due.
@@ -212,7 +212,9 @@ class Upkeep:
     Not the runs of ``attempts``, the set of all that the worker holds, which changes in between: it ends them itself.
     """
 
-    def __init__(self, session: Session, namespace: str, report: RunReport, attempts: Collection[Attempt]) -> None:
+    def __init__(
+        self, session: WorkerSession, namespace: str, report: RunReport, attempts: Collection[Attempt]
+    ) -> None:
         self._session, self._namespace, self._report, self._attempts = session, namespace, report, attempts
         self._next_at = self._complete_at = 0.0
 

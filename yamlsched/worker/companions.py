@@ -13,7 +13,7 @@ import psycopg
 from yamlsched.runs import statements
 from yamlsched.runs.lifecycle import Status
 from yamlsched.worker import clock
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession
 from yamlsched.worker.stderr import NonBlockingStderr
 from yamlsched.worker.worker import Worker
 
@@ -26,7 +26,7 @@ async def show(worker: Worker) -> None:
     stderr = sys.stderr
     if not isinstance(stderr, NonBlockingStderr) or not stderr.isatty():
         return
-    session = Session(Database(worker.workload.dsn), WORKER_SETTINGS)
+    session = WorkerSession(Database(worker.workload.dsn), WORKER_SETTINGS)
     count_due = partial(statements.due, namespace=worker.workload.namespace, most=MAX_COUNTED)
     finished_before, counted_at = 0, clock.now()
     rate = 0.0

@@ -15,7 +15,7 @@ from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Status
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.lanes import Lanes
-from yamlsched.worker.sessions import Connection, Session, Unanswered
+from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 INTERVAL_SECONDS = 1.0
 TIMEOUT_SECONDS = 5.0
@@ -37,7 +37,7 @@ class ProgressWriter:
             for attempt in self._attempts
         )
 
-    async def write(self, session: Session) -> None:
+    async def write(self, session: WorkerSession) -> None:
         """Write it. What the server does not take is written the next time, or with the outcome."""
         self._next_at = clock.now() + INTERVAL_SECONDS
         reporting = [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
@@ -91,7 +91,7 @@ def margin(lease: float) -> float:
 class Leases:
     """Keeps the leases of ``attempts``, the set of all that the worker holds, which changes in between."""
 
-    def __init__(self, session: Session, attempts: set[Attempt], executors: Lanes) -> None:
+    def __init__(self, session: WorkerSession, attempts: set[Attempt], executors: Lanes) -> None:
         self._session, self._attempts, self._executors = session, attempts, executors
         self._progress = ProgressWriter(attempts)
         self._is_due = asyncio.Event()

@@ -32,7 +32,7 @@ from yamlsched.runs.lifecycle import (
 from yamlsched.worker import clock, leases
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executor import EventQueue
-from yamlsched.worker.sessions import Connection, Session, Unanswered
+from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 MAX_BATCH = 1_000  # outcomes in one statement
 MAX_SUCCESS_BATCH = 2_000  # plain successes in one statement: larger ones are quicker, but all other work waits longer
@@ -101,8 +101,8 @@ class Outcomes:
 
     def __init__(
         self,
-        session: Session,
-        fan_out_session: Session,
+        session: WorkerSession,
+        fan_out_session: WorkerSession,
         namespace: str,
         events: EventQueue,
         redact: Callable[[str], str],
@@ -254,7 +254,7 @@ class Outcomes:
         self._queue.extend(later)
         return batch
 
-    async def _write(self, batch: list[PendingOutcome], session: Session, timeout: float) -> None:
+    async def _write(self, batch: list[PendingOutcome], session: WorkerSession, timeout: float) -> None:
         """Write ``batch``; what could not be written is enqueued again.
 
         When the server gives up on a statement, because of a lock or a timeout, the next one is half as long, down to

@@ -139,7 +139,7 @@ class Database:
             self.away_since = None
 
 
-class Session:
+class WorkerSession:
     """A session that opens when it is used.
 
     ``settings`` are those of the server. With ``events`` it listens, and puts ``Notified`` there.

@@ -22,10 +22,10 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.garbage import reduced_garbage_collection
 from yamlsched.handler.programs import was_terminated
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status
-from yamlsched.runs.statements import Scope
+from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.attempt import Attempt, Limits, Workload
+from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
     AGENT_TERMINATED,
@@ -42,7 +42,7 @@ from yamlsched.worker.lanes import Lane, Lanes
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
 from yamlsched.worker.report import RunReport
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Notified, Session, Unanswered
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Notified, Unanswered, WorkerSession
 from yamlsched.worker.stderr import non_blocking_stderr
 
 AWAY_TIMEOUT_SECONDS = 30.0  # for which a worker that holds no lease waits for a database that is away
@@ -79,7 +79,7 @@ class Worker:
         workload: Workload,
         executor: Executor,
         events: EventQueue,
-        limits: Limits,
+        limits: WorkerLimits,
         is_continuous: bool = False,
         create_executor: Callable[[str, Workload], Executor] | None = None,
     ) -> None:
@@ -96,10 +96,10 @@ class Worker:
         self._may_claim, self._has_work = asyncio.Event(), asyncio.Event()
         self.database = Database(workload.dsn)
         writer_settings = {**WORKER_SETTINGS, "lock_timeout": "1s"}
-        self._claim_session = Session(self.database, WORKER_SETTINGS, events if is_continuous else None)
-        self._write_session = Session(self.database, writer_settings)
-        self._fan_out_session = Session(self.database, writer_settings)
-        self._lease_session = Session(self.database, WORKER_SETTINGS)
+        self._claim_session = WorkerSession(self.database, WORKER_SETTINGS, events if is_continuous else None)
+        self._write_session = WorkerSession(self.database, writer_settings)
+        self._fan_out_session = WorkerSession(self.database, writer_settings)
+        self._lease_session = WorkerSession(self.database, WORKER_SETTINGS)
         namespace = workload.namespace
         name = f"{socket.gethostname()}:{os.getpid()}"
         self.lanes = Lanes(
@@ -133,7 +133,7 @@ class Worker:
         self.events.wake()
         await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
 
-    def _submit(self, lane: Lane, runs: list[ClaimedRun], sent_at: float, scope: Scope) -> None:
+    def _submit(self, lane: Lane, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope) -> None:
         """Hand over ``runs``, which were claimed for ``lane`` in ``scope``: not that of now if the file was read again.
 
         What this host's file has in another lane than the one in force is left to other hosts.
@@ -371,7 +371,7 @@ class Worker:
 
     # -- control ---------------------------------------------------------------------------------------------------
 
-    def reload(self, jobs: Mapping[str, Job], scope: Scope) -> None:
+    def reload(self, jobs: Mapping[str, Job], scope: ClaimScope) -> None:
         """Claim the runs of ``jobs`` from now on, and import their handlers again."""
         self.workload = replace(self.workload, jobs=jobs, scope=scope)
         self.lanes.open(self.workload)

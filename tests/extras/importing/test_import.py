@@ -31,11 +31,11 @@ from yamlsched.extras.importing.calendar import (
     EVERY_MATCH,
     MINUTE,
     SYSTEMD,
-    Calendar,
     Clock,
+    OnCalendar,
 )
 from yamlsched.extras.importing.expression import CRON_RULES, fields_of
-from yamlsched.extras.importing.model import MAX_JOBS, MAX_NOTES, Imported, Source
+from yamlsched.extras.importing.model import MAX_JOBS, MAX_NOTES, Imported, Origin
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.load import load
 from yamlsched.sync import ScheduleFile
@@ -63,13 +63,13 @@ class Output:
 def import_case(case: str, policy: str) -> Output:
     files = sorted(path for path in (IMPORTS / case / "input").iterdir() if path.is_file())
     kind = case if case in ("crontab", "cron.d") else None  # the name of a crontab says nothing
-    sources = [Source(path.read_text(), path.name, ZONE, policy == "faithful") for path in files]
+    sources = [Origin(path.read_text(), path.name, ZONE, policy == "faithful") for path in files]
     found = read.read(sources, kind, None, START)
     return Output(write.as_file(found.jobs, ZONE), "\n".join(read.report(found, None, zone_remedy="")) + "\n")
 
 
 def import_text(text: str, kind: str = "crontab", zone_name: str = "UTC", policy: str = "faithful") -> Imported:
-    return read.read([Source(text, "source", zone_name, policy == "faithful")], kind, None, START)
+    return read.read([Origin(text, "source", zone_name, policy == "faithful")], kind, None, START)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -309,7 +309,7 @@ def test_locks_are_shared_by_all_files_of_an_import_and_limits_have_names_of_the
         "5 1 * * * app flock /tmp/z five\n",
     }
     into = load(b"version: 1\nlimits: {x: 3}\njobs: {}\n", "", None)
-    sources = [Source(text, name, "UTC", False) for name, text in texts.items()]
+    sources = [Origin(text, name, "UTC", False) for name, text in texts.items()]
     found = read.read(sources, None, into, START)
 
     limits = {job.name: job.keys.get("limit") for job in found.jobs}
@@ -458,7 +458,7 @@ def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
 
 
 def test_commands_of_a_crontab_start_in_the_home_directory() -> None:
-    sources = [Source("0 1 * * * tar cf b.tar data\nHOME=/srv\n0 2 * * * make\n", "source", home="/home/ann")]
+    sources = [Origin("0 1 * * * tar cf b.tar data\nHOME=/srv\n0 2 * * * make\n", "source", home="/home/ann")]
     found = read.read(sources, "crontab", None, START)
 
     assert [job.keys["cwd"] for job in found.jobs] == ["/home/ann", "/srv"]
@@ -679,7 +679,7 @@ def test_limits_of_a_pod_are_imported_and_what_has_no_key_is_reported() -> None:
 
 
 def import_units(timer: str, service: str) -> Imported:
-    sources = [Source(f"[Timer]\n{timer}\n", "r.timer"), Source(f"[Service]\n{service}\n", "r.service")]
+    sources = [Origin(f"[Timer]\n{timer}\n", "r.timer"), Origin(f"[Service]\n{service}\n", "r.service")]
     return read.read(sources, None, None, START)
 
 
@@ -788,7 +788,7 @@ app.conf.beat_schedule['b'] = {'task': 'tasks.add', 'schedule': crontab(minute='
 
 
 def test_a_file_with_add_periodic_task_only_is_one_of_celery() -> None:
-    assert read.kind_of(Source("sender.add_periodic_task(10.0, test.s())", "app.py")) == "celery"
+    assert read.kind_of(Origin("sender.add_periodic_task(10.0, test.s())", "app.py")) == "celery"
 
 
 @pytest.mark.parametrize(
@@ -840,7 +840,7 @@ def test_a_periodic_task_that_does_not_run_now_is_disabled_and_its_other_fields_
     ],
 )
 def test_the_kind_of_a_file_is_known_by_its_name_and_text(file: str, text: str, kind: str) -> None:
-    assert read.kind_of(Source(text, file)) == kind
+    assert read.kind_of(Origin(text, file)) == kind
 
 
 # -- fire times by the rules of the source -----------------------------------------------------------------------------
@@ -858,7 +858,7 @@ SPRING, AUTUMN = "2027-03-28", "2027-10-31"  # in Berlin, 02:00 is skipped on on
     ],
 )
 def test_schedulers_differ_when_the_clock_changes(clock: Clock, spring: list[str], autumn: list[str]) -> None:
-    daily = Calendar(fields_of(("30", "2", "*", "*", "*"), CRON_RULES), zone(ZONE), clock)
+    daily = OnCalendar(fields_of(("30", "2", "*", "*", "*"), CRON_RULES), zone(ZONE), clock)
 
     for day, expected in ((SPRING, spring), (AUTUMN, autumn)):
         midnight = datetime.fromisoformat(f"{day}T00:00Z")
@@ -889,7 +889,7 @@ def a_field(low: int, high: int) -> st.SearchStrategy[str]:
 def test_what_is_imported_from_a_crontab_fires_as_under_debians_cron(
     fields: tuple[str, ...], zone_name: str, start: str
 ) -> None:
-    source = Source(f"{' '.join(fields)} x", "crontab", zone_name)
+    source = Origin(f"{' '.join(fields)} x", "crontab", zone_name)
 
     found = read.read([source], "crontab", None, datetime.fromisoformat(f"{start}T00:00Z"), days=35)
 
@@ -1242,7 +1242,7 @@ def mutated(draw: st.DrawFn) -> str:
 )
 def test_any_text_gives_a_valid_file_or_a_reason(text: str, kind: str, policy: str) -> None:
     name = "x.timer" if kind == "systemd" else "x"
-    found = read.read([Source(text, name, "UTC", policy == "faithful")], kind, None, START, days=3)
+    found = read.read([Origin(text, name, "UTC", policy == "faithful")], kind, None, START, days=3)
 
     report = read.report(found, None, zone_remedy="Pass --timezone")
     assert all(line.isprintable() for line in report)

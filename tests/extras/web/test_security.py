@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from yamlsched import __version__
 from yamlsched.extras import web
 from yamlsched.extras.web import application, security
-from yamlsched.extras.web.options import Options, check_bind, parse_listen, parse_users
+from yamlsched.extras.web.options import WebOptions, check_bind, parse_listen, parse_users
 
 Visit = Callable[..., TestClient]
 ROOT = Path(__file__).parents[3]
@@ -342,24 +342,26 @@ def test_a_host_header_that_is_not_a_name_and_a_port_is_refused(visit: Visit, pa
 )
 def test_options_that_cannot_work_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Options(dsn="", **given)
+        WebOptions(dsn="", **given)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:1", "[::1]:1", "127.8.9.1:0", "unix:/run/x"])
 def test_a_bind_that_only_this_host_reaches_needs_no_authentication(listen: str) -> None:
-    check_bind(parse_listen(listen), Options(dsn=""))
+    check_bind(parse_listen(listen), WebOptions(dsn=""))
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:1", "10.0.0.5:1", "[::]:1", "[fd00::1]:1", "ops.example.com:1"])
 def test_any_other_bind_is_refused_without_authentication(listen: str) -> None:
     with pytest.raises(ValueError, match="--auth none lets everyone in"):
-        check_bind(parse_listen(listen), Options(dsn="", external_url="https://ops.example.com"))
-    check_bind(parse_listen(listen), Options(dsn="", auth="basic", users=USERS, external_url="https://ops.example.com"))
+        check_bind(parse_listen(listen), WebOptions(dsn="", external_url="https://ops.example.com"))
+    check_bind(
+        parse_listen(listen), WebOptions(dsn="", auth="basic", users=USERS, external_url="https://ops.example.com")
+    )
 
 
 def test_a_bind_on_every_address_needs_the_name_that_browsers_use() -> None:
     with pytest.raises(ValueError, match="--external-url"):
-        check_bind(parse_listen("0.0.0.0:1"), Options(dsn="", auth="basic", users=USERS))
+        check_bind(parse_listen("0.0.0.0:1"), WebOptions(dsn="", auth="basic", users=USERS))
 
 
 @pytest.mark.parametrize(
@@ -383,7 +385,7 @@ def test_a_password_may_contain_colons() -> None:
 
 def test_secrets_are_not_in_the_representation_of_the_options() -> None:
     text = repr(
-        Options(dsn="postgresql://a:hunter2@b/c", actions_dsn="postgresql://a:hunter3@b/c", users={"a": "hunter4"})
+        WebOptions(dsn="postgresql://a:hunter2@b/c", actions_dsn="postgresql://a:hunter3@b/c", users={"a": "hunter4"})
     )
     assert "hunter" not in text
 

@@ -15,10 +15,10 @@ Importing this package is cheap: it starts no process and loads no driver. docs/
 
 from yamlsched.extras.embedded.binaries import available, find_binaries
 from yamlsched.extras.embedded.location import data_folder
-from yamlsched.extras.embedded.users import Status, discard, running, start_and_keep, status, stop
+from yamlsched.extras.embedded.users import ServerStatus, discard, running, start_and_keep, status, stop
 
 __all__ = [
-    "Status",
+    "ServerStatus",
     "available",
     "data_folder",
     "discard",

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from yamlsched.cli import _filters
-from yamlsched.cli._settings import Group, Settings, Verb
+from yamlsched.cli._settings import Settings, Verb, VerbGroup
 from yamlsched.errors import Refused
 from yamlsched.show import terminal
 
@@ -22,7 +22,7 @@ staging system made from production's backup), give the copy a new identity with
 PSQL_CODES = {0: 0, 2: 3}  # psql exits with 2 if it could not connect, with 1 or 3 if a command failed
 
 
-@click.group(cls=Group, help="Control the embedded PostgreSQL; show the identity of the database.")
+@click.group(cls=VerbGroup, help="Control the embedded PostgreSQL; show the identity of the database.")
 def command() -> None:
     pass
 

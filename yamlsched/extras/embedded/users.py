@@ -25,7 +25,7 @@ MUTEX_TIMEOUT_SECONDS = 180  # longer than any start or stop by another process
 
 
 @dataclass(frozen=True)
-class Status:
+class ServerStatus:
     """What is known about an embedded database without starting it. ``size`` is in bytes; ``users`` are pids.
 
     ``data``, ``dsn`` and ``version`` are None before its first use.
@@ -135,11 +135,11 @@ def discard(schedules_file: Path) -> bool:
     return True
 
 
-def status(schedules_file: Path) -> Status:
+def status(schedules_file: Path) -> ServerStatus:
     folder = data_folder(schedules_file)
     location = locate(folder)
     is_created = (location.data / "PG_VERSION").exists()
-    return Status(
+    return ServerStatus(
         running=folder.exists() and server.is_ready(location),
         kept=(folder / "keep").exists(),
         folder=folder,

@@ -12,14 +12,14 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing import python_source
-from yamlsched.extras.importing.calendar import APSCHEDULER, Calendar
-from yamlsched.extras.importing.expression import CRON_RULES, Rule, cron_expression, fields_of, interval
+from yamlsched.extras.importing.calendar import APSCHEDULER, OnCalendar
+from yamlsched.extras.importing.expression import CRON_RULES, FieldRange, cron_expression, fields_of, interval
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
 from yamlsched.extras.importing.python_source import Call, Name
 from yamlsched.timetable.zones import zone
 
 MONDAY_FIRST = {name: number for number, name in enumerate(["mon", "tue", "wed", "thu", "fri", "sat", "sun"])}
-RULES = (*CRON_RULES[:4], Rule("day_of_week", 0, 6, MONDAY_FIRST))
+RULES = (*CRON_RULES[:4], FieldRange("day_of_week", 0, 6, MONDAY_FIRST))
 FIELDS = ("minute", "hour", "day", "month", "day_of_week")
 LARGEST_FIRST = ("month", "day", "day_of_week", "hour", "minute")
 LOWEST = {"minute": "0", "hour": "0", "day": "1", "day_of_week": "*", "month": "1"}
@@ -180,7 +180,7 @@ def _crontab(place: Place, arguments: Mapping[str, Any], zone_name: str) -> tupl
         raise Refusal(f'day="{shown(parts[2])}": import it without, then write L as the day, or fri#2 as day of week')
     fields = fields_of(parts, RULES)
     fields = fields._replace(weekdays=frozenset((day + 1) % 7 for day in fields.weekdays))  # Monday was 0
-    calendar = Calendar(fields, zone(zone_name), APSCHEDULER)
+    calendar = OnCalendar(fields, zone(zone_name), APSCHEDULER)
     weekday = parts[4] if re.fullmatch(r"[a-z*]{1,3}([-,][a-z]{3})*", parts[4]) else ""
     written = cron_expression(calendar, [*parts[:4], weekday])
     if parts[4] != "*" and not weekday:

@@ -45,7 +45,7 @@ class Fields(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
+class OnCalendar:
     """A schedule on the clock of a time zone.
 
     ``either_day``: a date matches if its day of the month or its weekday does; else both must. ``is_vague`` says that
@@ -94,7 +94,7 @@ class Calendar:
         return on_day or on_weekday if self.either_day else on_day and on_weekday
 
 
-class Stretch(NamedTuple):
+class OffsetPeriod(NamedTuple):
     """UTC minutes [start, end) during which local time is UTC + offset."""
 
     start: int
@@ -103,9 +103,9 @@ class Stretch(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def stretches(zone: ZoneInfo, start: datetime, end: datetime) -> tuple[Stretch, ...]:
+def stretches(zone: ZoneInfo, start: datetime, end: datetime) -> tuple[OffsetPeriod, ...]:
     """Return the spans of constant offset of ``zone`` between two aware instants."""
-    found: list[Stretch] = []
+    found: list[OffsetPeriod] = []
     at, last = minute_of(start), minute_of(end)
     while at < last:
         offset, until = _offset(zone, at), min(at + DAY, last)
@@ -115,7 +115,7 @@ def stretches(zone: ZoneInfo, start: datetime, end: datetime) -> tuple[Stretch, 
                 middle = (low + until) // 2
                 low, until = (middle, until) if _offset(zone, middle) == offset else (low, middle)
         begin = found.pop().start if found and found[-1].offset == offset else at
-        found.append(Stretch(begin, until, offset))
+        found.append(OffsetPeriod(begin, until, offset))
         at = until
     return tuple(found)
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing import python_source
-from yamlsched.extras.importing.calendar import EVERY_MATCH, Calendar
-from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cron_expression, fields_of, interval
+from yamlsched.extras.importing.calendar import EVERY_MATCH, OnCalendar
+from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, FieldRange, cron_expression, fields_of, interval
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
 from yamlsched.extras.importing.python_source import Call
 from yamlsched.timetable.zones import zone
 
-RULES = (*CRON_RULES[:4], Rule("day of week", 0, 6, WEEKDAYS))
+RULES = (*CRON_RULES[:4], FieldRange("day of week", 0, 6, WEEKDAYS))
 ARGUMENTS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
 FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
@@ -136,7 +136,7 @@ def _crontab(arguments: Mapping[str, Any], zone_name: str) -> tuple[str, FireTim
         raise Refusal(f"crontab has the argument {unknown[0]}, which only execution can evaluate")
     parts = [_field(arguments.get(name, "*")) for name in FIELDS]
     fields = fields_of(parts, RULES, is_celery=True)
-    calendar = Calendar(fields, zone(known_zone(zone_name)), EVERY_MATCH, is_vague=True)
+    calendar = OnCalendar(fields, zone(known_zone(zone_name)), EVERY_MATCH, is_vague=True)
     return cron_expression(calendar, parts), calendar
 
 

@@ -12,7 +12,7 @@ from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
 from yamlsched.extras.importing import read, target, write
-from yamlsched.extras.importing.model import Refusal, Source, known_zone
+from yamlsched.extras.importing.model import Origin, Refusal, known_zone
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import decode
 
@@ -94,7 +94,7 @@ def _zone_remedy() -> str:
     return f"This host is in {name}: if they ran here, pass --timezone {name}"
 
 
-def _source(file: Path, zone: str, is_faithful: bool, home: str) -> Source:
+def _source(file: Path, zone: str, is_faithful: bool, home: str) -> Origin:
     if str(file) == "-":
         data, name = sys.stdin.buffer.read(schedule_file.MAX_FILE_BYTES + 1), "stdin"
     else:
@@ -102,4 +102,4 @@ def _source(file: Path, zone: str, is_faithful: bool, home: str) -> Source:
     found = decode(data, name)
     for error in found.diagnostics():
         raise Refused(f"{name}:{error.line}: {error.message}. {error.remedy}")
-    return Source(found.source.text, name, zone, is_faithful, home)
+    return Origin(found.source.text, name, zone, is_faithful, home)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from yamlsched.extras.importing.calendar import EPOCH, MINUTE, Calendar, stretches
+from yamlsched.extras.importing.calendar import EPOCH, MINUTE, OnCalendar, stretches
 from yamlsched.extras.importing.model import ImportedJob
 from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.slots import slot_minutes
@@ -46,7 +46,7 @@ def _difference(
 ) -> tuple[list[datetime], list[datetime]]:
     zone_info = zone(job.keys["timezone"])
     ours = set(slot_minutes(parse_cron(job.keys["cron"]), zone_info, start - MINUTE, end - MINUTE))
-    if isinstance(job.times, Calendar) and job.times.is_vague:
+    if isinstance(job.times, OnCalendar) and job.times.is_vague:
         changes = [stretch.start for stretch in stretches(zone_info, start, end)[1:]]
         near = {at for at in ours ^ theirs if any(abs(at - change) <= AROUND_CHANGE for change in changes)}
         ours, theirs = ours - near, theirs - near

@@ -11,8 +11,8 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing import shell
-from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, Calendar
-from yamlsched.extras.importing.expression import CRON_RULES, Rule, cron_expression, fields_of, number_of
+from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, OnCalendar
+from yamlsched.extras.importing.expression import CRON_RULES, FieldRange, cron_expression, fields_of, number_of
 from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, free_name, job_name, known_zone, shown
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
@@ -23,7 +23,7 @@ WORD = r"[a-z0-9]+(?![a-z0-9])"
 ITEM = rf"(?:(?:\*|{WORD}-{WORD})(?:/{WORD}|(?!/))|{WORD}(?![/-]))"
 FIELD_IN_DEBIAN = re.compile(rf"({ITEM}(?:,{ITEM})*)(?!,)", re.IGNORECASE)
 """What follows such a field is skipped: Debian's cron reads 1#2 as 1."""
-STEP = Rule("step", 1, 9999)
+STEP = FieldRange("step", 1, 9999)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
@@ -94,7 +94,7 @@ def _is_valid_in_debian(line: str, has_user: bool) -> bool:
     return all(map(_is_field_in_debian, parts, CRON_RULES))
 
 
-def _is_field_in_debian(text: str, rule: Rule) -> bool:
+def _is_field_in_debian(text: str, rule: FieldRange) -> bool:
     field = FIELD_IN_DEBIAN.match(text)
     try:
         for slash, word in re.findall(r"(/?)(\w+)", field[1] if field else ""):
@@ -179,7 +179,7 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
     place.add(name, line.rstrip(), keys, times)
 
 
-def _schedule(place: Place, expression: str, zone_name: str) -> tuple[Calendar, dict[str, Any]]:
+def _schedule(place: Place, expression: str, zone_name: str) -> tuple[OnCalendar, dict[str, Any]]:
     alias = expression.lower()
     if alias == "@reboot":
         raise Refusal("@reboot is not supported: start the program with systemd")
@@ -194,7 +194,7 @@ def _schedule(place: Place, expression: str, zone_name: str) -> tuple[Calendar, 
     return calendar, {"cron": written, "timezone": zone_name}
 
 
-def calendar_of(expression: str, zone_name: str) -> Calendar:
+def calendar_of(expression: str, zone_name: str) -> OnCalendar:
     """Return five fields as Debian's cron reads them. Raises Refusal."""
     parts = expression.split()
     if any("~" in part for part in parts):
@@ -202,7 +202,7 @@ def calendar_of(expression: str, zone_name: str) -> Calendar:
     # a field that starts with * restricts nothing on its own, even with a step: then a date must match both
     either_day = not parts[2].startswith("*") and not parts[4].startswith("*")
     clock = EVERY_MATCH if parts[0].startswith("*") or parts[1].startswith("*") else DEBIAN
-    return Calendar(fields_of(parts, CRON_RULES), zone(zone_name), clock, either_day)
+    return OnCalendar(fields_of(parts, CRON_RULES), zone(zone_name), clock, either_day)
 
 
 def _advised(place: Place, command: str, keys: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from yamlsched.errors import CronError
-from yamlsched.extras.importing.calendar import Calendar, Fields, Interval
+from yamlsched.extras.importing.calendar import Fields, Interval, OnCalendar
 from yamlsched.extras.importing.model import Refusal, shown
 from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.cron_fields import DAY_OF_WEEK, FIELDS, MONTH, field_values
@@ -20,7 +20,7 @@ BOTH_DAYS = "a date must match both the day of the month and the weekday there; 
 
 
 @dataclass(frozen=True)
-class Rule:
+class FieldRange:
     """A field of a schedule: its lowest and highest number, and names for numbers."""
 
     name: str
@@ -29,11 +29,11 @@ class Rule:
     names: Mapping[str, int] = field(default_factory=dict)
 
 
-MINUTES, HOURS, DAYS = Rule("minute", 0, 59), Rule("hour", 0, 23), Rule("day of month", 1, 31)
-CRON_RULES = (MINUTES, HOURS, DAYS, Rule("month", 1, 12, MONTHS), Rule("day of week", 0, 7, WEEKDAYS))
+MINUTES, HOURS, DAYS = FieldRange("minute", 0, 59), FieldRange("hour", 0, 23), FieldRange("day of month", 1, 31)
+CRON_RULES = (MINUTES, HOURS, DAYS, FieldRange("month", 1, 12, MONTHS), FieldRange("day of week", 0, 7, WEEKDAYS))
 
 
-def numbers(text: str, rule: Rule, is_celery: bool = False) -> frozenset[int]:
+def numbers(text: str, rule: FieldRange, is_celery: bool = False) -> frozenset[int]:
     """Return the numbers that a field such as ``1-5``, ``*/15`` or ``mon,fri`` names. Raises Refusal.
 
     ``is_celery``: a range may go on at the lowest number, as in ``22-2``, and a step needs a range or ``*``.
@@ -41,7 +41,7 @@ def numbers(text: str, rule: Rule, is_celery: bool = False) -> frozenset[int]:
     found: set[int] = set()
     for item in text.split(","):
         span, slash, step_text = item.partition("/")
-        step = number_of(step_text, Rule(f"{rule.name}'s step", 1, 9999)) if slash else 1
+        step = number_of(step_text, FieldRange(f"{rule.name}'s step", 1, 9999)) if slash else 1
         low, dash, high = span.partition("-")
         if span == "*":
             first, last = rule.low, rule.high
@@ -59,7 +59,7 @@ def numbers(text: str, rule: Rule, is_celery: bool = False) -> frozenset[int]:
     return frozenset(found)
 
 
-def number_of(text: str, rule: Rule) -> int:
+def number_of(text: str, rule: FieldRange) -> int:
     """Return the number of a word such as ``5`` or ``mon``. Raises Refusal."""
     if text.lower() in rule.names:
         return rule.names[text.lower()]
@@ -69,7 +69,7 @@ def number_of(text: str, rule: Rule) -> int:
     return number
 
 
-def cron_expression(calendar: Calendar, written: Sequence[str] = ("",) * 5) -> str:
+def cron_expression(calendar: OnCalendar, written: Sequence[str] = ("",) * 5) -> str:
     """Return the cron expression that fires when ``calendar`` does. Raises Refusal if there is none.
 
     A field of ``written`` is kept where yamlsched reads the same numbers in it.
@@ -104,7 +104,7 @@ def _reads_as(index: int, text: str, values: frozenset[int]) -> bool:
     return found is not None and not found.nth and not found.last_day and set(found.plain) == values
 
 
-def _written(values: frozenset[int], rule: Rule) -> str:
+def _written(values: frozenset[int], rule: FieldRange) -> str:
     """Return a field for numbers: ``*``, ``*/15``, ``1-5``, ``8-18/2`` or a list such as ``0-2,22,23``."""
     size = 7 if rule.high == 7 else rule.high - rule.low + 1
     ordered = sorted(values)
@@ -157,7 +157,7 @@ def interval(every: timedelta | None) -> tuple[str, Interval]:
     return interval_expression(every), Interval(every)
 
 
-def fields_of(parts: Sequence[str], rules: Sequence[Rule], is_celery: bool = False) -> Fields:
+def fields_of(parts: Sequence[str], rules: Sequence[FieldRange], is_celery: bool = False) -> Fields:
     """Return the numbers of five fields; weekday 7 is Sunday. Raises Refusal."""
     if len(parts) != len(rules):
         raise Refusal(f"{shown(' '.join(parts))} does not have five fields")

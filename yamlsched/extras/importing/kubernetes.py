@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.extras.importing.calendar import EVERY_MATCH, Calendar
-from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cron_expression, fields_of, interval
+from yamlsched.extras.importing.calendar import EVERY_MATCH, OnCalendar
+from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, FieldRange, cron_expression, fields_of, interval
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
 from yamlsched.schedule.findings import decode
 from yamlsched.schedule.node import Node
@@ -21,7 +21,7 @@ from yamlsched.schedule.parse import parse
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
-RULES = (*CRON_RULES[:4], Rule("day of week", 0, 6, WEEKDAYS))
+RULES = (*CRON_RULES[:4], FieldRange("day of week", 0, 6, WEEKDAYS))
 OVERLAP = {"Allow": "allow", "Forbid": "wait"}
 """Forbid does not forget a start: it comes when the running job has ended, like overlap: wait."""
 MIN_CATCHUP_WINDOW, MAX_DURATION = timedelta(minutes=1), timedelta(days=365)
@@ -168,7 +168,7 @@ def _schedule(expression: str, zone_name: str) -> tuple[str, FireTimes]:
     parts = ALIASES.get(alias, expression.replace("?", "*")).split()
     fields = fields_of(parts, RULES)
     is_unrestricted = [any(item in ("*", "*/1") for item in parts[index].split(",")) for index in (2, 4)]
-    calendar = Calendar(fields, zone(zone_name), EVERY_MATCH, either_day=not any(is_unrestricted))
+    calendar = OnCalendar(fields, zone(zone_name), EVERY_MATCH, either_day=not any(is_unrestricted))
     written = cron_expression(calendar, parts)
     return (alias if alias in ALIASES else written), calendar
 

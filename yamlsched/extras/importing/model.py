@@ -32,7 +32,7 @@ FAITHFUL = {"overlap": "allow", "catchup": "none", "max_attempts": 1, "timeout":
 """What cron does: no run waits for another, none is made up for, repeated or stopped."""
 
 
-class Effect(StrEnum):
+class Treatment(StrEnum):
     """What the import did with a part of the source."""
 
     CHANGED = "changed"  # the job was imported and behaves differently
@@ -42,10 +42,10 @@ class Effect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ImportNote:
     """One line of the report. ``line`` is 1-based; 0 if the source has no lines for it."""
 
-    effect: Effect
+    effect: Treatment
     file: str
     line: int
     message: str
@@ -74,7 +74,7 @@ class FireTimes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Origin:
     """The text of a file to import.
 
     ``zone`` is the time zone where it names none; ``is_faithful``: see --policy. ``home`` is where cron starts
@@ -110,7 +110,7 @@ class Imported:
     names: set[str] = field(default_factory=set)
     limits: dict[str, str] = field(default_factory=dict)
     jobs: list[ImportedJob] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[ImportNote] = field(default_factory=list)
     differing: int = 0
     """How many jobs fire at other times than in their source."""
     assumes_utc: bool = False
@@ -119,7 +119,7 @@ class Imported:
     @property
     def has_refusals(self) -> bool:
         """Whether a job of a source is missing from the result."""
-        return any(note.effect is Effect.REFUSED for note in self.notes)
+        return any(note.effect is Treatment.REFUSED for note in self.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Place:
     """A line of a source, 0 for all of it, where something is noted or a job is added. Notes start with ``label``."""
 
     found: Imported
-    source: Source
+    source: Origin
     line: int = 0
     label: str = ""
 
@@ -142,26 +142,26 @@ class Place:
         except Refusal as error:
             (self.at(error.line) if error.line else self).refused(str(error))
 
-    def _note(self, effect: Effect, message: str) -> None:
+    def _note(self, effect: Treatment, message: str) -> None:
         if len(self.found.notes) >= MAX_NOTES:
             raise TooMany
-        self.found.notes.append(Note(effect, self.source.file, self.line, self.label + message))
+        self.found.notes.append(ImportNote(effect, self.source.file, self.line, self.label + message))
 
     def changed(self, message: str) -> None:
         """Report that a job is imported, and behaves differently."""
-        self._note(Effect.CHANGED, message)
+        self._note(Treatment.CHANGED, message)
 
     def dropped(self, message: str) -> None:
         """Report a setting without which a job is imported."""
-        self._note(Effect.DROPPED, message)
+        self._note(Treatment.DROPPED, message)
 
     def refused(self, message: str) -> None:
         """Report a job that is left out."""
-        self._note(Effect.REFUSED, message)
+        self._note(Treatment.REFUSED, message)
 
     def advise(self, message: str) -> None:
         """Report something that yamlsched has a better way for."""
-        self._note(Effect.ADVICE, message)
+        self._note(Treatment.ADVICE, message)
 
     def add(self, name: str, origin: str, keys: Mapping[str, Any], times: FireTimes) -> None:
         """Add a job under a valid name that is free. Raises Refusal for values that the file cannot hold."""

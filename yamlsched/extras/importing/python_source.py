@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from yamlsched.extras.importing.model import MAX_INTEGER_BITS, Refusal, Source, shown
+from yamlsched.extras.importing.model import MAX_INTEGER_BITS, Origin, Refusal, shown
 
 MAX_DEPTH = 50
 INTERVAL_ARGUMENTS = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
@@ -31,7 +31,7 @@ class Name:
     path: str
 
 
-def parse(source: Source) -> ast.Module:
+def parse(source: Origin) -> ast.Module:
     """Return the syntax of ``source``. Raises Refusal if it is not Python."""
     try:
         with warnings.catch_warnings():

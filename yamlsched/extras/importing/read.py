@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import PurePath
 
 from yamlsched.extras.importing import apscheduler, celery, compare, crontab, kubernetes, systemd, write
-from yamlsched.extras.importing.calendar import Calendar
-from yamlsched.extras.importing.model import MAX_NOTES, Effect, Imported, Note, Place, Source, TooMany
+from yamlsched.extras.importing.calendar import OnCalendar
+from yamlsched.extras.importing.model import MAX_NOTES, Imported, ImportNote, Origin, Place, TooMany, Treatment
 from yamlsched.schedule.load import Loaded, load
 from yamlsched.text import escape_line, join_first
 
@@ -29,7 +29,7 @@ SYSTEM_USERS = PROGRAMS_TOO.union(
 MAX_LINES = 5
 
 
-def kind_of(source: Source) -> str:
+def kind_of(source: Origin) -> str:
     """Return the kind of a file, by its name and then by its text."""
     path = PurePath(source.file)
     match path.suffix:
@@ -67,7 +67,7 @@ def _is_user(first: str, second: str) -> bool:
 
 
 def read(
-    sources: Sequence[Source], kind: str | None, into: Loaded | None, start: datetime, days: int = 400
+    sources: Sequence[Origin], kind: str | None, into: Loaded | None, start: datetime, days: int = 400
 ) -> Imported:
     """Return the jobs of ``sources``, with names that ``into`` does not have, and notes sorted by place.
 
@@ -96,16 +96,16 @@ def read(
                         systemd.read(units, found)
         except TooMany:
             message = f"after {MAX_NOTES:,} messages the rest is not read"
-            found.notes.append(Note(Effect.REFUSED, source.file, 0, message))
+            found.notes.append(ImportNote(Treatment.REFUSED, source.file, 0, message))
             break
         except RecursionError:
             place.refused("it is nested too deeply")
     _leave_out_invalid(found)
     for job, difference in compare.compare(found.jobs, start, days):
-        found.notes.append(Note(Effect.CHANGED, job.file, job.line, difference))
+        found.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, difference))
         found.differing += difference != compare.NOT_COMPARED
     on_host_clock = {source.file for source, name in kinds if name in ON_HOST_CLOCK}
-    in_utc = [job for job in found.jobs if job.keys["timezone"] == "UTC" and isinstance(job.times, Calendar)]
+    in_utc = [job for job in found.jobs if job.keys["timezone"] == "UTC" and isinstance(job.times, OnCalendar)]
     found.assumes_utc = any(job.file in on_host_clock for job in in_utc)
     order = {source.file: index for index, source in enumerate(sources)}
     found.notes.sort(key=lambda note: (order[note.file], note.line))
@@ -127,7 +127,7 @@ def _leave_out_invalid(found: Imported) -> None:
         reasons = [one for one in errors if starts[job.name] <= one.line < end]
         if reasons:
             found.jobs.remove(job)
-            found.notes.append(Note(Effect.REFUSED, job.file, job.line, f"{job.name}: {reasons[0].message}"))
+            found.notes.append(ImportNote(Treatment.REFUSED, job.file, job.line, f"{job.name}: {reasons[0].message}"))
 
 
 def report(found: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
@@ -136,7 +136,7 @@ def report(found: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
     ``into`` is the file that the jobs were appended to. ``zone_remedy`` says what to do if files name no
     time zone; empty if one was passed.
     """
-    by_message: dict[tuple[str, Effect, str], list[int]] = {}
+    by_message: dict[tuple[str, Treatment, str], list[int]] = {}
     for note in found.notes:
         by_message.setdefault((note.file, note.effect, note.message), []).append(note.line)
     lines = []
@@ -149,7 +149,7 @@ def report(found: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
         lines.append(f"time zone: UTC is used where a file names none. {zone_remedy}")
     if into is not None and found.jobs and (inherited := _inherited(into, found)):
         lines.append(f"{into.source.file}: its defaults apply to the imported jobs too: {inherited}")
-    left_out = sum(note.effect is Effect.REFUSED for note in found.notes)
+    left_out = sum(note.effect is Treatment.REFUSED for note in found.notes)
     jobs = "1 job" if len(found.jobs) == 1 else f"{len(found.jobs)} jobs"
     times = f" ({found.differing} with other fire times)" if found.differing else ""
     lines.append(f"{jobs} imported{times}, {left_out} left out")

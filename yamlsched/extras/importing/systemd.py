@@ -12,14 +12,14 @@ from pathlib import PurePath
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.extras.importing.calendar import SYSTEMD, Calendar
-from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, Rule, cron_expression, fields_of, interval
-from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Place, Refusal, Source, known_zone, shown
+from yamlsched.extras.importing.calendar import SYSTEMD, OnCalendar
+from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, FieldRange, cron_expression, fields_of, interval
+from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Origin, Place, Refusal, known_zone, shown
 from yamlsched.timetable.zones import zone
 
 ALIASES = {"minutely": "*:*", "hourly": "*:00", "daily": "00:00", "weekly": "Mon", "monthly": "*-*-01"}
 ALIASES |= {"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01", "yearly": "*-01-01", "annually": "*-01-01"}
-RULES = (*CRON_RULES[:3], Rule("month", 1, 12), Rule("weekday", 1, 7, {**WEEKDAYS, "sun": 7}))
+RULES = (*CRON_RULES[:3], FieldRange("month", 1, 12), FieldRange("weekday", 1, 7, {**WEEKDAYS, "sun": 7}))
 LONG_WEEKDAY = re.compile(r"(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*")
 SPAN = re.compile(r"\s*(\d{1,9})\s*([A-Za-z]*)")
 UNITS = {
@@ -53,7 +53,7 @@ Unit = dict[str, list[tuple[int, str]]]
 """By key: the lines and values, in order."""
 
 
-def read(sources: Iterable[Source], found: Imported) -> None:
+def read(sources: Iterable[Origin], found: Imported) -> None:
     """Add the jobs of all timers, with the commands of the services among the sources."""
     units = {PurePath(source.file).name: (source, _parse(source.text)) for source in sources}
     timers = [name for name in units if name.endswith(".timer")]
@@ -100,7 +100,7 @@ def _last(unit: Unit, key: str, default: str = "") -> str:
     return values[-1][1] if values else default
 
 
-def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Source, Unit]]) -> None:
+def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, Unit]]) -> None:
     service_name = _last(timer, "Unit", name.removesuffix(".timer") + ".service")
     if "@" in name or service_name not in units:
         raise Refusal(f"its service {shown(service_name)} is not among the files: pass it too")
@@ -286,7 +286,7 @@ def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
         raise Refusal("it has no cron expression")
     weekday = LONG_WEEKDAY.sub(lambda name: name[1].lower(), weekday)
     fields = fields_of([_ranges(part) for part in (times[1], times[0], day, month, weekday)], RULES)
-    calendar = Calendar(fields, zone(known_zone(zone_name)), SYSTEMD)
+    calendar = OnCalendar(fields, zone(known_zone(zone_name)), SYSTEMD)
     return zone_name, cron_expression(calendar), calendar
 
 

@@ -32,7 +32,7 @@ EXIT_CODE = re.compile(r"exit code ([1-9][0-9]{0,2})")
 
 
 @dataclass(slots=True)
-class JobState:
+class HeartbeatState:
     """What the heartbeat of one job is to report, and when it may report a start and an end again."""
 
     has_started: bool = False
@@ -68,7 +68,7 @@ class Outbox:
         jobs: Callable[[], Mapping[str, Job]],
     ) -> None:
         self._urls, self._project, self._namespace, self._jobs = heartbeat_urls, project, namespace, jobs
-        self._states: dict[str, JobState] = {}  # by variable
+        self._states: dict[str, HeartbeatState] = {}  # by variable
         self._requests: deque[Request] = deque()
         self._dropped = 0
         self.has_news = asyncio.Event()
@@ -87,12 +87,12 @@ class Outbox:
             state.end = state.end or end  # a failure stays
         self._check_in(run, "ok" if is_success else "error", seconds)
 
-    def _state(self, run: ClaimedRun) -> JobState | None:
+    def _state(self, run: ClaimedRun) -> HeartbeatState | None:
         variable = targets.variable(run.job_type)
         if variable not in self._urls or run.is_on_dead_call:
             return None
         self.has_news.set()
-        return self._states.setdefault(variable, JobState())
+        return self._states.setdefault(variable, HeartbeatState())
 
     def _check_in(self, run: ClaimedRun, state: targets.State, seconds: float | None = None) -> None:
         job = self._jobs().get(run.job_type)

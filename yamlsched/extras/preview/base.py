@@ -114,7 +114,7 @@ class _Repository:
         answer = self._run(*arguments)
         return answer.output if answer.code == 0 else None
 
-    def _run(self, *arguments: str) -> git.Answer:
+    def _run(self, *arguments: str) -> git.GitOutput:
         limit = MAX_FILE_BYTES + git.MAX_GIT_BYTES
         try:
             answer = git.run(self._folder, os.environ, self._deadline, *arguments, max_bytes=limit)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from yamlsched.extras.preview import notes, slot_changes
-from yamlsched.extras.preview.model import Entry, JobChange, Note, Preview, Side, note, warning
+from yamlsched.extras.preview.model import Entry, Hint, JobChange, Preview, Side, note, warning
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule import field_changes
 from yamlsched.schedule.field_changes import Change, FieldChange
@@ -149,7 +149,7 @@ def _job_change(
     rules = slot_changes.rule(old), slot_changes.rule(new)
     slots = slot_changes.changes(*rules, at, until)
     conflicts = slot_changes.key_conflicts(new, at, until, holders) if new and rules[0] != rules[1] else ()
-    found: list[Note] = [*notes.of_conflicts(conflicts, job), *notes.of_missed(slots.missed, job)]
+    found: list[Hint] = [*notes.of_conflicts(conflicts, job), *notes.of_missed(slots.missed, job)]
     if after and rules[0] != rules[1]:
         found += notes.of_slots(after, base, head, at)
     if before and after:

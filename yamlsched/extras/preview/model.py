@@ -29,19 +29,19 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Hint:
     """An effect, as a sentence without its full stop."""
 
     level: Level
     text: str
 
 
-def note(text: str) -> Note:
-    return Note(Level.NOTE, text)
+def note(text: str) -> Hint:
+    return Hint(Level.NOTE, text)
 
 
-def warning(text: str) -> Note:
-    return Note(Level.WARNING, text)
+def warning(text: str) -> Hint:
+    return Hint(Level.WARNING, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Side:
     limits: Mapping[str, int] | None = None
     invalid: tuple[str, ...] = ()
     retired: tuple[str, ...] = ()
-    remark: Note | None = None
+    remark: Hint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +140,11 @@ class JobChange:
     next_slot_at: datetime | None
     slots: SlotChanges
     key_taken: tuple[KeyConflict, ...]
-    notes: tuple[Note, ...]
+    notes: tuple[Hint, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PileUp:
+class NewPileUp:
     """Jobs that start in the same minute, ``times`` in the span; ``jobs_before`` is the most that did before."""
 
     jobs: tuple[str, ...]
@@ -247,9 +247,9 @@ class Preview:
     at: datetime
     until: datetime
     fields: tuple[FieldChange, ...]
-    notes: tuple[Note, ...]
+    notes: tuple[Hint, ...]
     jobs: tuple[JobChange, ...]
-    pile_ups: tuple[PileUp, ...]
+    pile_ups: tuple[NewPileUp, ...]
     unchanged: int
     fires_per_week_before: float
     fires_per_week_after: float

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from yamlsched.durations import show
 from yamlsched.extras.preview import slot_changes
-from yamlsched.extras.preview.model import Entry, JobChange, KeyConflict, Level, MovedSlot, Note, Side, note, warning
+from yamlsched.extras.preview.model import Entry, Hint, JobChange, KeyConflict, Level, MovedSlot, Side, note, warning
 from yamlsched.runs import backoff
 from yamlsched.runs.follow import CATCHUP_NONE_WINDOW
 from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
@@ -35,13 +35,13 @@ UPSTREAM_FAILURE = {
 RETIRED = note("it is retired: no slots, no claims; its unfinished runs are cancelled a day later")
 
 
-def of_conflicts(conflicts: Sequence[KeyConflict], job: Job) -> Iterator[Note]:
+def of_conflicts(conflicts: Sequence[KeyConflict], job: Job) -> Iterator[Hint]:
     for one in conflicts:
         by = f"the slot at {_local(one.by, job)}" if one.by else "a run that was enqueued manually"
         yield warning(f"it does not run at {_local(one.scheduled_for, job)}: its key {one.key} was used by {by}")
 
 
-def of_missed(missed: Sequence[MovedSlot], job: Job) -> Iterator[Note]:
+def of_missed(missed: Sequence[MovedSlot], job: Job) -> Iterator[Hint]:
     for move in missed:
         yield warning(
             f"its slot at {_local(move.before, job)} is removed, and the new time, {_local(move.after, job)}, has "
@@ -53,7 +53,7 @@ def _local(instant: datetime, job: Job) -> str:
     return f"{instant.astimezone(zone(job.timezone)):%Y-%m-%d %H:%M}"
 
 
-def of_edit(namespace: str, before: Entry, after: Entry, environment: str | None) -> Iterator[Note]:
+def of_edit(namespace: str, before: Entry, after: Entry, environment: str | None) -> Iterator[Hint]:
     """Yield what a changed job does differently, apart from its slots."""
     if before.environments != after.environments:
         yield note(_environments(before.environments, after.environments))
@@ -85,7 +85,7 @@ def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
     return [name for name in names if name not in others]
 
 
-def of_slots(entry: Entry, base: Side, head: Side, at: datetime) -> Iterator[Note]:
+def of_slots(entry: Entry, base: Side, head: Side, at: datetime) -> Iterator[Hint]:
     """Yield whose slots a job has, and which of its own come before the first one of a new job that it follows."""
     job = entry.job
     if entry.slots_of:
@@ -98,7 +98,7 @@ def of_slots(entry: Entry, base: Side, head: Side, at: datetime) -> Iterator[Not
             yield warning(f"{which} have nothing to wait for, because {name} is new: they are skipped")
 
 
-def of_followers(name: str, base: Side, head: Side) -> Iterator[Note]:
+def of_followers(name: str, base: Side, head: Side) -> Iterator[Hint]:
     """Yield what becomes of slots that wait for a job that is disabled or removed."""
     if name in head.entries:
         slots, names = "after the edit have nothing to wait for: they are skipped", followers(name, head)
@@ -128,7 +128,7 @@ def _sets(before: Sequence[str], after: Sequence[str], gains: str, loses: str) -
     return " and ".join(f"{verb} {join_words(names, 'and')}" for verb, names in pairs if names)
 
 
-def _of_runs(old: Job, new: Job) -> Iterator[Note]:
+def _of_runs(old: Job, new: Job) -> Iterator[Hint]:
     """Yield how runs execute, are retried and end."""
     if (old.handler, old.command) != (new.handler, new.command):
         yield note(f"runs that are already queued also use the new {'command' if new.command else 'handler'}")
@@ -149,11 +149,11 @@ def _gives_up(job: Job) -> str:
     return f"after {job.max_attempts} attempts and {show(sum(waits, timedelta(0)))} of waiting"
 
 
-def _of_policies(namespace: str, old: Job, new: Job) -> Iterator[Note]:
+def _of_policies(namespace: str, old: Job, new: Job) -> Iterator[Hint]:
     """Yield which slots run, and when."""
     if old.cron and new.cron:
         if old.overlap is not new.overlap:
-            yield Note(Level.WARNING if new.overlap is Overlap.ALLOW else Level.NOTE, OVERLAP[new.overlap])
+            yield Hint(Level.WARNING if new.overlap is Overlap.ALLOW else Level.NOTE, OVERLAP[new.overlap])
         if old.catchup is not new.catchup:
             yield note(CATCHUP[new.catchup])
         was, window = old.catchup_window, new.catchup_window
@@ -169,7 +169,7 @@ def _of_policies(namespace: str, old: Job, new: Job) -> Iterator[Note]:
         )
 
 
-def of_base(base: Side, head: Side) -> Iterator[Note]:
+def of_base(base: Side, head: Side) -> Iterator[Hint]:
     """Yield what is unknown because the base is missing or invalid."""
     if base.remark is not None:
         yield base.remark
@@ -178,7 +178,7 @@ def of_base(base: Side, head: Side) -> Iterator[Note]:
         yield note(f"jobs that have errors in {base.name} are removed: {join_first(removed, MAX_NAMES)}")
 
 
-def of_file(before: Side, after: Side, jobs: Sequence[JobChange], is_timezone_changed: bool) -> Iterator[Note]:
+def of_file(before: Side, after: Side, jobs: Sequence[JobChange], is_timezone_changed: bool) -> Iterator[Hint]:
     """Yield what changes outside of jobs mean."""
     if before.namespace != after.namespace:
         yield warning(

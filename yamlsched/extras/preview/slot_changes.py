@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
 
-from yamlsched.extras.preview.model import KeyConflict, MovedSlot, PileUp, SlotChanges
+from yamlsched.extras.preview.model import KeyConflict, MovedSlot, NewPileUp, SlotChanges
 from yamlsched.schedule.job import Job
 from yamlsched.sync.slot_plan import KeyHolder
 from yamlsched.timetable import keys, slots
@@ -174,7 +174,7 @@ class Start(NamedTuple):
 
 def pile_ups(
     namespace: str, before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, until: datetime
-) -> tuple[PileUp, ...]:
+) -> tuple[NewPileUp, ...]:
     """Return the minutes of (at, until] in which five or more jobs start, and fewer did before; grouped by the jobs.
 
     Busy jobs are left out, because they share their minutes with every job.
@@ -201,7 +201,7 @@ def pile_ups(
         if len(names) >= MIN_PILE_UP_JOBS and len(names) > jobs_before[minute]:
             groups[tuple(names)].append(minute)
     return tuple(
-        PileUp(names, len(found), found[0], max(jobs_before[minute] for minute in found))
+        NewPileUp(names, len(found), found[0], max(jobs_before[minute] for minute in found))
         for names, found in sorted(groups.items(), key=lambda group: (-len(group[0]), group[1][0]))
     )
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.extras.preview.model import JobChange, Level, MovedSlot, Note, PileUp, Preview, SlotChanges, SyncPlan
+from yamlsched.extras.preview.model import Hint, JobChange, Level, MovedSlot, NewPileUp, Preview, SlotChanges, SyncPlan
 from yamlsched.schedule.field_changes import SIGNS, Change, FieldChange, before_and_after, field_name, value
 from yamlsched.sync import Verdict
 from yamlsched.text import escape_line, join_first
@@ -84,7 +84,7 @@ def _fields(fields: Sequence[FieldChange], kind: Change) -> Iterator[str]:
         yield f"{INDENT}{name:<{width}}  {before_and_after(change, kind)}"
 
 
-def _notes(notes: Sequence[Note]) -> Iterator[str]:
+def _notes(notes: Sequence[Hint]) -> Iterator[str]:
     for note in notes:
         yield f"{INDENT}{MARKS[note.level]} {note.text}"
 
@@ -275,7 +275,7 @@ def slot_counts(job: JobChange) -> str:
     return f"at least {counts}" if slots.compared_until and counts else counts
 
 
-def pile_up(found: PileUp, preview: Preview) -> str:
+def pile_up(found: NewPileUp, preview: Preview) -> str:
     """Return which jobs start together, and when first."""
     timezone = preview.head.timezone or "UTC"
     first = f"{clock(found.first_at, timezone)} {timezone}"

@@ -27,7 +27,7 @@ from yamlsched.durations import show
 from yamlsched.extras.remote import tickets
 from yamlsched.extras.remote.spec import ticket_of
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status, storable
-from yamlsched.runs.statements import Scope
+from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.startable import missing_variables
 from yamlsched.worker import clock
@@ -43,8 +43,8 @@ from yamlsched.worker.leases import (
     write_with,
 )
 from yamlsched.worker.local.pool import ProcessPool
-from yamlsched.worker.local.protocol import Report
-from yamlsched.worker.sessions import WORKER_SETTINGS, Connection, Database, Session, Unanswered
+from yamlsched.worker.local.protocol import TaskEnd
+from yamlsched.worker.sessions import WORKER_SETTINGS, Connection, Database, Unanswered, WorkerSession
 from yamlsched.worker.stderr import non_blocking_stderr
 
 KEPT_OPEN_SECONDS = 10.0  # between two checks: for longer, the session is closed, because the server has a limit
@@ -97,9 +97,9 @@ class Agent:
         self.attempt = Attempt(run, job, 0.0, 0.0)
         self._dsn = dsn
         self._database = Database(dsn)
-        self._session = Session(self._database, WORKER_SETTINGS)
+        self._session = WorkerSession(self._database, WORKER_SETTINGS)
         self._events = EventQueue()
-        workload = Workload(dsn, namespace, {job.name: job}, Scope(), file)
+        workload = Workload(dsn, namespace, {job.name: job}, ClaimScope(), file)
         self._pool = ProcessPool(workload, OnePermit(), self._events)
         self._has_begun = False
         self._check_at = 0.0
@@ -284,13 +284,13 @@ class Agent:
 
 def encode_outcome(end: AttemptEnd, took: float) -> str:
     """Return an outcome as tickets store it: ASCII, whatever the encoding of the database is."""
-    return json.dumps(Report(0, end, took).encode(), separators=(",", ":"))
+    return json.dumps(TaskEnd(0, end, took).encode(), separators=(",", ":"))
 
 
-def decode_outcome(text: str) -> Report:
+def decode_outcome(text: str) -> TaskEnd:
     """Return the report of ``encode_outcome``. Raises ValueError or TypeError for anything else."""
     values: Any = json.loads(text)
-    return Report.decode(tuple(values))
+    return TaskEnd.decode(tuple(values))
 
 
 def execute(

@@ -25,7 +25,7 @@ from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import Capacity, Ended, EventQueue
 from yamlsched.worker.forking import PipeWriter
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS
-from yamlsched.worker.local.protocol import Frames, Report, frame
+from yamlsched.worker.local.protocol import Frames, TaskEnd, frame
 from yamlsched.worker.permits import ExecutorPermits
 
 MAX_PAUSE_SECONDS = 60.0  # between tries to start a gateway or a program, after failures in a row
@@ -33,7 +33,7 @@ CLOSE_TIMEOUT_SECONDS = 2 * gateway.LEAVE_SECONDS + 2.0  # for a gateway to stop
 
 
 @dataclass(slots=True, eq=False)
-class InFlight:
+class RemoteAttempt:
     """An attempt that the gateway has."""
 
     number: int
@@ -71,7 +71,7 @@ class RemoteExecutor:
         """``place`` is that of the worker: its host, and the path of its file."""
         self._name, self._workload, self._permits, self._events = name, workload, permits, events
         self._faults = Faults(workload.dsn, workload.namespace, place, name)
-        self._in_flight: dict[int, InFlight] = {}
+        self._in_flight: dict[int, RemoteAttempt] = {}
         self._numbers: dict[Attempt, int] = {}
         self._next_number = 0
         self._gateway: GatewayHandle | None = None
@@ -91,7 +91,7 @@ class RemoteExecutor:
                 continue
             self._next_number += 1
             within = engine.begin_within.total_seconds()
-            flight = InFlight(self._next_number, attempt, clock.now() + within)
+            flight = RemoteAttempt(self._next_number, attempt, clock.now() + within)
             self._in_flight[flight.number] = flight
             self._numbers[attempt] = flight.number
             if self._gateway is None:
@@ -197,7 +197,7 @@ class RemoteExecutor:
         if self._is_draining:
             self._send("withdraw")
 
-    def _start(self, flight: InFlight) -> None:
+    def _start(self, flight: RemoteAttempt) -> None:
         attempt, run = flight.attempt, flight.attempt.run
         engine = attempt.job.engine
         assert engine is not None
@@ -266,7 +266,7 @@ class RemoteExecutor:
                 self._faults.note(content)
             elif kind == "ended":
                 self._failures = 0
-                report = Report.decode(content)
+                report = TaskEnd.decode(content)
                 self._end(number, report.end or AttemptEnd(EndKind.RELEASED), report.took)
             elif kind == "unavailable":
                 self._note_failure(content)

@@ -11,7 +11,7 @@ import psycopg
 
 from yamlsched.sync import lacks
 from yamlsched.worker.executor import wait
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession
 
 REPEAT_SECONDS = 60.0  # readers take a fault for ended that is not repeated for three times as long
 TIMEOUT_SECONDS = 5.0
@@ -24,7 +24,7 @@ class Faults:
     """
 
     def __init__(self, dsn: str, namespace: str, place: tuple[str, str], executor: str) -> None:
-        self._session = Session(Database(dsn), WORKER_SETTINGS)
+        self._session = WorkerSession(Database(dsn), WORKER_SETTINGS)
         self._namespace, self._place, self._executor = namespace, place, executor
         self._why = ""
         self._changed, self._tried = asyncio.Event(), asyncio.Event()

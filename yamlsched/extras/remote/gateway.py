@@ -47,8 +47,8 @@ from yamlsched.handler import programs
 from yamlsched.handler.programs import describe_exit
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.worker import clock, forking
-from yamlsched.worker.local.protocol import Frames, Report, frame
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Session, Unanswered
+from yamlsched.worker.local.protocol import Frames, TaskEnd, frame
+from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession
 from yamlsched.worker.stderr import non_blocking_stderr
 
 SLACK_SECONDS = 2.0  # for an agent to reach the database
@@ -117,7 +117,7 @@ class Gateway:
 
     def __init__(self, commands: int, results: int, dsn: str, folder: str, name: str) -> None:
         self._commands, self._results, self._folder, self._name = commands, results, folder, name
-        self._session = Session(Database(dsn), WORKER_SETTINGS)
+        self._session = WorkerSession(Database(dsn), WORKER_SETTINGS)
         self._frames = Frames()
         self._flights: dict[int, Flight] = {}
         self._clusters: dict[str, DaskCluster] = {}  # by address: the file may change it
@@ -297,7 +297,7 @@ class Gateway:
                 report = decode_outcome(row.outcome)
             except (ValueError, TypeError):
                 end = AttemptEnd(EndKind.RAISED, "its agent wrote an outcome that cannot be read", AGENT_DIED)
-                report = Report(0, end)
+                report = TaskEnd(0, end)
             self._end(flight, report.end or AttemptEnd(EndKind.RELEASED), report.took)
 
     def _why_not(self, flight: Flight, now: float) -> str:
@@ -338,7 +338,7 @@ class Gateway:
 
     def _end(self, flight: Flight, end: AttemptEnd, took: float = 0.0) -> None:
         self._leave(flight, clock.now() + LEAVE_SECONDS)
-        self._send("ended", flight.number, Report(flight.number, end, took).encode())
+        self._send("ended", flight.number, TaskEnd(flight.number, end, took).encode())
 
     def _leave_unstarted(self, flight: Flight, why: str) -> None:
         self._leave(flight, clock.now())

@@ -11,7 +11,7 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.local.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board
 from yamlsched.worker.local.child_pool import ChildProcess, Environment
-from yamlsched.worker.local.output import Output
+from yamlsched.worker.local.output import OutputPipe
 from yamlsched.worker.local.protocol import frame
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
@@ -25,7 +25,7 @@ class InFlight:
     attempt: Attempt
     sent_at: float
     times_out_at: float | None = None  # once it has started
-    output: Output | None = None  # once it has printed something
+    output: OutputPipe | None = None  # once it has printed something
     kill_at: float | None = None  # it is stopped; by then it must have ended
 
 
@@ -38,7 +38,7 @@ class SharedChild(ChildProcess):
         self.board = board = Board(capacity)
 
         def run(parent: int, commands: int, results: int, output: int) -> None:
-            runner.run(parent, runner.Channel(commands, results, output, board), environment)
+            runner.run(parent, runner.SharedChannel(commands, results, output, board), environment)
 
         super().__init__("shared child", run)
         self.in_flight: dict[int, InFlight] = {}  # by index

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 from yamlsched.errors import YamlschedError
 from yamlsched.handler.detached import is_detached
 from yamlsched.runs.lifecycle import AttemptEnd
-from yamlsched.worker.local.board import Board, Step
+from yamlsched.worker.local.board import Board, LoopStep
 
 current: ContextVar[Executing | None] = ContextVar("yamlsched_attempt", default=None)
 
@@ -245,11 +245,11 @@ class Stall:
     """
 
     def __init__(self) -> None:
-        self._step: Step | None = None
+        self._step: LoopStep | None = None
         self._seen_at = 0.0
         self.seconds = 0.0
 
-    def observe(self, step: Step, now: float) -> None:
+    def observe(self, step: LoopStep, now: float) -> None:
         if step != self._step:
             self._step, self.seconds = step, 0.0
         else:

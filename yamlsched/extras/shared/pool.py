@@ -26,8 +26,8 @@ from yamlsched.worker.executor import Capacity, Ended, EventQueue, ExecutorFaile
 from yamlsched.worker.local import board
 from yamlsched.worker.local.board import Batch
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildPool, Rate, exit_cause
-from yamlsched.worker.local.output import Output
-from yamlsched.worker.local.protocol import CLOSED_PIPES, Report
+from yamlsched.worker.local.output import OutputPipe
+from yamlsched.worker.local.protocol import CLOSED_PIPES, TaskEnd
 from yamlsched.worker.permits import Permits
 
 MAX_RUNS_PER_CHILD = 500_000  # to limit what leaking handlers can accumulate
@@ -233,7 +233,7 @@ class SharedPool(ChildPool[SharedChild]):
     def _handle(self, child: SharedChild, batch: Batch) -> None:
         for index, content in batch.outputs:
             if (flight := child.in_flight.get(index)) is not None:
-                flight.output = flight.output or Output(-1)
+                flight.output = flight.output or OutputPipe(-1)
                 flight.output.add(flight.attempt.run, content)
         plain = []
         for index, took in batch.successes:
@@ -246,7 +246,7 @@ class SharedPool(ChildPool[SharedChild]):
         if plain:
             self._events.put(Succeeded(plain))
         for values in batch.reports:
-            report = Report.decode(values)
+            report = TaskEnd.decode(values)
             if (flight := child.take(report.number)) is not None:
                 flight.attempt.took = report.took
                 self._end(flight, report.end or RETURNED)

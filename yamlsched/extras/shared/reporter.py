@@ -11,7 +11,7 @@ from typing import Any
 from yamlsched.extras.shared.loop import Executing
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.board import Batch
-from yamlsched.worker.local.protocol import Report, frame
+from yamlsched.worker.local.protocol import TaskEnd, frame
 
 MAX_OUTPUT_BYTES = 1 << 18  # of one attempt, unsent: more is sent at once
 MAX_UNSENT_BYTES = 1 << 22  # then what prints waits for the parent
@@ -26,7 +26,7 @@ class Reporter:
         self.is_leaking = False  # an attempt has left a task behind that does not end: the process is to be replaced
         self._results, self._loop, self._thread = results, loop, threading.get_ident()
         self._successes: list[tuple[int, float]] = []
-        self._reports: list[Report] = []
+        self._reports: list[TaskEnd] = []
         self._returned: list[int] = []
         self._printing: dict[int, Executing] = {}  # attempts with unsent output
         self._unsent = bytearray()
@@ -36,7 +36,7 @@ class Reporter:
     def add_success(self, index: int, took: float) -> None:
         self._successes.append((index, took))
 
-    def add(self, report: Report) -> None:
+    def add(self, report: TaskEnd) -> None:
         self._reports.append(report)
 
     def give_back(self, indexes: list[int]) -> None:

@@ -31,7 +31,7 @@ from yamlsched.worker.local import board as states
 from yamlsched.worker.local import bootstrap
 from yamlsched.worker.local.board import START, STOP, Board
 from yamlsched.worker.local.child_pool import Environment
-from yamlsched.worker.local.protocol import FAILED_EXIT, Frames, Report
+from yamlsched.worker.local.protocol import FAILED_EXIT, Frames, TaskEnd
 
 BEAT_SECONDS = 0.5
 STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them
@@ -42,7 +42,7 @@ OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 calls.OWN_FILES.update((__file__, inspect.getfile(Steps)))
 
 
-class Channel(NamedTuple):
+class SharedChannel(NamedTuple):
     """The child's side of its connection to the parent."""
 
     commands: int
@@ -64,7 +64,7 @@ class Streams:
         return stream(1, on_output), stream(2, on_output)
 
 
-def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:
+def run(parent: int, channel: SharedChannel, environment: Environment) -> NoReturn:
     """Become a child that executes attempts as coroutines. ``parent`` is the worker's process id."""
     streams = Streams([])
     try:
@@ -79,7 +79,7 @@ def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:
 class SharedRunner:
     """One shared child, from fork to exit."""
 
-    def __init__(self, channel: Channel, environment: Environment) -> None:
+    def __init__(self, channel: SharedChannel, environment: Environment) -> None:
         self.channel, self.board = channel, channel.board
         workload = environment.workload
         self.sessions = SharedSessions(workload.dsn, workload.namespace, environment.session_permits)
@@ -315,7 +315,7 @@ class SharedRunner:
                 return
         else:
             self.board.set_state(index, states.ENDED)
-            self.reporter.add(Report(index, executing.end, executing.took))
+            self.reporter.add(TaskEnd(index, executing.end, executing.took))
         self._start_waiting()
         self.reporter.flush_soon()
 

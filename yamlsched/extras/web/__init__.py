@@ -38,9 +38,9 @@ def app(dsn: str, *, hosts: Sequence[str] = (), auth: str = "application", **opt
     """
     require_extra()
     from yamlsched.extras.web.application import build
-    from yamlsched.extras.web.options import Options
+    from yamlsched.extras.web.options import WebOptions
 
-    return build(Options(dsn=dsn, hosts=tuple(hosts), auth=auth, **options))
+    return build(WebOptions(dsn=dsn, hosts=tuple(hosts), auth=auth, **options))
 
 
 def require_extra() -> None:

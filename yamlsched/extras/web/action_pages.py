@@ -27,16 +27,16 @@ from yamlsched.extras.web.flow import (
     AlreadyDone,
     Conflict,
     Doing,
-    Done,
     Given,
     Invalid,
+    Redirect,
     anonymous,
     is_request,
     new_request,
     path_of,
 )
 from yamlsched.extras.web.forms import IS_NOT_A_FORM, FormError, read_form
-from yamlsched.extras.web.options import Options
+from yamlsched.extras.web.options import WebOptions
 from yamlsched.extras.web.pool import ACTION_SETTINGS, Pool
 from yamlsched.extras.web.render import bounded, sentence
 from yamlsched.extras.web.results import Result
@@ -59,7 +59,7 @@ class ActionPages:
 
     def __init__(
         self,
-        options: Options,
+        options: WebOptions,
         open_visit: Callable[[Request], AbstractContextManager[Visit]],
         show: Answer,
         reject: Callable[[Request, Rejection], Response],
@@ -200,7 +200,7 @@ class ActionPages:
         except AlreadyDone as error:
             with self._open_visit(request) as visit:
                 what = f"Done already, and not repeated: {doing.say(visit.connection, error.entries[0])}."
-                return self._redirect(request, visit, Done(path_of(error.entries[0]), Result(what)))
+                return self._redirect(request, visit, Redirect(path_of(error.entries[0]), Result(what)))
         except Invalid as error:
             wrong = {error.name: str(error)}
             with self._open_visit(request) as visit:
@@ -228,7 +228,7 @@ class ActionPages:
         with self._open_visit(request) as visit:
             return self._redirect(request, visit, done)
 
-    def _redirect(self, request: Request, visit: Visit, done: Done) -> Response:
+    def _redirect(self, request: Request, visit: Visit, done: Redirect) -> Response:
         path, _, query = done.path.partition("?")
         parameter = results.sign(visit.connection, path, done.result, visit.now)
         url = f"{request.scope['root_path']}{path}?{query + '&' if query else ''}{results.PARAMETER}={parameter}"

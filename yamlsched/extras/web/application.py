@@ -32,7 +32,7 @@ from yamlsched.db.query import now
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.web import assets, render, results
 from yamlsched.extras.web.action_pages import ActionPages
-from yamlsched.extras.web.options import Options
+from yamlsched.extras.web.options import WebOptions
 from yamlsched.extras.web.pages import PAGES, namespaces
 from yamlsched.extras.web.pool import READER_SETTINGS, Pool
 from yamlsched.extras.web.security import Guard, Rejection
@@ -65,7 +65,7 @@ REPORT_SECONDS = 10.0
 IS_A_BUG = "This is a bug in yamlsched. Its log has the details; please report them."
 
 
-def build(options: Options) -> ASGIApp:
+def build(options: WebOptions) -> ASGIApp:
     """Return the application."""
     return Application(options).guarded()
 
@@ -73,7 +73,7 @@ def build(options: Options) -> ASGIApp:
 class Application:
     """The pages with what they share: sessions, templates, static files."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: WebOptions) -> None:
         self._options = options
         self._pool = Pool(options.dsn, options.sessions, READER_SETTINGS)
         self._templates = render.environment()

@@ -77,7 +77,7 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **given
     web.require_extra()
     from yamlsched import log
     from yamlsched.extras.web import application, serve
-    from yamlsched.extras.web.options import Options, check_bind, parse_listen
+    from yamlsched.extras.web.options import WebOptions, check_bind, parse_listen
 
     log.configure(settings.verbosity, settings.log_format == "json")
     with settings.database() as dsn:
@@ -87,7 +87,7 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **given
         try:
             where = parse_listen(listen)
             users = _users(users_file) if given["auth"] == "basic" else {}
-            options = Options(
+            options = WebOptions(
                 dsn=dsn, file=settings.file, namespace=settings.namespace, users=users, users_file=users_file, **given
             )
             check_bind(where, options)

@@ -17,7 +17,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from yamlsched import log
-from yamlsched.extras.web.options import Options
+from yamlsched.extras.web.options import WebOptions
 
 HEADER_SECONDS = 10.0
 """For a request to send its header: then the connection is closed."""
@@ -27,7 +27,7 @@ MIN_FILES = 4 * MAX_CONNECTIONS
 LOG_INTERVAL_SECONDS = 60.0
 
 
-def limited(options: Options) -> type[H11Protocol]:
+def limited(options: WebOptions) -> type[H11Protocol]:
     """Return a protocol whose connections have limits, which it counts for all of them together."""
     peers: Counter[str] = Counter()
 

@@ -121,7 +121,7 @@ class Review:
     change: str = ""  # the button that leads to the form
 
 
-class Done(NamedTuple):
+class Redirect(NamedTuple):
     """Where to go, below the prefix, and what to say there."""
 
     path: str
@@ -181,7 +181,7 @@ class Action(NamedTuple):
     required: Sequence[str]
     ask: Callable[[Visit, Given], Asking]
     review: Callable[[Visit, Given], Review]
-    perform: Callable[[Doing, Given], Done]
+    perform: Callable[[Doing, Given], Redirect]
     limits: Mapping[str, int] = {}  # of characters, for fields that may be longer than MAX_TEXT_CHARS
     asks_first: bool = False  # a link always leads to the form: it has fields that are not required
 

@@ -24,7 +24,7 @@ PAGE_NAMES = ("jobs", "why", "graph", "calendar", "runs", "dead", "files", "acti
 
 
 @dataclass(frozen=True)
-class Options:
+class WebOptions:
     """How the page is served. Secrets are not shown by ``repr``."""
 
     dsn: str = field(repr=False)
@@ -73,7 +73,7 @@ class Options:
     def has_actions(self) -> bool:
         return self.actions_dsn is not None and not self.read_only
 
-    def reached_by(self, listen: Listen) -> Options:
+    def reached_by(self, listen: Listen) -> WebOptions:
         """Return the options with the address that is listened on as a host that requests may name."""
         return self if listen.path or listen.is_any_address else replace(self, hosts=(*self.hosts, listen.host))
 
@@ -129,7 +129,7 @@ def parse_listen(text: str) -> Listen:
     return Listen(None, host.strip("[]"), int(port))
 
 
-def check_bind(listen: Listen, options: Options) -> None:
+def check_bind(listen: Listen, options: WebOptions) -> None:
     """Refuse to serve everyone without authentication, or without knowing the name by which browsers reach it."""
     if not listen.is_local and options.auth == "none":
         raise ValueError(

@@ -23,7 +23,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from yamlsched import log
-from yamlsched.extras.web.options import SCRYPT, Options, parse_users
+from yamlsched.extras.web.options import SCRYPT, WebOptions, parse_users
 
 HEADERS = {
     "Content-Security-Policy": "; ".join(
@@ -85,7 +85,7 @@ class Logins:
 class Passwords:
     """The users of ``--auth basic``. Their file is read again when it has changed."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: WebOptions) -> None:
         self._file, self._users, self._version = options.users_file, options.users, -1
         self._verified: dict[str, tuple[str, bytes]] = {}  # browsers send it each time, and scrypt is slow on purpose
 
@@ -117,7 +117,7 @@ class Passwords:
 class Guard:
     """An ASGI application that passes on the requests that are allowed; ``reject`` answers the others."""
 
-    def __init__(self, app: ASGIApp, options: Options, reject: Reject) -> None:
+    def __init__(self, app: ASGIApp, options: WebOptions, reject: Reject) -> None:
         self._app = app
         self._options = options
         self._reject = reject
@@ -246,7 +246,7 @@ class Guard:
         return no_actions(self._options)
 
 
-def no_actions(options: Options) -> Rejection | None:
+def no_actions(options: WebOptions) -> Rejection | None:
     """Return why the page changes nothing; None if it can."""
     if options.read_only:
         return Rejection(HTTPStatus.FORBIDDEN, "This page is read-only: it was started with --read-only.")

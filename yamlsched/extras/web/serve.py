@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.web import connections
-from yamlsched.extras.web.options import Listen, Options
+from yamlsched.extras.web.options import Listen, WebOptions
 
 SOCKET_MODE = 0o660
 """A unix socket is for its owner and its group, which a proxy can join: not for everyone on the host."""
@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def run(app: ASGIApp, options: Options, listen: Listen, announce: Callable[[str], None]) -> None:
+def run(app: ASGIApp, options: WebOptions, listen: Listen, announce: Callable[[str], None]) -> None:
     """Serve ``app``; ``announce`` gets its address once it accepts connections. Raises EnvironmentFailed."""
     connections.raise_file_limit()
     with _listening(listen) as (sock, address):

@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     is_leaking: bool = False
 
 
-class Step(NamedTuple):
+class LoopStep(NamedTuple):
     """What the event loop of a child is doing. ``number`` changes with each step, and while the loop is idle."""
 
     number: int
@@ -80,10 +80,10 @@ class Board:
 
     # -- both ------------------------------------------------------------------------------------------------------
 
-    def step(self) -> Step:
+    def step(self) -> LoopStep:
         """Return what the child is doing."""
         number, index, is_import = STEP.unpack_from(self._bytes, STEP_AT)
-        return Step(number, index - 1 if index else None, bool(is_import))
+        return LoopStep(number, index - 1 if index else None, bool(is_import))
 
     # -- the parent ------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildProcess, Environment
-from yamlsched.worker.local.protocol import INDEX, MAX_TASKS, Channel, Marks, Memory, Report, Task
+from yamlsched.worker.local.protocol import INDEX, MAX_TASKS, Channel, Marks, Memory, Task, TaskEnd
 
 
 class Sections:
@@ -180,7 +180,7 @@ class ChildHandle(ChildProcess):
                 withdrawn.append(attempt)
         return withdrawn
 
-    def receive(self) -> Iterator[tuple[list[tuple[int, float]], Report | None]]:
+    def receive(self) -> Iterator[tuple[list[tuple[int, float]], TaskEnd | None]]:
         """Yield its messages: plain successes, as for ``succeed``, and a report.
 
         Raises ValueError or TypeError for what no child sends: its handler wrote into the pipe.
@@ -191,7 +191,7 @@ class ChildHandle(ChildProcess):
                 return
             self.active_at = clock.now()
             for successes, report in self.frames.feed(piece):
-                yield successes, None if report is None else Report.decode(report)
+                yield successes, None if report is None else TaskEnd.decode(report)
 
     def succeed(self, successes: list[tuple[int, float]]) -> list[Attempt]:
         """Return the attempts at these indexes, which it no longer holds, and set the seconds that they took."""

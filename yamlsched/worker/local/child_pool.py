@@ -20,7 +20,7 @@ from yamlsched.worker import clock, forking
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import EventQueue, ReturnedUnstarted
 from yamlsched.worker.forking import Pipe, PipeWriter
-from yamlsched.worker.local.output import Output
+from yamlsched.worker.local.output import OutputPipe
 from yamlsched.worker.local.protocol import CLOSED_PIPES, Frames
 from yamlsched.worker.permits import Permits
 
@@ -78,7 +78,7 @@ class ChildProcess:
         for descriptor in (self.results, output):
             os.set_blocking(descriptor, False)
         self.loop = asyncio.get_running_loop()
-        self.commands, self.output, self.frames = PipeWriter(commands), Output(output), Frames()
+        self.commands, self.output, self.frames = PipeWriter(commands), OutputPipe(output), Frames()
         self.sent_count = 0  # tasks so far
         self.is_retired = False  # gets no more tasks
         self.is_closed = False  # its pipe of commands is closed, so that it exits

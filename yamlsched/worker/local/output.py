@@ -26,7 +26,7 @@ WAIT_SECONDS = 0.02  # at a time
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
-class Output:
+class OutputPipe:
     """The pipe of one child's stdout and stderr."""
 
     def __init__(self, descriptor: int) -> None:

@@ -283,7 +283,7 @@ class ProcessPool(ChildPool[ChildHandle]):
                     del self._failed_starts[attempt]
             self._events.put(Succeeded(attempts))
 
-    def _handle_report(self, child: ChildHandle, report: protocol.Report) -> None:
+    def _handle_report(self, child: ChildHandle, report: protocol.TaskEnd) -> None:
         attempt = child.end(report.number)
         if report.left_processes:
             self._requeue(child.retire())

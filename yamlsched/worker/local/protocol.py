@@ -30,7 +30,7 @@ from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBat
 from yamlsched.runs.progress import Progress
 
 
-def bounded(report: Report, encode: Callable[[Report], bytes]) -> bytes:
+def bounded(report: TaskEnd, encode: Callable[[TaskEnd], bytes]) -> bytes:
     """Return the frame of ``report``; if that is too large, the frame of its failure."""
     content = encode(report)
     if report.end is None or len(content) <= MAX_FRAME_BYTES:
@@ -140,7 +140,7 @@ Task: TypeAlias = tuple[int, str | tuple[Any, ...], str, int | None, float, tupl
 """A run that is handed to a child: the arguments of ``Runner.execute``, as a plain tuple because that is quickest."""
 
 
-class Report(NamedTuple):
+class TaskEnd(NamedTuple):
     """The end of a task that is not a plain success."""
 
     number: int
@@ -160,7 +160,7 @@ class Report(NamedTuple):
         return (self.number, tuple(end._replace(**plain)), *self[2:])
 
     @classmethod
-    def decode(cls, values: tuple[Any, ...]) -> Report:
+    def decode(cls, values: tuple[Any, ...]) -> TaskEnd:
         """Return the report of ``encode``. Raises ValueError or TypeError for anything else."""
         report = cls(*values)
         if report.end is None:

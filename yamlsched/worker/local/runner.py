@@ -33,7 +33,7 @@ from yamlsched.runs.frameworks import close_stale_connections
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.commands import CommandRunner
-from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, RESUME, Channel, Frames, Report, Task, frame
+from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, RESUME, Channel, Frames, Task, TaskEnd, frame
 
 MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of handlers are closed
 FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held back
@@ -118,7 +118,7 @@ class Runner:
         is called for. ``timeout`` is in seconds. ``run`` has the values of a ClaimedRun.
         """
         if not self.memory.start(index):
-            self._send(time.perf_counter(), Report(index, None))
+            self._send(time.perf_counter(), TaskEnd(index, None))
             return
         self.started, self.import_seconds, self.span = time.perf_counter(), 0.0, None
         end = self._attempt(index, target, payload, dead_run_id, timeout, run)
@@ -147,7 +147,7 @@ class Runner:
                 self._send(now)
         else:
             end = end or AttemptEnd(EndKind.RETURNED)
-            self._send(now, Report(index, end, took, self.import_seconds, has_mark, left_processes))
+            self._send(now, TaskEnd(index, end, took, self.import_seconds, has_mark, left_processes))
         if left_processes:
             # the pipe will hold their output: the next attempt starts here only if the parent has not withdrawn it
             self.may_continue = False
@@ -229,7 +229,7 @@ class Runner:
             self.was_stopped = True
             raise calls.Stopped("stopped by yamlsched")
 
-    def _send(self, now: float, report: Report | None = None) -> None:
+    def _send(self, now: float, report: TaskEnd | None = None) -> None:
         if report is None:
             content = frame((self.successes, None))
         else:

@@ -8,7 +8,7 @@ from yamlsched.act import backfill
 from yamlsched.act.backfill import BackfillSlot
 from yamlsched.errors import Refused
 from yamlsched.extras.web.actions import subjects
-from yamlsched.extras.web.flow import Action, Asking, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import count, sentence
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit
@@ -117,7 +117,7 @@ def _time(name: str, given: Given) -> TimeInput | None:
         raise Invalid(name, sentence(str(error))) from None
 
 
-def perform(doing: Doing, given: Given) -> Done:
+def perform(doing: Doing, given: Given) -> Redirect:
     name = given["job"]
     start, end = (_instant(given, edge) for edge in ("start", "end"))
     with doing.transaction(f"job:{name}") as connection:
@@ -127,7 +127,7 @@ def perform(doing: Doing, given: Given) -> Done:
         found = backfill.backfill(connection, doing.namespace, job, start, end, doing.who)
     made = len(found.created)
     others = f"; {count(found.done - made, 'slot')} had one, or its key was used" if found.done > made else ""
-    return Done(f"/jobs/{name}", Result(f"{count(made, 'run')} {'was' if made == 1 else 'were'} created{others}."))
+    return Redirect(f"/jobs/{name}", Result(f"{count(made, 'run')} {'was' if made == 1 else 'were'} created{others}."))
 
 
 def _instant(given: Given, name: str) -> datetime:

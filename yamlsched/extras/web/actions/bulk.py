@@ -13,7 +13,7 @@ from yamlsched.act.statements import ANY_TYPE
 from yamlsched.extras.web.actions import subjects
 from yamlsched.extras.web.actions.cancel import REASON
 from yamlsched.extras.web.ask.audit import of_request
-from yamlsched.extras.web.flow import Action, Asking, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import bounded, count
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit
@@ -79,7 +79,7 @@ def review_retry(visit: Visit, given: Given) -> Review:
     )
 
 
-def perform_retry(doing: Doing, given: Given) -> Done:
+def perform_retry(doing: Doing, given: Given) -> Redirect:
     until = _instant(given)
 
     def select(connection: Any, definition: int) -> list[int]:
@@ -135,7 +135,7 @@ def review_cancel(visit: Visit, given: Given) -> Review:
     )
 
 
-def perform_cancel(doing: Doing, given: Given) -> Done:
+def perform_cancel(doing: Doing, given: Given) -> Redirect:
     statuses, last = STATES[given.choice("state", tuple(STATES))], given.number("upto")
 
     def select(connection: Any, definition: int) -> list[int]:
@@ -154,7 +154,7 @@ def _perform(
     act: Callable[[Any, Sequence[int]], list[ActionResult]],
     done: str,
     path: str,
-) -> Done:
+) -> Redirect:
     """Change the runs in transactions that no worker waits long for. Sent again, a form continues where it stopped."""
     with doing.transaction(is_whole=False) as connection:
         ids = select(connection, subjects.job_for(connection, doing.namespace, name).id)
@@ -169,7 +169,7 @@ def _perform(
     if skipped := max(0, len(ids) - changed):
         why = others.most_common(1)[0][0]
         text += f" {count(skipped, 'run')} {'was' if skipped == 1 else 'were'} not changed: each {why}."
-    return Done(path, Result(text, is_partial=bool(skipped) or not changed))
+    return Redirect(path, Result(text, is_partial=bool(skipped) or not changed))
 
 
 def _number(ids: Sequence[int], what: str) -> str:

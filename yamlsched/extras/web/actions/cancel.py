@@ -5,7 +5,7 @@ from __future__ import annotations
 from yamlsched.act import runs
 from yamlsched.extras.web.actions import subjects
 from yamlsched.extras.web.ask import outlook
-from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Review
+from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Redirect, Review
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit
 from yamlsched.runs.lifecycle import Status
@@ -35,7 +35,7 @@ def review(visit: Visit, given: Given) -> Review:
     )
 
 
-def perform(doing: Doing, given: Given) -> Done:
+def perform(doing: Doing, given: Given) -> Redirect:
     id, was = given.number("run"), given.choice("was", list(Status))
     target = f"run:{id}"
     with doing.transaction(target) as connection:
@@ -44,7 +44,7 @@ def perform(doing: Doing, given: Given) -> Done:
         [result] = runs.cancel(connection, [id], doing.who, reason=given["reason"] or None, expected=[was])
         if not result.changed:
             raise Conflict(f"Run {id} {result.what}{doing.since(connection, target)}.")
-    return Done(f"/runs/{id}", Result(f"Run {id} {result.what}."))
+    return Redirect(f"/runs/{id}", Result(f"Run {id} {result.what}."))
 
 
 ACTION = Action("cancel", "Cancel a run", ("run", "was", "reason"), ("run",), ask, review, perform)

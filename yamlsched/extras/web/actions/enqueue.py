@@ -12,7 +12,7 @@ from yamlsched.ask import history
 from yamlsched.ask.runs import id_of_key
 from yamlsched.errors import Refused
 from yamlsched.extras.web.actions import subjects
-from yamlsched.extras.web.flow import Action, Asking, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit
@@ -108,7 +108,7 @@ def review(visit: Visit, given: Given) -> Review:
     )
 
 
-def perform(doing: Doing, given: Given) -> Done:
+def perform(doing: Doing, given: Given) -> Redirect:
     payload = parse_payload(given)
     at = times.parse(given["instant"]) if given["instant"] else None
     with doing.transaction() as connection:
@@ -126,10 +126,10 @@ def perform(doing: Doing, given: Given) -> Done:
     if not found.created:
         holder = f"run {found.run_id}" if found.run_id else "a run that was pruned"
         path = f"/runs/{found.run_id}" if found.run_id and not found.pruned_at else f"/jobs/{job.job_type}"
-        return Done(path, Result(f'Nothing was created: {holder} has the key "{given["key"]}".', is_partial=True))
+        return Redirect(path, Result(f'Nothing was created: {holder} has the key "{given["key"]}".', is_partial=True))
     due = f", due at {found.due}" if found.due else ""
     waits = f"; {found.note}" if found.note else ""
-    return Done(f"/runs/{found.run_id}", Result(f"Run {found.run_id} of {job.job_type} was created{due}{waits}."))
+    return Redirect(f"/runs/{found.run_id}", Result(f"Run {found.run_id} of {job.job_type} was created{due}{waits}."))
 
 
 def parse_payload(given: Given) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from yamlsched.act import pause as pausing
 from yamlsched.extras.web.actions import subjects
 from yamlsched.extras.web.ask import outlook
 from yamlsched.extras.web.ask.outlook import MAX_COUNTED, PauseOutlook
-from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import bounded
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit
@@ -102,7 +102,7 @@ def read_until(visit: Visit, given: Given, timezone: str) -> datetime | None:
     return until
 
 
-def perform(doing: Doing, given: Given) -> Done:
+def perform(doing: Doing, given: Given) -> Redirect:
     name = given["job"]
     with doing.transaction(f"job:{name}") as connection:
         job = subjects.job_for(connection, doing.namespace, name)
@@ -118,7 +118,7 @@ def perform(doing: Doing, given: Given) -> Done:
         )
         if not result.changed:
             raise Conflict(f"{name} {result.what}.")
-    return Done(f"/jobs/{name}", Result(f"{name} {result.what}."))
+    return Redirect(f"/jobs/{name}", Result(f"{name} {result.what}."))
 
 
 def ask_resume(visit: Visit, given: Given) -> Asking:
@@ -152,7 +152,7 @@ def review_resume(visit: Visit, given: Given) -> Review:
     )
 
 
-def perform_resume(doing: Doing, given: Given) -> Done:
+def perform_resume(doing: Doing, given: Given) -> Redirect:
     name = given["job"]
     target = f"job:{name}"
     with doing.transaction(target) as connection:
@@ -160,7 +160,7 @@ def perform_resume(doing: Doing, given: Given) -> Done:
         [result] = pausing.resume(connection, doing.namespace, [job.id], doing.who)
         if not result.changed:
             raise Conflict(f"{name} {result.what}{doing.since(connection, target)}.")
-    return Done(f"/jobs/{name}", Result(f"{name} {result.what}."))
+    return Redirect(f"/jobs/{name}", Result(f"{name} {result.what}."))
 
 
 PAUSE = Action("pause", "Pause a job", ("job", "reason", "until", "instant"), ("job", "reason"), ask, review, perform)

@@ -12,7 +12,7 @@ from yamlsched.errors import Refused
 from yamlsched.extras.web.actions import subjects
 from yamlsched.extras.web.actions.enqueue import MAX_PAYLOAD_CHARS, parse_payload, shown_payload
 from yamlsched.extras.web.ask import outlook
-from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit
@@ -70,7 +70,7 @@ def _payload(visit: Visit, run: RunOutlook, given: Given) -> dict[str, Any]:
     return payload
 
 
-def perform(doing: Doing, given: Given) -> Done:
+def perform(doing: Doing, given: Given) -> Redirect:
     id, was = given.number("run"), given.choice("was", list(Status))
     if was == Status.SUCCEEDED and not given["force"]:
         raise Invalid("force", "Tick this to run it a second time.")
@@ -90,7 +90,7 @@ def perform(doing: Doing, given: Given) -> Done:
         )
         if not result.changed:
             raise Conflict(f"Run {id} {result.what}{doing.since(connection, target)}.")
-    return Done(f"/runs/{id}", Result(f"Run {id} {result.what}."))
+    return Redirect(f"/runs/{id}", Result(f"Run {id} {result.what}."))
 
 
 ACTION = Action(

@@ -8,7 +8,7 @@ from typing import Any
 from yamlsched.act import settle
 from yamlsched.errors import Refused
 from yamlsched.extras.web.ask import outlook
-from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit
@@ -77,14 +77,14 @@ def review(visit: Visit, given: Given) -> Review:
     )
 
 
-def perform(doing: Doing, given: Given) -> Done:
+def perform(doing: Doing, given: Given) -> Redirect:
     happened, result, id = _happened(given), _result(given), given.number("run")
     with doing.transaction(f"run:{id}") as connection:
         try:
             what = settle.settle(connection, doing.namespace, given["key"], doing.who, happened, result)
         except Refused as error:
             raise Conflict(sentence(str(error))) from None
-    return Done(f"/runs/{id}", Result(sentence(what)))
+    return Redirect(f"/runs/{id}", Result(sentence(what)))
 
 
 def _effect(visit: Visit, given: Given) -> EffectStatus:

@@ -16,7 +16,7 @@ from yamlsched.errors import Refused
 from yamlsched.extras.web.actions.pause import REASON, UNTIL, read_until
 from yamlsched.extras.web.actions.subjects import MAX_OFFERED_JOBS
 from yamlsched.extras.web.ask import outlook
-from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Done, Field, Given, Invalid, Review
+from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import count, sentence
 from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.visit import Visit
@@ -64,7 +64,7 @@ def review_pause(visit: Visit, given: Given) -> Review:
     )  # fmt: skip
 
 
-def perform_pause(doing: Doing, given: Given) -> Done:
+def perform_pause(doing: Doing, given: Given) -> Redirect:
     def act(connection: psycopg.Connection[object], ids: Sequence[int]) -> list[ActionResult]:
         until = times.parse(given["instant"]) if given["instant"] else None
         return pause.pause(connection, doing.namespace, ids, doing.who, reason=given["reason"], until=until)
@@ -89,7 +89,7 @@ def review_resume(visit: Visit, given: Given) -> Review:
     return _review(visit, given, "Resume", paused, lines, refusal=refusal, among=jobs)
 
 
-def perform_resume(doing: Doing, given: Given) -> Done:
+def perform_resume(doing: Doing, given: Given) -> Redirect:
     def act(connection: psycopg.Connection[object], ids: Sequence[int]) -> list[ActionResult]:
         return pause.resume(connection, doing.namespace, pause.paused(connection, ids), doing.who)
 
@@ -139,7 +139,7 @@ def _line(job: PausableJob) -> str:
     return f"{job.job_type}, paused {outlook.words(job, 'UTC')}" if job.is_paused else job.job_type
 
 
-def _perform(doing: Doing, given: Given, done: str, act: ActOnJobs) -> Done:
+def _perform(doing: Doing, given: Given, done: str, act: ActOnJobs) -> Redirect:
     tag, upto = given["tag"], given.number("upto")
     with doing.transaction(f"tag:{tag}") as connection:
         jobs = _jobs(connection, doing.namespace, given)
@@ -152,7 +152,7 @@ def _perform(doing: Doing, given: Given, done: str, act: ActOnJobs) -> Done:
             raise Conflict(f"None of the jobs tagged {tag} can be {done}.")
     changed = sum(result.changed for result in results)
     text = f"{count(changed, 'job')} tagged {tag} {'is' if changed == 1 else 'are'} {done}."
-    return Done("/actions", Result(text, is_partial=changed < len(results)))
+    return Redirect("/actions", Result(text, is_partial=changed < len(results)))
 
 
 def _refuse_changes(

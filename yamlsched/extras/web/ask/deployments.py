@@ -19,7 +19,7 @@ from yamlsched.sync.in_force import decide, explain
 
 
 @dataclass(frozen=True)
-class Place:
+class HostFile:
     """The file that a host presented last at a path for an environment ('' for none)."""
 
     id: int
@@ -84,9 +84,9 @@ class NamespaceInForce:
     applied_at: datetime | None
 
 
-def read_places(connection: psycopg.Connection[Any], namespace: str, limit: int) -> list[Place]:
+def read_places(connection: psycopg.Connection[Any], namespace: str, limit: int) -> list[HostFile]:
     """Return the latest file of each place."""
-    return fetch(connection, Place, load("deployments")["places"], {"namespace": namespace, "limit": limit})
+    return fetch(connection, HostFile, load("deployments")["places"], {"namespace": namespace, "limit": limit})
 
 
 def read_applied(connection: psycopg.Connection[Any], namespace: str, limit: int) -> list[AppliedFile]:
@@ -135,7 +135,7 @@ class Presented:
     jobs are not known here.
     """
 
-    place: Place
+    place: HostFile
     state: str
     why: str = ""
     differs: bool = False
@@ -149,7 +149,7 @@ class Deployments:
     in_force: AppliedFile | None
     counts: JobCounts
     presented: Sequence[Presented]
-    former: Sequence[Place]
+    former: Sequence[HostFile]
     edits: Sequence[Edit]
     namespaces: Sequence[NamespaceInForce]
     has_more_places: bool
@@ -194,7 +194,7 @@ def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> 
 def _compared(
     connection: psycopg.Connection[Any],
     namespace: str,
-    place: Place,
+    place: HostFile,
     is_same: bool,
     applied_at: datetime | None,
     now: datetime,

@@ -114,7 +114,7 @@ LEAD = 12
 
 
 @dataclass(frozen=True)
-class Gap:
+class TimelineGap:
     """Slots that were skipped for one reason, and that in words."""
 
     first: datetime
@@ -134,7 +134,7 @@ class Timeline:
     span: str
     spans: Sequence[str]
     cells: Sequence[SlotAccount]
-    gaps: Sequence[Gap]
+    gaps: Sequence[TimelineGap]
 
 
 def timeline(
@@ -163,7 +163,9 @@ def timeline(
         spans=spans,
         cells=[slot for slot in known.slots if slot.state != "skipped"],
         gaps=[
-            Gap(gap.first_slot, gap.last_slot, gap.slots, gap.reason, gap_sentence(gap, paused_by(gap, actions)))
+            TimelineGap(
+                gap.first_slot, gap.last_slot, gap.slots, gap.reason, gap_sentence(gap, paused_by(gap, actions))
+            )
             for gap in known.gaps
         ],
     )

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from yamlsched import durations
 from yamlsched.ask.slots import SlotAccount
-from yamlsched.extras.web.ask.timeline import Gap, Timeline
+from yamlsched.extras.web.ask.timeline import Timeline, TimelineGap
 from yamlsched.extras.web.markup import element
 from yamlsched.extras.web.render import count
 
@@ -68,7 +68,7 @@ STEPS = (
     (timedelta(days=182), "%b %Y"),
 )
 MAX_TICKS = 12
-Link = Callable[[SlotAccount | Gap], str]
+Link = Callable[[SlotAccount | TimelineGap], str]
 
 
 class Axis:
@@ -195,7 +195,7 @@ def _bar(cell: SlotAccount, axis: Axis, width: float, zone: ZoneInfo) -> Markup:
     return element("g", *parts, class_=f"slot {cell.state}")
 
 
-def _band(gap: Gap, axis: Axis, width: float) -> Markup:
+def _band(gap: TimelineGap, axis: Axis, width: float) -> Markup:
     left, right = axis.x(gap.first) - width / 2, axis.x(gap.last) + width / 2
     box = {"x": left, "y": BARS_TOP, "width": max(right - left, width), "height": BARS_HEIGHT}
     title = element("title", gap.sentence)

@@ -14,7 +14,7 @@ from yamlsched.extras.web.ask.calendar import CalendarJob, ClockChangeNight, Com
 from yamlsched.extras.web.charts.heat import Cell, heat
 from yamlsched.extras.web.visit import BadRequest, Page, Visit, finder
 from yamlsched.timetable import times
-from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS, Forecast, Hour, PileUp, Span, forecast
+from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS, Forecast, ForecastSpan, Hour, PileUp, forecast
 from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone
 
@@ -75,7 +75,7 @@ def show(visit: Visit) -> Calendar:
     today = visit.now.astimezone(where).date()
     day = _day(visit, today)
     end = day + timedelta(days=SPANS[name] - 1)
-    span = Span(times.bounds(day, where)[0] - MICROSECOND, times.bounds(end, where)[1], timezone)
+    span = ForecastSpan(times.bounds(day, where)[0] - MICROSECOND, times.bounds(end, where)[1], timezone)
     found = forecast(schedule.coming.values(), span, visit.now)
     chosen = _chosen(visit, span)
     nights = calendar.clock_change_nights(schedule, max(visit.now, span.after))
@@ -139,7 +139,7 @@ def _day(visit: Visit, today: date) -> date:
     return found
 
 
-def _chosen(visit: Visit, span: Span) -> datetime | None:
+def _chosen(visit: Visit, span: ForecastSpan) -> datetime | None:
     """Return the start of the hour whose slots are listed; None: of all hours from now on."""
     text = visit.text("at")
     if not text:

@@ -28,7 +28,7 @@ class ChainedJob:
 
 
 @dataclass(frozen=True)
-class Row:
+class ChainLine:
     """A line of the page. ``depth`` is how many jobs are before it, counted along its longest chain."""
 
     job: ChainedJob
@@ -39,7 +39,7 @@ class Row:
 class Graph:
     """The page: chain by chain, each job behind those that it follows."""
 
-    rows: Sequence[Row]
+    rows: Sequence[ChainLine]
 
 
 def show(visit: Visit) -> Graph:
@@ -47,7 +47,7 @@ def show(visit: Visit) -> Graph:
     return Graph(list(in_order({job.job_type: job for job in jobs})))
 
 
-def in_order(jobs: dict[str, ChainedJob]) -> Iterator[Row]:
+def in_order(jobs: dict[str, ChainedJob]) -> Iterator[ChainLine]:
     """Yield the jobs of each chain together, each after those that it follows."""
     depths: dict[str, int] = {}
     chains: dict[str, str] = {}  # by job: the first name of what is connected with it
@@ -63,7 +63,7 @@ def in_order(jobs: dict[str, ChainedJob]) -> Iterator[Row]:
         if len(joined) > 1:
             chains |= {other: first for other, chain in chains.items() if chain in joined}
     for name in sorted(depths, key=lambda name: (chains[name], depths[name], name)):
-        yield Row(jobs[name], min(depths[name], MAX_DEPTH))
+        yield ChainLine(jobs[name], min(depths[name], MAX_DEPTH))
 
 
 PAGE = Page("/graph", "graph.html", show, title="Chains")

@@ -18,7 +18,7 @@ from yamlsched.ask.slots import SlotAccount
 from yamlsched.ask.why import TrailEntry, trail
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.web.ask import timeline as operations
-from yamlsched.extras.web.ask.timeline import Gap, JobFacts, Timeline
+from yamlsched.extras.web.ask.timeline import JobFacts, Timeline, TimelineGap
 from yamlsched.extras.web.charts import timeline as charts
 from yamlsched.extras.web.pages.actions import details as details_of
 from yamlsched.extras.web.problems import target
@@ -154,7 +154,7 @@ def unknown_job(visit: Visit, name: str) -> NotFound:
 def _link(visit: Visit, facts: JobFacts) -> charts.Link:
     """Return the function that makes the link of a cell or a gap: a slot to its explanation, an enqueued run to it."""
 
-    def link(part: SlotAccount | Gap) -> str:
+    def link(part: SlotAccount | TimelineGap) -> str:
         if isinstance(part, SlotAccount) and facts.schedule is None and part.run is not None:
             return visit.url("runs", part.run.id)
         at = part.at if isinstance(part, SlotAccount) else part.first

@@ -11,7 +11,7 @@ from typing import Any
 from yamlsched import text as terminal
 from yamlsched.ask import edits, history, runs
 from yamlsched.ask.history import MAX_CHILDREN
-from yamlsched.ask.runs import Attempt, ChildRun, RunDetails, StoredRun
+from yamlsched.ask.runs import AttemptRecord, ChildRun, RunDetails, StoredRun
 from yamlsched.errors import Refused
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import Download, NotFound, Page, Visit
@@ -33,12 +33,12 @@ class Json:
 
 
 @dataclass(frozen=True)
-class RunPage:
+class RunView:
     """The page. ``attempts`` are newest first; ``attempt`` is the one that was asked for."""
 
     run: StoredRun
     details: RunDetails
-    attempts: Sequence[Attempt]
+    attempts: Sequence[AttemptRecord]
     attempt: int | None
     status: str
     error: str
@@ -65,7 +65,7 @@ class RunPage:
         """Return whether an operator has to act."""
         return self.run.status == Status.DEAD or bool(self.in_doubt)
 
-    def has_texts(self, attempt: Attempt) -> bool:
+    def has_texts(self, attempt: AttemptRecord) -> bool:
         """Return whether the stack and the output of an attempt were read."""
         return self.details.texts is None or attempt.number in self.details.texts
 
@@ -75,7 +75,7 @@ class RunPage:
         return short_utc(self.run.scheduled_for) if self.run.scheduled_for else ""
 
     @staticmethod
-    def output(attempt: Attempt) -> str:
+    def output(attempt: AttemptRecord) -> str:
         return terminal.without_styles(attempt.output.output).removesuffix("\n") if attempt.output else ""
 
     @staticmethod
@@ -90,7 +90,7 @@ class RunPage:
         return ", ".join(f"{name}: {value}" for name, value in action.detail.items() if value is not None)
 
 
-def show(visit: Visit) -> RunPage:
+def show(visit: Visit) -> RunView:
     try:
         id = history.find(visit.connection, visit.namespace, visit.path["run"])
         attempt = visit.number("attempt", 0, highest=2**31 - 1) or None
@@ -108,7 +108,7 @@ def show(visit: Visit) -> RunPage:
         raise Download(f"run-{id}-attempt-{kept.attempt}.txt", kept.output)
     in_doubt = [effect.key for effect in details.effects if effect.state == "in_doubt"]
     calls = runs.on_dead_calls(visit.connection, visit.namespace, id, run.attempts) if run.dead_run_id is None else []
-    return RunPage(
+    return RunView(
         run=run,
         details=details,
         attempts=runs.attempts(details)[::-1],

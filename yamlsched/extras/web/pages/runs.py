@@ -34,7 +34,7 @@ OPTIONS = ("job", "status", "key", "error", "since", "until")
 
 
 @dataclass(frozen=True)
-class Row:
+class RunLine:
     """A run, and the time at which it ended, else started, else is due."""
 
     run: RunRow
@@ -50,7 +50,7 @@ class RunsPage:
     """The page. ``query`` are the filters as the URL has them; ``notes`` say how they were read."""
 
     query: dict[str, str]
-    rows: Sequence[Row]
+    rows: Sequence[RunLine]
     page: RunPage
     is_first: bool
     notes: Sequence[str]
@@ -168,12 +168,12 @@ def _instant(text: str, timezone: str, now: datetime) -> tuple[datetime, str]:
     return at, times.show(at, where) + (f"; {remark}" if remark else "")
 
 
-def _row(run: RunRow, timezone: str) -> Row:
+def _row(run: RunRow, timezone: str) -> RunLine:
     is_waiting = run.status in (Status.QUEUED, Status.FAILED)
     at = run.run_at if is_waiting else run.finished_at or run.started_at or run.run_at
     verb = "due" if is_waiting else "ended" if run.finished_at else "started"
     error = error_text(run.error_type, run.last_error) if run.status in (Status.DEAD, Status.FAILED) else ""
-    return Row(run, verb, at, took(run), error, timezone)
+    return RunLine(run, verb, at, took(run), error, timezone)
 
 
 PAGE = Page("/runs", "runs.html", show, title="Runs")
