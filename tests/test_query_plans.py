@@ -100,7 +100,7 @@ def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 
 def claim(token: str, limit: int = LIMIT) -> dict[str, Any]:
     given = {"namespace": "default", "lane": "local", "token": token, "limit": limit, "now": None, **passes(limit, 0.0)}
-    return {**given, "newest": 10**9, "skipped": []}
+    return {**given, "newest": 10**9, "skipped": [], "ended": []}
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ TYPES = {
     "token": "text", "limit": "bigint", "newest": "bigint", "skipped": "bigint[]", "now": "timestamptz",
     "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]", "statuses": "text[]", "delays": "float8[]",
     "refunds": "boolean[]", "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]",
-    "outputs": "text[]", "omitted": "bigint[]", "sessions_lost": "int[]", "lanes": "text[]",
+    "outputs": "text[]", "omitted": "bigint[]", "sessions_lost": "int[]", "lanes": "text[]", "ended": "text[]",
 }  # fmt: skip
 """The parameters of a worker's statements."""
 
