@@ -130,6 +130,9 @@ with recursive clock as materialized (
     where r.id = any (array(select l.id from looked_at l)) and r.finished_at is null and r.id <> all (%(held)s::bigint[])
       and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
                else r.attempts >= r.max_attempts end
+      and (r.status <> 'running' or r.withheld <> 0 or r.lane in ('local', 'shared') or exists (
+          select from yamlsched.attempt_begins b       -- else `unsettled` has it
+          where (b.run_id, b.attempt, b.locked_by) = (r.id, r.attempts, r.locked_by) and b.agent is not null and b.outcome is null))
     order by r.id for no key update skip locked
 ), lost as (
     insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)

@@ -119,12 +119,19 @@ def worker_launchers(project: HostsProject) -> list[int]:
     return launchers
 
 
-def test_agents_stop_when_the_host_of_their_worker_is_cut_off_from_the_database(project: HostsProject) -> None:
+def test_agents_go_on_when_the_host_of_their_worker_is_cut_off_from_the_database(project: HostsProject) -> None:
     cut_off, runs = started_on_b(project)
     other = project.start("work", "--loop", host="c")
 
+    # when their worker cannot renew a lease, for two of them
     project.network.separate(["a"], ["db"])
+    since = {run: beats_of(project.folder, run, 1)[-1] for run in runs.values()}
+    for run in runs.values():
+        until(lambda run=run: beats_of(project.folder, run, 1)[-1] > since[run] + 12, "the handler goes on", seconds=60)
+        assert project.row(run).attempts == 1
 
+    # and then they cannot, either
+    project.network.separate(["b"], ["db"])
     check_second_attempts(project, runs, "lost its worker")
     project.network.heal()
     until_no_agent(project, "b")

@@ -255,7 +255,8 @@ def _store_backoff(backoff: Backoff) -> dict[str, Any]:
     }
 
 
-def _load_backoff(row: Mapping[str, Any]) -> Backoff:
+def load_backoff(row: Mapping[str, Any]) -> Backoff:
+    """Return the backoff that a definition stores."""
     delays = tuple(map(durations.parse, row["delays"]))
     delay, max_delay = durations.parse(row["delay"]), durations.parse(row["max_delay"])
     return Backoff(row["policy"], delay, max_delay, float(row["jitter"]), delays)
@@ -309,7 +310,7 @@ ENUMS = [kind for kind in TYPES.values() if isinstance(kind, type) and issubclas
 FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     Cron | None: (_cron_text, _load_cron, _cron_text),
     timedelta: (_store_duration, _same, durations.show),
-    Backoff: (_store_backoff, _load_backoff, _show_backoff),
+    Backoff: (_store_backoff, load_backoff, _show_backoff),
     ExitCodes: (_store_exit_codes, _load_exit_codes, _store_exit_codes),
     Output: (_store_output, _load_output, _store_output),
     tuple[str, ...]: (list, tuple, _show_list),

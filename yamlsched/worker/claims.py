@@ -18,6 +18,7 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+from yamlsched.worker.tickets import Settled, settle
 
 TIMEOUT_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks again
@@ -225,12 +226,13 @@ class Upkeep:
             return False
         is_complete, held = now >= self._complete_at, [attempt.run.id for attempt in self._attempts]
 
-        async def ask(connection: Connection) -> tuple[statements.ReclaimResult, int]:
+        async def ask(connection: Connection) -> tuple[list[Settled], statements.ReclaimResult, int]:
+            settled = await settle(connection, self._namespace, held, is_complete)
             reclaimed = await statements.reclaim(connection, self._namespace, held, is_complete)
             repaired = await statements.sweep(connection, self._namespace)
             if is_complete:  # slots that have become late, and what no claim has met
                 repaired += (await follow.settle(connection, self._namespace)).repaired
-            return reclaimed, repaired
+            return settled, reclaimed, repaired
 
         try:
             answer = await answer_of(self._session, ask)
@@ -241,8 +243,10 @@ class Upkeep:
             return False
         if is_complete:
             self._complete_at = clock.now() + COMPLETE_INTERVAL_SECONDS
-        reclaimed, repaired = answer
+        settled, reclaimed, repaired = answer
+        for one in settled:
+            self._report.note_outcome(*one)
         self._report.note_reclaimed(reclaimed)
         if repaired:
             log.warning("runs.repaired", runs=repaired)
-        return bool(reclaimed.lost or reclaimed.dead or repaired)
+        return bool(settled or reclaimed.lost or reclaimed.dead or repaired)

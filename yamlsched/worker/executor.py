@@ -1,7 +1,8 @@
 """What an executor is: attempts go in through ``submit``, and typed events come out.
 
 An executor is constructed with the ``EventQueue`` of its worker. Each submitted attempt leads to exactly one event:
-``Succeeded``, ``Ended`` or ``ReturnedUnstarted``. The worker owns everything else: claims, leases, retries, outcomes.
+``Succeeded``, ``Ended``, ``ReturnedUnstarted`` or ``Left``.
+The worker owns everything else: claims, leases, retries, outcomes.
 """
 
 from __future__ import annotations
@@ -37,13 +38,19 @@ class ReturnedUnstarted(NamedTuple):
     attempts: list[Attempt]
 
 
+class Left(NamedTuple):
+    """``attempt`` is left to its agent elsewhere, which renews its lease; any worker applies its outcome."""
+
+    attempt: Attempt
+
+
 class ExecutorFailed(NamedTuple):
     """The executor can start nothing at all."""
 
     error: EnvironmentFailed
 
 
-ExecutorEvent: TypeAlias = Succeeded | Ended | ReturnedUnstarted | ExecutorFailed
+ExecutorEvent: TypeAlias = Succeeded | Ended | ReturnedUnstarted | Left | ExecutorFailed
 
 
 class Capacity(NamedTuple):

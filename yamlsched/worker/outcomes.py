@@ -33,6 +33,7 @@ from yamlsched.worker import clock, leases
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+from yamlsched.worker.tickets import REJECTED
 
 MAX_BATCH = 1_000  # outcomes in one statement
 MAX_SUCCESS_BATCH = 2_000  # plain successes in one statement: larger ones are quicker, but all other work waits longer
@@ -44,8 +45,6 @@ FAN_OUT_TIMEOUT_SECONDS = 300.0  # for a fan-out of many statements,
 FAN_OUT_SECONDS_PER_RUN = 1e-3  # and more for each of its runs
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
-# SQLSTATE classes of errors that no retry changes: data, constraints, limits, and our own functions
-REJECTED = ("22", "23", "54", "P0", "YS")
 
 
 class SuccessesRecorded(NamedTuple):

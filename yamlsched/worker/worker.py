@@ -34,6 +34,7 @@ from yamlsched.worker.executor import (
     Executor,
     ExecutorEvent,
     ExecutorFailed,
+    Left,
     ReturnedUnstarted,
     Succeeded,
     wait,
@@ -177,6 +178,10 @@ class Worker:
             case ReturnedUnstarted(attempts):
                 for attempt in attempts:
                     self.outcomes.add(attempt, attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED))
+            case Left(attempt):
+                run = attempt.run
+                self.attempts.discard(attempt)
+                log.info("attempt.left", job=run.job_type, run=run.id, key=run.key)
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)

@@ -120,9 +120,9 @@ def test_the_timeout_is_enforced_on_the_dask_worker(project: Project) -> None:
     assert project.row(run).last_error == "still running after 1s, killed"
 
 
-def test_a_shutdown_stops_handlers_long_before_they_would_check_their_leases(project: Project) -> None:
-    project.sync(first_attempt_waits=on_cluster(lease="10m"))
-    [run] = project.enqueue("first_attempt_waits")
+def test_a_shutdown_leaves_what_has_begun_and_another_worker_applies_its_outcome(project: Project) -> None:
+    project.sync(waits_for_file=on_cluster())
+    [run] = project.enqueue("waits_for_file")
     worker = project.start("work", "--grace", "0s")
     project.until_started(run)
     handler = handler_of(project, run)
@@ -130,9 +130,11 @@ def test_a_shutdown_stops_handlers_long_before_they_would_check_their_leases(pro
     worker.signal(signal.SIGTERM)
 
     assert worker.wait() == 0
-    assert not is_alive(handler)
-    assert project.summary(run) == ("queued", 0, 1, 0, 0)
-    project.start("cancel", str(run)).wait()
+    assert "attempt.left" in worker.text
+    assert is_alive(handler)
+    project.touch("go")
+    until(lambda: project.work() and project.row(run).status == "succeeded")
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
 def test_a_job_that_is_paused_does_not_begin_and_costs_nothing(project: Project) -> None:

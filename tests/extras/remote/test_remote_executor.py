@@ -337,24 +337,81 @@ def test_the_death_of_the_gateway_costs_nothing(project: Project, script: str) -
 
 
 @pytest.mark.slow
-def test_an_agent_whose_worker_was_killed_stops_before_another_worker_gets_the_run(project: Project) -> None:
-    engine(project, APART)
-    project.sync(first_attempt_waits=on_engine())
-    [run] = project.enqueue("first_attempt_waits")
+@pytest.mark.parametrize("script", [EXEC, APART], ids=["exec", "apart"])
+def test_an_agent_whose_worker_was_killed_goes_on_and_any_worker_applies_its_outcome(
+    project: Project, script: str
+) -> None:
+    engine(project, script)
+    project.sync(waits_for_file=on_engine())
+    [run] = project.enqueue("waits_for_file")
     worker = project.start("work")
     project.until_started(run)
-    handler = int((project.folder / "calls").read_text().split()[3])
+
+    # given a worker and its gateway that are killed, and an agent that keeps the lease beyond the one of the claim
+    for pid in (gateway_of(worker), worker.pid):
+        os.kill(pid, signal.SIGKILL)
+    until(
+        lambda: (tickets(project, run)[0].seen_at - tickets(project, run)[0].begun_at).total_seconds() > 3,
+        "the agent has renewed the lease",
+    )
+    project.touch("go")
+    until(lambda: tickets(project, run)[0].outcome)
+    assert project.row(run).status == "running"
+
+    until(lambda: project.work() and project.row(run).status == "succeeded")
+
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+@pytest.mark.slow
+def test_a_failure_in_a_ticket_is_applied_with_the_backoff_and_the_output_that_the_database_has(
+    project: Project,
+) -> None:
+    # given an agent whose worker and gateway are gone when its handler fails
+    engine(project, 'echo "$@" > command; ' + EXEC)
+    project.sync(nothing={}, fails=on_engine(output={"keep": "failed"}, backoff={"policy": "fixed", "delay": "1h"}))
+    [run] = project.enqueue("fails")
+    worker = project.start("work")
+    gateway = gateway_of(worker)
+    os.kill(gateway, signal.SIGSTOP)
+    if not tickets(project, run):
+        os.kill(gateway, signal.SIGCONT)
+        until(lambda: tickets(project, run))
+        os.kill(gateway, signal.SIGSTOP)
+    for pid in (worker.pid, gateway):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: project.row(run).status == "failed" or tickets(project, run)[0].outcome)
+
+    # when a worker finds the outcome whose file does not have the job
+    project.executors = {}
+    (project.folder / "schedules.yaml").write_text('{"version": 1, "jobs": {}}')
+    until(lambda: project.work() and project.row(run).status == "failed")
+
+    row = project.row(run)
+    assert (row.attempts, row.last_error) == (1, "no route to host")
+    assert 50 * 60 < (row.run_at - row.failed_at).total_seconds() <= 3600
+
+
+def test_runs_that_wait_in_the_engine_when_their_worker_is_killed_cost_nothing_and_do_not_begin(
+    project: Project,
+) -> None:
+    engine(project, 'while ! [ -e go ]; do sleep 0.01; done; "$@"; touch "gone $$"', concurrency=10)
+    project.sync(nothing=on_engine(max_attempts=1))
+    runs = project.enqueue("nothing", count=4)
+    worker = project.start("work")
+    until(lambda: len(launchers(project)) == 4)
 
     for pid in (gateway_of(worker), worker.pid):
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not is_alive(handler), "the handler was stopped")
-    assert (
-        project.db.execute("select clock_timestamp() < %s as early", [project.row(run).locked_until]).fetchone().early
-    )
-    until(lambda: project.work() and project.row(run).status == "succeeded")
+    (project.folder / "schedules.yaml").write_text('{"version": 1, "jobs": {}}')
+    until(lambda: project.work() and project.statuses() == {"queued": 4})
+    project.touch("go")
+    until(lambda: len(list(project.folder.glob("gone *"))) == 4, "the agents have exited")
 
-    assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
-    assert project.failures(run)[0].error == "lost its worker"
+    assert {project.summary(run) for run in runs} == {("queued", 0, 0, 0, 0)}
+    project.sync(nothing=on_engine(max_attempts=1))
+    until(lambda: project.work() and project.statuses() == {"succeeded": 4})
+    assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
 
 
 @pytest.mark.slow
@@ -388,37 +445,28 @@ def test_the_agent_enforces_the_timeout(project: Project) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [EXEC, APART], ids=["exec", "apart"])
-def test_a_shutdown_releases_a_run_when_its_handler_has_stopped(project: Project, script: str) -> None:
+@pytest.mark.parametrize("grace, signals", [("0s", 1), ("1h", 2)])
+def test_a_shutdown_leaves_what_has_begun_to_its_agent_and_the_next_worker_applies_the_outcome(
+    project: Project, script: str, grace: str, signals: int
+) -> None:
     engine(project, script)
-    project.sync(first_attempt_waits=on_engine())
-    [run] = project.enqueue("first_attempt_waits")
-    worker = project.start("work", "--grace", "0s")
+    project.sync(waits_for_file=on_engine())
+    [run] = project.enqueue("waits_for_file")
+    worker = project.start("work", "--grace", grace)
     project.until_started(run)
     handler = int((project.folder / "calls").read_text().split()[3])
 
-    worker.signal(signal.SIGTERM)
+    for _ in range(signals):
+        worker.signal(signal.SIGTERM)
+        until(lambda: "worker.stopping" in worker.text)
 
     assert worker.wait() == 0
-    assert not is_alive(handler)
-    assert project.summary(run) == ("queued", 0, 1, 0, 0)
-
-
-@pytest.mark.slow
-def test_a_second_sigterm_does_not_wait_for_an_agent_that_no_signal_reaches(project: Project) -> None:
-    engine(project, APART)
-    project.sync(first_attempt_waits=on_engine(lease="12s"))
-    [run] = project.enqueue("first_attempt_waits")
-    worker = project.start("work", "--grace", "1h")
-    project.until_started(run)
-    [agent] = agents(project)
-
-    worker.signal(signal.SIGTERM)
-    until(lambda: "worker.stopping" in worker.text)
-    worker.signal(signal.SIGTERM)
-
-    assert worker.wait() == 0
-    assert project.summary(run) == ("queued", 0, 1, 0, 0)
-    until(lambda: not is_alive(agent), "the agent has found that the run is not its own")
+    assert "attempt.left" in worker.text
+    assert is_alive(handler)
+    assert project.row(run).status == "running"
+    project.touch("go")
+    until(lambda: project.work() and project.row(run).status == "succeeded")
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
 def test_a_handler_may_finish_within_the_grace_period(project: Project) -> None:

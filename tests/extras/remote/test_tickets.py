@@ -52,7 +52,7 @@ def changed(db: Db) -> list[Ticket]:
 
 
 STATEMENTS: dict[str, Callable[[tickets.Connection, Ticket], Awaitable[Any]]] = {
-    "check": lambda connection, ticket: tickets.check(connection, ticket, AGENT),
+    "check": lambda connection, ticket: tickets.check(connection, ticket, AGENT, 60.0),
     "end": lambda connection, ticket: tickets.end(connection, ticket, AGENT, "second"),
     "request_stop": lambda connection, ticket: tickets.request_stop(connection, [ticket]),
 }
@@ -92,14 +92,20 @@ def test_a_ticket_whose_attempt_has_ended_stays_as_it_is(db: Db, dsn: str, runs:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_agent_reads_the_lease_of_its_own_run(db: Db, dsn: str, runs: list[int], which: int) -> None:
+def test_an_agent_renews_and_reads_the_lease_of_its_own_run(db: Db, dsn: str, runs: list[int], which: int) -> None:
     own = Ticket(runs[which], 2, "A")
     put(db, own)
-    db.execute("update yamlsched.job_runs set locked_by = case when id = %s then 'A' else 'B' end", [runs[which]])
+    db.execute(
+        "update yamlsched.job_runs set locked_until = now() + interval '5 s', "
+        "locked_by = case when id = %s then 'A' else 'B' end",
+        [runs[which]],
+    )
 
-    row = ask(dsn, lambda connection: tickets.check(connection, own, AGENT))
+    row = ask(dsn, lambda connection: tickets.check(connection, own, AGENT, 60.0))
 
     assert (row.status, row.is_same_claim) == ("running", True)
+    renewed = db.execute("select id from yamlsched.job_runs where locked_until > now() + interval '50 s'").fetchall()
+    assert [run.id for run in renewed] == [runs[which]]
 
 
 def test_the_ticket_of_a_run_that_was_pruned_cannot_be_withdrawn(db: Db, dsn: str, runs: list[int]) -> None:

@@ -7,7 +7,6 @@ lease, and writes how the attempt ended into the ticket before it exits.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import signal
@@ -16,7 +15,6 @@ from datetime import timedelta
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -43,9 +41,9 @@ from yamlsched.worker.leases import (
     write_with,
 )
 from yamlsched.worker.local.pool import ProcessPool
-from yamlsched.worker.local.protocol import TaskEnd
 from yamlsched.worker.sessions import WORKER_SETTINGS, Connection, Database, Unanswered, WorkerSession
 from yamlsched.worker.stderr import non_blocking_stderr
+from yamlsched.worker.tickets import encode_outcome
 
 KEPT_OPEN_SECONDS = 10.0  # between two checks: for longer, the session is closed, because the server has a limit
 RETRY_SECONDS = 0.5  # after a check without an answer
@@ -216,7 +214,7 @@ class Agent:
         self._check_at = sent_at + RETRY_SECONDS  # if there is no answer
         try:
             found = await self._session.run(
-                lambda connection: tickets.check(connection, self.ticket, self.name),
+                lambda connection: tickets.check(connection, self.ticket, self.name, self.attempt.run.lease),
                 max(MIN_MARGIN_SECONDS, attempt.run.lease / 4),
             )
         except (Unanswered, psycopg.OperationalError):
@@ -280,17 +278,6 @@ class Agent:
     async def _write_once(self, outcome: str, connection: Connection) -> None:
         end = partial(tickets.end, connection, self.ticket, self.name, outcome)
         await write_with(connection, [self.attempt], end)
-
-
-def encode_outcome(end: AttemptEnd, took: float) -> str:
-    """Return an outcome as tickets store it: ASCII, whatever the encoding of the database is."""
-    return json.dumps(TaskEnd(0, end, took).encode(), separators=(",", ":"))
-
-
-def decode_outcome(text: str) -> TaskEnd:
-    """Return the report of ``encode_outcome``. Raises ValueError or TypeError for anything else."""
-    values: Any = json.loads(text)
-    return TaskEnd.decode(tuple(values))
 
 
 def execute(

@@ -22,7 +22,7 @@ from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.schedule.job import DaskExecutor, Engine
 from yamlsched.worker import clock, forking
 from yamlsched.worker.attempt import Attempt, Workload
-from yamlsched.worker.executor import Capacity, Ended, EventQueue
+from yamlsched.worker.executor import Capacity, Ended, EventQueue, Left
 from yamlsched.worker.forking import PipeWriter
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS
 from yamlsched.worker.local.protocol import Frames, TaskEnd, frame
@@ -40,7 +40,9 @@ class RemoteAttempt:
     attempt: Attempt
     begin_by: float  # on ``clock.now``
     was_read: bool = False  # by a gateway, which may have started a launcher for it
-    stop: tuple[float, bool] | None = None  # the last grace that was sent to the gateway, and whether it must end
+    stop: float | None = None  # the last grace that was sent to the gateway
+    has_begun: bool = False  # its agent renews its lease, and needs neither this worker nor its gateway
+    is_left: bool = False  # as soon as it has begun
 
 
 @dataclass(slots=True)
@@ -115,29 +117,31 @@ class RemoteExecutor:
         return len(self._in_flight)
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
-        """Withdraw what has not begun; stop the others, and kill their launchers ``grace`` seconds later.
+        """Stop attempts whose runs are lost or cancelled; kill their launchers ``grace`` seconds later.
 
-        An attempt that is no longer ours, or is to end at once, ends with that. Another one ends when its agent has
-        confirmed it: elsewhere its handler may be running. If no gateway can be started, a shutdown does not wait for
-        that either: the agent stops when it next checks its lease.
+        Leave the others to their agents, which renew their leases and write their outcomes: those that have begun, and,
+        if there is no time to find out or no gateway, all.
         """
         self.check()
         for attempt in attempts:
             if (number := self._numbers.get(attempt)) is None:
                 continue
-            own_grace = attempt.kill_after if attempt.is_command else KILL_GRACE_SECONDS
-            must_end = attempt.is_lost or attempt.has_lost_lease or grace == 0
-            wanted = (own_grace if grace is None else grace, must_end)
             flight = self._in_flight[number]
-            if flight.stop is None or wanted[0] < flight.stop[0] or wanted[1] > flight.stop[1]:
-                flight.stop = wanted
-                self._send("stop", number, *wanted)
-            if self._gateway is None and (must_end or self._is_draining):
-                # not before its agent has seen that the lease is lost
-                end = AttemptEnd(
-                    EndKind.RELEASED, "stopped by its worker", delay=timedelta(seconds=flight.attempt.run.lease)
-                )
-                self._end(number, end, 0.0)
+            if attempt.is_lost and self._gateway is not None:
+                own_grace = attempt.kill_after if attempt.is_command else KILL_GRACE_SECONDS
+                wanted = own_grace if grace is None else grace
+                if flight.stop is None or wanted < flight.stop:
+                    flight.stop = wanted
+                    self._send("stop", number, wanted)
+            elif flight.has_begun or attempt.is_lost or attempt.has_lost_lease or grace == 0 or self._gateway is None:
+                self._leave(flight)
+            else:
+                flight.is_left = True
+
+    def _leave(self, flight: RemoteAttempt) -> None:
+        self._send("leave", flight.number)
+        del self._in_flight[flight.number], self._numbers[flight.attempt]
+        self._events.put(Left(flight.attempt))
 
     def release_unstarted(self) -> None:
         """Withdraw what has not begun."""
@@ -193,7 +197,7 @@ class RemoteExecutor:
         for flight in self._in_flight.values():
             self._start(flight)
             if flight.stop is not None:
-                self._send("stop", flight.number, *flight.stop)
+                self._send("stop", flight.number, flight.stop)
         if self._is_draining:
             self._send("withdraw")
 
@@ -260,6 +264,11 @@ class RemoteExecutor:
                 handle.is_ready = True
                 for flight in self._in_flight.values():
                     flight.was_read = True
+            elif kind == "begun":
+                if (begun := self._in_flight.get(number)) is not None:
+                    begun.has_begun = True
+                    if begun.is_left:
+                        self._leave(begun)
             elif kind == "failed":
                 handle.error = content
             elif kind == "fault":

@@ -6,18 +6,21 @@ alive, and how the attempt ended. What it knows can be found again there, so tha
 A frame from the worker is one of these tuples:
 
     ("start", number, launch, name, ticket, lease, begin_within, is_adopted)
-    ("stop", number, grace, must_end)
+    ("stop", number, grace)
+    ("leave", number)
     ("withdraw",)
 
 ``launch`` says how the agent is started: ("command", argv), or ("dask", address, key, argument, resources).
-``is_adopted``: an earlier gateway has started the launcher. ``must_end``: report the end after ``grace`` seconds,
-whatever is known of the agent. The gateway answers each start with one tuple:
+``is_adopted``: an earlier gateway has started the launcher. "stop" is for runs that are lost: the end is reported after
+``grace`` seconds, whatever is known of the agent. "leave": the attempt has begun, or may have; its agent needs neither
+the worker nor this process. The gateway answers each start with one tuple, unless it is to leave it:
 
     ("ended", number, report)
     ("unstarted", number, why)
     ("unavailable", number, why)    # the same, and this host can start nothing at present
 
-It also sends ("ready", 0, "") before it reads, ("failed", 0, error) before it exits with an error, ("fault", 0, why)
+It also sends ("begun", number, "") when it has read that an agent has begun, ("ready", 0, "") before it reads,
+("failed", 0, error) before it exits with an error, ("fault", 0, why)
 when the engine cannot be reached, and ("fault", 0, "") when it can be, or a program was started.
 """
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import resource
 import signal
@@ -39,7 +43,6 @@ import psycopg
 from yamlsched import durations
 from yamlsched.db.connection import in_utc
 from yamlsched.extras.remote import tickets as begins
-from yamlsched.extras.remote.agent import decode_outcome
 from yamlsched.extras.remote.dask_cluster import DaskCluster
 from yamlsched.extras.remote.launcher import Launcher, ProgramLauncher
 from yamlsched.extras.remote.tickets import Ticket
@@ -50,6 +53,7 @@ from yamlsched.worker import clock, forking
 from yamlsched.worker.local.protocol import Frames, TaskEnd, frame
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession
 from yamlsched.worker.stderr import non_blocking_stderr
+from yamlsched.worker.tickets import AGENT_LOST, decode_outcome
 
 SLACK_SECONDS = 2.0  # for an agent to reach the database
 
@@ -71,7 +75,6 @@ class Flight:
     seen_at: float = 0.0  # when that agent was last known to be alive
     is_stopping: bool = False
     kill_at: float | None = None
-    must_end: bool = False
     is_withdrawing: bool = False  # the ticket may be ours
 
     def status(self) -> int | None:
@@ -107,7 +110,6 @@ OF_THIS_HOST = {
     *(errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM),
 }
 """Why a program cannot be started that another host, or this one later, may start: it is missing, or resources are."""
-AGENT_DIED = "AgentLost"  # the error_type of an attempt whose agent is gone
 WITHHELD = "its job was paused, disabled or retired before the engine started it"
 NOT_BEGUN = "NotBegun"  # that of an attempt whose launcher failed before an agent began it
 
@@ -156,8 +158,11 @@ class Gateway:
             match content:
                 case ("start", number, launch, name, ticket, lease, begin_within, is_adopted):
                     self._start(number, launch, name, Ticket(*ticket), lease, begin_within, is_adopted)
-                case ("stop", number, grace, must_end):
-                    self._stop(number, grace, must_end)
+                case ("stop", number, grace):
+                    self._stop(number, grace)
+                case ("leave", number):
+                    if number in self._flights:
+                        self._leave(self._flights[number], math.inf)
                 case ("withdraw",):
                     self._is_draining, self._poll_at = True, 0.0
 
@@ -194,12 +199,11 @@ class Gateway:
                     flight.failure, flight.exited_at = failure, now
                     self._poll_at = 0.0
 
-    def _stop(self, number: int, grace: float, must_end: bool) -> None:
+    def _stop(self, number: int, grace: float) -> None:
         if (flight := self._flights.get(number)) is None:
             return
         kill_at = clock.now() + grace
         flight.kill_at = kill_at if flight.kill_at is None else min(flight.kill_at, kill_at)
-        flight.must_end |= must_end
         if not flight.is_stopping:
             flight.is_stopping, self._poll_at = True, 0.0
             self._stops.append(flight)
@@ -230,8 +234,7 @@ class Gateway:
                 continue
             if flight.launcher is not None:
                 flight.launcher.signal(signal.SIGKILL)
-            if flight.must_end:
-                self._end(flight, AttemptEnd(EndKind.RELEASED, "stopped by its worker"))
+            self._end(flight, AttemptEnd(EndKind.RELEASED, "stopped by its worker"))
 
     def _let_go(self, now: float) -> None:
         """Close launchers whose attempts have ended; terminate those that do not exit."""
@@ -246,9 +249,11 @@ class Gateway:
         self._leaving = staying
 
     async def _close(self) -> None:
-        """Stop all launchers. Without their worker the leases are not renewed, and their agents stop as well."""
-        launchers = [launcher for launcher, _ in self._leaving]
-        launchers += [flight.launcher for flight in self._flights.values() if flight.launcher is not None]
+        """Withdraw what has not begun, and stop its launchers. Those of attempts that have begun go on."""
+        self._is_draining = True
+        if self._flights:
+            await self._poll()
+        launchers = [launcher for launcher, terminate_at in self._leaving if terminate_at < math.inf]
         for launcher in launchers:
             launcher.signal(signal.SIGTERM)
         deadline = clock.now() + LEAVE_SECONDS
@@ -285,19 +290,17 @@ class Gateway:
             return
         for flight in flights:
             if flight.agent and self._flights.get(flight.number) is flight and (why := flight.why_lost(now)):
-                self._end(flight, AttemptEnd(EndKind.RAISED, why, AGENT_DIED))
+                self._end(flight, AttemptEnd(EndKind.RAISED, why, AGENT_LOST))
 
     def _note(self, flight: Flight, row: Any, asked_at: float) -> None:
         if not row.has_ended:
+            if not flight.agent:
+                self._send("begun", flight.number, "")
             flight.agent, flight.seen_at = row.agent, max(flight.seen_at, asked_at - row.seen_seconds_ago)
         elif row.agent is None:
             self._leave_unstarted(flight, "it was withdrawn" if flight.is_withdrawing else WITHHELD)
         else:
-            try:
-                report = decode_outcome(row.outcome)
-            except (ValueError, TypeError):
-                end = AttemptEnd(EndKind.RAISED, "its agent wrote an outcome that cannot be read", AGENT_DIED)
-                report = TaskEnd(0, end)
+            report = decode_outcome(row.outcome)
             self._end(flight, report.end or AttemptEnd(EndKind.RELEASED), report.took)
 
     def _why_not(self, flight: Flight, now: float) -> str:

@@ -46,9 +46,10 @@ async def count(connection: Connection, ticket: Ticket) -> int:
     return int(row.tickets)
 
 
-async def check(connection: Connection, ticket: Ticket, agent: str) -> Any:
-    """Report that ``agent`` is alive. Return whose the run is and until when; None: it has no ticket."""
-    cursor = await connection.execute(load("begins")["check"], {**ticket._asdict(), "agent": agent})
+async def check(connection: Connection, ticket: Ticket, agent: str, lease: float) -> Any:
+    """Renew the lease, for ``lease`` seconds. Return whose the run is and until when; None: ``agent`` has no ticket."""
+    parameters = {**ticket._asdict(), "agent": agent, "lease": lease}
+    cursor = await connection.execute(load("begins")["check"], parameters)
     return await cursor.fetchone()
 
 
