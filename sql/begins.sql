@@ -67,13 +67,14 @@ where b.run_id = %(run_id)s and b.attempt = %(attempt)s and b.locked_by = %(lock
   and b.ended_at is null;
 
 -- name: withdraw
--- The worker takes the tickets of attempts that have not begun, so that no agent can. Returns those that it got.
-insert into yamlsched.attempt_begins (run_id, attempt, locked_by, begun_at, seen_at, ended_at)
+-- The worker takes the tickets of attempts that have not begun, so that no agent can. Returns those that it got, and how many
+-- their runs have, this one included.
+insert into yamlsched.attempt_begins as b (run_id, attempt, locked_by, begun_at, seen_at, ended_at)
 select g.run_id, g.attempt, g.locked_by, clock_timestamp(), clock_timestamp(), clock_timestamp()
 from unnest(%(run_ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]) as g (run_id, attempt, locked_by)
 where exists (select from yamlsched.job_runs r where r.id = g.run_id)
 on conflict do nothing
-returning run_id, locked_by;
+returning run_id, locked_by, (select count(*) + 1 from yamlsched.attempt_begins e where e.run_id = b.run_id)::integer as tickets;
 
 -- name: request_stop
 -- The agent reads this when it checks the lease, also where no signal reaches it.

@@ -126,6 +126,49 @@ def test_a_foreign_service_at_the_address_of_a_scheduler_stops_no_worker_and_cos
         assert "Traceback" not in doctor.text
 
 
+NOT_BEGUN = {
+    "refused": (
+        "echo Permission denied >&2; exit 255",
+        "ended before the attempt had begun: exit code 255: Permission denied",
+    ),
+    "usage": ('"$1" --no-such-option; exit', "exit code 2"),
+    "no DSN": ('unset YAMLSCHED_DSN; exec "$@"', "no DSN on the engine's host"),
+    "terminated": ("exit 143", "exit code 143"),
+    "nothing": ("exit 0", "it had not begun after 1s"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", NOT_BEGUN)
+def test_a_program_that_starts_no_agent_costs_no_attempt_is_tried_later_each_time_and_the_cause_is_named(
+    project: Project, case: str
+) -> None:
+    script, why = NOT_BEGUN[case]
+    exports = agent_exports(project.folder, project.dsn)
+    (project.folder / "launch").write_text(f'{exports}shift\ntest -e repaired || {{ {script}; }}\nexec "$@"\n')
+    command = ["/bin/sh", "launch", "{id}"]
+    project.executors = {"engine": {"type": "command", "command": command, "begin_within": "1s"}}
+    project.sync(nothing=away())
+    [run] = project.enqueue("nothing")
+    worker = project.start("work", "--loop")
+
+    until(lambda: project.db.execute("select count(*) from yamlsched.attempt_begins").fetchone()[0] == 3)
+    until(lambda: project.row(run).status == "queued")
+
+    assert project.summary(run) == ("queued", 0, 0, 0, 0)
+    assert (project.row(run).run_at - project.row(run).updated_at).total_seconds() > 3
+    assert why in worker.text
+    assert why in verb(project, "status")
+    assert why in verb(project, "doctor")
+    project.db.execute("update yamlsched.lacks set since = since - interval '6 minutes'")
+    assert why in verb(project, "report")
+    project.touch("repaired")
+    project.until_status(run, "succeeded")
+    until(lambda: not faults(project))
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+    end(worker)
+
+
 def test_a_program_that_is_missing_on_this_host_costs_no_attempt_and_no_local_job_and_is_found_later(
     project: Project,
 ) -> None:
@@ -190,7 +233,7 @@ def ordinary(server: str, template: str) -> Iterator[Project]:
 def test_a_limit_of_open_files_costs_no_attempt(project: Project) -> None:
     # given more runs than programs that a gateway can start with so few descriptors
     launch_here(project)
-    project.sync(waits_for_file=away())
+    project.sync(waits_for_file=away(lease="30s"))  # so many agents begin slowly
     runs = project.enqueue("waits_for_file", count=30)
     worker = project.start(
         "work", "--loop", before="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))"

@@ -542,32 +542,6 @@ def test_an_attempt_that_has_begun_finishes_when_its_job_is_paused(project: Proj
     assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
-FAILURES = [
-    (
-        "echo Permission denied >&2; exit 255",
-        None,
-        '"/bin/sh" ended before the attempt had begun: exit code 255: Permission denied',
-    ),
-    ('"$1" --no-such-option', None, "exit code 2"),
-    ('unset YAMLSCHED_DSN; exec "$@"', None, "no DSN on the engine's host"),
-]
-
-
-@pytest.mark.parametrize("script, command, error", FAILURES, ids=["refused", "usage", "no DSN"])
-def test_an_engine_that_cannot_start_the_agent_fails_the_attempt_with_its_message(
-    project: Project, script: str, command: list[str] | None, error: str
-) -> None:
-    engine(project, script, **({} if command is None else {"command": command}))
-    project.sync(nothing=on_engine())
-    [run] = project.enqueue("nothing")
-
-    project.work("--skip-handler-checks", code=1)  # else nothing is claimed for a program that is missing
-
-    assert project.summary(run) == ("dead", 2, 0, 0, 2)
-    assert error in project.row(run).last_error
-    assert project.row(run).error_type == "NotBegun"
-
-
 def test_what_a_program_prints_is_no_event_of_the_worker(project: Project) -> None:
     forged = '{"at": "2026-01-14T02:00:00Z", "level": "error", "event": "run.dead", "job": "payroll"}'
     of_other = (

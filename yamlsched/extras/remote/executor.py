@@ -259,12 +259,13 @@ class RemoteExecutor:
             self._kill(handle)
             self._note_death(handle)
             return
-        for kind, number, content in handle.frames.feed(piece):
+        for kind, number, content, *rest in handle.frames.feed(piece):
             if kind == "ready":
                 handle.is_ready = True
                 for flight in self._in_flight.values():
                     flight.was_read = True
             elif kind == "begun":
+                self._failures = 0
                 if (begun := self._in_flight.get(number)) is not None:
                     begun.has_begun = True
                     if begun.is_left:
@@ -279,9 +280,9 @@ class RemoteExecutor:
                 self._end(number, report.end or AttemptEnd(EndKind.RELEASED), report.took)
             elif kind == "unavailable":
                 self._note_failure(content)
-                self._release(number, content)
+                self._release(number, content, *rest)
             else:
-                self._end(number, AttemptEnd(EndKind.RELEASED, content), 0.0)
+                self._end(number, AttemptEnd(EndKind.RELEASED, content, delay=timedelta(seconds=rest[0]) or None), 0.0)
 
     def _note_death(self, handle: GatewayHandle) -> None:
         """Have a gateway replaced: the first of several in a row at once. What none has read has not been started."""
@@ -294,9 +295,9 @@ class RemoteExecutor:
             if not flight.was_read:
                 self._release(flight.number, "no gateway process can be started")
 
-    def _release(self, number: int, why: str) -> None:
-        """Return an attempt that has not been started, to be claimed again after the pause."""
-        delay = timedelta(seconds=max(1.0, self._usable_at - clock.now()))
+    def _release(self, number: int, why: str, least: float = 0.0) -> None:
+        """Return an attempt that has not begun, to be claimed again after the pause, in ``least`` seconds or later."""
+        delay = timedelta(seconds=max(1.0, least, self._usable_at - clock.now()))
         self._end(number, AttemptEnd(EndKind.RELEASED, why, delay=delay), 0.0)
 
     def _end(self, number: int, end: AttemptEnd, took: float) -> None:

@@ -16,12 +16,12 @@ A frame from the worker is one of these tuples:
 the worker nor this process. The gateway answers each start with one tuple, unless it is to leave it:
 
     ("ended", number, report)
-    ("unstarted", number, why)
-    ("unavailable", number, why)    # the same, and this host can start nothing at present
+    ("unstarted", number, why, delay)    # it costs no attempt, and is due again after `delay` seconds
+    ("unavailable", number, why, delay)  # the same, and this host can start nothing at present
 
 It also sends ("begun", number, "") when it has read that an agent has begun, ("ready", 0, "") before it reads,
-("failed", 0, error) before it exits with an error, ("fault", 0, why)
-when the engine cannot be reached, and ("fault", 0, "") when it can be, or a program was started.
+("failed", 0, error) before it exits with an error, ("fault", 0, why) when the engine cannot be reached or does not
+begin attempts, and ("fault", 0, "") when it can be, or an agent has begun.
 """
 
 from __future__ import annotations
@@ -47,13 +47,12 @@ from yamlsched.extras.remote.dask_cluster import DaskCluster
 from yamlsched.extras.remote.launcher import Launcher, ProgramLauncher
 from yamlsched.extras.remote.tickets import Ticket
 from yamlsched.handler import programs
-from yamlsched.handler.programs import describe_exit
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 from yamlsched.worker import clock, forking
 from yamlsched.worker.local.protocol import Frames, TaskEnd, frame
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession
 from yamlsched.worker.stderr import non_blocking_stderr
-from yamlsched.worker.tickets import AGENT_LOST, decode_outcome
+from yamlsched.worker.tickets import AGENT_LOST, decode_outcome, return_delay
 
 SLACK_SECONDS = 2.0  # for an agent to reach the database
 
@@ -110,8 +109,8 @@ OF_THIS_HOST = {
     *(errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM),
 }
 """Why a program cannot be started that another host, or this one later, may start: it is missing, or resources are."""
+TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # a program that was told to end: that is no fault of the engine
 WITHHELD = "its job was paused, disabled or retired before the engine started it"
-NOT_BEGUN = "NotBegun"  # that of an attempt whose launcher failed before an agent began it
 
 
 class Gateway:
@@ -187,14 +186,13 @@ class Gateway:
             case ("command", argv) if not is_adopted:
                 try:
                     flight.launcher = ProgramLauncher(argv, self._folder, name)
-                    self._note_fault("")
                 except (OSError, ValueError) as error:
                     number_of_error = error.errno if isinstance(error, OSError) else None
                     why = os.strerror(number_of_error) if number_of_error else str(error)
                     failure = f'"{argv[0]}" cannot be started: {why}'
                     if number_of_error in OF_THIS_HOST:
                         del self._flights[number]
-                        self._send("unavailable", number, failure)
+                        self._send("unavailable", number, failure, 0.0)
                         return
                     flight.failure, flight.exited_at = failure, now
                     self._poll_at = 0.0
@@ -293,22 +291,27 @@ class Gateway:
                 self._end(flight, AttemptEnd(EndKind.RAISED, why, AGENT_LOST))
 
     def _note(self, flight: Flight, row: Any, asked_at: float) -> None:
-        if not row.has_ended:
-            if not flight.agent:
-                self._send("begun", flight.number, "")
-            flight.agent, flight.seen_at = row.agent, max(flight.seen_at, asked_at - row.seen_seconds_ago)
-        elif row.agent is None:
+        if row.agent is None:
             self._leave_unstarted(flight, "it was withdrawn" if flight.is_withdrawing else WITHHELD)
-        else:
+            return
+        if not flight.agent:
+            self._note_fault("")
+        if row.has_ended:
             report = decode_outcome(row.outcome)
             self._end(flight, report.end or AttemptEnd(EndKind.RELEASED), report.took)
+            return
+        if not flight.agent:
+            self._send("begun", flight.number, "")
+        flight.agent, flight.seen_at = row.agent, max(flight.seen_at, asked_at - row.seen_seconds_ago)
 
     def _why_not(self, flight: Flight, now: float) -> str:
         """Return why an attempt is not to begin any more; empty while it may."""
-        if flight.failure or flight.status():
-            return "failed"
         if flight.is_stopping or self._is_draining:
             return "stopped before it had begun"
+        if flight.failure:
+            return flight.failure
+        if flight.launcher is not None and flight.launcher.status:
+            return f"{flight.launcher.title} ended before the attempt had begun: {flight.launcher.describe()}"
         if now >= flight.begin_by:
             return f"it had not begun after {durations.show(timedelta(seconds=round(flight.begin_within)))}"
         return ""
@@ -323,19 +326,16 @@ class Gateway:
         taken = await self._session.run(lambda connection: begins.withdraw(connection, tickets), TIMEOUT_SECONDS)
         self._poll_at = 0.0  # the others have begun just now, or a withdrawal's answer was lost
         for flight in flights:
-            if flight.ticket not in taken:
+            if (count := taken.get(flight.ticket)) is None:
                 continue
-            status = flight.status()
-            if flight.failure:
-                self._end(flight, AttemptEnd(EndKind.RAISED, flight.failure, NOT_BEGUN))
-            elif status in (-signal.SIGTERM, 128 + signal.SIGTERM):
-                why = f"its program ended before the attempt had begun: {describe_exit(status or 0)}"
+            why, delay = self._why_not(flight, clock.now()), return_delay(count).total_seconds()
+            if flight.is_stopping or self._is_draining:
                 self._leave_unstarted(flight, why)
-            elif status and flight.launcher is not None:
-                why = f"{flight.launcher.title} ended before the attempt had begun: {flight.launcher.describe()}"
-                self._end(flight, AttemptEnd(EndKind.RAISED, why, NOT_BEGUN))
+            elif flight.failure or flight.status() not in (None, 0, *TERMINATED):
+                self._leave_unstarted(flight, why, delay, "unavailable")
             else:
-                self._leave_unstarted(flight, self._why_not(flight, clock.now()))
+                self._note_fault(why)
+                self._leave_unstarted(flight, why, delay)
 
     # -- reporting -------------------------------------------------------------------------------------------------
 
@@ -343,9 +343,9 @@ class Gateway:
         self._leave(flight, clock.now() + LEAVE_SECONDS)
         self._send("ended", flight.number, TaskEnd(flight.number, end, took).encode())
 
-    def _leave_unstarted(self, flight: Flight, why: str) -> None:
+    def _leave_unstarted(self, flight: Flight, why: str, delay: float = 0.0, kind: str = "unstarted") -> None:
         self._leave(flight, clock.now())
-        self._send("unstarted", flight.number, why)
+        self._send(kind, flight.number, why, delay)
 
     def _leave(self, flight: Flight, terminate_at: float) -> None:
         del self._flights[flight.number]

@@ -58,9 +58,12 @@ async def end(connection: Connection, ticket: Ticket, agent: str, outcome: str) 
     await connection.execute(load("begins")["end"], {**ticket._asdict(), "agent": agent, "outcome": outcome})
 
 
-async def withdraw(connection: Connection, tickets: Sequence[Ticket]) -> set[Ticket]:
-    """Take the tickets that no agent has, so that none can begin. Return them."""
-    return await _returned(connection, "withdraw", tickets)
+async def withdraw(connection: Connection, tickets: Sequence[Ticket]) -> dict[Ticket, int]:
+    """Take the tickets that no agent has, so that none can begin. Return how many each of their runs has by now."""
+    cursor = await connection.execute(load("begins")["withdraw"], _parameters(tickets))
+    counts = {(row.run_id, row.locked_by): row.tickets for row in await cursor.fetchall()}
+    withdrawn = ((ticket, counts.get((ticket.run_id, ticket.locked_by))) for ticket in tickets)
+    return {ticket: count for ticket, count in withdrawn if count is not None}
 
 
 async def request_stop(connection: Connection, tickets: Sequence[Ticket]) -> None:
@@ -74,12 +77,6 @@ async def read(connection: Connection, tickets: Sequence[Ticket]) -> dict[Ticket
     rows = {(row.run_id, row.locked_by): row for row in await cursor.fetchall()}
     found = ((ticket, rows.get((ticket.run_id, ticket.locked_by))) for ticket in tickets)
     return {ticket: row for ticket, row in found if row is not None}
-
-
-async def _returned(connection: Connection, statement: str, tickets: Sequence[Ticket]) -> set[Ticket]:
-    cursor = await connection.execute(load("begins")[statement], _parameters(tickets))
-    rows = {(row.run_id, row.locked_by) for row in await cursor.fetchall()}
-    return {ticket for ticket in tickets if (ticket.run_id, ticket.locked_by) in rows}
 
 
 def _parameters(tickets: Sequence[Ticket]) -> dict[str, Any]:
