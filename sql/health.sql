@@ -15,7 +15,9 @@ left join lateral (
 -- for instants that are computed once and that the planner knows: clock_timestamp() would be called for each entry, of the
 -- whole history. is_suspect: problems() may report something, without limits for all jobs: a run of the job died recently,
 -- or a call of its on_dead, the job is overdue or paused, or a tag sets a limit for what only its row has.
-select s.namespace, s.definition_id, s.job_type, s.state, s.queued, s.running, s.failed, s.failing, s.oldest_due_at,
+select s.namespace, s.definition_id, s.job_type,
+       case when s.state in ('ok', 'new') and d.schedule like '%% until %%' and d.next_slot_at is null then 'ended'
+            else s.state end as state, s.queued, s.running, s.failed, s.failing, s.oldest_due_at,
        s.overdue_since, coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
        coalesce(dead.last_day, 0) as dead_last_day, coalesce(dead.calls_last_day, 0) as dead_calls_last_day,
        coalesce(dead.within, 0) > 0 or s.overdue_since is not null or s.paused
@@ -48,7 +50,9 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
        coalesce(dead.last_day, 0) as dead_last_day, died.last_error as dead_error, died.error_type as dead_error_type,
        coalesce(dead.calls_within, 0) as dead_calls_within, failed_call.last_error as call_error,
-       failed_call.error_type as call_error_type, h.overlap, h.state
+       failed_call.error_type as call_error_type, h.overlap,
+       case when h.state in ('ok', 'new') and h.schedule like '%% until %%' and h.next_slot_at is null then 'ended'
+            else h.state end as state
 from yamlsched.job_health h
 left join (
     select r.definition_id,

@@ -16,7 +16,7 @@ from yamlsched import durations, jsonb
 from yamlsched.runs.backoff import POLICIES, Backoff
 from yamlsched.schedule.job import Catchup, Job, Overlap, Retention
 from yamlsched.schedule.load import Loaded, load
-from yamlsched.schedule.schema import HANDLER, JOB_KEYS, NAME, SCHEMA, Schema
+from yamlsched.schedule.schema import DATE, HANDLER, JOB_KEYS, NAME, SCHEMA, Schema
 from yamlsched.schedule.schema_errors import REPORTERS
 from yamlsched.timetable.cron import parse_cron
 
@@ -454,7 +454,7 @@ def test_the_schema_uses_no_keyword_whose_errors_have_no_message():
 
 def test_patterns_and_choices_of_the_schema_match_the_code():
     patterns = {schema["pattern"] for schema in JOB_KEYS.values() if "pattern" in schema}
-    assert patterns == {durations.PATTERN, HANDLER, NAME}
+    assert patterns == {durations.PATTERN, HANDLER, NAME, DATE}
     assert set(JOB_KEYS["backoff"]["properties"]["policy"]["enum"]) == set(POLICIES)
     assert set(JOB_KEYS["overlap"]["enum"]) == set(Overlap)
     assert set(JOB_KEYS["catchup"]["enum"]) == set(Catchup)

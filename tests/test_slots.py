@@ -19,9 +19,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from yamlsched.errors import CronError
-from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.cron import combine, parse_cron, parse_schedule, smallest_gap, written
 from yamlsched.timetable.keys import slot_key
-from yamlsched.timetable.slots import Slot, is_slot, mismatch, newest_slot, next_slot, slots, span
+from yamlsched.timetable.slots import EPOCH, Slot, is_slot, mismatch, newest_slot, next_slot, slot_minutes, slots, span
 
 NEW_YORK = ZoneInfo("America/New_York")
 MINUTE = timedelta(minutes=1)
@@ -234,6 +234,98 @@ def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(text, pl
         expected_here = any(at == tick.at for at, _ in expected)
         assert is_slot(cron, zone, tick.at) is expected_here
         assert bool(mismatch(cron, zone, tick.at)) is not expected_here
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    texts=st.lists(EXPRESSIONS, min_size=1, max_size=3),
+    is_list=st.booleans(),
+    place=st.sampled_from(CHANGES),
+    early=st.integers(0, 2 * 1440),
+    length=st.integers(0, 3 * 1440),
+    bounds=st.tuples(*[st.none() | st.integers(-3, 3)] * 2),
+)
+@example(["30 23 * * *", "0 0 * * *"], True, ("America/Santiago", "2026-09-06"), 1440, 2880, (0, 0))
+def test_several_expressions_between_two_dates_have_the_slots_of_each_on_these_dates(
+    texts, is_list, place, early, length, bounds
+):
+    texts = texts if is_list else texts[:1]
+    zone, changed_on = ZoneInfo(place[0]), date.fromisoformat(place[1])
+    first, last = (None if days is None else changed_on + timedelta(days=days) for days in bounds)
+    assume(not (first and last and last < first))
+    try:
+        cron = combine([parse_cron(text) for text in texts], is_list, first, last)
+    except CronError:
+        assume(False)
+    after = datetime.fromisoformat(place[1]).replace(tzinfo=UTC) - early * MINUTE
+    until = after + length * MINUTE
+
+    found = list(slots(cron, zone, after, until))
+
+    # the same instant may have other wall times in two expressions, when the clock goes forward
+    ticks = walk(zone, after, until)
+    expected: dict[datetime, set[datetime]] = {}
+    for text in texts:
+        reference = Reference(text)
+        on_date = reference.on_date
+        reference.on_date = lambda day, matches=on_date: (  # type: ignore[assignment]
+            matches(day) and (not first or first <= day) and (not last or day <= last)
+        )
+        for at, wall in reference.fires(ticks):
+            expected.setdefault(at, set()).add(wall)
+    assert [slot.at for slot in found] == sorted(expected)
+    assert all(slot.nominal in expected[slot.at] for slot in found)
+    assert list(slot_minutes(cron, zone, after, until)) == [(at - EPOCH) // MINUTE for at in sorted(expected)]
+    total, newest, coming = (
+        span(cron, zone, after, until),
+        newest_slot(cron, zone, after, until),
+        next_slot(cron, zone, after),
+    )
+    if found:
+        assert total is not None
+        assert (total.first, total.last, total.count) == (found[0].at, found[-1].at, len(found))
+        assert (newest, coming) == (found[-1], found[0])
+    else:
+        assert (total, newest) == (None, None)
+        assert coming is None or coming.at > until
+    for tick in ticks[:: max(1, length // 40)]:
+        assert is_slot(cron, zone, tick.at) is (tick.at in expected)
+        assert bool(mismatch(cron, zone, tick.at)) is not (tick.at in expected)
+    # it is stored as text
+    assert parse_schedule(cron.source) == cron
+    assert written(cron) == texts
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(EXPRESSIONS, min_size=1, max_size=3))
+def test_no_two_slots_of_several_expressions_are_closer_than_the_smallest_gap(texts):
+    try:
+        cron = combine([parse_cron(text) for text in texts], True)
+    except CronError:
+        assume(False)
+    minutes = list(
+        slot_minutes(cron, ZoneInfo("UTC"), datetime(2027, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC))
+    )
+    gaps = [(b - a) * MINUTE for a, b in pairwise(minutes)]
+    assert min(gaps, default=timedelta.max) >= smallest_gap(cron)
+
+
+def test_the_smallest_gap_of_several_expressions_is_that_of_two_dates():
+    apart = {
+        ("0 9 * * 1-5", "0 12 * * 6"): timedelta(hours=24),
+        ("0 9 * * 1-5", "0 12 * * 1"): timedelta(hours=3),
+        ("0 23 * * 1", "0 1 * * 2"): timedelta(hours=2),
+        ("0 9 * * *", "0 9 * * *"): timedelta(days=1),
+    }
+    assert {texts: smallest_gap(combine(list(map(parse_cron, texts)), True)) for texts in apart} == apart
+
+
+def test_a_job_that_has_ended_or_starts_in_years_is_looked_up_at_once():
+    ended = combine([parse_cron("* * * * *")], False, None, date(2020, 1, 1))
+    later = combine([parse_cron("0 9 * * *")], False, date(2060, 1, 1), None)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert next_slot(ended, ZoneInfo("Europe/Berlin"), now) is None
+    assert next_slot(later, ZoneInfo("UTC"), now).at == datetime(2060, 1, 1, 9, tzinfo=UTC)
 
 
 @settings(max_examples=60, deadline=None)

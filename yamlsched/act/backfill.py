@@ -18,7 +18,7 @@ from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_force import disabled
 from yamlsched.sync.slot_plan import KeyHolder, NewRun
 from yamlsched.timetable import times
-from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.slots import Slot, slots
 from yamlsched.timetable.times import TimeInput, bounds, short_utc
@@ -219,7 +219,7 @@ def _check_active(connection: Connection[Any], namespace: str, job: Definition) 
 
 def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[BackfillSlot]]:
     assert job.schedule is not None
-    cron, found = parse_cron(job.schedule), _slots(job, first, last)
+    cron, found = parse_schedule(job.schedule), _slots(job, first, last)
     while chunk := [BackfillSlot(slot_key(job.job_type, cron, slot), slot.at) for slot in islice(found, CHUNK_SLOTS)]:
         yield chunk
 
@@ -227,7 +227,7 @@ def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[B
 def _slots(job: Definition, first: datetime, last: datetime) -> Iterator[Slot]:
     """Yield the slots in [first, last]."""
     assert job.schedule is not None
-    return slots(parse_cron(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), last)
+    return slots(parse_schedule(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), last)
 
 
 def _missing(

@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 
 from yamlsched.db.query import fetch, load
 from yamlsched.schedule.field_changes import FieldChange
-from yamlsched.schedule.job import COLUMNS
+from yamlsched.schedule.job import KEYS
 from yamlsched.sync.due import CHANGES
 from yamlsched.sync.revision import short
 from yamlsched.timetable.times import rfc3339
@@ -65,7 +65,7 @@ MAX_GROUPS = 50
 """Groups of jobs that one edit changed in the same way that are read."""
 MAX_NAMES = 20
 """Names of jobs in each group."""
-KEY_ORDER = {key: nth for nth, key in enumerate(COLUMNS)}
+KEY_ORDER = {key: nth for nth, key in enumerate(KEYS)}
 
 
 def edits(
@@ -207,4 +207,4 @@ def renamed(groups: Sequence[ChangedAlike]) -> Iterator[tuple[str, str]]:
 
 def _identity(keys: Mapping[str, Any] | None) -> tuple[object, ...]:
     known = keys or {}
-    return tuple(str(known.get(key)) for key in ("handler", "command", "cron", "timezone"))
+    return tuple(str(known.get(key)) for key in ("handler", "command", "cron", "crons", "timezone"))

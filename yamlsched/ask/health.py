@@ -334,7 +334,7 @@ def read_suspects(
 
 DRIFT_TOLERANCE = timedelta(minutes=10)
 """How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
-HEALTHY_STATES = ("ok", "running", "new")
+HEALTHY_STATES = ("ok", "running", "new", "ended")
 LAST = datetime.max.replace(tzinfo=UTC)
 
 

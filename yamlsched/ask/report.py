@@ -22,7 +22,7 @@ from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, JobLimits, Skipp
 from yamlsched.db import query
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.timetable import slots
-from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.zones import zone
 
 MAX_RUNS, MIN_OF_JOB = 30_000, 3
@@ -251,7 +251,7 @@ def _within(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, datet
         return gap.slots, first, last
 
     try:
-        found = slots.span(parse_cron(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last)
+        found = slots.span(parse_schedule(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last)
     except (CronError, ScheduleError):
         return gap.slots, first, last
     return (min(found.count, gap.slots), found.first, found.last) if found else None

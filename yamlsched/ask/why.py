@@ -24,7 +24,7 @@ from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_force import disabled
 from yamlsched.timetable import keys as spread
 from yamlsched.timetable import slots, times
-from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.cron import Cron, parse_schedule
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.times import bounds, local_time, short_utc
 from yamlsched.timetable.zones import zone
@@ -222,7 +222,7 @@ def _explain(
 
 def _timing(job: Definition) -> tuple[Cron, ZoneInfo]:
     assert job.schedule is not None
-    return parse_cron(job.schedule), zone(job.timezone)
+    return parse_schedule(job.schedule), zone(job.timezone)
 
 
 def neighbours(job: Definition, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:

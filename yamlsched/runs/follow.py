@@ -16,7 +16,7 @@ import psycopg
 
 from yamlsched.db.query import load
 from yamlsched.errors import ScheduleError
-from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.slots import newest_slot
 from yamlsched.timetable.zones import zone
 
@@ -289,7 +289,7 @@ class _Changes:
 def _slot_before(job: Any, slot: datetime) -> datetime | None:
     """Return the slot before one; None if this release cannot read the job's expression."""
     try:
-        cron, where = parse_cron(job.schedule), zone(job.timezone)
+        cron, where = parse_schedule(job.schedule), zone(job.timezone)
     except (ScheduleError, TypeError):
         return None
     found = newest_slot(cron, where, job.effective_from - timedelta(days=400), slot - timedelta(microseconds=1))

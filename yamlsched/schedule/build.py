@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import date, timedelta
 from enum import Enum
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.errors import CronError
 from yamlsched.jsonb import stored_bytes
 from yamlsched.runs.backoff import Backoff
 from yamlsched.runs.lifecycle import LOCAL, Keep
@@ -29,8 +28,9 @@ from yamlsched.schedule.job import (
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema import SCHEMA, needed_keys
 from yamlsched.schedule.source import Finding
+from yamlsched.schedule.when import combine_cron, expression, limit_spread
 from yamlsched.text import quoted
-from yamlsched.timetable.cron import ALIASES, Cron, parse_cron, smallest_gap
+from yamlsched.timetable.cron import Cron
 
 MAX_DURATION = timedelta(days=3650)
 """The maximum of every duration, so that no instant overflows."""
@@ -96,23 +96,18 @@ class Reader:
         return None
 
     def cron(self, spot: Spot) -> Cron | None:
-        text: str = spot.value
+        return expression(spot, self.found)
+
+    def crons(self, spot: Spot) -> tuple[Cron, ...] | None:
+        expressions = [expression(item, self.found) for item in spot.children()]
+        return tuple(one for one in expressions if one) if all(expressions) else None
+
+    def date(self, spot: Spot) -> date | None:
         try:
-            return parse_cron(text.rstrip("\n") if spot.node.style in (">", "|") else text)
-        except CronError as error:
-            written = text[error.start : error.end]
-            if text.strip().startswith("@"):
-                code = "YS203"
-            elif len(text.split()) != 5:
-                code = "YS202"
-            else:
-                code = "YS204" if " " in written.strip() else "YS201"
-            remedy = error.remedy[:1].upper() + error.remedy[1:]
-            remedy += "" if remedy[-1:] in ("", ".", "?") else "."
-            if code == "YS203" and "@reboot" not in text:
-                remedy = self.found.source.did_you_mean(text.strip(), ALIASES, remedy)
-            span = self.found.source.span_within(spot.node, error.start, error.end)
-            self.found.error(spot, code, f"{spot}: {error.message}", remedy, span)
+            return date.fromisoformat(spot.value)
+        except ValueError:
+            remedy = "Write year, month and day: 2026-12-24."
+            self.found.error(spot, "YS125", f"{spot}: there is no {spot.value}", remedy)
             return None
 
     def timezone(self, spot: Spot) -> str | None:
@@ -233,6 +228,9 @@ READERS_BY_TYPE: dict[Any, Callable[[Reader, Spot], Any]] = {
 READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     **{key: READERS_BY_TYPE[kind] for key, kind in TYPES.items() if kind in READERS_BY_TYPE},
     "cron": Reader.cron,
+    "crons": Reader.crons,
+    "starts_on": Reader.date,
+    "ends_on": Reader.date,
     "timezone": Reader.timezone,
     "environments": Reader.job_environments,
     "payload": Reader.payload,
@@ -281,7 +279,8 @@ def _build_job(
     for key in unused:
         values.pop(key, None)
     _check_isolation(values, spot, reader.found)
-    if has("cron") or has("after"):
+    if has("cron") or has("crons") or has("after"):
+        combine_cron(values, spot, reader.found)
         _check_combinations(values, spot, defaults, reader.found)
         limit_spread(values, spot, reader.found)
     if not reader.found.is_valid(spot) or any(values[key] is None for key in values):
@@ -326,21 +325,3 @@ def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None
         message = f"{own}: catchup: all cannot be combined with overlap: skip"
         remedy = "Runs that are created together would skip each other: write overlap: wait, or catchup: latest."
         found.error(own.child(at), "YS115", message, remedy, notes=notes)
-
-
-def limit_spread(values: dict[str, Any], own: Spot, found: Findings) -> None:
-    """Report a ``spread`` that could start a run after the job's next slot; limit one from defaults to what fits."""
-    cron, spread = values.get("cron"), values.get("spread")
-    if not cron or not spread or spread <= smallest_gap(cron):
-        return
-    apart = smallest_gap(cron)
-    if "spread" not in own.value:
-        values["spread"] = apart
-        return
-    spot, shown = own.child("spread"), durations.show(apart)
-    message = f"{spot}: with {spot.value} a run could start after the next slot; slots come every {shown}"
-    if len(cron.times) > 1 or apart < timedelta(days=1):
-        message = f"{spot}: with {spot.value} a run could start after the next slot; some slots are {shown} apart"
-    source = "cron" if "cron" in own.value else "after"
-    notes = [(own.child(source).key.node.start, f"{source} is here")]
-    found.error(spot, "YS207", message, f"Write {shown} or less.", notes=notes)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from yamlsched.schedule.build import MAX_LISTED_NAMES, Reader, limit_spread
+from yamlsched.schedule.build import MAX_LISTED_NAMES, Reader
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.node import Spot
+from yamlsched.schedule.when import limit_spread
 from yamlsched.text import quoted
 
 
@@ -128,7 +129,10 @@ class _Edges:
 
 def _slots(job: Job) -> tuple[object, ...]:
     cron = job.cron
-    return job.timezone, cron and (cron.times, cron.date_fields, cron.wildcard)
+    if cron is None:
+        return job.timezone, None
+    expressions = {(one.times, one.date_fields, one.wildcard) for one in cron.expressions}
+    return job.timezone, expressions, cron.days, bool(cron.parts)
 
 
 def _shown_slots(job: Job) -> str:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields
-from datetime import timedelta
+from datetime import date, timedelta
 from enum import Enum, StrEnum
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias, get_type_hints
@@ -19,7 +19,7 @@ from yamlsched import durations
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.runs.backoff import Backoff
 from yamlsched.runs.lifecycle import LOCAL, SHARED, Keep, Priority
-from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.cron import Cron, parse_schedule, written
 from yamlsched.timetable.times import MAX_DURATION
 from yamlsched.timetable.zones import zone
 
@@ -182,6 +182,21 @@ class Job:
     is_followed: bool = False  # of the file: other jobs follow it
 
     @property
+    def crons(self) -> tuple[str, ...]:
+        """The expressions of a job that has a list of them."""
+        return tuple(written(self.cron)) if self.cron and self.cron.parts else ()
+
+    @property
+    def starts_on(self) -> date | None:
+        """The first local date with slots."""
+        return self.cron.starts_on if self.cron else None
+
+    @property
+    def ends_on(self) -> date | None:
+        """The last local date with slots."""
+        return self.cron.ends_on if self.cron else None
+
+    @property
     def lane(self) -> str:
         """The executor of a worker that its attempts go to: SHARED, or the name under ``executor``."""
         return SHARED if self.isolation is Isolation.SHARED else self.executor
@@ -215,7 +230,7 @@ def from_row(row: Mapping[str, Any]) -> Job:
 
 def to_yaml(job: Job) -> dict[str, Any]:
     """Return the keys of a job as a file with everything written out has them; None: the key would be left out."""
-    return {key: column.show(getattr(job, key)) for key, column in COLUMNS.items() if key != "name"}
+    return {key: show(getattr(job, key)) for key, show in KEYS.items()}
 
 
 class Column(NamedTuple):
@@ -237,8 +252,16 @@ def _cron_text(expression: Cron | None) -> str | None:
 
 def _load_cron(text: str | None) -> Cron | None:
     with suppress(CronError):
-        return parse_cron(text) if text else None
+        return parse_schedule(text) if text else None
     return None
+
+
+def _show_cron(expression: Cron | None) -> str | None:
+    return None if expression is None or expression.parts else written(expression)[0]
+
+
+def _show_date(day: date | None) -> str | None:
+    return day.isoformat() if day else None
 
 
 def _store_duration(duration: timedelta) -> str:
@@ -308,7 +331,7 @@ def _enum_name(member: Enum) -> str:
 TYPES = get_type_hints(Job)
 ENUMS = [kind for kind in TYPES.values() if isinstance(kind, type) and issubclass(kind, Enum)]
 FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
-    Cron | None: (_cron_text, _load_cron, _cron_text),
+    Cron | None: (_cron_text, _load_cron, _show_cron),
     timedelta: (_store_duration, _same, durations.show),
     Backoff: (_store_backoff, load_backoff, _show_backoff),
     ExitCodes: (_store_exit_codes, _load_exit_codes, _store_exit_codes),
@@ -326,6 +349,19 @@ COLUMNS = {
     if item.name not in ("paths", "engine", "is_followed")
 }
 """By key: the columns of job_definitions that a file decides."""
+OF_CRON: dict[str, Callable[[Any], Any]] = {
+    "crons": _show_list,
+    "starts_on": _show_date,
+    "ends_on": _show_date,
+}
+"""The keys that are stored and compared as parts of ``Job.cron``."""
+KEYS = {
+    key: show
+    for name, column in COLUMNS.items()
+    for key, show in ((name, column.show), *(OF_CRON.items() if name == "cron" else ()))
+    if key != "name"
+}
+"""By key of the file, in the order in which a reviewer reads them: how the attribute of ``Job`` is shown."""
 _values = attrgetter(*COLUMNS)
 _DEFAULTS = _values(Job(""))
 DEFAULT_ROW = {column.name: column.store(default) for column, default in zip(COLUMNS.values(), _DEFAULTS, strict=True)}

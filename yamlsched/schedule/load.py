@@ -118,7 +118,7 @@ class Loaded:
                 "command" not in entry
                 and self._valid(job, "isolation") == Isolation.SHARED
                 and self._valid(job, "executor") in (None, LOCAL),
-                "cron" in entry,
+                "cron" in entry or "crons" in entry,
                 not job.node.has_errors and entry.keys() <= JOB_KEYS.keys(),
             )
 

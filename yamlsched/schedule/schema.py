@@ -30,6 +30,7 @@ EXIT_CODE: str = JOB_KEYS["exit_codes"]["properties"]["retry_after"]["propertyNa
 RESOURCE: str = JOB_KEYS["resources"]["propertyNames"]["pattern"]
 ADDRESS: str = SCHEMA["properties"]["executors"]["additionalProperties"]["properties"]["address"]["pattern"]
 HANDLER: str = JOB_KEYS["handler"]["pattern"]
+DATE: str = JOB_KEYS["starts_on"]["pattern"]
 
 
 def needed_keys(dependency: Any) -> tuple[str, ...]:
@@ -161,6 +162,12 @@ def not_an_address(spot: Spot, found: Findings) -> None:
     found.error(spot, "YS106", message, "Write for example tls://scheduler:8786, or tcp://127.0.0.1:8786 without TLS.")
 
 
+def not_a_date(spot: Spot, found: Findings) -> None:
+    found.error(
+        spot, "YS106", f"{spot}: {quoted(str(spot.value))} is not a date", "Write year, month and day: 2026-12-24."
+    )
+
+
 def _mapping(key: Spot) -> Spot:
     """Return what messages call the mapping that has ``key``."""
     return Spot(key.node, key.path[:-1])
@@ -175,4 +182,5 @@ PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
     EXIT_CODE: not_an_exit_code,
     RESOURCE: not_a_resource,
     ADDRESS: not_an_address,
+    DATE: not_a_date,
 }

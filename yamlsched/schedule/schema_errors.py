@@ -11,7 +11,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.node import Path, Spot
-from yamlsched.schedule.schema import JOB_KEYS, PATTERNS, SCHEMA, Schema, needed_keys, not_a_duration, not_a_tag
+from yamlsched.schedule.schema import DATE, JOB_KEYS, PATTERNS, SCHEMA, Schema, needed_keys, not_a_tag
 from yamlsched.text import described, join_words, quoted
 
 TYPES = {
@@ -66,6 +66,7 @@ SYNONYMS = {
 }
 """What other schedulers call our keys."""
 MAX_COMMAND_LINE_CHARS = 200
+PLAIN_ITEM = re.compile(r"[A-Za-z0-9_./-]+")
 NEEDS_SHELL = re.compile(r"[|&;<>$`*?~()\n]")
 """What only a shell acts on."""
 MISSING = {
@@ -86,8 +87,8 @@ def wrong_type(spot: Spot, schema: Schema, found: Findings) -> None:
         remedy = "Write jobs: {} to have no jobs." if spot.path == ("jobs",) else "Add a value, or remove the key."
         is_written = spot.node.start < spot.node.end
         found.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
-    elif schema.get("pattern") == durations.PATTERN and type(value) in (int, float):
-        not_a_duration(spot, found)
+    elif schema.get("pattern") in (durations.PATTERN, DATE) and type(value) in (int, float):
+        PATTERNS[schema["pattern"]](spot, found)
     else:
         message = f"{spot} must be {TYPES[expected]}, found {described(value)}"
         remedy = f"Write {join_words(schema['enum'])}." if "enum" in schema else _conversion(value, expected, spot.path)
@@ -112,7 +113,8 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
     if expected == "array" and path[-1] == "command":
         return _argv(str(value))
     if expected == "array":
-        return f"Write a list: [{value}]" if isinstance(value, (str, int)) else "Write a list: [a, b]"
+        item = json.dumps(value) if isinstance(value, str) and not PLAIN_ITEM.fullmatch(value) else value
+        return f"Write a list: [{item}]" if isinstance(value, (str, int)) else "Write a list: [a, b]"
     if expected == "object":
         if path == ("jobs",):
             return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
@@ -208,7 +210,7 @@ def _closest_key(key: str, spot: Spot, properties: dict[str, Schema], found: Fin
 def _place_of(spot: Spot) -> str:
     """Return where a key belongs that is unknown here."""
     *parent, key = spot.path
-    if not parent and isinstance(spot.value, dict) and ("handler" in spot.value or "cron" in spot.value):
+    if not parent and isinstance(spot.value, dict) and not spot.value.keys().isdisjoint(("handler", "cron", "crons")):
         return "If it is a job, indent it below jobs."
     if not parent and key in JOB_KEYS:
         is_inheritable = key in SCHEMA["properties"]["defaults"]["properties"]
@@ -240,7 +242,7 @@ def _without_effect(spot: Spot, schema: Schema, found: Findings) -> None:
         child, needed = spot.get(key), needed_keys(dependency)
         is_needed = not any(name in spot.value or (*spot.path, name) in found.intended for name in needed)
         if child and is_needed and child.path not in found.invalid:
-            message = f"{key} of {spot} has no effect without {' or '.join(needed)}"
+            message = f"{key} of {spot} has no effect without {join_words(needed)}"
             what = {"cron": "a cron expression", "command": "a command"}.get(needed[0], needed[0])
             if key == "timezone" and "after" in spot.value:
                 what += " of its own: it has the slots of the jobs in after"
@@ -259,6 +261,13 @@ def _handler_or_command(spot: Spot, schema: Schema, found: Findings) -> None:
     elif not any((*spot.path, key) in found.intended for key in ("handler", "command")) and not spot.node.has_errors:
         message = f'{spot} has no key "handler" or "command"'
         found.error(spot.key, "YS103", message, MISSING["handler"])
+
+
+def _cron_and_crons(spot: Spot, schema: Schema, found: Findings) -> None:
+    both = sorted((spot.child(key) for key in ("cron", "crons")), key=lambda child: child.key.node.start)
+    notes = [(both[0].key.node.start, "the first one is here")]
+    remedy = "Write all expressions in crons. Keys then have the minute in UTC, also those of a daily job."
+    found.error(both[1].key, "YS124", f"{spot} has cron and crons", remedy, notes=notes)
 
 
 def policy_and_delays(spot: Spot, schema: Schema, found: Findings) -> None:
@@ -286,6 +295,7 @@ REPORTERS: dict[str, Report] = {
     "minItems": _too_short,
     "minLength": _too_short,
     "minimum": _out_of_range,
+    "not": _cron_and_crons,
     "oneOf": _handler_or_command,
     "pattern": _no_match,
     "required": _missing_keys,

@@ -18,7 +18,7 @@ from yamlsched.errors import ScheduleError, YamlschedError
 from yamlsched.garbage import no_garbage_collection
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule import commands, field_changes
-from yamlsched.schedule.job import COLUMNS, DEFAULT_ROW, Job, Output, from_row, to_row
+from yamlsched.schedule.job import DEFAULT_ROW, KEYS, Job, Output, from_row, to_row
 from yamlsched.schedule.load import Loaded
 from yamlsched.sync import definitions, due, slot_plan
 from yamlsched.sync.definitions import Definition
@@ -60,8 +60,6 @@ MAX_VALUE_CHARS = 2_000
 """Of one value, as JSON, that are recorded."""
 DEFAULTS = Job("")
 COMMAND_DEFAULTS = Job("", output=Output(Keep.ALWAYS))
-KEYS = {key: column.show for key, column in COLUMNS.items() if key != "name"}
-"""How each key of a job is shown, in the order in which a reviewer reads them."""
 _values = attrgetter(*KEYS)
 _redact = redactor("")
 

@@ -19,7 +19,7 @@ from yamlsched.errors import ScheduleError
 from yamlsched.runs.follow import CATCHUP_NONE_WINDOW
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import keys, slots
-from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.cron import Cron, parse_schedule
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.slots import Slot
 from yamlsched.timetable.zones import zone
@@ -127,7 +127,7 @@ def next_slot_at(
         return None
     if paused_at is not None and paused_until is not None:
         after = max(after, paused_until)
-    slot = _next(parse_cron(schedule), zone(timezone), after)
+    slot = _next(parse_schedule(schedule), zone(timezone), after)
     return slot.at if slot else None
 
 
@@ -147,7 +147,7 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
     base = definition.accounted_to
     if definition.schedule is None or now <= base:
         return OwedSlots(definition, [], [], definition.last_slot_at, next_slot_of(definition, max(now, base)))
-    cron, where = parse_cron(definition.schedule), zone(definition.timezone)
+    cron, where = parse_schedule(definition.schedule), zone(definition.timezone)
 
     gaps: list[Gap] = []
     start = base
@@ -245,7 +245,7 @@ def awaited_slot(schedule: str | None, timezone: str, effective_from: datetime, 
     """Return the latest slot of a followed job at or before ``slot``; None if it has none since it counts."""
     with suppress(ScheduleError):
         if schedule is not None:
-            found = slots.newest_slot(parse_cron(schedule), zone(timezone), effective_from, slot)
+            found = slots.newest_slot(parse_schedule(schedule), zone(timezone), effective_from, slot)
             return found.at if found else None
     return None
 
@@ -289,7 +289,7 @@ def decide(
 def _run_at(namespace: str, definition: Definition, slot_at: datetime) -> datetime:
     if definition.schedule is None or not definition.spread:
         return slot_at
-    cron, where = parse_cron(definition.schedule), zone(definition.timezone)
+    cron, where = parse_schedule(definition.schedule), zone(definition.timezone)
     offset = keys.offset(namespace, definition.job_type, definition.spread)
     return keys.run_at(offset, cron, where, slot_at)
 

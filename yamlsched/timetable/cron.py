@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -36,11 +37,12 @@ FIELD_NAMES = " ".join(rule.name for rule in fields.FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A valid expression, created by ``parse_cron`` only.
+    """A valid expression, or a list of them, between two dates: created by ``parse_cron`` and ``combine`` only.
 
-    ``source`` is what the user wrote; ``expression`` has aliases expanded and single spaces. ``wildcard`` selects the
-    rule for clock changes; it depends on the spelling, because ``0-59`` and ``*`` differ in nothing else. ``times`` are
-    the minutes after midnight at which it fires on a matching date, ascending.
+    ``source`` is what the user wrote, with all that decides the slots; ``expression`` has aliases expanded and single
+    spaces. ``wildcard`` selects the rule for clock changes; it depends on the spelling, because ``0-59`` and ``*``
+    differ in nothing else. ``times`` are the minutes after midnight at which it fires on a matching date, ascending.
+    Of a list, ``parts`` are its expressions, and its slots are those of all of them: other fields say less.
     """
 
     source: str
@@ -49,6 +51,25 @@ class Cron:
     wildcard: bool
     date_fields: tuple[str, str, str] = field(compare=False, repr=False)
     times: tuple[int, ...] = field(compare=False, repr=False)
+    starts_on: date | None = None
+    ends_on: date | None = None
+    parts: tuple[Cron, ...] = ()
+
+    @property
+    def expressions(self) -> tuple[Cron, ...]:
+        """The expressions, one or several."""
+        return self.parts or (self,)
+
+    @property
+    def days(self) -> tuple[int, int] | None:
+        """The first and last local date with slots, as proleptic ordinals; None: all."""
+        if self.starts_on is None and self.ends_on is None:
+            return None
+        return (self.starts_on or date.min).toordinal(), (self.ends_on or date.max).toordinal()
+
+
+BOUNDED = re.compile(r"(.*?)(?: from (\d{4}-\d\d-\d\d))?(?: until (\d{4}-\d\d-\d\d))?")
+"""``Cron.source``: the expressions, separated by "; ", then the first and last date. A list of one ends with ";"."""
 
 
 def is_restricted(day_field: str) -> bool:
@@ -92,6 +113,40 @@ def parse_cron(expression: str) -> Cron:
     )
 
 
+def combine(
+    expressions: Sequence[Cron], is_list: bool, starts_on: date | None = None, ends_on: date | None = None
+) -> Cron:
+    """Return what fires whenever one of ``expressions`` does, from ``starts_on`` to ``ends_on``, both included."""
+    bounds = (f" from {starts_on}" if starts_on else "") + (f" until {ends_on}" if ends_on else "")
+    parts = [replace(one, source=written(one)[0] + bounds, starts_on=starts_on, ends_on=ends_on) for one in expressions]
+    if not is_list:
+        return parts[0]
+    return replace(
+        parts[0],
+        source="; ".join(written(one)[0] for one in expressions) + ";" * (len(expressions) == 1) + bounds,
+        expression="; ".join(one.expression for one in expressions),
+        wildcard=any(one.wildcard for one in expressions),
+        times=tuple(sorted({time for one in expressions for time in one.times})),
+        parts=tuple(parts),
+    )
+
+
+def written(cron: Cron) -> list[str]:
+    """Return the expressions of ``cron`` as the file has them."""
+    return [cron.source.partition(" from ")[0].partition(" until ")[0] for cron in cron.expressions]
+
+
+@lru_cache(maxsize=32768)
+def parse_schedule(source: str) -> Cron:
+    """Parse ``Cron.source``, as it is stored. Raises CronError, also for what a later release has written."""
+    bounded = BOUNDED.fullmatch(source)
+    if bounded is None or (bounded[0] == bounded[1] and ";" not in source):
+        return parse_cron(source)
+    expressions = [parse_cron(text) for text in bounded[1].rstrip(";").split("; ")]
+    dates = [date.fromisoformat(text) if text else None for text in bounded.groups()[1:]]
+    return combine(expressions, ";" in bounded[1], *dates)
+
+
 @lru_cache(maxsize=16384)
 def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> tuple[int, ...]:
     """Return the days of a local month that match ``Cron.date_fields``, ascending.
@@ -124,8 +179,25 @@ def smallest_gap(cron: Cron) -> timedelta:
     >>> smallest_gap(parse_cron("0 0,1 * * *")), smallest_gap(parse_cron("0 23,1 1 * *"))
     (datetime.timedelta(seconds=3600), datetime.timedelta(seconds=79200))
     """
+    if cron.parts:
+        return _smallest_gap_of_list(cron.parts)
     over_midnight = timedelta(days=_nearest_dates(cron.date_fields), minutes=cron.times[0] - cron.times[-1])
     return min([over_midnight, *(timedelta(minutes=b - a) for a, b in pairwise(cron.times))])
+
+
+def _smallest_gap_of_list(parts: tuple[Cron, ...]) -> timedelta:
+    nearest, last = timedelta(days=366 * CALENDAR_CYCLE_YEARS), None
+    for year in range(REFERENCE_YEAR, REFERENCE_YEAR + CALENDAR_CYCLE_YEARS + 1):
+        for month in range(1, 13):
+            on_days: dict[int, set[int]] = {}
+            for part in parts:
+                for day in matching_days(part.date_fields, year, month):
+                    on_days.setdefault(day, set()).update(part.times)
+            for day, times in sorted(on_days.items()):
+                minutes = [date(year, month, day).toordinal() * 1440 + time for time in sorted(times)]
+                gaps = [b - a for a, b in pairwise([*([] if last is None else [last]), *minutes])]
+                nearest, last = min([nearest, *(timedelta(minutes=gap) for gap in gaps)]), minutes[-1]
+    return nearest
 
 
 @lru_cache(maxsize=4096)
@@ -147,7 +219,7 @@ def _nearest_dates(date_fields: tuple[str, str, str]) -> int:
 
 
 def mismatches(cron: Cron, wall: datetime) -> list[str]:
-    """Return a sentence for each field that does not match the naive wall time ``wall``."""
+    """Return a sentence for each field, and each date, that the naive wall time ``wall`` does not match."""
     minute, hour, day_of_month, month, day_of_week = cron.fields
     found = []
     if wall.minute not in field_values(fields.MINUTE, minute).plain:
@@ -161,6 +233,10 @@ def mismatches(cron: Cron, wall: datetime) -> list[str]:
             found.append(f"day-of-month {wall.day} is not in {day_of_month}")
         if is_restricted(day_of_week):
             found.append(f"day-of-week {fields.WEEKDAYS[wall.isoweekday() % 7]} is not in {day_of_week}")
+    if cron.starts_on and wall.date() < cron.starts_on:
+        found.append(f"{wall.date()} is before starts_on, {cron.starts_on}")
+    if cron.ends_on and wall.date() > cron.ends_on:
+        found.append(f"{wall.date()} is after ends_on, {cron.ends_on}")
     return found
 
 

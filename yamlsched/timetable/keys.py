@@ -33,8 +33,8 @@ def minute_key(job_name: str, at: datetime) -> str:
 
 
 def is_daily(cron: Cron) -> bool:
-    """Return whether ``cron`` can fire at most once per local date."""
-    return not cron.wildcard and len(cron.times) == 1
+    """Return whether keys have dates: ``cron`` can fire at most once per local date, and is not a list."""
+    return not cron.wildcard and len(cron.times) == 1 and not cron.parts
 
 
 SECOND = timedelta(seconds=1)

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
-from itertools import pairwise
+from heapq import merge
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -87,8 +89,12 @@ def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Itera
     """Yield the slots of ``cron`` in the half-open span (after, until], oldest first, strictly increasing.
 
     ``cron`` is read on the wall clock of ``zone``. Both ends must be aware. The left end is open so that the last
-    slot of one sync is never the first of the next.
+    slot of one sync is never the first of the next. An instant that several expressions name is one slot.
     """
+    if cron.parts:
+        together = merge(*(slots(one, zone, after, until) for one in cron.parts), key=attrgetter("at"))
+        yield from (next(same) for _, same in groupby(together, attrgetter("at")))
+        return
     for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
         for local in _matches(cron, piece):
             yield _slot(piece, local)
@@ -96,6 +102,10 @@ def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Itera
 
 def slot_minutes(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[int]:
     """Yield the slots in (after, until] as minutes since 1970, for counting many of them."""
+    if cron.parts:
+        together = merge(*(slot_minutes(one, zone, after, until) for one in cron.parts))
+        yield from (minute for minute, _ in groupby(together))
+        return
     for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
         if piece.at is None:
             yield from (local - piece.stretch.offset for local in _matches(cron, piece))
@@ -105,6 +115,9 @@ def slot_minutes(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -
 
 def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
     """Return the first slot after ``after``; None if there is none within 50 years of it."""
+    if cron.parts:
+        firsts = [slot for one in cron.parts if (slot := next_slot(one, zone, after))]
+        return min(firsts, key=attrgetter("at"), default=None)
     start = _first_minute(after)
     horizon = start + HORIZON_YEARS * 366 * DAY
     for piece in _pieces(cron, zone, start, min(horizon, LAST_MINUTE)):
@@ -115,6 +128,9 @@ def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
 
 def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Slot | None:
     """Return the last slot in (after, until], searched from ``until`` backwards; None if there is none."""
+    if cron.parts:
+        newest = [slot for one in cron.parts if (slot := newest_slot(one, zone, after, until))]
+        return max(newest, key=attrgetter("at"), default=None)
     for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until), backwards=True):
         for local in _matches(cron, piece, backwards=True):
             return _slot(piece, local)
@@ -124,13 +140,15 @@ def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) ->
 def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span | None:
     """Return first, last and number of the slots in (after, until]; None if there are none.
 
-    The time grows with the months of the span, not with the number of slots.
+    The time grows with the months of the span, not with the number of slots, except for a list of expressions.
     """
     newest = newest_slot(cron, zone, after, until)
     if newest is None:
         return None
     start, end = _first_minute(after), _end_minute(until)
     first = next(slots(cron, zone, after, until))
+    if cron.parts:
+        return Span(first.at, newest.at, sum(1 for _ in slot_minutes(cron, zone, after, until)))
     count = sum(_count(cron, piece) for piece in _pieces(cron, zone, start, end))
     return Span(first.at, newest.at, count)
 
@@ -140,7 +158,7 @@ def is_slot(cron: Cron, zone: ZoneInfo, at: datetime) -> bool:
     minute, rest = divmod(at - EPOCH, MINUTE)
     if rest or not FIRST_MINUTE <= minute < LAST_MINUTE:
         return False
-    return any(_count(cron, piece) for piece in _pieces(cron, zone, minute, minute + 1))
+    return any(_count(one, piece) for one in cron.expressions for piece in _pieces(one, zone, minute, minute + 1))
 
 
 def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
@@ -148,7 +166,9 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
     if is_slot(cron, zone, at):
         return ""
     wall = at.astimezone(zone).replace(tzinfo=None)
-    reasons = mismatches(cron, wall)
+    each = ["; ".join(mismatches(one, wall)) for one in cron.expressions]
+    named = [f"{one.expression}: {why}" for one, why in zip(cron.parts, each, strict=False)]
+    reasons = [why for why in named or each if why]
     if (at - EPOCH) % MINUTE:
         reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
     return "; ".join(reasons) or f"{wall:%H:%M} happens twice on {wall.date()}: the slot is its first pass"
@@ -206,9 +226,14 @@ def _slot(piece: Piece, local: int) -> Slot:
 
 def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = False) -> Iterator[Piece]:
     """Yield the parts of the UTC minutes [start, end) that may contain slots, in order of time or in reverse."""
+    first, last = (day - LOCAL_EPOCH.toordinal() for day in cron.days or (0, 0))
+    if cron.days:
+        start, end = max(start, first * DAY - MARGIN), min(end, (last + 1) * DAY + MARGIN)
     windows = range(start // WINDOW, -(-end // WINDOW))
     for number in reversed(windows) if backwards else windows:
         dates = _dates(cron.date_fields, number)
+        if cron.days:
+            dates = dates[bisect_left(dates, first) : bisect_left(dates, last + 1)]
         if not dates:
             continue
         pieces = [piece for stretch in _stretches(zone, number) for piece in _cut(cron, dates, stretch, start, end)]

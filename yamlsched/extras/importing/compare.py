@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from yamlsched.extras.importing.calendar import EPOCH, MINUTE, OnCalendar, stretches
-from yamlsched.extras.importing.model import ImportedJob
-from yamlsched.timetable.cron import parse_cron
+from yamlsched.extras.importing.model import ImportedJob, expression
 from yamlsched.timetable.slots import slot_minutes
 from yamlsched.timetable.zones import zone
 
@@ -28,7 +27,7 @@ def compare(jobs: Sequence[ImportedJob], start: datetime, days: int) -> list[tup
     known: dict[Any, tuple[list[datetime], list[datetime]]] = {}
     compared = 0
     for job in jobs:
-        key = (job.keys["cron"], job.keys["timezone"], job.times)
+        key = (expression(job.keys), job.keys["timezone"], job.times)
         if key not in known and compared > MAX_FIRE_TIMES:
             found.append((job, NOT_COMPARED))
             continue
@@ -45,7 +44,7 @@ def _difference(
     job: ImportedJob, theirs: set[int], start: datetime, end: datetime
 ) -> tuple[list[datetime], list[datetime]]:
     zone_info = zone(job.keys["timezone"])
-    ours = set(slot_minutes(parse_cron(job.keys["cron"]), zone_info, start - MINUTE, end - MINUTE))
+    ours = set(slot_minutes(expression(job.keys), zone_info, start - MINUTE, end - MINUTE))
     if isinstance(job.times, OnCalendar) and job.times.is_vague:
         changes = [stretch.start for stretch in stretches(zone_info, start, end)[1:]]
         near = {at for at in ours ^ theirs if any(abs(at - change) <= AROUND_CHANGE for change in changes)}

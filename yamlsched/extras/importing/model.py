@@ -15,7 +15,7 @@ from yamlsched import durations
 from yamlsched.errors import ScheduleError
 from yamlsched.schedule.commands import is_reference, is_secret_name
 from yamlsched.text import escape_line, truncate
-from yamlsched.timetable.cron import parse_cron, smallest_gap
+from yamlsched.timetable.cron import Cron, combine, parse_cron, smallest_gap
 from yamlsched.timetable.zones import zone
 
 MAX_JOBS = 2_000
@@ -71,6 +71,22 @@ class FireTimes(Protocol):
 
     def fires(self, start: datetime, end: datetime) -> set[int]:
         """Return the instants in [start, end), in minutes since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Several schedules of one job."""
+
+    parts: tuple[FireTimes, ...]
+
+    def fires(self, start: datetime, end: datetime) -> set[int]:
+        return {minute for part in self.parts for minute in part.fires(start, end)}
+
+
+def expression(keys: Mapping[str, Any]) -> Cron:
+    """Return when a job with these keys fires."""
+    texts = keys.get("crons", [keys.get("cron")])
+    return combine([parse_cron(text) for text in texts], "crons" in keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +205,7 @@ class Place:
 
     def _with_possible_spread(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         """Limit ``spread`` to the time between two slots."""
-        gap = smallest_gap(parse_cron(keys["cron"]))
+        gap = smallest_gap(expression(keys))
         if "spread" not in keys or durations.parse(keys["spread"]) <= gap:
             return keys
         spread = durations.show(gap)

@@ -14,7 +14,17 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import SYSTEMD, OnCalendar
 from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, FieldRange, cron_expression, fields_of, interval
-from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Imported, Origin, Place, Refusal, known_zone, shown
+from yamlsched.extras.importing.model import (
+    FAITHFUL,
+    AnyOf,
+    FireTimes,
+    Imported,
+    Origin,
+    Place,
+    Refusal,
+    known_zone,
+    shown,
+)
 from yamlsched.timetable.zones import zone
 
 ALIASES = {"minutely": "*:*", "hourly": "*:00", "daily": "00:00", "weekly": "Mon", "monthly": "*-*-01"}
@@ -125,12 +135,17 @@ def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, 
     service_source, service = units[service_name]
     of_service = Place(place.found, service_source, label=f"{service_name}: ")
     keys = _timer_keys(place, timer) | _service_keys(of_service, service_name, service)
-    if len(schedules) > 1:
-        place.at(schedules[0][0]).changed("each of its schedules is a job: runs of different ones may overlap")
-    for line, text, zone_name, written, times in schedules:
-        with place.at(line).reporting():
-            job = {"cron": written, "timezone": zone_name, **keys}
-            place.at(line).add(name.removesuffix(".timer"), text, job, times)
+    zones = list(dict.fromkeys(zone_name for _, _, zone_name, _, _ in schedules))
+    if len(zones) > 1:
+        what = "its schedules in each time zone are a job: runs of different ones may overlap"
+        place.at(schedules[0][0]).changed(what)
+    for zone_name in zones:
+        lines, texts, _, written, times = zip(*(one for one in schedules if one[2] == zone_name), strict=True)
+        expressions = list(dict.fromkeys(written))
+        cron = {"cron": expressions[0]} if len(expressions) == 1 else {"crons": expressions}
+        with place.at(lines[0]).reporting():
+            job = {**cron, "timezone": zone_name, **keys}
+            place.at(lines[0]).add(name.removesuffix(".timer"), "; ".join(texts), job, AnyOf(times))
 
 
 def _timer_keys(place: Place, timer: Unit) -> dict[str, Any]:

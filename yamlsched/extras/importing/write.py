@@ -16,11 +16,12 @@ UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 MAX_COMMENT_CHARS = 150
 MAX_LINE_CHARS = 120
 ORDER = (
-    *("limits", "description", "cron", "timezone", "command", "handler", "env", "cwd", "stdin", "payload", "enabled"),
+    *("limits", "description", "cron", "crons", "timezone", "command", "handler", "env", "cwd", "stdin", "payload"),
+    "enabled",
     *("spread", "overlap", "limit", "catchup", "catchup_window", "max_attempts", "backoff", "timeout", "kill_after"),
     "exit_codes",
 )
-NEVER_DEFAULTS = {*ORDER[1:6], "stdin", "payload", "enabled", "spread", "limit"}
+NEVER_DEFAULTS = {*ORDER[1:7], "stdin", "payload", "enabled", "spread", "limit"}
 
 
 class CannotAppend(ValueError):

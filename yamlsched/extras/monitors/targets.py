@@ -60,7 +60,7 @@ class Project:
         )
 
     def check_in(
-        self, check_in_id: str, slug: str, state: State, config: dict[str, Any], seconds: float | None = None
+        self, check_in_id: str, slug: str, state: State, config: dict[str, Any] | None, seconds: float | None = None
     ) -> Request:
         """Return the request of one check-in."""
         item: dict[str, Any] = {
@@ -68,8 +68,9 @@ class Project:
             "monitor_slug": slug,
             "status": state,
             "environment": self.environment,
-            "monitor_config": config,
         }
+        if config is not None:
+            item["monitor_config"] = config
         if seconds is not None:
             item["duration"] = round(seconds, 3)
         envelope = "\n".join(map(json.dumps, ({}, {"type": "check_in"}, item))) + "\n"
@@ -114,12 +115,16 @@ def _bounded(slug: str) -> str:
     return f"{slug[: MAX_SLUG_CHARS - 11]}-{digest}"
 
 
-def monitor_config(job: Job) -> dict[str, Any]:
+def monitor_config(job: Job) -> dict[str, Any] | None:
     """Return when Sentry expects check-ins of ``job``, and how long after one the next.
+
+    None for a list of expressions, which Sentry does not have: somebody has to create the monitor there.
 
     The start of each attempt is a check-in: the time between two is at most one attempt, its backoff, and a lost lease.
     """
     assert job.cron is not None
+    if job.cron.parts:
+        return None
     pauses = [delay(job.backoff, attempt, random=0.0) for attempt in range(1, job.max_attempts)]
     max_runtime = job.timeout + max(pauses, default=timedelta(0)) + job.lease + MARGIN
     return _config(job.cron.expression, job.timezone, MARGIN + job.spread, max_runtime)

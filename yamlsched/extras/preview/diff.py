@@ -73,7 +73,7 @@ def _entry(loaded: Loaded, job: Job, environment: str | None) -> Entry:
     is_enabled = True if enabled is None else bool(enabled)
     names = None if environments is None else tuple(str(item) for item in environments)
     is_elsewhere = environment is None and job.enabled is not is_enabled
-    slots_of = () if "cron" in loaded.entries[job.name].value else job.after
+    slots_of = () if {"cron", "crons"} & loaded.entries[job.name].value.keys() else job.after
     return Entry(replace(job, enabled=is_enabled) if is_elsewhere else job, is_enabled, names, slots_of)
 
 

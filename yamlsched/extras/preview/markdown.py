@@ -70,7 +70,8 @@ def _row(jobs: list[JobChange]) -> str:
 
 def _what(job: JobChange) -> str:
     if job.change is not Change.CHANGED:
-        shown = [code(field_changes.before_and_after(one, job.change)) for one in job.fields if one.field == "cron"]
+        crons = [one for one in job.fields if one.field in ("cron", "crons")]
+        shown = [code(field_changes.before_and_after(one, job.change)) for one in crons]
         if job.next_slot_at:
             shown.append(f"next {text.clock(job.next_slot_at, job.timezone)} {job.timezone}")
         return ", ".join(shown) or "runs when enqueued"

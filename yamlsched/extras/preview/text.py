@@ -22,7 +22,7 @@ MAX_NAMES = 10
 MAX_PLAN_LINES = 20
 INDENT = " " * 4
 MARKS = {Level.WARNING: "!", Level.NOTE: "*"}
-IDENTIFYING_FIELDS = ("cron", "timezone", "handler", "command")
+IDENTIFYING_FIELDS = ("cron", "crons", "timezone", "handler", "command")
 """All that is shown of a removed job."""
 VERDICTS = {
     Verdict.CURRENT: "this file is in force",

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import Loaded
+from yamlsched.schedule.node import Spot
 from yamlsched.text import quoted
 from yamlsched.timetable.cron import Cron
 from yamlsched.timetable.slots import span
@@ -21,6 +22,7 @@ class Linter:
         self.loaded = loaded
         self.found = Findings(loaded.source)
         self.now = now
+        self.expression: Spot | None = None  # that a rule of cron expressions looks at
         self._slots: dict[tuple[Cron, str], int] = {}
 
     def warn(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
@@ -32,7 +34,7 @@ class Linter:
         notes = []
         if spot.path[0] == "defaults":
             notes = [(spot.key.node.start, f"{key} is set here")]
-            spot = self.loaded.spot(job.name, "cron")
+            spot = self.spot_of_cron(job)
         self.found.warning(spot, code, f"job {quoted(job.name)}: {message}", remedy, notes=notes)
 
     def warn_where_written(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
@@ -42,12 +44,15 @@ class Linter:
 
     def warn_about_cron(self, code: str, job: Job, field: int | None, message: str, remedy: str) -> None:
         """Warn about a job's cron expression, with the caret under one of its fields."""
-        spot = self.loaded.spot(job.name, "cron")
-        span = None
+        spot, span = self.expression or self.spot_of_cron(job), None
         if field is not None and not spot.value.strip().startswith("@"):
             match = list(re.finditer(r"\S+", spot.value))[field]
             span = self.found.source.span_within(spot.node, *match.span())
         self.found.warning(spot, code, f"{spot}: {message}", remedy, span)
+
+    def spot_of_cron(self, job: Job) -> Spot:
+        """Return where the expressions of a job are written."""
+        return self.loaded.spot(job.name, "crons" if job.cron and job.cron.parts else "cron")
 
     def environments(self, job: str) -> set[str]:
         """Return where a job is enabled; an empty name: in a file without environments."""

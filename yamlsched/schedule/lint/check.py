@@ -10,6 +10,7 @@ from datetime import datetime
 from yamlsched.schedule.lint import Linter, cron, file, jobs
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.source import Diagnostic
+from yamlsched.timetable.cron import parse_cron, written
 
 CRON_RULES = (
     cron.clock_change,
@@ -44,9 +45,13 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
     for job in loaded.jobs.values():
         for job_rule in JOB_RULES:
             job_rule(linter, job)
-        if job.cron is not None and loaded.written(job.name, "cron"):
-            for cron_rule in CRON_RULES:
-                cron_rule(linter, job, job.cron)
+        if job.cron is not None and (loaded.written(job.name, "cron") or loaded.written(job.name, "crons")):
+            spot = linter.spot_of_cron(job)
+            spots = spot.children() if job.cron.parts else (spot,)
+            for linter.expression, text in zip(spots, written(job.cron), strict=True):
+                for cron_rule in CRON_RULES:
+                    cron_rule(linter, job, parse_cron(text))
+            linter.expression = None
         if require_owner and not job.owner:
             spot = loaded.spot(job.name)
             linter.found.warning(spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name")

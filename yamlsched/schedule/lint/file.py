@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from os.path import basename
 
 from yamlsched.schedule.job import Job
@@ -38,8 +39,9 @@ def crowded_minutes(linter: Linter) -> None:
             and not job.spread
             and len(job.cron.times) <= MAX_TIMES_A_DAY
         ):
-            for minute in job.cron.times:
-                by_minute[job.timezone, minute].append(job)
+            for expression in job.cron.expressions:
+                for minute in expression.times:
+                    by_minute[job.timezone, minute].append(replace(job, cron=expression))
     seen: set[tuple[str, ...]] = set()
     for (timezone, minute), jobs in sorted(by_minute.items()):
         together = _on_busiest_date(jobs) if len(jobs) >= MIN_CROWD_JOBS else []

@@ -18,7 +18,7 @@ from yamlsched.db.query import fetch, load
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.text import join_words
 from yamlsched.timetable import slots
-from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.cron import Cron, parse_schedule
 from yamlsched.timetable.forecast import Forecast, Hour, ScheduledJob, Upcoming, starts
 from yamlsched.timetable.keys import offset
 from yamlsched.timetable.slots import ClockChange
@@ -90,7 +90,7 @@ def scheduled(found: Sequence[CalendarJob], namespace: str, now: datetime) -> Sc
                 schedule.enqueued.append(job)
         elif job.enabled and not (is_paused and job.paused_until is None):
             try:
-                cron, _ = parse_cron(job.schedule), zone(job.timezone)
+                cron, _ = parse_schedule(job.schedule), zone(job.timezone)
             except (CronError, ScheduleError) as error:
                 schedule.unreadable.append((job, str(error)))
                 continue

@@ -15,7 +15,7 @@ from yamlsched.ask.why import actions_on, gap_sentence, paused_by
 from yamlsched.db.query import fetch, load
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import slots
-from yamlsched.timetable.cron import Cron, parse_cron
+from yamlsched.timetable.cron import Cron, parse_schedule
 from yamlsched.timetable.zones import zone
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def timeline(
     A span that is "" or that has too many slots is replaced by the usual one.
     """
     assert job.schedule is not None
-    cron, where = parse_cron(job.schedule), zone(job.timezone)
+    cron, where = parse_schedule(job.schedule), zone(job.timezone)
     numbers = {name: _number(cron, where, now, length) for name, length in SPANS.items()}
     spans = [name for name in SPANS if numbers[name] <= MAX_SLOTS] or ["1h"]
     if span not in spans:

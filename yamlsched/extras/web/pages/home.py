@@ -21,7 +21,7 @@ PAGE_JOBS = 50
 """Jobs on one page."""
 MAX_SUSPECTS = 1_000
 """Jobs whose problems are read."""
-STATES = ("stuck", "late", "failing", "paused", "running", "ok", "new", "disabled", "retired")
+STATES = ("stuck", "late", "failing", "paused", "running", "ok", "new", "ended", "disabled", "retired")
 ATTENTION = STATES[:3]
 """Jobs in these states are listed first."""
 

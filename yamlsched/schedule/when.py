@@ -1,0 +1,63 @@
+"""When a job fires, from what its keys say together: expressions, first and last date, spread."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from yamlsched import durations
+from yamlsched.errors import CronError
+from yamlsched.schedule.findings import Findings
+from yamlsched.schedule.node import Spot
+from yamlsched.timetable.cron import ALIASES, Cron, combine, parse_cron, smallest_gap
+
+
+def expression(spot: Spot, found: Findings) -> Cron | None:
+    """Return the cron expression at ``spot``; None after reporting what is wrong with it."""
+    text: str = spot.value
+    try:
+        return parse_cron(text.rstrip("\n") if spot.node.style in (">", "|") else text)
+    except CronError as error:
+        written = text[error.start : error.end]
+        if text.strip().startswith("@"):
+            code = "YS203"
+        elif len(text.split()) != 5:
+            code = "YS202"
+        else:
+            code = "YS204" if " " in written.strip() else "YS201"
+        remedy = error.remedy[:1].upper() + error.remedy[1:]
+        remedy += "" if remedy[-1:] in ("", ".", "?") else "."
+        if code == "YS203" and "@reboot" not in text:
+            remedy = found.source.did_you_mean(text.strip(), ALIASES, remedy)
+        span = found.source.span_within(spot.node, error.start, error.end)
+        found.error(spot, code, f"{spot}: {error.message}", remedy, span)
+        return None
+
+
+def combine_cron(values: dict[str, Any], own: Spot, found: Findings) -> None:
+    """Make one value of all that decides the slots of a job."""
+    expression, expressions = values.get("cron"), values.pop("crons", None)
+    starts_on, ends_on = values.pop("starts_on", None), values.pop("ends_on", None)
+    if starts_on and ends_on and ends_on < starts_on:
+        spot = own.get("ends_on") or own.get("starts_on") or own
+        found.error(spot, "YS125", f"{own} ends on {ends_on}, before it starts on {starts_on}", "Exchange the two.")
+    elif expression or expressions:
+        values["cron"] = combine(expressions or [expression], bool(expressions), starts_on, ends_on)
+
+
+def limit_spread(values: dict[str, Any], own: Spot, found: Findings) -> None:
+    """Report a ``spread`` that could start a run after the job's next slot; limit one from defaults to what fits."""
+    cron, spread = values.get("cron"), values.get("spread")
+    if not cron or not spread or spread <= smallest_gap(cron):
+        return
+    apart = smallest_gap(cron)
+    if "spread" not in own.value:
+        values["spread"] = apart
+        return
+    spot, shown = own.child("spread"), durations.show(apart)
+    message = f"{spot}: with {spot.value} a run could start after the next slot; slots come every {shown}"
+    if len(cron.times) > 1 or apart < timedelta(days=1):
+        message = f"{spot}: with {spot.value} a run could start after the next slot; some slots are {shown} apart"
+    source = next(key for key in ("cron", "crons", "after") if key in own.value)
+    notes = [(own.child(source).key.node.start, f"{source} is here")]
+    found.error(spot, "YS207", message, f"Write {shown} or less.", notes=notes)
