@@ -226,3 +226,17 @@ from (
 ) h
 where h.nth <= 50
 order by h.seen_at desc;
+
+-- name: calendars
+-- Calendars that enabled jobs use and that end within 60 days, or have ended: after that, what they skip runs.
+select d.namespace,
+       format('the calendar %%s, which %%s, %%s on %%s', c.calendar ->> 'name',
+              case count(*) when 1 then '1 job uses' else count(*) || ' jobs use' end,
+              case when min(c.calendar ->> 'until') < t.today then 'ended' else 'ends' end, min(c.calendar ->> 'until')) as what,
+       min(c.calendar ->> 'until') < t.today as has_ended
+from yamlsched.job_definitions d
+cross join (select statement_timestamp()::date::text, (statement_timestamp() + interval '60 days')::date::text) t (today, soon)
+cross join jsonb_array_elements(d.skip_on || d.only_on) as c (calendar)
+where d.namespace = any(%(namespaces)s) and d.enabled and d.retired_at is null and c.calendar ->> 'until' < t.soon
+group by d.namespace, c.calendar ->> 'name', t.today
+order by min(c.calendar ->> 'until'), c.calendar ->> 'name';

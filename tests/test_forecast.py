@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from yamlsched.timetable.calendars import Calendar, without_skipped
 from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.forecast import ForecastSpan, ScheduledJob, forecast, hours, start_minutes, starts
 from yamlsched.timetable.slots import EPOCH, MINUTE, clock_changes
@@ -17,6 +18,7 @@ CRONS = ("* * * * *", "*/7 * * * *", "30 2 * * *", "0 1-4 * * *", "0 0 29 2 *", 
 ZONES = ("UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Santiago", "Pacific/Apia")
 DAY = timedelta(days=1)
 CHANGES = (datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 10, 24, tzinfo=UTC), datetime(2011, 12, 29, tzinfo=UTC))
+CALENDARS = st.sampled_from([(), (), (Calendar("changes", tuple((at.date(), (at + DAY).date()) for at in CHANGES)),)])
 MINUTES = st.integers(0, 3 * 1440)
 
 jobs = st.lists(
@@ -27,6 +29,9 @@ jobs = st.lists(
         st.sampled_from(ZONES),
         st.sampled_from([timedelta(0), timedelta(seconds=50), timedelta(minutes=6), timedelta(hours=20)]),
         st.none() | st.sampled_from([at + timedelta(hours=27) for at in CHANGES]),
+        st.just(()),
+        CALENDARS,
+        CALENDARS,
     ),
     unique_by=lambda job: job.name,
 )
@@ -84,7 +89,8 @@ def test_the_fullest_minutes_have_the_jobs_that_start_in_each(jobs: list[Schedul
 @given(jobs, spans)
 def test_start_minutes_are_those_of_the_runs(jobs: list[ScheduledJob], span: ForecastSpan) -> None:
     for job in jobs:
-        found = start_minutes(job.cron, job.timezone, job.offset, span.after, span.until, job.not_before)
+        fires = without_skipped(job.cron, job.skip_on, job.only_on)
+        found = start_minutes(fires, job.timezone, job.offset, span.after, span.until, job.not_before)
         expected = [(slot.run_at - EPOCH) // MINUTE for slot in starts(job, span.after, span.until)]
         assert list(found) == expected
 

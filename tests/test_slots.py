@@ -236,7 +236,7 @@ def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(text, pl
         assert bool(mismatch(cron, zone, tick.at)) is not expected_here
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     texts=st.lists(EXPRESSIONS, min_size=1, max_size=3),
     is_list=st.booleans(),
@@ -296,7 +296,7 @@ def test_several_expressions_between_two_dates_have_the_slots_of_each_on_these_d
     assert written(cron) == texts
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(texts=st.lists(EXPRESSIONS, min_size=1, max_size=3))
 def test_no_two_slots_of_several_expressions_are_closer_than_the_smallest_gap(texts):
     try:
@@ -304,7 +304,7 @@ def test_no_two_slots_of_several_expressions_are_closer_than_the_smallest_gap(te
     except CronError:
         assume(False)
     minutes = list(
-        slot_minutes(cron, ZoneInfo("UTC"), datetime(2027, 1, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC))
+        slot_minutes(cron, ZoneInfo("UTC"), datetime(2027, 1, 1, tzinfo=UTC), datetime(2027, 3, 1, tzinfo=UTC))
     )
     gaps = [(b - a) * MINUTE for a, b in pairwise(minutes)]
     assert min(gaps, default=timedelta.max) >= smallest_gap(cron)

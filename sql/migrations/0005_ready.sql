@@ -46,6 +46,8 @@ drop index yamlsched.job_runs_open, yamlsched.job_runs_due_exclusive, yamlsched.
 -- ended. Releasing decides about all such runs of a job together; see runs/follow.py.
 alter table yamlsched.job_definitions
     add column after text[] not null default '{}',  -- names of jobs
+    add column skip_on jsonb not null default '[]',  -- calendars: [{"name": "holidays", "dates": [...], "until": ...}]
+    add column only_on jsonb not null default '[]',
     add column on_upstream_failure text not null default 'wait' check (on_upstream_failure in ('wait', 'skip', 'run')),
     add column is_followed boolean not null default false;  -- now or before: the ends of its runs are handed on
 create index job_runs_unreleased on yamlsched.job_runs (namespace, definition_id)
@@ -61,10 +63,10 @@ create table yamlsched.awaits (
 create index awaits_open on yamlsched.awaits (definition_id) where outcome is null;
 create index awaits_ended on yamlsched.awaits (upstream_run_id) where upstream_run_id is not null;
 alter table yamlsched.skipped_slots
-    add column detail text,            -- of upstream: the job, and its run
+    add column detail text,            -- of upstream: the job, and its run; of calendar: which
     drop constraint skipped_slots_reason_check,
     add constraint skipped_slots_reason_check check (reason in (
-        'overlap', 'late', 'superseded', 'paused', 'disabled', 'retired', 'key_taken', 'upstream'));
+        'overlap', 'late', 'superseded', 'paused', 'disabled', 'retired', 'key_taken', 'upstream', 'calendar'));
 
 -- What became of a slot that others wait for: of a run its status, "waiting" if it may change, "skipped" where there is
 -- nothing to wait for, none left of it included. Where another run took the slot's place, that of this run. A run whose

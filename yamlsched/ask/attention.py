@@ -58,7 +58,7 @@ class Thresholds:
 class Problem:
     """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
 
-    ``kind`` is one of: tick, file, prune, lack, stuck, in_doubt, dead, skipped, late, old, failing, paused.
+    ``kind`` is one of: tick, file, prune, calendar, lack, stuck, in_doubt, dead, skipped, late, old, failing, paused.
     """
 
     kind: str
@@ -71,7 +71,13 @@ class Problem:
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
     found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
-    found += [*_lacks(health), *in_doubt(health), *_dead_total(health, thresholds), *_lost_slots(health, thresholds)]
+    found += [
+        *_calendars(health),
+        *_lacks(health),
+        *in_doubt(health),
+        *_dead_total(health, thresholds),
+        *_lost_slots(health, thresholds),
+    ]
     for job in health.jobs:
         is_noted = job.dead_within or job.dead_calls_within or job.overdue_since is not None or job.paused
         if is_noted or job.tags or job.attempt_streak or job.failing:  # or no check finds anything
@@ -96,6 +102,7 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "lacks": health.lacks,
         "queue": queue(health),
         "limits": health.limits,
+        "calendars": [one._asdict() for one in health.calendars],
         "workers": health.workers,
         "stuck": health.stuck,
         "in_doubt": health.in_doubt,
@@ -147,6 +154,12 @@ def _files(health: Health) -> Iterator[Problem]:
 def _pruning(health: Health) -> Iterator[Problem]:
     if (current := in_force(health)) is not None and (what := pruning(current)):
         yield Problem("prune", None, what, "correct the folder or retention.archive, then: yamlsched prune")
+
+
+def _calendars(health: Health) -> Iterator[Problem]:
+    for one in health.calendars:
+        if one.has_ended:
+            yield Problem("calendar", None, one.what, "add the next dates and a later until to it")
 
 
 def _lacks(health: Health) -> Iterator[Problem]:

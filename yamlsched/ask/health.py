@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -198,6 +198,13 @@ class LostSlots:
     last_slot: datetime
 
 
+class EndingCalendar(NamedTuple):
+    """A calendar in use that ends soon, or has ended; ``what`` is a sentence about it."""
+
+    what: str
+    has_ended: bool
+
+
 @dataclass(frozen=True)
 class Health:
     """The state of a namespace at an instant. ``jobs`` are those that were asked for."""
@@ -217,6 +224,7 @@ class Health:
     workers: list[WorkerHost]
     lost_slots: list[LostSlots]
     limits: list[str]  # those for which runs wait, with who holds them
+    calendars: list[EndingCalendar] = field(default_factory=list)
 
 
 def states(
@@ -268,12 +276,8 @@ def read_all(
     read already. The number of statements does not depend on that of namespaces.
     """
     sql = load("health")
-    parameters = {
-        "namespaces": list(namespaces),
-        "within": within,
-        "jobs": None if jobs is None else list(jobs),
-        "limit": MAX_EFFECTS_IN_DOUBT,
-    }
+    some = None if jobs is None else list(jobs)
+    parameters = {"namespaces": list(namespaces), "within": within, "jobs": some, "limit": MAX_EFFECTS_IN_DOUBT}
 
     def grouped(kind: type[Row], name: str) -> defaultdict[str, list[Row]]:
         return fetch_grouped(connection, kind, sql[name], parameters)
@@ -282,7 +286,7 @@ def read_all(
         clocks = connection.execute(sql["clock"], parameters).fetchall()
         known = states(connection, namespaces, within) if known is None else known
         rows: defaultdict[str, list[JobHealth]] = defaultdict(list)
-        if parameters["jobs"] != []:
+        if some != []:
             rows = grouped(JobHealth, "jobs")
         stuck, in_doubt = grouped(StuckRun, "stuck"), grouped(DoubtfulEffect, "in_doubt")
         counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
@@ -290,9 +294,7 @@ def read_all(
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
         files, refused = grouped(PresentedFile, "files"), grouped(RefusedFile, "refused")
         lost_slots, lacks = grouped(LostSlots, "lost_slots"), grouped(LackingHost, "lacks")
-        limits = defaultdict[str, list[str]](list)
-        for row in connection.execute(sql["limits"], parameters):
-            limits[row.namespace].append(row.waits)
+        limits, calendars = grouped(str, "limits"), grouped(EndingCalendar, "calendars")
         workers = grouped(WorkerHost, "workers")
     return [
         Health(
@@ -311,6 +313,7 @@ def read_all(
             workers=workers[name],
             lost_slots=lost_slots[name],
             limits=limits[name],
+            calendars=calendars[name],
         )
         for clock in clocks
         for name in [clock.namespace]

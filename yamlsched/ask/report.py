@@ -32,11 +32,24 @@ MAX_LISTED = 200
 """Rows of each list."""
 MAX_LONGEST, MAX_EDITS = 20, 50
 KINDS = (
-    *("tick", "in_doubt", "dead", "stuck", "lack", "late", "skipped", "started_late", "failing", "file", "prune"),
+    *(
+        "tick",
+        "in_doubt",
+        "dead",
+        "stuck",
+        "lack",
+        "late",
+        "skipped",
+        "started_late",
+        "failing",
+        "file",
+        "prune",
+        "calendar",
+    ),
     *("old", "paused"),
 )
 """Kinds of problems, the most urgent one first."""
-REASON_ORDER = ("late", "upstream", "key_taken", "overlap", "superseded", "paused", "disabled", "retired")
+REASON_ORDER = ("late", "upstream", "key_taken", "overlap", "superseded", "calendar", "paused", "disabled", "retired")
 MICROSECOND = timedelta(microseconds=1)
 
 

@@ -34,6 +34,7 @@ REASONS = {
     "disabled": "schedules.yaml, or its environments, disabled the job then",
     "paused": "an operator had paused the job",
     "late": "it was too old when its run would have been created",
+    "calendar": "its date is skipped",
     "superseded": "several slots were due at once, and catchup: latest runs the newest of them only",
     "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
     "upstream": "a job that it follows has not succeeded, or had no run to wait for",
@@ -298,9 +299,8 @@ def gap_sentence(gap: Any, pause: str = "") -> str:
     else:
         first, last = short_utc(gap.first_slot), short_utc(gap.last_slot)
         span = f"; the same holds for the {gap.slots} slots from {first} to {last}"
-    job, _, run = (gap.detail or "").partition(":")
-    upstream = f" ({job}, run {run})" if run else f" ({job})" if job else ""
-    why = (pause or REASONS[gap.reason]) + upstream
+    what, _, run = (gap.detail or "").partition(":")
+    why = (pause or REASONS[gap.reason]) + (f" ({what}, run {run})" if run else f" ({what})" if what else "")
     return f"skipped ({gap.reason}): {why}{span}; recorded at {short_utc(gap.recorded_at)}"
 
 

@@ -141,7 +141,8 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
             click.echo(f'job "{job.name}" is disabled {where}: it has no slots', err=True)
         else:
             shift = offset(settings.namespace or loaded.namespace or "default", job.name, job.spread)
-            jobs.append(ScheduledJob(job.name, job.cron, job.timezone, shift, after=job.after))
+            entry = ScheduledJob(job.name, job.cron, job.timezone, shift, None, job.after, job.skip_on, job.only_on)
+            jobs.append(entry)
     return jobs, loaded.timezone, int(loaded.has_errors)
 
 

@@ -220,6 +220,8 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
         yield "", terminal.coloured("late", text) if other in drifted else text
     for refused in health.refused:
         yield "", terminal.coloured("late", refusal(refused))
+    for calendar in health.calendars:
+        yield "", terminal.coloured("late", calendar.what)
     for host in health.lacks[:MAX_LISTED_LACKS]:
         yield "", terminal.coloured("late", lack(host))
     if len(health.lacks) > MAX_LISTED_LACKS:

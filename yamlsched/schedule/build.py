@@ -28,8 +28,9 @@ from yamlsched.schedule.job import (
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema import SCHEMA, needed_keys
 from yamlsched.schedule.source import Finding
-from yamlsched.schedule.when import combine_cron, expression, limit_spread
+from yamlsched.schedule.when import combine_cron, day, expression, limit_spread
 from yamlsched.text import quoted
+from yamlsched.timetable.calendars import Calendar, Calendars
 from yamlsched.timetable.cron import Cron
 
 MAX_DURATION = timedelta(days=3650)
@@ -67,6 +68,7 @@ class Reader:
         self.environments = environments
         self.executors: dict[str, Engine | None] = {}  # of the file; None: its entry is not valid
         self.limits: dict[str, int | None] = {}  # the same
+        self.calendars: dict[str, Calendar | None] = {}  # the same
         self.has_environment_list = True
         self.is_environment_list_closed = True
         self.timezone_errors: dict[str, Finding] = {}
@@ -103,12 +105,7 @@ class Reader:
         return tuple(one for one in expressions if one) if all(expressions) else None
 
     def date(self, spot: Spot) -> date | None:
-        try:
-            return date.fromisoformat(spot.value)
-        except ValueError:
-            remedy = "Write year, month and day: 2026-12-24."
-            self.found.error(spot, "YS125", f"{spot}: there is no {spot.value}", remedy)
-            return None
+        return day(spot.value, spot, self.found)
 
     def timezone(self, spot: Spot) -> str | None:
         name: str = spot.value
@@ -206,6 +203,19 @@ class Reader:
         self.found.error(spot, code, f"{spot}: {quoted(name)} is not one of the {kind} of the file", remedy)
         return None
 
+    def used_calendars(self, spot: Spot) -> Calendars | None:
+        remedy = "Declare it at the top level under calendars."
+        used = []
+        for item in spot.children():
+            name = self._declared(item, self.calendars, "YS126", "calendars", [], remedy)
+            if name is None or (one := self.calendars[name]) is None:
+                continue
+            if spot.path[-1] == "only_on" and one.until is None:
+                message = f"{item}: calendar {quoted(one.name)} has no until, and nothing runs after its last date"
+                self.found.error(item, "YS127", message, "Add until: to it, the date up to which it is complete.")
+            used.append(one)
+        return tuple(used) if self.found.is_valid(spot) else None
+
     def output(self, spot: Spot) -> Output:
         return Output(Keep(spot.value["keep"].value))
 
@@ -231,6 +241,8 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "crons": Reader.crons,
     "starts_on": Reader.date,
     "ends_on": Reader.date,
+    "skip_on": Reader.used_calendars,
+    "only_on": Reader.used_calendars,
     "timezone": Reader.timezone,
     "environments": Reader.job_environments,
     "payload": Reader.payload,

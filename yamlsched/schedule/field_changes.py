@@ -58,7 +58,7 @@ def _flow(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True)
 
 
-NESTED = ("payload", "env", "exit_codes", "output")
+NESTED = ("payload", "env", "exit_codes", "output", "calendars")
 """Mappings whose keys are compared one by one."""
 SETTINGS = ("timezone", "environments", "retention", "paths", "limits")
 """The keys of a file outside of jobs that are compared, without executors."""

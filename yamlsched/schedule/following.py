@@ -132,7 +132,7 @@ def _slots(job: Job) -> tuple[object, ...]:
     if cron is None:
         return job.timezone, None
     expressions = {(one.times, one.date_fields, one.wildcard) for one in cron.expressions}
-    return job.timezone, expressions, cron.days, bool(cron.parts)
+    return job.timezone, expressions, cron.dates, bool(cron.parts)
 
 
 def _shown_slots(job: Job) -> str:

@@ -19,6 +19,7 @@ from yamlsched import durations
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.runs.backoff import Backoff
 from yamlsched.runs.lifecycle import LOCAL, SHARED, Keep, Priority
+from yamlsched.timetable.calendars import Calendars, of_rows, to_rows, without_skipped
 from yamlsched.timetable.cron import Cron, parse_schedule, written
 from yamlsched.timetable.times import MAX_DURATION
 from yamlsched.timetable.zones import zone
@@ -149,6 +150,8 @@ class Job:
     timezone: str = "UTC"
     after: tuple[str, ...] = ()
     on_upstream_failure: UpstreamFailure = UpstreamFailure.WAIT
+    skip_on: Calendars = ()
+    only_on: Calendars = ()
     handler: str | None = None
     command: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -195,6 +198,16 @@ class Job:
     def ends_on(self) -> date | None:
         """The last local date with slots."""
         return self.cron.ends_on if self.cron else None
+
+    @property
+    def fires(self) -> Cron | None:
+        """The cron without the slots that calendars skip."""
+        return without_skipped(self.cron, self.skip_on, self.only_on) if self.cron else None
+
+    @property
+    def calendars(self) -> dict[str, Any]:
+        """The calendars that it names, as the file has them."""
+        return {one.name: one.to_yaml() for one in (*self.skip_on, *self.only_on)}
 
     @property
     def lane(self) -> str:
@@ -258,6 +271,14 @@ def _load_cron(text: str | None) -> Cron | None:
 
 def _show_cron(expression: Cron | None) -> str | None:
     return None if expression is None or expression.parts else written(expression)[0]
+
+
+def _show_names(calendars: Calendars) -> list[str] | None:
+    return [one.name for one in calendars] or None
+
+
+def _show_mapping(value: dict[str, Any]) -> dict[str, Any] | None:
+    return value or None
 
 
 def _show_date(day: date | None) -> str | None:
@@ -337,6 +358,7 @@ FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any
     ExitCodes: (_store_exit_codes, _load_exit_codes, _store_exit_codes),
     Output: (_store_output, _load_output, _store_output),
     tuple[str, ...]: (list, tuple, _show_list),
+    Calendars: (to_rows, of_rows, _show_names),
     str: (_same, _same, _show_string),
     **{kind: (_enum_value, kind, _enum_name) for kind in ENUMS},
 }
@@ -349,16 +371,15 @@ COLUMNS = {
     if item.name not in ("paths", "engine", "is_followed")
 }
 """By key: the columns of job_definitions that a file decides."""
-OF_CRON: dict[str, Callable[[Any], Any]] = {
-    "crons": _show_list,
-    "starts_on": _show_date,
-    "ends_on": _show_date,
+DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "cron": {"crons": _show_list, "starts_on": _show_date, "ends_on": _show_date},
+    "only_on": {"calendars": _show_mapping},
 }
-"""The keys that are stored and compared as parts of ``Job.cron``."""
+"""After a key that is a column: what is shown beside it and is not stored by itself."""
 KEYS = {
     key: show
     for name, column in COLUMNS.items()
-    for key, show in ((name, column.show), *(OF_CRON.items() if name == "cron" else ()))
+    for key, show in ((name, column.show), *DERIVED.get(name, {}).items())
     if key != "name"
 }
 """By key of the file, in the order in which a reviewer reads them: how the attribute of ``Job`` is shown."""

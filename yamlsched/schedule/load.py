@@ -22,6 +22,7 @@ from yamlsched.schedule.parse import parse
 from yamlsched.schedule.schema import JOB_KEYS, NAME
 from yamlsched.schedule.settings import build_executors, build_limits, build_retention
 from yamlsched.schedule.source import ERROR, Diagnostic, Source
+from yamlsched.schedule.when import build_calendars
 from yamlsched.text import quoted
 
 
@@ -172,6 +173,7 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
     paths = tuple(spot.value for spot in _path_spots(root, found))
     reader.executors = build_executors(root, reader)
     reader.limits = build_limits(root, reader)
+    reader.calendars = build_calendars(root, found)
     jobs = follow(build.build_jobs(root, reader, zone, environment, paths), root, reader)
     is_namespace_known = _is_known(root, "namespace", found)
     return Loaded(

@@ -31,6 +31,7 @@ RESOURCE: str = JOB_KEYS["resources"]["propertyNames"]["pattern"]
 ADDRESS: str = SCHEMA["properties"]["executors"]["additionalProperties"]["properties"]["address"]["pattern"]
 HANDLER: str = JOB_KEYS["handler"]["pattern"]
 DATE: str = JOB_KEYS["starts_on"]["pattern"]
+DATES: str = SCHEMA["properties"]["calendars"]["additionalProperties"]["properties"]["dates"]["items"]["pattern"]
 
 
 def needed_keys(dependency: Any) -> tuple[str, ...]:
@@ -98,6 +99,8 @@ def not_a_name(spot: Spot, found: Findings) -> None:
         kind = "executor name"
     elif spot.path[0] == "limits" or spot.path[-1] == "limit":
         kind = "limit name"
+    elif spot.path[0] == "calendars" or {"skip_on", "only_on"} & {*spot.path}:
+        kind = "calendar name"
     else:
         is_job = spot.path[0] == "jobs" and (len(spot.path) == 2 or "after" in spot.path[2:])
         kind = "job name" if is_job else "environment"
@@ -183,4 +186,5 @@ PATTERNS: dict[str, Callable[[Spot, Findings], None]] = {
     RESOURCE: not_a_resource,
     ADDRESS: not_an_address,
     DATE: not_a_date,
+    DATES: not_a_date,
 }

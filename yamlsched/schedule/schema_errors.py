@@ -11,7 +11,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.node import Path, Spot
-from yamlsched.schedule.schema import DATE, JOB_KEYS, PATTERNS, SCHEMA, Schema, needed_keys, not_a_tag
+from yamlsched.schedule.schema import DATE, DATES, JOB_KEYS, PATTERNS, SCHEMA, Schema, needed_keys, not_a_tag
 from yamlsched.text import described, join_words, quoted
 
 TYPES = {
@@ -76,6 +76,7 @@ MISSING = {
     "type": "Write type: command with a program, for example command: [ssh, gpu1], or type: dask with an address.",
     "address": "Add the address of the Dask scheduler, for example address: tls://scheduler:8786",
     "command": "Add the program that starts an attempt, for example command: [ssh, gpu1].",
+    "dates": "Add its dates, for example dates: [2026-12-25, 2026-12-26].",
     "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
 }
 """What to do about each required key."""
@@ -87,7 +88,7 @@ def wrong_type(spot: Spot, schema: Schema, found: Findings) -> None:
         remedy = "Write jobs: {} to have no jobs." if spot.path == ("jobs",) else "Add a value, or remove the key."
         is_written = spot.node.start < spot.node.end
         found.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
-    elif schema.get("pattern") in (durations.PATTERN, DATE) and type(value) in (int, float):
+    elif schema.get("pattern") in (durations.PATTERN, DATE, DATES) and type(value) in (int, float):
         PATTERNS[schema["pattern"]](spot, found)
     else:
         message = f"{spot} must be {TYPES[expected]}, found {described(value)}"

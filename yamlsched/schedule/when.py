@@ -1,14 +1,15 @@
-"""When a job fires, from what its keys say together: expressions, first and last date, spread."""
+"""When a job fires, from what its keys say together: expressions, first and last date, calendars, spread."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 from yamlsched import durations
 from yamlsched.errors import CronError
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.node import Spot
+from yamlsched.timetable.calendars import Calendar
 from yamlsched.timetable.cron import ALIASES, Cron, combine, parse_cron, smallest_gap
 
 
@@ -32,6 +33,34 @@ def expression(spot: Spot, found: Findings) -> Cron | None:
         span = found.source.span_within(spot.node, error.start, error.end)
         found.error(spot, code, f"{spot}: {error.message}", remedy, span)
         return None
+
+
+def day(text: str, spot: Spot, found: Findings) -> date | None:
+    """Return the date that ``text``, at ``spot``, names; None after reporting that there is no such date."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        found.error(spot, "YS125", f"{spot}: there is no {text}", "Write year, month and day: 2026-12-24.")
+        return None
+
+
+def build_calendars(root: Spot, found: Findings) -> dict[str, Calendar | None]:
+    """Return the calendars of the file, by name; None for an entry that is not valid."""
+    spot = root.get("calendars")
+    entries = spot.children() if spot is not None and isinstance(spot.value, dict) else ()
+    return {str(entry.path[-1]): _calendar(entry, found) if found.is_valid(entry) else None for entry in entries}
+
+
+def _calendar(entry: Spot, found: Findings) -> Calendar | None:
+    dates: list[tuple[date, date]] = []
+    for item in entry.child("dates").children():
+        first, last = (day(text, item, found) for text in (item.value.split("/") * 2)[:2])
+        if first and last and last < first:
+            found.error(item, "YS125", f"{item} ends on {last}, before it starts on {first}", "Exchange the two.")
+        elif first and last:
+            dates.append((first, last))
+    until = day(entry.child("until").value, entry.child("until"), found) if "until" in entry.value else None
+    return Calendar(str(entry.path[-1]), tuple(sorted(dates)), until) if found.is_valid(entry) else None
 
 
 def combine_cron(values: dict[str, Any], own: Spot, found: Findings) -> None:

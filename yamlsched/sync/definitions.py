@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class Definition:
     paused_at: datetime | None = None
     paused_until: datetime | None = None
     retired_at: datetime | None = None
+    skip_on: list[dict[str, Any]] = field(default_factory=list)
+    only_on: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def accounted_to(self) -> datetime:

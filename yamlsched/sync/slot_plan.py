@@ -7,9 +7,9 @@ reads the slots alone; ``decide`` adds unfinished runs and used keys.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -19,7 +19,8 @@ from yamlsched.errors import ScheduleError
 from yamlsched.runs.follow import CATCHUP_NONE_WINDOW
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import keys, slots
-from yamlsched.timetable.cron import Cron, parse_schedule
+from yamlsched.timetable.calendars import days, of_rows, without_skipped
+from yamlsched.timetable.cron import Cron, on_dates, parse_schedule
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.slots import Slot
 from yamlsched.timetable.zones import zone
@@ -149,37 +150,61 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
         return OwedSlots(definition, [], [], definition.last_slot_at, next_slot_of(definition, max(now, base)))
     cron, where = parse_schedule(definition.schedule), zone(definition.timezone)
 
+    skip_on, only_on = of_rows(definition.skip_on), of_rows(definition.only_on)
+    fires = without_skipped(cron, skip_on, only_on)
+
     gaps: list[Gap] = []
     start = base
     for reason, until in _blanket_skips(definition, now):
         if until > start:
-            span = _span(cron, where, start, until)
-            if span:
-                gaps.append(_gap(definition, span, reason))
+            gaps += _not_run(definition, start, until if reason == "late" else start, reason, until)
             start = until
 
     found: tuple[Slot, ...] = ()
     if start < now:
         limit = MAX_CATCHUP_RUNS if definition.catchup == "all" and not is_closing else None
         if definition.after and definition.catchup != "all":
-            due = _slots_to_wait(cron, where, start, now)
+            due = _slots_to_wait(fires, where, start, now)
         else:
-            due = _due_slots(cron, where, start, now, definition.catchup == "latest", limit)
-        found, next_at = due.candidates, due.next_slot.at if due.next_slot else None
-        if due.superseded:
-            gaps.append(_gap(definition, due.superseded, "superseded"))
+            due = _due_slots(fires, where, start, now, definition.catchup == "latest", limit)
+        found = due.candidates
+        end = found[-1].at if len(found) == limit else now
+        next_slot = due.next_slot if fires is cron else _next(cron, where, end)
+        next_at = next_slot.at if next_slot else None
+        gaps += _not_run(definition, start, end, "superseded", due.superseded.last if due.superseded else start)
     else:
         next_at = next_slot_of(definition, now)
-    if gaps:
+    if gaps and not (found and found[0].at < gaps[0].first):
         gaps[0] = gaps[0]._replace(follows=definition.last_slot_at)
 
-    accounted = found[-1].at if found else gaps[-1].last if gaps else definition.last_slot_at
+    newest = [slot.at for slot in found[-1:]] + [gap.last for gap in gaps[-1:]]
+    accounted = max(newest, default=definition.last_slot_at)
     candidates = [Candidate(slot_key(definition.job_type, cron, slot), slot) for slot in found]
     return OwedSlots(definition, gaps, candidates, accounted, next_at)
 
 
-def _gap(definition: Definition, span: slots.Span, reason: str) -> Gap:
-    return Gap(definition.id, definition.job_type, span.first, span.last, span.count, reason)
+def _not_run(definition: Definition, start: datetime, end: datetime, reason: str, last: datetime) -> Iterator[Gap]:
+    """Yield the slots that calendars skip in (start, end], and the others in (start, last] for ``reason``, in order."""
+    cron, where = parse_schedule(definition.schedule or ""), zone(definition.timezone)
+    if end <= start or not (definition.skip_on or definition.only_on):
+        if last > start and (found := _span(cron, where, start, last)):
+            yield _gap(definition, found, reason)
+        return
+    dates = _dates(where, start, max(end, last))
+    for part in days(of_rows(definition.skip_on), of_rows(definition.only_on), *dates):
+        until = end if part.skipped_by else last
+        if until > start and (found := _span(on_dates(cron, [(part.first, part.last)]), where, start, until)):
+            yield _gap(definition, found, "calendar" if part.skipped_by else reason, part.skipped_by or None)
+
+
+def _dates(where: ZoneInfo, start: datetime, end: datetime) -> tuple[date, date]:
+    """Return the first and last local date that slots in (start, end] can name."""
+    day = timedelta(days=2)
+    return (start - day).astimezone(where).date(), (end + day).astimezone(where).date()
+
+
+def _gap(definition: Definition, span: slots.Span, reason: str, detail: str | None = None) -> Gap:
+    return Gap(definition.id, definition.job_type, span.first, span.last, span.count, reason, detail=detail)
 
 
 def owed_by_unreadable(definition: Definition, now: datetime) -> OwedSlots:

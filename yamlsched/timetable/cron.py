@@ -42,7 +42,8 @@ class Cron:
     ``source`` is what the user wrote, with all that decides the slots; ``expression`` has aliases expanded and single
     spaces. ``wildcard`` selects the rule for clock changes; it depends on the spelling, because ``0-59`` and ``*``
     differ in nothing else. ``times`` are the minutes after midnight at which it fires on a matching date, ascending.
-    Of a list, ``parts`` are its expressions, and its slots are those of all of them: other fields say less.
+    ``dates`` are the first and last of the local dates with slots, ascending; None: all. Of a list, ``parts`` are its
+    expressions, and its slots are those of all of them: other fields say less.
     """
 
     source: str
@@ -53,19 +54,13 @@ class Cron:
     times: tuple[int, ...] = field(compare=False, repr=False)
     starts_on: date | None = None
     ends_on: date | None = None
+    dates: tuple[tuple[date, date], ...] | None = None
     parts: tuple[Cron, ...] = ()
 
     @property
     def expressions(self) -> tuple[Cron, ...]:
         """The expressions, one or several."""
         return self.parts or (self,)
-
-    @property
-    def days(self) -> tuple[int, int] | None:
-        """The first and last local date with slots, as proleptic ordinals; None: all."""
-        if self.starts_on is None and self.ends_on is None:
-            return None
-        return (self.starts_on or date.min).toordinal(), (self.ends_on or date.max).toordinal()
 
 
 BOUNDED = re.compile(r"(.*?)(?: from (\d{4}-\d\d-\d\d))?(?: until (\d{4}-\d\d-\d\d))?")
@@ -117,8 +112,12 @@ def combine(
     expressions: Sequence[Cron], is_list: bool, starts_on: date | None = None, ends_on: date | None = None
 ) -> Cron:
     """Return what fires whenever one of ``expressions`` does, from ``starts_on`` to ``ends_on``, both included."""
+    dates = ((starts_on or date.min, ends_on or date.max),) if starts_on or ends_on else None
     bounds = (f" from {starts_on}" if starts_on else "") + (f" until {ends_on}" if ends_on else "")
-    parts = [replace(one, source=written(one)[0] + bounds, starts_on=starts_on, ends_on=ends_on) for one in expressions]
+    parts = [
+        replace(one, source=written(one)[0] + bounds, starts_on=starts_on, ends_on=ends_on, dates=dates)
+        for one in expressions
+    ]
     if not is_list:
         return parts[0]
     return replace(
@@ -129,6 +128,17 @@ def combine(
         times=tuple(sorted({time for one in expressions for time in one.times})),
         parts=tuple(parts),
     )
+
+
+def on_dates(cron: Cron, allowed: Sequence[tuple[date, date]]) -> Cron:
+    """Return ``cron`` on those of its dates only that are ``allowed``: pairs of a first and last one, ascending."""
+    both = [
+        (max(first, begin), min(last, end))
+        for first, last in cron.dates or ((date.min, date.max),)
+        for begin, end in allowed
+        if begin <= last and first <= end
+    ]
+    return replace(cron, dates=tuple(both), parts=tuple(on_dates(one, allowed) for one in cron.parts))
 
 
 def written(cron: Cron) -> list[str]:
@@ -186,18 +196,21 @@ def smallest_gap(cron: Cron) -> timedelta:
 
 
 def _smallest_gap_of_list(parts: tuple[Cron, ...]) -> timedelta:
-    nearest, last = timedelta(days=366 * CALENDAR_CYCLE_YEARS), None
+    """Walk over the dates of the calendar's cycle; the times of a date depend only on which of ``parts`` match it."""
+    nearest, last = 366 * CALENDAR_CYCLE_YEARS * 1440, -(10**9)
+    times_of = lru_cache(maxsize=None)(lambda which: sorted({time for part in which for time in parts[part].times}))
+    gap_of = lru_cache(maxsize=None)(lambda which: min((b - a for a, b in pairwise(times_of(which))), default=nearest))
     for year in range(REFERENCE_YEAR, REFERENCE_YEAR + CALENDAR_CYCLE_YEARS + 1):
         for month in range(1, 13):
-            on_days: dict[int, set[int]] = {}
-            for part in parts:
+            on_days: dict[int, tuple[int, ...]] = {}
+            for nth, part in enumerate(parts):
                 for day in matching_days(part.date_fields, year, month):
-                    on_days.setdefault(day, set()).update(part.times)
-            for day, times in sorted(on_days.items()):
-                minutes = [date(year, month, day).toordinal() * 1440 + time for time in sorted(times)]
-                gaps = [b - a for a, b in pairwise([*([] if last is None else [last]), *minutes])]
-                nearest, last = min([nearest, *(timedelta(minutes=gap) for gap in gaps)]), minutes[-1]
-    return nearest
+                    on_days[day] = (*on_days.get(day, ()), nth)
+            for day, which in sorted(on_days.items()):
+                midnight = date(year, month, day).toordinal() * 1440
+                nearest = min(nearest, gap_of(which), midnight + times_of(which)[0] - last)
+                last = midnight + times_of(which)[-1]
+    return timedelta(minutes=nearest)
 
 
 @lru_cache(maxsize=4096)

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from yamlsched.errors import Refused
 from yamlsched.text import join_first
 from yamlsched.timetable import slots, zones
+from yamlsched.timetable.calendars import Calendars, skipped_by, without_skipped
 from yamlsched.timetable.cron import Cron, parse_cron
 from yamlsched.timetable.keys import SECOND, run_at, slot_key
 from yamlsched.timetable.slots import EPOCH, MINUTE
@@ -32,7 +33,8 @@ MAX_NAMES = 8
 class ScheduledJob(NamedTuple):
     """All that determines the slots of a job and their keys. ``offset`` is by how much ``spread`` moves their runs.
 
-    Slots up to ``not_before`` do not count. Each waits for slots of the jobs ``after``.
+    Slots up to ``not_before`` do not count, and those that calendars skip have no runs. Each waits for slots of the
+    jobs ``after``.
     """
 
     name: str
@@ -41,6 +43,8 @@ class ScheduledJob(NamedTuple):
     offset: timedelta = timedelta(0)
     not_before: datetime | None = None
     after: tuple[str, ...] = ()
+    skip_on: Calendars = ()
+    only_on: Calendars = ()
 
 
 class Upcoming(NamedTuple):
@@ -81,7 +85,8 @@ def merge(jobs: Iterable[ScheduledJob], after: datetime, until: datetime | None 
 
 def starts(job: ScheduledJob, after: datetime, until: datetime) -> Iterator[Upcoming]:
     """Yield the slots of a job whose runs are due in (after, until]."""
-    found = _upcoming(job, after - job.offset, until)
+    fires = without_skipped(job.cron, job.skip_on, job.only_on)
+    found = _upcoming(job._replace(cron=fires), after - job.offset, until)
     return (slot for slot in found if after < slot.run_at <= until)
 
 
@@ -93,6 +98,8 @@ def _upcoming(job: ScheduledJob, after: datetime, until: datetime | None) -> Ite
         if job.offset:
             due = run_at(job.offset, job.cron, where, slot.at)
             notes.append(f"starts {due.astimezone(where):%a %H:%M:%S} (spread)")
+        if skipped := skipped_by(job.skip_on, job.only_on, slot.nominal.date()):
+            notes.append(f"skipped: {skipped}")
         if job.after:
             notes.append(f"after {join_first(job.after, MAX_NAMES)}")
         key = slot_key(job.name, job.cron, slot)
@@ -245,7 +252,9 @@ def forecast(jobs: Iterable[ScheduledJob], span: ForecastSpan, now: datetime | N
     """Return when ``jobs`` start in ``span``; with ``now``, in the minutes after it only."""
     names: defaultdict[tuple[Cron, str, timedelta, datetime | None], list[str]] = defaultdict(list)
     for job in jobs:
-        names[job.cron, job.timezone, job.offset, job.not_before].append(job.name)
+        names[without_skipped(job.cron, job.skip_on, job.only_on), job.timezone, job.offset, job.not_before].append(
+            job.name
+        )
     passed = max(0, (now - EPOCH) // MINUTE + 1 - span.first_minute) if now else 0
     groups = []
     for key, alike in names.items():

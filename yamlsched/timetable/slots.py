@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from heapq import merge
 from itertools import groupby, pairwise
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -226,18 +226,33 @@ def _slot(piece: Piece, local: int) -> Slot:
 
 def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = False) -> Iterator[Piece]:
     """Yield the parts of the UTC minutes [start, end) that may contain slots, in order of time or in reverse."""
-    first, last = (day - LOCAL_EPOCH.toordinal() for day in cron.days or (0, 0))
-    if cron.days:
+    if cron.dates is not None:
+        if not cron.dates:
+            return
+        first, last = ((day - LOCAL_EPOCH.date()).days for day in (cron.dates[0][0], cron.dates[-1][1]))
         start, end = max(start, first * DAY - MARGIN), min(end, (last + 1) * DAY + MARGIN)
     windows = range(start // WINDOW, -(-end // WINDOW))
     for number in reversed(windows) if backwards else windows:
         dates = _dates(cron.date_fields, number)
-        if cron.days:
-            dates = dates[bisect_left(dates, first) : bisect_left(dates, last + 1)]
+        if cron.dates is not None:
+            dates = _allowed(cron.dates, dates)
         if not dates:
             continue
         pieces = [piece for stretch in _stretches(zone, number) for piece in _cut(cron, dates, stretch, start, end)]
         yield from reversed(pieces) if backwards else pieces
+
+
+@lru_cache(maxsize=8192)
+def _allowed(allowed: tuple[tuple[date, date], ...], dates: tuple[int, ...]) -> tuple[int, ...]:
+    """Return those of ``dates`` that are within one of the ranges ``allowed``."""
+    found: list[int] = []
+    nth = bisect_left(allowed, LOCAL_EPOCH.date() + timedelta(days=dates[0]), key=itemgetter(1)) if dates else 0
+    for first, last in allowed[nth:]:
+        low, high = ((day - LOCAL_EPOCH.date()).days for day in (first, last))
+        if not dates or low > dates[-1]:
+            break
+        found += dates[bisect_left(dates, low) : bisect_left(dates, high + 1)]
+    return tuple(found)
 
 
 def _cut(cron: Cron, dates: tuple[int, ...], stretch: Stretch, start: int, end: int) -> Iterator[Piece]:

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from support.database import temporary_database
 from support.project import TESTS, Project, a_project, agent_exports, is_alive, until
 from support.proxy import a_proxy
+from yamlsched.cli import cli
 from yamlsched.errors import Refused
 from yamlsched.extras.remote import spec
 from yamlsched.runs.lifecycle import ClaimedRun, Keep
@@ -388,6 +390,29 @@ def test_a_failure_in_a_ticket_is_applied_with_the_backoff_and_the_output_that_t
     row = project.row(run)
     assert (row.attempts, row.last_error) == (1, "no route to host")
     assert 50 * 60 < (row.run_at - row.failed_at).total_seconds() <= 3600
+
+
+def test_a_metric_counts_what_is_due_what_waits_in_the_engine_and_what_has_begun(project: Project) -> None:
+    engine(project, 'while ! [ -e go ]; do sleep 0.01; done; "$@"', concurrency=2)
+    project.sync(waits_for_file=on_engine(), nap={})
+
+    def counted() -> dict[str, float]:
+        lines = CliRunner().invoke(cli, ["metrics", "--dsn", project.dsn, "--namespace", "default"]).output.splitlines()
+        found = [line for line in lines if line.startswith("yamlsched_executor_runs{")]
+        assert all('executor="engine"' in line for line in found)
+        return {line.split('state="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
+
+    assert counted() == {"due": 0, "queued": 0, "begun": 0}
+    project.enqueue("waits_for_file", {"name": "end"}, count=3)
+    project.enqueue("nap", count=2)
+    worker = project.start("work", "--loop")
+    until(lambda: counted() == {"due": 1, "queued": 2, "begun": 0})
+    project.touch("go")
+    until(lambda: counted() == {"due": 1, "queued": 0, "begun": 2})
+    project.touch("end")
+    until(lambda: counted() == {"due": 0, "queued": 0, "begun": 0})
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
 
 
 def test_runs_that_wait_in_the_engine_when_their_worker_is_killed_cost_nothing_and_do_not_begin(

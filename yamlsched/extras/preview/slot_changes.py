@@ -44,7 +44,7 @@ class Rule(NamedTuple):
 
 def rule(job: Job | None) -> Rule | None:
     """Return the rule of a job; None if it has no slots."""
-    return Rule(job.cron, job.timezone) if job is not None and job.enabled and job.cron is not None else None
+    return Rule(job.fires, job.timezone) if job is not None and job.enabled and job.fires is not None else None
 
 
 @lru_cache(maxsize=16384)

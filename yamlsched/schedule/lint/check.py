@@ -60,5 +60,6 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
         jobs.executes_payload(linter, calls)
         file.check(linter, calls)
     file.crowded_minutes(linter)
+    file.ending_calendars(linter)
     file.misspelt_tags(linter)
     return linter.found.diagnostics()

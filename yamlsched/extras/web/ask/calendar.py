@@ -18,6 +18,7 @@ from yamlsched.db.query import fetch, load
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.text import join_words
 from yamlsched.timetable import slots
+from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import Cron, parse_schedule
 from yamlsched.timetable.forecast import Forecast, Hour, ScheduledJob, Upcoming, starts
 from yamlsched.timetable.keys import offset
@@ -40,6 +41,8 @@ class CalendarJob(NamedTuple):
     description: str
     owner: str
     tags: list[str]
+    skip_on: Sequence[dict[str, Any]] = ()
+    only_on: Sequence[dict[str, Any]] = ()
 
     def is_paused(self, now: datetime) -> bool:
         return self.paused_at is not None and (self.paused_until is None or self.paused_until > now)
@@ -91,6 +94,7 @@ def scheduled(found: Sequence[CalendarJob], namespace: str, now: datetime) -> Sc
         elif job.enabled and not (is_paused and job.paused_until is None):
             try:
                 cron, _ = parse_schedule(job.schedule), zone(job.timezone)
+                cron = without_skipped(cron, of_rows(job.skip_on), of_rows(job.only_on))
             except (CronError, ScheduleError) as error:
                 schedule.unreadable.append((job, str(error)))
                 continue

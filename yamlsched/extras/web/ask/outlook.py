@@ -17,6 +17,7 @@ from yamlsched.extras.web.ask.audit import sentence
 from yamlsched.runs.lifecycle import Status
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
+from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.slots import slots
 from yamlsched.timetable.zones import zone
@@ -179,7 +180,8 @@ def _slots(job: Definition, start: datetime, end: datetime | None) -> Iterator[d
     if job.schedule is None or not job.enabled or job.retired_at is not None:
         return
     until = end or start.replace(year=min(start.year + 50, times.MAX_YEAR), day=1)
-    for slot in slots(parse_schedule(job.schedule), zone(job.timezone), start, until):
+    fires = without_skipped(parse_schedule(job.schedule), of_rows(job.skip_on), of_rows(job.only_on))
+    for slot in slots(fires, zone(job.timezone), start, until):
         yield slot.at
 
 

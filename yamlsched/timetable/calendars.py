@@ -1,0 +1,98 @@
+"""Calendars: lists of local dates on which, or off which, slots are skipped. See docs/calendars.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from yamlsched.timetable.cron import Cron, on_dates
+
+ENDS_SOON = timedelta(days=60)
+"""This long before the end of a calendar, what uses it is warned about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """A list of local dates: ``dates`` are pairs of a first and a last one. It is complete up to ``until``."""
+
+    name: str
+    dates: tuple[tuple[date, date], ...]
+    until: date | None = None
+
+    def has(self, day: date) -> bool:
+        """Return whether ``day`` is one of the dates."""
+        return any(first <= day <= last for first, last in self.dates)
+
+    def to_yaml(self) -> dict[str, Any]:
+        """Return the entry of the file."""
+        dates = [str(first) if first == last else f"{first}/{last}" for first, last in self.dates]
+        return {"dates": dates, **({"until": str(self.until)} if self.until else {})}
+
+    @classmethod
+    def from_yaml(cls, name: str, entry: Mapping[str, Any]) -> Calendar:
+        """Return the calendar of ``to_yaml``. Raises ValueError for a date that does not exist."""
+        until = entry.get("until")
+        return cls(name, tuple(map(parse_dates, entry["dates"])), date.fromisoformat(until) if until else None)
+
+
+Calendars = tuple[Calendar, ...]
+
+
+class Days(NamedTuple):
+    """Dates from ``first`` to ``last`` that calendars treat alike. ``skipped_by``: by which; "" if slots run."""
+
+    first: date
+    last: date
+    skipped_by: str
+
+
+def parse_dates(text: str) -> tuple[date, date]:
+    """Return the first and last date of ``2026-12-25`` or ``2026-11-26/2026-11-30``."""
+    first, _, last = text.partition("/")
+    return date.fromisoformat(first), date.fromisoformat(last or first)
+
+
+def skipped_by(skip_on: Calendars, only_on: Calendars, day: date) -> str:
+    """Return the calendars that skip the slots of a local date, as a gap is stored with them; "" if they run."""
+    if only_on and not any(one.has(day) for one in only_on):
+        return "not in " + ", ".join(one.name for one in only_on)
+    return ", ".join(one.name for one in skip_on if one.has(day))
+
+
+def days(skip_on: Calendars, only_on: Calendars, first: date, last: date) -> list[Days]:
+    """Return the dates from ``first`` to ``last`` in parts that are treated alike, in order."""
+    starts = {first}
+    for one in (*skip_on, *only_on):
+        for begin, end in one.dates:
+            starts |= {begin, end + timedelta(days=1)} if end < date.max else {begin}
+    edges = sorted(day for day in starts if first <= day <= last)
+    parts: list[Days] = []
+    for start, end in zip(edges, [*(day - timedelta(days=1) for day in edges[1:]), last], strict=True):
+        why = skipped_by(skip_on, only_on, start)
+        if parts and parts[-1].skipped_by == why:
+            parts[-1] = parts[-1]._replace(last=end)
+        else:
+            parts.append(Days(start, end, why))
+    return parts
+
+
+@lru_cache(maxsize=4096)
+def without_skipped(cron: Cron, skip_on: Calendars, only_on: Calendars) -> Cron:
+    """Return ``cron`` without the slots that calendars skip."""
+    if not skip_on and not only_on:
+        return cron
+    parts = days(skip_on, only_on, date.min, date.max)
+    return on_dates(cron, [(one.first, one.last) for one in parts if not one.skipped_by])
+
+
+def of_rows(rows: Sequence[Mapping[str, Any]]) -> Calendars:
+    """Return the calendars that job_definitions stores."""
+    return tuple(Calendar.from_yaml(row["name"], row) for row in rows)
+
+
+def to_rows(calendars: Calendars) -> list[dict[str, Any]]:
+    """Return how job_definitions stores calendars: with their dates, so that a job's slots are decided by its row."""
+    return [{"name": one.name, **one.to_yaml()} for one in calendars]
