@@ -21,7 +21,7 @@ from yamlsched.cli import cli
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.slot_plan import MAX_CATCHUP_RUNS, owed_slots
 from yamlsched.timetable.calendars import Calendar, skipped_by, to_rows, without_skipped
-from yamlsched.timetable.cron import parse_schedule
+from yamlsched.timetable.cron import on_dates, parse_schedule
 from yamlsched.timetable.slots import next_slot, slots
 
 PLACES = [("Europe/Berlin", date(2026, 10, 25)), ("America/Santiago", date(2026, 9, 6)), ("UTC", date(2026, 12, 31))]
@@ -110,6 +110,12 @@ def test_each_slot_is_run_or_recorded_once_and_a_calendar_skips_those_of_its_dat
         assert not candidates or candidates[0] > owed.gaps[0].first
 
 
+def test_no_date_is_left_of_none() -> None:
+    cron = without_skipped(parse_schedule("0 9 * * *"), (), (Calendar("empty", ()),))
+    assert on_dates(cron, [(date.min, date.max)]).dates == ()
+    assert next_slot(cron, ZoneInfo("UTC"), datetime(2026, 1, 1, tzinfo=UTC)) is None
+
+
 @pytest.fixture
 def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
     with temporary_database(server, template) as dsn, a_project(tmp_path, dsn) as project:
@@ -153,6 +159,15 @@ def test_a_slot_on_a_date_of_a_calendar_is_skipped_and_why_names_the_calendar(pr
     assert (gap.reason, gap.detail, gap.slots) == ("calendar", "holidays", 2)
     said = verb(project, "why", "nothing", "--at", f"{today - 2 * day}T00:00Z")
     assert "skipped (calendar): its date is skipped (holidays)" in said
+    # and of a slot to come
+    write(
+        project,
+        {"holidays": {"dates": [str(today + day)], "until": str(today + 400 * day)}},
+        nothing={"cron": "0 0 * * *", "skip_on": ["holidays"]},
+    )
+    project.start("sync").wait()
+    said = verb(project, "why", "nothing", "--at", f"{today + day}T00:00Z")
+    assert "; then its date is skipped (holidays)" in said
 
 
 def test_a_calendar_that_has_ended_is_a_problem_and_one_that_ends_soon_is_shown(project: Project) -> None:

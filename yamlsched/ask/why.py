@@ -24,6 +24,7 @@ from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_force import disabled
 from yamlsched.timetable import keys as spread
 from yamlsched.timetable import slots, times
+from yamlsched.timetable.calendars import of_rows, skipped_by
 from yamlsched.timetable.cron import Cron, parse_schedule
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.times import bounds, local_time, short_utc
@@ -312,7 +313,11 @@ def _unaccounted(
     if slot.state == "future":
         seconds = int((at - now).total_seconds())
         text = f"it is in the future: in {durations.show(timedelta(seconds=seconds))}"
-        due = spread.run_at(spread.offset(namespace, job.job_type, job.spread), *_timing(job), at)
+        cron, where = _timing(job)
+        [nominal] = (slot.nominal.date() for slot in slots.slots(cron, where, at - MICROSECOND, at))
+        if by := skipped_by(of_rows(job.skip_on), of_rows(job.only_on), nominal):
+            return "future", f"{text}; then {REASONS['calendar']} ({by})"
+        due = spread.run_at(spread.offset(namespace, job.job_type, job.spread), cron, where, at)
         return "future", text + (
             f"; spread starts its run at {times.show(due, zone(job.timezone))}" if due > at else ""
         )

@@ -134,7 +134,7 @@ def on_dates(cron: Cron, allowed: Sequence[tuple[date, date]]) -> Cron:
     """Return ``cron`` on those of its dates only that are ``allowed``: pairs of a first and last one, ascending."""
     both = [
         (max(first, begin), min(last, end))
-        for first, last in cron.dates or ((date.min, date.max),)
+        for first, last in (((date.min, date.max),) if cron.dates is None else cron.dates)
         for begin, end in allowed
         if begin <= last and first <= end
     ]
