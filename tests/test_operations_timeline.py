@@ -94,6 +94,16 @@ def test_a_slot_without_a_run_is_coming_or_due_or_pruned_or_before_the_definitio
     ]
 
 
+def test_a_slot_to_come_that_a_calendar_skips_is_not_shown_as_coming(db: Any) -> None:
+    ends = datetime.now(UTC).date() + timedelta(days=400)
+    never = Jsonb([{"name": "paydays", "dates": [], "until": str(ends)}])
+    a_job(db, "hourly", schedule="0 * * * *", last_slot_at=hour(0))
+    a_job(db, "skipped", schedule="0 * * * *", last_slot_at=hour(0), only_on=never)
+
+    assert "future" in {cell.state for cell in of(db, "hourly").cells}
+    assert "future" not in {cell.state for cell in of(db, "skipped").cells}
+
+
 def test_runs_of_a_former_cron_expression_are_shown(db: Any) -> None:
     job = a_job(db, "daily", schedule="0 5 * * *", last_slot_at=None)
     former = hour(30).replace(minute=17)

@@ -15,6 +15,7 @@ from yamlsched.ask.why import actions_on, gap_sentence, paused_by
 from yamlsched.db.query import fetch, load
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import slots
+from yamlsched.timetable.calendars import of_rows, skipped_by
 from yamlsched.timetable.cron import Cron, parse_schedule
 from yamlsched.timetable.zones import zone
 
@@ -152,7 +153,10 @@ def timeline(
         span = next((name for name in reversed(spans) if numbers[name] <= USUAL_SLOTS), spans[0])
     end = until if until is not None else now + SPANS[span] / LEAD
     start = end - SPANS[span]
-    found = list(slots.slots(cron, where, start, end))[-MAX_SLOTS:]
+    calendars = of_rows(job.skip_on), of_rows(job.only_on)
+    every = slots.slots(cron, where, start, end)
+    # those that a calendar will skip are not coming; of those of the past there is a gap
+    found = [slot for slot in every if slot.at <= now or not skipped_by(*calendars, slot.nominal.date())][-MAX_SLOTS:]
     known = accounts(connection, job, namespace, [slot.at for slot in found], (start, end))
     actions = actions_on(connection, namespace, job) if any(gap.reason == "paused" for gap in known.gaps) else []
     return Timeline(
