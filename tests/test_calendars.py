@@ -188,6 +188,21 @@ def test_a_calendar_that_has_ended_is_a_problem_and_one_that_ends_soon_is_shown(
     assert f"the calendar holidays, which 1 job uses, ended on {today - day}" in ended[1]
 
 
+def test_next_shows_what_a_calendar_skips_and_says_when_its_list_ends(tmp_path: Path) -> None:
+    today, day = datetime.now(UTC).date(), timedelta(days=1)
+    file = tmp_path / "schedules.yaml"
+    calendar = {"dates": [str(today + day)], "until": str(today + 30 * day)}
+    jobs = {"list": {"cron": "0 0 * * *", "command": ["ls"], "skip_on": ["holidays"]}}
+    file.write_text(json.dumps({"version": 1, "calendars": {"holidays": calendar}, "jobs": jobs}))
+
+    result = CliRunner().invoke(cli, ["next", "list", "-n", "2", "--file", str(file)])
+
+    _, first, second = result.stdout.splitlines()
+    assert first.split("  ")[-1] == "skipped: holidays"
+    assert second.rstrip().endswith(f"list:{today + 2 * day}")
+    assert f'calendar "holidays" ends on {today + 30 * day}' in result.stderr
+
+
 def test_an_edit_of_the_dates_of_a_calendar_is_an_edit_of_the_jobs_that_use_it(project: Project) -> None:
     calendars = [{"holidays": {"dates": dates}} for dates in (["2030-12-25"], ["2030-12-25", "2030-12-26"])]
     jobs = {"nothing": {"cron": "0 0 * * *", "skip_on": ["holidays"]}, "nap": {"cron": "0 0 * * *"}}

@@ -143,6 +143,9 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
             shift = offset(settings.namespace or loaded.namespace or "default", job.name, job.spread)
             entry = ScheduledJob(job.name, job.cron, job.timezone, shift, None, job.after, job.skip_on, job.only_on)
             jobs.append(entry)
+    for calendar in dict.fromkeys(one for job in jobs for one in (*job.skip_on, *job.only_on)):
+        if what := calendar.ends_soon(datetime.now(UTC)):
+            click.echo(f"{what}: it says nothing about later dates", err=True)
     return jobs, loaded.timezone, int(loaded.has_errors)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,6 +25,12 @@ class Calendar:
     def has(self, day: date) -> bool:
         """Return whether ``day`` is one of the dates."""
         return any(first <= day <= last for first, last in self.dates)
+
+    def ends_soon(self, now: datetime) -> str:
+        """Return a sentence if the list ends within ``ENDS_SOON`` of ``now``, or has ended; "" if it does not."""
+        if self.until is None or self.until >= (now + ENDS_SOON).date():
+            return ""
+        return f'calendar "{self.name}" {"ended" if self.until < now.date() else "ends"} on {self.until}'
 
     def to_yaml(self) -> dict[str, Any]:
         """Return the entry of the file."""

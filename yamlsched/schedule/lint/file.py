@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime, time
 from os.path import basename
 
 from yamlsched.schedule.job import Job
@@ -14,7 +13,6 @@ from yamlsched.schedule.lint import Linter
 from yamlsched.schedule.load import Calls
 from yamlsched.schedule.node import Spot
 from yamlsched.text import quoted
-from yamlsched.timetable.calendars import ENDS_SOON
 from yamlsched.timetable.cron import matching_days
 
 MIN_CROWD_JOBS = 5
@@ -63,12 +61,9 @@ def ending_calendars(linter: Linter) -> None:
     """Report calendars in use that are complete for a short time only: after it, what they skip runs."""
     used = {one.name: one for job in linter.loaded.jobs.values() for one in (*job.skip_on, *job.only_on)}
     for one in used.values():
-        if one.until is not None and datetime.combine(one.until, time.max, linter.now.tzinfo) < linter.now + ENDS_SOON:
-            spot = linter.loaded.root.get("calendars", one.name, "until") if linter.loaded.root else None
-            ends = "ended" if one.until < linter.now.date() else "ends"
-            if spot is not None:
-                remedy = "Add the dates that follow, and a later until."
-                linter.found.warning(spot, "YS433", f"calendar {quoted(one.name)} {ends} on {one.until}", remedy)
+        spot = linter.loaded.root.get("calendars", one.name, "until") if linter.loaded.root else None
+        if spot is not None and (what := one.ends_soon(linter.now)):
+            linter.found.warning(spot, "YS433", what, "Add the dates that follow, and a later until.")
 
 
 def _on_busiest_date(jobs: list[Job]) -> list[Job]:
