@@ -365,9 +365,13 @@ def test_a_loop_applies_an_edit_although_housekeeping_fails(project: Project) ->
     loop = project.start("work", "--loop")
     until(lambda: count(project, "job_definitions"))
     project.until_status(project.enqueue("nothing")[0], "succeeded")
+    until(
+        lambda: 10 < project.db.execute("select clock_timestamp()").fetchone()[0].second < 40,
+        "the loop syncs at the start of each minute: not now",
+    )
     with store.connect(project.dsn) as other, other.transaction():
         other.execute("lock table yamlsched.used_keys in access exclusive mode")
-        # the loop may have kept house at the start of a minute, just before
+        # the loop may have kept house at the start of the minute
         project.db.execute("update yamlsched.schedule_files set housekept_at = null")
 
         write(project, nothing={}, returns_json={})
