@@ -32,7 +32,7 @@ BUDGETS = {
     "otel": 251,
     "shared": 975,
     "sql": 4_082,
-    "templates, script and style": 1_705,
+    "templates, script and style": 1_706,
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,
     "imports in functions": 20,
