@@ -20,7 +20,7 @@ from support.project import Project, a_project
 from yamlsched.cli import cli
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.slot_plan import MAX_CATCHUP_RUNS, owed_slots
-from yamlsched.timetable.calendars import Calendar, skipped_by, to_rows, without_skipped
+from yamlsched.timetable.calendars import Calendar, days, skipped_by, to_rows, without_skipped
 from yamlsched.timetable.cron import on_dates, parse_schedule
 from yamlsched.timetable.slots import next_slot, slots
 
@@ -114,6 +114,76 @@ def test_no_date_is_left_of_none() -> None:
     cron = without_skipped(parse_schedule("0 9 * * *"), (), (Calendar("empty", ()),))
     assert on_dates(cron, [(date.min, date.max)]).dates == ()
     assert next_slot(cron, ZoneInfo("UTC"), datetime(2026, 1, 1, tzinfo=UTC)) is None
+
+
+def test_a_calendar_of_the_largest_size_is_not_compared_date_by_date_with_itself() -> None:
+    compared = 0
+
+    class Counted(date):
+        def __lt__(self, other: date) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__lt__(other)
+
+        def __le__(self, other: date) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__le__(other)
+
+    start = date(2026, 1, 1).toordinal()
+    dates = [Counted.fromordinal(start + 2 * nth) for nth in range(5_000)]
+    large = Calendar("large", tuple((day, day) for day in dates))
+
+    parts = days((large,), (), date.min, date.max)
+
+    assert [part.skipped_by for part in parts] == ["", "large"] * 5_000 + [""]
+    assert compared < 100 * 5_000
+
+
+@settings(max_examples=50, deadline=None)
+@given(ranges=st.lists(RANGES, min_size=2, max_size=2), others=st.lists(RANGES, max_size=1))
+def test_parts_of_days_agree_with_each_day(ranges, others):
+    around = date(2026, 6, 15)
+    skip_on, only_on = calendars("ab", around, ranges), calendars("c", around, others)
+    first, last = around - timedelta(days=20), around + timedelta(days=20)
+
+    parts = days(skip_on, only_on, first, last)
+
+    found = {
+        part.first + timedelta(days=nth): part.skipped_by
+        for part in parts
+        for nth in range((part.last - part.first).days + 1)
+    }
+    each = [first + timedelta(days=nth) for nth in range(41)]
+    assert found == {day: skipped_by(skip_on, only_on, day) for day in each}
+
+
+UNREADABLE = [
+    ("skip_on", '[{"name": "later", "dates": ["2026-99-99"]}]'),
+    ("only_on", '[{"name": "later", "rule": "last working day"}]'),
+    ("schedule", "* * * * * until 2026-99-99"),
+]
+
+
+@pytest.mark.parametrize("column, value", UNREADABLE)
+def test_a_row_that_this_release_cannot_read_keeps_no_other_job_from_its_slots(
+    project: Project, column: str, value: str
+) -> None:
+    project.sync(nothing={"cron": "* * * * *"}, nap={"cron": "* * * * *"})
+    project.db.execute(
+        f"update yamlsched.job_definitions set {column} = %s where job_type = 'nothing'",  # a name of UNREADABLE
+        [value],
+    )
+    project.db.execute("update yamlsched.job_definitions set next_slot_at = clock_timestamp() - interval '1 minute', "
+        "effective_from = clock_timestamp() - interval '2 minutes'")  # fmt: skip
+
+    tick = project.start("tick")
+    tick.wait()
+
+    rows = project.db.execute("select distinct job_type from yamlsched.job_runs").fetchall()
+    assert [row.job_type for row in rows] == ["nap"], tick.text
+    assert "Traceback" not in tick.text
+    assert "nothing" in tick.text
 
 
 @pytest.fixture

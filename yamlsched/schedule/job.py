@@ -231,7 +231,8 @@ def to_row(job: Job) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any]) -> Job:
     """Return the job that a row of job_definitions describes; other columns are ignored.
 
-    The job has no ``cron`` if this release or its time zone data cannot read the expression or the time zone.
+    The job has no ``cron`` if this release or its time zone data cannot read the expression or the time zone, and no
+    calendars if it cannot read these.
     """
     values = {key: column.load(row[column.name]) for key, column in COLUMNS.items()}
     try:
@@ -273,12 +274,14 @@ def _show_cron(expression: Cron | None) -> str | None:
     return None if expression is None or expression.parts else written(expression)[0]
 
 
+def _load_calendars(rows: Any) -> Calendars:
+    with suppress(ScheduleError):
+        return of_rows(rows)
+    return ()
+
+
 def _show_names(calendars: Calendars) -> list[str] | None:
     return [one.name for one in calendars] or None
-
-
-def _show_mapping(value: dict[str, Any]) -> dict[str, Any] | None:
-    return value or None
 
 
 def _show_date(day: date | None) -> str | None:
@@ -337,8 +340,8 @@ def _show_list(values: tuple[str, ...]) -> list[str] | None:
     return list(values) or None
 
 
-def _show_string(text: str) -> str | None:
-    return text or None
+def _unless_empty(value: Any) -> Any:
+    return value or None
 
 
 def _enum_value(member: Enum) -> Any:
@@ -358,8 +361,8 @@ FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any
     ExitCodes: (_store_exit_codes, _load_exit_codes, _store_exit_codes),
     Output: (_store_output, _load_output, _store_output),
     tuple[str, ...]: (list, tuple, _show_list),
-    Calendars: (to_rows, of_rows, _show_names),
-    str: (_same, _same, _show_string),
+    Calendars: (to_rows, _load_calendars, _show_names),
+    str: (_same, _same, _unless_empty),
     **{kind: (_enum_value, kind, _enum_name) for kind in ENUMS},
 }
 """By a field's type: how its values are stored, read back and shown. Other types are the same everywhere."""
@@ -373,7 +376,7 @@ COLUMNS = {
 """By key: the columns of job_definitions that a file decides."""
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {
     "cron": {"crons": _show_list, "starts_on": _show_date, "ends_on": _show_date},
-    "only_on": {"calendars": _show_mapping},
+    "only_on": {"calendars": _unless_empty},
 }
 """After a key that is a column: what is shown beside it and is not stored by itself."""
 KEYS = {

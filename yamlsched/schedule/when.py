@@ -60,7 +60,7 @@ def _calendar(entry: Spot, found: Findings) -> Calendar | None:
         elif first and last:
             dates.append((first, last))
     until = day(entry.child("until").value, entry.child("until"), found) if "until" in entry.value else None
-    return Calendar(str(entry.path[-1]), tuple(sorted(dates)), until) if found.is_valid(entry) else None
+    return Calendar(str(entry.path[-1]), tuple(dates), until) if found.is_valid(entry) else None
 
 
 def combine_cron(values: dict[str, Any], own: Spot, found: Findings) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from yamlsched.errors import ScheduleError
 from yamlsched.timetable.cron import Cron, on_dates
 
 ENDS_SOON = timedelta(days=60)
@@ -16,15 +18,28 @@ ENDS_SOON = timedelta(days=60)
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """A list of local dates: ``dates`` are pairs of a first and a last one. It is complete up to ``until``."""
+    """A list of local dates: ``dates`` are pairs of a first and a last one. It is complete up to ``until``.
+
+    The pairs are kept in order, and those that overlap as one.
+    """
 
     name: str
     dates: tuple[tuple[date, date], ...]
     until: date | None = None
 
+    def __post_init__(self) -> None:
+        merged: list[tuple[date, date]] = []
+        for first, last in sorted(self.dates):
+            if merged and first <= merged[-1][1]:
+                begin, end = merged.pop()
+                first, last = begin, max(last, end)
+            merged.append((first, last))
+        object.__setattr__(self, "dates", tuple(merged))
+
     def has(self, day: date) -> bool:
         """Return whether ``day`` is one of the dates."""
-        return any(first <= day <= last for first, last in self.dates)
+        nth = bisect_right(self.dates, (day, date.max))
+        return nth > 0 and day <= self.dates[nth - 1][1]
 
     def ends_soon(self, now: datetime) -> str:
         """Return a sentence if the list ends within ``ENDS_SOON`` of ``now``, or has ended; "" if it does not."""
@@ -95,8 +110,11 @@ def without_skipped(cron: Cron, skip_on: Calendars, only_on: Calendars) -> Cron:
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]]) -> Calendars:
-    """Return the calendars that job_definitions stores."""
-    return tuple(Calendar.from_yaml(row["name"], row) for row in rows)
+    """Return the calendars that job_definitions stores. Raises ScheduleError for what a later release has written."""
+    try:
+        return tuple(Calendar.from_yaml(row["name"], row) for row in rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ScheduleError(f"this release cannot read its calendars: {error!r:.200}") from error
 
 
 def to_rows(calendars: Calendars) -> list[dict[str, Any]]:

@@ -153,7 +153,10 @@ def parse_schedule(source: str) -> Cron:
     if bounded is None or (bounded[0] == bounded[1] and ";" not in source):
         return parse_cron(source)
     expressions = [parse_cron(text) for text in bounded[1].rstrip(";").split("; ")]
-    dates = [date.fromisoformat(text) if text else None for text in bounded.groups()[1:]]
+    try:
+        dates = [date.fromisoformat(text) if text else None for text in bounded.groups()[1:]]
+    except ValueError as error:
+        raise CronError(f"{error} in {source}", 0, len(source), "write dates that exist") from error
     return combine(expressions, ";" in bounded[1], *dates)
 
 
