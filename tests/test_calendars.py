@@ -221,8 +221,10 @@ def test_a_slot_on_a_date_of_a_calendar_is_skipped_and_why_names_the_calendar(pr
         [datetime.combine(today - 5 * day, datetime.min.time(), UTC)] * 2,
     )
 
-    project.start("tick").wait()
+    tick = project.start("tick")
+    tick.wait()
 
+    assert "slots=2 reason=calendar detail=holidays" in tick.text
     rows = project.db.execute("select idempotency_key as key from yamlsched.job_runs order by 1").fetchall()
     assert [row.key for row in rows] == [f"nothing:{today - days * day}" for days in (4, 1, 0)]
     [gap] = project.db.execute("select reason, detail, slots from yamlsched.skipped_slots").fetchall()

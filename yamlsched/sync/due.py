@@ -217,7 +217,13 @@ class DueResult:
         """Log an event for each gap and each job that failed."""
         for gap in self.gaps:
             log.info(
-                "slot.skipped", job=gap.job_type, first=gap.first, last=gap.last, slots=gap.slots, reason=gap.reason
+                "slot.skipped",
+                job=gap.job_type,
+                first=gap.first,
+                last=gap.last,
+                slots=gap.slots,
+                reason=gap.reason,
+                detail=gap.detail,
             )
         for job, why in self.unreadable:
             log.error("slot.unreadable", job=job, error=why)
