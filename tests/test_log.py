@@ -6,25 +6,18 @@ import ast
 import csv
 import io
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.command_line import ROOT, command_line, yamlsched
 from support.rows import a_job, a_run
 from yamlsched import cli, log
 from yamlsched.cli._flow import show_messages
-from yamlsched.cli._json_stderr import Wrapper
 from yamlsched.show import terminal as _output
 
 AT = datetime(2026, 1, 14, 2, tzinfo=UTC)
@@ -221,96 +214,6 @@ def test_every_event_is_documented_and_every_documented_event_exists() -> None:
     for event, (levels, fields) in logged.items():
         assert documented[event][0] == levels, event
         assert fields <= documented[event][1], event
-
-
-# -- what others write to stderr
-
-
-def wrapped(*pieces: bytes) -> list[dict[str, Any]]:
-    wrapper = Wrapper()
-    found = [line for piece in pieces for line in wrapper.feed(piece)] + list(wrapper.flush())
-    assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in found)
-    return [json.loads(line) for line in found]
-
-
-EVENT = log.format_line("info", "a.b", {"line": HOSTILE}, AT, as_json=True).encode()
-
-
-@pytest.mark.parametrize(
-    "pieces, lines",
-    [
-        ((b"one\ntwo",), ["one", "two"]),
-        ((b"half ", b"a line\r\n\n  \n"), ["half a line"]),
-        ((b"a\x00b\xff\n",), ["a\x00b\\xff"]),
-        ((EVENT + b"\n",), [None]),
-        ((EVENT[:20], EVENT[20:] + b"\nthen\n"), [None, "then"]),
-        ((b"half a line" + EVENT + b"\n",), ["half a line", None]),
-        ((b'{"at": "no event"}\n',), ['{"at": "no event"}']),
-        ((b'{"at": "' + EVENT + b"\n",), ['{"at": "', None]),
-        ((EVENT[:-1],), [EVENT[:-1].decode()]),
-        ((b"x" * 20_000 + b"\n",), ["x" * 8_192, "x" * 8_192, "x" * 3_616]),
-        ((b"[" * 100_000,), ["[" * 8_192] * 12 + ["[" * 1_696]),
-    ],
-)
-def test_whatever_is_written_becomes_lines_of_json(pieces: tuple[bytes, ...], lines: list[str | None]) -> None:
-    found = wrapped(*pieces)
-    assert [line["line"] if line["event"] == "stderr.line" else None for line in found] == lines
-    assert [line for line in found if line["event"] == "a.b"] == [json.loads(EVENT)] * lines.count(None)
-
-
-@given(st.lists(st.binary() | st.just(EVENT) | st.just(b"\n") | st.just(log.JSON_START)))
-def test_no_bytes_break_a_line(pieces: list[bytes]) -> None:
-    for line in wrapped(*pieces):
-        assert list(line)[:3] == ["at", "level", "event"]
-
-
-DEATHS = {
-    "a crash of the interpreter": "import faulthandler, ctypes; faulthandler.enable(); ctypes.string_at(0)",
-    "a C library": "import ctypes; ctypes.CDLL(None).perror(b'libsomething'); os._exit(3)",
-    "half a line": "os.write(2, b'half a line'); os._exit(3)",
-    "a warning": "import warnings; warnings.warn('something is old'); os._exit(3)",
-    "a traceback": "import threading; t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join(); os._exit(3)",
-    "a kill": "os.write(2, b'half a line'); os.kill(os.getpid(), 9)",
-    "bytes": "os.write(2, bytes(range(256)) * 100); os._exit(3)",
-}
-
-
-@pytest.mark.parametrize("death", DEATHS)
-def test_a_process_that_dies_leaves_only_json_on_stderr(death: str) -> None:
-    code = (
-        "import os, sys; from yamlsched import log; from yamlsched.cli import _json_stderr; "
-        f"log.configure(as_json=True); _json_stderr.start(); log.info('a.b'); {DEATHS[death]}"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
-
-    found = events(done.stderr.decode())
-    assert found[0] == "a.b"
-    assert "stderr.line" in found
-    assert set(found) == {"a.b", "stderr.line"}
-
-
-def test_the_rest_is_written_before_the_command_exits() -> None:
-    code = (
-        "import sys; from yamlsched import log; from yamlsched.cli import _json_stderr; "
-        "log.configure(as_json=True); _json_stderr.start(); sys.stderr.write('x' * 60000 + chr(10)); "
-        "log.error('a.b'); sys.exit(7)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
-
-    assert done.returncode == 7
-    assert events(done.stderr.decode())[-1] == "a.b"
-
-
-def test_a_process_that_was_left_behind_does_not_hold_up_the_end_of_stderr() -> None:
-    # the shell waits for the end of stderr, which the sleeper holds, if at all, through the pipe only
-    code = (
-        "import subprocess, os; from yamlsched.cli import _json_stderr; _json_stderr.CLOSE_TIMEOUT_SECONDS = 0.1; "
-        "_json_stderr.start(); print(subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL).pid)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120)
-    os.kill(int(done.stdout), signal.SIGKILL)
-
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(

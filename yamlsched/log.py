@@ -16,8 +16,6 @@ from yamlsched import durations
 from yamlsched.timetable import times
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-JSON_START = b'{"at": "'
-"""How each line of JSON starts."""
 NEEDS_QUOTES = frozenset(' "=\\')
 """Characters with which a value is quoted in a line of text."""
 _state: dict[str, Any] = {"threshold": 20, "json": False}
@@ -36,7 +34,7 @@ def configure(verbosity: int = 0, as_json: bool = False) -> None:
 
 
 def is_json() -> bool:
-    """Return whether every line on stderr has to be JSON."""
+    """Return whether what yamlsched writes to stderr is JSON."""
     return bool(_state["json"])
 
 
@@ -102,19 +100,6 @@ def format_line(level: str, event: str, fields: dict[str, Any], at: datetime, as
 def printable_json(line: str) -> str:
     """Return a line of JSON with escapes for what could break it or control a terminal, such as U+2028 and C1."""
     return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
-
-
-def is_event(line: bytes) -> bool:
-    """Return whether a line is what ``format_line`` returns as JSON.
-
-    >>> is_event(b'{"at": "2026-01-14T02:00:00Z", "level": "info", "event": "a.b"}'), is_event(b'{"at": "x"')
-    (True, False)
-    """
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and list(found)[:3] == ["at", "level", "event"]
 
 
 def _plain(key: str, value: Any) -> dict[str, Any]:

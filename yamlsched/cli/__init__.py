@@ -82,13 +82,7 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
     _open_standard_streams()
-    if _wants_json_log(sys.argv[1:]):
-        from yamlsched.cli import _json_stderr
-
-        event_log.configure(as_json=True)
-        _json_stderr.start()
-    else:
-        event_log.configure()
+    event_log.configure(as_json=_wants_json_log(sys.argv[1:]))
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:

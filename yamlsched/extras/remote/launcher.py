@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from yamlsched import log
 from yamlsched.handler.programs import describe_exit, signal_group
@@ -146,9 +146,18 @@ class ProgramLauncher:
             return text if text.startswith(self._name) else f"{self._name}{text}"
         job, _, run = self._name.strip("[] ").rpartition(" ")
         names = {"job": job, "run": int(run)} if run.isdigit() else {}
-        if log.is_event(text.encode()) and (event := json.loads(text))["event"] in EVENTS_OF_AGENTS:
-            # of an agent that logs JSON itself; what a program prints must look neither like a worker's event nor
-            # like one of another run
+        if (event := _event_of_agent(text)) is not None:
+            # what a program prints must look neither like a worker's event nor like one of another run
             return log.printable_json(json.dumps({**event, **names}, ensure_ascii=False))
         line = text.removeprefix(self._name)
         return log.format_line("info", "run.output", {**names, "line": line}, datetime.now(UTC), as_json=True)
+
+
+def _event_of_agent(line: str) -> dict[str, Any] | None:
+    """Return the event if an agent that logs JSON itself has written ``line``."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_event = isinstance(event, dict) and list(event)[:3] == ["at", "level", "event"]
+    return event if is_event and event["event"] in EVENTS_OF_AGENTS else None
