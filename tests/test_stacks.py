@@ -1,10 +1,9 @@
-"""Stacks of exceptions are those of the module ``traceback``, also when the same failure occurs again."""
+"""Stacks of exceptions are those of the module ``traceback``."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -94,49 +93,16 @@ def raised_by(function: Callable[[], object]) -> BaseException:
 
 
 @pytest.mark.parametrize("function", KINDS)
-def test_a_stack_is_that_of_the_module_traceback_the_first_time_and_later(function: Callable[[], object]) -> None:
-    errors = [raised_by(function) for _ in range(3)]
+def test_a_stack_is_that_of_the_module_traceback(function: Callable[[], object]) -> None:
+    error = raised_by(function)
 
-    texts = [calls.format_stack(error) for error in errors]
-
-    limit = -calls.MAX_FRAMES
-    assert texts == ["".join(traceback.TracebackException.from_exception(e, limit=limit).format()) for e in errors]
-
-
-def test_the_same_place_with_another_message_or_another_way_there_has_its_own_stack() -> None:
-    def fail(message: str) -> None:
-        raise ValueError(message)
-
-    def ways(number: int) -> None:
-        if number == 1:
-            fail("first")
-        elif number == 2:
-            fail("second")
-        else:
-            fail("third")
-
-    texts = [calls.format_stack(raised_by(lambda number=number: ways(number))) for number in (1, 2, 3)]  # type: ignore[misc]
-
-    for word, text in zip(("first", "second", "third"), texts, strict=True):
-        assert f'fail("{word}")' in text
-        assert text.endswith(f"ValueError: {word}\n")
-
-
-def test_code_that_is_replaced_has_its_own_stack(tmp_path: Path) -> None:
-    for number in range(3 * calls.MAX_CACHED_STACKS):
-        file = tmp_path / f"handlers_{number}.py"
-        file.write_text(f"def fail():\n    raise ValueError({number})\n")
-        names: dict[str, Callable[[], object]] = {}
-        exec(compile(file.read_text(), file, "exec"), names)
-
-        text = calls.format_stack(raised_by(names["fail"]))
-
-        assert f'File "{file}", line 2, in fail\n    raise ValueError({number})\n' in text
+    whole = traceback.TracebackException.from_exception(error, limit=-calls.MAX_FRAMES)
+    assert calls.raised(error, None).stack == "".join(whole.format())
 
 
 def test_our_own_frames_before_the_handler_s_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "OWN_FILES", {__file__})
 
-    assert calls.format_stack(raised_by(without_source)) == (
+    assert calls.raised(raised_by(without_source), None).stack == (
         "Traceback (most recent call last):\n  File \"<nowhere>\", line 3, in <module>\nKeyError: 'k'\n"
     )
