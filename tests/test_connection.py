@@ -15,8 +15,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from support.project import Project, a_project
 from support.proxy import Pooler, Proxy, a_proxy
 from yamlsched import db as store
-from yamlsched.db import dsn as hosts
 from yamlsched.db.connection import PINNED_SETTINGS
+from yamlsched.db.dsn import conninfo, seconds_to_connect
 from yamlsched.errors import EnvironmentFailed
 
 HOSTILE = {
@@ -213,41 +213,19 @@ def test_a_worker_reaches_the_third_host_if_two_are_silent(project: Project, bac
     assert "Traceback" not in process.text
 
 
-def test_the_next_process_tries_the_host_that_answered_last_first(
-    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(hosts, "_last", {})
-    with direct(project) as proxy, silent_hosts(1) as [silent]:
-        dsn = behind(proxy, [silent])
-        answering = str(conninfo_to_dict(proxy.dsn)["port"])
-        assert hosts.hosts_in_order(conninfo_to_dict(dsn))["port"] == f"{silent},{answering}"
-
-        store.connect(dsn).close()
-
-        assert hosts.hosts_in_order(conninfo_to_dict(dsn))["port"] == f"{answering},{silent}"
-        hosts._last.clear()  # as in another process
-        assert hosts.hosts_in_order(conninfo_to_dict(dsn))["port"] == f"{answering},{silent}"
-
-
-def test_a_note_of_another_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"host": "a,b", "port": "1,2"}
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(hosts, "_last", {})
-    monkeypatch.setattr(hosts, "_is_ours", lambda folder: False)
-    note = hosts._state_file(hosts._hosts(given))
-    note.parent.mkdir()
-    note.write_text("b\n\n2")
-
-    assert hosts.hosts_in_order(given)["host"] == "a,b"
-
-
-def test_host_and_timeout_settings_of_the_dsn_take_precedence() -> None:
-    assert hosts.hosts_in_order({"host": "a"}) == {"host": "a", "connect_timeout": 10}
-    assert hosts.hosts_in_order({"host": "a,b"}) == {"host": "a,b", "connect_timeout": 3}
-    random = {"host": "a,b", "load_balance_hosts": "random", "connect_timeout": "7"}
-    assert hosts.hosts_in_order(random) == random
-    assert hosts._seconds_for_hosts(random) == 19
+@pytest.mark.parametrize(
+    "dsn, timeout, seconds",
+    [
+        ("host=a", "10", 15),
+        ("host=a,b", "3", 11),
+        ("hostaddr=127.0.0.1,127.0.0.2,127.0.0.3", "3", 14),
+        ("host=a,b connect_timeout=7", "7", 19),
+        ("host=a connect_timeout=1", "1", 7),
+    ],
+)
+def test_each_host_of_a_dsn_has_its_time_to_answer(dsn: str, timeout: str, seconds: float) -> None:
+    assert conninfo_to_dict(conninfo(dsn))["connect_timeout"] == timeout
+    assert seconds_to_connect(dsn) == seconds
 
 
 # -- a silent server behind a pooler

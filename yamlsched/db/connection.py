@@ -17,8 +17,7 @@ import psycopg
 from psycopg.rows import namedtuple_row
 
 from yamlsched import durations
-from yamlsched.db import dsn as hosts
-from yamlsched.db.dsn import conninfo, parse_dsn, settings_of
+from yamlsched.db.dsn import conninfo, settings_of
 from yamlsched.db.query import load
 from yamlsched.db.session import AsyncHandlerSession, AsyncSession, HandlerSession, Session, Settings
 from yamlsched.errors import EnvironmentFailed
@@ -94,7 +93,6 @@ async def connect_for_handler_async(dsn: str) -> AsyncHandlerSession:
     with _translate_errors():
         connection = await _open_in_utc(AsyncHandlerSession, dsn)
         try:
-            hosts.remember_host(parse_dsn(dsn), connection.info)
             cursor = await connection.execute(load("session")["configure"], _parameters(connection, own))
             found: Any = await cursor.fetchone()
             connection.settings = {**settings_of(dsn), **own} if found.is_pooled else {}
@@ -138,7 +136,6 @@ async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awa
     except psycopg.OperationalError as error:
         connection = await AsyncSession.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
     try:
-        hosts.remember_host(parse_dsn(dsn), connection.info)
         direct = {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}  # a pooler's connections are its own business
         cursor = await connection.execute(load("session")["configure"], _parameters(connection, direct))
         found: Any = await cursor.fetchone()
@@ -161,7 +158,6 @@ def _opened(kind: type[T], dsn: str, settings: Settings) -> Iterator[tuple[T, An
         except psycopg.OperationalError as error:
             connection = kind.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
         try:
-            hosts.remember_host(parse_dsn(dsn), connection.info)
             cursor = connection.execute(load("session")["configure"], _parameters(connection, settings))
             yield connection, cursor.fetchone()
         except BaseException:

@@ -1,18 +1,10 @@
-"""Connection strings: their defaults, the settings inside them, and how passwords stay out of messages.
-
-Of several hosts, the one that answered last is tried first: otherwise each connection would first wait for every silent
-host. Processes of a user share this in a file.
-"""
+"""Connection strings: their defaults, the settings inside them, and how passwords stay out of messages."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
-from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -24,97 +16,6 @@ from yamlsched.errors import EnvironmentFailed
 
 SINGLE_HOST_TIMEOUT_SECONDS, MULTI_HOST_TIMEOUT_SECONDS = 10, 3
 """The default connect_timeout, which applies to each host."""
-
-Host = tuple[str, str, str]
-"""host, hostaddr and port, as in the connection string."""
-_last: dict[tuple[Host, ...], Host] = {}
-
-
-def hosts_in_order(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters ``given`` with the host that answered last in first place, and a connect_timeout."""
-    hosts = _hosts(given)
-    parameters = dict(given)
-    if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
-        parameters["connect_timeout"] = SINGLE_HOST_TIMEOUT_SECONDS if len(hosts) < 2 else MULTI_HOST_TIMEOUT_SECONDS
-    if len(hosts) > 1 and "load_balance_hosts" not in given:
-        last = _recall(hosts)
-        ordered = sorted(hosts, key=lambda host: host != last)
-        for nth, name in enumerate(("host", "hostaddr", "port")):
-            if any(host[nth] for host in hosts):
-                parameters[name] = ",".join(host[nth] for host in ordered)
-    return parameters
-
-
-def _seconds_for_hosts(given: Mapping[str, Any]) -> float:
-    """Return after how many seconds a connection has succeeded if any of its hosts answers in time."""
-    timeout = hosts_in_order(given).get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
-    try:
-        each = max(2.0, float(str(timeout)))
-    except ValueError:
-        each = SINGLE_HOST_TIMEOUT_SECONDS
-    return _count(given) * each + 5
-
-
-def _count(given: Mapping[str, Any]) -> int:
-    """Return how many hosts ``given`` names; one, if it names none."""
-    return max(1, len(_hosts(given)))
-
-
-def remember_host(given: Mapping[str, Any], info: psycopg.ConnectionInfo) -> None:
-    """Store which of the hosts in ``given`` answered. If the file cannot be written, only this process knows."""
-    hosts = _hosts(given)
-    if len(hosts) < 2:
-        return
-    answered = next((h for h in hosts if (h[0] or h[1]) in (info.host, info.hostaddr) and _port(h) == info.port), None)
-    if answered is None or answered == _recall(hosts):
-        return
-    _last[hosts] = answered
-    with contextlib.suppress(OSError):
-        file = _state_file(hosts)
-        file.parent.mkdir(mode=0o700, exist_ok=True)
-        if _is_ours(file.parent):
-            new = file.with_suffix(f".{os.getpid()}")
-            new.write_text("\n".join(answered))
-            new.replace(file)
-
-
-def _recall(hosts: tuple[Host, ...]) -> Host:
-    """Return the host that answered last, by default the first."""
-    if hosts not in _last:
-        found: tuple[str, ...] = ()
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            file = _state_file(hosts)
-            found = tuple(file.read_text().split("\n")) if _is_ours(file.parent) else ()
-        _last[hosts] = next((host for host in hosts if host == found), hosts[0])
-    return _last[hosts]
-
-
-def _state_file(hosts: tuple[Host, ...]) -> Path:
-    import tempfile
-
-    name = hashlib.sha256(repr(hosts).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"yamlsched-{os.getuid()}" / f"host-{name}"
-
-
-def _is_ours(folder: Path) -> bool:
-    return not folder.is_symlink() and folder.stat().st_uid == os.getuid()
-
-
-def _hosts(given: Mapping[str, Any]) -> tuple[Host, ...]:
-    """Return the hosts, in the order of the connection string; a single port applies to all."""
-    names, addresses, ports = (
-        str(given.get(name) or os.environ.get(variable) or "").split(",")
-        for name, variable in (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR"), ("port", "PGPORT"))
-    )
-    count = max(len(names), len(addresses))
-    if len(ports) == 1:
-        ports *= count
-    return tuple(zip_longest(names, addresses, ports[:count], fillvalue=""))
-
-
-def _port(host: Host) -> int:
-    return int(host[2]) if host[2].isdigit() else 5432
-
 
 DEFAULTS: dict[str, Any] = {
     "keepalives_idle": 10,
@@ -165,7 +66,9 @@ def conninfo(dsn: str, with_options: bool = True) -> str:
     if not with_options:
         given["options"] = ""
     given["client_encoding"] = "utf8"
-    return make_conninfo("", **{**DEFAULTS, **hosts_in_order(given)})
+    if (timeout := _default_timeout(given)) is not None:
+        given["connect_timeout"] = timeout
+    return make_conninfo("", **{**DEFAULTS, **given})
 
 
 def settings_of(dsn: str) -> dict[str, str]:
@@ -175,14 +78,32 @@ def settings_of(dsn: str) -> dict[str, str]:
     return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in found}
 
 
+def _default_timeout(parameters: Mapping[str, Any]) -> int | None:
+    """Return the connect_timeout for each host of a DSN, which has these parameters; None if it is set."""
+    if "connect_timeout" in parameters or "PGCONNECT_TIMEOUT" in os.environ:
+        return None
+    return SINGLE_HOST_TIMEOUT_SECONDS if _count_hosts(parameters) == 1 else MULTI_HOST_TIMEOUT_SECONDS
+
+
 def seconds_to_connect(dsn: str) -> float:
     """Return the seconds within which a connection opens if any of the hosts in ``dsn`` answers in time."""
-    return _seconds_for_hosts(parse_dsn(dsn))
+    parameters = parse_dsn(dsn)
+    timeout = _default_timeout(parameters) or parameters.get("connect_timeout") or os.environ["PGCONNECT_TIMEOUT"]
+    try:
+        seconds_for_host = max(2.0, float(timeout))
+    except ValueError:
+        seconds_for_host = SINGLE_HOST_TIMEOUT_SECONDS
+    return _count_hosts(parameters) * seconds_for_host + 5
 
 
 def host_count(dsn: str) -> int:
-    """Return how many hosts ``dsn`` names."""
-    return _count(parse_dsn(dsn))
+    """Return how many hosts ``dsn`` names; one, if it names none."""
+    return _count_hosts(parse_dsn(dsn))
+
+
+def _count_hosts(parameters: Mapping[str, Any]) -> int:
+    names = (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR"))
+    return max(len(str(parameters.get(name) or os.environ.get(variable) or "").split(",")) for name, variable in names)
 
 
 def redactor(dsn: str) -> Callable[[str], str]:
