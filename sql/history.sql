@@ -54,71 +54,57 @@ order by d.job_type;
 select coalesce(min(r.id), 1) as oldest, coalesce(max(r.id), 0) as newest
 from yamlsched.job_runs r;
 
--- name: first_run_from
-select r.id, r.created_at
-from yamlsched.job_runs r
-where r.id >= %(id)s
-order by r.id
-limit 1;
-
--- name: candidates
--- How many runs an index finds by their job, or because they are dead or unfinished; at most `limit` are counted. Those of
--- one job are in the order of its index: without it, a scan of the table seems cheaper where a job has many runs.
-select count(*)::integer as runs
-from (
-    select
-    from yamlsched.job_runs r
-    where (%(definition)s::bigint is not null or %(definitions)s::bigint[] is not null or r.namespace = %(namespace)s)
-      and (%(definition)s::bigint is null or r.definition_id = %(definition)s)
-      and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
-      and (%(only_dead)s is not true or r.dead_at is not null)
-      and (%(only_open)s is not true or r.finished_at is null and (r.withheld = 0 or r.withheld <> 0))
-    order by case when %(definition)s is not null and %(only_dead)s is not true and %(only_open)s is not true
-                  then r.finished_at end
-    limit %(limit)s
-) x;
-
 -- name: indexed_ids
--- The ids of runs that an index finds job by job: those with an error type, by their latest failure (`only_failed`), or
--- those that have ended since an instant and those that have not. At most `limit`: more are of no use.
-(select e.id
- from yamlsched.job_definitions d
- cross join lateral (
-     select r.id
-     from yamlsched.job_runs r
-     where %(only_failed)s and r.definition_id = d.id and r.failed_at is not null
-     order by r.failed_at desc
-     limit %(limit)s
- ) e
- where %(only_failed)s and d.namespace = %(namespace)s
-   and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
- limit %(limit)s)
+-- The ids of runs, among them those that a filter selects, through one index (`by`): of a key, of the dead, of the
+-- unfinished, of failures by job, or by job and end (with the unfinished ones). At most `limit`: more are of no use.
+(select r.id
+ from yamlsched.job_runs r
+ where %(by)s = 'key' and r.namespace = %(namespace)s and r.idempotency_key = %(key)s)
 union all
-(select e.id
- from yamlsched.job_definitions d
- cross join lateral (
-     select r.id
-     from yamlsched.job_runs r
-     where r.definition_id = d.id and r.finished_at >= %(since)s
-     order by r.finished_at desc
-     limit %(limit)s
- ) e
- where not %(only_failed)s and d.namespace = %(namespace)s
-   and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+(select r.id
+ from yamlsched.job_runs r
+ where %(by)s = 'dead' and r.namespace = %(namespace)s and r.dead_at is not null
+   and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
  limit %(limit)s)
 union all
 (select o.id
  from yamlsched.open_runs o
- where not %(only_failed)s and o.namespace = %(namespace)s
+ where %(by)s in ('open', 'end') and o.namespace = %(namespace)s
    and (%(definitions)s::bigint[] is null or o.definition_id = any (%(definitions)s))
+ limit %(limit)s)
+union all
+(select e.id
+ from yamlsched.job_definitions d
+ cross join lateral (
+     select r.id
+     from yamlsched.job_runs r
+     where r.definition_id = d.id and r.failed_at is not null
+     order by r.failed_at desc
+     limit %(limit)s
+ ) e
+ where %(by)s = 'failure' and d.namespace = %(namespace)s
+   and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+ limit %(limit)s)
+union all
+(select e.id
+ from yamlsched.job_definitions d
+ cross join lateral (
+     select r.id
+     from yamlsched.job_runs r
+     where r.definition_id = d.id
+       and r.finished_at >= coalesce(%(since)s::timestamptz, '-infinity') and r.finished_at < coalesce(%(until)s::timestamptz, 'infinity')
+     order by r.finished_at desc
+     limit %(limit)s
+ ) e
+ where %(by)s = 'end' and d.namespace = %(namespace)s
+   and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
  limit %(limit)s)
 limit %(limit)s;
 
 -- name: runs
 -- The runs with an id in [low, high), newest or oldest first. The time of a run is when it ended, else when its latest
--- attempt started, else when it is due. A null parameter does not filter. The planner sees the parameters, so that the
--- runs of one job, the dead and the unfinished are each found by an index. The order is an expression, so that the
--- planner does not read the primary key from its end until it finds enough runs: between these ids, that may be never.
+-- attempt started, else when it is due. A null parameter does not filter. The planner sees the parameters: it reads the
+-- primary key in order, up to the limit; but not if there are `ids`, which may be far from the end at which it starts.
 select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.scheduled_for, r.run_at,
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error, r.error_type,
@@ -134,11 +120,8 @@ from yamlsched.job_runs r
 where r.namespace = %(namespace)s
   and r.id >= %(low)s and r.id < %(high)s
   and (%(ids)s::bigint[] is null or r.id = any (%(ids)s))
-  and (%(definition)s::bigint is null or r.definition_id = %(definition)s)
   and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
   and (%(statuses)s::text[] is null or r.status = any (%(statuses)s))
-  and (%(only_dead)s is not true or r.dead_at is not null)
-  and (%(only_open)s is not true or r.finished_at is null and (r.withheld = 0 or r.withheld <> 0))
   and (%(since)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) >= %(since)s)
   and (%(until)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) < %(until)s)
   and (%(key)s::text is null or r.idempotency_key = %(key)s)
@@ -149,7 +132,9 @@ where r.namespace = %(namespace)s
        and concat_ws(': ', r.error_type, r.last_error) ilike %(error_like)s)
   and (%(on_dead)s::boolean is null
        or coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) = %(on_dead)s)
-order by case when %(oldest_first)s then r.id else -r.id end
+order by case when %(ids)s::bigint[] is null and %(oldest_first)s then r.id end,
+         case when %(ids)s::bigint[] is null and not %(oldest_first)s then r.id end desc,
+         case when %(ids)s::bigint[] is null then 0 when %(oldest_first)s then r.id + 0 else -r.id end
 limit %(limit)s;
 
 -- name: id_of_key

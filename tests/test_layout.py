@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_797,
+    "core": 20_542,
     "web": 4_992,
     "importing": 2_210,
     "preview": 1_411,
-    "remote": 1_497,
+    "remote": 1_504,
     "embedded": 947,
     "monitors": 381,
     "doctor": 499,
@@ -31,11 +31,11 @@ BUDGETS = {
     "scaffold": 255,
     "otel": 251,
     "shared": 975,
-    "sql": 4_082,
+    "sql": 4_074,
     "templates, script and style": 1_706,
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,
-    "imports in functions": 20,
+    "imports in functions": 19,
     "longest statement": 152,
 }
 

@@ -336,28 +336,30 @@ def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_th
     sql = load("history")["runs"]
     with psycopg.connect(own_dsn, autocommit=True) as db:
         a_long_history(db)
-        whole = {"namespace": "default", "low": 0, "high": 10**9, "limit": 50, "oldest_first": False, "ids": None}
+        position = {"namespace": "default", "low": 0, "high": 10**9, "limit": 50, "oldest_first": False, "ids": None}
+        no_filter = search.Filter().parameters(None)
 
-        def read(low: int = 0, ids: list[int] | None = None, **chosen: Any) -> int:
-            return rows_read(db, sql, {**search.Filter(**chosen).parameters(None), **whole, "low": low, "ids": ids})
+        def read(**given: Any) -> int:
+            return rows_read(db, sql, {**no_filter, **position, **given})
 
-        assert read(low=19_512) == 501  # a span of ids reads nothing else
-        assert read(statuses=["dead"]) == 2
-        assert read(statuses=["queued", "running"]) == 10
-        assert read(key="purge:2026-01-14") == 0
-        candidates = {**search.Filter(statuses=["dead"]).parameters(None), "namespace": "default", "limit": 1000}
-        assert rows_read(db, load("history")["candidates"], candidates) == 2
-        of_job = {**search.Filter().parameters([1]), "namespace": "default", "limit": 1000}
-        assert rows_read(db, load("history")["candidates"], of_job) <= 4_000  # a quarter of all runs are of this job
+        # then runs are read in order, or by their ids
+        assert read() <= 51
+        assert read(oldest_first=True) <= 51
+        assert read(error_like="%nothing%", low=19_512) == 501
         assert read(ids=[1, 2, 3]) == 3
-        found = {
-            "namespace": "default",
-            "definitions": None,
-            "limit": 1000,
-            "since": datetime.now(UTC) + timedelta(days=1),
-        }
-        assert rows_read(db, load("history")["indexed_ids"], {**found, "only_failed": False}) <= 50
-        assert rows_read(db, load("history")["indexed_ids"], {**found, "only_failed": True}) <= 50
+
+        # and an index finds the ids of few runs
+        def found(by: str, **given: Any) -> int:
+            return rows_read(db, load("history")["indexed_ids"], {**no_filter, **position, "by": by, **given})
+
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        assert found("key", key="purge:2026-01-14") == 0
+        assert found("dead") <= 4
+        assert found("open") <= 25
+        assert found("failure") <= 50
+        assert found("end", since=tomorrow) <= 50
+        assert found("end", since=datetime(2020, 1, 1, tzinfo=UTC), until=datetime(2020, 1, 2, tzinfo=UTC)) <= 50
+        assert found("end", definitions=[1]) <= 250
 
 
 @pytest.mark.parametrize("few", [0, 1000])
@@ -365,7 +367,6 @@ def test_pages_forward_and_back_have_each_run_once_whatever_reads_them(
     db: Db, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     monkeypatch.setattr(search, "FEW_RUNS", few)
-    monkeypatch.setattr(search, "MIN_SPAN", 3)
     job, other = a_job(db, "mail"), a_job(db, "other")
     runs = [a_run(db, job if nth % 3 else other) for nth in range(40)]
     mails = [run for nth, run in enumerate(runs) if nth % 3][::-1]
@@ -388,7 +389,6 @@ def test_pages_forward_and_back_have_each_run_once_whatever_reads_them(
 
 def test_an_index_finds_the_same_runs_as_a_search(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
     # given runs of two jobs that ended before and after an instant, failed for two reasons, or have not ended
-    monkeypatch.setattr(search, "MIN_SPAN", 3)
     jobs = [a_job(db, "mail"), a_job(db, "other"), a_job(db, "else", namespace="other")]
     for nth in range(60):
         at = NOON + timedelta(hours=nth % 7)
@@ -422,7 +422,6 @@ def test_the_list_of_runs_says_where_its_search_stopped(db: Db, cli: Cli, monkey
     job = a_job(db)
     wanted = a_run(db, job, "cancelled")
     runs = [a_run(db, job, "succeeded") for _ in range(40)]
-    monkeypatch.setattr(search, "MIN_SPAN", 5)
     monkeypatch.setattr(search, "FEW_RUNS", 0)
     monkeypatch.setattr(search, "MAX_LISTED_IDS", 30)
 
@@ -442,7 +441,6 @@ def test_the_list_of_runs_says_where_its_search_stopped(db: Db, cli: Cli, monkey
 
 
 def test_a_search_that_finds_nothing_stops_and_can_be_continued(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MIN_SPAN", 10)
     job = a_job(db)
     wanted = a_run(db, job, "dead", last_error="disk full", error_type=None)
     runs = [a_run(db, job, "succeeded") for _ in range(100)]
@@ -457,38 +455,6 @@ def test_a_search_that_finds_nothing_stops_and_can_be_continued(db: Db, monkeypa
     assert (list(newer.runs), newer.newer) == ([], wanted + 60)
     assert search.page(db, "default", Filter(statuses=["dead"], error_type="", error="%"), 2).runs == []
     assert search.runs(db, "default", full, 2) == list(second.runs)
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-@pytest.mark.parametrize("limit", [1, 3, 50])
-def test_a_search_for_an_earlier_time_starts_there(
-    db: Db, monkeypatch: pytest.MonkeyPatch, limit: int, backwards: bool
-) -> None:
-    # given hourly runs, the newest of which were created after the time in question, one of them for an earlier slot
-    job = a_job(db)
-    hours = [NOON - timedelta(hours=ago) for ago in range(40, 0, -1)]
-    runs = [a_run(db, job, "succeeded", created_at=at, started_at=at, finished_at=at) for at in hours]
-    backfilled = a_run(db, job, "queued", created_at=NOON, run_at=NOON - timedelta(hours=39))
-    a_run(db, job, "queued", created_at=NOON, run_at=NOON)
-    until = NOON - timedelta(hours=30)
-    expected = [backfilled, *[run for run, at in zip(runs, hours, strict=True) if at < until][::-1]]
-    monkeypatch.setattr(search, "MIN_SPAN", 4)
-
-    # when it is searched page by page, with a budget that does not reach it from the newest run
-    found: list[int] = []
-    page = search.page(db, "default", Filter(until=until), limit, max_ids=12, **({"after": 0} if backwards else {}))
-    while True:
-        ids = [row.id for row in page.runs]
-        found = ids + found if backwards else found + ids
-        position = page.newer if backwards else page.older
-        if position is None:
-            break
-        page = search.page(
-            db, "default", Filter(until=until), limit, max_ids=12, **{"after" if backwards else "before": position}
-        )
-
-    # then each is found once, in order
-    assert found == expected
 
 
 def test_no_runs_have_one_empty_page(db: Db) -> None:
