@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_542,
-    "web": 4_992,
+    "core": 20_621,
+    "web": 4_993,
     "importing": 2_210,
-    "preview": 1_411,
+    "preview": 1_412,
     "remote": 1_504,
     "embedded": 947,
     "monitors": 381,
@@ -31,7 +31,7 @@ BUDGETS = {
     "scaffold": 255,
     "otel": 251,
     "shared": 975,
-    "sql": 4_074,
+    "sql": 4_094,
     "templates, script and style": 1_706,
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,

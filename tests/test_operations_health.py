@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
-from yamlsched.ask import attention, health
+from yamlsched.ask import attention, health, states
 from yamlsched.ask.attention import Thresholds
 from yamlsched.db.query import load
 from yamlsched.extras.doctor import doctor
@@ -455,8 +455,8 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
     ]  # fmt: skip
 
     # when all jobs are read, and when only the suspects are
-    states = health.states(db, ["default", "shop"], HOUR)
-    suspects = health.suspects([*states["default"], *states["shop"]])
+    known = states.states(db, ["default", "shop"], HOUR)
+    suspects = states.suspects([*known["default"], *known["shop"]])
     found = [*health.read_all(db, ["default", "shop"], HOUR), *health.read_all(db, ["default", "shop"], HOUR, suspects)]
 
     # then the problems are the same
@@ -466,7 +466,7 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
     assert found[0].totals == found[2].totals
     assert found[0].totals._asdict().items() >= {"jobs": 7, "failed": 2, "failing": 2, "dead_last_hour": 1}.items()
     assert found[0].totals.dead_last_day == 3
-    first = health.suspects(states["shop"])[:2]
+    first = states.suspects(known["shop"])[:2]
     assert [job.job_type for job in health.read(db, "shop", HOUR, first).jobs] == ["died", "late"]
     assert health.read(db, "shop", HOUR, []).jobs == []
 
@@ -487,17 +487,17 @@ def test_the_states_are_what_the_health_of_all_jobs_says(db: Db) -> None:
 
     # when both are read
     jobs_read = health.read(db, "default", HOUR).jobs
-    states = health.states(db, ["default", "other"], HOUR)
+    known = states.states(db, ["default", "other"], HOUR)
 
     # then they agree, and the totals are their sums
-    assert [job[1:8] for job in states["default"]] == [
+    assert [job[1:8] for job in known["default"]] == [
         (job.job_type, job.state, job.queued, job.running, job.failed, job.failing, job.oldest_due_at)
         for job in jobs_read
     ]
-    assert [job.job_type for job in states["other"]] == ["else"]
-    totals = health.totals(states["default"])
+    assert [job.job_type for job in known["other"]] == ["else"]
+    totals = states.totals(known["default"])
     assert totals == (5, 1, 1, 1, 1, 1, 2, 0, min(job.oldest_due_at for job in jobs_read if job.oldest_due_at))
-    assert health.totals([]) == health.JobTotals()
+    assert states.totals([]) == states.JobTotals()
 
 
 # -- problems

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -226,6 +227,37 @@ def test_an_older_host_that_is_not_supported_any_more_stops_gracefully_and_nothi
     minutely = hosts.db.execute("select status from yamlsched.job_runs where job_type = 'minutely'").fetchall()
     assert len(minutely) >= 3
     assert {row.status for row in minutely} == {"succeeded"}
+
+
+def test_a_file_with_a_new_key_waits_for_a_host_of_the_release_before(
+    hosts: Hosts, before: Release, old: Release
+) -> None:
+    # given a host of the release before, and an upgraded one whose file makes a job follow another
+    this, follower = old, {"handler": "jobs.slow", "after": ["minutely"]}
+    assert hosts.run(before, "migrate", host="a").returncode == 0
+    assert hosts.run(before, "tick", host="a").returncode == 0
+    file = hosts.of("b") / "schedules.yaml"
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps({**known, "jobs": {**known["jobs"], "follower": follower}}))
+    assert hosts.run(this, "migrate", host="b").returncode == 0
+    assert hosts.run(before, "tick", host="a").returncode == 0
+
+    # when the upgraded host ticks, and an operator syncs there
+    tick, sync = (hosts.run(this, verb, host="b") for verb in ("tick", "sync"))
+
+    # then the file waits, and status names the host
+    says = f"it uses after, which the release on {socket.gethostname()}:{hosts.of('a')}/schedules.yaml does not know"
+    assert (tick.returncode, sync.returncode) == (0, 1), tick.stderr + sync.stderr
+    assert says in tick.stderr
+    assert says in hosts.run(this, "status", host="b").stdout
+    assert "a tick waits for other hosts" in hosts.run(this, "plan", host="b").stdout
+    jobs = "select job_type from yamlsched.job_definitions where job_type = 'follower'"
+    assert hosts.db.execute(jobs).fetchall() == []
+
+    # and a tick of the upgraded host is all that it needs
+    assert hosts.run(this, "tick", host="a").returncode == 0
+    assert hosts.run(this, "tick", host="b").returncode == 0
+    assert hosts.db.execute(jobs).fetchall() == [("follower",)]
 
 
 TURNS = ("turns_before", "turns_after")

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import psycopg
 
 from yamlsched import durations
-from yamlsched.ask import health, runs
+from yamlsched.ask import health, runs, states
 from yamlsched.ask.health import (
     Health,
     JobHealth,
@@ -24,6 +24,7 @@ from yamlsched.ask.health import (
     queue,
     refusal,
     time_presented,
+    waiting,
 )
 from yamlsched.durations import approximate, between
 from yamlsched.handler.once import settle_command
@@ -133,22 +134,17 @@ def _files(health: Health) -> Iterator[Problem]:
     current = in_force(health)
     for file in drift(health):
         time = approximate(time_presented(file, current))
+        of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
+        what = f"has presented another file ({file.hash[:8]}) for {time}; in force is {of}"
+        remedy = "deploy the same version to all hosts, or run yamlsched sync with the right file"
         if current is not None and current.environment != file.environment:
-            yield Problem(
-                "file",
-                None,
-                f"{first_places(file)} has presented a file for {environment(file)} for {time}, but the namespace "
-                f"belongs to {environment(current)}",
-                "correct --env, or use a separate namespace or database for each environment",
-            )
-        else:
-            of = f"{current.hash[:8]} of {current.applied_by}" if current else "none"
-            yield Problem(
-                "file",
-                None,
-                f"{first_places(file)} has presented another file ({file.hash[:8]}) for {time}; in force is {of}",
-                "deploy the same version to all hosts, or run yamlsched sync with the right file",
-            )
+            belongs = f"but the namespace belongs to {environment(current)}"
+            what = f"has presented a file for {environment(file)} for {time}, {belongs}"
+            remedy = "correct --env, or use a separate namespace or database for each environment"
+        elif file.waits_for:
+            what += f": {waiting(file)}"
+            remedy = "upgrade yamlsched there, or stop its ticks"
+        yield Problem("file", None, f"{first_places(file)} {what}", remedy)
 
 
 def _pruning(health: Health) -> Iterator[Problem]:
@@ -391,12 +387,12 @@ def read_all(
     """Return the namespaces that are in use, worst first, and the names of the others.
 
     With ``max_suspects``, only the rows of so many jobs are read, of those with problems. ``thresholds`` must have no
-    limits for all jobs then; see ``health.suspects``.
+    limits for all jobs then; see ``states.suspects``.
     """
     names = runs.namespaces(connection)
-    known, jobs = health.states(connection, names, thresholds.within), None
+    known, jobs = states.states(connection, names, thresholds.within), None
     if max_suspects is not None:
-        jobs = health.suspects(job for states in known.values() for job in states)[:max_suspects]
+        jobs = states.suspects(job for found in known.values() for job in found)[:max_suspects]
     read = health.read_all(connection, names, thresholds.within, jobs, known)
     found = [NamespaceHealth(now, problems(now, thresholds)) for now in read]
     in_use = sorted((one for one in found if one.is_in_use), key=lambda one: one.rank)

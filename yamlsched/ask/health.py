@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
+from yamlsched.ask.states import JobState, JobTotals, states, suspects, totals
 from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.runs.lifecycle import error_text
+from yamlsched.sync.files import places_behind
+from yamlsched.sync.in_force import unknown_keys
 from yamlsched.timetable.times import rfc3339
 
 Row = TypeVar("Row")
@@ -69,45 +72,6 @@ class JobHealth(NamedTuple):
     state: str
 
 
-class JobState(NamedTuple):
-    """A job in a few columns: enough to count the jobs, and to choose those of which ``JobHealth`` is read."""
-
-    id: int
-    job_type: str
-    state: str
-    queued: int
-    running: int
-    failed: int
-    failing: int
-    oldest_due_at: datetime | None
-    overdue_since: datetime | None
-    dead_within: int  # with calls of on_dead
-    dead_last_hour: int
-    dead_last_day: int
-    dead_calls_last_day: int
-    is_suspect: bool  # a check may report the job, unless all jobs have a limit for failing runs or streaks
-    text: str  # what a search looks at: its name, description, owner and tags
-
-    @property
-    def is_present(self) -> bool:
-        """Whether the job is not retired, or has unfinished runs."""
-        return self.state != "retired" or self.queued + self.running + self.failed > 0
-
-
-class JobTotals(NamedTuple):
-    """The jobs of a namespace that are not retired, and the runs of all its jobs."""
-
-    jobs: int = 0
-    queued: int = 0
-    running: int = 0
-    failed: int = 0
-    failing: int = 0
-    dead_last_hour: int = 0
-    dead_last_day: int = 0
-    dead_calls_last_day: int = 0  # calls of on_dead, which are not among the dead
-    oldest_due_at: datetime | None = None
-
-
 @dataclass(frozen=True)
 class StuckRun:
     """A run past its lease or its timeout."""
@@ -154,6 +118,8 @@ class PresentedFile:
     presented_by: list[str]  # host:path
     prune_failing_since: datetime | None = None  # of the file in force: nothing is pruned until an operator acts
     prune_error: str | None = None  # host: reason
+    needs: dict[str, int] | None = None  # keys for which the file has waited, see sync/in_force.py
+    waits_for: list[str] = field(default_factory=list)  # places that do not know them
 
 
 @dataclass(frozen=True)
@@ -227,28 +193,18 @@ class Health:
     calendars: list[EndingCalendar] = field(default_factory=list)
 
 
-def states(
-    connection: psycopg.Connection[Any], namespaces: Sequence[str], within: timedelta
-) -> defaultdict[str, list[JobState]]:
-    """Return every job of each of ``namespaces`` by name; ``dead_within`` counts runs of the last ``within``."""
-    parameters = {"namespaces": list(namespaces), "within": within}
-    return fetch_grouped(connection, JobState, load("health")["states"], parameters)
-
-
-def totals(jobs: Sequence[JobState]) -> JobTotals:
-    """Return the jobs of a namespace in a few numbers."""
-    summed = {name: sum([getattr(job, name) for job in jobs]) for name in JobTotals._fields[1:-1]}
-    number = sum(job.state != "retired" for job in jobs)
-    return JobTotals(
-        number, **summed, oldest_due_at=min((at for job in jobs if (at := job.oldest_due_at)), default=None)
-    )
-
-
-def suspects(jobs: Iterable[JobState]) -> list[int]:
-    """Return the ids of the jobs that a check may report: those with dead runs first, then the longest overdue."""
-    found = [job for job in jobs if job.is_suspect]
-    found.sort(key=lambda job: (not job.dead_within, job.overdue_since or LAST))
-    return [job.id for job in found]
+LISTS: dict[str, type[Any]] = {
+    "stuck": StuckRun,
+    "in_doubt": DoubtfulEffect,
+    "files": PresentedFile,
+    "refused": RefusedFile,
+    "lacks": LackingHost,
+    "workers": WorkerHost,
+    "lost_slots": LostSlots,
+    "limits": str,
+    "calendars": EndingCalendar,
+}
+"""The fields of ``Health`` that are lists, by the statement that returns their rows."""
 
 
 def read(
@@ -285,17 +241,17 @@ def read_all(
     with connection.transaction():
         clocks = connection.execute(sql["clock"], parameters).fetchall()
         known = states(connection, namespaces, within) if known is None else known
-        rows: defaultdict[str, list[JobHealth]] = defaultdict(list)
+        jobs_of: defaultdict[str, list[JobHealth]] = defaultdict(list)
         if some != []:
-            rows = grouped(JobHealth, "jobs")
-        stuck, in_doubt = grouped(StuckRun, "stuck"), grouped(DoubtfulEffect, "in_doubt")
+            jobs_of = grouped(JobHealth, "jobs")
         counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
         for row in connection.execute(sql["in_doubt_counts"], parameters):
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
-        files, refused = grouped(PresentedFile, "files"), grouped(RefusedFile, "refused")
-        lost_slots, lacks = grouped(LostSlots, "lost_slots"), grouped(LackingHost, "lacks")
-        limits, calendars = grouped(str, "limits"), grouped(EndingCalendar, "calendars")
-        workers = grouped(WorkerHost, "workers")
+        lists = {name: grouped(kind, name) for name, kind in LISTS.items()}
+        for name, presented in lists["files"].items():
+            for file in presented:
+                if file.needs and not file.in_force:
+                    file.waits_for.extend(places_behind(connection, name, file.needs, None))
     return [
         Health(
             namespace=name,
@@ -303,17 +259,9 @@ def read_all(
             last_tick_at=clock.last_tick_at,
             last_tick_host=clock.last_tick_host,
             totals=totals(known.get(name, ())),
-            jobs=rows[name],
-            stuck=stuck[name],
-            in_doubt=in_doubt[name],
+            jobs=jobs_of[name],
             in_doubt_counts=counts[name],
-            files=files[name],
-            refused=refused[name],
-            lacks=lacks[name],
-            workers=workers[name],
-            lost_slots=lost_slots[name],
-            limits=limits[name],
-            calendars=calendars[name],
+            **{key: rows[name] for key, rows in lists.items()},
         )
         for clock in clocks
         for name in [clock.namespace]
@@ -338,7 +286,6 @@ def read_suspects(
 DRIFT_TOLERANCE = timedelta(minutes=10)
 """How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
 HEALTHY_STATES = ("ok", "running", "new", "ended")
-LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def queue(health: Health) -> dict[str, Any]:
@@ -373,6 +320,11 @@ def pruning(file: PresentedFile) -> str:
 
 def first_places(file: PresentedFile) -> str:
     return ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
+
+
+def waiting(file: PresentedFile) -> str:
+    """Return what a file waits for; "" if it does not wait for other hosts."""
+    return unknown_keys(file.needs or (), file.waits_for) if file.waits_for else ""
 
 
 def environment(file: PresentedFile) -> str:

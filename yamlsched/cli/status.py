@@ -199,7 +199,7 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
 def files(health: Health) -> Iterator[tuple[str, str]]:
     """Yield the file in force, and what other hosts present."""
     from yamlsched.ask.edits import label
-    from yamlsched.ask.health import drift, environment, first_places, in_force, lack, not_in_force, refusal
+    from yamlsched.ask.health import drift, environment, first_places, in_force, lack, not_in_force, refusal, waiting
 
     file = in_force(health)
     if file is None:
@@ -217,6 +217,7 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
             text += f"for {environment(other)}, but the namespace belongs to {environment(file)}: not applied"
         else:
             text += f"since {terminal.instant(other.presented_since_at)}, and is not in force"
+            text += f": {what}" if (what := waiting(other)) else ""
         yield "", terminal.coloured("late", text) if other in drifted else text
     for refused in health.refused:
         yield "", terminal.coloured("late", refusal(refused))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._filters import yes_option
 from yamlsched.cli._flow import configure_log, show_messages, target, target_options
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.show import terminal
@@ -28,7 +27,9 @@ MAX_LISTED_JOBS = 20
     "one for another environment, if --env or YAMLSCHED_ENV names it.",
 )
 @target_options
-@yes_option
+@click.option(
+    "--yes", is_flag=True, help="Do not ask for confirmation, and do not wait for hosts with an older release."
+)
 @click.pass_obj
 def command(settings: Settings, /, yes: bool, **options: Any) -> int:
     from yamlsched.cli._bulk import confirm
@@ -36,7 +37,8 @@ def command(settings: Settings, /, yes: bool, **options: Any) -> int:
 
     configure_log(settings)
     # scripts introduce namespaces as well: only a person is asked
-    result = sync(target(settings, options), (lambda what: confirm(what, yes)) if sys.stdin.isatty() else None)
+    confirmed = (lambda what: confirm(what, yes)) if sys.stdin.isatty() else None
+    result = sync(target(settings, options), confirmed, waits=not yes)
     show_messages(result.messages)
     if settings.wants_json:
         changes = {change: getattr(result.changes, change, []) for change in CHANGES}

@@ -12,10 +12,11 @@ from yamlsched.sync import SyncResult, flow
 from yamlsched.text import join_first
 
 
-def sync(target: Target, confirm: Callable[[str], None] | None = None) -> SyncResult:
+def sync(target: Target, confirm: Callable[[str], None] | None = None, waits: bool = True) -> SyncResult:
     """Bring the database to the file, also to one that a tick would hold back, or one for another environment.
 
-    ``confirm`` is called before an option creates one more namespace, which is more often a typo.
+    ``confirm`` is called before an option creates one more namespace, which is more often a typo. ``waits``: not before
+    every host knows the keys of the file.
     """
     schedule = replace(target.read_file(), by_hand=True)
     with target.database() as dsn, db.connect(dsn) as connection:
@@ -23,4 +24,4 @@ def sync(target: Target, confirm: Callable[[str], None] | None = None) -> SyncRe
         known = namespaces(connection) if confirm and schedule.namespace_override else []
         if confirm and known and schedule.namespace_override not in known:
             confirm(f'create namespace "{schedule.namespace_override}" beside {join_first(known, 5)}')
-        return flow.sync(connection, schedule, at_once=True)
+        return flow.sync(connection, schedule, at_once=True, waits=waits)

@@ -22,7 +22,8 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from yamlsched import __version__
-from yamlsched.db.query import load
+from yamlsched.db.migrations import latest_version
+from yamlsched.db.query import fetch_column, load
 from yamlsched.schedule import file
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class FileState(NamedTuple):
 
     ``applied_at`` is when the file itself was last applied; ``newer_presented_at`` when a file that was applied after
     it was last presented, and ``is_newer_presented`` whether one still is. ``other_namespace`` is as in Snapshot;
-    ``overrides_namespace``: ``namespace`` is not the file's own.
+    ``overrides_namespace``: ``namespace`` is not the file's own. ``needs`` are keys that older releases do
+    not know, and ``behind`` the places, host and path, with such a release.
     """
 
     now: datetime
@@ -81,6 +83,8 @@ class FileState(NamedTuple):
     namespace: str = "default"
     overrides_namespace: bool = False
     other_namespace: str | None = None
+    needs: dict[str, int] | None = None
+    behind: tuple[str, ...] = ()
 
 
 class TimeZoneData(NamedTuple):
@@ -106,9 +110,30 @@ def poll_rows(
     return _one(connection, Snapshot, "poll", {**presented, "now": now, "namespace": namespace})
 
 
-def state(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> FileState:
-    """Return what decides whether the file is applied."""
-    return _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
+def state(
+    connection: Connection[Any],
+    namespace: str,
+    presented: dict[str, Any],
+    now: datetime | None,
+    needs: dict[str, int] | None = None,
+) -> FileState:
+    """Return what decides whether the file is applied. ``needs``: see FileState; None: what a tick has stored."""
+    found = _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
+    needs = found.needs if needs is None else needs
+    return found._replace(needs=needs, behind=tuple(places_behind(connection, namespace, needs, now)))
+
+
+def places_behind(
+    connection: Connection[Any], namespace: str, needs: dict[str, int] | None, now: datetime | None
+) -> list[str]:
+    """Return the places whose release does not know what a file needs, those that ticked last first."""
+    given = {"namespace": namespace, "needs": max(needs.values()), "now": now} if needs else {}
+    return fetch_column(connection, load("files")["places_behind"], given) if needs else []
+
+
+def mark_needs(connection: Connection[Any], namespace: str, presented: dict[str, Any], needs: dict[str, int]) -> None:
+    """Store why the file waits: other ticks need not read it, and ``status`` names the hosts."""
+    connection.execute(load("files")["mark_needs"], {**presented, "namespace": namespace, "needs": Jsonb(needs)})
 
 
 def tzdata_in_use(connection: Connection[Any], namespace: str, now: datetime | None) -> TimeZoneData:
@@ -214,10 +239,13 @@ class Verdict(StrEnum):
     RENEW = "renew"  # it is in force, applied by an older yamlsched or with older time zone data
     APPLY = "apply"
     HELD_BACK = "held_back"  # it was applied before, and what superseded it is still presented
+    AWAITS_HOSTS = "awaits_hosts"  # it uses keys that the release of another host does not know
     OTHER_ENVIRONMENT = "other_environment"
     OTHER_NAMESPACE = "other_namespace"  # this host presented the path for another one, and an option switches it
 
 
+HELD = (Verdict.HELD_BACK, Verdict.AWAITS_HOSTS)
+"""The file before stays in force: its jobs are scheduled and run."""
 REFUSED = (Verdict.OTHER_ENVIRONMENT, Verdict.OTHER_NAMESPACE)
 """Nothing is scheduled or run on a host with such a file."""
 
@@ -279,7 +307,8 @@ class ScheduleFile:
     def presented(self) -> dict[str, Any]:
         """Return the parameters of the statements on files."""
         place = {"host": self.host, "path": self.path, "namespace_override": self.namespace_override}
-        return {**self.version._asdict(), **place, "by_hand": self.by_hand, "moves": self.moves}
+        how = {"by_hand": self.by_hand, "moves": self.moves, "made_for": latest_version()}
+        return {**self.version._asdict(), **place, **how}
 
 
 @dataclass

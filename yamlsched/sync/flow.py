@@ -29,11 +29,13 @@ def sync(
     now: datetime | None = None,
     at_once: bool = False,
     snapshot: Snapshot | None = None,
+    waits: bool = True,
 ) -> SyncResult:
     """Apply the file if it is to be in force, and account for due slots.
 
-    ``at_once`` applies a file that would be held back, and changes the environment of a namespace. ``snapshot`` is that
-    of the caller's poll; without it, the database is polled. A file with errors, or one that cannot be applied now,
+    ``at_once`` applies a file that would be held back, and changes the environment of a namespace. Without ``waits`` it
+    also applies one with keys that other hosts do not know. ``snapshot`` is that of the caller's poll; without it, the
+    database is polled. A file with errors, or one that cannot be applied now,
     changes nothing; due slots are still accounted for, except on a host of another environment.
     """
     deadline = time.monotonic() + MAX_SYNC_SECONDS
@@ -44,7 +46,7 @@ def sync(
     if known is None:
         from yamlsched.sync.apply import FileSync
 
-        file_sync = FileSync(connection, schedule, result, now, at_once)
+        file_sync = FileSync(connection, schedule, result, now, at_once, waits)
         try:
             file_sync.apply_if_due()
         except (psycopg.Error, Refused) as error:

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from markupsafe import Markup
 
-from yamlsched.ask import health
+from yamlsched.ask import health, states
 from yamlsched.ask.attention import Problem, Thresholds, problems
 from yamlsched.ask.health import Health, JobHealth
 from yamlsched.extras.web.ask.strips import Day, skipped_by_pause, strips
@@ -65,12 +65,12 @@ class Home:
 def show(visit: Visit) -> Home:
     text, state = visit.text("q"), visit.choice("state", STATES, "")
     thresholds = Thresholds()
-    jobs, finds = health.states(visit.connection, [visit.namespace], thresholds.within)[visit.namespace], finder(text)
+    jobs, finds = states.states(visit.connection, [visit.namespace], thresholds.within)[visit.namespace], finder(text)
     matching = [job for job in jobs if (job.state == state if state else job.state != "retired") and finds(job.text)]
     matching.sort(key=lambda job: ATTENTION.index(job.state) if job.state in ATTENTION else len(ATTENTION))
     pages = max(1, -(-len(matching) // PAGE_JOBS))
     number = min(visit.number("page", 1), pages)
-    listed, suspects = matching[(number - 1) * PAGE_JOBS : number * PAGE_JOBS], health.suspects(jobs)
+    listed, suspects = matching[(number - 1) * PAGE_JOBS : number * PAGE_JOBS], states.suspects(jobs)
     ids = [*(job.id for job in listed), *suspects[:MAX_SUSPECTS]]
     now = health.read(visit.connection, visit.namespace, thresholds.within, ids, jobs)
     by_name = {job.job_type: job for job in now.jobs}
