@@ -7,8 +7,11 @@
 -- groups of their own: their errors are those of another handler. `examined` is how many runs of the job were read, of the
 -- kind that more were read of. Failed attempts are counted unless `only_dead`. The example is the run that failed last, a
 -- dead one if there is any, else one that is not finished: the greatest array, which takes less than sorting.
+-- `since_revision`: the revision of the first failure, if the run before it had another one, and none of the hundred runs that
+-- failed last before it has such an error.
 with failed as materialized (
-    select d.job_type, d.timezone, e.id, e.status, e.error_type, e.is_call, e.failed_at, e.is_dead, e.host
+    select d.job_type, d.timezone, d.id as definition_id, e.id, e.status, e.error_type, e.is_call, e.failed_at, e.is_dead,
+           e.host, e.revision
     from (
         select j.id, j.job_type, j.timezone
         from yamlsched.job_definitions j
@@ -32,7 +35,7 @@ with failed as materialized (
         (select r.id, r.status, coalesce(r.error_type, '') as error_type, r.dead_at as failed_at, true as is_dead,
                 coalesce(r.idempotency_key like 'on\_dead:%%'
                          and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) as is_call,
-                regexp_replace(r.locked_by, ':[^:]*:[^:]*$', '') as host
+                regexp_replace(r.locked_by, ':[^:]*:[^:]*$', '') as host, r.revision
          from yamlsched.job_runs r
          where r.definition_id = d.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
          order by r.dead_at desc
@@ -41,7 +44,7 @@ with failed as materialized (
         (select r.id, r.status, coalesce(r.error_type, ''), r.failed_at, false,
                 coalesce(r.idempotency_key like 'on\_dead:%%'
                          and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false),
-                regexp_replace(r.locked_by, ':[^:]*:[^:]*$', '')
+                regexp_replace(r.locked_by, ':[^:]*:[^:]*$', ''), r.revision
          from yamlsched.job_runs r
          where not %(only_dead)s and r.definition_id = d.id and r.failed_at >= %(since)s
            and (r.dead_at is null or r.dead_at >= %(until)s)
@@ -50,20 +53,21 @@ with failed as materialized (
     ) e
     limit %(limit)s
 ), counted as (
-    select x.job_type, x.timezone, x.id, x.status, x.error_type, x.is_call, coalesce(f.attempts, 0) as attempts,
+    select x.job_type, x.timezone, x.definition_id, x.id, x.status, x.error_type, x.is_call, coalesce(f.attempts, 0) as attempts,
            coalesce(f.first_at, x.failed_at) as first_at, coalesce(f.last_at, x.failed_at) as last_at, x.is_dead,
-           x.failed_at, x.host,
+           x.failed_at, x.host, coalesce(f.revision, x.revision) as revision,
            greatest(count(*) filter (where x.is_dead) over of_job, count(*) filter (where not x.is_dead) over of_job) as examined,
            count(*) over () as total
     from failed x
     left join lateral (
-        select count(*) as attempts, min(f.failed_at) as first_at, max(f.failed_at) as last_at
+        select count(*) as attempts, min(f.failed_at) as first_at, max(f.failed_at) as last_at,
+               (array_agg(f.revision order by f.failed_at))[1] as revision
         from yamlsched.job_failures f
         where not %(only_dead)s and f.run_id = x.id and f.failed_at >= %(since)s and f.failed_at < %(until)s
     ) f on true
     window of_job as (partition by x.job_type)
 ), grouped as (
-    select x.job_type, x.timezone, x.error_type, x.is_call, count(*)::integer as runs,
+    select x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call, count(*)::integer as runs,
            (count(*) filter (where x.status = 'dead'))::integer as dead,
            (count(*) filter (where x.status in ('queued', 'running', 'failed')))::integer as failing,
            (count(*) filter (where x.status = 'succeeded'))::integer as recovered,
@@ -71,14 +75,24 @@ with failed as materialized (
            (max(array[case when x.status = 'dead' then 2
                            when x.status in ('queued', 'running', 'failed') then 1 else 0 end,
                       (date_part('epoch', x.last_at) * 1e6)::bigint, x.id]))[3] as example_id,
-           array_remove((array_agg(distinct x.host))[:4], null) as hosts, max(x.examined)::integer as examined, max(x.total)::integer as total
+           array_remove((array_agg(distinct x.host))[:4], null) as hosts,
+           (array_agg(x.revision order by x.first_at, x.id))[1] as revision, max(x.examined)::integer as examined, max(x.total)::integer as total
     from counted x
     where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s
-    group by x.job_type, x.timezone, x.error_type, x.is_call
+    group by x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call
 )
 select g.job_type, g.timezone, g.error_type, g.is_call, g.runs, g.dead, g.failing, g.recovered, g.attempts, g.first_at,
        g.last_at, g.example_id, g.examined, g.total, r.idempotency_key as example_key, r.last_error as example_error,
-       g.hosts
+       g.hosts, case when g.revision <> (
+                         select p.revision from yamlsched.job_runs p
+                         where p.definition_id = g.definition_id and p.finished_at < g.first_at
+                         order by p.finished_at desc limit 1)
+                     and not exists (
+                         select from (select p.error_type from yamlsched.job_runs p
+                                      where p.definition_id = g.definition_id and p.failed_at < g.first_at
+                                      order by p.failed_at desc limit 100) b
+                         where coalesce(b.error_type, '') = g.error_type)
+                then g.revision end as since_revision
 from grouped g
 join yamlsched.job_runs r on r.id = g.example_id
 order by g.last_at desc, g.job_type, g.error_type, g.is_call;

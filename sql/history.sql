@@ -153,7 +153,7 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
-       r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, d.handler, d.command, d.output ->> 'keep' as keeps_output,
+       r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, r.revision, d.handler, d.command, d.output ->> 'keep' as keeps_output,
        d.owner, d.timezone,
        d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
@@ -171,7 +171,8 @@ where r.id = %(id)s;
 -- name: failures
 -- With `texts`, only the stacks of these attempts are read: those of others are empty, or null if there is none.
 select f.attempt, f.worker, f.started_at, f.failed_at, f.error, f.error_type,
-       case when %(texts)s::integer[] is null or f.attempt = any (%(texts)s) then f.stack else left(f.stack, 0) end as stack
+       case when %(texts)s::integer[] is null or f.attempt = any (%(texts)s) then f.stack else left(f.stack, 0) end as stack,
+       f.revision
 from yamlsched.job_failures f
 where f.run_id = %(id)s
 order by f.attempt;

@@ -52,7 +52,7 @@ with clock as materialized (
     set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
         locked_until = (select c.now from clock c) + (select j.lease from job j where j.id = r.definition_id),
         held_until = null, limit_name = null, started_at = (select c.now from clock c),
-        updated_at = (select c.now from clock c)
+        updated_at = (select c.now from clock c), cpu_seconds = null, peak_memory_bytes = null, revision = %(revision)s
     where r.ctid = any (array(select s.ctid from sorted s where not s.is_misplaced and not s.is_gated))
     returning r.*
 )
@@ -81,6 +81,12 @@ select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.atte
        case when r.status = 'running' then 'claimed' when r.withheld <> 0 then 'withheld' else 'busy' end as state
 from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(token)s,
                            coalesce(%(now)s::timestamptz, clock_timestamp())) r;
+
+-- name: note_revision
+-- The rest of what a claim writes, for those of `claim_gated`.
+update yamlsched.job_runs r
+set cpu_seconds = null, peak_memory_bytes = null, revision = %(revision)s
+where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = %(token)s;
 
 -- name: reclaim
 -- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the run is dead. A waiting
@@ -124,7 +130,7 @@ with recursive clock as materialized (
 ), picked as materialized (
     -- checked again on the locked row
     select r.id, r.definition_id, r.exclusive, r.limit_name, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
-           r.max_attempts, r.locked_by, r.started_at, r.prior_attempts, r.status = 'running' as is_lost,
+           r.max_attempts, r.locked_by, r.started_at, r.prior_attempts, r.revision, r.status = 'running' as is_lost,
            r.attempts >= r.max_attempts as is_last
     from yamlsched.job_runs r
     where r.id = any (array(select l.id from looked_at l)) and r.finished_at is null and r.id <> all (%(held)s::bigint[])
@@ -135,8 +141,8 @@ with recursive clock as materialized (
           where (b.run_id, b.attempt, b.locked_by) = (r.id, r.attempts, r.locked_by) and b.agent is not null and b.outcome is null))
     order by r.id for no key update skip locked
 ), lost as (
-    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)
-    select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), %(lost_error)s, %(lost_type)s
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, revision)
+    select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), %(lost_error)s, %(lost_type)s, p.revision
     from picked p where p.is_lost
     on conflict (run_id, attempt) do nothing
 ), ended as (
@@ -271,10 +277,11 @@ with outcome as materialized (
       and r.attempts = o.attempt
       and r.locked_by = o.token
     returning r.id, r.namespace, r.definition_id, r.exclusive, r.limit_name, r.idempotency_key, r.status, r.run_at, r.started_at,
-              r.trace_context, o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output, o.omitted_bytes, o.now
+              r.trace_context, r.revision, o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output,
+              o.omitted_bytes, o.now
 ), failures as (
-    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, stack)
-    select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, stack, revision)
+    select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack, f.revision
     from finished f where f.error is not null
     on conflict (run_id, attempt) do nothing
 ), outputs as (

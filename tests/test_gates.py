@@ -462,7 +462,7 @@ def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator
     """Hold a claim open that began before ``change``: it has locked what no longer is what it takes, and leaves it."""
     delayed = load("runs")["claim"].replace(b"as now\n)", b"as now from (select pg_advisory_xact_lock(1)) l\n)")
     values = {"namespace": "default", "lane": "local", "token": "C", "limit": 10, "now": NOW, **store.passes(10, 0)}
-    values |= {"newest": str(2**62), "skipped": "{}", "ended": "{}"}
+    values |= {"newest": str(2**62), "skipped": "{}", "ended": "{}", "revision": None}
     with database.connect(dsn) as claimer, database.connect(dsn) as latch:
         latch.execute("select pg_advisory_lock(1)")
 

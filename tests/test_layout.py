@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_621,
+    "core": 20_653,
     "web": 4_993,
     "importing": 2_210,
     "preview": 1_412,
@@ -31,7 +31,7 @@ BUDGETS = {
     "scaffold": 255,
     "otel": 251,
     "shared": 975,
-    "sql": 4_094,
+    "sql": 4_120,
     "templates, script and style": 1_706,
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,

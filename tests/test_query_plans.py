@@ -100,7 +100,7 @@ def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 
 def claim(token: str, limit: int = LIMIT) -> dict[str, Any]:
     given = {"namespace": "default", "lane": "local", "token": token, "limit": limit, "now": None, **passes(limit, 0.0)}
-    return {**given, "newest": 10**9, "skipped": [], "ended": []}
+    return {**given, "newest": 10**9, "skipped": [], "ended": [], "revision": None}
 
 
 @pytest.mark.slow
@@ -168,6 +168,7 @@ TYPES = {
     "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]", "statuses": "text[]", "delays": "float8[]",
     "refunds": "boolean[]", "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]",
     "outputs": "text[]", "omitted": "bigint[]", "sessions_lost": "int[]", "lanes": "text[]", "ended": "text[]",
+    "revision": "text",
 }  # fmt: skip
 """The parameters of a worker's statements."""
 

@@ -72,6 +72,37 @@ def test_the_commit_that_changed_the_file_last_is_its_revision(repository: Path)
     assert read(repository / FILE) == Revision(changed, author="Maria Muster", subject="Raise the timeout")
 
 
+def test_the_revision_of_the_code_is_what_is_checked_out(repository: Path) -> None:
+    commit(repository, "The first schedule", "version: 1\n")
+    (repository / "jobs").mkdir()
+    latest = commit(repository, "Only code", "def run(): ...\n", name="jobs/mail.py")
+    (repository / FILE).write_text("version: 1\njobs: {}\n")
+
+    assert revision.of_code(str(repository / FILE), ENVIRONMENT) == latest[:8]
+    assert revision.of_code(str(repository / "jobs" / FILE), ENVIRONMENT) == latest[:8]
+
+
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [("v1.4.2", "v1.4.2"), ("3f2a1bc8d1e2f3a4b5c6d7e8f9a0b1c2d3e4f5a6", "3f2a1bc8"), ("a\x1b[31m\nb", "a\\x1b[31m b")],
+)
+def test_a_revision_of_the_environment_comes_before_that_of_git(repository: Path, named: str, shown: str) -> None:
+    commit(repository, "The first schedule", "version: 1\n")
+
+    assert revision.of_code(str(repository / FILE), {**ENVIRONMENT, "YAMLSCHED_REVISION": named}) == shown
+
+
+def test_code_without_a_repository_without_commits_or_without_git_has_no_revision(
+    repository: Path, tmp_path: Path
+) -> None:
+    (repository / FILE).write_text("version: 1\n")
+    (tmp_path / "empty").mkdir()
+
+    assert revision.of_code(str(tmp_path / "elsewhere" / FILE), ENVIRONMENT) is None
+    assert revision.of_code(str(repository / FILE), ENVIRONMENT) is None
+    assert revision.of_code(str(repository / FILE), {"PATH": str(tmp_path / "empty")}) is None
+
+
 def test_a_file_that_differs_from_its_commit_is_dirty_and_nobody_is_its_author(repository: Path) -> None:
     last = commit(repository, "The first schedule", "version: 1\n")
     (repository / FILE).write_text("version: 1\njobs: {}\n")

@@ -560,7 +560,7 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
     assert statement.count(read) == 1
     answers: list[Any] = []
     given = {"namespace": "default", "lane": "local", "token": "A", "limit": 10, "now": NOON, **store.passes(10, 0.0)}
-    given |= {"newest": 10**9, "skipped": [], "ended": []}
+    given |= {"newest": 10**9, "skipped": [], "ended": [], "revision": None}
     with database.connect(dsn) as holder, database.connect(dsn) as claimer:
         holder.execute("select pg_advisory_lock(4711)")
         thread = threading.Thread(

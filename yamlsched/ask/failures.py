@@ -38,6 +38,9 @@ class FailureGroup:
     example_key: str | None
     example_error: str | None
     hosts: list[str]  # of the latest attempts of its runs: four at most
+    since_revision: (
+        str | None
+    )  # that of the first failure, if it is the first of its type, and the run before had another one
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,11 @@ def example(group: FailureGroup) -> str:
     return (error_text(group.error_type or None, group.example_error) or group.error_type or NO_TYPE) + hosts
 
 
+def with_revision(text: str, group: FailureGroup) -> str:
+    """Return what is said of ``group``, and with which code it came, if that is known."""
+    return f"{text}, first failure after revision {group.since_revision}" if group.since_revision else text
+
+
 def how_they_ended(group: FailureGroup) -> str:
     """Return what became of the runs, the worst first: "3 dead, 1 failing, 12 recovered"."""
     cancelled = group.runs - group.dead - group.failing - group.recovered
@@ -116,4 +124,4 @@ def how_they_ended(group: FailureGroup) -> str:
         (group.recovered, "recovered"),
         (cancelled, "cancelled"),
     )
-    return ", ".join(f"{number} {name}" for number, name in parts if number)
+    return with_revision(", ".join(f"{number} {name}" for number, name in parts if number), group)

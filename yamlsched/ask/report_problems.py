@@ -144,7 +144,8 @@ def _of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: dateti
 def _of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
     number = f"{group.dead}{'+' if is_bounded else ''}"
     runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
-    what = f"{group.job_type}: {runs}{' of on_dead' if group.is_call else ''} died: {failures.example(group)}"
+    died = failures.with_revision(f"{runs}{' of on_dead' if group.is_call else ''} died", group)
+    what = f"{group.job_type}: {died}: {failures.example(group)}"
     return Problem("dead", group.job_type, what, _retry(group, since), group.example_id)
 
 

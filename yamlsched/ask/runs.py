@@ -67,6 +67,7 @@ class AttemptRecord:
     stack: str | None = None
     output: KeptOutput | None = None
     progress: StoredProgress | None = None
+    revision: str | None = None  # of its code
 
 
 def attempts(details: RunDetails) -> list[AttemptRecord]:
@@ -95,6 +96,7 @@ def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
             took=_between(failure.started_at, failure.failed_at),
             error=error_text(failure.error_type, failure.error),
             stack=failure.stack,
+            revision=failure.revision,
             output=outputs.pop((failure.attempt, failure.worker), None),
         )
     for one in details.retried_attempts:
@@ -116,6 +118,7 @@ def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
             started_at=run.started_at,
             ended_at=run.finished_at,
             took=took(run),
+            revision=run.revision,
             output=outputs.pop((run.attempts, run.worker or ""), None),
         )
     for kept in outputs.values():
@@ -182,6 +185,7 @@ class StoredRun(RunRow):
     result: Any
     last_stack: str | None
     parent_id: int | None
+    revision: str | None  # of the code of the latest attempt
     handler: str | None
     command: list[str]
     keeps_output: str  # of which attempts
@@ -203,6 +207,7 @@ class FailedAttempt:
     error: str
     error_type: str | None
     stack: str | None
+    revision: str | None
 
 
 @dataclass(frozen=True)

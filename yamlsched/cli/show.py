@@ -128,7 +128,8 @@ def attempts(details: RunDetails, full: bool) -> Iterator[str]:
         else:
             time = f"  took {durations.show(one.took)}" if one.took is not None else ""
             head = f"attempt {one.number}  {_output.coloured(one.status)}  {_output.instant(one.started_at)}"
-            yield f"{head}{time}  {_output.printable_line(one.worker or '-')}"
+            revision = f"  revision {one.revision}" if one.revision else ""
+            yield f"{head}{time}  {_output.printable_line((one.worker or '-') + revision)}"
         if one.progress is not None and one.status != "running":
             at = _output.instant(one.progress.reported_at)
             yield _output.printable_line(f"    reached {one.progress}, at {at}")

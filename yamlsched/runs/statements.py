@@ -36,10 +36,14 @@ OURS, LOST = "ours", "lost"
 
 @dataclass(frozen=True)
 class ClaimScope:
-    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``."""
+    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``.
+
+    ``revision`` is that of the code which it executes.
+    """
 
     newest: int = 2**63 - 1
     others: tuple[int, ...] = ()
+    revision: str | None = None
 
 
 @dataclass
@@ -100,6 +104,7 @@ async def claim(
     """
     given = {"namespace": namespace, "lane": lane, "token": token, "limit": limit, "now": now, **passes(limit, chance)}
     given |= {"newest": str(scope.newest), "skipped": _array((*scope.others, *busy)), "ended": _array(PROCESS_ENDED)}
+    given["revision"] = scope.revision
     rows = await _rows(connection, "claim", given)
     unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
     claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
@@ -113,12 +118,15 @@ async def claim_gated(
     token: str,
     ids: Sequence[int],
     now: datetime | None = None,
+    revision: str | None = None,
 ) -> None:
     """Claim those of ``ids`` that may execute, under ``token``, which must be new, and add them to ``claimed``."""
-    rows = await _rows(
-        connection, "claim_gated", {"namespace": namespace, "ids": _array(ids), "token": token, "now": now}
-    )
-    claimed.runs += _runs(rows)
+    given = {"namespace": namespace, "ids": _array(ids), "token": token, "now": now}
+    rows = await _rows(connection, "claim_gated", given)
+    runs = _runs(rows)
+    if runs:
+        await connection.execute(load("runs")["note_revision"], {**given, "revision": revision})
+    claimed.runs += runs
     claimed.busy |= {row.definition_id for row in rows if row.state == "busy"}
     claimed.is_complete = claimed.is_complete and len(rows) == len(ids) and all(row.state == "claimed" for row in rows)
 
@@ -380,11 +388,13 @@ def dead_run(connection: psycopg.Connection[Any], run_id: int) -> Any:
     return connection.execute(load("runs")["dead_run"], {"id": run_id}).fetchone()
 
 
-def scope(connection: psycopg.Connection[Any], namespace: str, names: Iterable[str]) -> ClaimScope:
+def scope(
+    connection: psycopg.Connection[Any], namespace: str, names: Iterable[str], revision: str | None = None
+) -> ClaimScope:
     """Return what a worker whose file has the jobs ``names`` may claim."""
     row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": list(names)}).fetchone()
     assert row is not None
-    return ClaimScope(row.newest, tuple(sorted(row.others)))
+    return ClaimScope(row.newest, tuple(sorted(row.others)), revision)
 
 
 async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:

@@ -134,7 +134,7 @@ class SyncTask:
             if is_hangup:
                 log.info("worker.reloading")
                 worker.reload_handlers()
-            is_hangup = False
+            is_reloaded, is_hangup = is_hangup, False
             started = clock.now()
             _import_sync()
             try:
@@ -153,7 +153,7 @@ class SyncTask:
             if update.messages != messages:
                 messages = update.messages
                 self.on_messages(messages)
-            self._apply(update, worker)
+            self._apply(update, worker, is_reloaded)
             await self._report(worker, is_healthy=not update.has_findings)
 
     async def _report(self, worker: Worker, is_healthy: bool) -> None:
@@ -167,8 +167,8 @@ class SyncTask:
         ):
             self.dead_count = dead_count
 
-    def _apply(self, update: SyncUpdate, worker: Worker) -> None:
-        """Let the worker follow what a sync found."""
+    def _apply(self, update: SyncUpdate, worker: Worker, is_reloaded: bool) -> None:
+        """Let the worker follow what a sync found. Until its code is loaded again, it has the revision of before."""
         if update.namespace not in (None, worker.workload.namespace):
             raise EnvironmentFailed(
                 f'the namespace of {self.target.file} changed from "{worker.workload.namespace}" to '
@@ -182,8 +182,11 @@ class SyncTask:
             self.file = update.file
             claimable = {name: job for name, job in self.file.jobs.items() if name in self.file.claimable}
             worker.reload(claimable, update.scope)
-        elif update.scope != worker.workload.scope:
-            worker.workload = replace(worker.workload, scope=update.scope)
+            return
+        revision = update.scope.revision if is_reloaded else worker.workload.scope.revision
+        scope = replace(update.scope, revision=revision)
+        if scope != worker.workload.scope:
+            worker.workload = replace(worker.workload, scope=scope)
 
     def _sync(self) -> SyncUpdate:
         """Sync in another process: reading a large file would delay the renewal of leases."""

@@ -18,7 +18,7 @@ from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule import startable as startable_jobs
 from yamlsched.schedule.job import Job
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
-from yamlsched.sync import ScheduleFile, SyncResult
+from yamlsched.sync import ScheduleFile, SyncResult, revision
 from yamlsched.sync import lacks as lacks_store
 from yamlsched.worker.attempt import WorkerLimits, Workload
 from yamlsched.worker.executor import EventQueue, Executor
@@ -94,7 +94,7 @@ def claimable(
 
         jobs = claimable_jobs(connection, schedule, synced)
     jobs = startable(connection, schedule, namespace, jobs)
-    return jobs, claim_scope(connection, namespace, jobs)
+    return jobs, statements.scope(connection, namespace, jobs, revision.of_code(schedule.path, os.environ))
 
 
 def startable(
@@ -113,11 +113,6 @@ def startable(
         for name in lacks_store.lacked_everywhere(connection, namespace, place):
             lacks.pop(name, None)
     return {name: job for name, job in jobs.items() if name not in lacks}
-
-
-def claim_scope(connection: Connection[Any], namespace: str, jobs: Mapping[str, Job]) -> ClaimScope:
-    """Return what a worker with ``jobs`` may claim."""
-    return statements.scope(connection, namespace, jobs)
 
 
 async def _prepare(worker: Worker) -> None:

@@ -76,6 +76,23 @@ def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
     return Revision(found.commit, found.is_dirty, author or found.author, found.subject, found.problem, found.remedy)
 
 
+def of_code(path: str, environment: Mapping[str, str]) -> str | None:
+    """Return the revision of the code beside the file at ``path``, as it is shown; None if it is not known.
+
+    That is YAMLSCHED_REVISION, or what is checked out in the work tree of the file.
+    """
+    if named := _clean(environment.get("YAMLSCHED_REVISION", "")):
+        return short(named, False)
+    try:
+        place = Path(os.path.realpath(path))
+        if not _is_below_git(place):
+            return None
+        head = _git(place, time.monotonic() + MAX_GIT_SECONDS, environment, "rev-parse", "--verify", "HEAD")
+    except (_Unknown, OSError, ValueError):
+        return None  # a sync of the file reports why
+    return short(head.decode("ascii", "replace").strip() or None, False)
+
+
 def _is_below_git(place: Path) -> bool:
     """Return whether the file may be in a work tree, without starting git."""
     return place.parent.is_dir() and any(os.path.lexists(folder / ".git") for folder in place.parents)

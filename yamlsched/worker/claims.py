@@ -160,7 +160,8 @@ class Claims:
         if gated:
 
             async def ask_gated(connection: Connection) -> bool:
-                await statements.claim_gated(connection, self._namespace, claimed, gated_token, gated)
+                given = (connection, self._namespace, claimed, gated_token, gated)
+                await statements.claim_gated(*given, revision=scope.revision)
                 return True
 
             claimed.is_complete = bool(await self._answer(ask_gated, gated_token)) and claimed.is_complete
