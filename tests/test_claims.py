@@ -123,8 +123,8 @@ def test_a_claim_whose_second_statement_is_not_answered_is_released(
     statements = __import__("yamlsched.runs.statements", fromlist=["claim_gated"])
     claim_gated = statements.claim_gated
 
-    async def break_after(connection: Any, *given: Any) -> None:
-        await claim_gated(connection, *given)
+    async def break_after(connection: Any, *given: Any, **more: Any) -> None:
+        await claim_gated(connection, *given, **more)
         db.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
         await connection.execute("select")
 

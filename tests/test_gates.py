@@ -580,7 +580,7 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
             run = held.pop(which % len(held))
             outcome = {"end": SUCCESS, "fail": FAILURE, "release": RELEASED}[action]
             if not worker.call(store.finish, "default", [(run, outcome)], now=now):
-                worker.call(store.let_go, "default", [run])  # it was cancelled
+                worker.call(store.let_go, "default", [run], now=now)  # it was cancelled
             alive.discard(run.id)
         elif action == "die":
             now += 2 * LEASE
@@ -603,7 +603,7 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
             assert db.execute(WRONGLY_WITHHELD, {"now": now}).fetchall() == []
 
     for run in held:
-        worker.call(store.let_go, "default", [run])
+        worker.call(store.let_go, "default", [run], now=now)
     now += 2 * LEASE
     for job in jobs:
         pauses.resume(db, "default", [job], "ann", now=now)
