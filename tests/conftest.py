@@ -72,7 +72,7 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     Each opens a dozen connections to the embedded server, which has a hundred: with many cores, it is one per core.
     """
     cores = yield
-    return cores if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else max(cores, min(2 * cores, 6))
+    return cores if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else max(cores, min(3 * cores, 6))
 
 
 def pytest_collection_finish() -> None:

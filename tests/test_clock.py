@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.clock import WRONG_CLOCK
+from support.command_line import yamlsched
 from support.project import until
 from support.schedules import HOUR, MINUTE
 from yamlsched import db as store
@@ -47,7 +48,7 @@ def run(folder: Path, dsn: str, shift: timedelta, *words: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("shift", [timedelta(0), 5 * HOUR, -5 * HOUR], ids=["right", "ahead", "behind"])
+@pytest.mark.parametrize("shift", [5 * HOUR, -5 * HOUR], ids=["ahead", "behind"])
 def test_a_wrong_host_clock_changes_only_the_timestamps_of_log_lines(
     own_dsn: str, tmp_path: Path, shift: timedelta
 ) -> None:
@@ -117,7 +118,7 @@ def test_leases_follow_the_clock_of_the_database_on_a_host_with_a_wrong_clock(
     (tmp_path / "schedules.yaml").write_text(json.dumps({"version": 1, "jobs": {"x": {"handler": "clocked.look"}}}))
     tick = ("tick", "--path", str(tmp_path))
     with store.connect(own_dsn) as db:
-        run(tmp_path, own_dsn, shift, "sync")
+        assert yamlsched("sync", "--dsn", own_dsn, cwd=tmp_path).returncode == 0
         db.execute("select yamlsched.enqueue('x', '{}')")
         with ThreadPoolExecutor(1) as pool:
             holder = pool.submit(run, tmp_path, own_dsn, shift, *tick)

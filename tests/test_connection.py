@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from support.project import Project, a_project
+from support.project import Project, a_project, until
 from support.proxy import Pooler, Proxy, a_proxy
 from yamlsched import db as store
 from yamlsched.db.connection import PINNED_SETTINGS
@@ -235,13 +235,13 @@ SILENCE = """
 import time
 from pathlib import Path
 from yamlsched.db import connection
-connection.ANSWER_MARGIN_SECONDS = -57.0  # of a statement_timeout of 60 s
 real = connection.connect
 def connect(*given, **named):
     opened = real(*given, **named)
     Path({folder!r}, "connected").touch()
     while not Path({folder!r}, "go").exists():
         time.sleep(0.005)
+    opened.answer_within = 1.0
     return opened
 from yamlsched import db as store
 store.connect = connect
@@ -254,14 +254,14 @@ def test_a_verb_gives_up_on_a_silent_server(project: Project, way: Any, verb: li
     project.sync(nap={})
     with way(project) as proxy:
         process = project.start(*verb, dsn=proxy.dsn, before=SILENCE.format(folder=str(project.folder)))
-        while not (project.folder / "connected").exists():
-            assert process.is_alive, process.text
+        until(lambda: (project.folder / "connected").exists() or not process.is_alive, "the verb has connected")
+        assert process.is_alive, process.text
         proxy.is_silent = True
         project.touch("go")
 
         assert process.wait() == 3
 
-    assert process.text.strip().splitlines()[-1].startswith("yamlsched: the database did not answer within 3 s")
+    assert process.text.strip().splitlines()[-1].startswith("yamlsched: the database did not answer within 1 s")
     assert "Traceback" not in process.text
 
 

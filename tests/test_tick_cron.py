@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.command_line import yamlsched
 from support.project import is_alive, until
 
 JOBS: dict[str, Any] = {
@@ -50,7 +51,7 @@ def tick(folder: Path, dsn: str, *options: str) -> tuple[int, str]:
 
 def enqueue(folder: Path, dsn: str, *jobs: str) -> None:
     for job in jobs:
-        assert start(folder, dsn, "enqueue", job).wait() == 0
+        assert yamlsched("enqueue", job, "--dsn", dsn, cwd=folder).returncode == 0
 
 
 def statuses(dsn: str) -> dict[str, str]:

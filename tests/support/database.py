@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ def while_waiting(
     thread.start()
     waiting = "select count(*) from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
     while thread.is_alive() and not db.execute(waiting, [waiter.info.backend_pid]).fetchone()[0]:  # type: ignore[index]
-        pass
+        time.sleep(0.002)
     assert thread.is_alive(), f"did not wait for a lock; result: {results}"
     release()
     thread.join()

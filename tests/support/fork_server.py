@@ -4,8 +4,9 @@ A line contains the arguments, the directory, the environment, files for stdout 
 first (for example to make the process die at a named point); or the ids of processes to kill. Each line on stdout is
 "started PID" or "ended PID STATUS".
 
-Retries may be immediate here, so that no test waits for one. An argument is the name that the host is given: only for a
-process in a UTS namespace of its own.
+Retries may be immediate here, so that no test waits for one. With ``as_program`` the process is in all that of
+``python -m yamlsched``: its limits, its path of modules, and its end. An argument is the name that the host is given:
+only for a process in a UTS namespace of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
+import yamlsched
 from yamlsched import cli, log
 from yamlsched.cli import tick, work
 from yamlsched.schedule import build
@@ -26,6 +28,7 @@ from yamlsched.service import loop, workers
 from yamlsched.sync import due
 from yamlsched.worker import companions, leases
 
+LIMITS = dict(build.LIMITS)
 IMMEDIATE = {name: (timedelta(0), build.MAX_DURATION) for name in build.RETRY_DELAYS}
 IMPORTED = (loop, tick, work, workers, due, leases, companions)
 
@@ -44,6 +47,12 @@ def run_command(command: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(command["env"])
     sys.argv = ["yamlsched", *command["argv"]]
+    if command.get("as_program"):
+        sys.modules["__main__"].__package__ = "yamlsched"  # how a usage message names the program
+        sys.argv[0] = yamlsched.__path__[0] + "/__main__.py"
+        sys.path[0] = command["cwd"]
+        build.LIMITS.update(LIMITS)
+        cli.main()
     log.configure()
     exec(command["before"], {})
     try:

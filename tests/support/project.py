@@ -77,12 +77,19 @@ class ForkServer:
     def pid(self) -> int:
         return self._process.pid
 
-    def start(self, env: dict[str, str], **command: Any) -> int:
-        """Start a process in this one's directory and environment, with the variables ``env``, and return its id."""
+    @classmethod
+    def of_all(cls) -> ForkServer:
+        if cls.shared is None:
+            cls.shared = cls()
+            atexit.register(cls.shared.close)
+        return cls.shared
+
+    def start(self, env: dict[str, str], cwd: Path | None = None, **command: Any) -> int:
+        """Start a process in this one's environment, with the variables ``env``, and return its id."""
         env = {**os.environ, **self._environment, **env}
         with self._changed:
             count = len(self._started)
-            self._write({**command, "env": env, "cwd": os.getcwd()})
+            self._write({**command, "env": env, "cwd": str(cwd or Path.cwd())})
             assert self._changed.wait_for(lambda: len(self._started) > count, TIMEOUT_SECONDS)
             return self._started[count]
 
@@ -291,14 +298,11 @@ def agent_exports(folder: Path, dsn: str) -> str:
 @contextmanager
 def a_project(folder: Path, dsn: str) -> Iterator[Project]:
     """Yield a project; its processes are killed afterwards."""
-    if ForkServer.shared is None:
-        ForkServer.shared = ForkServer()
-        atexit.register(ForkServer.shared.close)
-    project = Project(ForkServer.shared, folder, dsn)
+    project = Project(ForkServer.of_all(), folder, dsn)
     try:
         yield project
     finally:
-        ForkServer.shared.kill(project.pids)
+        project.fork_server.kill(project.pids)
         project.close()
 
 

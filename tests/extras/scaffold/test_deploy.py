@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import yaml
 
@@ -60,78 +62,92 @@ def as_cron(command: str, application: Path, dsn: str) -> tuple[int, str]:
 # -- cron --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["README", "deploy/crontab", "docs/per-host.md"])
-def test_cron_mails_what_went_wrong_and_nothing_else(application: Path, own_dsn: str, place: str) -> None:
-    assert README_LINE
-    assert PER_HOST_LINE
-    crontab = (DEPLOY / "crontab").read_text("utf-8")
-    readme = README_LINE[1].split(None, 5)[5]
-    tick = {"README": readme, "deploy/crontab": commands(crontab)[0], "docs/per-host.md": PER_HOST_LINE[1]}[place]
+TICK, MORNING = commands((DEPLOY / "crontab").read_text("utf-8"))
 
+
+def enqueue(application: Path, dsn: str, job: str) -> None:
+    done = yamlsched("enqueue", job, "--dsn", dsn, cwd=application)
+    assert done.returncode == 0, done.stderr
+
+
+def statuses(dsn: str) -> dict[str, str]:
+    with psycopg.connect(dsn) as db:
+        return dict(db.execute("select job_type, status from yamlsched.job_runs").fetchall())
+
+
+def test_the_readme_has_the_lines_of_the_crontab() -> None:
+    assert README_LINE
+    assert README_LINE[1].split(None, 5)[5] == TICK
+    pages = "\n".join((ROOT / page).read_text("utf-8") for page in ("README.md", "docs/operations.md"))
+    lines = re.findall(r"(?m)^0 8 \* \* \* +(.*report --since 1d 2>&1.*)$", pages)
+    assert lines == [MORNING.replace("$(/srv/app/.venv", "$(.venv")] * 2  # the line changes to the folder first
+
+
+def test_cron_mails_what_went_wrong_and_nothing_else(application: Path, own_dsn: str) -> None:
     # a tick that applies the file, and one with a run whose handler prints
-    assert as_cron(tick, application, own_dsn) == (0, "")
-    assert as_cron("cd /srv/app && .venv/bin/yamlsched enqueue good", application, own_dsn)[0] == 0
-    assert as_cron(tick, application, own_dsn) == (0, "")
-    assert as_cron("cd /srv/app && .venv/bin/yamlsched runs --status succeeded", application, own_dsn)[1].count("good")
+    assert as_cron(TICK, application, own_dsn) == (0, "")
+    enqueue(application, own_dsn, "good")
+    assert as_cron(TICK, application, own_dsn) == (0, "")
+    assert statuses(own_dsn) == {"good": "succeeded"}
 
     # one with a run that dies
-    assert as_cron("cd /srv/app && .venv/bin/yamlsched enqueue bad", application, own_dsn)[0] == 0
-    code, mail = as_cron(tick, application, own_dsn)
+    enqueue(application, own_dsn, "bad")
+    code, mail = as_cron(TICK, application, own_dsn)
     assert code == 1
     assert "run.dead" in mail
 
     # one with an invalid file, one without a database
     (application / "schedules.yaml").write_text(SCHEDULE.replace("handler", "hanlder", 1))
-    code, mail = as_cron(tick, application, own_dsn)
+    code, mail = as_cron(TICK, application, own_dsn)
     assert (code, 'Did you mean "handler"?' in mail) == (1, True)
-    code, mail = as_cron(tick, application, "host=/nowhere")
+    code, mail = as_cron(TICK, application, "host=/nowhere")
     assert (code, "/nowhere" in mail) == (3, True)
 
     # and one whose program is missing
     (application / ".venv/bin/yamlsched").unlink()
-    code, mail = as_cron(tick, application, own_dsn)
+    code, mail = as_cron(TICK, application, own_dsn)
     assert (code, "not found" in mail) == (127, True)
 
 
-@pytest.mark.parametrize("place", ["README", "deploy/crontab"])
-def test_the_morning_report_is_mailed_only_if_something_needs_attention(
-    application: Path, own_dsn: str, place: str
-) -> None:
-    tick, morning = commands((DEPLOY / "crontab").read_text("utf-8"))
-    if place == "README":
-        lines = [(ROOT / page).read_text("utf-8") for page in ("README.md", "docs/operations.md")]
-        [morning, same] = re.findall(r"(?m)^0 8 \* \* \* +(.*report --since 1d 2>&1.*)$", "\n".join(lines))
-        assert same == morning
-    as_cron(tick, application, own_dsn)
-    assert as_cron(morning, application, own_dsn) == (0, "")
+def test_the_line_of_each_host_ticks_in_the_namespace_of_the_host(application: Path, own_dsn: str) -> None:
+    assert PER_HOST_LINE
+    (application / "schedules.yaml").write_text(SCHEDULE.replace("succeed}", 'succeed, cron: "* * * * *"}'))
+    assert as_cron(PER_HOST_LINE[1], application, own_dsn) == (0, "")
 
-    as_cron("cd /srv/app && .venv/bin/yamlsched enqueue bad", application, own_dsn)
-    as_cron(tick, application, own_dsn)
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        host = re.sub(r"[^a-z0-9]+", "_", socket.gethostname().lower())
+        assert {row[0] for row in db.execute("select namespace from yamlsched.job_definitions").fetchall()} == {host}
+    (application / "schedules.yaml").write_text(SCHEDULE.replace("handler", "hanlder", 1))
+    code, mail = as_cron(PER_HOST_LINE[1], application, own_dsn)
+    assert (code, 'Did you mean "handler"?' in mail) == (1, True)
 
-    code, mail = as_cron(morning, application, own_dsn)
+
+def test_the_morning_report_is_mailed_only_if_something_needs_attention(application: Path, own_dsn: str) -> None:
+    # given the lines for a report as text, and as HTML by a program that sends it
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    [html] = re.findall(r"(?m)^0 8 \* \* \* +(.*--format html.*)$", page)
+    mail_program = application / "mail"
+    mail_program.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >mailed\ncat >>mailed\n')
+    mail_program.chmod(0o755)
+    html = html.replace("| mail ", f"| {mail_program} ")
+
+    # when all is well
+    as_cron(TICK, application, own_dsn)
+    assert as_cron(MORNING, application, own_dsn) == (0, "")
+    assert as_cron(html, application, own_dsn) == (0, "")
+    assert not (application / "mailed").exists()
+
+    # and when a run has died
+    enqueue(application, own_dsn, "bad")
+    as_cron(TICK, application, own_dsn)
+
+    code, mail = as_cron(MORNING, application, own_dsn)
     assert code == 1
     assert mail.splitlines()[3:5] == [
         "1 problem needs attention",
         "  bad: 1 run died: RuntimeError: no route to host",
     ]
-
-
-def test_the_html_report_is_mailed_only_if_something_needs_attention(application: Path, own_dsn: str) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    [line] = re.findall(r"(?m)^0 8 \* \* \* +(.*--format html.*)$", page)
-    mail = application / "mail"
-    mail.write_text('#!/bin/sh\nprintf "%s\\n" "$@" >mailed\ncat >>mailed\n')
-    mail.chmod(0o755)
-    line = line.replace("| mail ", f"| {mail} ")
-    tick = commands((DEPLOY / "crontab").read_text("utf-8"))[0]
-    as_cron(tick, application, own_dsn)
-    assert as_cron(line, application, own_dsn) == (0, "")
-    assert not (application / "mailed").exists()
-
-    as_cron("cd /srv/app && .venv/bin/yamlsched enqueue bad", application, own_dsn)
-    as_cron(tick, application, own_dsn)
-
-    assert as_cron(line, application, own_dsn)[1] == ""
+    assert as_cron(html, application, own_dsn)[1] == ""
     mailed = (application / "mailed").read_text("utf-8")
     assert mailed.startswith(
         "-s\nyamlsched\n-a\nContent-Type: text/html; charset=utf-8\noncall@example.com\n<!doctype html>"

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from support.command_line import yamlsched
 from support.web_server import serving
 from yamlsched.cli import cli
+from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras import embedded
 from yamlsched.extras.web.cli import command
 
@@ -66,9 +67,8 @@ def test_a_unix_socket_is_not_for_everyone_and_is_removed_at_the_end(page_dsn: s
 def test_a_file_in_the_place_of_the_socket_is_left_alone(page_dsn: str, tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
     path.write_text("precious")
-    done = yamlsched("web", "--dsn", page_dsn, "--listen", f"unix:{path}")
-    assert done.returncode == 3
-    assert "it exists, and is not a socket" in done.stderr
+    with pytest.raises(EnvironmentFailed, match="it exists, and is not a socket"):
+        CliRunner().invoke(cli, ["web", "--dsn", page_dsn, "--listen", f"unix:{path}"], catch_exceptions=False)
     assert path.read_text() == "precious"
 
 
@@ -112,9 +112,9 @@ def test_what_cannot_be_served_safely_is_a_usage_error(words: list[str], message
 
 
 def test_a_users_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
-    done = yamlsched("web", "--dsn", "dbname=x", "--auth", "basic", "--users-file", str(tmp_path / "none"))
-    assert done.returncode == 3
-    assert "cannot be read: No such file or directory" in done.stderr
+    words = ["web", "--dsn", "dbname=x", "--auth", "basic", "--users-file", str(tmp_path / "none")]
+    with pytest.raises(EnvironmentFailed, match="cannot be read: No such file or directory"):
+        CliRunner().invoke(cli, words, catch_exceptions=False)
 
 
 def test_the_options_are_those_of_the_design() -> None:
