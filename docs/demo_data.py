@@ -401,6 +401,8 @@ def fill(
         connection.execute("delete from yamlsched.job_runs; delete from yamlsched.skipped_slots")
         if history:
             with connection.transaction():
+                # a busy machine may compute the history for longer than sessions may idle
+                connection.execute("set local idle_in_transaction_session_timeout = 0")
                 write(connection, now, is_healthy)
         for host in HOSTS:
             sync_file(connection, file, host, now)
