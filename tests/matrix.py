@@ -45,7 +45,15 @@ POSTGRES_RELEASES = {
 }
 CLIENTS = ("psql", "pg_dump", "pg_restore", "pg_dumpall", "createdb")
 
-SMOKE = ["test_store_runs", "test_query_plans", "test_sync", "test_follow", "test_fences"]
+SMOKE = [
+    "test_store_runs",
+    "test_query_plans",
+    "test_sync",
+    "test_sync_edits",
+    "test_sync_faults",
+    "test_follow",
+    "test_fences",
+]
 CORE = [
     *(
         "test_store_definitions",
@@ -57,6 +65,8 @@ CORE = [
     ),
     *(
         "test_sync",
+        "test_sync_edits",
+        "test_sync_faults",
         "test_sync_files",
         "test_sync_histories",
         "test_fences",
@@ -65,7 +75,8 @@ CORE = [
         "test_follow",
         "test_leases",
     ),
-    *("test_outcomes", "test_once", "test_effects", "test_faults", "test_handler_sessions", "test_sessions"),
+    *("test_outcomes", "test_once", "test_effects", "test_effects_transactions", "test_effects_settle"),
+    *("test_effects_crashes", "test_faults", "test_handler_sessions", "test_sessions"),
     *(
         "test_connection",
         "test_worker",
@@ -90,6 +101,8 @@ CORE = [
         "extras/otel/test_tracing",
         "test_archive",
         "test_operations_health",
+        "test_operations_attention",
+        "test_operations_status",
     ),
     *("test_operations_actions", "test_operations_history", "test_operations_retention", "extras/web/test_pages"),
 ]
