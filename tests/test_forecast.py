@@ -128,7 +128,7 @@ def test_clock_changes_have_their_instant_and_both_offsets() -> None:
     assert list(clock_changes(zone("UTC"), CHANGES[0], CHANGES[0] + 366 * DAY)) == []
 
 
-def test_jobs_of_every_minute_cost_as_much_as_daily_ones() -> None:
+def test_jobs_that_start_at_the_same_minutes_are_counted_together() -> None:
     names = [f"job_{n}" for n in range(10_000)]
     span = ForecastSpan(CHANGES[0], CHANGES[0] + 7 * DAY, "UTC")
 

@@ -1,14 +1,12 @@
-"""How many jobs start in each hour and each minute of a span. Pure.
-
-The starts of a job are the bits of a number, one bit for each minute. So a job that starts every minute costs as much
-as a daily one, and many jobs are added up without visiting their slots one by one.
-"""
+"""How many jobs start in each hour and each minute of a span. Pure."""
 
 from __future__ import annotations
 
 import heapq
+from array import array
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cached_property, lru_cache
@@ -108,7 +106,6 @@ def _upcoming(job: ScheduledJob, after: datetime, until: datetime | None) -> Ite
 
 MIN_PILE_UP_JOBS = 5
 """Jobs that start in one minute are a pile-up from this number on."""
-MAX_GROUPS = 16384
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -151,7 +148,6 @@ class PileUp(NamedTuple):
     at: tuple[datetime, ...]
 
 
-@lru_cache(maxsize=64)
 def hours(span: ForecastSpan) -> tuple[Hour, ...]:
     """Return the hours of the local days that ``span`` touches, those without a minute of it included."""
     found: dict[tuple[date, int], tuple[int, int]] = {}
@@ -175,13 +171,12 @@ def hours(span: ForecastSpan) -> tuple[Hour, ...]:
         day += timedelta(days=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JobGroup:
-    """Jobs that start at the same minutes, with a bit for each minute of the span, and one for each of its hours."""
+    """Jobs that start at the same minutes, which are counted from the start of the span."""
 
     names: list[str]
-    minutes: int
-    hours: int
+    minutes: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -196,85 +191,82 @@ class Forecast:
         return hours(self.span)
 
     @cached_property
-    def jobs_by_hour(self) -> list[int]:
-        """How many jobs start in each hour."""
-        return _add_up([(group.hours, len(group.names)) for group in self.groups], len(self.hours))
+    def groups_at(self) -> list[list[JobGroup]]:
+        """What starts in each minute."""
+        groups_at: list[list[JobGroup]] = [[] for _ in range(self.span.minutes)]
+        for group in self.groups:
+            for minute in group.minutes:
+                groups_at[minute].append(group)
+        return groups_at
 
     @cached_property
     def jobs_by_minute(self) -> list[int]:
         """How many jobs start in each minute."""
-        return _add_up([(group.minutes, len(group.names)) for group in self.groups], self.span.minutes)
+        return [sum(len(group.names) for group in groups) for groups in self.groups_at]
+
+    @cached_property
+    def jobs_by_hour(self) -> list[int]:
+        """How many jobs start in each hour."""
+        return [sum(len(group.names) for group in self._groups_of(hour)) for hour in self.hours]
 
     def jobs(self, hour: int) -> list[str]:
         """Return the names of the jobs that start in an hour, which is given by its place in ``hours``."""
-        return sorted(name for group in self.groups if group.hours >> hour & 1 for name in group.names)
+        return sorted(name for group in self._groups_of(self.hours[hour]) for name in group.names)
+
+    def _groups_of(self, hour: Hour) -> Collection[JobGroup]:
+        minutes = self.groups_at[hour.start : hour.end]
+        return {group for groups in minutes for group in groups}
 
     def pile_ups(self, min_jobs: int = MIN_PILE_UP_JOBS) -> int:
-        """Return how many groups of minutes have at least this many jobs: those of one clock time count as one."""
-        return sum(count >= min_jobs for _, count in self._candidates)
+        """Return how many groups of minutes have at least this many jobs: those of one clock time and jobs are one."""
+        return sum(jobs >= min_jobs for jobs, _, _ in self._together)
 
     def fullest(self, limit: int) -> list[PileUp]:
         """Return the minutes in which most jobs start, two at least: by clock time and the jobs that start."""
-        found: list[PileUp] = []
-        for clock, count in self._ranked:
-            if len(found) >= limit:
-                break
-            found += self._split(clock, self._candidates[clock, count])
-        found.sort(key=lambda one: (-len(one.names), -len(one.at), one.clock, one.names))
-        return found[:limit]
+        return [
+            PileUp(clock, self.names_at(minutes[0]), tuple(map(self.span.instant, minutes)))
+            for _, clock, minutes in self._together[:limit]
+        ]
+
+    def names_at(self, minute: int) -> tuple[str, ...]:
+        """Return the names of the jobs that start in a minute."""
+        return tuple(sorted(name for group in self.groups_at[minute] for name in group.names))
 
     @cached_property
-    def _candidates(self) -> dict[tuple[str, int], list[int]]:
-        """The minutes in which two or more jobs start, by clock time and number of jobs."""
-        found: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    def _together(self) -> list[tuple[int, str, list[int]]]:
+        """The minutes in which the same jobs start, two at least, at one clock time; first those with most jobs."""
+        together: defaultdict[tuple[str, tuple[JobGroup, ...]], list[int]] = defaultdict(list)
         clocks = _clocks(self.span)
-        for minute, count in enumerate(self.jobs_by_minute):
-            if count > 1:
-                found[clocks[minute], count].append(minute)
-        return found
-
-    @property
-    def _ranked(self) -> list[tuple[str, int]]:
-        return sorted(self._candidates, key=lambda one: (-one[1], -len(self._candidates[one]), one[0]))
-
-    def _split(self, clock: str, minutes: list[int]) -> Iterator[PileUp]:
-        """Yield the minutes, all of which have equally many jobs, by the jobs that start."""
-        while minutes:
-            hour, bit = 1 << _places(self.span)[minutes[0]], 1 << minutes[0]
-            groups = [group for group in self.groups if group.hours & hour and group.minutes & bit]
-            alike = [minute for minute in minutes if all(group.minutes >> minute & 1 for group in groups)]
-            names = tuple(sorted(name for group in groups for name in group.names))
-            yield PileUp(clock, names, tuple(map(self.span.instant, alike)))
-            minutes = [minute for minute in minutes if minute not in alike]
+        for minute, groups in enumerate(self.groups_at):
+            if self.jobs_by_minute[minute] > 1:
+                together[clocks[minute], tuple(groups)].append(minute)
+        found = [(self.jobs_by_minute[minutes[0]], clock, minutes) for (clock, _), minutes in together.items()]
+        return sorted(found, key=lambda one: (-one[0], -len(one[2]), one[1], one[2]))
 
 
 def forecast(jobs: Iterable[ScheduledJob], span: ForecastSpan, now: datetime | None = None) -> Forecast:
     """Return when ``jobs`` start in ``span``; with ``now``, in the minutes after it only."""
+    passed = max(0, (now - EPOCH) // MINUTE + 1 - span.first_minute) if now else 0
+    groups = _starts(tuple(jobs), span)
+    coming = [JobGroup(group.names, group.minutes[bisect_left(group.minutes, passed) :]) for group in groups]
+    return Forecast(span, [group for group in coming if group.minutes])
+
+
+@lru_cache(maxsize=8)
+def _starts(jobs: tuple[ScheduledJob, ...], span: ForecastSpan) -> list[JobGroup]:
+    """Return the starts of jobs, grouped by what determines them."""
     names: defaultdict[tuple[Cron, str, timedelta, datetime | None], list[str]] = defaultdict(list)
     for job in jobs:
-        names[without_skipped(job.cron, job.skip_on, job.only_on), job.timezone, job.offset, job.not_before].append(
-            job.name
+        cron = without_skipped(job.cron, job.skip_on, job.only_on)
+        names[cron, job.timezone, job.offset, job.not_before].append(job.name)
+    first = span.first_minute
+    return [
+        JobGroup(
+            alike,
+            array("I", (minute - first for minute in start_minutes(*rule[:3], span.after, span.until, rule[3]))),
         )
-    passed = max(0, (now - EPOCH) // MINUTE + 1 - span.first_minute) if now else 0
-    groups = []
-    for key, alike in names.items():
-        minutes, in_hours = _without(passed, span, *_starts(span, *key)) if passed else _starts(span, *key)
-        if minutes:
-            groups.append(JobGroup(alike, minutes, in_hours))
-    return Forecast(span, groups)
-
-
-@lru_cache(maxsize=MAX_GROUPS)
-def _starts(
-    span: ForecastSpan, cron: Cron, timezone: str, shift: timedelta, not_before: datetime | None
-) -> tuple[int, int]:
-    """Return the starts of a job as bits: its minutes, and its hours."""
-    bits, in_hours, places = bytearray(span.minutes // 8 + 1), 0, _places(span)
-    for minute in start_minutes(cron, timezone, shift, span.after, span.until, not_before):
-        place = minute - span.first_minute
-        bits[place >> 3] |= 1 << (place & 7)
-        in_hours |= 1 << places[place]
-    return int.from_bytes(bits, "little"), in_hours
+        for rule, alike in names.items()
+    ]
 
 
 def start_minutes(
@@ -311,16 +303,6 @@ def start_minutes(
         slot = following
 
 
-@lru_cache(maxsize=64)
-def _places(span: ForecastSpan) -> list[int]:
-    """Return the place of the hour of each minute."""
-    places = [0] * span.minutes
-    for nth, hour in enumerate(hours(span)):
-        places[hour.start : hour.end] = [nth] * (hour.end - hour.start)
-    return places
-
-
-@lru_cache(maxsize=64)
 def _clocks(span: ForecastSpan) -> list[str]:
     """Return what a clock in the zone of the span shows at each minute."""
     clocks: list[str] = []
@@ -329,41 +311,3 @@ def _clocks(span: ForecastSpan) -> list[str]:
         of_day = ((minute + utc_offset) % 1440 for minute in range(start, end))
         clocks += [f"{minute // 60:02}:{minute % 60:02}" for minute in of_day]
     return clocks
-
-
-def _without(passed: int, span: ForecastSpan, minutes: int, in_hours: int) -> tuple[int, int]:
-    """Return the bits without the first minutes, which have passed."""
-    if passed >= span.minutes:
-        return 0, 0
-    minutes = minutes >> passed << passed
-    nth = _places(span)[passed]
-    current = hours(span)[nth]
-    in_hours = in_hours >> nth << nth
-    if in_hours >> nth & 1 and not minutes & ((1 << current.end) - 1):
-        in_hours ^= 1 << nth
-    return minutes, in_hours
-
-
-def _add_up(numbers: Iterable[tuple[int, int]], width: int) -> list[int]:
-    """Return for each bit the sum of the weights of the numbers that have it.
-
-    Digit ``n`` of all sums together is one number, so that adding takes a few operations for all bits at once.
-
-    >>> _add_up([(0b011, 1), (0b001, 5)], 3)
-    [6, 1, 0]
-    """
-    digits: list[int] = []
-    for number, weight in numbers:
-        for place in range(weight.bit_length()):
-            if weight >> place & 1:
-                _add(digits, number, place)
-    rows = [f"{digit:0{width}b}" for digit in reversed(digits)]
-    return [int("".join(row), 2) for row in zip(*rows, strict=True)][::-1] if rows else [0] * width
-
-
-def _add(digits: list[int], carry: int, place: int) -> None:
-    while carry:
-        while place >= len(digits):
-            digits.append(0)
-        digits[place], carry = digits[place] ^ carry, digits[place] & carry
-        place += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from functools import lru_cache
@@ -14,8 +14,9 @@ from yamlsched.schedule.job import Job
 from yamlsched.sync.slot_plan import KeyHolder
 from yamlsched.timetable import keys, slots
 from yamlsched.timetable.cron import Cron
+from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS, ForecastSpan, ScheduledJob, forecast
 from yamlsched.timetable.keys import is_daily, slot_key
-from yamlsched.timetable.slots import MINUTE, Slot
+from yamlsched.timetable.slots import Slot
 from yamlsched.timetable.zones import zone
 
 DAY = timedelta(days=1)
@@ -24,7 +25,6 @@ DATE_MARGIN = 2 * DAY
 AVERAGED_WEEKS = 4
 MAX_COMPARED_SLOTS = 1_200
 """Slots of a job that are compared one by one: more than a week of every ten minutes."""
-MIN_PILE_UP_JOBS = 5
 
 
 class Rule(NamedTuple):
@@ -160,56 +160,33 @@ def key_conflicts(job: Job, at: datetime, until: datetime, holders: Mapping[str,
     )
 
 
-class Start(NamedTuple):
-    """All that determines the minutes in which a job starts: its slots, and the offset that ``spread`` gives it."""
-
-    rule: Rule
-    offset: timedelta
-
-    def minutes(self, at: datetime, until: datetime, is_edited: bool) -> frozenset[datetime]:
-        """Return the minutes of (at, until] in which the job starts; an edited job has no slots from before ``at``."""
-        slots = self.rule.slots(at if is_edited else at - self.offset, until - self.offset)
-        return frozenset(slot.at + self.offset for slot in slots)
-
-
 def pile_ups(
     namespace: str, before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, until: datetime
 ) -> tuple[NewPileUp, ...]:
     """Return the minutes of (at, until] in which five or more jobs start, and fewer did before; grouped by the jobs.
 
-    Busy jobs are left out, because they share their minutes with every job.
+    Busy jobs are left out, because they share their minutes with every job. An edited job has no slots from before
+    ``at``.
     """
-    busy = lru_cache(maxsize=None)(lambda rule: is_busy(rule, at, until))
-    minutes = lru_cache(maxsize=None)(lambda start: start.minutes(at, until, start in edited))
-    old_starts, new_starts = (
-        {name: start for name, start in _starts(namespace, jobs).items() if not busy(start.rule)}
-        for jobs in (before, after)
-    )
-    edited = {start for name, start in new_starts.items() if old_starts.get(name) != start}
-    affected: frozenset[datetime] = frozenset().union(*map(minutes, edited))
-    if not affected:
+    old, new = (_scheduled(namespace, jobs, at, until) for jobs in (before, after))
+    edited = {name: job._replace(not_before=at) for name, job in new.items() if old.get(name) != job}
+    if not edited:
         return ()
-    jobs_before: Counter[datetime] = Counter()
-    for start in old_starts.values():
-        jobs_before.update(minutes(start) & affected)
-    names_at: defaultdict[datetime, list[str]] = defaultdict(list)
-    for name in sorted(new_starts):
-        for minute in minutes(new_starts[name]) & affected:
-            names_at[minute].append(name)
-    groups: defaultdict[tuple[str, ...], list[datetime]] = defaultdict(list)
-    for minute, names in sorted(names_at.items()):
-        if len(names) >= MIN_PILE_UP_JOBS and len(names) > jobs_before[minute]:
-            groups[tuple(names)].append(minute)
+    span = ForecastSpan(at, until, "UTC")
+    jobs_before, found = forecast(old.values(), span).jobs_by_minute, forecast({**new, **edited}.values(), span)
+    groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for minute, jobs in enumerate(found.jobs_by_minute):
+        if jobs >= MIN_PILE_UP_JOBS and jobs > jobs_before[minute]:
+            groups[found.names_at(minute)].append(minute)
     return tuple(
-        NewPileUp(names, len(found), found[0], max(jobs_before[minute] for minute in found))
-        for names, found in sorted(groups.items(), key=lambda group: (-len(group[0]), group[1][0]))
+        NewPileUp(names, len(minutes), span.instant(minutes[0]), max(jobs_before[minute] for minute in minutes))
+        for names, minutes in sorted(groups.items(), key=lambda group: (-len(group[0]), group[1][0]))
     )
 
 
-def _starts(namespace: str, jobs: Mapping[str, Job]) -> dict[str, Start]:
-    rules = {name: rule(job) for name, job in jobs.items()}
+def _scheduled(namespace: str, jobs: Mapping[str, Job], at: datetime, until: datetime) -> dict[str, ScheduledJob]:
     return {
-        name: Start(found, keys.offset(namespace, name, jobs[name].spread) // MINUTE * MINUTE)
-        for name, found in rules.items()
-        if found is not None
+        name: ScheduledJob(name, found.cron, found.timezone, keys.offset(namespace, name, job.spread))
+        for name, job in jobs.items()
+        if (found := rule(job)) is not None and not is_busy(found, at, until)
     }
