@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from yamlsched.extras.shared.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board
 from yamlsched.extras.shared.loop import Stall
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
-from yamlsched.worker.local.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board
 from yamlsched.worker.local.child_pool import ChildProcess, Environment
 from yamlsched.worker.local.output import OutputPipe
 from yamlsched.worker.local.protocol import frame

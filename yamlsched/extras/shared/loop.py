@@ -28,9 +28,9 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from yamlsched.errors import YamlschedError
+from yamlsched.extras.shared.board import Board, LoopStep
 from yamlsched.handler.detached import is_detached
 from yamlsched.runs.lifecycle import AttemptEnd
-from yamlsched.worker.local.board import Board, LoopStep
 
 current: ContextVar[Executing | None] = ContextVar("yamlsched_attempt", default=None)
 

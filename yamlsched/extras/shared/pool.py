@@ -16,6 +16,8 @@ from collections.abc import Iterable
 
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.shared import board
+from yamlsched.extras.shared.board import Batch
 from yamlsched.extras.shared.child import InFlight, SharedChild
 from yamlsched.extras.shared.loop import BLOCKED_SECONDS
 from yamlsched.handler.sessions import ConnectionPermits
@@ -23,9 +25,7 @@ from yamlsched.runs.lifecycle import BLOCKED, UNSTOPPABLE, WORKER_DIED, AttemptE
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ExecutorFailed, ReturnedUnstarted, Succeeded
-from yamlsched.worker.local import board
-from yamlsched.worker.local.board import Batch
-from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildPool, Rate, exit_cause
+from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildPool, exit_cause
 from yamlsched.worker.local.output import OutputPipe
 from yamlsched.worker.local.protocol import CLOSED_PIPES, TaskEnd
 from yamlsched.worker.permits import Permits
@@ -40,6 +40,30 @@ AHEAD_SECONDS = 0.1  # for which children have attempts that wait for others to 
 MAX_WAIT_SECONDS = 1.0  # for attempts while all others take long: then they are returned
 MESSAGE_SIZE = 50  # attempts that are handed over together
 RETURNED = AttemptEnd(EndKind.RETURNED)
+RATE_WINDOW_SECONDS = 0.1
+
+
+class Rate:
+    """Counts what ends, in windows of a tenth of a second."""
+
+    def __init__(self) -> None:
+        self._started_at = 0.0
+        self._count = 0
+        self._last = 0.0  # per second, in the last whole window
+
+    def count(self, ended: int, now: float) -> None:
+        self._turn(now)
+        self._count += ended
+
+    def per_second(self, now: float) -> float:
+        self._turn(now)
+        return self._last
+
+    def _turn(self, now: float) -> None:
+        seconds = now - self._started_at
+        if seconds >= RATE_WINDOW_SECONDS:
+            self._last = self._count / seconds
+            self._started_at, self._count = now, 0
 
 
 class SharedPool(ChildPool[SharedChild]):

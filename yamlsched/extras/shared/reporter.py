@@ -8,9 +8,9 @@ import select
 import threading
 from typing import Any
 
+from yamlsched.extras.shared.board import Batch
 from yamlsched.extras.shared.loop import Executing
 from yamlsched.worker.local import protocol
-from yamlsched.worker.local.board import Batch
 from yamlsched.worker.local.protocol import TaskEnd, frame
 
 MAX_OUTPUT_BYTES = 1 << 18  # of one attempt, unsent: more is sent at once

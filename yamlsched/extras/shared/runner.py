@@ -20,16 +20,16 @@ from typing import Any, NamedTuple, NoReturn
 
 from yamlsched import registry
 from yamlsched.db.dsn import redactor
+from yamlsched.extras.shared import board as states
+from yamlsched.extras.shared.backend import SharedBackend, SharedSessions
+from yamlsched.extras.shared.board import START, STOP, Board
 from yamlsched.extras.shared.loop import Executing, SharedLoop, Steps, Watchdog, current, stream
 from yamlsched.extras.shared.reporter import Reporter
 from yamlsched.handler import calls
 from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
-from yamlsched.handler.shared import SharedBackend, SharedSessions
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.worker import forking
-from yamlsched.worker.local import board as states
 from yamlsched.worker.local import bootstrap
-from yamlsched.worker.local.board import START, STOP, Board
 from yamlsched.worker.local.child_pool import Environment
 from yamlsched.worker.local.protocol import FAILED_EXIT, Frames, TaskEnd
 

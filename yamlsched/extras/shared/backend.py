@@ -26,7 +26,6 @@ MAX_TRANSACTIONS = 10
 """Sessions of a child for ``run.transaction()``; what needs another one waits."""
 MAX_RECORDERS = 4
 """Sessions of a child for what is recorded beside transactions, each used by a thread."""
-SESSIONS_PER_SHARED_CHILD = MAX_TRANSACTIONS + MAX_RECORDERS
 MAX_IDLE_SECONDS = 1.0
 
 
