@@ -17,8 +17,9 @@ from benchmarks.harness import Bench
 from yamlsched import db as store
 from yamlsched import log
 from yamlsched.schedule.job import Job
-from yamlsched.sync import ScheduleFile, files, poll
+from yamlsched.sync import files
 from yamlsched.sync.converge import converge
+from yamlsched.sync.files import ScheduleFile, poll
 from yamlsched.sync.flow import sync
 from yamlsched.timetable.cron import parse_cron
 

@@ -27,7 +27,7 @@ from yamlsched import db as store
 from yamlsched import log
 from yamlsched.act.pause import pause
 from yamlsched.ask.history import definitions as ids_of
-from yamlsched.sync import ScheduleFile
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.keys import slot_key

@@ -22,7 +22,7 @@ from yamlsched.act.backfill import BackfillResult, backfill, definition_for
 from yamlsched.ask.why import SlotReport, explain_day, explain_slot
 from yamlsched.cli import main
 from yamlsched.errors import Refused
-from yamlsched.sync import ScheduleFile
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone

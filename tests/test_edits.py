@@ -13,7 +13,8 @@ import pytest
 
 from support.schedules import HOUR, MINUTE, a_file, at, runs
 from yamlsched.ask import edits as operations
-from yamlsched.sync import ScheduleFile, converge
+from yamlsched.sync import converge
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]

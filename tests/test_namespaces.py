@@ -17,7 +17,7 @@ import pytest
 from support.command_line import Cli, command_line
 from support.rows import a_file_row, a_job, a_run
 from support.schedules import MINUTE, a_bad_file, a_file, at, runs
-from yamlsched.sync import ScheduleFile, SyncResult, Verdict, is_current, needs_sync, poll
+from yamlsched.sync.files import ScheduleFile, SyncResult, Verdict, is_current, needs_sync, poll
 from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]

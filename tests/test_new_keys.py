@@ -21,8 +21,9 @@ from yamlsched.extras.preview import model, plan, text
 from yamlsched.extras.web.ask import deployments
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import load
-from yamlsched.sync import ScheduleFile, SyncResult, Verdict, flow, is_current, needs_sync, poll
+from yamlsched.sync import flow
 from yamlsched.sync.apply import claimable_jobs, inspect_file
+from yamlsched.sync.files import ScheduleFile, SyncResult, Verdict, is_current, needs_sync, poll
 from yamlsched.sync.in_force import NEW_KEYS, needs
 
 Db = psycopg.Connection[Any]

@@ -16,7 +16,7 @@ from yamlsched import db as store
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, Outcome, Status
 from yamlsched.runs.statements import MAX_RECLAIMED_ENTRIES, outcome_parameters, passes
-from yamlsched.sync import ScheduleFile
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.worker.sessions import WORKER_SETTINGS
 

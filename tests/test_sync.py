@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from support.schedules import MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
-from yamlsched.sync import ScheduleFile, poll
+from yamlsched.sync.files import ScheduleFile, poll
 from yamlsched.sync.flow import sync
 from yamlsched.timetable import keys
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from support.schedules import HOUR, MINUTE, a_file, at, definition, finish, gaps, runs, slots
-from yamlsched.sync import ScheduleFile
 from yamlsched.sync.definitions import cancel_retired
 from yamlsched.sync.due import account_for_owed_slots
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]

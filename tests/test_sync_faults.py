@@ -17,7 +17,8 @@ from support.rows import a_run
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
 from yamlsched import db as store
 from yamlsched.db.query import load as load_sql
-from yamlsched.sync import ScheduleFile, Verdict, apply, converge, due, is_current, poll
+from yamlsched.sync import apply, converge, due
+from yamlsched.sync.files import ScheduleFile, Verdict, is_current, poll
 from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]
@@ -207,7 +208,8 @@ def test_a_poll_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> Non
     file = a_file(x=HOURLY)
     sync(db, file)
     script = (
-        "import sys; from yamlsched import db as store; from yamlsched.sync import ScheduleFile, poll, is_current\n"
+        "import sys; from yamlsched import db as store\n"
+        "from yamlsched.sync.files import ScheduleFile, poll, is_current\n"
         f"file = ScheduleFile({file.data!r}, {file.path!r}, '', {file.host!r})\n"
         f"snapshot = poll(store.connect({dsn!r}), file)\n"
         "assert is_current(snapshot, file), snapshot\n"

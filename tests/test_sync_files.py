@@ -14,8 +14,16 @@ import psycopg
 import pytest
 
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, gaps, runs, slots
-from yamlsched.sync import FileVersion, ScheduleFile, SyncResult, Verdict, is_current, needs_sync, poll
-from yamlsched.sync.files import prune_unapplied
+from yamlsched.sync.files import (
+    FileVersion,
+    ScheduleFile,
+    SyncResult,
+    Verdict,
+    is_current,
+    needs_sync,
+    poll,
+    prune_unapplied,
+)
 from yamlsched.sync.flow import sync
 from yamlsched.timetable import zones
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
 from yamlsched import db as store
-from yamlsched.sync import ScheduleFile
 from yamlsched.sync.due import account_for_owed_slots
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.sync.slot_plan import next_slot_at
 from yamlsched.timetable.cron import parse_cron

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from support.project import Process, Project, a_project, until
 from yamlsched import db as store
 from yamlsched.cli import cli
-from yamlsched.sync import ScheduleFile
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
 BOTH = {"environments": ["staging", "production"]}

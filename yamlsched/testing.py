@@ -38,7 +38,8 @@ from yamlsched.runs import enqueue
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, error_text
 from yamlsched.runs.progress import Progress
 from yamlsched.schedule.load import load
-from yamlsched.sync import ScheduleFile, flow
+from yamlsched.sync import flow
+from yamlsched.sync.files import ScheduleFile
 
 __all__ = [
     "IN_DOUBT",

@@ -20,7 +20,7 @@ from support.claiming import WRONGLY_WITHHELD
 from support.project import ForkServer, is_alive, until
 from yamlsched import db as store
 from yamlsched.extras import embedded
-from yamlsched.sync import ScheduleFile
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
 from . import checks, recorder, slots_check

@@ -22,7 +22,7 @@ from support.fork_server import IMMEDIATE
 from yamlsched import db as store
 from yamlsched.db.connection import connect_for_handler
 from yamlsched.schedule import build
-from yamlsched.sync import ScheduleFile
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
 TESTS = Path(__file__).resolve().parents[1]

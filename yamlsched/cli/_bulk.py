@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import psycopg
 
+from yamlsched.act import runs
+from yamlsched.act.runs import ActionResult
+from yamlsched.ask import history, search
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings
+from yamlsched.runs.lifecycle import Status
 from yamlsched.show import terminal
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from yamlsched.act.runs import ActionResult
 
 MAX_LISTED = 20
 """Of more runs, only the failures are reported one by one."""
@@ -52,9 +52,6 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
 
     ``act`` gets a connection, the ids, who does this, and the states in which the runs were selected.
     """
-    from yamlsched.act import runs
-    from yamlsched.ask import history, search
-    from yamlsched.runs.lifecycle import Status
 
     names, by, yes, dry_run = map(selection.pop, ("names", "by", "yes", "dry_run"))
     namespace: str | None = None
@@ -104,8 +101,6 @@ def change_jobs(
     ``act`` gets a connection, the namespace, the ids, and who does this. Without names, only those ``among`` are
     selected.
     """
-    from yamlsched.act import runs
-    from yamlsched.ask import history
 
     if everything == bool(names or tags):
         raise click.UsageError("which jobs? Name them, or pass --tag or --all")

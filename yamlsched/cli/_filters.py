@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
+import yaml
+from psycopg import Connection
 
 from yamlsched import durations
+from yamlsched.ask.history import timezone_of
+from yamlsched.ask.search import Filter
+from yamlsched.db.query import now
 from yamlsched.runs.lifecycle import Status
 from yamlsched.timetable import times
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-    from yamlsched.ask.search import Filter
+from yamlsched.timetable.zones import zone
 
 
 def jobs(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -35,8 +36,6 @@ def tags(context: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 def _jobs(context: click.Context) -> dict[str, Any]:
     """Return the jobs of the file as YAML has them; none if it cannot be read: a shell has no place for an error."""
-    import yaml
-
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     file = context.params.get("file") or context.find_root().params.get("file") or Path("schedules.yaml")
     try:
@@ -128,8 +127,6 @@ filter_options = combine(
 
 def build_filter(connection: Connection[Any], namespace: str, file: Path, **given: Any) -> Filter:
     """Return the filter that the options ``given`` write; print how times without an offset were read."""
-    from yamlsched.ask.search import Filter
-
     for option in ("since", "until"):
         given[option] = resolve_time(connection, namespace, file, option, given[option], given["jobs"])
     return Filter(**given)
@@ -144,10 +141,6 @@ def resolve_time(
     jobs: Sequence[str] = (),
 ) -> datetime | None:
     """Return the instant of an option about the past; print how a time without an offset was read."""
-    from yamlsched.ask.history import timezone_of
-    from yamlsched.db.query import now
-    from yamlsched.timetable.zones import zone
-
     if value is None:
         return None
     timezone = timezone_of(connection, namespace, jobs, file) if times.is_local(value) else "UTC"
@@ -159,8 +152,6 @@ def resolve_time(
 def echo_reading(option: str, value: times.TimeInput, at: datetime, timezone: str) -> None:
     """Print how a local time was read, so that a mistake is seen."""
     if times.is_local(value):
-        from yamlsched.timetable.zones import zone
-
         note = times.remark(value, at, zone(timezone))
         shown = times.show(at, zone(timezone)) + (f"; {note}" if note else "")
         click.echo(f"--{option} is read in {timezone}: {shown}", err=True)

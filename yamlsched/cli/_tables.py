@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 
+from yamlsched.ask import attention
+from yamlsched.ask.attention import NamespaceHealth, Thresholds
+from yamlsched.ask.failures import FailureGroup, Failures, example, how_they_ended
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings
+from yamlsched.db.query import now
 from yamlsched.show import terminal
-
-if TYPE_CHECKING:
-    from yamlsched.ask.attention import NamespaceHealth, Thresholds
-    from yamlsched.ask.failures import FailureGroup, Failures
-
 
 MAX_NAMESPACES_LISTED = 30
 """Of more namespaces, the healthy ones are only counted."""
@@ -24,9 +22,6 @@ MAX_PROBLEMS_LISTED = 5
 
 def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: bool) -> int:
     """Print the health of all namespaces, worst first, and return the exit code."""
-    from yamlsched.ask import attention
-    from yamlsched.db.query import now
-
     with settings.connect() as connection:
         instant = now(connection)
         found, unused = attention.read_all(connection, thresholds)
@@ -103,8 +98,6 @@ def comma_separated(groups: Sequence[FailureGroup]) -> str:
 
 
 def _failure_line(found: Failures, group: FailureGroup) -> tuple[str, ...]:
-    from yamlsched.ask.failures import example, how_they_ended
-
     more = "+" if found.is_bounded(group) else ""
     worst = "dead" if group.dead else "failing" if group.failing else "succeeded"
     return (

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import click
 
+from yamlsched.act import backfill as actions
+from yamlsched.act import runs
+from yamlsched.act.backfill import (
+    CHUNK_SLOTS,
+    BackfillResult,
+    BackfillSlot,
+    backfill,
+    count_created,
+    definition_for,
+    read_range,
+    select,
+)
 from yamlsched.cli import FINDINGS, _filters
 from yamlsched.cli._bulk import confirm
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.timetable.times import TimeInput, rfc3339
-
-if TYPE_CHECKING:
-    from yamlsched.act.backfill import BackfillResult, BackfillSlot
-    from yamlsched.sync.definitions import Definition
+from yamlsched.db.query import now
+from yamlsched.show import terminal
+from yamlsched.sync.definitions import Definition
+from yamlsched.timetable.times import TimeInput, rfc3339, short_utc
+from yamlsched.timetable.zones import zone
 
 HELP = """Create the missing runs of JOB's past slots.
 
@@ -59,12 +70,6 @@ def command(
     by: str | None,
     yes: bool,
 ) -> int:
-    from yamlsched.act import backfill as actions
-    from yamlsched.act import runs
-    from yamlsched.act.backfill import CHUNK_SLOTS, BackfillResult, backfill, definition_for, read_range, select
-    from yamlsched.db.query import now
-    from yamlsched.timetable.zones import zone
-
     result = BackfillResult()
 
     def progress(done: int) -> None:
@@ -111,8 +116,6 @@ def command(
 def _report_interrupted(
     settings: Settings, namespace: str, job: Definition, result: BackfillResult, total: int, began: datetime
 ) -> None:
-    from yamlsched.act.backfill import count_created
-
     with settings.connect() as connection:
         made = count_created(connection, namespace, job, result)
     click.echo(f"interrupted: {made} of up to {total} runs created", err=True)
@@ -124,8 +127,6 @@ def _report_interrupted(
 
 
 def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
-    from yamlsched.show import terminal
-
     def fields(slot: BackfillSlot) -> dict[str, object]:
         held = {"run_id": slot.holder.run_id, "status": slot.holder.status} if slot.holder else {}
         return {"key": slot.key, "scheduled_for": slot.at} | held
@@ -141,8 +142,6 @@ def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
 
 def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> None:
     """Print the slots; ``ahead`` is where those that sync creates start, None if the range has none of them."""
-    from yamlsched.timetable.times import short_utc
-
     for verb, found in (
         ("would create" if dry_run else "created", [f"{slot.key} for {short_utc(slot.at)}" for slot in result.created]),
         ("exists", [f"{slot.key}: {_holder(slot)}" for slot in result.existing]),
@@ -160,8 +159,6 @@ def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> Non
 
 def _holder(slot: BackfillSlot) -> str:
     """Return the run that has the slot's key, and its status or where it is from."""
-    from yamlsched.timetable.times import short_utc
-
     holder = slot.holder
     assert holder is not None
     if holder.scheduled_for == slot.at:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from yamlsched.act import runs
 from yamlsched.cli import _bulk
 from yamlsched.cli._settings import Settings, Verb
 
@@ -22,8 +23,6 @@ UNFINISHED = ("queued", "failed", "running")
 @click.option("--reason", metavar="TEXT", help="Why; recorded with the action.")
 @click.pass_obj
 def command(settings: Settings, /, reason: str | None, **selection: Any) -> int:
-    from yamlsched.act import runs
-
     def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[runs.ActionResult]:
         return runs.cancel(connection, ids, who, reason=reason, expected=expected)
 

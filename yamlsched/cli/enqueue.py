@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from yamlsched.act import payloads, runs
+from yamlsched.ask import history
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.show import terminal
@@ -26,8 +28,6 @@ def payload(text: str) -> dict[str, Any]:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise click.BadParameter(f"{source}cannot be read: {reason}") from None
-
-    from yamlsched.act import payloads
 
     try:
         return payloads.parse(text)
@@ -71,9 +71,6 @@ def command(
     paths: tuple[str, ...],
     by: str | None,
 ) -> int:
-    from yamlsched.act import payloads, runs
-    from yamlsched.ask import history
-
     with settings.connect_in() as (connection, namespace):
         is_own = history.is_own_file(connection, namespace, settings.file)
         payloads.check(settings.file, namespace, job, arguments or {}, paths, is_own)

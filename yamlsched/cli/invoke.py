@@ -9,21 +9,26 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from yamlsched import registry
+from yamlsched import durations, registry
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
+from yamlsched.db.dsn import redactor
 from yamlsched.errors import NoDatabase, Refused
+from yamlsched.handler import programs
+from yamlsched.handler.calls import payload_mismatch, resolve, takes_run
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind, error_text
-
-if TYPE_CHECKING:
-    from yamlsched.runs.progress import Progress
-    from yamlsched.schedule.job import Job
-    from yamlsched.testing import FakeRun
+from yamlsched.runs.progress import Progress
+from yamlsched.schedule.job import Job
+from yamlsched.schedule.load import load
+from yamlsched.schedule.paths import search_path
+from yamlsched.sync.files import ScheduleFile
+from yamlsched.testing import FakeRun, UpstreamRun, call, claimed
+from yamlsched.text import did_you_mean
 
 MAX_EXPORT_SECONDS = 5.0
 
@@ -56,13 +61,6 @@ def command(
     upstream: dict[str, Any] | None,
     paths: tuple[str, ...],
 ) -> int:
-    from yamlsched.handler.calls import payload_mismatch, resolve, takes_run
-    from yamlsched.schedule.load import load
-    from yamlsched.schedule.paths import search_path
-    from yamlsched.sync import ScheduleFile
-    from yamlsched.testing import FakeRun, UpstreamRun, call
-    from yamlsched.text import did_you_mean
-
     schedule = ScheduleFile.read(settings.file, settings.env)
     loaded = load(schedule.data, str(settings.file), settings.env)
     found = loaded.jobs.get(job)
@@ -134,10 +132,6 @@ def _shown_progress() -> Iterator[Callable[[Progress], None]]:
 
 def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
     """Run a command as a worker does, with our stdout and stderr; with JSON, its output goes to stderr."""
-    from yamlsched import durations
-    from yamlsched.handler import programs
-    from yamlsched.testing import claimed
-
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
             signal.signal(number, _exit)
@@ -160,9 +154,6 @@ def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
 
 def _span(run: FakeRun, dsn: str) -> registry.tracing.Attempting | None:
     """Start the span of the call, as a worker does for an attempt."""
-    from yamlsched.db.dsn import redactor
-    from yamlsched.testing import claimed
-
     return registry.tracing.process(claimed(run), run.backend.namespace, redactor(dsn), registry.tracing.is_requested())
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from yamlsched import text
+from yamlsched.ask import edits, history
+from yamlsched.ask.edits import ChangedAlike, Edit
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.schedule import field_changes
+from yamlsched.schedule.field_changes import SIGNS, Change
 from yamlsched.show import terminal as _output
 from yamlsched.timetable import times
-
-if TYPE_CHECKING:
-    from yamlsched.ask.edits import ChangedAlike, Edit
-    from yamlsched.schedule.field_changes import Change
 
 MAX_NAMES = 10
 """Jobs of one kind of change that are listed by name."""
@@ -59,8 +57,6 @@ def command(
     patch: bool,
     oneline: bool,
 ) -> int:
-    from yamlsched.ask import edits, history
-
     wants_changes = (patch or job is not None) and (settings.wants_json or not oneline)
     with settings.connect_in() as (connection, namespace):
         if job is not None:
@@ -90,8 +86,6 @@ def command(
 
 def line(edit: Edit) -> tuple[str, ...]:
     """Return the cells of an edit."""
-    from yamlsched.ask import edits
-
     return (
         edits.commit(edit) or f"file {edit.hash[:8]}",
         _output.instant(edit.applied_at),
@@ -142,9 +136,6 @@ def _names(edit: Edit) -> Iterator[str]:
 
 def _settings(edit: Edit, with_values: bool) -> Iterator[str]:
     """Yield which keys outside of jobs were changed."""
-    from yamlsched.ask import edits
-    from yamlsched.schedule.field_changes import Change
-
     fields = edits.fields(edit.before, edit.after)
     if fields and not with_values:
         names = [text.truncate(text.escape_line(one.field)) for one in fields]
@@ -156,9 +147,6 @@ def _settings(edit: Edit, with_values: bool) -> Iterator[str]:
 
 def _changes(changes: Sequence[ChangedAlike], job: str | None) -> Iterator[str]:
     """Yield how jobs were changed: those that were changed alike together."""
-    from yamlsched.ask import edits
-    from yamlsched.schedule.field_changes import SIGNS, Change
-
     looks_like = dict(edits.renamed(changes))
     kinds = {"added": Change.ADDED, "retired": Change.REMOVED}
     for group in changes:
@@ -178,8 +166,6 @@ def _changes(changes: Sequence[ChangedAlike], job: str | None) -> Iterator[str]:
 
 
 def _fields(before: dict[str, object] | None, after: dict[str, object] | None, kind: Change) -> Iterator[str]:
-    from yamlsched.ask import edits
-
     fields = edits.fields(before, after)
     names = [field_changes.field_name(one) for one in fields]
     width = max(map(len, names), default=0)

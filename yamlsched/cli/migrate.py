@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from yamlsched import db
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.db.query import sql_folder
 
 
 @click.command(cls=Verb, formats=("text",), help="Create or upgrade the tables in the database.")
@@ -15,9 +17,6 @@ from yamlsched.cli._settings import Settings, Verb
 @click.option("--dry-run", is_flag=True, help="Report what would be applied, and which hosts it supports.")
 @click.pass_obj
 def command(settings: Settings, print_sql: bool, print_roles: bool, dry_run: bool) -> int:
-    from yamlsched import db
-    from yamlsched.db.query import sql_folder
-
     if print_roles:
         click.echo((sql_folder() / "roles.sql").read_text("utf-8"), nl=False)
         return 0

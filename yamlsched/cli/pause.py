@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from yamlsched.act import pause, runs
+from yamlsched.ask import history
 from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.timetable.times import TimeInput
@@ -29,9 +31,6 @@ not stopped: see cancel. A deploy does not end a pause; resume does, or the time
 )
 @click.pass_obj
 def command(settings: Settings, /, reason: str | None, until: TimeInput | None, **selection: Any) -> int:
-    from yamlsched.act import pause, runs
-    from yamlsched.ask import history
-
     def act(connection: Any, namespace: str, ids: list[int], who: str) -> list[runs.ActionResult]:
         timezone = history.timezone_of(connection, namespace, selection["names"], settings.file)
         return pause.pause(connection, namespace, ids, who, reason=reason, until=until, timezone=timezone)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from psycopg import Connection
 
+from yamlsched.act import prune
+from yamlsched.act.prune import Archive, HousekeepingReport
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import Refused
+from yamlsched.schedule import file
 from yamlsched.show import terminal
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-    from yamlsched.act.prune import Archive, HousekeepingReport
 
 STDOUT = "-"
 
@@ -37,8 +36,6 @@ With retention.archive in the file, or --archive, each batch is first written as
 @click.option("--no-archive", "is_forgotten", is_flag=True, help="Delete without an archive.")
 @click.pass_obj
 def command(settings: Settings, /, seconds: float | None, archive: str | None, is_forgotten: bool) -> int:
-    from yamlsched.act import prune
-
     is_stdout = archive == STDOUT
     if is_forgotten and archive is not None:
         raise click.UsageError("pass --archive or --no-archive")
@@ -64,9 +61,6 @@ def command(settings: Settings, /, seconds: float | None, archive: str | None, i
 
 def _archive(settings: Settings, connection: Connection[Any], namespace: str, given: str | None) -> Archive | None:
     """Return the archive to use: the one ``given``, else the one of the file. Raises Refused if it cannot be found."""
-    from yamlsched.act import prune
-    from yamlsched.schedule import file
-
     if given == STDOUT:
         return prune.StdoutArchive()
     if given is not None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from psycopg import Connection
 
+from yamlsched.ask import report
+from yamlsched.ask.report import MAX_LISTED, Report
+from yamlsched.ask.report_document import document
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.show import terminal
+from yamlsched.db.query import now
+from yamlsched.schedule.load import timezone_of_file
+from yamlsched.show import html, markdown, terminal, text
 from yamlsched.timetable import times
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-    from yamlsched.ask.report import Report
+from yamlsched.timetable.zones import zone
 
 EDIT_COLUMNS = ("id", "applied_at", "commit", "is_dirty", "author", "subject", "hash", "host", "path", "jobs")
 FORMATS = ("text", "markdown", "json", "html")
@@ -38,9 +40,6 @@ What ran, failed by type of error, was skipped and why, started late, took longe
 @click.option("--until", type=_filters.time, metavar="TIME", help="The end (now); the same forms.")
 @click.pass_obj
 def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInput | None) -> int:
-    from yamlsched.ask import report
-    from yamlsched.schedule.load import timezone_of_file
-
     timezone = timezone_of_file(settings.file)
     with settings.connect_in() as (connection, namespace):
         start, end = _span(connection, since, until, timezone)
@@ -53,9 +52,6 @@ def _span(
     connection: Connection[Any], since: times.TimeInput, until: times.TimeInput | None, timezone: str
 ) -> tuple[datetime, datetime | None]:
     """Return the instants; print how local times were read. An end that is not in the past is None: now."""
-    from yamlsched.db.query import now
-    from yamlsched.timetable.zones import zone
-
     at = now(connection)
     start = times.resolve(since, lambda: zone(timezone), at, is_future=False)
     if times.is_local(since):
@@ -75,25 +71,15 @@ def _span(
 def _rendered(found: Report, form: str) -> str:
     if form == "json":
         return _as_json(found)
-    from yamlsched.ask.report_document import document
-
     words = document(found)
     if form == "markdown":
-        from yamlsched.show import markdown
-
         return markdown.render(words)
     if form == "html":
-        from yamlsched.show import html
-
         return html.render(words)
-    from yamlsched.show import text
-
     return text.render(words)
 
 
 def _as_json(found: Report) -> str:
-    from yamlsched.ask.report import MAX_LISTED
-
     groups = found.failures.worst_first()
     next_slot = dict(zip(("job_type", "timezone", "at"), found.next_slot, strict=True)) if found.next_slot else None
     return terminal.document(

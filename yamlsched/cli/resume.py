@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from yamlsched.act import pause
 from yamlsched.cli import _bulk
 from yamlsched.cli._settings import Settings, Verb
 
@@ -16,6 +17,4 @@ from yamlsched.cli._settings import Settings, Verb
 @_bulk.job_options
 @click.pass_obj
 def command(settings: Settings, /, **selection: Any) -> int:
-    from yamlsched.act import pause
-
     return _bulk.change_jobs(settings, "resume", pause.resume, **selection, among=pause.paused)

@@ -6,6 +6,10 @@ from typing import Any
 
 import click
 
+from yamlsched.act import payloads
+from yamlsched.act import runs as actions
+from yamlsched.ask import runs
+from yamlsched.ask.history import is_own_file
 from yamlsched.cli import _bulk, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.cli.enqueue import payload
@@ -35,11 +39,6 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 def command(
     settings: Settings, /, dead: bool, force: bool, payload: dict[str, Any] | None, paths: list[str], **selection: Any
 ) -> int:
-    from yamlsched.act import payloads
-    from yamlsched.act import runs as actions
-    from yamlsched.ask import runs
-    from yamlsched.ask.history import is_own_file
-
     if dead:
         selection["statuses"] = {*selection["statuses"], "dead"}
     if not selection["names"] and not selection["statuses"]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from psycopg import Connection
 
-from yamlsched import text
+from yamlsched import durations, text
+from yamlsched.ask import failures, search
+from yamlsched.ask.history import definitions
+from yamlsched.ask.runs import RunRow, took
+from yamlsched.ask.search import Filter
 from yamlsched.cli import _filters, _tables
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.runs.lifecycle import error_text
 from yamlsched.show import terminal as _output
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-    from yamlsched.ask.runs import RunRow
-    from yamlsched.ask.search import Filter
 
 CSV_COLUMNS = (
     *("id", "job_type", "key", "status", "priority", "attempts", "max_attempts"),
@@ -42,8 +42,6 @@ MAX_PROGRESS_CHARS = 60
 )
 @click.pass_obj
 def command(settings: Settings, /, limit: int, before: int | None, group_by: str | None, **given: Any) -> int:
-    from yamlsched.ask import search
-
     if group_by:
         _refuse_for_groups(given, before)
     with settings.connect_in() as (connection, namespace):
@@ -82,9 +80,6 @@ def _refuse_for_groups(given: dict[str, Any], before: int | None) -> None:
 
 
 def _show_groups(settings: Settings, connection: Connection[Any], namespace: str, filter: Filter, limit: int) -> int:
-    from yamlsched.ask import failures
-    from yamlsched.ask.history import definitions
-
     jobs = definitions(connection, namespace, filter.jobs, filter.tags)
     only_dead = set(filter.statuses) == {"dead"}
     found = failures.groups(connection, namespace, filter.since, filter.until, jobs, only_dead=only_dead)
@@ -120,8 +115,6 @@ def _show_groups(settings: Settings, connection: Connection[Any], namespace: str
 
 def line(row: RunRow) -> tuple[str, ...]:
     """Return the cells of ``row``."""
-    from yamlsched.runs.lifecycle import error_text
-
     return (
         str(row.id),
         row.job_type if row.dead_run_id is None else f"{row.job_type} (on_dead)",
@@ -137,8 +130,5 @@ def line(row: RunRow) -> tuple[str, ...]:
 
 def duration(row: RunRow) -> str:
     """Return how long the latest attempt took; "-" if that is unknown."""
-    from yamlsched import durations
-    from yamlsched.ask.runs import took
-
     time = took(row)
     return "-" if time is None else durations.show(time)

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from yamlsched.act import runs, settle
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.show import terminal
@@ -27,8 +28,6 @@ the provider, by the idempotency key that `show` prints.
 @_filters.by_option
 @click.pass_obj
 def command(settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None) -> int:
-    from yamlsched.act import runs, settle
-
     if happened is None:
         raise click.UsageError("did it happen? Pass --done or --not-done")
     if result is not None and not happened:

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
 
+from yamlsched.ask import attention, failures, health
+from yamlsched.ask.attention import Problem
+from yamlsched.ask.edits import label
+from yamlsched.ask.failures import Failures
+from yamlsched.ask.health import (
+    HEALTHY_STATES,
+    Health,
+    JobHealth,
+    drift,
+    effects_in_doubt,
+    environment,
+    first_places,
+    in_force,
+    lack,
+    not_in_force,
+    note,
+    refusal,
+    waiting,
+)
+from yamlsched.ask.runs import namespaces
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.show import terminal
-
-if TYPE_CHECKING:
-    from yamlsched.ask.attention import Problem
-    from yamlsched.ask.failures import Failures
-    from yamlsched.ask.health import Health, JobHealth
+from yamlsched.text import did_you_mean, join_first
+from yamlsched.timetable.zones import zone_or_utc
 
 MAX_JOBS_LISTED = 30
 """Of more jobs, the healthy ones are only counted."""
@@ -95,16 +111,10 @@ def command(
     show_all: bool,
     all_namespaces: bool,
 ) -> int:
-    from yamlsched.ask import attention, health
-    from yamlsched.ask.runs import namespaces
-    from yamlsched.text import did_you_mean, join_first
-
     thresholds = attention.Thresholds(
         max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak, max_paused
     )
     if all_namespaces:
-        from yamlsched.cli import _tables
-
         return _tables.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
         if settings.wants_json or show_all or (max_failing, max_streak) != (None, None):
@@ -114,8 +124,6 @@ def command(
             now, present = health.read_suspects(connection, namespace, within, None if check else MAX_JOBS_LISTED)
         failed = None
         if settings.verbosity > 0 and not check:
-            from yamlsched.ask import failures
-
             failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
         known = []
         if now.last_tick_at is None and not now.totals.jobs and not check:
@@ -171,8 +179,6 @@ def screen(health: Health, problems: list[Problem], present: int, show_all: bool
 
 
 def heading(health: Health) -> Iterator[tuple[str, str]]:
-    from yamlsched.ask.health import effects_in_doubt
-
     now, total = health.now, health.totals
     yield "namespace", f"{health.namespace} at {terminal.instant(now)}"
     yield from files(health)
@@ -198,9 +204,6 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
 
 def files(health: Health) -> Iterator[tuple[str, str]]:
     """Yield the file in force, and what other hosts present."""
-    from yamlsched.ask.edits import label
-    from yamlsched.ask.health import drift, environment, first_places, in_force, lack, not_in_force, refusal, waiting
-
     file = in_force(health)
     if file is None:
         yield "file", "none has been applied"
@@ -231,15 +234,11 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
 
 def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHealth]:
     """Return the jobs to list, or only the unhealthy ones of them. Retired jobs are listed while they have runs."""
-    from yamlsched.ask.health import HEALTHY_STATES
-
     present = [job for job in jobs if job.retired_at is None or job.queued or job.running or job.failed]
     return [job for job in present if job.state not in HEALTHY_STATES] if is_unhealthy else present
 
 
 def line(job: JobHealth, health: Health) -> tuple[str, ...]:
-    from yamlsched.ask.health import note
-
     return (
         job.job_type,
         terminal.coloured(job.state),
@@ -254,8 +253,6 @@ def line(job: JobHealth, health: Health) -> tuple[str, ...]:
 
 def next_slot(job: JobHealth) -> str:
     """Return the next slot in UTC and on the clock of its zone: ``2026-01-14T01:30:00Z (02:30 CET)``."""
-    from yamlsched.timetable.zones import zone_or_utc
-
     if job.next_slot_at is None or job.timezone == "UTC":
         return terminal.instant(job.next_slot_at)
     return f"{terminal.instant(job.next_slot_at)} ({job.next_slot_at.astimezone(zone_or_utc(job.timezone)):%H:%M %Z})"

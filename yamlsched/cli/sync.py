@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from yamlsched.cli import FINDINGS, OK
+from yamlsched.cli._bulk import confirm
 from yamlsched.cli._flow import configure_log, show_messages, target, target_options
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.service.sync import sync
 from yamlsched.show import terminal
-
-if TYPE_CHECKING:
-    from yamlsched.sync import SyncResult
+from yamlsched.sync.files import SyncResult
 
 CHANGES = ("added", "changed", "retired", "returned")
 MAX_LISTED_JOBS = 20
@@ -32,9 +32,6 @@ MAX_LISTED_JOBS = 20
 )
 @click.pass_obj
 def command(settings: Settings, /, yes: bool, **options: Any) -> int:
-    from yamlsched.cli._bulk import confirm
-    from yamlsched.service.sync import sync
-
     configure_log(settings)
     # scripts introduce namespaces as well: only a person is asked
     confirmed = (lambda what: confirm(what, yes)) if sys.stdin.isatty() else None

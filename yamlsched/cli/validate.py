@@ -6,15 +6,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from yamlsched.cli._settings import Settings, Verb
-
-if TYPE_CHECKING:
-    from yamlsched.schedule.source import Diagnostic
-
+from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.checks import check_all
+from yamlsched.schedule.formats import FORMATS, as_text
+from yamlsched.schedule.load import load
+from yamlsched.schedule.source import Diagnostic
+from yamlsched.show import terminal
+from yamlsched.show.terminal import paint
+from yamlsched.text import escape_line
 
 FOR_REVIEWS = ("github", "sarif")
 OF_THE_HOST = ("YS310", "YS311", "YS422")
@@ -48,13 +51,6 @@ def command(
     require_owner: bool,
     skip_handler_checks: bool,
 ) -> int:
-    from yamlsched.schedule import file as schedule_file
-    from yamlsched.schedule.checks import check_all
-    from yamlsched.schedule.formats import FORMATS, as_text
-    from yamlsched.schedule.load import load
-    from yamlsched.show import terminal
-    from yamlsched.text import escape_line
-
     files = files or (settings.file,)
     given = None if skip_handler_checks else paths
     now = datetime.now(UTC)
@@ -81,8 +77,6 @@ def command(
 
 
 def _paint(severity: str, text: str) -> str:
-    from yamlsched.show.terminal import paint
-
     return paint(text, "bold red" if severity == "error" else "bold yellow")
 
 

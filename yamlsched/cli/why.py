@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import click
 
+from yamlsched.act.backfill import definition_for
+from yamlsched.ask.edits import as_fields
+from yamlsched.ask.why import DayReport, SlotReport, explain, sentences
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.show import terminal
 from yamlsched.timetable import times
-
-if TYPE_CHECKING:
-    from yamlsched.ask.why import DayReport, SlotReport
+from yamlsched.timetable.times import local_time, short_utc
+from yamlsched.timetable.zones import zone
 
 HELP = """Explain what happened to a slot of JOB.
 
@@ -39,11 +41,6 @@ def when(text: str) -> times.TimeInput:
 )
 @click.pass_obj
 def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
-    from yamlsched.act.backfill import definition_for
-    from yamlsched.ask.why import DayReport, explain
-    from yamlsched.show import terminal
-    from yamlsched.timetable.zones import zone
-
     with settings.connect_in() as (connection, namespace):
         definition = definition_for(connection, namespace, job)
         report = explain(connection, namespace, definition, at)
@@ -57,8 +54,6 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
 
 
 def _fields(report: SlotReport) -> dict[str, object]:
-    from yamlsched.ask.edits import as_fields
-
     fields = {name: value for name, value in vars(report).items() if name not in ("lines", "edits")}
     return fields | as_fields(report.edits) | {"explanation": report.lines}
 
@@ -68,8 +63,6 @@ def _of_day(day: DayReport) -> dict[str, object]:
 
 
 def _slot(report: SlotReport) -> list[str]:
-    from yamlsched.ask.why import sentences
-
     return [_heading(report), *(f"  {line}" for line in sentences(report))]
 
 
@@ -79,9 +72,6 @@ def _heading(report: SlotReport) -> str:
 
 
 def _day(day: DayReport) -> list[str]:
-    from yamlsched.timetable.times import local_time, short_utc
-    from yamlsched.timetable.zones import zone
-
     lines = [line for slot in day.slots for line in (_heading(slot), *(f"  {said}" for said in slot.lines))]
     if day.more:
         lines.append(f"and {day.more} more slots on {day.date}: pass a time to see one of them")

@@ -20,8 +20,7 @@ import psycopg
 from yamlsched import db, log, registry
 from yamlsched.db.connection import SESSION_SETTINGS, reason
 from yamlsched.errors import YamlschedError
-from yamlsched.sync import ScheduleFile, SyncResult, current, needs_sync, poll
-from yamlsched.sync.files import Snapshot
+from yamlsched.sync.files import ScheduleFile, Snapshot, SyncResult, current, needs_sync, poll
 
 if TYPE_CHECKING:
     from psycopg import Connection

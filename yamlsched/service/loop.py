@@ -26,7 +26,7 @@ from yamlsched.service import (
     send_to_monitors,
     sync_if_needed,
 )
-from yamlsched.sync import ScheduleFile, SyncResult
+from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.worker import clock, companions
 from yamlsched.worker.executor import wait
 from yamlsched.worker.sessions import run_in_helper

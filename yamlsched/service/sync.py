@@ -8,7 +8,8 @@ from dataclasses import replace
 from yamlsched import db
 from yamlsched.ask.runs import namespaces
 from yamlsched.service import Target
-from yamlsched.sync import SyncResult, flow
+from yamlsched.sync import flow
+from yamlsched.sync.files import SyncResult
 from yamlsched.text import join_first
 
 

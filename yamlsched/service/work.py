@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from yamlsched import db
 from yamlsched.errors import Refused
 from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_to_monitors
-from yamlsched.sync import current
+from yamlsched.sync.files import current
 
 if TYPE_CHECKING:
     from yamlsched.service.workers import WorkerTask

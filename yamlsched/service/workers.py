@@ -18,8 +18,9 @@ from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule import startable as startable_jobs
 from yamlsched.schedule.job import Job
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
-from yamlsched.sync import ScheduleFile, SyncResult, revision
 from yamlsched.sync import lacks as lacks_store
+from yamlsched.sync import revision
+from yamlsched.sync.files import ScheduleFile, SyncResult
 from yamlsched.worker.attempt import WorkerLimits, Workload
 from yamlsched.worker.executor import EventQueue, Executor
 from yamlsched.worker.local.pool import ProcessPool

@@ -1,6 +1,6 @@
 """Bring the database to the file that a host presents, and account for due slots. See docs/catchup.md.
 
-An idle tick does not import this: ``poll`` (model.py) has found nothing to do.
+An idle tick does not import this: ``poll`` (files.py) has found nothing to do.
 """
 
 from __future__ import annotations

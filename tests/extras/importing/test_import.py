@@ -29,7 +29,7 @@ from yamlsched.extras.importing import read, write
 from yamlsched.extras.importing.model import MAX_JOBS, MAX_NOTES, Origin
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.load import load
-from yamlsched.sync import ScheduleFile
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
 

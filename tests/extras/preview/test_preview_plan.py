@@ -24,7 +24,7 @@ from yamlsched.extras.preview.plan import read
 from yamlsched.schedule.field_changes import Change
 from yamlsched.schedule.load import load
 from yamlsched.show import terminal as _output
-from yamlsched.sync import ScheduleFile, SyncResult, Verdict
+from yamlsched.sync.files import ScheduleFile, SyncResult, Verdict
 from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]

@@ -17,7 +17,7 @@ from yamlsched.ask.history import definitions as ids_of
 from yamlsched.db.query import now
 from yamlsched.extras import web
 from yamlsched.extras.web.ask import deployments
-from yamlsched.sync import ScheduleFile
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
 Visit = Callable[..., TestClient]

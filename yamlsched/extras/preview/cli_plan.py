@@ -29,7 +29,7 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
     from yamlsched.schedule import checks
     from yamlsched.schedule.formats import as_text
     from yamlsched.schedule.load import load
-    from yamlsched.sync import REFUSED
+    from yamlsched.sync.files import REFUSED
 
     schedule = target(settings, options).read_file()
     loaded = load(schedule.data, str(settings.file), settings.env or None)

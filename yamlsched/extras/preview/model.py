@@ -13,8 +13,7 @@ from typing import Any
 
 from yamlsched.schedule.field_changes import Change, FieldChange
 from yamlsched.schedule.job import Engine, Job, Retention
-from yamlsched.sync import REFUSED, FileVersion, Verdict
-from yamlsched.sync.files import HELD, FileState
+from yamlsched.sync.files import HELD, REFUSED, FileState, FileVersion, Verdict
 from yamlsched.sync.in_force import explain
 
 MAX_JSON_SLOTS = 100

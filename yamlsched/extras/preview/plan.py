@@ -17,8 +17,9 @@ from yamlsched.extras.preview import model, notes, slot_changes
 from yamlsched.extras.preview.diff import compare, file_side
 from yamlsched.extras.preview.model import Entry, Preview, Side, SyncPlan, note, warning
 from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
-from yamlsched.sync import ScheduleFile, converge, definitions, due, files, slot_plan
+from yamlsched.sync import converge, definitions, due, files, slot_plan
 from yamlsched.sync.definitions import Definition
+from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.in_force import decide, needs
 from yamlsched.sync.slot_plan import KeyHolder
 from yamlsched.timetable.times import rfc3339

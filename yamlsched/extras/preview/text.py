@@ -10,7 +10,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.preview.model import Hint, JobChange, Level, MovedSlot, NewPileUp, Preview, SlotChanges, SyncPlan
 from yamlsched.schedule.field_changes import SIGNS, Change, FieldChange, before_and_after, field_name, value
-from yamlsched.sync import Verdict
+from yamlsched.sync.files import Verdict
 from yamlsched.text import escape_line, join_first
 from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone
