@@ -182,7 +182,7 @@ def test_a_busy_worker_that_is_notified_looks_again_once_in_each_interval(
     assert worker.claims.is_exhausted
     assert worker.claims.idle_seconds == POLL_INTERVAL_SECONDS
 
-    worker.claims.look_soon()
+    worker.claims.poll_soon()
     assert worker.claims.is_exhausted
     assert worker.claims.idle_seconds == pytest.approx(LOOK_INTERVAL_SECONDS)
 
@@ -194,5 +194,5 @@ def test_a_busy_worker_that_is_notified_looks_again_once_in_each_interval(
 
 def test_a_worker_that_does_not_poll_looks_after_each_end(worker: Worker) -> None:
     assert worker.claim() == []
-    worker.claims.look_soon()
+    worker.claims.poll_soon()
     assert not worker.claims.is_exhausted

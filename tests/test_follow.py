@@ -83,7 +83,7 @@ class World:
         del self.held[run.id]
         assert self.runner.run(store.finish(self.connection, "default", [(run, outcome)], now=self.now))
 
-    def settle(self) -> follow.Settled:
+    def settle(self) -> follow.Settlement:
         return self.runner.run(follow.settle(self.connection, "default", None, self.now))
 
     def id(self, name: str) -> int:
@@ -645,7 +645,7 @@ def test_a_success_that_commits_while_a_claim_decides_is_not_overlooked(world: W
 
         settled = world.runner.run(follow.settle(world.connection, "default", [load], world.now))
 
-        assert settled == follow.Settled(busy=frozenset([load]))
+        assert settled == follow.Settlement(busy=frozenset([load]))
         assert world.states()[-1] == "load 02:00 queued"
         ending.execute("commit")
 

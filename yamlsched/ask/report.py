@@ -151,7 +151,7 @@ def read(
     failed = failures.groups(connection, namespace, since, end)
     late = _late(ended)
     in_doubt = [one for one in now.in_doubt if one.since < end]
-    found = [*(report_problems.of_now(now, limits) if until is None else ())]
+    found = [*(report_problems.current_problems(now, limits) if until is None else ())]
     found += report_problems.in_doubt(now, in_doubt, until is None)
     found += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
     found += [*report_problems.not_run(skipped), *report_problems.started_late(late)]

@@ -97,7 +97,7 @@ MIN_JOBS_OF_ONE_CAUSE = 4
 """Of so many jobs that died of one type of error, one problem is reported: they probably have one cause."""
 
 
-def of_now(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
+def current_problems(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
     """Yield the problems that exist now, except for those of which the report has its own."""
     for problem in attention.problems(now, thresholds):
         if problem.kind not in ("dead", "in_doubt", "skipped"):
@@ -126,13 +126,13 @@ def dead(
     found: list[tuple[int, Problem]] = []
     for error_type, groups in by_type.items():
         if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
-            found.append((sum(group.dead for group in groups), _of_many_jobs(error_type, groups, since)))
+            found.append((sum(group.dead for group in groups), _problem_of_many_jobs(error_type, groups, since)))
         else:
-            found += [(group.dead, _of_one_job(group, failed.is_bounded(group), since)) for group in groups]
+            found += [(group.dead, _problem_of_one_job(group, failed.is_bounded(group), since)) for group in groups]
     yield from (problem for _, problem in sorted(found, key=lambda one: one[0], reverse=True))
 
 
-def _of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: datetime) -> Problem:
+def _problem_of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: datetime) -> Problem:
     names = list(dict.fromkeys(group.job_type for group in groups))
     runs = sum(group.dead for group in groups)
     what = f"{runs:,} runs of {len(names):,} jobs died: {failures.example(groups[0])} ({join_first(names, MAX_NAMES)})"
@@ -141,7 +141,7 @@ def _of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: dateti
     return Problem("dead", None, what, remedy, groups[0].example_id)
 
 
-def _of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
+def _problem_of_one_job(group: FailureGroup, is_bounded: bool, since: datetime) -> Problem:
     number = f"{group.dead}{'+' if is_bounded else ''}"
     runs = f"{number} {'call' if group.is_call else 'run'}{'' if number == '1' else 's'}"
     died = failures.with_revision(f"{runs}{' of on_dead' if group.is_call else ''} died", group)

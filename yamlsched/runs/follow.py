@@ -159,7 +159,7 @@ def _is_superseded(one: _Outlook, newer: Iterable[_Outlook], now: datetime) -> b
     )
 
 
-class Settled(NamedTuple):
+class Settlement(NamedTuple):
     """How many runs were released, how many of those had to wait for nothing, and the jobs whose gates were taken."""
 
     released: int = 0
@@ -172,7 +172,7 @@ async def settle(
     namespace: str,
     jobs: Collection[int] | None = None,
     now: datetime | None = None,
-) -> Settled:
+) -> Settlement:
     """Decide about the runs of ``jobs`` that are not released, in batches; None: of all jobs, as a repair.
 
     Waits for no lock: a job of which another session has a gate is left to the next call.
@@ -180,16 +180,18 @@ async def settle(
     if jobs is None:
         cursor = await connection.execute(load("follow")["jobs"], {"namespace": namespace, "now": now})
         jobs = [row.id for row in await cursor.fetchall()]
-    todo, result = sorted(jobs), Settled()
+    todo, result = sorted(jobs), Settlement()
     for start in range(0, len(todo), MAX_JOBS):
         batch = await _settle(connection, namespace, todo[start : start + MAX_JOBS], now)
-        result = Settled(result.released + batch.released, result.repaired + batch.repaired, result.busy | batch.busy)
+        result = Settlement(
+            result.released + batch.released, result.repaired + batch.repaired, result.busy | batch.busy
+        )
     return result
 
 
 async def _settle(
     connection: psycopg.AsyncConnection[Any], namespace: str, jobs: Sequence[int], now: datetime | None
-) -> Settled:
+) -> Settlement:
     sql = load("follow")
     async with connection.transaction():
 
@@ -198,7 +200,7 @@ async def _settle(
 
         ids = [row.id for row in await rows("hold", jobs=jobs)]
         if not ids:
-            return Settled()
+            return Settlement()
         gates = {row.job for row in await rows("gates", ids=ids)}
         facts = await rows("facts", ids=ids)
         by_job = {job: list(found) for job, found in groupby(facts, attrgetter("definition_id"))}
@@ -211,7 +213,7 @@ async def _settle(
                 released += decision.verdict is SlotDecision.RELEASE
                 repaired += decision.verdict is SlotDecision.RELEASE and before[decision.run.id] == UPSTREAM
         await changes.write(connection, namespace)
-        return Settled(released, repaired, frozenset(by_job.keys() - free.keys()))
+        return Settlement(released, repaired, frozenset(by_job.keys() - free.keys()))
 
 
 class _Changes:

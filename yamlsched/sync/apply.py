@@ -71,7 +71,7 @@ class FileSync:
         self.result.namespace = loaded.namespace
         # before the transaction, which may be long: the next tick of this host presents the file, too
         snapshot = files.poll_rows(self.connection, self.schedule.presented(), self.now, loaded.namespace)
-        self.result.messages += in_force.moves(self.schedule, snapshot)
+        self.result.messages += in_force.move_messages(self.schedule, snapshot)
         revised = revision.read(self.schedule.path, self.schedule.data, os.environ)
         if revised.problem:
             log.info("revision.unknown", file=self.schedule.path, error=revised.problem, remedy=revised.remedy or None)
@@ -160,7 +160,7 @@ class FileSync:
         if self.result.namespace is None:
             return None
         state = self._state()
-        if state.other_namespace is not None and not self.schedule.moves:
+        if state.other_namespace is not None and not self.schedule.may_move:
             self.result.verdict = Verdict.OTHER_NAMESPACE
         elif in_force.is_of_another_environment(state, self.schedule.version):
             self.result.verdict = Verdict.OTHER_ENVIRONMENT

@@ -300,14 +300,14 @@ class ScheduleFile:
         return FileVersion(self.sha256, self.environment, __version__, tzdata.IANA_VERSION)
 
     @property
-    def moves(self) -> bool:
+    def may_move(self) -> bool:
         """Whether an operator may move this host to the namespace: not by forgetting --namespace."""
         return self.by_hand and self.namespace_override is not None
 
     def presented(self) -> dict[str, Any]:
         """Return the parameters of the statements on files."""
         place = {"host": self.host, "path": self.path, "namespace_override": self.namespace_override}
-        how = {"by_hand": self.by_hand, "moves": self.moves, "made_for": latest_version()}
+        how = {"by_hand": self.by_hand, "moves": self.may_move, "made_for": latest_version()}
         return {**self.version._asdict(), **place, **how}
 
 
@@ -360,7 +360,7 @@ def is_current(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     """Return whether the file is in force and needs no reading."""
     version = schedule.version
     is_same = (snapshot.in_force_hash, snapshot.in_force_environment) == (version.hash, version.environment)
-    is_switched = snapshot.other_namespace is not None and not schedule.moves
+    is_switched = snapshot.other_namespace is not None and not schedule.may_move
     return is_same and not is_switched and version.is_covered_by(snapshot.in_force_yamlsched, snapshot.in_force_tzdata)
 
 

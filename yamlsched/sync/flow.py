@@ -42,7 +42,7 @@ def sync(
     snapshot = snapshot or poll(connection, schedule, now)
     known = current(snapshot, schedule)
     result = known or SyncResult(snapshot.namespace)
-    result.messages += in_force.moves(schedule, snapshot)
+    result.messages += in_force.move_messages(schedule, snapshot)
     if known is None:
         from yamlsched.sync.apply import FileSync
 

@@ -119,10 +119,10 @@ def unknown_keys(keys: Iterable[str], places: Sequence[str]) -> str:
     return f"it uses {', '.join(keys)}, which the release on {join_first(places, MAX_PLACES_LISTED)} does not know"
 
 
-def moves(schedule: ScheduleFile, snapshot: Snapshot) -> list[str]:
+def move_messages(schedule: ScheduleFile, snapshot: Snapshot) -> list[str]:
     """Return a message if an operator's sync changes the namespace for which this host presents the file."""
     before, namespace = snapshot.other_namespace, snapshot.namespace
-    if not schedule.moves or before is None or namespace is None:
+    if not schedule.may_move or before is None or namespace is None:
         return []
     return [
         f'this host presented {schedule.path} for namespace "{before}" until now, and presents it for "{namespace}" '

@@ -55,7 +55,7 @@ class Claims:
     def __init__(self, session: WorkerSession, namespace: str, name: str, lane: str, polls: bool = False) -> None:
         self._session, self._namespace, self._name, self._lane, self._polls = session, namespace, name, lane, polls
         self._is_exhausted = False  # the last claim found less than it asked for
-        self._changes = 0  # calls of `look_now` and others: a change during a claim came too late for it
+        self._changes = 0  # calls of `poll_now` and others: a change during a claim came too late for it
         self._seen = -1  # changes before the last claim
         self._looked_at = 0.0  # when it claimed last
         self._look_at = 0.0  # when it claims again, whatever changes
@@ -75,11 +75,11 @@ class Claims:
         self._is_exhausted, self._seen = True, self._changes
         self._look_at = clock.now() + POLL_INTERVAL_SECONDS
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """Note that anything may be claimable."""
         self._changes += 1
 
-    def look_soon(self) -> None:
+    def poll_soon(self) -> None:
         """Note that something may have become due.
 
         A worker that is notified of what is created need not look after each run.
@@ -134,7 +134,7 @@ class Claims:
                 return
             self._lost[token] = until = self._lost[token] or clock.now() + LOST_CLAIM_SECONDS
             if found:
-                self.look_now()
+                self.poll_now()
             if found or clock.now() > until:
                 del self._lost[token]
 
@@ -175,7 +175,7 @@ class Claims:
     async def _settle(self, claimed: statements.ClaimResult) -> None:
         """Decide about runs that are not released: the next claim takes those that are."""
 
-        async def ask(connection: Connection) -> follow.Settled:
+        async def ask(connection: Connection) -> follow.Settlement:
             return await follow.settle(connection, self._namespace, claimed.unreleased)
 
         try:

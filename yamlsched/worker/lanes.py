@@ -41,13 +41,13 @@ class Lanes:
         added = {name: Lane(name, self._create(name), self._new_claims(name)) for name in sorted(names)}
         self._by_name = {**self._by_name, **added}  # a new one: the worker may be waiting amid the lanes that it has
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         for lane in self._by_name.values():
-            lane.claims.look_now()
+            lane.claims.poll_now()
 
-    def look_soon(self) -> None:
+    def poll_soon(self) -> None:
         for lane in self._by_name.values():
-            lane.claims.look_soon()
+            lane.claims.poll_soon()
 
     def submit(self, attempts: list[Attempt]) -> None:
         """Submit each attempt to the executor of its job."""

@@ -185,7 +185,7 @@ class Worker:
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
-                self._look_after(attempts)
+                self._poll_after(attempts)
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
@@ -194,23 +194,23 @@ class Worker:
                 if is_due_again and outcome.delay is not None:
                     claims.retry_in(outcome.delay.total_seconds())
                 elif outcome.status is Status.QUEUED and outcome.delay is None:
-                    claims.look_now()
-                self._look_after([pending.attempt])
+                    claims.poll_now()
+                self._poll_after([pending.attempt])
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
-                self.lanes.look_now()
+                self.lanes.poll_now()
             case Notified(namespaces):
                 if not namespaces or self.workload.namespace in namespaces:
-                    self.lanes.look_now()
+                    self.lanes.poll_now()
             case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
 
-    def _look_after(self, attempts: list[Attempt]) -> None:
+    def _poll_after(self, attempts: list[Attempt]) -> None:
         """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that waited for their end."""
         if any(attempt.has_turn for attempt in attempts):
-            self.lanes.look_now()
+            self.lanes.poll_now()
         else:
-            self.lanes.look_soon()
+            self.lanes.poll_soon()
 
     # -- when to claim, and how much -------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Worker:
             self._may_claim.clear()
             may_wait = True
             if not self._must_not_claim() and await self.upkeep.run_if_due():
-                self.lanes.look_now()
+                self.lanes.poll_now()
             for lane in self.lanes:
                 limit = self._room(lane)
                 if limit > 0 or lane.claims.has_lost_claims:
@@ -381,7 +381,7 @@ class Worker:
         self.workload = replace(self.workload, jobs=jobs, scope=scope)
         self.lanes.open(self.workload)
         self.reload_handlers()
-        self.lanes.look_now()
+        self.lanes.poll_now()
 
     def reload_handlers(self) -> None:
         """Import handlers again for attempts that start from now on."""
@@ -392,7 +392,7 @@ class Worker:
     def pause_claims(self, is_paused: bool) -> None:
         """Claim nothing for now, or claim again. Attempts continue."""
         if self._is_paused and not is_paused:
-            self.lanes.look_now()
+            self.lanes.poll_now()
         self._is_paused = is_paused
         self.events.wake()
 

@@ -30,7 +30,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
-class Calendar:
+class CalendarPage:
     """The page. ``coming`` has the jobs of the filter; ``agenda`` lists their slots from the chosen hour on."""
 
     jobs: int
@@ -61,7 +61,7 @@ class Calendar:
         return [night for night in self.nights if night.date in days]
 
 
-def show(visit: Visit) -> Calendar:
+def show(visit: Visit) -> CalendarPage:
     text, name = visit.text("q"), visit.choice("span", tuple(SPANS), DEFAULT_SPAN)
     jobs = calendar.jobs(visit.connection, visit.namespace)
     matching = jobs
@@ -86,7 +86,7 @@ def show(visit: Visit) -> Calendar:
     hours = slice(_place(found, first), _place(found, first) + 1 if chosen else None)
     limit = MAX_STARTS_OF_HOUR if chosen else MAX_LISTED_STARTS
     listed, more = calendar.agenda(found, schedule, visit.now, hours, limit)
-    return Calendar(
+    return CalendarPage(
         jobs=len(jobs),
         matching=len(matching),
         coming=schedule,
