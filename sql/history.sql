@@ -45,7 +45,7 @@ select exists (
 
 -- name: jobs
 -- The jobs of a namespace by name, retired ones included.
-select d.id, d.job_type, d.timezone, d.tags, d.enabled, d.retired_at
+select d.id, d.job_type, d.timezone, d.tags, d.owner, d.enabled, d.retired_at
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
 order by d.job_type;

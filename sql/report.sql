@@ -103,17 +103,17 @@ order by r.took desc, d.job_type;
 -- name: skipped
 -- The gaps of each job that overlap [since, until), and those that were recorded in it for earlier slots: at most `of_job`
 -- of one job of both kinds, those that ended last. Of a gap that was recorded before, only slots of the span count.
-select d.job_type, d.timezone, d.schedule, g.reason, g.first_slot, g.last_slot, g.slots, 
+select d.job_type, d.timezone, d.schedule, g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at, g.detail,
        g.recorded_at >= %(since)s and g.recorded_at < %(until)s as is_new
 from yamlsched.job_definitions d
 cross join lateral (
-    (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at
+    (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at, g.detail
      from yamlsched.skipped_slots g
      where g.definition_id = d.id and g.last_slot >= %(since)s and g.first_slot < %(until)s
      order by g.last_slot desc
      limit %(of_job)s)
     union all
-    (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at
+    (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at, g.detail
      from yamlsched.skipped_slots g
      where g.definition_id = d.id and g.recorded_at >= %(since)s and g.recorded_at < %(until)s and g.last_slot < %(since)s
      order by g.recorded_at desc
@@ -121,6 +121,17 @@ cross join lateral (
 ) g
 where d.namespace = %(namespace)s
 order by d.job_type, g.last_slot;
+
+-- name: unaccounted
+-- The jobs with a slot up to `until` that no sync has recorded: they are paused or not enabled, which is recorded at its
+-- end, or no sync has come by.
+select d.job_type, d.timezone, d.schedule, d.enabled, d.paused_at, d.paused_until, d.paused_by, d.paused_reason,
+       greatest(d.effective_from, coalesce(d.last_slot_at, d.effective_from)) as accounted_to, d.overlap
+from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.retired_at is null and d.schedule is not null
+  and (not d.enabled or d.paused_at is not null or d.next_slot_at < %(until)s)
+order by d.job_type
+limit %(limit)s;
 
 -- name: held_up
 -- How many runs of each job wait for a dead or cancelled run, among the first thousand that wait for jobs that they follow.

@@ -93,3 +93,38 @@ from yamlsched.open_runs o
 where o.namespace = %(namespace)s and o.definition_id = %(id)s and o.exclusive
 order by o.scheduled_for
 limit 1;
+
+-- name: durations
+-- How long the successful attempts of jobs took that ended in [since, until): of each job the newest `limit` runs are read.
+select d.job_type, d.timezone, count(*)::integer as runs,
+       percentile_cont(0.5) within group (order by r.took) as usual,
+       percentile_cont(0.95) within group (order by r.took) as p95,
+       max(r.took) as longest, (array_agg(r.took order by r.finished_at desc))[1] as last,
+       (array_agg(r.id order by r.took desc))[1] as longest_id
+from yamlsched.job_definitions d
+cross join lateral (
+    select r.id, r.finished_at, r.finished_at - r.started_at as took, r.status
+    from yamlsched.job_runs r
+    where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
+    order by r.finished_at desc
+    limit %(limit)s
+) r
+where d.namespace = %(namespace)s and (%(jobs)s::text[] is null or d.job_type = any (%(jobs)s))
+  and d.retired_at is null and r.status = 'succeeded' and r.took is not null
+group by d.job_type, d.timezone
+order by d.job_type;
+
+-- name: latest
+-- The newest runs of jobs that have ended, newest first.
+select d.job_type, r.id, r.status, r.attempts > 1 and r.status = 'succeeded' as retried, r.finished_at,
+       case when r.status <> 'cancelled' then r.finished_at - r.started_at end as took, r.error_type, r.last_error
+from yamlsched.job_definitions d
+cross join lateral (
+    select r.id, r.status, r.attempts, r.finished_at, r.started_at, r.error_type, left(r.last_error, 100) as last_error
+    from yamlsched.job_runs r
+    where r.definition_id = d.id and r.finished_at is not null
+    order by r.finished_at desc
+    limit %(limit)s
+) r
+where d.namespace = %(namespace)s and d.job_type = any (%(jobs)s)
+order by d.job_type, r.finished_at desc, r.id desc;

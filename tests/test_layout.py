@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_378,
-    "web": 4_993,
+    "core": 20_410,
+    "web": 5_191,
     "importing": 2_210,
     "preview": 1_394,
     "remote": 1_504,
@@ -31,8 +31,8 @@ BUDGETS = {
     "scaffold": 255,
     "otel": 251,
     "shared": 1_161,
-    "sql": 4_120,
-    "templates, script and style": 1_706,
+    "sql": 4_156,
+    "templates, script and style": 1_991,
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,
     "imports in functions": 19,

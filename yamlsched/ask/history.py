@@ -99,23 +99,28 @@ def _namespace_in(data: bytes, file: Path) -> str:
 
 
 def definitions(
-    connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], tags: Sequence[str]
+    connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], tags: Sequence[str], owner: str = ""
 ) -> list[int] | None:
-    """Return the ids of the jobs named ``jobs`` that have all ``tags``; None if both are empty.
+    """Return the ids of the jobs named ``jobs`` that have all ``tags`` and the ``owner``; None if all are empty.
 
-    Raises Refused for a name or a tag that no job has.
+    Raises Refused for a name, a tag or an owner that no job has.
     """
-    if not jobs and not tags:
+    if not jobs and not tags and not owner:
         return None
     known = runs.jobs(connection, namespace)
+    names = {job.job_type for job in known}
     for name in jobs:
-        if name not in {job.job_type for job in known}:
-            raise unknown_job(name, namespace, [job.job_type for job in known])
+        if name not in names:
+            raise unknown_job(name, namespace, sorted(names))
     for tag in tags:
         if not any(tag in job.tags for job in known):
             hint = did_you_mean(tag, {tag for job in known for tag in job.tags})
             raise Refused(f'no job in namespace "{namespace}" has the tag "{tag}". {hint}'.strip())
-    return [job.id for job in known if (not jobs or job.job_type in jobs) and set(tags) <= set(job.tags)]
+    if owner and not any(job.owner == owner for job in known):
+        hint = did_you_mean(owner, {job.owner for job in known if job.owner})
+        raise Refused(f'no job in namespace "{namespace}" has the owner "{owner}". {hint}'.strip())
+    wanted = [job for job in known if not jobs or job.job_type in jobs]
+    return [job.id for job in wanted if set(tags) <= set(job.tags) and owner in ("", job.owner)]
 
 
 def present_jobs(

@@ -146,7 +146,7 @@ def read(
     limited = query.fetch(connection, JobLimits, sql["limits"], given)
     own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
     ended, of_job = _ended(connection, {**given, "max_late": limits.max_late}, own, jobs.in_all)
-    gaps = query.fetch(connection, GapOfJob, sql["skipped"], {**given, "of_job": MAX_GAPS_OF_JOB})
+    gaps = read_gaps(connection, namespace, since, end)
     skipped = _skipped(gaps, since, end)
     failed = failures.groups(connection, namespace, since, end)
     late = _late(ended)
@@ -182,6 +182,12 @@ def read(
         edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
         next_slot=(jobs.job_type, jobs.timezone, jobs.next_slot_at) if jobs.job_type else None,
     )
+
+
+def read_gaps(connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime) -> list[GapOfJob]:
+    """Return the gaps of each job that overlap [since, until), or were recorded in it."""
+    given = {"namespace": namespace, "since": since, "until": until, "of_job": MAX_GAPS_OF_JOB}
+    return query.fetch(connection, GapOfJob, query.load("report")["skipped"], given)
 
 
 def _ended(
@@ -239,12 +245,12 @@ def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list
     """
     found: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
     for gap in gaps:
-        job, timezone, _, reason, first, last, number, is_new = gap
+        job, timezone, _, reason, first, last, number, _, _, is_new = gap
         if not is_new and (first < since or last >= until):
-            within = _within(gap, since, until)
-            if within is None:
+            part = within_span(gap, since, until)
+            if part is None:
                 continue
-            number, first, last = within
+            number, first, last = part
         known = found.get((job, timezone, reason))
         if known is not None:
             number, first, last = number + known[0], min(first, known[1]), max(last, known[2])
@@ -254,7 +260,7 @@ def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list
     return [Skipped(*one, *found[one]) for nth, one in enumerate(worst_first) if nth < MAX_LISTED or one[2] == "late"]
 
 
-def _within(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, datetime, datetime] | None:
+def within_span(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, datetime, datetime] | None:
     """Return the number of slots of a gap within the span, the first and the last one; None if there is none.
 
     Those of a gap that extends beyond the span are counted by the job's cron. If that was changed, all count.

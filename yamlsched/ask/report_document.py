@@ -25,19 +25,19 @@ DAYS_WITH_NAMES = timedelta(days=6)
 """In a longer span a weekday would not be enough: times have dates."""
 
 
-def document(report: Report) -> Document:
-    """Return the report in words."""
+def document(report: Report, screens: int = 1) -> Document:
+    """Return the report in words, with lists as long as so many screens have room for."""
     number = len(report.problems)
-    more = number - MAX_PROBLEMS
+    more = number - MAX_PROBLEMS * screens
     return Document(
         title=f"yamlsched report: {report.namespace}",
         span=_span(report),
         is_healthy=not number,
         verdict=_verdict(report),
-        problems=[(truncate(each.what, 300), each.remedy) for each in report.problems[:MAX_PROBLEMS]],
+        problems=[(truncate(each.what, 300), each.remedy) for each in report.problems[: MAX_PROBLEMS * screens]],
         more_problems=f"and {more} more: {_all_problems(report)}" if more > 0 else "",
         facts=list(_facts(report)),
-        sections=[section for section in _sections(report) if section.rows],
+        sections=[section for section in _sections(report, screens) if section.rows],
     )
 
 
@@ -107,8 +107,8 @@ def _ran(report: Report) -> str:
     return f"{ran.runs:,}{more} {'run' if ran.runs == 1 else 'runs'} of {count(ran.jobs, 'job')}: {', '.join(parts)}"
 
 
-def _sections(report: Report) -> Iterator[Section]:
-    yield _failures(report)
+def _sections(report: Report, screens: int) -> Iterator[Section]:
+    yield _failures(report, screens)
     yield Section(
         "Skipped slots",
         ("slots", "job", "reason", "from", "to"),
@@ -120,9 +120,9 @@ def _sections(report: Report) -> Iterator[Section]:
                 _time(one.first_at, one.timezone, report),
                 _time(one.last_at, one.timezone, report),
             )
-            for one in report.skipped[:MAX_SKIPPED]
+            for one in report.skipped[: MAX_SKIPPED * screens]
         ],
-        _more(len(report.skipped) - MAX_SKIPPED, _all_problems(report)),
+        _more(len(report.skipped) - MAX_SKIPPED * screens, _all_problems(report)),
     )
     yield Section(
         "Started late",
@@ -135,9 +135,9 @@ def _sections(report: Report) -> Iterator[Section]:
                 _time(one.started_at, one.timezone, report),
                 str(one.run_id),
             )
-            for one in report.late[:MAX_LATE]
+            for one in report.late[: MAX_LATE * screens]
         ],
-        _more(len(report.late) - MAX_LATE, _all_problems(report)),
+        _more(len(report.late) - MAX_LATE * screens, _all_problems(report)),
     )
     yield Section(
         "Longest",
@@ -149,7 +149,7 @@ def _sections(report: Report) -> Iterator[Section]:
                 _time(one.ended_at, one.timezone, report) if one.ended_at else "still running",
                 str(one.run_id),
             )
-            for one in report.longest[:MAX_LONGEST]
+            for one in report.longest[: MAX_LONGEST * screens]
         ],
     )
 
@@ -158,16 +158,16 @@ def _sections(report: Report) -> Iterator[Section]:
         ("applied", "jobs", "edit"),
         [
             (_time(edit.applied_at, report.timezone, report), edits.counts(edit.jobs), edits.label(edit))
-            for edit in report.edits[:MAX_EDITS]
+            for edit in report.edits[: MAX_EDITS * screens]
         ],
-        _more(len(report.edits) - MAX_EDITS, f"yamlsched log --since {times.short_utc(report.since)}"),
+        _more(len(report.edits) - MAX_EDITS * screens, f"yamlsched log --since {times.short_utc(report.since)}"),
     )
 
 
-def _failures(report: Report) -> Section:
+def _failures(report: Report, screens: int) -> Section:
     groups = report.failures.worst_first()
     rows = []
-    for group in groups[:MAX_GROUPS]:
+    for group in groups[: MAX_GROUPS * screens]:
         more = "+" if report.failures.is_bounded(group) else ""
         rows.append(
             (
@@ -186,7 +186,7 @@ def _failures(report: Report) -> Section:
         "Failures",
         ("runs", "job", "now", "attempts", "first", "last", "example", "error"),
         rows,
-        _more(len(groups) - MAX_GROUPS, command),
+        _more(len(groups) - MAX_GROUPS * screens, command),
         ""
         if report.failures.is_complete
         else f"Only {failures.MAX_FAILED:,} runs were read, of the jobs with most: there are more.",

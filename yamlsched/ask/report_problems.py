@@ -82,6 +82,8 @@ class GapOfJob(NamedTuple):
     first_slot: datetime
     last_slot: datetime
     slots: int
+    recorded_at: datetime
+    detail: str | None
     is_new: bool  # recorded within the span
 
 

@@ -142,6 +142,7 @@ class JobSummary:
     job_type: str
     timezone: str
     tags: list[str]
+    owner: str
     enabled: bool
     retired_at: datetime | None
 
@@ -310,3 +311,33 @@ def on_dead_calls(connection: psycopg.Connection[Any], namespace: str, id: int, 
     """Return the runs that called on_dead for the run ``id``, which has had so many ``attempts``."""
     keys = [f"{ON_DEAD_PREFIX}{id}", *(f"{ON_DEAD_PREFIX}{id}:{number}" for number in range(1, attempts + 1))]
     return fetch(connection, ChildRun, load("history")["on_dead_calls"], {"namespace": namespace, "keys": keys})
+
+
+MAX_TIMED_RUNS = 20
+"""Of each job, the newest runs of a span whose durations are read."""
+
+
+@dataclass(frozen=True)
+class Durations:
+    """How long the successful attempts of a job took: the median, what 95 % stay within, the longest, the last."""
+
+    job_type: str
+    timezone: str
+    runs: int
+    usual: timedelta
+    p95: timedelta
+    longest: timedelta
+    last: timedelta
+    longest_id: int
+
+
+def durations(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime,
+    until: datetime,
+    jobs: Sequence[str] | None = None,
+) -> dict[str, Durations]:
+    """Return the durations of ``jobs``, or of all, in [since, until). Jobs without a successful run are left out."""
+    given = {"namespace": namespace, "jobs": jobs, "since": since, "until": until, "limit": MAX_TIMED_RUNS}
+    return {row.job_type: row for row in fetch(connection, Durations, load("timeline")["durations"], given)}

@@ -34,6 +34,7 @@ class Filter:
 
     jobs: Sequence[str] = ()
     tags: Sequence[str] = ()
+    owner: str = ""
     statuses: Sequence[str] = ()
     since: datetime | None = None
     until: datetime | None = None
@@ -100,7 +101,7 @@ def page(
 
     Unless an index finds the runs, at most ``max_ids`` ids are searched. Raises Refused as ``runs`` does.
     """
-    jobs = definitions(connection, namespace, filter.jobs, filter.tags)
+    jobs = definitions(connection, namespace, filter.jobs, filter.tags, filter.owner)
     conditions = {**filter.parameters(jobs), "namespace": namespace}
     [(oldest, newest)] = connection.execute(load("history")["id_range"]).fetchall()
     oldest_first = after is not None

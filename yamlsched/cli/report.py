@@ -10,7 +10,7 @@ from psycopg import Connection
 
 from yamlsched.ask import report
 from yamlsched.ask.report import MAX_LISTED, Report
-from yamlsched.ask.report_document import document
+from yamlsched.ask.report_document import document as in_words
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.db.query import now
@@ -70,8 +70,8 @@ def _span(
 
 def _rendered(found: Report, form: str) -> str:
     if form == "json":
-        return _as_json(found)
-    words = document(found)
+        return terminal.document(**document(found))
+    words = in_words(found)
     if form == "markdown":
         return markdown.render(words)
     if form == "html":
@@ -79,29 +79,30 @@ def _rendered(found: Report, form: str) -> str:
     return text.render(words)
 
 
-def _as_json(found: Report) -> str:
+def document(found: Report) -> dict[str, Any]:
+    """Return the parts of the JSON document."""
     groups = found.failures.worst_first()
     next_slot = dict(zip(("job_type", "timezone", "at"), found.next_slot, strict=True)) if found.next_slot else None
-    return terminal.document(
-        namespace=found.namespace,
-        now=found.now,
-        since=found.since,
-        until=found.until,
-        timezone=found.timezone,
-        healthy=not found.problems,
-        problems=found.problems,
-        jobs=found.jobs,
-        ran=found.ran,
-        queue=found.queue,
-        failures=groups[:MAX_LISTED],
-        more_failures=len(groups[MAX_LISTED:]),
-        failures_are_complete=found.failures.is_complete,
-        dead_by_error_type=found.dead,
-        dead_calls_of_on_dead=found.dead_calls,
-        skipped=found.skipped,
-        started_late=found.late,
-        in_doubt=found.in_doubt,
-        longest=found.longest,
-        edits=[{name: getattr(edit, name) for name in EDIT_COLUMNS} for edit in found.edits],
-        next_slot=next_slot,
-    )
+    return {
+        "namespace": found.namespace,
+        "now": found.now,
+        "since": found.since,
+        "until": found.until,
+        "timezone": found.timezone,
+        "healthy": not found.problems,
+        "problems": found.problems,
+        "jobs": found.jobs,
+        "ran": found.ran,
+        "queue": found.queue,
+        "failures": groups[:MAX_LISTED],
+        "more_failures": len(groups[MAX_LISTED:]),
+        "failures_are_complete": found.failures.is_complete,
+        "dead_by_error_type": found.dead,
+        "dead_calls_of_on_dead": found.dead_calls,
+        "skipped": found.skipped,
+        "started_late": found.late,
+        "in_doubt": found.in_doubt,
+        "longest": found.longest,
+        "edits": [{name: getattr(edit, name) for name in EDIT_COLUMNS} for edit in found.edits],
+        "next_slot": next_slot,
+    }

@@ -36,7 +36,6 @@ MAX_LINE_CHARS = 400
 @click.pass_obj
 def command(settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None) -> int:
     from yamlsched.ask import history
-    from yamlsched.ask.edits import as_fields
     from yamlsched.db.query import now
 
     if attempt is not None and not output:
@@ -58,12 +57,7 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
         click.echo(printed(kept.output))
         return 0
     if settings.wants_json:
-        parts = {
-            name: getattr(details, name)
-            for name in ("run", "retried_attempts", "outputs", "progress", "effects", "children", "actions")
-        }
-        parts |= {"attempts": details.failures, "parent_id": details.run.parent_id, **as_fields(details.edits)}
-        click.echo(_output.document(**parts))
+        click.echo(_output.document(**document(details)))
         return 0
     sections = [
         _output.fields((name, value) for name, value in facts(details, instant) if value),
@@ -74,6 +68,15 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
     ]
     click.echo("\n\n".join(filter(None, sections)))
     return 0
+
+
+def document(details: RunDetails) -> dict[str, Any]:
+    """Return the parts of the JSON document."""
+    from yamlsched.ask.edits import as_fields
+
+    names = ("run", "retried_attempts", "outputs", "progress", "effects", "children", "actions")
+    parts = {name: getattr(details, name) for name in names}
+    return parts | {"attempts": details.failures, "parent_id": details.run.parent_id, **as_fields(details.edits)}
 
 
 def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:

@@ -45,21 +45,22 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
         definition = definition_for(connection, namespace, job)
         report = explain(connection, namespace, definition, at)
     if isinstance(report, DayReport):
-        click.echo(terminal.document(**_of_day(report)) if settings.wants_json else "\n".join(_day(report)))
+        click.echo(terminal.document(**document_of_day(report)) if settings.wants_json else "\n".join(_day(report)))
         return 0
     if at is not None and (note := times.remark(at, report.at, zone(definition.timezone))):
         click.echo(f"--at: {note}", err=True)
-    click.echo(terminal.document(**_fields(report)) if settings.wants_json else "\n".join(_slot(report)))
+    click.echo(terminal.document(**document(report)) if settings.wants_json else "\n".join(_slot(report)))
     return 0
 
 
-def _fields(report: SlotReport) -> dict[str, object]:
+def document(report: SlotReport) -> dict[str, object]:
+    """Return the parts of the JSON document."""
     fields = {name: value for name, value in vars(report).items() if name not in ("lines", "edits")}
     return fields | as_fields(report.edits) | {"explanation": report.lines}
 
 
-def _of_day(day: DayReport) -> dict[str, object]:
-    return vars(day) | {"date": day.date.isoformat(), "slots": [_fields(slot) for slot in day.slots]}
+def document_of_day(day: DayReport) -> dict[str, object]:
+    return vars(day) | {"date": day.date.isoformat(), "slots": [document(slot) for slot in day.slots]}
 
 
 def _slot(report: SlotReport) -> list[str]:

@@ -21,7 +21,7 @@ from yamlsched.act import pause as pausing
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load, sql_folder
 from yamlsched.extras.web.actions import backfill as backfill_action
-from yamlsched.extras.web.actions import bulk, tagged
+from yamlsched.extras.web.actions import many, tagged
 from yamlsched.extras.web.ask import audit
 
 Visit = Callable[..., TestClient]
@@ -453,7 +453,7 @@ def test_the_dead_runs_of_one_error_are_counted_and_then_retried(page: TestClien
     said = words(shown)
     assert "Retry 3 dead runs of purge" in said
     assert "3 dead runs of purge that died of Timeout." in said
-    assert "For each that dies, handlers.mail:tell is called again (on_dead)." in said
+    assert "For each that dies, handlers.mail:tell is called again." in said
 
     # then only those are, and not one that died after the count
     later = a_run(db, job, "dead", error_type="Timeout", finished_at="(now() + interval '1 hour')")
@@ -491,8 +491,8 @@ def test_runs_that_somebody_else_retried_are_counted_apart(
 
 
 def test_of_too_many_runs_the_oldest_are_taken(page: TestClient, db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "MAX_RUNS", 3)
-    monkeypatch.setattr(bulk, "BATCH_RUNS", 2)
+    monkeypatch.setattr(many, "MAX_RUNS", 3)
+    monkeypatch.setattr(many, "BATCH_RUNS", 2)
     job = a_job(db)
     found = [a_run(db, job, "dead", finished_at=f"(now() - interval '{9 - nth} minutes')") for nth in range(5)]
     shown = page.get("/actions/retry-dead?job=purge")
@@ -526,7 +526,7 @@ def test_a_bulk_form_that_was_interrupted_continues_when_it_is_sent_again(
     page: TestClient, db: Db, page_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # given a second batch that another session blocks
-    monkeypatch.setattr(bulk, "BATCH_RUNS", 2)
+    monkeypatch.setattr(many, "BATCH_RUNS", 2)
     monkeypatch.setattr("yamlsched.extras.web.pool.ACTION_SETTINGS", {})
     job = a_job(db)
     found = [a_run(db, job, "dead") for _ in range(4)]
@@ -675,3 +675,94 @@ def test_a_form_without_its_subject_asks_for_it(page: TestClient, db: Db) -> Non
     shown = hidden(page.get("/actions/pause?job=purge"))
     assert (shown.keys(), shown["job"]) == ({"job", "request"}, "purge")
     assert page.post("/actions/pause", data={"job": ""}, headers=SAME_ORIGIN).status_code == 422
+
+
+# -- many jobs at once
+
+
+def test_dead_runs_of_many_jobs_are_retried_by_one_form(page: TestClient, db: Db) -> None:
+    # given an outage, of which each job has a dead run, and runs that died of something else or before
+    jobs = [a_job(db, f"job_{nth}", owner="shop" if nth < 3 else "crm", tags=["db"]) for nth in range(5)]
+    outage = [a_run(db, job, "dead", error_type="OutageError") for job in jobs]
+    other = a_run(db, jobs[0], "dead", error_type="ValueError")
+    long_ago = a_run(db, jobs[1], "dead", error_type="OutageError", finished_at="(now() - interval '3 days')")
+
+    # when all that match are to be retried, from the page of dead runs
+    listed = page.get("/dead?by=error&type=OutageError&span=24h")
+    assert "5 dead runs in 1 group" in words(listed)
+    assert "5 5 jobs OutageError" in words(listed)
+    [link] = re.findall(r'class="button primary" href="(/actions/retry-dead[^"]*)"', listed.text)
+    shown = page.get(html.unescape(link))
+    assert "5 dead runs of 5 jobs that died of OutageError." in words(shown)
+    assert result(confirm(page, shown)) == ("/dead", "5 runs of 5 jobs are queued again.")
+
+    # then only those are
+    assert {row(db, run).status for run in outage} == {"queued"}
+    assert {row(db, run).status for run in (other, long_ago)} == {"dead"}
+    assert len(trail(db)) == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"owner": "shop"}, "3 dead runs of 3 jobs, owner shop."),
+        ({"owner": "crm", "tag": "db"}, "2 dead runs of 2 jobs, tag db, owner crm."),
+        ({"owner": "shop", "job": "job_1"}, "1 dead run of job_1, owner shop."),
+        ({"owner": "shop", "job": "job_4"}, "There are no dead runs of job_4, owner shop."),
+        ({"since": "1h"}, "5 dead runs of 5 jobs."),
+        ({"until": "1h"}, "There are no dead runs."),
+        ({"owner": "shoop"}, 'has the owner "shoop". Did you mean "shop"?'),
+        ({"tag": "dbb"}, 'has the tag "dbb". Did you mean "db"?'),
+        ({"since": "soon"}, "soon"),
+        ({"job": "job_9"}, 'There is no job "job_9"'),
+    ],
+)
+def test_runs_of_many_jobs_are_chosen_by_owner_tag_and_time(
+    page: TestClient, db: Db, given: dict[str, str], expected: str
+) -> None:
+    for nth in range(5):
+        a_run(db, a_job(db, f"job_{nth}", owner="shop" if nth < 3 else "crm", tags=["db"]), "dead")
+    assert expected in words(review(page, "retry-dead", given))
+
+
+def test_a_link_without_a_filter_leads_to_the_form_and_not_to_all_runs(page: TestClient, db: Db) -> None:
+    a_run(db, a_job(db), "queued")
+    for path in ("/actions/retry-dead", "/actions/cancel-runs?state=unfinished"):
+        assert "Show what will happen" in words(page.get(path))
+
+
+def test_runs_that_were_ticked_are_retried_or_cancelled_and_the_others_are_not(page: TestClient, db: Db) -> None:
+    job = a_job(db)
+    dead, cancelled, running, other = (a_run(db, job, state) for state in ("dead", "cancelled", "running", "dead"))
+    assert f'name="runs" value="{dead}"' in page.get("/runs").text
+
+    shown = page.get(f"/actions/retry-dead?runs={dead}&runs={cancelled}&runs={running}")
+    assert "2 chosen runs" in words(shown)
+    assert "1 chosen run is in another state, and not changed." in words(shown)
+    assert result(confirm(page, shown))[1] == "2 runs of purge are queued again."
+    assert [row(db, run).status for run in (dead, cancelled, running, other)] == ["queued", "queued", "running", "dead"]
+
+    shown = page.get(f"/actions/cancel-runs?state=unfinished&runs={dead}&runs={other}")
+    assert result(confirm(page, shown))[1] == "1 run of purge is cancelled."
+    assert [row(db, run).status for run in (dead, cancelled)] == ["cancelled", "queued"]
+    assert page.get("/actions/retry-dead?runs=x").status_code == 422
+
+
+def test_what_no_worker_would_claim_is_left_out_of_a_retry_of_many_jobs(page: TestClient, db: Db) -> None:
+    jobs = [a_job(db, "a"), a_job(db, "b", enabled=False), a_job(db, "c")]
+    pausing.pause(db, "default", [jobs[2]], "jonas", reason="x")
+    found = [a_run(db, job, "dead", error_type="OutageError") for job in jobs]
+    shown = page.get("/actions/retry-dead?error_type=OutageError")
+    assert "1 run of jobs that are not enabled, or were removed, will not change" in words(shown)
+    assert "1 job of these is paused: the runs wait" in words(shown)
+    assert "1 run was not changed" in result(confirm(page, shown))[1]
+    assert [row(db, run).status for run in found] == ["queued", "dead", "queued"]
+
+
+def test_all_that_match_a_filter_of_runs_are_cancelled(page: TestClient, db: Db) -> None:
+    found = [a_run(db, a_job(db, f"job_{nth}", owner="shop" if nth else "crm")) for nth in range(3)]
+    listed = page.get("/runs?status=queued&owner=shop")
+    [link] = re.findall(r'class="button final" href="(/actions/cancel-runs[^"]*)"', listed.text)
+    assert result(confirm(page, page.get(html.unescape(link))))[1] == "2 runs of 2 jobs are cancelled."
+    assert [row(db, run).status for run in found] == ["queued", "cancelled", "cancelled"]
+    assert 'class="button final" href="/actions/cancel-runs' not in page.get("/runs?status=queued&error=x").text

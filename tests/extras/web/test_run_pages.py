@@ -425,7 +425,7 @@ def test_buttons_lead_to_what_the_action_will_do(demo_dsn: str, demo_db: Any, vi
 
 def test_a_retry_of_a_group_is_about_as_many_runs_as_the_group_has(demo_dsn: str, demo_db: Any, visit: Visit) -> None:
     page = visit(demo_dsn, actions_dsn=demo_dsn, namespace="shop")
-    links = re.findall(r'href="(/actions/retry-dead[^"]*)"', page.get("/dead").text)
+    links = re.findall(r'href="(/actions/retry-dead\?job[^"]*)"', page.get("/dead").text)
     groups = failures.groups(demo_db, "shop", None, only_dead=True).groups
     assert len(links) == len(groups)
     for href, group in zip(links, groups, strict=True):

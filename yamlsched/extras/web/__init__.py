@@ -8,7 +8,7 @@
     visit         one request: its session, its parameters, its links
     flow          how an action goes, from the form to its result; actions/ has one module per action
     pages/        one module per page: query, view model; templates/ has the template of each
-    charts/       functions that return inline SVG
+    charts/       what templates draw as inline SVG
     render        the templates: times, numbers, the names of static files; markup makes elements and escapes
 
 Importing this package is cheap. It needs the extra `web`.

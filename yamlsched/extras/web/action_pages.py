@@ -70,7 +70,7 @@ class ActionPages:
         self._show = show
         self._reject = reject
         self._guarded = guarded
-        self._pool = Pool(options.actions_dsn or "", ACTION_SESSIONS, ACTION_SETTINGS, check_seconds=0)
+        self._pool = Pool(options.actions_dsn or "", ACTION_SESSIONS, ACTION_SETTINGS)
         self._redact = redactor(options.actions_dsn or "")
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class ActionPages:
             return self._reject(request, rejection)
         is_form = request.method not in SAFE_METHODS
         try:
-            fields = await read_form(request) if is_form else dict(request.query_params)
+            fields = await read_form(request) if is_form else _of_link(request)
             given = _given(action, fields, is_form)
         except FormError as error:
             return self._reject(request, Rejection(error.status, str(error), "Nothing was done."))
@@ -96,7 +96,9 @@ class ActionPages:
     ) -> Response:
         """Show what will happen, or the form if something is missing or not valid."""
         with self._open_visit(request) as visit:
-            is_complete = all(given[name] for name in action.required) and (is_form or not action.asks_first)
+            is_complete = all(given[name] for name in action.required)
+            if action.asks_first and not is_form:
+                is_complete = is_complete and any(given[name] for name in action.one_of)
             errors = {}
             if is_form and not is_complete and not fields.get("edit"):
                 errors = {name: "This is needed." for name in action.required if not given[name]}
@@ -127,7 +129,7 @@ class ActionPages:
 
     def _again(self, visit: Visit, action: Action, given: Given) -> str:
         """Return the URL of a new form."""
-        return visit.url("actions", action.name, **{name: given[name] for name in action.required})
+        return visit.url("actions", action.name, **{name: given[name] for name in (*action.required, *action.one_of)})
 
     def _form(
         self, request: Request, visit: Visit, action: Action, given: Given, form: str, errors: Mapping[str, str]
@@ -240,6 +242,12 @@ class ActionPages:
             return self._show(
                 request, "action_conflict.html", HTTPStatus.CONFLICT, visit=visit, view=what, action=action, again=again
             )
+
+
+def _of_link(request: Request) -> dict[str, str]:
+    """Return the parameters of a link; one that occurs several times, as boxes that are ticked, is a list of words."""
+    parameters = request.query_params
+    return {name: " ".join(parameters.getlist(name)) for name in parameters}
 
 
 def _form_id(fields: Mapping[str, str]) -> str:

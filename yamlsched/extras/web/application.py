@@ -32,11 +32,13 @@ from yamlsched.db.query import now
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.web import assets, render, results
 from yamlsched.extras.web.action_pages import ActionPages
+from yamlsched.extras.web.documents import DOCUMENTS
 from yamlsched.extras.web.options import WebOptions
 from yamlsched.extras.web.pages import PAGES, namespaces
 from yamlsched.extras.web.pool import READER_SETTINGS, Pool
 from yamlsched.extras.web.security import Guard, Rejection
 from yamlsched.extras.web.visit import BadRequest, Download, NotFound, Page, SeeOther, Visit, url_under
+from yamlsched.show import terminal
 
 FRAGMENT_HEADER = "Yamlsched-Fragment"
 """The refresh script asks with it for the page without its frame."""
@@ -123,8 +125,12 @@ class Application:
             with self._visit(request) as visit:
                 shown = page if visit.namespace else namespaces.PAGE
                 view = shown.show(visit)
+            caching = "private, no-cache" if self._options.auth == "none" else "no-store"
+            if wants_json(request):
+                parts = {"namespace": visit.namespace, **DOCUMENTS[shown.path](view)}
+                return _if_changed(request, terminal.document(**parts).encode(), caching, "application/json")
             html = self._html(request, shown.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)
-            return _if_changed(request, html, "private, no-cache" if self._options.auth == "none" else "no-store")
+            return _if_changed(request, html, caching)
 
         return self._guarded(request, answer)
 
@@ -253,6 +259,10 @@ class Application:
 
     def _error(self, request: Request, rejection: Rejection, is_stranger: bool = False) -> Response:
         """Return the page of an error. A stranger is shown neither the other pages nor the version."""
+        if wants_json(request):
+            document = terminal.document(error=rejection.what, remedy=rejection.remedy)
+            headers = {"Cache-Control": "no-store", **rejection.headers}
+            return Response(document, rejection.status, headers, "application/json")
         context = {"here": None, "visit": None, "view": rejection, "is_stranger": is_stranger}
         html = self._html(request, "error.html", rejection.status, **context)
         headers = {"Cache-Control": "no-store", **rejection.headers}
@@ -274,11 +284,17 @@ class Application:
         return self._error(request, Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.", IS_A_BUG))
 
 
-def _if_changed(request: Request, html: bytes, caching: str) -> Response:
+def wants_json(request: Request) -> bool:
+    """Return whether a request prefers JSON to a page, as no browser does."""
+    accepted = [kind.partition(";")[0].strip() for kind in request.headers.get("accept", "").lower().split(",")]
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def _if_changed(request: Request, content: bytes, caching: str, kind: str = "text/html") -> Response:
     """Return the page, or 304 if the browser has it: the script that refreshes it keeps the tag by itself."""
-    etag = f'W/"{hashlib.sha256(html).hexdigest()[:32]}"'
-    headers = {"ETag": etag, "Cache-Control": caching, "Vary": FRAGMENT_HEADER}
+    etag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
+    headers = {"ETag": etag, "Cache-Control": caching, "Vary": f"Accept, {FRAGMENT_HEADER}"}
     known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
     if etag in known:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return HTMLResponse(html, headers=headers)
+    return Response(content, media_type=kind, headers=headers)

@@ -183,7 +183,8 @@ class Action(NamedTuple):
     review: Callable[[Visit, Given], Review]
     perform: Callable[[Doing, Given], Redirect]
     limits: Mapping[str, int] = {}  # of characters, for fields that may be longer than MAX_TEXT_CHARS
-    asks_first: bool = False  # a link always leads to the form: it has fields that are not required
+    asks_first: bool = False  # a link leads to the form: it has fields that are not required
+    one_of: Sequence[str] = ()  # unless it has one of these
 
 
 def anonymous() -> str:

@@ -33,9 +33,6 @@ FAILURE_SECONDS = 1.0
 """For this long after a failed attempt to connect, requests get its error at once."""
 IDLE_SECONDS = 60.0
 """A session that has not been used for this long is closed, also below an application that does not pass on its end."""
-CHECK_SECONDS = 10.0
-"""A session that was checked longer ago is checked before it is used: the server may have been restarted, or the tables
-migrated so that they do not support this yamlsched any more. Sessions of actions are checked before each."""
 
 
 class Busy(EnvironmentFailed):
@@ -43,20 +40,18 @@ class Busy(EnvironmentFailed):
 
 
 class Idle(NamedTuple):
-    """A session that nobody uses: since when, and when it was checked."""
+    """A session that nobody uses, and since when."""
 
     since: float
-    checked_at: float
     session: Session
 
 
 class Pool:
     """At most ``size`` sessions on ``dsn``, opened when they are needed."""
 
-    def __init__(self, dsn: str, size: int, settings: dict[str, str], check_seconds: float = CHECK_SECONDS) -> None:
+    def __init__(self, dsn: str, size: int, settings: dict[str, str]) -> None:
         self._dsn = dsn
         self._settings = settings
-        self._check_seconds = check_seconds
         self._free = threading.BoundedSemaphore(size)
         self._size = size
         self._idle: list[Idle] = []
@@ -72,12 +67,12 @@ class Pool:
         if not self._free.acquire(timeout=WAIT_SECONDS):
             raise Busy(f"all {self._size} sessions of this page are in use: reload the page")
         try:
-            session, checked_at = self._take()
+            session = self._take()
             try:
                 with session.transaction():
                     yield session
             finally:
-                self._return(session, checked_at)
+                self._return(session)
         finally:
             self._free.release()
 
@@ -90,15 +85,13 @@ class Pool:
         for one in idle:
             one.session.close()
 
-    def _take(self) -> tuple[Session, float]:
-        """Return a session, and when it was checked."""
+    def _take(self) -> Session:
+        """Return a session on tables that support this yamlsched, which may have been migrated since it was used."""
         while True:
             with self._mutex:
                 idle = self._idle.pop() if self._idle else None
             if idle is None:
-                return self._connect(), time.monotonic()
-            if time.monotonic() - idle.checked_at < self._check_seconds:
-                return idle.session, idle.checked_at
+                return self._connect()
             try:
                 db.migrations.ensure_usable(idle.session, apply=False)
             except db.migrations.WrongTables:
@@ -107,7 +100,7 @@ class Pool:
             except (psycopg.Error, EnvironmentFailed):
                 idle.session.close()  # another one may work
             else:
-                return idle.session, time.monotonic()
+                return idle.session
 
     def _connect(self) -> Session:
         if not self._connecting.acquire(timeout=WAIT_SECONDS):
@@ -134,11 +127,11 @@ class Pool:
         finally:
             self._connecting.release()
 
-    def _return(self, session: Session, checked_at: float) -> None:
+    def _return(self, session: Session) -> None:
         is_usable = not session.closed and session.info.transaction_status == TransactionStatus.IDLE
         with self._mutex:
             if is_usable and not self._is_closed:
-                self._idle.append(Idle(time.monotonic(), checked_at, session))
+                self._idle.append(Idle(time.monotonic(), session))
                 if self._timer is None:
                     self._set_timer()
                 return

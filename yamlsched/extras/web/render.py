@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
@@ -81,6 +81,16 @@ def bounded(number: int, limit: int, noun: str, plural: str | None = None) -> st
     return count(number, noun, plural) if number <= limit else f"{limit:,}+ {plural or noun + 's'}"
 
 
+def took(value: timedelta) -> str:
+    """Return a duration, to the second if it is long.
+
+    >>> took(timedelta(seconds=8.4)), took(timedelta(seconds=80.4))
+    ('8.4s', '1m20s')
+    """
+    long = value >= timedelta(seconds=20)
+    return durations.show(timedelta(seconds=round(value.total_seconds(), 0 if long else 1)) if long else value)
+
+
 def _asset(name: str) -> str:
     """Return the path of a static file, below the prefix."""
     return f"static/{assets.load()[name].name}"
@@ -99,7 +109,13 @@ def environment() -> Environment:
         auto_reload=False,
     )
     found.filters.update(
-        instant=instant, ago=ago, duration=durations.show, approximate=durations.approximate, rfc3339=times.short_utc
+        instant=instant,
+        ago=ago,
+        duration=durations.show,
+        approximate=durations.approximate,
+        took=took,
+        seconds=timedelta.total_seconds,
+        rfc3339=times.short_utc,
     )
     found.filters.update(bytes=terminal.show_bytes, steps=steps)
     found.globals.update(asset=_asset, count=count, bounded=bounded)

@@ -1,14 +1,14 @@
 """The actions, by their names in URLs. Each has a module; see ``flow``."""
 
-from yamlsched.extras.web.actions import backfill, bulk, cancel, enqueue, pause, retry, settle, tagged
+from yamlsched.extras.web.actions import backfill, enqueue, many, pause, retry, settle, tagged
 
 ACTIONS = {
     action.name: action
     for action in (
         retry.ACTION,
-        bulk.RETRY,
-        cancel.ACTION,
-        bulk.CANCEL,
+        many.RETRY,
+        retry.CANCEL,
+        many.CANCEL,
         pause.PAUSE,
         pause.RESUME,
         tagged.PAUSE,

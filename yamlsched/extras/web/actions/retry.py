@@ -1,4 +1,4 @@
-"""Retry a run, also with another payload; see ``yamlsched retry``."""
+"""Retry a run, also with another payload, or cancel it; see ``yamlsched retry`` and ``cancel``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from yamlsched.extras.web.visit import Visit
 from yamlsched.runs.enqueue import encode_payload
 from yamlsched.runs.lifecycle import Status
 
+REASON = Field("reason", "Why", hint="Recorded with the action. May be empty.")
 FORCE = Field("force", "Run it again although it has succeeded", "check")
 PAYLOAD = Field("payload", "Payload", "area", "A JSON object, merged over the payload of the job. Empty: as before.")
 
@@ -103,3 +104,40 @@ ACTION = Action(
     perform,
     limits={"payload": MAX_PAYLOAD_CHARS},
 )
+
+
+def ask_cancel(visit: Visit, given: Given) -> Asking:
+    return Asking("Cancel a run", [subjects.RUN])
+
+
+def review_cancel(visit: Visit, given: Given) -> Review:
+    run = subjects.run(visit, given)
+    found = outlook.of_cancel(visit.connection, run)
+    return Review(
+        title=f"Cancel run {run.id} of {run.job_type}",
+        button=f"Cancel run {run.id}",
+        back=f"/runs/{run.id}",
+        state=found.state,
+        lines=found.lines,
+        warnings=found.warnings,
+        refusal=found.refusal,
+        asks=[REASON],
+        carried={"run": str(run.id), "was": run.status},
+        target=f"run:{run.id}",
+        is_final=True,
+    )
+
+
+def perform_cancel(doing: Doing, given: Given) -> Redirect:
+    id, was = given.number("run"), given.choice("was", list(Status))
+    target = f"run:{id}"
+    with doing.transaction(target) as connection:
+        if outlook.find(connection, doing.namespace, id) is None:
+            raise Conflict(f"Run {id} does not exist any more: it was pruned.")
+        [result] = runs.cancel(connection, [id], doing.who, reason=given["reason"] or None, expected=[was])
+        if not result.changed:
+            raise Conflict(f"Run {id} {result.what}{doing.since(connection, target)}.")
+    return Redirect(f"/runs/{id}", Result(f"Run {id} {result.what}."))
+
+
+CANCEL = Action("cancel", "Cancel a run", ("run", "was", "reason"), ("run",), ask_cancel, review_cancel, perform_cancel)

@@ -1,1 +1,1 @@
-"""Charts: functions from a view model to inline SVG. Their looks are in static/page.css, by class: no inline styles."""
+"""Charts: functions from a view model to what a template draws. Their looks are in static/page.css, by class."""

@@ -31,23 +31,12 @@ class ActionsPage:
 
     pauses: Sequence[Pause]
     groups: Sequence[TrailGroup]
-    verb: str
-    who: str
-    job: str
-    run: str
+    filter: dict[str, str]
     older: int | None
     is_first: bool
     verbs = VERBS
     max_runs = MAX_COUNTED_RUNS
     max_targets = MAX_LISTED_TARGETS
-
-    @property
-    def is_filtered(self) -> bool:
-        return bool(self.verb or self.who or self.job or self.run)
-
-    @property
-    def filter(self) -> dict[str, str]:
-        return {"verb": self.verb, "who": self.who, "job": self.job, "run": self.run}
 
     @staticmethod
     def details_of(entry: TrailEntry) -> list[tuple[str, str]]:
@@ -55,8 +44,8 @@ class ActionsPage:
 
 
 def show(visit: Visit) -> ActionsPage:
-    verb, who, job = visit.choice("verb", VERBS, ""), visit.text("who"), visit.text("job")
-    run = visit.text("run")
+    filter = {"verb": visit.choice("verb", VERBS, ""), **{name: visit.text(name) for name in ("who", "job", "run")}}
+    run = filter["run"]
     if run and not (run.isascii() and run.isdigit() and len(run) < 19):
         raise BadRequest(f'"{run}" is not the id of a run.', "Write for example 118.")
     before = visit.number("before", 0) or None
@@ -65,18 +54,15 @@ def show(visit: Visit) -> ActionsPage:
         visit.namespace,
         PAGE_ACTIONS,
         before,
-        verb=verb or None,
-        who=who or None,
-        job_type=job or None,
+        verb=filter["verb"] or None,
+        who=filter["who"] or None,
+        job_type=filter["job"] or None,
         target=f"run:{run}" if run else None,
     )
     return ActionsPage(
         pauses=audit.pauses(visit.connection, visit.namespace, visit.now, MAX_COUNTED_RUNS),
         groups=groups,
-        verb=verb,
-        who=who,
-        job=job,
-        run=run,
+        filter=filter,
         older=older,
         is_first=before is None,
     )

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
-from markupsafe import Markup
-
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.web.ask import calendar
 from yamlsched.extras.web.ask.calendar import CalendarJob, ClockChangeNight, Coming, Schedule
-from yamlsched.extras.web.charts.heat import Cell, heat
+from yamlsched.extras.web.render import count
 from yamlsched.extras.web.visit import BadRequest, Page, Visit, finder
 from yamlsched.timetable import times
 from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS, Forecast, ForecastSpan, Hour, PileUp, forecast
@@ -26,7 +24,46 @@ MAX_STARTS_OF_HOUR = 200
 """The same for the list of one hour."""
 MAX_PILE_UPS = 7
 MAX_DAYS_AHEAD = 366 * 3
+LEVELS = 4
+REGULAR_MINUTES = 60
 MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An hour, how many jobs start in it, the level of that, and whether it has a pile-up or has passed."""
+
+    hour: Hour
+    jobs: int
+    level: int
+    href: str
+    has_pile_up: bool
+    is_past: bool
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether clocks skip the hour."""
+        return self.hour.start == self.hour.end
+
+    @property
+    def clock_change(self) -> str:
+        """What clocks do in the hour; "" if nothing."""
+        minutes = self.hour.end - self.hour.start
+        if minutes == REGULAR_MINUTES:
+            return ""
+        if minutes == 0:
+            return "does not exist: clocks go forward"
+        return f"has {minutes} minutes: clocks go {'back' if minutes > REGULAR_MINUTES else 'forward'}"
+
+    @property
+    def text(self) -> str:
+        """What the cell shows in words."""
+        words = [count(self.jobs, "job")] if self.jobs else ["no job" if not self.is_past else "past"]
+        if self.has_pile_up:
+            words.append("with a pile-up")
+        if self.clock_change:
+            words.append(f"this hour {self.clock_change}")
+        return f"{self.hour.date:%a %-d %b} {self.hour.hour:02}:00: {', '.join(words)}"
 
 
 @dataclass(frozen=True)
@@ -41,7 +78,6 @@ class CalendarPage:
     day: date
     timezone: str
     timezones: Sequence[str]
-    chart: Markup
     days: Sequence[Sequence[Cell]]
     nights: Sequence[ClockChangeNight]
     pile_ups: Sequence[PileUp]
@@ -81,7 +117,7 @@ def show(visit: Visit) -> CalendarPage:
     nights = calendar.clock_change_nights(schedule, max(visit.now, span.after))
     pile_ups = found.pile_ups()
     fullest = found.fullest(min(pile_ups, MAX_PILE_UPS))
-    days = _days(found, visit.now)
+    days = _days(visit, found)
     first = max(chosen or visit.now, span.instant(0))
     hours = slice(_place(found, first), _place(found, first) + 1 if chosen else None)
     limit = MAX_STARTS_OF_HOUR if chosen else MAX_LISTED_STARTS
@@ -95,7 +131,6 @@ def show(visit: Visit) -> CalendarPage:
         day=day,
         timezone=timezone,
         timezones=timezones if timezone in timezones else [timezone, *timezones],
-        chart=heat(days, {night.date for night in nights}, lambda hour: _link(visit, found, hour)),
         days=days,
         nights=nights,
         pile_ups=fullest,
@@ -159,12 +194,14 @@ def _place(found: Forecast, at: datetime) -> int:
     return next((nth for nth, hour in enumerate(found.hours) if hour.start <= minute < hour.end), len(found.hours))
 
 
-def _days(found: Forecast, now: datetime) -> list[list[Cell]]:
-    piled = _piled(found)
-    cells = [
-        Cell(hour, jobs, nth in piled, hour.start < hour.end and found.span.instant(hour.end) <= now)
-        for nth, (hour, jobs) in enumerate(zip(found.hours, found.jobs_by_hour, strict=True))
-    ]
+def _days(visit: Visit, found: Forecast) -> list[list[Cell]]:
+    piled, numbers = _piled(found), [jobs for jobs in found.jobs_by_hour if jobs] or [0]
+    least, most = min(numbers), max(numbers)
+    cells = []
+    for nth, (hour, jobs) in enumerate(zip(found.hours, found.jobs_by_hour, strict=True)):
+        level = 1 + (LEVELS - 1) * (jobs - least) // max(most - least, 1) if jobs else 0
+        is_past = hour.start < hour.end and found.span.instant(hour.end) <= visit.now
+        cells.append(Cell(hour, jobs, level, _link(visit, found, hour) if jobs else "", nth in piled, is_past))
     return [cells[nth : nth + 24] for nth in range(0, len(cells), 24)]
 
 

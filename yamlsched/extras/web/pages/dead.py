@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from yamlsched.ask import failures
+from yamlsched.ask import failures, history
 from yamlsched.ask.failures import MAX_FAILED, MAX_OF_JOB, FailureGroup, Failures
+from yamlsched.errors import Refused
 from yamlsched.extras.web.pages.runs import NO_TYPE
-from yamlsched.extras.web.visit import Page, Visit
+from yamlsched.extras.web.render import sentence
+from yamlsched.extras.web.visit import BadRequest, Page, Visit
 
 SPANS = {"24h": timedelta(hours=24), "7d": timedelta(days=7), "all": None}
 MAX_GROUPS = 200
+FILTERS = ("type", "tag", "owner")
+BY = ("job", "error")
 
 
 @dataclass(frozen=True)
@@ -25,28 +29,62 @@ class DeadPage:
     found: Failures
     span: str
     sort: str
-    spans = tuple(SPANS)
+    filter: dict[str, str]
+    by: str
     max_runs = MAX_OF_JOB
     max_dead = MAX_FAILED
 
-    @staticmethod
-    def type_of(group: FailureGroup) -> str:
-        return group.error_type or NO_TYPE
+    @property
+    def many(self) -> dict[str, str]:
+        """Return the filters as those of an action on all runs that match."""
+        named = {"error_type" if name == "type" else name: value for name, value in self.filter.items()}
+        return {**named, "since": self.span if self.span != "all" else ""}
+
+    def but(self, name: str, value: str) -> dict[str, str]:
+        """Return the parameters of the URL with one changed."""
+        return {"span": self.span, "sort": self.sort, "by": self.by, **self.filter, name: value}
 
 
 def show(visit: Visit) -> DeadPage:
     span, sort = visit.choice("span", tuple(SPANS), "all"), visit.choice("sort", ("newest", "largest"), "newest")
-    length = SPANS[span]
-    found = failures.groups(visit.connection, visit.namespace, visit.now - length if length else None, only_dead=True)
-    groups = sorted(found.groups, key=lambda group: -group.runs) if sort == "largest" else found.groups
+    filter, by = {name: visit.text(name) for name in FILTERS}, visit.choice("by", BY, "job")
+    tags, length = [filter["tag"]] if filter["tag"] else [], SPANS[span]
+    try:
+        ids = history.definitions(visit.connection, visit.namespace, (), tags, filter["owner"])
+    except Refused as error:
+        raise BadRequest(sentence(str(error))) from None
+    since = visit.now - length if length else None
+    found = failures.groups(visit.connection, visit.namespace, since, definitions=ids, only_dead=True)
+    groups = [group for group in found.groups if filter["type"] in ("", group.error_type or NO_TYPE)]
+    total = sum(group.runs for group in groups)
+    groups = [*groups] if by == "job" else by_error(groups)
+    groups.sort(key=lambda group: -group.runs if sort == "largest" else -group.last_at.timestamp())
     return DeadPage(
         groups=groups[:MAX_GROUPS],
-        total=groups[0].total if groups else 0,
+        total=total if filter["type"] or not found.groups else found.groups[0].total,
         hidden=len(groups[MAX_GROUPS:]),
         found=found,
         span=span,
         sort=sort,
+        filter=filter,
+        by=by,
     )
+
+
+def by_error(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
+    """Return one group for each type of error. Its ``job_type`` is that of its only job, else their number."""
+    found: dict[tuple[str, bool], list[FailureGroup]] = {}
+    for group in groups:
+        found.setdefault((group.error_type, group.is_call), []).append(group)
+    return [
+        replace(
+            max(of_type, key=lambda group: group.last_at),
+            job_type=of_type[0].job_type if len(of_type) == 1 else f"{len(of_type):,} jobs",
+            runs=sum(group.runs for group in of_type),
+            first_at=min(group.first_at for group in of_type),
+        )
+        for of_type in found.values()
+    ]
 
 
 PAGE = Page("/dead", "dead.html", show, title="Dead")

@@ -11,18 +11,6 @@ from yamlsched.extras.web.ask import deployments
 from yamlsched.extras.web.ask.deployments import ChangedJobs, Deployments
 from yamlsched.extras.web.visit import Page, Visit
 
-STYLES = {
-    "in force": "ok",
-    "to be applied": "queued",
-    "held back": "due",
-    "another file": "due",
-    "other environment": "failing",
-    "other namespace": "failing",
-    "refused": "failing",
-}
-"""The style of each state of a file."""
-NO_ENVIRONMENT = "none"
-
 
 @dataclass(frozen=True)
 class Files:
@@ -32,7 +20,6 @@ class Files:
     problems: int
     history: Sequence[tuple[Edit, Sequence[ChangedJobs], Sequence[str]]]  # with the keys outside of jobs that changed
     commit = staticmethod(edits.commit)
-    styles = STYLES
 
 
 def show(visit: Visit) -> Files:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from markupsafe import Markup
-
 from yamlsched.ask import health, states
 from yamlsched.ask.attention import Problem, Thresholds, problems
 from yamlsched.ask.health import Health, JobHealth
-from yamlsched.extras.web.ask.strips import Day, skipped_by_pause, strips
-from yamlsched.extras.web.charts.strip import strip
+from yamlsched.ask.runs import Durations
+from yamlsched.extras.web.ask.strips import Day, skipped_by_pause, strips, summary
+from yamlsched.extras.web.pages.durations import of_week
 from yamlsched.extras.web.problems import target
 from yamlsched.extras.web.visit import Page, Visit, finder
 
@@ -32,7 +31,10 @@ class JobRow:
 
     job: JobHealth
     note: str
-    strip: Markup
+    days: Sequence[Day]
+    link: str  # of a day, without its date; "" if the job has no slots
+    summary: str
+    durations: Durations | None
 
     @property
     def next_slot_at(self) -> datetime | None:
@@ -47,6 +49,7 @@ class Home:
     problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
     is_complete: bool  # or there may be more problems
     states: Counter[str]
+    jobs: int  # without retired ones
     text: str
     state: str
     matching: int
@@ -55,11 +58,6 @@ class Home:
     rows: Sequence[JobRow]
     first_problems = 8
     max_problems = 200
-
-    @property
-    def jobs(self) -> int:
-        """How many jobs there are, without retired ones."""
-        return self.states.total() - self.states["retired"]
 
 
 def show(visit: Visit) -> Home:
@@ -75,30 +73,26 @@ def show(visit: Visit) -> Home:
     now = health.read(visit.connection, visit.namespace, thresholds.within, ids, jobs)
     by_name = {job.job_type: job for job in now.jobs}
     rows = [by_name[job.job_type] for job in listed]
+    took = of_week(visit, [job.job_type for job in rows])
     days = strips(visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in rows], now.now)
     return Home(
         health=now,
         problems=[(each, target(each, visit.url, thresholds)) for each in problems(now, thresholds)],
         is_complete=len(suspects) <= MAX_SUSPECTS,
         states=Counter(job.state for job in jobs),
+        jobs=sum(job.state != "retired" for job in jobs),
         text=text,
         state=state,
         matching=len(matching),
         number=number,
         pages=pages,
-        rows=[_row(visit, job, now, days[job.job_type]) for job in rows],
+        rows=[_row(visit, job, now, days[job.job_type], took.get(job.job_type)) for job in rows],
     )
 
 
-def _row(visit: Visit, job: JobHealth, now: Health, days: Sequence[Day]) -> JobRow:
-    return JobRow(job, health.note(job, now) or skipped_by_pause(days), _strip(visit, job, days))
-
-
-def _strip(visit: Visit, job: JobHealth, days: Sequence[Day]) -> Markup:
-    """Return the strip; a day of a job with slots leads to their explanations."""
-    if job.schedule is None:
-        return strip(days)
-    return strip(days, visit.url("why", job=job.job_type) + "&at=")
+def _row(visit: Visit, job: JobHealth, now: Health, days: Sequence[Day], took: Durations | None) -> JobRow:
+    link = "" if job.schedule is None else visit.url("why", job=job.job_type) + "&at="
+    return JobRow(job, health.note(job, now) or skipped_by_pause(days), days, link, summary(days), took)
 
 
 PAGE = Page("/", "home.html", show, title="Jobs")

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
-from markupsafe import Markup
-
-from yamlsched import durations
 from yamlsched.ask import edits, health, search
 from yamlsched.ask.attention import Problem, Thresholds, problems
 from yamlsched.ask.edits import Edit
 from yamlsched.ask.health import JobHealth
+from yamlsched.ask.runs import Durations
 from yamlsched.ask.slots import SlotAccount
 from yamlsched.ask.why import TrailEntry, trail
 from yamlsched.errors import ScheduleError
 from yamlsched.extras.web.ask import timeline as operations
 from yamlsched.extras.web.ask.timeline import JobFacts, Timeline, TimelineGap
 from yamlsched.extras.web.charts import timeline as charts
+from yamlsched.extras.web.charts.timeline import Chart
 from yamlsched.extras.web.pages.actions import details as details_of
+from yamlsched.extras.web.pages.durations import of_week
 from yamlsched.extras.web.problems import target
 from yamlsched.extras.web.visit import BadRequest, NotFound, Page, Visit
-from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule.field_changes import Change, before_and_after, field_name
-from yamlsched.schedule.job import Isolation
 from yamlsched.sync import definitions
 from yamlsched.text import did_you_mean
 from yamlsched.timetable.times import rfc3339
@@ -37,6 +35,7 @@ MAX_ACTIONS = 10
 """Actions of operators on the job that are listed."""
 MAX_MARKS = 50
 """Edits that the timeline marks."""
+MAX_LISTED_RUNS = 20
 MAX_RUNS = 100
 """Runs of a job without slots that are shown."""
 
@@ -61,10 +60,10 @@ class JobPage:
     health: JobHealth
     note: str
     problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
-    details: Sequence[tuple[str, str]]
     timeline: Timeline | None
-    chart: Markup | None
-    took: Markup | None
+    chart: Chart | None
+    runs: Sequence[SlotAccount]  # the newest
+    durations: Durations | None
     actions: Sequence[TrailEntry]
     edits: Sequence[JobEdit] = ()
     has_more_edits: bool = False
@@ -111,10 +110,10 @@ def show(visit: Visit) -> JobPage:
         problems=[
             (each, target(each, visit.url, thresholds)) for each in problems(now, thresholds) if each.job_type == name
         ],
-        details=_details(facts),
         timeline=shown,
         chart=charts.timeline(shown, where, _link(visit, facts), _marks(visit, name, shown)) if shown else None,
-        took=charts.took(shown, where, facts.timeout) if shown else None,
+        runs=[cell for cell in shown.cells if cell.run is not None][: -MAX_LISTED_RUNS - 1 : -1] if shown else (),
+        durations=of_week(visit, [name]).get(name),
         actions=trail(visit.connection, visit.namespace, target=f"job:{name}", limit=MAX_ACTIONS),
         edits=edited[:MAX_EDITS],
         has_more_edits=len(edited) > MAX_EDITS,
@@ -174,45 +173,6 @@ def _instant(visit: Visit, name: str) -> datetime | None:
     except ValueError:
         raise BadRequest(f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z.") from None
     return found
-
-
-def _details(facts: JobFacts) -> list[tuple[str, str]]:
-    """Return the names and values of what the job's entry in schedules.yaml says."""
-    backoff = facts.backoff
-    delays = ", ".join(
-        f"{name} {' '.join(value) if isinstance(value, list) else value}"
-        for name, value in backoff.items()
-        if value and name != "policy"
-    )
-    rows = [
-        ("cron", f"{facts.schedule} in {facts.timezone}" if facts.schedule else "none: runs when it is enqueued"),
-        ("command" if facts.command else "handler", " ".join(facts.command) or facts.handler or ""),
-        ("after", ", ".join(facts.after)),
-        ("followed by", ", ".join(facts.followers)),
-        ("owner", facts.owner),
-        ("tags", ", ".join(facts.tags)),
-        ("attempts", f"{facts.max_attempts}, {backoff.get('policy', '')} backoff ({delays})"),
-        ("timeout", durations.show(facts.timeout)),
-        ("priority", facts.priority),
-        ("executor", facts.executor if facts.executor != LOCAL else ""),
-        ("isolation", facts.isolation if facts.isolation != Isolation.PROCESS else ""),
-    ]
-    if facts.schedule:
-        rows += [
-            ("overlap", facts.overlap),
-            (
-                "catchup",
-                facts.catchup
-                + (
-                    f", at most {durations.show(facts.catchup_window)} late"
-                    if facts.catchup_window < timedelta(days=365)
-                    else ""
-                ),
-            ),
-            ("spread", durations.show(facts.spread) if facts.spread else ""),
-        ]
-    rows.append(("on_dead", facts.on_dead or ""))
-    return [(name, value) for name, value in rows if value]
 
 
 PAGE = Page("/jobs/{job:path}", "job.html", show)

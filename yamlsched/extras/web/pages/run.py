@@ -17,7 +17,6 @@ from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import Download, NotFound, Page, Visit
 from yamlsched.handler.once import settle_command
 from yamlsched.runs.lifecycle import Status, error_text
-from yamlsched.timetable.times import short_utc
 
 MAX_JSON_CHARS = 64 * 1024
 OPEN_ATTEMPTS = 1
@@ -52,27 +51,9 @@ class RunView:
     commit = staticmethod(edits.commit)
     open_attempts = OPEN_ATTEMPTS
 
-    @property
-    def can_retry(self) -> bool:
-        return self.run.status != Status.RUNNING
-
-    @property
-    def can_cancel(self) -> bool:
-        return self.run.status in (Status.QUEUED, Status.FAILED, Status.RUNNING)
-
-    @property
-    def is_urgent(self) -> bool:
-        """Return whether an operator has to act."""
-        return self.run.status == Status.DEAD or bool(self.in_doubt)
-
     def has_texts(self, attempt: AttemptRecord) -> bool:
         """Return whether the stack and the output of an attempt were read."""
         return self.details.texts is None or attempt.number in self.details.texts
-
-    @property
-    def slot(self) -> str:
-        """Return the slot as the URL of /why has it."""
-        return short_utc(self.run.scheduled_for) if self.run.scheduled_for else ""
 
     @staticmethod
     def output(attempt: AttemptRecord) -> str:
@@ -84,10 +65,6 @@ class RunView:
 
     def settle(self, key: str) -> str:
         return settle_command(self.run.namespace, key)
-
-    @staticmethod
-    def detail(action: runs.OperatorAction) -> str:
-        return ", ".join(f"{name}: {value}" for name, value in action.detail.items() if value is not None)
 
 
 def show(visit: Visit) -> RunView:

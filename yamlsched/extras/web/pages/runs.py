@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from yamlsched.ask import failures, history, search
 from yamlsched.ask.failures import FailureGroup
-from yamlsched.ask.runs import RunRow, jobs, took
+from yamlsched.ask.runs import Durations, RunRow, jobs, took
 from yamlsched.ask.search import Filter, RunPage
 from yamlsched.errors import Refused
+from yamlsched.extras.web.pages.durations import of_week
 from yamlsched.extras.web.pages.job import unknown_job
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import BadRequest, Page, SeeOther, Visit
@@ -27,9 +28,9 @@ FAILING_SPAN = timedelta(days=1)
 NO_TYPE = "-"
 """In a URL: an error without a type."""
 ON_DEAD = {"": None, "only": True, "none": False}
-NAMES = ("job", "status", "key", "error", "type", "since", "until", "on_dead")
+NAMES = ("job", "status", "key", "error", "type", "tag", "owner", "since", "until", "on_dead")
 """The parameters that filter."""
-OPTIONS = ("job", "status", "key", "error", "since", "until")
+OPTIONS = ("job", "tag", "status", "key", "error", "since", "until")
 """Those that are options of the command line as well."""
 
 
@@ -43,6 +44,8 @@ class RunLine:
     took: timedelta | None
     error: str
     timezone: str
+    running_for: timedelta | None
+    usual: Durations | None
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,15 @@ class RunsPage:
     @property
     def is_filtered(self) -> bool:
         return any(self.query.values())
+
+    @property
+    def many(self) -> dict[str, str] | None:
+        """Return the filters as those of an action on all runs that match; None if an action lacks one of them."""
+        if self.query["key"] or self.query["error"]:
+            return None
+        same = {name: self.query[name] for name in ("job", "tag", "owner", "since", "until")}
+        calls = {"only": "only", "none": "no", "": ""}[self.query["on_dead"]]
+        return {**same, "error_type": self.query["type"], "calls": calls}
 
     @property
     def command(self) -> str:
@@ -96,10 +108,12 @@ def show(visit: Visit) -> RunsPage:
     if after is not None and found.newer is None:  # this reaches the newest runs: the first page shows them
         before, found = None, _page(visit, filter, None, None)
     is_first = before is None and (after is None or found.newer is None)
+    running = sorted({run.job_type for run in found.runs if run.status == Status.RUNNING})
+    usual = of_week(visit, running) if running else {}
     has_groups = is_first and query["status"] == Status.FAILED and not _has_other(query, "job", "status")
     return RunsPage(
         query=query,
-        rows=[_row(run, timezones.get(run.job_type, "UTC")) for run in found.runs],
+        rows=[_row(visit, run, timezones.get(run.job_type, "UTC"), usual) for run in found.runs],
         page=found,
         is_first=is_first,
         notes=notes,
@@ -116,7 +130,7 @@ def _has_other(query: dict[str, str], *names: str) -> bool:
 
 def _failing(visit: Visit, filter: Filter) -> list[FailureGroup]:
     """Return the largest groups of unfinished runs that failed within a day."""
-    ids = history.definitions(visit.connection, visit.namespace, filter.jobs, ())
+    ids = history.definitions(visit.connection, visit.namespace, filter.jobs, filter.tags, filter.owner)
     found = failures.groups(visit.connection, visit.namespace, visit.now - FAILING_SPAN, definitions=ids)
     return sorted((group for group in found.groups if group.failing), key=lambda group: -group.failing)[:MAX_GROUPS]
 
@@ -140,6 +154,8 @@ def _filter(visit: Visit, query: dict[str, str], notes: list[str]) -> tuple[Filt
     status = visit.choice("status", RunsPage.statuses, "")
     filter = Filter(
         jobs=jobs,
+        tags=[query["tag"]] if query["tag"] else [],
+        owner=query["owner"],
         statuses=[status] if status else [],
         key=query["key"] or None,
         error=query["error"] or None,
@@ -168,12 +184,13 @@ def _instant(text: str, timezone: str, now: datetime) -> tuple[datetime, str]:
     return at, times.show(at, where) + (f"; {remark}" if remark else "")
 
 
-def _row(run: RunRow, timezone: str) -> RunLine:
+def _row(visit: Visit, run: RunRow, timezone: str, usual: Mapping[str, Durations]) -> RunLine:
     is_waiting = run.status in (Status.QUEUED, Status.FAILED)
     at = run.run_at if is_waiting else run.finished_at or run.started_at or run.run_at
     verb = "due" if is_waiting else "ended" if run.finished_at else "started"
     error = error_text(run.error_type, run.last_error) if run.status in (Status.DEAD, Status.FAILED) else ""
-    return RunLine(run, verb, at, took(run), error, timezone)
+    running_for = visit.now - run.started_at if run.status == Status.RUNNING and run.started_at else None
+    return RunLine(run, verb, at, took(run), error, timezone, running_for, usual.get(run.job_type))
 
 
 PAGE = Page("/runs", "runs.html", show, title="Runs")

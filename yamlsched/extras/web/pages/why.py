@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from yamlsched.ask.why import DayReport, SlotReport, explain, neighbours, sentences
 from yamlsched.errors import Refused
+from yamlsched.extras.web.ask.not_run import NotRun, not_run
 from yamlsched.extras.web.pages.job import unknown_job
 from yamlsched.extras.web.visit import BadRequest, Page, Visit
 from yamlsched.sync import definitions
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone
+
+DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Why:
-    """The page: the form alone, the answer about a slot, or those about the slots of a day."""
+    """The page: what did not run in the last day, the answer about a slot, or those about the slots of a day."""
 
     jobs: Sequence[str]
+    not_run: Sequence[NotRun] = ()
     job: Definition | None = None
     at: str = ""
     answers: Sequence[Answer] = ()
@@ -38,13 +42,14 @@ class Why:
     note: str = ""
     previous_slot: datetime | None = None
     next_slot: datetime | None = None
+    max_not_run = 200
 
 
 def show(visit: Visit) -> Why:
     name, at = visit.text("job"), visit.text("at")
     names = definitions.names(visit.connection, visit.namespace)
     if not name:
-        return Why(names)
+        return Why(names, not_run(visit.connection, visit.namespace, visit.now - DAY, visit.now))
     job = definitions.find(visit.connection, visit.namespace, name)
     if job is None:
         raise unknown_job(visit, name)
@@ -57,10 +62,10 @@ def show(visit: Visit) -> Why:
         raise BadRequest(f"{error}.") from None
     if isinstance(report, DayReport):
         answers = [Answer(slot, _state(slot), slot.lines) for slot in report.slots]
-        return Why(names, job, at, answers, report, "", report.previous_slot, report.next_slot)
+        return Why(names, (), job, at, answers, report, "", report.previous_slot, report.next_slot)
     note = times.remark(value, report.at, zone(job.timezone)) if value is not None else ""
     previous, following = neighbours(job, report.at, report.at)
-    return Why(names, job, at, [Answer(report, _state(report), sentences(report))], None, note, previous, following)
+    return Why(names, (), job, at, [Answer(report, _state(report), sentences(report))], None, note, previous, following)
 
 
 def _time(text: str) -> times.TimeInput | None:

@@ -11,6 +11,27 @@
     history.replaceState(history.state, "", here);
   }
 
+  // Arrow keys move between the marks of a grid, which are no stops of the tab key.
+  const STEPS = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
+  document.addEventListener("keydown", (event) => {
+    const step = STEPS[event.key];
+    const focused = document.activeElement;
+    if (step && focused.matches(".heat-box")) return focused.querySelector(".marks a")?.focus();
+    const cell = step && focused.matches(".marks a") && focused.closest("th, td");
+    if (!cell) return;
+    const rows = [...cell.closest("table").rows];
+    let [row, column] = [rows.indexOf(cell.parentElement), cell.cellIndex];
+    for (let target = cell; target;) {
+      [row, column] = [row + step[0], column + step[1]];
+      target = rows[row]?.cells[column];
+      const link = target?.querySelector("a");
+      if (link) {
+        event.preventDefault();
+        return link.focus();
+      }
+    }
+  });
+
   const PERIOD_SECONDS = 10;
   const MAX_PERIOD_SECONDS = 120;
   const main = document.getElementById("main");
@@ -46,7 +67,8 @@
     const isTyping = focused && main.contains(focused) && focused.matches("input, select, textarea");
     const selection = document.getSelection();
     const isSelecting = selection && !selection.isCollapsed && main.contains(selection.anchorNode);
-    return document.hidden || isTyping || isSelecting || document.querySelector("dialog[open]") !== null;
+    const hasChosen = main.querySelector("input[form]:checked") !== null;
+    return document.hidden || isTyping || isSelecting || hasChosen || document.querySelector("dialog[open]") !== null;
   }
 
   // What a reader has opened, scrolled or focused stays so. Parts of a list that grows at its top have an id, by which

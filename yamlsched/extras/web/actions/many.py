@@ -1,0 +1,308 @@
+"""Retry or cancel many runs, of one job or of all; see ``yamlsched retry --dead`` and ``cancel --job``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from yamlsched.act import runs, statements
+from yamlsched.act.runs import BATCH_RUNS, ActionResult
+from yamlsched.ask import history, search
+from yamlsched.ask.runs import RunRow
+from yamlsched.ask.runs import jobs as all_jobs
+from yamlsched.ask.runs import runs as read_runs
+from yamlsched.ask.search import Filter
+from yamlsched.errors import Refused
+from yamlsched.extras.web.actions import subjects
+from yamlsched.extras.web.actions.retry import REASON
+from yamlsched.extras.web.ask.audit import of_request
+from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
+from yamlsched.extras.web.render import bounded, count, sentence
+from yamlsched.extras.web.results import Result
+from yamlsched.extras.web.visit import Visit
+from yamlsched.runs.lifecycle import Status
+from yamlsched.timetable import times
+from yamlsched.timetable.times import rfc3339
+from yamlsched.timetable.zones import zone_or_utc
+
+MAX_RUNS = 5_000
+"""Runs of one form. Of more, the oldest are taken."""
+MAX_LISTED = 50
+NO_TYPE = "-"
+"""In a link: runs that died without an error_type."""
+CALLS = {"": None, "no": False, "only": True}
+STATES = {
+    "waiting": (Status.QUEUED, Status.FAILED),
+    "running": (Status.RUNNING,),
+    "unfinished": (Status.QUEUED, Status.FAILED, Status.RUNNING),
+}
+FILTERS = ("job", "tag", "owner", "error_type", "calls", "since", "until", "runs", "all")
+"""A link without any of these leads to the form. ``all`` filters nothing."""
+LIMITS = {"runs": 2_000}
+TIME_HINT = "Such as 2h (ago), 18:00, yesterday or 2026-01-14T02:00Z."
+
+
+def ask_retry(visit: Visit, given: Given) -> Asking:
+    choices = [("", "included"), ("no", "left out"), ("only", "only these")]
+    return _ask(visit, "Retry dead runs", Field("calls", "Calls of on_dead", "select", choices=choices))
+
+
+def ask_cancel(visit: Visit, given: Given) -> Asking:
+    choices = [
+        ("waiting", "waiting: queued, or waiting to retry"),
+        ("running", "running: their handlers are killed"),
+        ("unfinished", "all unfinished"),
+    ]
+    return _ask(visit, "Cancel runs", Field("state", "Which runs", "select", choices=choices, is_required=True))
+
+
+def _ask(visit: Visit, title: str, more: Field) -> Asking:
+    jobs = all_jobs(visit.connection, visit.namespace)
+
+    def field(name: str, label: str, values: Iterable[str]) -> Field:
+        return Field(name, label, choices=[(one, one) for one in sorted(set(values))[: subjects.MAX_OFFERED_JOBS]])
+
+    fields = [
+        field("job", "Job", (job.job_type for job in jobs)),
+        field("tag", "Tag", (tag for job in jobs for tag in job.tags)),
+        field("owner", "Owner", (job.owner for job in jobs if job.owner)),
+        Field("error_type", "Error", hint="The class of the error. A minus: runs without one."),
+        Field("since", "Since", hint=f"When a run ended, else started, else is due. {TIME_HINT}"),
+        Field("until", "Until", hint=TIME_HINT),
+    ]
+    return Asking(title, [more, *fields], ["What is empty does not filter."])
+
+
+def review_retry(visit: Visit, given: Given) -> Review:
+    found, span = _reviewed(visit, given, _to_retry(given), visit.now)
+    lines, warnings, refusal = _outlook(visit, found)
+    review = _review("Retry", "chosen" if given["runs"] else "dead", given, found, [*lines, *_left_out(given, found)])
+    return review(back="/dead", warnings=warnings, refusal=refusal, carried=span)
+
+
+def _outlook(visit: Visit, found: Sequence[RunRow]) -> tuple[list[str], list[str], str]:
+    """Return what happens to runs that are retried, warnings, and why that is refused."""
+    if not found:
+        return [], [], ""
+    names = {row.job_type for row in found}
+    jobs = [job for job in all_jobs(visit.connection, visit.namespace) if job.job_type in names]
+    off = {job.job_type for job in jobs if job.retired_at is not None or not job.enabled}
+    paused = sum(job.is_paused for job in statements.jobs(visit.connection, [job.id for job in jobs], None))
+    outlook = statements.outlook(visit.connection, visit.namespace, found[0].id) if len(names) == 1 else None
+    attempts, on_dead = "the attempts of its job", "on_dead of its job"
+    if outlook is not None:
+        attempts, on_dead = count(outlook.budget, "more attempt"), outlook.on_dead or ""
+    lines = [f"They run again as workers become free. Each gets {attempts}, and the delays between them start over."]
+    if on_dead:
+        lines.append(f"For each that dies, {on_dead} is called again.")
+    lines.append("Effects that are done already (run.once) are not repeated.")
+    warnings = (
+        [f"{count(paused, 'job')} of these {_is(paused)} paused: the runs wait until that ends."] if paused else []
+    )
+    if off and len(off) < len(names):
+        left = count(sum(row.job_type in off for row in found), "run")
+        warnings.append(f"{left} of jobs that are not enabled, or were removed, will not change: no worker claims it.")
+    which = f"{next(iter(off))} is" if len(names) == 1 and off else "Their jobs are"
+    refusal = f"{which} not enabled in schedules.yaml, or removed, so no worker would claim them."
+    return lines, warnings, refusal if len(off) == len(names) else ""
+
+
+def review_cancel(visit: Visit, given: Given) -> Review:
+    statuses = _to_cancel(given)
+    found, span = _reviewed(visit, given, statuses, None)
+    lines = [
+        "They count as neither succeeded nor dead: on_dead is not called. A retry makes a cancelled run due again."
+    ]
+    if Status.QUEUED in statuses:
+        lines.insert(0, "Waiting runs are cancelled at once, and do not run. Slots to come are not affected.")
+    if Status.RUNNING in statuses:
+        lines.insert(0, "Running handlers are killed at the next heartbeat of their worker. What is done stays done.")
+    review = _review("Cancel", given["state"], given, found, [*lines, *_left_out(given, found)])
+    upto = str(max((row.id for row in found), default=0))
+    return review(back=_page(given, "/runs"), asks=[REASON], carried={**span, "upto": upto}, is_final=True)
+
+
+def _review(
+    verb: str, state: str, given: Given, found: Sequence[RunRow], lines: Sequence[str]
+) -> Callable[..., Review]:
+    """Return the function that makes the review of ``found`` with what else it has."""
+    names = {row.job_type for row in found}
+    of = f" of {given['job']}" if given["job"] else f" of {count(len(names), 'job')}" if found else ""
+    what = f"{state} {'run' if len(found) == 1 else 'runs'}{of}{_condition(given)}"
+    if len(found) > MAX_RUNS:
+        number = (
+            f"There are more than {MAX_RUNS:,} {what}. The oldest {MAX_RUNS:,} are taken: do it again for the rest."
+        )
+    else:
+        number = f"{len(found):,} {what}."
+
+    def review(refusal: str = "", **more: Any) -> Review:
+        return Review(
+            title=f"{verb} {bounded(len(found), MAX_RUNS, state + ' run')}{of}",
+            button=f"{verb} {count(min(len(found), MAX_RUNS), 'run')}",
+            lines=[number, *lines],
+            refusal=refusal or ("" if found else f"There are no {what}."),
+            heading="The runs",
+            listed=[f"run {row.id}{' of ' + row.job_type if len(names) > 1 else ''}" for row in found[:MAX_LISTED]],
+            total=min(len(found), MAX_RUNS),
+            change="" if given["runs"] else "Change the filter",
+            **more,
+        )
+
+    return review
+
+
+def _left_out(given: Given, found: Sequence[RunRow]) -> list[str]:
+    number = len(_ids(given)) - len(found)
+    return [f"{count(number, 'chosen run')} {_is(number)} in another state, and not changed."] if number > 0 else []
+
+
+def perform_retry(doing: Doing, given: Given) -> Redirect:
+    statuses = _to_retry(given)
+    if not given["until"]:
+        raise Invalid("until", "This is not an instant.")
+
+    def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
+        return runs.retry(connection, ids, doing.who, expected=statuses)
+
+    return _perform(doing, given, statuses, act, "queued again", "/dead")
+
+
+def perform_cancel(doing: Doing, given: Given) -> Redirect:
+    statuses, _ = _to_cancel(given), given.number("upto")
+
+    def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
+        return runs.cancel(connection, ids, doing.who, reason=given["reason"] or None, expected=statuses)
+
+    return _perform(doing, given, statuses, act, "cancelled", _page(given, "/runs"))
+
+
+def _perform(
+    doing: Doing,
+    given: Given,
+    statuses: Sequence[str],
+    act: Callable[[Any, Sequence[int]], list[ActionResult]],
+    done: str,
+    path: str,
+) -> Redirect:
+    """Change the runs in transactions that no worker waits long for. Sent again, a form continues where it stopped."""
+    with doing.transaction(is_whole=False) as connection:
+        since, until = (_instant(given, name, "UTC", None) for name in ("since", "until"))
+        found = [row.id for row in _select(connection, doing.namespace, given, statuses, since, until)][:MAX_RUNS]
+    others: Counter[str] = Counter()
+    for start in range(0, len(found), BATCH_RUNS):
+        with doing.transaction(is_whole=False) as connection:
+            results = act(connection, found[start : start + BATCH_RUNS])
+            others.update(result.what for result in results if not result.changed)
+    with doing.transaction(is_whole=False) as connection:
+        entries = of_request(connection, doing.request, MAX_RUNS)
+    changed, jobs = len(entries), {entry.job_type for entry in entries}
+    of = given["job"] or (count(len(jobs), "job") if len(jobs) != 1 else jobs.pop())
+    text = f"{count(changed, 'run')} of {of} {_is(changed)} {done}."
+    if skipped := max(0, len(found) - changed):
+        why = others.most_common(1)[0][0]
+        text += f" {count(skipped, 'run')} {'was' if skipped == 1 else 'were'} not changed: each {why}."
+    return Redirect(path, Result(text, is_partial=bool(skipped) or not changed))
+
+
+def _reviewed(
+    visit: Visit, given: Given, statuses: Sequence[str], newest: datetime | None
+) -> tuple[list[RunRow], dict[str, str]]:
+    """Return the runs of a review, and its span as the form carries it: up to ``newest``, if there is one."""
+    jobs = [given["job"]] if given["job"] else []
+    timezone = history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
+    since, until = (_instant(given, name, timezone, visit.now) for name in ("since", "until"))
+    until = min(until, newest) if until and newest else until or newest
+    found = _select(visit.connection, visit.namespace, given, statuses, since, until)
+    return found, {"since": rfc3339(since) if since else "", "until": rfc3339(until) if until else ""}
+
+
+def _select(
+    connection: Any,
+    namespace: str,
+    given: Given,
+    statuses: Sequence[str],
+    since: datetime | None,
+    until: datetime | None,
+) -> list[RunRow]:
+    """Return the runs that a form is about, the oldest first; one more than ``MAX_RUNS`` if there are more."""
+    if given["job"]:
+        subjects.job_for(connection, namespace, given["job"])
+    filter = Filter(
+        jobs=[given["job"]] if given["job"] else [],
+        tags=[given["tag"]] if given["tag"] else [],
+        owner=given["owner"],
+        statuses=statuses,
+        since=since,
+        until=until,
+        error_type={"": None, NO_TYPE: ""}.get(given["error_type"], given["error_type"]),
+        on_dead=CALLS[given.choice("calls", tuple(CALLS))],
+    )
+    upto = given.number("upto") if given["upto"] else 10**18
+    if ids := _ids(given):
+        conditions = {**filter.parameters(None), "namespace": namespace}
+        high = max(ids) + 1
+        return read_runs(connection, conditions, low=1, high=high, limit=len(ids), oldest_first=True, ids=ids)
+    try:
+        found = search.page(connection, namespace, filter, MAX_RUNS + 1, after=0).runs
+    except Refused as error:
+        raise Invalid("owner" if "the owner" in str(error) else "tag", sentence(str(error))) from None
+    return [row for row in reversed(found) if row.id <= upto]
+
+
+def _instant(given: Given, name: str, timezone: str, now: datetime | None) -> datetime | None:
+    """Return a time of the form; without ``now``, as the review has written it."""
+    if not given[name]:
+        return None
+    try:
+        value = times.parse(given[name])
+        if now is not None:
+            return times.resolve(value, lambda: zone_or_utc(timezone), now, is_future=False)
+    except (ValueError, OverflowError) as error:
+        raise Invalid(name, sentence(str(error))) from None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise Invalid(name, "This is not an instant.")
+    return value
+
+
+def _ids(given: Given) -> list[int]:
+    words = given["runs"].split()
+    if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
+        raise Invalid("runs", "These are not ids of runs.")
+    return [int(word) for word in dict.fromkeys(words)]
+
+
+def _to_retry(given: Given) -> Sequence[str]:
+    return (Status.DEAD, Status.CANCELLED, Status.FAILED) if given["runs"] else (Status.DEAD,)
+
+
+def _to_cancel(given: Given) -> Sequence[str]:
+    return STATES[given.choice("state", tuple(STATES))]
+
+
+def _page(given: Given, otherwise: str) -> str:
+    return f"/jobs/{given['job']}" if given["job"] else otherwise
+
+
+def _condition(given: Given) -> str:
+    names = {"": "", NO_TYPE: " without an error class"}
+    calls = {"": "", "no": ", without calls of on_dead", "only": ", calls of on_dead only"}
+    parts = [names.get(given["error_type"], f" that died of {given['error_type']}"), calls[given["calls"]]]
+    parts += [f", {name} {given[name]}" for name in ("tag", "owner") if given[name]]
+    return "".join(parts)
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+RETRY = Action(
+    "retry-dead", "Retry dead runs", FILTERS, (), ask_retry, review_retry, perform_retry, LIMITS,
+    asks_first=True, one_of=FILTERS,
+)  # fmt: skip
+CANCEL = Action(
+    "cancel-runs", "Cancel runs", (*FILTERS, "state", "upto", "reason"), ("state",),
+    ask_cancel, review_cancel, perform_cancel, LIMITS, asks_first=True, one_of=FILTERS,
+)  # fmt: skip

@@ -1,0 +1,83 @@
+"""What pages answer to ``Accept: application/json``: the document of the verb that says the same, where there is one.
+
+Their keys are stable, as those of the verbs are. ``format_version`` is that of the verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from yamlsched.ask import attention
+from yamlsched.ask.attention import Thresholds
+from yamlsched.cli import report, show, why
+
+Document = dict[str, Any]
+
+
+def _why(view: Any) -> Document:
+    if view.day is not None:
+        return why.document_of_day(view.day)
+    return why.document(view.answers[0].report) if view.answers else {"not_run": view.not_run}
+
+
+def _job(view: Any) -> Document:
+    slots = view.timeline.cells if view.timeline else ()
+    return {
+        "job": view.facts,
+        "health": view.health._asdict(),
+        "problems": [problem for problem, _ in view.problems],
+        "durations": view.durations,
+        "slots": [
+            {"at": one.at, "state": one.state, "run_id": one.run and one.run.id, "took": one.took} for one in slots
+        ],
+        "gaps": view.timeline.gaps if view.timeline else (),
+        "actions": view.actions,
+    }
+
+
+def _nights(view: Any) -> Document:
+    rows = [{"job_type": job.job_type, "marks": [mark._asdict() for mark in marks]} for job, marks in view.rows]
+    return {"by": view.query["by"], "jobs": rows, "page": view.number, "pages": view.pages}
+
+
+def _calendar(view: Any) -> Document:
+    names = ("job_type", "scheduled_for", "key", "note")
+    starts = [slot for _, rows, _ in view.agenda for row in rows for slot in row.first]
+    hours = [
+        {"at": cell.hour.date.isoformat(), "hour": cell.hour.hour, "jobs": cell.jobs}
+        for day in view.days
+        for cell in day
+    ]
+    slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in starts]
+    return {"timezone": view.timezone, "hours": hours, "slots": slots}
+
+
+def _namespaces(view: Any) -> Document:
+    summaries = [attention.summary(one.health, Thresholds()) for one in view.found]
+    return {"healthy": not view.problems, "namespaces": summaries, "unused": view.others, "pages": view.pages}
+
+
+DOCUMENTS: dict[str, Callable[[Any], Document]] = {
+    "/": lambda view: attention.summary(view.health, Thresholds()) | {"page": view.number, "pages": view.pages},
+    "/report": lambda view: {**report.document(view.found), "not_run": view.not_run},
+    "/nights": _nights,
+    "/durations": lambda view: {
+        "jobs": [vars(row) | {"week_before": before, "factor": factor or None} for row, before, factor in view.rows]
+    },
+    "/jobs/{job:path}": _job,
+    "/runs": lambda view: {"runs": view.page.runs, "next_before": view.page.older},
+    "/runs/{run:path}": lambda view: show.document(view.details),
+    "/dead": lambda view: {"groups": view.groups, "more_groups": view.hidden, "is_complete": view.found.is_complete},
+    "/why": _why,
+    "/graph": lambda view: {"jobs": [row.job for row in view.rows]},
+    "/calendar": _calendar,
+    "/files": lambda view: {"files": view.found.presented, "edits": view.found.edits},
+    "/actions": lambda view: {
+        "pauses": view.pauses,
+        "actions": [entry for group in view.groups for entry in group.entries],
+        "next_before": view.older,
+    },
+    "/namespaces": _namespaces,
+}
+"""By the path of the page. ``namespace`` is added where it is missing."""

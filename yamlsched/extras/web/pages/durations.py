@@ -1,0 +1,58 @@
+"""``/durations``: how long the runs of each job take, the slowest of the week, and what became slower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from yamlsched.ask import runs
+from yamlsched.ask.runs import Durations
+from yamlsched.extras.web.visit import Page, Visit, finder
+
+WEEK = timedelta(days=7)
+MAX_LISTED = 200
+MIN_RUNS = 3
+"""So many runs of both spans tell whether a job became slower."""
+SORTS = ("slower", "longest", "usual", "name")
+
+
+@dataclass(frozen=True)
+class DurationsPage:
+    """The page: the jobs with what is usual in the week before, and by which factor they became slower."""
+
+    rows: Sequence[tuple[Durations, timedelta | None, float]]
+    matching: int
+    text: str
+    sort: str
+    slower = 1.5  # times as long
+    max_runs = runs.MAX_TIMED_RUNS
+
+
+def of_week(visit: Visit, jobs: Sequence[str] | None = None, ago: int = 0) -> dict[str, Durations]:
+    """Return the durations of ``jobs``, or of all, in the last week, or so many weeks ``ago``."""
+    until = visit.now - ago * WEEK
+    return runs.durations(visit.connection, visit.namespace, until - WEEK, until, jobs)
+
+
+def show(visit: Visit) -> DurationsPage:
+    text, sort = visit.text("q"), visit.choice("sort", SORTS, "slower")
+    finds, before = finder(text), of_week(visit, ago=1)
+    rows = []
+    for name, now in of_week(visit).items():
+        old = before.get(name)
+        is_known = old is not None and min(old.runs, now.runs) >= MIN_RUNS
+        factor = now.usual / old.usual if old is not None and is_known and old.usual else 0.0
+        if finds(name):
+            rows.append((now, old.usual if old else None, factor))
+    order = {
+        "slower": lambda row: -row[2],
+        "longest": lambda row: -row[0].longest,
+        "usual": lambda row: -row[0].usual,
+        "name": lambda row: 0,
+    }
+    rows.sort(key=order[sort])
+    return DurationsPage(rows[:MAX_LISTED], len(rows), text, sort)
+
+
+PAGE = Page("/durations", "durations.html", show, title="Durations")
