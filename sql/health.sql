@@ -40,7 +40,7 @@ order by s.job_type;
 
 -- name: jobs
 -- Every job, or some, as the view shows it, and the runs that died recently. The columns have the order of JobHealth: rows
--- need not be rearranged.
+-- need not be rearranged. After them, its calendars.
 select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled, h.retired_at, h.paused,
        h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at, h.effective_from,
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error, h.error_type as last_error_type,
@@ -52,8 +52,9 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        coalesce(dead.calls_within, 0) as dead_calls_within, failed_call.last_error as call_error,
        failed_call.error_type as call_error_type, h.overlap,
        case when h.state in ('ok', 'new') and h.schedule like '%% until %%' and h.next_slot_at is null then 'ended'
-            else h.state end as state
+            else h.state end as state, d.skip_on, d.only_on
 from yamlsched.job_health h
+join yamlsched.job_definitions d on d.id = h.definition_id
 left join (
     select r.definition_id,
            count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - %(within)s::interval) as within,

@@ -242,6 +242,45 @@ def test_a_slot_on_a_date_of_a_calendar_is_skipped_and_why_names_the_calendar(pr
     assert "; then its date is skipped (holidays)" in said
 
 
+def test_a_backfill_of_a_range_leaves_out_what_a_calendar_skips_and_one_of_a_date_does_not(project: Project) -> None:
+    # given a job that a calendar skips on two of five days
+    today, day = datetime.now(UTC).date(), timedelta(days=1)
+    first, last, skipped = today - 5 * day, today - day, today - 2 * day
+    calendar = {"dates": [f"{today - 3 * day}/{skipped}"], "until": str(today + 400 * day)}
+    write(project, {"holidays": calendar}, nothing={"cron": "0 0 * * *", "skip_on": ["holidays"]})
+    project.start("sync").wait()
+    words = ("backfill", "nothing", "--before-first", "--from")
+    days = [first, first + day, last]
+
+    # when a range is filled, the runs are those of the other days
+    dry = verb(project, *words, str(first), "--to", str(last), "--dry-run")
+    made = verb(project, *words, str(first), "--to", str(last))
+    for said, did in ((dry, "would create"), (made, "created")):
+        assert "2 slots are left out, as calendars skip them: to run one, pass its date without --to" in said
+        lines = [line.split(" for ")[0] for line in said.splitlines() if line.startswith(did)]
+        assert lines == [f"{did} nothing:{each}" for each in days]
+
+    # and one date that is named gets its run
+    assert f"created nothing:{skipped}" in verb(project, *words, str(skipped))
+    rows = project.db.execute("select idempotency_key as key from yamlsched.job_runs order by 1").fetchall()
+    assert [row.key for row in rows] == [f"nothing:{each}" for each in sorted([*days, skipped])]
+
+
+def test_status_shows_the_next_slot_that_no_calendar_skips(project: Project) -> None:
+    today, day = datetime.now(UTC).date(), timedelta(days=1)
+    until = str(today + 400 * day)
+    write(
+        project,
+        {"holidays": {"dates": [f"{today}/{today + 2 * day}"], "until": until}},
+        nothing={"cron": "0 0 * * *", "skip_on": ["holidays"]},
+    )
+    project.start("sync").wait()
+
+    shown = json.loads(verb(project, "status", "--format", "json"))["jobs"]
+
+    assert [job["next_slot_at"] for job in shown] == [f"{today + 3 * day}T00:00:00Z"]
+
+
 def test_a_calendar_that_has_ended_is_a_problem_and_one_that_ends_soon_is_shown(project: Project) -> None:
     today, day = datetime.now(UTC).date(), timedelta(days=1)
     jobs = {"nothing": {"cron": "0 0 1 1 *", "skip_on": ["holidays"]}}

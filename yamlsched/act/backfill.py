@@ -18,6 +18,7 @@ from yamlsched.sync.definitions import Definition
 from yamlsched.sync.in_force import disabled
 from yamlsched.sync.slot_plan import KeyHolder, NewRun
 from yamlsched.timetable import times
+from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.slots import Slot, slots
@@ -58,14 +59,17 @@ class BackfillResult:
         return len(self.created) + len(self.existing) + len(self.used)
 
 
-def definition_for(connection: Connection[Any], namespace: str, job_type: str) -> Definition:
-    """Return the definition of a job with slots. Raises Refused if there is none."""
+def definition_for(connection: Connection[Any], namespace: str, job_type: str, is_range: bool = True) -> Definition:
+    """Return the definition of a job with slots. Raises Refused if there is none.
+
+    In a range, calendars skip slots. Without ``is_range``, one date or slot was named on purpose, and they do not.
+    """
     found = definitions.find(connection, namespace, job_type)
     if found is None:
         raise unknown_job(job_type, namespace, definitions.names(connection, namespace))
     if found.schedule is None:
         raise Refused(f'job "{job_type}" has no cron, so it has no slots: it runs when it is enqueued')
-    return found
+    return found if is_range else replace(found, skip_on=[], only_on=[])
 
 
 def first_day(connection: Connection[Any], job: Definition) -> datetime:
@@ -83,13 +87,15 @@ def read_range(first: TimeInput, last: TimeInput | None, where: ZoneInfo, now: d
 class Selection(NamedTuple):
     """The slots to fill: a range, and how many of its slots are not in the future.
 
-    Slots before ``left_out_before`` were in the range and are left out: the job was first applied on that date.
+    Slots before ``left_out_before`` were in the range and are left out: the job was first applied on that date. So are
+    ``skipped`` slots, on dates that calendars skip.
     """
 
     first: datetime
     last: datetime
     slots: int
     left_out_before: date | None = None
+    skipped: int = 0
 
 
 def select(
@@ -112,9 +118,11 @@ def select(
             f'job "{job.job_type}" was first applied on {day}: pass --before-first to create runs of earlier slots'
         )
     first = oldest if is_cut else first
-    found = _slots(job, first, min(last, due.start_batch(connection, None)))
-    counted = sum(1 for _ in islice(found, None if limit is None else limit + 1))
-    return Selection(first, last, counted, day if is_cut else None)
+    end, most = min(last, due.start_batch(connection, None)), None if limit is None else limit + 1
+    counted, of_all = (
+        sum(1 for _ in islice(_slots(one, first, end), most)) for one in (job, replace(job, skip_on=[], only_on=[]))
+    )
+    return Selection(first, last, counted, day if is_cut else None, of_all - counted)
 
 
 def count_created(connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult) -> int:
@@ -225,9 +233,10 @@ def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[B
 
 
 def _slots(job: Definition, first: datetime, last: datetime) -> Iterator[Slot]:
-    """Yield the slots in [first, last]."""
+    """Yield the slots in [first, last] that no calendar skips."""
     assert job.schedule is not None
-    return slots(parse_schedule(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), last)
+    fires = without_skipped(parse_schedule(job.schedule), of_rows(job.skip_on), of_rows(job.only_on))
+    return slots(fires, zone(job.timezone), first - timedelta(microseconds=1), last)
 
 
 def _missing(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -13,10 +14,15 @@ import psycopg
 from yamlsched.ask.states import JobState, JobTotals, states, suspects, totals
 from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
+from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.sync.files import places_behind
 from yamlsched.sync.in_force import unknown_keys
+from yamlsched.timetable.calendars import of_rows, without_skipped
+from yamlsched.timetable.cron import parse_schedule
+from yamlsched.timetable.slots import next_slot
 from yamlsched.timetable.times import rfc3339
+from yamlsched.timetable.zones import zone
 
 Row = TypeVar("Row")
 MAX_EFFECTS_IN_DOUBT = 100
@@ -42,7 +48,7 @@ class JobHealth(NamedTuple):
     paused_until: datetime | None
     paused_by: str | None
     paused_reason: str | None
-    next_slot_at: datetime | None
+    next_slot_at: datetime | None  # that no calendar skips
     last_slot_at: datetime | None
     effective_from: datetime
     last_success_at: datetime | None
@@ -207,6 +213,19 @@ LISTS: dict[str, type[Any]] = {
 """The fields of ``Health`` that are lists, by the statement that returns their rows."""
 
 
+def _job(*values: Any) -> JobHealth:
+    """Return the job of a row, whose last two values are its calendars: its next slot is one that they do not skip."""
+    *columns, skip_on, only_on = values
+    job = JobHealth(*columns)
+    if not (skip_on or only_on) or job.next_slot_at is None or job.schedule is None:
+        return job
+    with suppress(YamlschedError):  # a later release has written it
+        fires = without_skipped(parse_schedule(job.schedule), of_rows(skip_on), of_rows(only_on))
+        slot = next_slot(fires, zone(job.timezone), job.next_slot_at - timedelta(minutes=1))
+        return job._replace(next_slot_at=slot.at if slot else None)
+    return job
+
+
 def read(
     connection: psycopg.Connection[Any],
     namespace: str,
@@ -235,7 +254,7 @@ def read_all(
     some = None if jobs is None else list(jobs)
     parameters = {"namespaces": list(namespaces), "within": within, "jobs": some, "limit": MAX_EFFECTS_IN_DOUBT}
 
-    def grouped(kind: type[Row], name: str) -> defaultdict[str, list[Row]]:
+    def grouped(kind: Callable[..., Row], name: str) -> defaultdict[str, list[Row]]:
         return fetch_grouped(connection, kind, sql[name], parameters)
 
     with connection.transaction():
@@ -243,7 +262,7 @@ def read_all(
         known = states(connection, namespaces, within) if known is None else known
         jobs_of: defaultdict[str, list[JobHealth]] = defaultdict(list)
         if some != []:
-            jobs_of = grouped(JobHealth, "jobs")
+            jobs_of = grouped(_job, "jobs")
         counts: defaultdict[str, dict[tuple[str | None, str], int]] = defaultdict(dict)
         for row in connection.execute(sql["in_doubt_counts"], parameters):
             counts[row.namespace][row.job_type, row.waits_for] = row.effects

@@ -77,7 +77,7 @@ def command(
             click.echo(f"{done} slots ...", err=True)
 
     with settings.connect_in() as (connection, namespace):
-        definition = definition_for(connection, namespace, job)
+        definition = definition_for(connection, namespace, job, is_range=last is not None)
         began = now(connection)
         start, end = read_range(first, last, zone(definition.timezone), began)
         _filters.echo_reading("from", first, start, definition.timezone)
@@ -92,6 +92,9 @@ def command(
                 "pass --before-first to include them",
                 err=True,
             )
+        if chosen.skipped:
+            slots = "1 slot is" if chosen.skipped == 1 else f"{chosen.skipped} slots are"
+            click.echo(f"{slots} left out, as calendars skip them: to run one, pass its date without --to", err=True)
         ranges = [actions.Range(definition, chosen.first, chosen.last)]
         if downstream:
             ranges += actions.downstream(connection, namespace, *ranges[0])

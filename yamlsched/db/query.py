@@ -25,7 +25,7 @@ def fetch(
 
 
 def fetch_grouped(
-    connection: psycopg.Connection[Any], kind: type[Row], statement: bytes, parameters: Mapping[str, Any]
+    connection: psycopg.Connection[Any], kind: Callable[..., Row], statement: bytes, parameters: Mapping[str, Any]
 ) -> defaultdict[str, list[Row]]:
     """Return the rows of ``statement`` by its first column; the others are the fields of ``kind`` in their order."""
     found: defaultdict[str, list[Row]] = defaultdict(list)

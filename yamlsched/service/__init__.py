@@ -72,12 +72,16 @@ class WorkOptions:
 
 @dataclass
 class WorkResult:
-    """What a tick, a ``work`` or a loop did. ``unsent`` has requests to monitoring services that are left."""
+    """What a tick, a ``work`` or a loop did. ``unsent`` has requests to monitoring services that are left.
+
+    ``skipped`` are jobs with slots that a calendar skips.
+    """
 
     messages: list[str] = field(default_factory=list)
     has_findings: bool = False
     unsent: list[Request] = field(default_factory=list)
     namespace: str | None = None  # of a tick, once it is known
+    skipped: set[str] = field(default_factory=set)
 
     def add(self, result: SyncResult) -> Sequence[str]:
         """Add what a sync found, and return its messages."""
@@ -86,6 +90,7 @@ class WorkResult:
             messages.append("no job of this file can run until it is fixed: its handlers and commands are unknown")
         self.messages += messages
         self.has_findings |= result.has_findings
+        self.skipped |= result.skipped
         return messages
 
 
@@ -157,5 +162,6 @@ def send_to_monitors(
 ) -> None:
     """Tell monitoring services what is left in ``result``, and how a tick went unless ``is_healthy`` is None."""
     if monitors_are_set():
-        registry.monitors.send(result.unsent, target.environment, namespace, is_healthy)
+        tick = () if is_healthy is None else (namespace, is_healthy, result.skipped)
+        registry.monitors.send(result.unsent, target.environment, *tick)
         result.unsent.clear()

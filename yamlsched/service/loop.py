@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
         jobs = dict(jobs)  # all of them: syncs compare them with those of the file
         worker = create_worker(connection, dsn, namespace, jobs, scope, target, options, is_continuous=True)
         file = FollowedFile(schedule.sha256 if synced.is_readable else None, synced.jobs or jobs, frozenset(jobs))
-        sync_task = SyncTask(target, dsn, namespace, on_messages, file, snapshot.now)
+        sync_task = SyncTask(target, dsn, namespace, on_messages, file, snapshot.now, result.skipped)
         try:
             run_worker(worker, target, result, sync_task.run, companions.keep_notified, *tasks)
         finally:
@@ -97,6 +97,7 @@ class SyncUpdate:
     namespace: str | None = None
     file: FollowedFile | None = None
     scope: ClaimScope | None = None
+    skipped: set[str] = field(default_factory=set)  # as in WorkResult
 
 
 @dataclass
@@ -109,6 +110,7 @@ class SyncTask:
     on_messages: OnMessages
     file: FollowedFile
     now: datetime  # of the database, a moment ago
+    skipped: set[str]  # of which monitoring services are not told yet
     dead_count: int = 0  # runs that had died when monitoring services were told last
     newer_tables: db.migrations.NewerTables | None = None  # why the worker stops
     may_claim: bool = True  # by the latest sync that could read the file: it is not another environment's
@@ -163,9 +165,10 @@ class SyncTask:
         dead_count = worker.report.dead_count
         is_healthy = is_healthy and dead_count == self.dead_count
         if await registry.monitors.send_in_helper(
-            registry.monitors.of_tick(self.target.environment, self.namespace, is_healthy)
+            registry.monitors.of_tick(self.target.environment, self.namespace, is_healthy, self.skipped)
         ):
             self.dead_count = dead_count
+            self.skipped.clear()
 
     def _apply(self, update: SyncUpdate, worker: Worker, is_reloaded: bool) -> None:
         """Let the worker follow what a sync found. Until its code is loaded again, it has the revision of before."""
@@ -175,6 +178,7 @@ class SyncTask:
                 f'"{update.namespace}": restart the worker'
             )
         self.may_claim = update.may_claim
+        self.skipped |= update.skipped
         worker.pause_claims(not update.may_claim)
         if update.scope is None:
             return
@@ -206,7 +210,14 @@ class SyncTask:
         if result.may_claim and not housekeep(self.dsn, result.namespace, snapshot, schedule):
             result.has_findings = True
         return SyncUpdate(
-            snapshot.now, result.messages, result.has_findings, result.may_claim, result.namespace, file, scope
+            snapshot.now,
+            result.messages,
+            result.has_findings,
+            result.may_claim,
+            result.namespace,
+            file,
+            scope,
+            result.skipped,
         )
 
     def _claimable(

@@ -350,6 +350,11 @@ class SyncResult:
         """The slots that were recorded as skipped."""
         return (self.changes.owed.gaps if self.changes else []) + (self.due.gaps if self.due else [])
 
+    @property
+    def skipped(self) -> set[str]:
+        """The jobs with slots that a calendar skips."""
+        return {gap.job_type for gap in self.gaps if gap.reason == "calendar"}
+
 
 def poll(connection: Connection[Any], schedule: ScheduleFile, now: datetime | None = None) -> Snapshot:
     """Record that this host presents this file, and return what there is to do. One round trip; autocommit."""

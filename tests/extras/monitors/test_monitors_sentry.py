@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -71,6 +72,29 @@ def cli(
     (tmp_path / "schedules.yaml").write_text(SCHEDULE)
     monkeypatch.setenv("YAMLSCHED_SENTRY_DSN", sentry.dsn)
     return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def test_a_slot_that_a_calendar_skips_is_reported_as_well(
+    cli: Cli, sentry: Sentry, db_of: Any, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # given a job that a calendar skips on all days, and whose latest slot is due
+    monkeypatch.setenv("YAMLSCHED_HEARTBEAT_URL_WELL", f"{sentry.service.url}/well")
+    job = "{cron: '0 2 * * *', handler: jobs.well, skip_on: [always]}"
+    calendars = "calendars: {always: {dates: [2020-01-01/2100-01-01]}}"
+    (tmp_path / "schedules.yaml").write_text(f"version: 1\n{calendars}\njobs: {{well: {job}}}\n")
+    assert cli("sync").code == 0
+    db_of(dsn).execute(
+        "update yamlsched.job_definitions set effective_from = now() - interval '2 days', "
+        "next_slot_at = date_trunc('day', now()) - interval '22 hours'"
+    )
+
+    # when two ticks find it, of which the first records the slot
+    assert [cli("tick").code, cli("tick").code] == [0, 0]
+
+    # then its monitors are told once
+    assert sentry.service.received.count("/well") == 1
+    check_ins = [request.body for request in sentry.service.requests if b'"well"' in request.body]
+    assert [b'"status": "ok"' in body for body in check_ins] == [True]
 
 
 # -- what is sent ------------------------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import os
 import re
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
@@ -138,13 +140,18 @@ def outbox(environment: str | None, worker: Worker) -> Outbox:
     return Outbox(urls, _project(environment), worker.workload.namespace, lambda: worker.workload.jobs)
 
 
-def of_tick(environment: str | None, namespace: str | None, is_healthy: bool) -> list[Request]:
-    """Return what reports a tick or a sync. Without a namespace, Sentry is not told: its monitor is unknown."""
-    requests = []
-    if url := targets.urls(os.environ).get(targets.HEARTBEAT_VARIABLE):
-        state = targets.SUCCESS if is_healthy else targets.FAIL
-        requests.append(targets.request(targets.HEARTBEAT_VARIABLE, url, state))
-    if namespace is not None and (project := _project(environment)) is not None:
+def of_tick(environment: str | None, namespace: str | None, is_healthy: bool, skipped: set[str]) -> list[Request]:
+    """Return what reports a tick or a sync, and that all is well with jobs whose slots calendars have ``skipped``.
+
+    Without a namespace, Sentry is not told: its monitors are unknown.
+    """
+    urls, project = targets.urls(os.environ), _project(environment)
+    states = {targets.variable(job): targets.SUCCESS for job in skipped}
+    states[targets.HEARTBEAT_VARIABLE] = targets.SUCCESS if is_healthy else targets.FAIL
+    requests = [targets.request(each, urls[each], state) for each, state in states.items() if each in urls]
+    if namespace is not None and project is not None:
+        slugs = [targets.monitor_slug(namespace, job) for job in skipped]
+        requests += [project.check_in(uuid.uuid4().hex, slug, "ok", None) for slug in slugs]
         requests.append(project.of_tick(namespace, is_healthy))
     return [request for request in requests if request is not None]
 
@@ -154,11 +161,9 @@ def _project(environment: str | None) -> targets.Project | None:
     return targets.Project.of(dsn, environment) if dsn else None
 
 
-def send(
-    unsent: Sequence[Request], environment: str | None, namespace: str | None = None, is_healthy: bool | None = None
-) -> None:
-    """Send ``unsent``, and how a tick went unless ``is_healthy`` is None; see ``deliver``."""
-    requests = [*unsent, *([] if is_healthy is None else of_tick(environment, namespace, is_healthy))]
+def send(unsent: Sequence[Request], environment: str | None, *tick: Any) -> None:
+    """Send ``unsent``, and with the other arguments of ``of_tick`` how a tick went; see ``deliver``."""
+    requests = [*unsent, *(of_tick(environment, *tick) if tick else ())]
     deliver(requests, DEADLINE_SECONDS - LAST_HELPER_SECONDS)
 
 

@@ -40,7 +40,7 @@ def review(visit: Visit, given: Given) -> Review:
     name, connection = given["job"], visit.connection
     subjects.job(visit, given)
     try:
-        job = backfill.definition_for(connection, visit.namespace, name)
+        job = backfill.definition_for(connection, visit.namespace, name, is_range=bool(given["last"]))
     except Refused as error:
         raise Invalid("job", sentence(str(error))) from None
     where = zone(job.timezone)
@@ -85,6 +85,8 @@ def review(visit: Visit, given: Given) -> Review:
     lines.append("They run with the handler and the payload that the job has now.")
     if chosen.left_out_before:
         lines.append(f"Slots before {chosen.left_out_before}, when the job was first applied, are left out.")
+    if chosen.skipped:
+        lines.append(f"Left out: {count(chosen.skipped, 'slot')} that calendars skip. To run one, give its date alone.")
     if end > visit.now:
         lines.append("Slots in the future are left out: sync creates those runs.")
     if job.paused_at is not None and (job.paused_until is None or job.paused_until > visit.now):
@@ -121,7 +123,7 @@ def perform(doing: Doing, given: Given) -> Redirect:
     name = given["job"]
     start, end = (_instant(given, edge) for edge in ("start", "end"))
     with doing.transaction(f"job:{name}") as connection:
-        job = backfill.definition_for(connection, doing.namespace, name)
+        job = backfill.definition_for(connection, doing.namespace, name, is_range=bool(given["last"]))
         if backfill.select(connection, job, start, end, before_first=True, limit=MAX_SLOTS).slots > MAX_SLOTS:
             raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots.")
         found = backfill.backfill(connection, doing.namespace, job, start, end, doing.who)
