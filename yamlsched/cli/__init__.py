@@ -26,7 +26,7 @@ OK, FINDINGS, USAGE, FAILED = 0, 1, 2, 3
 GROUPS = {
     "Schedule": ("validate", "diff", "plan", "next", "explain", "schema"),
     "Run": ("tick", "sync", "work", "enqueue", "invoke", "backfill"),
-    "Inspect": ("status", "report", "runs", "show", "why", "log", "metrics", "web"),
+    "Inspect": ("status", "report", "runs", "show", "why", "log", "metrics", "web", "mcp"),
     "Operate": ("retry", "cancel", "pause", "resume", "settle", "prune"),
     "Set up": ("init", "import", "migrate", "db", "doctor", "completion"),
 }

@@ -1,0 +1,68 @@
+"""``yamlsched mcp``: tools for an assistant."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import click
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from yamlsched.cli import OK
+from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import EnvironmentFailed
+
+HELP = """Serve the reading verbs as tools for an assistant, by the Model Context Protocol on stdin and stdout.
+
+It needs the extra `mcp`, and a DSN with the role yamlsched_reader. Only actions that --actions names change anything,
+with the DSN of YAMLSCHED_ACTIONS_DSN.
+"""
+
+
+def read_actions(text: str) -> dict[str, list[str]]:
+    """Return the actions of ``retry,enqueue:JOB``, with the jobs that may be enqueued. Raises UsageError."""
+    from yamlsched.extras.mcp.tools import ACTIONS
+
+    found: dict[str, list[str]] = {}
+    for word in filter(None, map(str.strip, text.split(","))):
+        action, _, job = word.partition(":")
+        if action not in ACTIONS:
+            raise click.UsageError(f'--actions: "{action}" is not one of {", ".join(ACTIONS)}')
+        if bool(job) != (action == "enqueue"):
+            raise click.UsageError(f'--actions: "{word}": write enqueue:JOB for each job, and other actions alone')
+        found.setdefault(action, []).extend([job] * bool(job))
+    return found
+
+
+@click.command(cls=Verb, uses="file dsn env namespace", formats=("text",), help=HELP)
+@click.option("--actions", default="", metavar="LIST", help="Actions that are tools: retry,pause,enqueue:JOB.")
+@click.option("--payloads", is_flag=True, help="Show payloads and results, which may be personal data.")
+@click.pass_obj
+def command(settings: Settings, /, actions: str, payloads: bool) -> int:
+    if find_spec("mcp") is None:
+        raise EnvironmentFailed("yamlsched mcp needs mcp: install the extra with: pip install 'yamlsched[mcp]'")
+    from yamlsched.extras.mcp import server, tools
+
+    allowed = tools.all_tools(read_actions(actions))
+    if not (actions_dsn := os.environ.get("YAMLSCHED_ACTIONS_DSN", "")) and actions:
+        raise click.UsageError("--actions needs a DSN of its own: set YAMLSCHED_ACTIONS_DSN")
+    with settings.database() as dsn:
+        server.serve(allowed, environments(settings, dsn, actions_dsn), payloads)
+    return OK
+
+
+def environments(settings: Settings, dsn: str, actions_dsn: str) -> dict[bool, dict[str, str]]:
+    """Return the environments of the processes of reading verbs, and of actions (True)."""
+    own = {"FILE": os.path.abspath(settings.file), "ENV": settings.env, "NAMESPACE": settings.namespace}
+    given = {key: value for key, value in os.environ.items() if key != "YAMLSCHED_ACTIONS_DSN"}
+    given |= {f"YAMLSCHED_{name}": value for name, value in own.items() if value is not None}
+    return {False: {**given, "YAMLSCHED_DSN": read_only(dsn)}, True: {**given, "YAMLSCHED_DSN": actions_dsn}}
+
+
+def read_only(dsn: str) -> str:
+    """Return a DSN whose sessions change nothing, whatever the privileges of its role."""
+    given = conninfo_to_dict(dsn)
+    options = str(given.get("options") or os.environ.get("PGOPTIONS") or "")
+    where = given.get("target_session_attrs", "read-write")
+    where = "primary" if where == "read-write" else where  # libpq would find no server whose sessions may write
+    return make_conninfo(dsn, options=f"{options} -c default_transaction_read_only=on", target_session_attrs=where)
