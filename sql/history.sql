@@ -56,50 +56,51 @@ from yamlsched.job_runs r;
 
 -- name: indexed_ids
 -- The ids of runs, among them those that a filter selects, through one index (`by`): of a key, of the dead, of the
--- unfinished, of failures by job, or by job and end (with the unfinished ones). At most `limit`: more are of no use.
-(select r.id
- from yamlsched.job_runs r
- where %(by)s = 'key' and r.namespace = %(namespace)s and r.idempotency_key = %(key)s)
-union all
-(select r.id
- from yamlsched.job_runs r
- where %(by)s = 'dead' and r.namespace = %(namespace)s and r.dead_at is not null
-   and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
- limit %(limit)s)
-union all
-(select o.id
- from yamlsched.open_runs o
- where %(by)s in ('open', 'end') and o.namespace = %(namespace)s
-   and (%(definitions)s::bigint[] is null or o.definition_id = any (%(definitions)s))
- limit %(limit)s)
-union all
-(select e.id
- from yamlsched.job_definitions d
- cross join lateral (
-     select r.id
-     from yamlsched.job_runs r
-     where r.definition_id = d.id and r.failed_at is not null
-     order by r.failed_at desc
-     limit %(limit)s
- ) e
- where %(by)s = 'failure' and d.namespace = %(namespace)s
-   and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
- limit %(limit)s)
-union all
-(select e.id
- from yamlsched.job_definitions d
- cross join lateral (
-     select r.id
-     from yamlsched.job_runs r
-     where r.definition_id = d.id
-       and r.finished_at >= coalesce(%(since)s::timestamptz, '-infinity') and r.finished_at < coalesce(%(until)s::timestamptz, 'infinity')
-     order by r.finished_at desc
-     limit %(limit)s
- ) e
- where %(by)s = 'end' and d.namespace = %(namespace)s
-   and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
- limit %(limit)s)
-limit %(limit)s;
+-- unfinished, of failures by job, or by job and end (with the unfinished ones). Null if there are `limit` or more: they
+-- would be of no use.
+select case when count(*) < %(limit)s then coalesce(array_agg(x.id), '{}') end as ids
+from (
+    (select r.id from yamlsched.job_runs r
+     where %(by)s = 'key' and r.namespace = %(namespace)s and r.idempotency_key = %(key)s)
+    union all
+    (select r.id from yamlsched.job_runs r
+     where %(by)s = 'dead' and r.namespace = %(namespace)s and r.dead_at is not null
+       and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
+     limit %(limit)s)
+    union all
+    (select o.id from yamlsched.open_runs o
+     where %(by)s in ('open', 'end') and o.namespace = %(namespace)s
+       and (%(definitions)s::bigint[] is null or o.definition_id = any (%(definitions)s))
+     limit %(limit)s)
+    union all
+    (select e.id
+     from yamlsched.job_definitions d
+     cross join lateral (
+         select r.id
+         from yamlsched.job_runs r
+         where r.definition_id = d.id and r.failed_at is not null
+         order by r.failed_at desc
+         limit %(limit)s
+     ) e
+     where %(by)s = 'failure' and d.namespace = %(namespace)s
+       and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+     limit %(limit)s)
+    union all
+    (select e.id
+     from yamlsched.job_definitions d
+     cross join lateral (
+         select r.id
+         from yamlsched.job_runs r
+         where r.definition_id = d.id
+           and r.finished_at >= coalesce(%(since)s::timestamptz, '-infinity') and r.finished_at < coalesce(%(until)s::timestamptz, 'infinity')
+         order by r.finished_at desc
+         limit %(limit)s
+     ) e
+     where %(by)s = 'end' and d.namespace = %(namespace)s
+       and (%(definitions)s::bigint[] is null or d.id = any (%(definitions)s))
+     limit %(limit)s)
+    limit %(limit)s
+) x;
 
 -- name: runs
 -- The runs with an id in [low, high), newest or oldest first. The time of a run is when it ended, else when its latest

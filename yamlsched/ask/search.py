@@ -146,11 +146,10 @@ def _few_ids(connection: psycopg.Connection[Any], filter: Filter, conditions: di
     }
     for index, is_usable in indexes.items():
         if is_usable:
-            ids = fetch_column(
-                connection, load("history")["indexed_ids"], {**conditions, "by": index, "limit": FEW_RUNS + 1}
-            )
-            if len(ids) <= FEW_RUNS:
-                return ids
+            given = {**conditions, "by": index, "limit": FEW_RUNS + 1}
+            [ids] = fetch_column(connection, load("history")["indexed_ids"], given)
+            if ids is not None:
+                return list(ids)
     return None
 
 
