@@ -119,9 +119,22 @@ where d.id = n.id
   and d.paused_at is not null
 returning d.id;
 
--- name: open_jobs
--- Let go what waited for these jobs.
-select yamlsched.open_jobs(%(namespace)s, %(ids)s::bigint[]);
+-- name: unmarked
+-- Those of these jobs that have a run for `mark` to change: found by index, however many runs have finished.
+select d.id
+from yamlsched.job_definitions d
+cross join lateral (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+cross join lateral (select yamlsched.is_withheld(d, c.now) as closed) j
+where d.id = any (%(ids)s::bigint[])
+  and (select true from yamlsched.job_runs r
+       where r.definition_id = d.id and r.finished_at is null and r.withheld = (not j.closed)::integer
+         and r.status <> 'running' and (not j.closed or r.run_at <= c.now and not r.unreleased)
+       order by r.finished_at, r.id limit 1)
+order by d.id;
+
+-- name: mark
+-- Store why a batch of a job's runs waits, or let it go; see the function.
+select yamlsched.mark_runs(%(namespace)s, %(job)s, %(past)s, %(most)s, coalesce(%(now)s::timestamptz, clock_timestamp())) as last;
 
 -- name: hand_on
 -- Let go what waited for runs that were cancelled.

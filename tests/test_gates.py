@@ -285,19 +285,56 @@ def test_a_sweep_concerns_one_namespace_and_ends_no_hold_of_a_run_that_executes(
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_runs_of_a_paused_job_are_withheld_by_claims_and_let_go_by_resume(
-    db: Db, worker: Worker, exclusive: bool
+@pytest.mark.parametrize("by", ["a pause", "a claim"])
+def test_runs_of_a_paused_job_are_withheld_and_let_go_by_resume(
+    db: Db, worker: Worker, exclusive: bool, by: str
 ) -> None:
     job = a_job(db, schedule=None)
     runs = [due(db, job, number, exclusive=exclusive) for number in range(3)]
-    pauses.pause(db, "default", [job], "ann", now=NOW)
-
-    assert worker.claim(1) == []
+    if by == "a pause":
+        pauses.pause(db, "default", [job], "ann", now=NOW)
+    else:
+        db.execute("update yamlsched.job_definitions set paused_at = %s", [NOW])
+        assert worker.claim(1) == []
     assert withheld(db, *runs) == [JOB] * 3
+
     pauses.resume(db, "default", [job], "ann", now=NOW)
 
     assert withheld(db, *runs) == [OPEN] * 3
     assert len(worker.claim()) == (1 if exclusive else 3)
+
+
+def test_a_pause_stores_the_reason_of_due_runs_that_wait_for_nothing_else_in_batches(
+    db: Db, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given runs that wait, and others: executing, of another job, later, not released, waiting for a turn
+    monkeypatch.setattr(pauses, "BATCH_RUNS", 2)
+    job, other = a_job(db, schedule=None), a_job(db, "other", schedule=None)
+    running = due(db, job, exclusive=False, status="running", locked_until=NOW + LEASE)
+    waiting = [due(db, job, number, exclusive=False) for number in range(5)]
+    values: list[dict[str, Any]] = [{"run_at": NOW + SECOND}, {"unreleased": True}, {"withheld": TURN}]
+    left = [due(db, job, exclusive=False, **each) for each in values] + [running, due(db, other)]
+    before = withheld(db, *left)
+
+    # when the job is paused, then each batch has been a transaction of its own
+    pauses.pause(db, "default", [job], "ann", now=NOW)
+    assert (withheld(db, *waiting), withheld(db, *left)) == ([JOB] * 5, before)
+    written = "select count(distinct xmin::text) from yamlsched.job_runs where id = any (%s)"
+    assert db.execute(written, [waiting]).fetchone() == (3,)
+
+    # and so it is when it is resumed
+    pauses.resume(db, "default", [job], "ann", now=NOW)
+    assert (withheld(db, *waiting), withheld(db, *left)) == ([OPEN] * 5, before)
+    assert db.execute(written, [waiting]).fetchone() == (3,)
+
+
+def test_a_pause_of_jobs_without_waiting_runs_writes_nothing_but_the_pause(db: Db) -> None:
+    jobs = [a_job(db, f"job_{number}", schedule=None) for number in range(3)]
+    due(db, jobs[0], exclusive=False, status="running", locked_until=NOW + LEASE)
+
+    pauses.pause(db, "default", jobs, "ann", now=NOW)
+
+    assert db.execute("select name from yamlsched.gates where xmax <> 0").fetchall() == []
 
 
 def test_the_end_of_a_pause_is_found_by_the_sweep(db: Db, worker: Worker) -> None:
@@ -400,11 +437,74 @@ def test_a_resume_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(db: Db
     assert withheld(db, run) == [OPEN]
 
 
+def test_a_later_batch_of_a_pause_lets_go_what_was_resumed_since_the_first_one(
+    db: Db, dsn: str, worker: Worker
+) -> None:
+    # given a pause whose first batch is written, and whose next one is not
+    job = a_job(db, schedule=None)
+    runs = [due(db, job, number, exclusive=False) for number in range(4)]
+    batch = "select yamlsched.mark_runs('default', %s, %s, 2, %s) as last"
+    with database.connect(dsn) as operator:
+        with operator.transaction():
+            pauses.pause(operator, "default", [job], "ann", now=NOW)
+        assert operator.execute(batch, [job, 0, NOW]).fetchone().last == runs[1]
+        assert withheld(db, *runs) == [JOB, JOB, OPEN, OPEN]
+
+        # when the job is resumed in between, also beside the next batch, which waits for the gate
+        with database.connect(dsn) as other, other.transaction():
+            pauses.resume(other, "default", [job], "bob", now=NOW)
+            pauses.mark(other, "default", [job], now=NOW)
+            other.execute("select yamlsched.lock_gates('default', %s)", [[f"job/{job}"]])
+            while_waiting(
+                db,
+                operator,
+                lambda: operator.execute(batch, [job, runs[1], NOW]),
+                lambda: other.execute("commit; begin"),
+            )
+
+    assert withheld(db, *runs) == [OPEN] * 4
+    assert len(worker.claim()) == 4
+
+
+def test_a_resume_that_was_cut_off_is_finished_by_the_sweep_and_no_repair(db: Db, worker: Worker) -> None:
+    jobs = [a_job(db, name, schedule=None, paused_at=NOW) for name in ("a", "b", "c")]
+    runs = [due(db, job, number, exclusive=False, withheld=JOB) for job in jobs for number in range(2)]
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+    with db.transaction():
+        pauses.resume(db, "default", jobs[:2], "ann", now=NOW)
+
+    assert worker.call(store.sweep, "default", now=NOW) == 0
+
+    assert withheld(db, *runs) == [OPEN] * 4 + [JOB] * 2
+    assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
+
+
+def test_claims_take_the_runs_of_other_jobs_while_a_pause_has_the_gate(db: Db, dsn: str, worker: Worker) -> None:
+    paused, other = a_job(db, "paused", schedule=None, paused_at=NOW), a_job(db, "other", schedule=None)
+    front = [due(db, paused, number, exclusive=False) for number in range(3)]
+    behind = [due(db, other, number + 10, exclusive=False) for number in range(3)]
+    with database.connect(dsn) as operator, operator.transaction():
+        operator.execute("select yamlsched.mark_runs('default', %s, 0, 1, %s)", [paused, NOW])
+
+        async def ask(busy: set[int]) -> store.ClaimResult:
+            claimed, gated = await store.claim(worker.connection, "default", f"c{busy}", 2, now=NOW, busy=busy)
+            await store.claim_gated(worker.connection, "default", claimed, f"g{busy}", gated, now=NOW)
+            return claimed
+
+        first = worker.runner.run(ask(set()))
+        assert (first.runs, first.busy) == ([], {paused})
+        second = worker.runner.run(ask(first.busy))
+
+    assert [run.id for run in second.runs] == behind[:2]
+    assert withheld(db, *front) == [JOB, OPEN, OPEN]
+
+
 def test_a_claim_beside_a_resume_leaves_the_run_as_it_is(db: Db, dsn: str, worker: Worker) -> None:
     job = a_job(db, schedule=None, paused_at=NOW)
     run = due(db, job, exclusive=False)
     with database.connect(dsn) as operator, operator.transaction():
         pauses.resume(operator, "default", [job], "ann", now=NOW)
+        pauses.mark(operator, "default", [job], now=NOW)
 
         assert worker.claim() == []
         assert withheld(db, run) == [OPEN]
@@ -417,6 +517,7 @@ def test_a_claim_stores_no_reason_of_a_job_whose_gate_another_session_has(db: Db
     runs = [due(db, job, number, exclusive=False) for job in jobs for number in range(2)]
     with database.connect(dsn) as operator, operator.transaction():
         pauses.resume(operator, "default", jobs[:1], "ann", now=NOW)
+        pauses.mark(operator, "default", jobs[:1], now=NOW)
 
         assert worker.claim() == []
 

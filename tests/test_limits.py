@@ -175,7 +175,8 @@ def test_a_success_in_the_transaction_of_a_handler_holds_its_number_until_its_wo
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
 
 
-def test_a_run_that_leaves_the_front_of_the_line_lets_the_next_one_go(db: Db, worker: Worker) -> None:
+@pytest.mark.parametrize("by", ["a pause", "a claim"])
+def test_a_run_that_leaves_the_front_of_the_line_lets_the_next_one_go(db: Db, worker: Worker, by: str) -> None:
     limit(db, 1)
     jobs = [a_job(db, f"job_{number}", limit_name="warehouse", schedule=None) for number in range(3)]
     runs = [due(db, job, number) for number, job in enumerate(jobs)]
@@ -183,8 +184,11 @@ def test_a_run_that_leaves_the_front_of_the_line_lets_the_next_one_go(db: Db, wo
     worker.finish(first)
     assert withheld(db, *runs[1:]) == [OPEN, LIMIT]
 
-    pauses.pause(db, "default", [jobs[1]], "ann", now=NOW)
-    assert worker.claim(1) == []
+    if by == "a pause":
+        pauses.pause(db, "default", [jobs[1]], "ann", now=NOW)
+    else:
+        db.execute("update yamlsched.job_definitions set paused_at = %s where id = %s", [NOW, jobs[1]])
+        assert worker.claim(1) == []
 
     assert withheld(db, *runs[1:]) == [1, OPEN]
     assert ids(worker.claim()) == runs[2:]

@@ -428,7 +428,7 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "hand_on()",
                 "is_taken()",
                 "lock_gates()",
-                "open_jobs()",
+                "mark_runs()",
                 "sweep()",
                 "upstream()",
                 "upstream_results()",

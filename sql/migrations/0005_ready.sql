@@ -444,32 +444,38 @@ begin
 end
 $$;
 
--- Let go what waited for its job: after a resume or the end of a pause, and after an edit.
-create function yamlsched.open_jobs(of_namespace text, jobs bigint[]) returns bigint
+-- Store of a batch of a job's due runs that they wait because it is closed or, if it is open, let those go: in the order of
+-- ids, from after `past` on. Which of the two is asked under its gate: since the batch before, it may have been resumed.
+-- A run that had been let go for a limit hands it on. Returns the last id; null: none was left.
+create function yamlsched.mark_runs(of_namespace text, job bigint, past bigint, most integer, now timestamptz) returns bigint
     language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 declare
-    freed bigint := 0;
-    moved bigint;
+    closed boolean;
+    last   bigint;
+    limits text[];
 begin
-    perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id from unnest(jobs) as j (id)));
-    for attempt in 1 .. 20 loop     -- as in hand_on
-        update yamlsched.job_runs r
-        set withheld = 0
-        where r.id = any (array(
-            select w.id from unnest(jobs) as j (id)
-            cross join lateral (
-                select n.id from yamlsched.job_runs n
-                where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 1 and n.finished_at is null
-                for no key update skip locked) w));
-        get diagnostics moved = row_count;
-        freed := freed + moved;
-        exit when not exists (select from unnest(jobs) as j (id)
-                              join yamlsched.job_runs n on n.namespace = of_namespace and n.definition_id = j.id
-                              where n.withheld = 1 and n.finished_at is null);
-        perform pg_sleep(0.01);
-    end loop;
-    return freed;
+    perform yamlsched.lock_gates(of_namespace, array['job/' || job]);
+    closed := (select yamlsched.is_withheld(d, now) from yamlsched.job_definitions d where d.id = job);
+    with picked as materialized (
+        select r.id from yamlsched.job_runs r
+        where r.definition_id = job and r.finished_at is null and r.id > past and r.withheld = (not closed)::integer
+          and r.status <> 'running' and (not closed or r.run_at <= now and not r.unreleased)
+        order by r.finished_at, r.id        -- the order of job_runs_history: what is marked is not read again
+        limit most for no key update skip locked
+    ), marked as (
+        update yamlsched.job_runs r set withheld = closed::integer
+        where r.id = any (array(select p.id from picked p))
+        returning r.limit_name
+    )
+    select (select max(p.id) from picked p), array_agg(distinct m.limit_name) into last, limits
+    from marked m where m.limit_name is not null;
+    if closed and limits is not null then
+        perform yamlsched.hand_on(of_namespace, '{}', limits, now);
+    elsif not closed and last is not null then
+        perform pg_notify('yamlsched', of_namespace);
+    end if;
+    return last;
 end
 $$;
 
@@ -537,7 +543,8 @@ begin
         where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
           and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
                       and r.withheld = 1 and r.finished_at is null));
-    perform yamlsched.open_jobs(of_namespace, jobs) where jobs <> '{}';
+    perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id from unnest(jobs) as j (id)));
+    perform yamlsched.mark_runs(of_namespace, j.id, 0, 20000, now) from unnest(jobs) as j (id);
     jobs := array(
         select d.id from yamlsched.job_definitions d
         where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from yamlsched.act import statements
 from yamlsched.act.runs import ActionResult, retry_on_deadlock
@@ -19,6 +22,11 @@ from yamlsched.sync.due import account_for_owed_slots
 from yamlsched.timetable import times
 from yamlsched.timetable.times import TimeInput
 from yamlsched.timetable.zones import zone
+
+BATCH_RUNS = 5_000
+MAX_PASSES = 20
+"""A claim may hold a waiting run for a moment: ``mark`` comes back for it so often."""
+PASS_PAUSE_SECONDS = 0.01
 
 
 def pause(
@@ -36,6 +44,9 @@ def pause(
 
     Without an offset, ``until`` is read in ``timezone``, in which the results show it. Of a pause that is in effect,
     only the given parts change. Slots due before now are accounted for first. Raises Refused if ``until`` has passed.
+
+    Once that is committed, no run of the jobs is claimed, and ``mark`` takes those that wait out of the way of claims.
+    It is left to the caller if this is part of a transaction.
     """
 
     def attempt() -> list[ActionResult]:
@@ -63,7 +74,12 @@ def pause(
             ActionResult(job.job_type, job.id in changed, _paused(job, after[job.id], zone(timezone))) for job in before
         ]
 
-    return retry_on_deadlock(attempt)
+    results = retry_on_deadlock(attempt)
+    if connection.info.transaction_status == TransactionStatus.IDLE and (
+        busy := statements.unmarked(connection, ids, now)
+    ):
+        mark(connection, namespace, busy, now)
+    return results
 
 
 def _paused(before: PausableJob, after: PausableJob, where: ZoneInfo) -> str:
@@ -84,7 +100,10 @@ def resume(
     *,
     now: datetime | None = None,
 ) -> list[ActionResult]:
-    """Resume the paused jobs ``ids``. The slots of the pause are recorded as skipped, and not run."""
+    """Resume the paused jobs ``ids``. The slots of the pause are recorded as skipped, and not run.
+
+    ``mark``, as after ``pause``, lets go what waited. If it is cut off, the sweep of a worker or tick continues.
+    """
 
     def attempt() -> list[ActionResult]:
         with connection.transaction():
@@ -98,11 +117,31 @@ def resume(
             resumed = [(job, {"was": job.paused_reason}) for job in before if job.id in changed]
             _record(connection, namespace, who, "resume", resumed, instant)
             if changed:
-                statements.open_jobs(connection, namespace, sorted(changed))
                 statements.wake(connection, [namespace])
         return [ActionResult(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
 
-    return retry_on_deadlock(attempt)
+    results = retry_on_deadlock(attempt)
+    if connection.info.transaction_status == TransactionStatus.IDLE:
+        mark(connection, namespace, ids, now)
+    return results
+
+
+def mark(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None = None) -> None:
+    """Store of the due runs of the jobs ``ids`` whether they wait for their job, in batches.
+
+    Each is a transaction of its own. What other sessions have locked for longer is left to claims and to the sweep.
+    """
+    jobs = list(ids)
+    for _ in range(MAX_PASSES):
+        for job in jobs:
+            past: int | None = 0
+            while past is not None:
+                batch = partial(statements.mark, connection, namespace, job, past, BATCH_RUNS, now)
+                past = retry_on_deadlock(batch)
+        jobs = statements.unmarked(connection, jobs, now)
+        if not jobs:
+            return
+        time.sleep(PASS_PAUSE_SECONDS)
 
 
 def _resumed(job: PausableJob, changed: bool) -> str:

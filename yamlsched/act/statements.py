@@ -120,9 +120,21 @@ def hand_on(connection: psycopg.Connection[Any], ids: Sequence[int], now: dateti
     connection.execute(load("actions")["hand_on"], {"ids": ids, "now": now})
 
 
-def open_jobs(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int]) -> None:
-    """Let go what waited for the jobs ``ids``."""
-    connection.execute(load("actions")["open_jobs"], {"namespace": namespace, "ids": ids})
+def unmarked(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[int]:
+    """Return those of the jobs ``ids`` that have runs for ``mark`` to change."""
+    return fetch_column(connection, load("actions")["unmarked"], {"ids": list(ids), "now": now})
+
+
+def mark(
+    connection: psycopg.Connection[Any], namespace: str, job: int, past: int, most: int, now: datetime | None
+) -> int | None:
+    """Store that runs of a closed job wait for it, or let those of an open one go: at most ``most``, after ``past``.
+
+    Returns the last id; None if there was none.
+    """
+    given = {"namespace": namespace, "job": job, "past": past, "most": most, "now": now}
+    [last] = fetch_column(connection, load("actions")["mark"], given)
+    return last
 
 
 def retry(

@@ -63,14 +63,19 @@ class Pool:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """Yield a session in a transaction. Raises EnvironmentFailed if none can be had."""
+        """Yield a session in a transaction. Raises like ``session``."""
+        with self.session() as session, session.transaction():
+            yield session
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """Yield a session. Raises EnvironmentFailed if none can be had."""
         if not self._free.acquire(timeout=WAIT_SECONDS):
             raise Busy(f"all {self._size} sessions of this page are in use: reload the page")
         try:
             session = self._take()
             try:
-                with session.transaction():
-                    yield session
+                yield session
             finally:
                 self._return(session)
         finally:

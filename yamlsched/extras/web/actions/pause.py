@@ -118,6 +118,8 @@ def perform(doing: Doing, given: Given) -> Redirect:
         )
         if not result.changed:
             raise Conflict(f"{name} {result.what}.")
+    with doing.pool.session() as session:
+        pausing.mark(session, doing.namespace, [job.id])
     return Redirect(f"/jobs/{name}", Result(f"{name} {result.what}."))
 
 
@@ -160,6 +162,8 @@ def perform_resume(doing: Doing, given: Given) -> Redirect:
         [result] = pausing.resume(connection, doing.namespace, [job.id], doing.who)
         if not result.changed:
             raise Conflict(f"{name} {result.what}{doing.since(connection, target)}.")
+    with doing.pool.session() as session:
+        pausing.mark(session, doing.namespace, [job.id])
     return Redirect(f"/jobs/{name}", Result(f"{name} {result.what}."))
 
 

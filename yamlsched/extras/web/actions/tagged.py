@@ -150,6 +150,8 @@ def _perform(doing: Doing, given: Given, done: str, act: ActOnJobs) -> Redirect:
         results = act(connection, [job.id for job in jobs])
         if not any(result.changed for result in results):
             raise Conflict(f"None of the jobs tagged {tag} can be {done}.")
+    with doing.pool.session() as session:
+        pause.mark(session, doing.namespace, [job.id for job in jobs])
     changed = sum(result.changed for result in results)
     text = f"{count(changed, 'job')} tagged {tag} {'is' if changed == 1 else 'are'} {done}."
     return Redirect("/actions", Result(text, is_partial=changed < len(results)))
