@@ -37,14 +37,6 @@ select count(*)::integer as entries, min(e.id) as last_id
 from examined e
 where e.id > coalesce((select max(x.id) from examined x where not x.is_same), 0);
 
--- name: latest
--- The latest action on a target.
-select a.id, a.at, a.who, a.verb, a.target, a.job_type, a.detail, a.request is not null as by_form
-from yamlsched.operator_actions a
-where a.namespace = %(namespace)s and a.target = %(target)s
-order by a.id desc
-limit 1;
-
 -- name: of_request
 -- What a form has done.
 select a.id, a.at, a.who, a.verb, a.target, a.job_type, a.detail, true as by_form

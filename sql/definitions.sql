@@ -21,7 +21,7 @@ order by c.job_type;
 -- name: read
 -- What decides the slots of jobs. Locked before, if at all: this sees the rows as they are then.
 select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
-       d.after, d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at, d.skip_on, d.only_on
+       d.after, d.created_at, d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at, d.skip_on, d.only_on
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s::bigint[])
 order by d.id;
@@ -46,26 +46,12 @@ select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.job_type = %(job_type)s;
 
--- name: created_at
--- When a job was first applied.
-select d.created_at
-from yamlsched.job_definitions d
-where d.id = %(id)s;
-
--- name: names
+-- name: targets
 -- The jobs of a namespace that are in its file.
-select d.job_type
+select d.job_type, d.handler, d.command
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.retired_at is null
 order by d.job_type;
-
--- name: names_of
-select d.job_type from yamlsched.job_definitions d where d.id = any (%(ids)s) order by d.job_type;
-
--- name: targets
-select d.job_type, d.handler, d.command
-from yamlsched.job_definitions d
-where d.namespace = %(namespace)s and d.retired_at is null;
 
 -- name: put
 -- Write jobs as the file has them, in place: ids, and with them history and pauses, stay.

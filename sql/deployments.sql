@@ -2,14 +2,9 @@
 -- The latest file of each place: those that are presented now first, then those that were presented last.
 select f.id, f.host, f.path, f.environment, f.hash, f.overrides_namespace, f.yamlsched_version, f.tzdata_version,
        f.presented_since_at, f.last_presented_at, f.applied_at, f.refused_at, f.mistakes,
-       coalesce(f.errors, '{}') as errors,
-       f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp() as is_presented
-from yamlsched.schedule_files f
+       coalesce(f.errors, '{}') as errors, f.presented_until > clock_timestamp() as is_presented
+from yamlsched.presented_files f
 where f.namespace = %(namespace)s
-  and not exists (
-      select from yamlsched.schedule_files g
-      where g.host = f.host and g.path = f.path and g.environment = f.environment
-        and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
 order by is_presented desc, f.refused_at, f.last_presented_at desc, f.host, f.path
 limit %(limit)s;
 
@@ -48,12 +43,6 @@ where d.namespace = %(namespace)s and d.retired_at is null;
 -- The namespaces of this database with the file in force of each.
 select n.namespace, f.environment, f.host, f.path, f.hash, f.applied_at
 from yamlsched.namespaces n
-left join lateral (
-    select i.environment, i.host, i.path, i.hash, i.applied_at
-    from yamlsched.schedule_files i
-    where i.namespace = n.namespace and i.applied_at is not null
-    order by i.applied_at desc, i.id desc
-    limit 1
-) f on true
+left join yamlsched.files_in_force f on f.namespace = n.namespace
 order by n.namespace
 limit %(limit)s;

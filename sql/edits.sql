@@ -79,22 +79,3 @@ cross join lateral (
     limit %(limit)s
 ) g
 order by g.edit_id, g.first;
-
--- name: in_force
--- The edit that was in force at an instant, and the latest one until then that changed a job.
-(select 'file' as what, e.id, e.namespace, e.environment, e.hash, e.host, e.path, e.yamlsched_version, e.commit, e.is_dirty,
-        e.author, e.subject, e.jobs, e.before, e.after, e.applied_at
- from yamlsched.edits e
- where e.namespace = %(namespace)s and e.applied_at < coalesce(%(at)s::timestamptz, 'infinity')
- order by e.applied_at desc, e.id desc
- limit 1)
-union all
-(select 'job', e.id, e.namespace, e.environment, e.hash, e.host, e.path, e.yamlsched_version, e.commit, e.is_dirty,
-        e.author, e.subject, e.jobs, e.before, e.after, e.applied_at
- from yamlsched.edited_jobs c
- join yamlsched.edits e on e.id = c.edit_id
- where c.definition_id = (
-           select d.id from yamlsched.job_definitions d where d.namespace = %(namespace)s and d.job_type = %(job_type)s)
-   and e.applied_at < coalesce(%(at)s::timestamptz, 'infinity')
- order by c.edit_id desc
- limit 1);

@@ -13,7 +13,7 @@
 -- is written before an operator's sync that names it (moves). other_namespace is the remembered one then.
 --
 -- Due jobs and runs are found by index; the probes are scalar subqueries, which no plan can turn into a table scan.
-with recursive clock as materialized (
+with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), known as materialized (
     select coalesce(%(namespace)s::text, (
@@ -66,28 +66,12 @@ with recursive clock as materialized (
         host_tzdata_version = excluded.host_tzdata_version, made_for = excluded.made_for, made_for_at = excluded.made_for_at,
         refused_at = null, mistakes = null, errors = null
     returning f.id
-), lane (name) as (
-    -- the lanes of what is unfinished, each by one index probe
-    select (select r.lane from yamlsched.job_runs r
-            where r.namespace = (select k.namespace from known k) and r.withheld = 0 and r.finished_at is null
-            order by r.namespace, r.lane limit 1)
-    union all
-    select (select r.lane from yamlsched.job_runs r
-            where r.namespace = (select k.namespace from known k) and r.withheld = 0 and r.finished_at is null
-              and r.lane > l.name
-            order by r.namespace, r.lane limit 1)
-    from lane l
-    where l.name is not null
 )
 select (select max(m.version) from yamlsched.migrations m) as version,
        (select max(m.oldest_supported) from yamlsched.migrations m) as oldest_supported,
        (select jsonb_object_agg(m.version, m.checksum) from yamlsched.migrations m) as checksums,
-       c.now,
-       k.namespace,
-       i.hash as in_force_hash,
-       i.environment as in_force_environment,
-       i.yamlsched_version as in_force_yamlsched,
-       i.tzdata_version as in_force_tzdata,
+       c.now, k.namespace, i.hash as in_force_hash, i.environment as in_force_environment,
+       i.yamlsched_version as in_force_yamlsched, i.tzdata_version as in_force_tzdata,
        coalesce((
            select true
            from yamlsched.job_definitions d
@@ -97,37 +81,29 @@ select (select max(m.version) from yamlsched.migrations m) as version,
                  select r.id
                  from yamlsched.job_runs r
                  where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null and r.exclusive
-                 order by r.priority, r.run_at, r.id
-                 limit 1
-             ) is null)
-           order by d.next_slot_at
-           limit 1
+                 order by r.priority, r.run_at, r.id limit 1) is null)
+           order by d.next_slot_at limit 1
        ), false) as has_due_jobs,
        coalesce((
            select true
-           from (select l.name, p.priority from lane l, (values (1::smallint), (2::smallint), (3::smallint)) p (priority)
-                 where l.name is not null) e       -- so that the index bounds run_at
+           from yamlsched.lanes(k.namespace) e       -- so that the index bounds run_at
            cross join lateral (
                select r.id
                from yamlsched.job_runs r
-               where r.namespace = k.namespace and r.lane = e.name and r.priority = e.priority and r.withheld = 0
+               where r.namespace = k.namespace and r.lane = e.lane and r.priority = e.priority and r.withheld = 0
                  and r.finished_at is null and r.run_at <= c.now and yamlsched.has_no_worker(r, c.now)
-               order by r.run_at, r.id
-               limit 1
-           ) r
+               order by r.run_at, r.id limit 1) r
            limit 1
        ), (
            select true
            from yamlsched.job_runs r
            where r.namespace = k.namespace and r.withheld <> 0 and r.finished_at is null and r.run_at <= c.now
-           order by r.namespace, r.definition_id, r.withheld, r.run_at, r.id
-           limit 1
+           order by r.namespace, r.definition_id, r.withheld, r.run_at, r.id limit 1
        ), (
            select true
            from yamlsched.job_runs r
            where r.namespace = k.namespace and r.held_until <= c.now
-           order by r.namespace, r.held_until
-           limit 1
+           order by r.namespace, r.held_until limit 1
        ), false) as has_claimable_runs,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - i.pause, true), false) as needs_housekeeping,
        (select e.namespace from elsewhere e) as other_namespace
@@ -242,21 +218,12 @@ with clock as materialized (
     cross join clock c
     where f.hash = %(hash)s and f.namespace = %(namespace)s and f.environment = %(environment)s
 )
-select c.now,
-       o.applied_at, o.needs,
-       coalesce(o.since, c.now) as presented_since_at,
-       i.id as in_force_id,
-       i.hash as in_force_hash,
-       i.environment as in_force_environment,
-       i.host as in_force_host,
-       i.path as in_force_path,
-       i.applied_at as in_force_since,
-       i.yamlsched_version as in_force_yamlsched,
+select c.now, o.applied_at, o.needs, coalesce(o.since, c.now) as presented_since_at,
+       i.id as in_force_id, i.hash as in_force_hash, i.environment as in_force_environment, i.host as in_force_host,
+       i.path as in_force_path, i.applied_at as in_force_since, i.yamlsched_version as in_force_yamlsched,
        i.tzdata_version as in_force_tzdata,
-       n.last_at as newer_presented_at,
-       coalesce(n.is_presented, false) as is_newer_presented,
-       %(namespace)s::text as namespace,
-       %(namespace_override)s::text is not null as overrides_namespace,
+       n.last_at as newer_presented_at, coalesce(n.is_presented, false) as is_newer_presented,
+       %(namespace)s::text as namespace, %(namespace_override)s::text is not null as overrides_namespace,
        (select p.namespace
         from (
             select f.namespace, f.overrides_namespace
@@ -269,13 +236,7 @@ select c.now,
           and p.namespace <> %(namespace)s::text) as other_namespace
 from clock c
 cross join this_file o
-left join lateral (
-    select f.id, f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version, f.tzdata_version
-    from yamlsched.schedule_files f
-    where f.namespace = %(namespace)s and f.applied_at is not null
-    order by f.applied_at desc, f.id desc
-    limit 1
-) i on true
+left join yamlsched.files_in_force i on i.namespace = %(namespace)s
 cross join lateral (
     select max(f.last_presented_at) as last_at,
            bool_or(f.last_presented_at + least(f.presented_for, interval '2 hours') > c.now and not exists (
@@ -315,11 +276,7 @@ where f.namespace = %(namespace)s and f.hash = %(hash)s and f.environment = %(en
 
 -- name: tzdata_in_use
 -- The time zone data with which the next slots were computed, and that of each host that presents a file.
-select (select f.tzdata_version
-        from yamlsched.schedule_files f
-        where f.namespace = %(namespace)s and f.applied_at is not null
-        order by f.applied_at desc, f.id desc
-        limit 1) as in_force,
+select (select i.tzdata_version from yamlsched.files_in_force i where i.namespace = %(namespace)s) as in_force,
        array(select distinct f.host_tzdata_version
              from yamlsched.schedule_files f
              where f.namespace = %(namespace)s
@@ -328,13 +285,7 @@ select (select f.tzdata_version
 
 -- name: environment_in_force
 -- Empty without a file in force, and for a file without an environment.
-select coalesce((
-    select f.environment
-    from yamlsched.schedule_files f
-    where f.namespace = %(namespace)s and f.applied_at is not null
-    order by f.applied_at desc, f.id desc
-    limit 1
-), '') as environment;
+select coalesce(max(i.environment), '') as environment from yamlsched.files_in_force i where i.namespace = %(namespace)s;
 
 -- name: mark_applied
 -- From now on this file is in force.

@@ -139,22 +139,13 @@ group by e.namespace, e.job_type, e.waits_for;
 -- name: files
 -- The file in force, and those that hosts present: the latest one of each place, while it counts.
 with in_force as materialized (
-    select distinct on (f.namespace) f.namespace, f.hash, f.environment, f.host, f.path, f.applied_at, f.yamlsched_version,
-           f.tzdata_version, f.prune_failing_since, f.prune_error
-    from yamlsched.schedule_files f
-    where f.namespace = any(%(namespaces)s) and f.applied_at is not null
-    order by f.namespace, f.applied_at desc, f.id desc
+    select i.* from yamlsched.files_in_force i where i.namespace = any(%(namespaces)s)
 ), presented as (
     select f.namespace, f.hash, f.environment, min(f.presented_since_at) as since, max(f.last_presented_at) as last,
            array_agg(f.host || ':' || f.path order by f.last_presented_at desc) as places,
            (array_agg(f.needs) filter (where f.needs is not null))[1] as needs
-    from yamlsched.schedule_files f
-    where f.namespace = any(%(namespaces)s)
-      and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
-      and not exists (
-          select from yamlsched.schedule_files g
-          where g.host = f.host and g.path = f.path and g.environment = f.environment
-            and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
+    from yamlsched.presented_files f
+    where f.namespace = any(%(namespaces)s) and f.presented_until > clock_timestamp()
     group by f.namespace, f.hash, f.environment
 )
 select coalesce(i.namespace, p.namespace) as namespace, coalesce(i.hash, p.hash) as hash,
@@ -177,28 +168,18 @@ order by (i.hash is not null) desc, p.since;
 -- name: refused
 -- Places that present a file with errors: the row of the file that they presented last is marked.
 select f.namespace, f.host || ':' || f.path as place, f.mistakes, f.refused_at as since, f.errors[1] as first_error
-from yamlsched.schedule_files f
-where f.namespace = any(%(namespaces)s) and f.refused_at is not null
-  and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
-  and not exists (
-      select from yamlsched.schedule_files g
-      where g.host = f.host and g.path = f.path and g.environment = f.environment
-        and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
+from yamlsched.presented_files f
+where f.namespace = any(%(namespaces)s) and f.refused_at is not null and f.presented_until > clock_timestamp()
 order by f.refused_at, place;
 
 -- name: lacks
 -- The jobs that a ticking place cannot start, and whether every place that presents the file in force lacks them. The
 -- fault of an executor counts while its worker repeats it.
-with in_force as materialized (
-    select distinct on (f.namespace) f.namespace, f.hash, f.environment
-    from yamlsched.schedule_files f
-    where f.namespace = any(%(namespaces)s) and f.applied_at is not null
-    order by f.namespace, f.applied_at desc, f.id desc
-), place as materialized (
+with place as materialized (
     select f.namespace, f.host, f.path
     from yamlsched.schedule_files f
-    join in_force i on i.namespace = f.namespace and i.hash = f.hash and i.environment = f.environment
-    where f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp() and f.refused_at is null
+    join yamlsched.files_in_force i on i.namespace = f.namespace and i.hash = f.hash and i.environment = f.environment
+    where i.namespace = any(%(namespaces)s) and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp() and f.refused_at is null
 ), lack as materialized (
     select l.definition_id, l.host, l.path, l.reason, l.waits, l.since, l.executor
     from yamlsched.lacks l

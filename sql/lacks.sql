@@ -53,18 +53,12 @@ order by g.job_type;
 -- checked since its latest tick: it may have got the code.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-), in_force as materialized (
-    select f.hash, f.environment
-    from yamlsched.schedule_files f
-    where f.namespace = %(namespace)s and f.applied_at is not null
-    order by f.applied_at desc, f.id desc
-    limit 1
 ), place as materialized (
     select f.host, f.path, f.last_presented_at
     from yamlsched.schedule_files f
-    join in_force i on i.hash = f.hash and i.environment = f.environment
+    join yamlsched.files_in_force i on i.namespace = f.namespace and i.hash = f.hash and i.environment = f.environment
     cross join clock c
-    where f.namespace = %(namespace)s and f.last_presented_at + least(f.presented_for, interval '2 hours') > c.now
+    where i.namespace = %(namespace)s and f.last_presented_at + least(f.presented_for, interval '2 hours') > c.now
       and f.refused_at is null  -- else it checks, and claims, only what its own file allows
 )
 select d.job_type

@@ -23,11 +23,7 @@ group by r.definition_id;
 
 -- name: retention
 -- The retention of the file in force.
-select f.retention
-from yamlsched.schedule_files f
-where f.namespace = %(namespace)s and f.applied_at is not null
-order by f.applied_at desc, f.id desc
-limit 1;
+select i.retention from yamlsched.files_in_force i where i.namespace = %(namespace)s;
 
 -- name: other_namespaces
 -- Other namespaces to which a file of this host and path was applied. A file that names another namespace does not retire

@@ -4,14 +4,7 @@
 -- name: in_force
 -- The retention of the file in force.
 select f.id, f.retention, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-from (select) one
-left join lateral (
-    select s.id, s.retention
-    from yamlsched.schedule_files s
-    where s.namespace = %(namespace)s and s.applied_at is not null
-    order by s.applied_at desc, s.id desc
-    limit 1
-) f on true;
+from (select) one left join yamlsched.files_in_force f on f.namespace = %(namespace)s;
 
 -- name: start_batch
 -- A batch that a crash of the server undoes is pruned again, and archived again: its commit need not wait for the disk.

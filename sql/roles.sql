@@ -52,7 +52,7 @@ begin
             'schedule_files', 'operator_actions',
             'edits', 'edited_jobs', 'lacks', 'gates', 'awaits', 'open_runs', 'dead_runs',
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health', 'overdue_jobs',
-            'definition_changes', 'seen_hosts']) as is_ours
+            'definition_changes', 'seen_hosts', 'files_in_force', 'presented_files']) as is_ours
         from pg_catalog.pg_class c
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
           and c.relowner <> 'yamlsched_owner'::regrole
@@ -71,19 +71,16 @@ begin
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
             'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint,text,interval,text[])',
+            'yamlsched.free_numbers(text,text)', 'yamlsched.hand_on(text,bigint[],text[],timestamp with time zone)',
             'yamlsched.has_no_worker(yamlsched.job_runs,timestamp with time zone)',
-            'yamlsched.is_withheld(yamlsched.job_definitions,timestamp with time zone)',
-            'yamlsched.free_numbers(text,text)',
-            'yamlsched.hand_on(text,bigint[],text[],timestamp with time zone)',
             'yamlsched.is_taken(bigint,timestamp with time zone)',
+            'yamlsched.is_withheld(yamlsched.job_definitions,timestamp with time zone)', 'yamlsched.lanes(text)',
             'yamlsched.lock_gates(text,text[])',
-            'yamlsched.on_dead_key(text,bigint,integer)',
             'yamlsched.mark_runs(text,bigint,bigint,integer,timestamp with time zone)',
-            'yamlsched.put_definitions(jsonb)',
+            'yamlsched.on_dead_key(text,bigint,integer)', 'yamlsched.put_definitions(jsonb)',
             'yamlsched.sweep(text,timestamp with time zone)',
             'yamlsched.upstream(bigint,timestamp with time zone,timestamp with time zone)',
-            'yamlsched.upstream_results(bigint)',
-            'yamlsched.valid_trace_context(text)',
+            'yamlsched.upstream_results(bigint)', 'yamlsched.valid_trace_context(text)',
             'yamlsched.waits_for(yamlsched.job_runs)']) as is_ours
         from pg_catalog.pg_proc p
         where p.pronamespace = 'yamlsched'::regnamespace and p.proowner <> 'yamlsched_owner'::regrole
@@ -122,15 +119,11 @@ begin
         to yamlsched_worker, yamlsched_reader;
     grant execute on function
         yamlsched.claim_gated(text, bigint[], text, timestamptz),
-        yamlsched.free_numbers(text, text),
-        yamlsched.hand_on(text, bigint[], text[], timestamptz),
-        yamlsched.is_taken(bigint, timestamptz),
-        yamlsched.lock_gates(text, text[]),
-        yamlsched.mark_runs(text, bigint, bigint, integer, timestamptz),
-        yamlsched.sweep(text, timestamptz),
         yamlsched.claim_start(text, smallint, timestamptz, timestamptz, bigint, integer),
-        yamlsched.on_dead_key(text, bigint, integer),
-        yamlsched.put_definitions(jsonb)
+        yamlsched.free_numbers(text, text), yamlsched.hand_on(text, bigint[], text[], timestamptz),
+        yamlsched.is_taken(bigint, timestamptz), yamlsched.lanes(text), yamlsched.lock_gates(text, text[]),
+        yamlsched.mark_runs(text, bigint, bigint, integer, timestamptz), yamlsched.on_dead_key(text, bigint, integer),
+        yamlsched.put_definitions(jsonb), yamlsched.sweep(text, timestamptz)
         to yamlsched_worker;
 
     grant select on
@@ -141,7 +134,7 @@ begin
         yamlsched.open_runs, yamlsched.dead_runs, yamlsched.stuck_runs, yamlsched.effects_in_doubt,
         yamlsched.job_queues, yamlsched.job_states, yamlsched.job_health, yamlsched.overdue_jobs,
         yamlsched.definition_changes, yamlsched.lacks, yamlsched.gates, yamlsched.awaits,
-        yamlsched.seen_hosts
+        yamlsched.seen_hosts, yamlsched.files_in_force, yamlsched.presented_files
         to yamlsched_reader, yamlsched_worker;
 
     -- Workers can add rows to the audit trails (job_failures, operator_actions, edits, edited_jobs), but not change or

@@ -92,26 +92,15 @@ where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = 
 -- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the run is dead. A waiting
 -- run without attempts left, which only an edit by hand can create, is marked dead too. Whatever its job is, paused or
 -- disabled. Not the runs `held`, which this worker ends itself. Looks at those that hold a turn, and at the first `most` entries of each lane and level; null: at all.
-with recursive clock as materialized (
+with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-), lane (name) as (
-    -- the lanes of what is unfinished, each by one index probe
-    select (select r.lane from yamlsched.job_runs r
-            where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null
-            order by r.namespace, r.lane limit 1)
-    union all
-    select (select r.lane from yamlsched.job_runs r
-            where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null and r.lane > l.name
-            order by r.namespace, r.lane limit 1)
-    from lane l where l.name is not null
 ), looked_at as materialized (
     select r.id
-    from lane l
-    cross join (values (1::smallint), (2::smallint), (3::smallint)) p (priority)
+    from yamlsched.lanes(%(namespace)s) l
     cross join lateral (
         select e.id, e.status, e.locked_until, e.attempts, e.max_attempts
         from yamlsched.job_runs e
-        where e.namespace = %(namespace)s and e.lane = l.name and e.priority = p.priority and e.withheld = 0
+        where e.namespace = %(namespace)s and e.lane = l.lane and e.priority = l.priority and e.withheld = 0
           and e.finished_at is null and e.run_at <= (select c.now from clock c)
         order by e.run_at, e.id limit %(most)s
     ) r

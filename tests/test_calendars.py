@@ -75,6 +75,7 @@ def test_each_slot_is_run_or_recorded_once_and_a_calendar_skips_those_of_its_dat
         catchup_window=timedelta(hours=window),
         spread=timedelta(0),
         after=["other"] if follows else [],
+        created_at=base,
         effective_from=base,
         skip_on=to_rows(skip_on),
         only_on=to_rows(only_on),

@@ -37,9 +37,11 @@ BUDGETS = {
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,
     "imports in functions": 19,
-    "longest statement": 152,
+    "longest statement": 104,
 }
 
+FROZEN = {"0001_tables.sql", "0002_enqueue.sql", "0003_views.sql"}
+"""Migrations that databases have: whatever their functions look like, they are not edited."""
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -83,7 +85,7 @@ def lazy_imports(tree: ast.Module) -> int:
 def statements(source: str) -> Iterator[str]:
     """Yield the named statements of a file, and the functions and views of a migration."""
     yield from re.split(
-        r"^-- name: .*$|^(?=create (?:or replace )?(?:function|view|table))", source, flags=re.MULTILINE
+        r"^-- name: .*$|^(?=create (?:or replace )?(?:function|view|table)|do \$\$)", source, flags=re.MULTILINE
     )
 
 
@@ -101,7 +103,8 @@ def measured() -> dict[str, int]:
     for path in (ROOT / "sql").rglob("*.sql"):
         source = path.read_text("utf-8")
         sizes["sql"] += text_lines(source)
-        sizes["longest statement"] = max(sizes["longest statement"], *map(text_lines, statements(source)))
+        if path.name not in FROZEN:
+            sizes["longest statement"] = max(sizes["longest statement"], *map(text_lines, statements(source)))
     for pattern in ("*.html", "*.css", "*.js"):
         sizes["templates, script and style"] += sum(
             text_lines(path.read_text("utf-8")) for path in PACKAGE.rglob(pattern) if "docs" not in path.parts

@@ -211,6 +211,24 @@ alter table yamlsched.namespaces
     add column swept_at timestamptz not null default '-infinity',
     add column repairs bigint not null default 0;
 
+-- The lanes and levels of what is unfinished and may be claimed: each lane by one index probe.
+create function yamlsched.lanes(of_namespace text) returns table (lane text, priority smallint)
+    language sql stable
+as $$
+    with recursive found (name) as (
+        select (select r.lane from yamlsched.job_runs r
+                where r.namespace = of_namespace and r.withheld = 0 and r.finished_at is null
+                order by r.namespace, r.lane limit 1)
+        union all
+        select (select r.lane from yamlsched.job_runs r
+                where r.namespace = of_namespace and r.withheld = 0 and r.finished_at is null and r.lane > f.name
+                order by r.namespace, r.lane limit 1)
+        from found f where f.name is not null
+    )
+    select f.name, p.level from found f cross join (values (1::smallint), (2::smallint), (3::smallint)) p (level)
+    where f.name is not null
+$$;
+
 -- Lock gates, in one order, and wait for them. What is read after that, by a later statement, holds until the end of the
 -- transaction.
 create function yamlsched.lock_gates(of_namespace text, names text[]) returns void

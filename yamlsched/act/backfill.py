@@ -75,7 +75,7 @@ def definition_for(connection: Connection[Any], namespace: str, job_type: str, i
 def first_day(connection: Connection[Any], job: Definition) -> datetime:
     """Return the start of the local day on which the job was first applied."""
     where = zone(job.timezone)
-    return bounds(definitions.created_at(connection, job.id).astimezone(where).date(), where)[0]
+    return bounds(job.created_at.astimezone(where).date(), where)[0]
 
 
 def read_range(first: TimeInput, last: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:

@@ -16,6 +16,7 @@ from psycopg.pq import TransactionStatus
 from yamlsched.act import statements
 from yamlsched.act.runs import ActionResult, retry_on_deadlock
 from yamlsched.act.statements import ActionRecord, PausableJob
+from yamlsched.db.query import fetch_column, load
 from yamlsched.errors import Refused
 from yamlsched.sync import slot_plan
 from yamlsched.sync.due import account_for_owed_slots
@@ -64,21 +65,19 @@ def pause(
                 d.id: slot_plan.next_slot_of(replace(d, paused_at=instant, paused_until=ends[d.id]), instant)
                 for d in definitions
             }
-            changed = statements.pause(connection, nexts, who, reason, end, instant)
+            given = {"who": who, "reason": reason, "until": end, "now": instant}
+            changed = _change(connection, "pause", nexts, given)
             after = {job.id: job for job in statements.jobs(connection, ids, instant)}
             detail = {"reason": reason, "until": end.isoformat() if end else None}
-            _record(
-                connection, namespace, who, "pause", [(job, detail) for job in before if job.id in changed], instant
-            )
+            records = [_record(namespace, job, detail) for job in before if job.id in changed]
+            statements.record(connection, who, "pause", records, instant)
         return [
             ActionResult(job.job_type, job.id in changed, _paused(job, after[job.id], zone(timezone))) for job in before
         ]
 
     results = retry_on_deadlock(attempt)
-    if connection.info.transaction_status == TransactionStatus.IDLE and (
-        busy := statements.unmarked(connection, ids, now)
-    ):
-        mark(connection, namespace, busy, now)
+    if connection.info.transaction_status == TransactionStatus.IDLE:
+        mark(connection, namespace, _unmarked(connection, ids, now), now)
     return results
 
 
@@ -113,9 +112,9 @@ def resume(
                 d.id: slot_plan.next_slot_of(replace(d, paused_at=None, paused_until=None), instant)
                 for d in definitions
             }
-            changed = statements.resume(connection, nexts, instant)
-            resumed = [(job, {"was": job.paused_reason}) for job in before if job.id in changed]
-            _record(connection, namespace, who, "resume", resumed, instant)
+            changed = _change(connection, "resume", nexts, {"now": instant})
+            records = [_record(namespace, job, {"was": job.paused_reason}) for job in before if job.id in changed]
+            statements.record(connection, who, "resume", records, instant)
             if changed:
                 statements.wake(connection, [namespace])
         return [ActionResult(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
@@ -131,17 +130,22 @@ def mark(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int]
 
     Each is a transaction of its own. What other sessions have locked for longer is left to claims and to the sweep.
     """
-    jobs = list(ids)
-    for _ in range(MAX_PASSES):
-        for job in jobs:
-            past: int | None = 0
-            while past is not None:
-                batch = partial(statements.mark, connection, namespace, job, past, BATCH_RUNS, now)
-                past = retry_on_deadlock(batch)
-        jobs = statements.unmarked(connection, jobs, now)
+    sql, jobs = load("actions"), list(ids)
+    given: dict[str, Any] = {"namespace": namespace, "most": BATCH_RUNS, "now": now}
+    for passed in range(MAX_PASSES):
         if not jobs:
             return
-        time.sleep(PASS_PAUSE_SECONDS)
+        time.sleep(PASS_PAUSE_SECONDS if passed else 0)
+        for job in jobs:
+            last = 0
+            while last is not None:
+                batch = partial(fetch_column, connection, sql["mark"], {**given, "job": job, "past": last})
+                [last] = retry_on_deadlock(batch)
+        jobs = _unmarked(connection, jobs, now)
+
+
+def _unmarked(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[int]:
+    return fetch_column(connection, load("actions")["unmarked"], {"ids": list(ids), "now": now})
 
 
 def _resumed(job: PausableJob, changed: bool) -> str:
@@ -155,14 +159,13 @@ def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]
     return [job.id for job in statements.jobs(connection, ids, None) if job.paused_at is not None]
 
 
-def _record(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    who: str,
-    verb: str,
-    changes: list[tuple[PausableJob, dict[str, Any]]],
-    now: datetime,
-) -> None:
-    records = [ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail) for job, detail in changes]
-    if records:
-        statements.record(connection, who, verb, records, now)
+def _change(
+    connection: psycopg.Connection[Any], name: str, nexts: dict[int, datetime | None], given: dict[str, Any]
+) -> set[int]:
+    """Write the pauses of jobs; ``nexts`` has the next slot of each to account for. Return the ids of those changed."""
+    given = {**given, "ids": list(nexts), "nexts": list(nexts.values())}
+    return set(fetch_column(connection, load("actions")[name], given))
+
+
+def _record(namespace: str, job: PausableJob, detail: dict[str, Any]) -> ActionRecord:
+    return ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail)

@@ -120,23 +120,6 @@ def hand_on(connection: psycopg.Connection[Any], ids: Sequence[int], now: dateti
     connection.execute(load("actions")["hand_on"], {"ids": ids, "now": now})
 
 
-def unmarked(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[int]:
-    """Return those of the jobs ``ids`` that have runs for ``mark`` to change."""
-    return fetch_column(connection, load("actions")["unmarked"], {"ids": list(ids), "now": now})
-
-
-def mark(
-    connection: psycopg.Connection[Any], namespace: str, job: int, past: int, most: int, now: datetime | None
-) -> int | None:
-    """Store that runs of a closed job wait for it, or let those of an open one go: at most ``most``, after ``past``.
-
-    Returns the last id; None if there was none.
-    """
-    given = {"namespace": namespace, "job": job, "past": past, "most": most, "now": now}
-    [last] = fetch_column(connection, load("actions")["mark"], given)
-    return last
-
-
 def retry(
     connection: psycopg.Connection[Any],
     ids: Sequence[int],
@@ -163,24 +146,6 @@ def cancel(
 def jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[PausableJob]:
     """Return the jobs ``ids`` by name."""
     return fetch(connection, PausableJob, load("actions")["jobs"], {"ids": list(ids), "now": now})
-
-
-def pause(
-    connection: psycopg.Connection[Any],
-    nexts: Mapping[int, datetime | None],
-    who: str,
-    reason: str | None,
-    until: datetime | None,
-    now: datetime,
-) -> set[int]:
-    """Pause jobs; ``nexts`` has the next slot of each to account for. Returns the ids of those that are not retired."""
-    parameters = {"who": who, "reason": reason, "until": until, "now": now, **_next_slots(nexts)}
-    return _ids(connection, "pause", parameters)
-
-
-def resume(connection: psycopg.Connection[Any], nexts: Mapping[int, datetime | None], now: datetime) -> set[int]:
-    """End pauses; ``nexts`` as in ``pause``. Returns the ids of the jobs that were paused."""
-    return _ids(connection, "resume", {"now": now, **_next_slots(nexts)})
 
 
 def outlook(connection: psycopg.Connection[Any], namespace: str, id: int) -> RunOutlook | None:
@@ -220,10 +185,6 @@ def open_ids(
     """Return the ids of the unfinished runs of a job that are in ``statuses``, up to ``last``, oldest first."""
     parameters = {"namespace": namespace, "definition": definition, "statuses": list(statuses), "last": last}
     return fetch_column(connection, load("actions")["open_ids"], {**parameters, "limit": limit})
-
-
-def _next_slots(nexts: Mapping[int, datetime | None]) -> dict[str, Any]:
-    return {"ids": list(nexts), "nexts": list(nexts.values())}
 
 
 def record(

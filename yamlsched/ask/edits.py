@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import psycopg
-from psycopg.rows import dict_row
 
 from yamlsched.db.query import fetch, load
 from yamlsched.schedule.field_changes import FieldChange
@@ -135,10 +134,9 @@ def in_force(
 
     What was created at the very instant of an edit is what the definitions before it still owed.
     """
-    given = {"namespace": namespace, "at": at, "job_type": job_type}
-    with connection.cursor(row_factory=dict_row) as cursor:
-        found = {row.pop("what"): Edit(**row) for row in cursor.execute(load("edits")["in_force"], given).fetchall()}
-    return InForce(found["file"], found.get("job")) if "file" in found else None
+    found = edits(connection, namespace, until=at, limit=1)
+    of_job = edits(connection, namespace, until=at, limit=1, job_type=job_type) if job_type else []
+    return InForce(found[0], next(iter(of_job), None)) if found else None
 
 
 def as_fields(found: InForce | None) -> dict[str, Edit | None]:

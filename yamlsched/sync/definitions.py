@@ -34,6 +34,7 @@ class Definition:
     catchup_window: timedelta
     spread: timedelta
     after: list[str]
+    created_at: datetime
     effective_from: datetime
     last_slot_at: datetime | None = None
     next_slot_at: datetime | None = None
@@ -112,23 +113,9 @@ def find(connection: Connection[Any], namespace: str, job_type: str) -> Definiti
     return next(iter(read(connection, [row.id for row in rows])), None)
 
 
-def names_of(connection: Connection[Any], ids: Iterable[int]) -> list[str]:
-    """Return the names of definitions."""
-    rows = connection.execute(load("definitions")["names_of"], {"ids": list(ids)}).fetchall()
-    return [row.job_type for row in rows]
-
-
-def created_at(connection: Connection[Any], id: int) -> datetime:
-    """Return when a job was first applied."""
-    row: Any = connection.execute(load("definitions")["created_at"], {"id": id}).fetchone()
-    created: datetime = row.created_at
-    return created
-
-
 def names(connection: Connection[Any], namespace: str) -> list[str]:
-    """Return the names of the jobs that are not retired."""
-    rows = connection.execute(load("definitions")["names"], {"namespace": namespace}).fetchall()
-    return [row.job_type for row in rows]
+    """Return the names of the jobs that are not retired, in order."""
+    return list(targets(connection, namespace))
 
 
 def targets(connection: Connection[Any], namespace: str) -> dict[str, tuple[str | None, tuple[str, ...]]]:

@@ -297,8 +297,8 @@ def account_for_due_slots(
                 # in random order: if there is no time for all, the others are processed by one of the next ticks
                 todo.extend((part, step + 1) for part in _parts(random.sample(ids, len(ids)), step + 1))
                 continue
-            [job] = definitions.names_of(connection, ids)
-            batch = DueResult(blocked=[FailedJob(job, _why_blocked(error))])
+            [job] = definitions.read(connection, ids)
+            batch = DueResult(blocked=[FailedJob(job.job_type, _why_blocked(error))])
         batch.log()
         result.add(batch)
     result.jobs_left = sum(len(ids) for ids, _ in todo)

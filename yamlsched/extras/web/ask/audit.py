@@ -53,8 +53,7 @@ def rest_of_action(
 
 def latest(connection: psycopg.Connection[Any], namespace: str, target: str) -> TrailEntry | None:
     """Return the latest action on ``target``."""
-    found = fetch(connection, TrailEntry, load("audit")["latest"], {"namespace": namespace, "target": target})
-    return next(iter(found), None)
+    return next(iter(trail(connection, namespace, target=target, limit=1)), None)
 
 
 def of_request(connection: psycopg.Connection[Any], request: str, limit: int) -> list[TrailEntry]:
