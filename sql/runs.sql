@@ -206,7 +206,7 @@ set status = 'succeeded', locked_until = null, exclusive_of = null, held_until =
     updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[])
   and r.status = 'running' and not r.exclusive and r.limit_no is null
-  and not (select d.is_followed from yamlsched.job_definitions d where d.id = r.definition_id)
+  and r.definition_id not in (select d.id from yamlsched.job_definitions d where d.is_followed)
   and ((r.id, r.attempts, r.locked_by) in
        (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
 returning r.id;

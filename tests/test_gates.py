@@ -16,13 +16,14 @@ from psycopg.rows import namedtuple_row
 
 from support.claiming import WRONGLY_WITHHELD, claim_due
 from support.database import while_waiting
-from support.rows import a_job, a_run, row
+from support.rows import a_job, a_long_history, a_run, row
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.worker.sessions import WORKER_SETTINGS
 
 Db = psycopg.Connection[Any]
 NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -358,6 +359,20 @@ def test_of_several_workers_one_sweeps_each_second(db: Db, worker: Worker, other
         for one in (worker, other):
             one.call(store.sweep, "default", now=at)
         assert db.execute("select swept_at from yamlsched.namespaces").fetchone() == (expected,)
+
+
+def test_a_sweep_with_the_settings_of_a_worker_reads_no_finished_run(db: Db) -> None:
+    a_long_history(db)
+    db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
+    with db.transaction():
+        for name, value in WORKER_SETTINGS.items():
+            db.execute("select set_config(%s, %s, true)", [name, value])
+        db.execute("select yamlsched.sweep('default', clock_timestamp())")
+
+        counts = "select seq_tup_read + idx_tup_fetch as rows from pg_stat_xact_user_tables where relname = 'job_runs'"
+        read = db.execute(counts).fetchone()
+        assert read is not None
+        assert read.rows < 100
 
 
 def test_what_a_dead_session_left_is_repaired_and_counted(db: Db, worker: Worker) -> None:

@@ -38,7 +38,7 @@ TABLES = (
 )
 VIEWS = (
     *("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_queues", "job_states", "job_health"),
-    "definition_changes",
+    *("definition_changes", "files_in_force", "presented_files"),
 )
 DENIED = psycopg.errors.InsufficientPrivilege
 
@@ -427,6 +427,7 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "free_numbers()",
                 "hand_on()",
                 "is_taken()",
+                "lanes()",
                 "lock_gates()",
                 "mark_runs()",
                 "sweep()",

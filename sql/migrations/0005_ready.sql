@@ -50,6 +50,7 @@ alter table yamlsched.job_definitions
     add column only_on jsonb not null default '[]',
     add column on_upstream_failure text not null default 'wait' check (on_upstream_failure in ('wait', 'skip', 'run')),
     add column is_followed boolean not null default false;  -- now or before: the ends of its runs are handed on
+create index job_definitions_followed on yamlsched.job_definitions (id) where is_followed;
 create index job_runs_unreleased on yamlsched.job_runs (namespace, definition_id)
     where unreleased and finished_at is null;
 create table yamlsched.awaits (
@@ -551,7 +552,8 @@ begin
         where r.id = any (array(
             select h.id from yamlsched.job_runs h
             where h.namespace = of_namespace and h.held_until < now and h.status <> 'running'
-            order by h.id for no key update skip locked))
+            order by h.held_until limit 1000        -- else a plan for all instants reads every run
+            for no key update skip locked))
         returning r.definition_id, r.limit_name)
     select array_agg(distinct e.definition_id), array_agg(distinct e.limit_name) filter (where e.limit_name is not null)
     into jobs, limits from ended e;
