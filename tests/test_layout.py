@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_450,
-    "web": 5_201,
+    "core": 20_452,
+    "web": 5_198,
     "importing": 2_210,
     "preview": 1_394,
     "remote": 1_504,
@@ -32,7 +32,7 @@ BUDGETS = {
     "scaffold": 255,
     "otel": 251,
     "shared": 1_161,
-    "sql": 4_062,
+    "sql": 4_067,
     "templates, script and style": 1_991,
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -154,24 +154,25 @@ def outlook(connection: psycopg.Connection[Any], namespace: str, id: int) -> Run
     return next(iter(found), None)
 
 
-ANY_TYPE = "*"
-"""In the place of an error_type: every run, whatever ended it. No class has this name."""
+class MatchingRun(NamedTuple):
+    """A run that an action is about."""
+
+    id: int
+    job_type: str
 
 
-def dead_ids(
+def matching(
     connection: psycopg.Connection[Any],
-    definition: int,
-    error_type: str | None,
-    calls: bool | None,
-    until: datetime | None,
+    namespace: str,
+    filter: Mapping[str, Any],
+    ids: Sequence[int] | None,
     limit: int,
-) -> list[int]:
-    """Return the ids of the runs of a job that died of ``error_type`` (None: of none) up to ``until``, oldest first.
-
-    ``calls`` selects calls of on_dead, or all other runs.
-    """
-    parameters = {"definition": definition, "calls": calls, "until": until, "limit": limit, "error_type": error_type}
-    return fetch_column(connection, load("actions")["dead_ids"], {**parameters, "any_type": error_type == ANY_TYPE})
+) -> list[MatchingRun]:
+    """Return the runs that match the parameters of a ``search.Filter``, or those among ``ids``, oldest first."""
+    statuses = set(filter["statuses"])
+    only = {"only_dead": statuses == {"dead"}, "only_open": statuses <= {"queued", "running", "failed"}}
+    given = {**filter, **only, "namespace": namespace, "ids": ids, "limit": limit}
+    return fetch(connection, MatchingRun, load("actions")["matching"], given)
 
 
 def open_ids(

@@ -19,6 +19,7 @@ from support.forms import SAME_ORIGIN, confirm, hidden, result, review, trail, w
 from support.rows import a_job, a_run, row
 from yamlsched.act import pause as pausing
 from yamlsched.act import runs as actions
+from yamlsched.ask.search import Filter
 from yamlsched.db.query import load, sql_folder
 from yamlsched.extras.web.actions import backfill as backfill_action
 from yamlsched.extras.web.actions import many, tagged
@@ -655,10 +656,15 @@ def test_no_review_of_many_runs_reads_finished_runs(db: Db) -> None:
     for status in ("dead", "queued", "failed"):
         a_run(db, job, status)
     db.execute("analyze yamlsched.job_runs")
-    given = {"definition": job, "namespace": "default", "limit": 5001, "until": None, "any_type": True}
-    given |= {"calls": None, "error_type": None, "statuses": ["queued", "failed"], "last": None}
-    for name, expected in (("dead_ids", 1), ("open_ids", 2)):
-        [[[plan]]] = db.execute(b"explain (analyze, format json) " + load("actions")[name], given).fetchall()
+    given = {"definition": job, "namespace": "default", "limit": 5001, "statuses": ["queued", "failed"], "last": None}
+    filters = {
+        name: Filter(statuses=names).parameters(None)
+        for name, names in (("dead", ["dead"]), ("open", ["queued", "failed"]))
+    }
+    dead = {**given, **filters["dead"], "ids": None, "only_dead": True, "only_open": False}
+    waiting = {**given, **filters["open"], "ids": None, "only_dead": False, "only_open": True}
+    for name, values, expected in (("matching", dead, 1), ("matching", waiting, 2), ("open_ids", given, 2)):
+        [[[plan]]] = db.execute(b"explain (analyze, format json) " + load("actions")[name], values).fetchall()
         assert "Seq Scan" not in str(plan)
         assert plan["Plan"]["Actual Rows"] == expected
         assert sum(map(int, re.findall(r"'Rows Removed by Filter': (\d+)", str(plan)))) == 0

@@ -9,10 +9,9 @@ from typing import Any
 
 from yamlsched.act import runs, statements
 from yamlsched.act.runs import BATCH_RUNS, ActionResult
-from yamlsched.ask import history, search
-from yamlsched.ask.runs import RunRow
+from yamlsched.act.statements import MatchingRun
+from yamlsched.ask import history
 from yamlsched.ask.runs import jobs as all_jobs
-from yamlsched.ask.runs import runs as read_runs
 from yamlsched.ask.search import Filter
 from yamlsched.errors import Refused
 from yamlsched.extras.web.actions import subjects
@@ -82,7 +81,7 @@ def review_retry(visit: Visit, given: Given) -> Review:
     return review(back="/dead", warnings=warnings, refusal=refusal, carried=span)
 
 
-def _outlook(visit: Visit, found: Sequence[RunRow]) -> tuple[list[str], list[str], str]:
+def _outlook(visit: Visit, found: Sequence[MatchingRun]) -> tuple[list[str], list[str], str]:
     """Return what happens to runs that are retried, warnings, and why that is refused."""
     if not found:
         return [], [], ""
@@ -125,7 +124,7 @@ def review_cancel(visit: Visit, given: Given) -> Review:
 
 
 def _review(
-    verb: str, state: str, given: Given, found: Sequence[RunRow], lines: Sequence[str]
+    verb: str, state: str, given: Given, found: Sequence[MatchingRun], lines: Sequence[str]
 ) -> Callable[..., Review]:
     """Return the function that makes the review of ``found`` with what else it has."""
     names = {row.job_type for row in found}
@@ -154,7 +153,7 @@ def _review(
     return review
 
 
-def _left_out(given: Given, found: Sequence[RunRow]) -> list[str]:
+def _left_out(given: Given, found: Sequence[MatchingRun]) -> list[str]:
     number = len(_ids(given)) - len(found)
     return [f"{count(number, 'chosen run')} {_is(number)} in another state, and not changed."] if number > 0 else []
 
@@ -209,7 +208,7 @@ def _perform(
 
 def _reviewed(
     visit: Visit, given: Given, statuses: Sequence[str], newest: datetime | None
-) -> tuple[list[RunRow], dict[str, str]]:
+) -> tuple[list[MatchingRun], dict[str, str]]:
     """Return the runs of a review, and its span as the form carries it: up to ``newest``, if there is one."""
     jobs = [given["job"]] if given["job"] else []
     timezone = history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
@@ -226,7 +225,7 @@ def _select(
     statuses: Sequence[str],
     since: datetime | None,
     until: datetime | None,
-) -> list[RunRow]:
+) -> list[MatchingRun]:
     """Return the runs that a form is about, the oldest first; one more than ``MAX_RUNS`` if there are more."""
     if given["job"]:
         subjects.job_for(connection, namespace, given["job"])
@@ -241,15 +240,13 @@ def _select(
         on_dead=CALLS[given.choice("calls", tuple(CALLS))],
     )
     upto = given.number("upto") if given["upto"] else 10**18
-    if ids := _ids(given):
-        conditions = {**filter.parameters(None), "namespace": namespace}
-        high = max(ids) + 1
-        return read_runs(connection, conditions, low=1, high=high, limit=len(ids), oldest_first=True, ids=ids)
     try:
-        found = search.page(connection, namespace, filter, MAX_RUNS + 1, after=0).runs
+        jobs = history.definitions(connection, namespace, filter.jobs, filter.tags, filter.owner)
     except Refused as error:
         raise Invalid("owner" if "the owner" in str(error) else "tag", sentence(str(error))) from None
-    return [row for row in reversed(found) if row.id <= upto]
+    ids = _ids(given) or None
+    found = statements.matching(connection, namespace, filter.parameters(jobs), ids, MAX_RUNS + 1)
+    return [row for row in found if row.id <= upto]
 
 
 def _instant(given: Given, name: str, timezone: str, now: datetime | None) -> datetime | None:
