@@ -106,7 +106,8 @@ select (select max(m.version) from yamlsched.migrations m) as version,
            order by r.namespace, r.held_until limit 1
        ), false) as has_claimable_runs,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - i.pause, true), false) as needs_housekeeping,
-       (select e.namespace from elsewhere e) as other_namespace
+       (select e.namespace from elsewhere e) as other_namespace,
+       yamlsched.messages_due(k.namespace, c.now) as messages_due
 from clock c
 cross join known k
 left join lateral (

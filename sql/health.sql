@@ -223,3 +223,14 @@ cross join jsonb_array_elements(d.skip_on || d.only_on) as c (calendar)
 where d.namespace = any(%(namespaces)s) and d.enabled and d.retired_at is null and c.calendar ->> 'until' < t.soon
 group by d.namespace, c.calendar ->> 'name', t.today
 order by min(c.calendar ->> 'until'), c.calendar ->> 'name';
+
+-- name: unsent
+-- Targets of notifications that sends fail for, or to which no host has sent what has been due for ten minutes.
+select t.namespace, format('notifications to target "%%s" ', t.name) || case when t.failing_since is not null then format(
+           'have failed since %%s: %%s', to_char(t.failing_since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), t.error)
+       else format('wait for a host with the variable %%s and yamlsched[notify]', t.url_env) end as what
+from yamlsched.notify_targets t
+where t.namespace = any (%(namespaces)s) and (t.failing_since is not null or exists (
+    select from yamlsched.notifications n
+    where n.namespace = t.namespace and n.target = t.name and n.due_at < clock_timestamp() - interval '10 minutes'))
+order by t.name;

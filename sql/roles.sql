@@ -52,7 +52,8 @@ begin
             'schedule_files', 'operator_actions',
             'edits', 'edited_jobs', 'lacks', 'gates', 'awaits', 'open_runs', 'dead_runs',
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health', 'overdue_jobs',
-            'definition_changes', 'seen_hosts', 'files_in_force', 'presented_files']) as is_ours
+            'definition_changes', 'seen_hosts', 'files_in_force', 'presented_files',
+            'notify_targets', 'notifications', 'late_jobs']) as is_ours
         from pg_catalog.pg_class c
         where c.relnamespace = 'yamlsched'::regnamespace and c.relkind in ('r', 'v', 'm', 'f', 'p')
           and c.relowner <> 'yamlsched_owner'::regrole
@@ -78,6 +79,10 @@ begin
             'yamlsched.lock_gates(text,text[])',
             'yamlsched.mark_runs(text,bigint,bigint,integer,timestamp with time zone)',
             'yamlsched.on_dead_key(text,bigint,integer)', 'yamlsched.put_definitions(jsonb)',
+            'yamlsched.is_still_dead(bigint,timestamp with time zone,timestamp with time zone)',
+            'yamlsched.messages_due(text,timestamp with time zone)',
+            'yamlsched.note(text,text,jsonb,timestamp with time zone)',
+            'yamlsched.settle_notes(text,timestamp with time zone)',
             'yamlsched.sweep(text,timestamp with time zone)',
             'yamlsched.upstream(bigint,timestamp with time zone,timestamp with time zone)',
             'yamlsched.upstream_results(bigint)', 'yamlsched.valid_trace_context(text)',
@@ -119,6 +124,8 @@ begin
         to yamlsched_worker, yamlsched_reader;
     grant execute on function
         yamlsched.claim_gated(text, bigint[], text, timestamptz),
+        yamlsched.is_still_dead(bigint, timestamptz, timestamptz), yamlsched.messages_due(text, timestamptz),
+        yamlsched.note(text, text, jsonb, timestamptz), yamlsched.settle_notes(text, timestamptz),
         yamlsched.claim_start(text, smallint, timestamptz, timestamptz, bigint, integer),
         yamlsched.free_numbers(text, text), yamlsched.hand_on(text, bigint[], text[], timestamptz),
         yamlsched.is_taken(bigint, timestamptz), yamlsched.lanes(text), yamlsched.lock_gates(text, text[]),
@@ -134,7 +141,8 @@ begin
         yamlsched.open_runs, yamlsched.dead_runs, yamlsched.stuck_runs, yamlsched.effects_in_doubt,
         yamlsched.job_queues, yamlsched.job_states, yamlsched.job_health, yamlsched.overdue_jobs,
         yamlsched.definition_changes, yamlsched.lacks, yamlsched.gates, yamlsched.awaits,
-        yamlsched.seen_hosts, yamlsched.files_in_force, yamlsched.presented_files
+        yamlsched.seen_hosts, yamlsched.files_in_force, yamlsched.presented_files,
+        yamlsched.notify_targets, yamlsched.notifications, yamlsched.late_jobs
         to yamlsched_reader, yamlsched_worker;
 
     -- Workers can add rows to the audit trails (job_failures, operator_actions, edits, edited_jobs), but not change or
@@ -145,6 +153,7 @@ begin
     grant insert, update on yamlsched.gates, yamlsched.awaits, yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
         yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
     grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.effects,
-        yamlsched.used_keys, yamlsched.schedule_files, yamlsched.lacks to yamlsched_worker;
+        yamlsched.used_keys, yamlsched.schedule_files, yamlsched.lacks, yamlsched.notify_targets,
+        yamlsched.notifications to yamlsched_worker;
 end
 $$;

@@ -28,6 +28,8 @@ from yamlsched.db.connection import connect_for_handler
 from yamlsched.extras import embedded
 
 TABLES = [
+    "notifications",
+    "notify_targets",
     "gates",
     "job_failures",
     "attempt_outputs",

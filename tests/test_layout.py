@@ -19,25 +19,26 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_452,
+    "core": 20_575,
     "web": 5_198,
     "importing": 2_210,
-    "preview": 1_394,
+    "preview": 1_395,
     "remote": 1_504,
     "embedded": 947,
-    "monitors": 383,
-    "doctor": 499,
+    "monitors": 385,
+    "notify": 269,
+    "doctor": 505,
     "mcp": 265,
     "metrics": 261,
     "scaffold": 255,
     "otel": 251,
     "shared": 1_161,
-    "sql": 4_067,
+    "sql": 4_277,
     "templates, script and style": 1_991,
     "modules over 300 lines": 2,
     "modules under 40 lines": 33,
     "imports in functions": 19,
-    "longest statement": 104,
+    "longest statement": 105,
 }
 
 FROZEN = {"0001_tables.sql", "0002_enqueue.sql", "0003_views.sql"}

@@ -403,7 +403,9 @@ WORKER_TABLES = {
     "lacks": DELETE,
     "gates": CHANGE,
     "awaits": CHANGE,
-    **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts"), READ),
+    "notify_targets": DELETE,
+    "notifications": DELETE,
+    **dict.fromkeys((*VIEWS, "effects_in_doubt", "seen_hosts", "late_jobs"), READ),
 }
 PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
     "yamlsched_enqueuer": {
@@ -426,10 +428,14 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "claim_gated()",
                 "free_numbers()",
                 "hand_on()",
+                "is_still_dead()",
                 "is_taken()",
                 "lanes()",
                 "lock_gates()",
                 "mark_runs()",
+                "messages_due()",
+                "note()",
+                "settle_notes()",
                 "sweep()",
                 "upstream()",
                 "upstream_results()",

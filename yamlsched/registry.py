@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from yamlsched.extras import embedded
     from yamlsched.extras import otel as tracing
     from yamlsched.extras.monitors import outbox as monitors
+    from yamlsched.extras.notify import sending as notify
     from yamlsched.extras.remote import executor as remote
     from yamlsched.extras.shared import pool as shared
 
-__all__ = ["embedded", "monitors", "remote", "shared", "tracing"]
+__all__ = ["embedded", "monitors", "notify", "remote", "shared", "tracing"]
 
 EXTRAS = {
     "embedded": "yamlsched.extras.embedded",
     "monitors": "yamlsched.extras.monitors.outbox",
+    "notify": "yamlsched.extras.notify.sending",
     "remote": "yamlsched.extras.remote.executor",
     "shared": "yamlsched.extras.shared.pool",
     "tracing": "yamlsched.extras.otel",

@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "YAMLSCHED_HEARTBEAT_URL, YAMLSCHED_HEARTBEAT_URL_JOB, YAMLSCHED_SENTRY_DSN": "Services that report a "
     "missing signal.",
     "YAMLSCHED_TRACE_PROPAGATE, OTEL_*": "Traces.",
+    "YAMLSCHED_WEB_URL": "The address of the web page, for links in notifications.",
     "YAMLSCHED_REVISION, YAMLSCHED_AUTHOR": "The commit and the author of the file, where there is no git repository.",
     "YAMLSCHED_ACTIONS_DSN, YAMLSCHED_WEB_USERS": "For the verb web.",
     "YAMLSCHED_PG_BIN": "The folder of the programs of the embedded database.",

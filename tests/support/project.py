@@ -161,6 +161,7 @@ class Project:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     executors: dict[str, dict[str, Any]] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    notify: dict[str, dict[str, Any]] = field(default_factory=dict)
     number: int = 0
     pids: list[int] = field(default_factory=list)
 
@@ -179,7 +180,7 @@ class Project:
             name: {**({} if "command" in job else {"handler": f"support.handlers.{name}"}), **defaults, **job}
             for name, job in jobs.items()
         }
-        settings = {"executors": self.executors, "limits": self.limits}
+        settings = {"executors": self.executors, "limits": self.limits, "notify": self.notify}
         self.file.write_text(json.dumps({"version": 1, **settings, "jobs": entries}))
 
     def sync(self, **jobs: dict[str, Any]) -> None:

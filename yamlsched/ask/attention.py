@@ -59,7 +59,8 @@ class Thresholds:
 class Problem:
     """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
 
-    ``kind`` is one of: tick, file, prune, calendar, lack, stuck, in_doubt, dead, skipped, late, old, failing, paused.
+    ``kind`` is one of: tick, file, prune, calendar, lack, stuck, in_doubt, notify, dead, skipped, late, old,
+    failing, paused.
     """
 
     kind: str
@@ -74,6 +75,7 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
     found += [
         *_calendars(health),
+        *_unsent(health),
         *_lacks(health),
         *in_doubt(health),
         *_dead_total(health, thresholds),
@@ -156,6 +158,11 @@ def _calendars(health: Health) -> Iterator[Problem]:
     for one in health.calendars:
         if one.has_ended:
             yield Problem("calendar", None, one.what, "add the next dates and a later until to it")
+
+
+def _unsent(health: Health) -> Iterator[Problem]:
+    for what in health.unsent:
+        yield Problem("notify", None, what, "yamlsched doctor --notify")
 
 
 def _lacks(health: Health) -> Iterator[Problem]:

@@ -197,6 +197,7 @@ class Health:
     lost_slots: list[LostSlots]
     limits: list[str]  # those for which runs wait, with who holds them
     calendars: list[EndingCalendar] = field(default_factory=list)
+    unsent: list[str] = field(default_factory=list)  # targets of notifications that get none
 
 
 LISTS: dict[str, type[Any]] = {
@@ -209,6 +210,7 @@ LISTS: dict[str, type[Any]] = {
     "lost_slots": LostSlots,
     "limits": str,
     "calendars": EndingCalendar,
+    "unsent": str,
 }
 """The fields of ``Health`` that are lists, by the statement that returns their rows."""
 

@@ -113,19 +113,22 @@ class Program(NamedTuple):
     success: tuple[int, ...]
     discard: tuple[int, ...]
     retry_after: dict[int, float]  # seconds
+    secrets: tuple[str, ...] = ()  # more variables that are for yamlsched itself
 
     @classmethod
     def of(cls, job: Job) -> Program:
         codes = job.exit_codes
         delays = {code: delay.total_seconds() for code, delay in codes.retry_after.items()}
-        return cls(job.command, job.env, job.cwd or "", job.stdin, codes.success, codes.discard, delays)
+        limits = codes.success, codes.discard, delays
+        return cls(job.command, job.env, job.cwd or "", job.stdin, *limits, job.secret_env)
 
     def environment(self, inherited: Mapping[bytes, bytes], run: ClaimedRun) -> dict[bytes, bytes]:
         """Return the environment of the program: ``inherited`` without ``SECRETS``, ``env``, the run and its trace.
 
         Everything is UTF-8, whatever the locale of the worker is.
         """
-        kept = {name: value for name, value in inherited.items() if not name.startswith(SECRETS)}
+        own = {name.encode() for name in self.secrets}
+        kept = {name: value for name, value in inherited.items() if not name.startswith(SECRETS) and name not in own}
         slot = run.scheduled_for and datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
         of_run = {
             "YAMLSCHED_RUN_ID": str(run.id),

@@ -160,6 +160,7 @@ async def reclaim(
         given = {"namespace": namespace, "most": most, "held": _array(held), "now": now, **LOST_WORKER}
         rows = await _rows(connection, "reclaim", given)
         await hand_on(connection, namespace, rows, now)
+        await note_dead(connection, namespace, [row.id for row in rows if row.is_last], now)
     for row in rows:
         known = (row.id, row.job_type, row.key, row.scheduled_for, row.attempt, row.max_attempts)
         run = ClaimedRun(*known, "{}", False, 0.0, row.locked_by, row.prior_attempts)
@@ -182,6 +183,15 @@ async def hand_on(
     if jobs or limits:
         given = {"namespace": namespace, "jobs": jobs, "limits": limits, "now": now}
         await connection.execute(load("runs")["hand_on"], given)
+
+
+async def note_dead(
+    connection: psycopg.AsyncConnection[Any], namespace: str, ids: Sequence[int], now: datetime | None
+) -> None:
+    """Note for targets of notifications that these runs are dead, at the end of the transaction that ended them."""
+    if ids:
+        given = {"namespace": namespace, "ids": _array(ids), "now": now}
+        await connection.execute(load("notify")["note_dead"], given)
 
 
 async def let_go(
@@ -274,6 +284,8 @@ async def finish(
         async with connection.transaction():
             rows = await _rows(connection, "finish", {**outcome_parameters(others), "now": now})
             await hand_on(connection, namespace, rows, now)
+            dead = {run.id for run, o in others if o.status is Status.DEAD}
+            await note_dead(connection, namespace, [row.id for row in rows if row.id in dead], now)
         written.update((row.id, row.run_at) for row in rows)
     return written
 

@@ -22,6 +22,7 @@ from yamlsched.schedule.job import (
     ExitCodes,
     Isolation,
     Job,
+    NotifyTarget,
     Output,
     Overlap,
 )
@@ -69,6 +70,7 @@ class Reader:
         self.executors: dict[str, Engine | None] = {}  # of the file; None: its entry is not valid
         self.limits: dict[str, int | None] = {}  # the same
         self.calendars: dict[str, Calendar | None] = {}  # the same
+        self.targets: dict[str, NotifyTarget | None] = {}  # the same
         self.has_environment_list = True
         self.is_environment_list_closed = True
         self.timezone_errors: dict[str, Finding] = {}
@@ -216,6 +218,11 @@ class Reader:
             used.append(one)
         return tuple(used) if self.found.is_valid(spot) else None
 
+    def notify(self, spot: Spot) -> tuple[str, ...] | None:
+        remedy = "Declare it at the top level under notify."
+        names = [self._declared(item, self.targets, "YS128", "targets", [], remedy) for item in spot.children()]
+        return tuple(name for name in names if name) if self.found.is_valid(spot) else None
+
     def output(self, spot: Spot) -> Output:
         return Output(Keep(spot.value["keep"].value))
 
@@ -248,6 +255,7 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "payload": Reader.payload,
     "executor": Reader.executor,
     "limit": Reader.limit,
+    "notify": Reader.notify,
 }
 """The reader of each key of a job: by the type of its field, except for keys with rules of their own."""
 
@@ -305,7 +313,8 @@ def _build_job(
         message = f"resources of {spot} has no effect on executor {quoted(values.get('executor', LOCAL))}"
         reader.found.error(spot.child("resources").key, "YS114", message, "Only executors of type dask know resources.")
         return None
-    return Job(str(spot.path[-1]), paths=paths, engine=engine, **values)
+    secrets = tuple(sorted({target.url_env for target in reader.targets.values() if target is not None}))
+    return Job(str(spot.path[-1]), paths=paths, engine=engine, secret_env=secrets, **values)
 
 
 def _check_isolation(values: dict[str, Any], own: Spot, found: Findings) -> None:

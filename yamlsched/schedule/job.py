@@ -86,6 +86,17 @@ class UpstreamFailure(StrEnum):
     RUN = "run"
 
 
+@dataclass(frozen=True, slots=True)
+class NotifyTarget:
+    """Whom to tell of what. ``url_env`` names the variable that has the address, which is a secret."""
+
+    url_env: str
+    events: tuple[str, ...] = ("dead", "late", "recovered", "problem")
+
+    def to_yaml(self) -> dict[str, Any]:
+        return {"url_env": self.url_env, "events": list(self.events)}
+
+
 class Isolation(StrEnum):
     """Which attempts share a process of the host."""
 
@@ -176,6 +187,7 @@ class Job:
     catchup_window: timedelta = timedelta(days=365)
     spread: timedelta = timedelta(0)
     on_dead: str | None = None
+    notify: tuple[str, ...] = ()
     output: Output = Output()
     description: str = ""
     owner: str = ""
@@ -183,6 +195,7 @@ class Job:
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
     engine: Engine | None = None  # of the file: its entry for ``executor``; None for LOCAL
     is_followed: bool = False  # of the file: other jobs follow it
+    secret_env: tuple[str, ...] = ()  # of the file: variables that no command gets
 
     @property
     def crons(self) -> tuple[str, ...]:
@@ -371,7 +384,7 @@ COLUMN_NAMES = {"name": "job_type", "cron": "schedule", "limit": "limit_name"}
 COLUMNS = {
     item.name: Column(COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same)))
     for item in fields(Job)
-    if item.name not in ("paths", "engine", "is_followed")
+    if item.name not in ("paths", "engine", "is_followed", "secret_env")
 }
 """By key: the columns of job_definitions that a file decides."""
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {

@@ -16,11 +16,11 @@ from yamlsched.schedule import build, schema_check, timezones
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import MAX_DIAGNOSTICS, Findings, decode
 from yamlsched.schedule.following import follow
-from yamlsched.schedule.job import Engine, Isolation, Job, Retention
+from yamlsched.schedule.job import Engine, Isolation, Job, NotifyTarget, Retention
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.schema import JOB_KEYS, NAME
-from yamlsched.schedule.settings import build_executors, build_limits, build_retention
+from yamlsched.schedule.settings import build_executors, build_limits, build_retention, build_targets
 from yamlsched.schedule.source import ERROR, Diagnostic, Source
 from yamlsched.schedule.when import build_calendars
 from yamlsched.text import quoted
@@ -51,9 +51,9 @@ class Calls:
 class Loaded:
     """The content of a file, and everything that is wrong with it, in the order of the file.
 
-    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``executors``, ``limits``
-    and ``jobs`` have those whose own entry is valid, with what they inherit, despite errors elsewhere. ``root`` is the
-    top-level mapping, None if there is none. ``root`` and ``found`` are for further checks.
+    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``executors``, ``limits``,
+    ``notify`` and ``jobs`` have those whose own entry is valid, with what they inherit, despite errors elsewhere.
+    ``root`` is the top-level mapping, None if there is none. ``root`` and ``found`` are for further checks.
     """
 
     namespace: str | None = None
@@ -63,6 +63,7 @@ class Loaded:
     paths: tuple[str, ...] = ()
     executors: dict[str, Engine] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    notify: dict[str, NotifyTarget] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...]
     root: Spot | None = field(default=None, repr=False, compare=False)
@@ -174,6 +175,7 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
     reader.executors = build_executors(root, reader)
     reader.limits = build_limits(root, reader)
     reader.calendars = build_calendars(root, found)
+    reader.targets = build_targets(root, reader)
     jobs = follow(build.build_jobs(root, reader, zone, environment, paths), root, reader)
     is_namespace_known = _is_known(root, "namespace", found)
     return Loaded(
@@ -184,6 +186,7 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
         paths=paths,
         executors={name: executor for name, executor in reader.executors.items() if executor is not None},
         limits={name: most for name, most in reader.limits.items() if most is not None},
+        notify={name: target for name, target in reader.targets.items() if target is not None},
         jobs=jobs if _is_known(root, "version", found) else {},  # in another version, a job may mean something else
         diagnostics=_diagnostics(found),
         root=root,

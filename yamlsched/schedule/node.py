@@ -118,6 +118,8 @@ class Spot:
             base, rest = f"limit {quoted(str(path[1]))}", path[2:]
         elif path[:1] == ("calendars",) and len(path) > 1:
             base, rest = f"calendar {quoted(str(path[1]))}", path[2:]
+        elif path[:1] == ("notify",) and len(path) > 1:
+            base, rest = f"target {quoted(str(path[1]))}", path[2:]
         elif not path:
             return "the file"
         else:

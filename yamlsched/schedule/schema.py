@@ -101,6 +101,8 @@ def not_a_name(spot: Spot, found: Findings) -> None:
         kind = "limit name"
     elif spot.path[0] == "calendars" or {"skip_on", "only_on"} & {*spot.path}:
         kind = "calendar name"
+    elif "notify" in spot.path:
+        kind = "target name"
     else:
         is_job = spot.path[0] == "jobs" and (len(spot.path) == 2 or "after" in spot.path[2:])
         kind = "job name" if is_job else "environment"
@@ -142,7 +144,10 @@ def not_a_relative_path(spot: Spot, found: Findings) -> None:
 
 def not_a_variable(spot: Spot, found: Findings) -> None:
     name = str(spot.value)
-    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+    if "://" in name:  # an address of notifications
+        message = "an address is a secret, and this is the name of the variable that has it"
+        remedy = "Set the variable where workers run, replace what was pasted here, and write its name."
+    elif re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
         message, remedy = f"{name} is set by the worker", "Choose another name."
     else:
         message = f"{quoted(name)} is not a name of an environment variable"

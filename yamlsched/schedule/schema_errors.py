@@ -77,6 +77,7 @@ MISSING = {
     "address": "Add the address of the Dask scheduler, for example address: tls://scheduler:8786",
     "command": "Add the program that starts an attempt, for example command: [ssh, gpu1].",
     "dates": "Add its dates, for example dates: [2026-12-25, 2026-12-26].",
+    "url_env": "Add the name of the variable that has its address, for example url_env: OPS_NOTIFY_URL",
     "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
 }
 """What to do about each required key."""

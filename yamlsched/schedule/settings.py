@@ -1,4 +1,4 @@
-"""Builds what a file says outside of its jobs: executors, each type with its own keys; limits; retention."""
+"""Builds what a file says outside of its jobs: executors, each type with its own keys; limits; targets; retention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from yamlsched.runs.lifecycle import LOCAL, SHARED
 from yamlsched.schedule.build import Reader
-from yamlsched.schedule.job import CommandExecutor, DaskExecutor, Engine, Retention
+from yamlsched.schedule.job import CommandExecutor, DaskExecutor, Engine, NotifyTarget, Retention
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.schema_errors import MISSING
 from yamlsched.text import quoted
@@ -69,6 +69,19 @@ def build_limits(root: Spot, reader: Reader) -> dict[str, int | None]:
     spot = root.get("limits")
     entries = spot.children() if spot is not None and isinstance(spot.value, dict) else ()
     return {str(entry.path[-1]): reader.integer(entry) if reader.found.is_valid(entry) else None for entry in entries}
+
+
+def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:
+    """Return the targets of notifications; None for one whose entry is not valid."""
+    spot = root.get("notify")
+    built: dict[str, NotifyTarget | None] = {}
+    for entry in spot.children() if spot is not None and isinstance(spot.value, dict) else ():
+        name, events = str(entry.path[-1]), entry.get("events")
+        built[name] = None
+        if reader.found.is_valid(entry):
+            variable = entry.value["url_env"].value
+            built[name] = NotifyTarget(variable, reader.strings(events)) if events else NotifyTarget(variable)
+    return built
 
 
 def build_retention(root: Spot, reader: Reader) -> Retention:

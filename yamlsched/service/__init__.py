@@ -31,6 +31,13 @@ MAX_HOUSEKEEPING_SECONDS = 5.0
 HOUSEKEEPING_SESSION = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "1s"}
 """Housekeeping waits for no lock: the next one, minutes later, does what this one could not."""
 
+OLDER_TABLES = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedFunction,
+)
+"""What a poll fails with if the tables are of an older release, or missing."""
 OnMessages = Callable[[Sequence[str]], None]
 """Gets the messages of a flow as soon as there are any: working takes minutes, and a loop does not end."""
 
@@ -101,7 +108,7 @@ def poll_database(connection: Connection[Any], schedule: ScheduleFile, may_migra
     """
     try:
         snapshot = poll(connection, schedule)
-    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedColumn):
+    except OLDER_TABLES:
         db.migrations.ensure_usable(connection, apply=may_migrate)
         return poll(connection, schedule)
     tables = db.migrations.Tables(snapshot.version, snapshot.oldest_supported)
@@ -145,6 +152,25 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
         log.warning("housekeeping.failed", error=failure(error))
         return False
     return True
+
+
+def notify(dsn: str, namespace: str, sends: bool = True) -> None:
+    """Bring up to date what targets of notifications are to be told, and send it where this host can."""
+    from yamlsched.act import notes
+
+    try:
+        with db.connect(dsn, HOUSEKEEPING_SESSION) as connection:
+            variables = notes.settle(connection, namespace)
+    except (psycopg.Error, YamlschedError) as error:
+        log.warning("notify.failed", error=failure(error))
+        return
+    if sends and (own := own_variables(variables)):
+        registry.notify.send(dsn, namespace, own)
+
+
+def own_variables(variables: Sequence[str | None] | None) -> list[str]:
+    """Return those of the variables of targets that this host has."""
+    return [name for name in variables or () if name is not None and os.environ.get(name)]
 
 
 def failure(error: Exception) -> str:

@@ -22,6 +22,7 @@ from yamlsched.service import (
     failure,
     housekeep,
     monitors_are_set,
+    notify,
     poll_database,
     send_to_monitors,
     sync_if_needed,
@@ -209,6 +210,8 @@ class SyncTask:
             result.add_findings(CONTINUES_WITH_LAST_FILE)
         if result.may_claim and not housekeep(self.dsn, result.namespace, snapshot, schedule):
             result.has_findings = True
+        if result.may_claim and snapshot.messages_due:
+            notify(self.dsn, result.namespace, sends=False)
         return SyncUpdate(
             snapshot.now,
             result.messages,

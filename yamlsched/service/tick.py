@@ -9,6 +9,8 @@ from yamlsched.service import (
     WorkOptions,
     WorkResult,
     housekeep,
+    notify,
+    own_variables,
     poll_database,
     send_to_monitors,
     sync_if_needed,
@@ -40,10 +42,15 @@ def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result:
             if not synced.may_claim:
                 return
             namespace = result.namespace = str(synced.namespace)
-            if snapshot.has_claimable_runs or synced.due is not None:
+            is_idle = not snapshot.has_claimable_runs and synced.due is None
+            if not is_idle:
                 from yamlsched.service.workers import claimable, create_worker, run_worker
 
                 jobs, scope = claimable(connection, schedule, synced)
                 if jobs:
                     run_worker(create_worker(connection, dsn, namespace, jobs, scope, target, options), target, result)
+        if snapshot.messages_due and (
+            not is_idle or snapshot.needs_housekeeping or own_variables(snapshot.messages_due)
+        ):
+            notify(dsn, namespace)
         result.has_findings |= not housekeep(dsn, namespace, snapshot, schedule)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from yamlsched import db
 from yamlsched.errors import Refused
-from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, poll_database, send_to_monitors
+from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, notify, poll_database, send_to_monitors
 from yamlsched.sync.files import current
 
 if TYPE_CHECKING:
@@ -37,5 +37,7 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
         jobs, scope = claimable(connection, schedule, found)
         worker = create_worker(connection, dsn, found.namespace, jobs, scope, target, options)
         run_worker(worker, target, result, *tasks)
+        if snapshot.messages_due:
+            notify(dsn, found.namespace)
     send_to_monitors(target, result)
     return result

@@ -17,7 +17,7 @@ from yamlsched.runs.lifecycle import SHARED
 from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule import startable as startable_jobs
 from yamlsched.schedule.job import Job
-from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set
+from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set, own_variables
 from yamlsched.sync import lacks as lacks_store
 from yamlsched.sync import revision
 from yamlsched.sync.files import ScheduleFile, SyncResult
@@ -132,6 +132,8 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
     if monitors_are_set():
         outbox = worker.report.listener = registry.monitors.outbox(target.environment, worker)
         tasks = (*tasks, partial(registry.monitors.send_continually, outbox))
+    if worker.is_continuous or any(own_variables(job.secret_env) for job in worker.workload.jobs.values()):
+        tasks = (*tasks, registry.notify.send_continually)
     try:
         report = asyncio.run(worker.run(*tasks))
         result.has_findings |= report.has_dead

@@ -191,6 +191,7 @@ class FileSync:
         recompute = state.in_force_id is not None and not is_covered
         is_behind = is_older(version.tzdata_version, state.in_force_tzdata or "")
         changes = converge.converge(connection, namespace, loaded.jobs, loaded.limits, self.now, recompute, is_behind)
+        definitions.put_targets(connection, namespace, loaded.notify)
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
             files.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)

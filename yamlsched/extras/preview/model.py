@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from yamlsched.schedule.field_changes import Change, FieldChange
-from yamlsched.schedule.job import Engine, Job, Retention
+from yamlsched.schedule.job import Engine, Job, NotifyTarget, Retention
 from yamlsched.sync.files import HELD, REFUSED, FileState, FileVersion, Verdict
 from yamlsched.sync.in_force import explain
 
@@ -75,6 +75,7 @@ class Side:
     paths: tuple[str, ...] | None = None
     executors: Mapping[str, Engine] | None = None
     limits: Mapping[str, int] | None = None
+    notify: Mapping[str, NotifyTarget] | None = None
     invalid: tuple[str, ...] = ()
     retired: tuple[str, ...] = ()
     remark: Hint | None = None

@@ -93,7 +93,8 @@ def payload_size(linter: Linter, job: Job) -> None:
 
 
 def last_attempt(linter: Linter, job: Job) -> None:
-    if job.max_attempts == 1 and job.on_dead is None and job.enabled and linter.is_written(job, "max_attempts"):
+    is_silent = job.on_dead is None and not job.notify
+    if job.max_attempts == 1 and is_silent and job.enabled and linter.is_written(job, "max_attempts"):
         message = "the first failure is final, and no on_dead is called"
         linter.warn_where_written("YS420", job, "max_attempts", message, "Add on_dead, or increase max_attempts.")
 

@@ -1,0 +1,527 @@
+"""What is to be told of jobs and problems, and when: the rows of notifications, by what happens to runs."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from support.rows import a_file_row, a_job, a_run, value
+from yamlsched.act import notes
+from yamlsched.db.query import load
+from yamlsched.extras.notify import sending
+from yamlsched.extras.notify.sending import Message
+
+DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+SLOT = datetime(2026, 1, 14, 2, tzinfo=UTC)
+Messages = list[tuple[str, str]]
+EVENTS = ["dead", "late", "recovered", "problem"]
+
+
+def variables() -> list[str]:
+    return [name for name in ("A_URL",) if name in os.environ]
+
+
+class Story:
+    """Jobs with targets, what happens to their runs, and the messages that this host sends: ``(target, title)``."""
+
+    def __init__(self, db: psycopg.Connection[Any], dsn: str) -> None:
+        self.db, self.dsn = db, dsn
+        self.messages: list[Message] = []
+        self.answer = ""
+
+    def target(self, name: str = "ops", events: list[str] = EVENTS) -> None:
+        self.db.execute(
+            "insert into yamlsched.notify_targets (namespace, name, url_env, events) "
+            "values ('default', %s, 'A_URL', %s)",
+            [name, events],
+        )
+
+    def die(self, job: int, *slots: datetime | None, **values: Any) -> list[int]:
+        """Insert dead runs of these slots, and note them as the transaction that ends them does."""
+        runs = [a_run(self.db, job, "dead", scheduled_for=slot, **values) for slot in slots or (None,)]
+        self.db.execute(load("notify")["note_dead"], {"namespace": "default", "ids": runs, "now": None})
+        return runs
+
+    def succeed(self, job: int, slot: datetime | None) -> int:
+        return a_run(self.db, job, "succeeded", scheduled_for=slot)
+
+    def later(self, span: timedelta) -> None:
+        """Let time pass: everything was earlier."""
+        changes = {
+            "notifications": ("dead_at", "late_since", "active_at", "ended_at", "quiet_until", "due_at"),
+            "notify_targets": ("next_at", "failing_since"),
+            "job_runs": ("finished_at", "dead_at", "failed_at", "run_at", "created_at"),
+            "skipped_slots": ("recorded_at",),
+        }
+        for table, columns in changes.items():
+            moved = ", ".join(f"{name} = {name} - %(span)s" for name in columns)
+            self.db.execute(f"update yamlsched.{table} set {moved}".encode(), {"span": span})
+
+    def send(self, after: timedelta = timedelta(0)) -> Messages:
+        """Send what is due some time later, and return what that was."""
+        if after:
+            self.later(after)
+        self.messages.clear()
+        sending.send_due(self.dsn, "default", variables(), 60)
+        return [(message.target, message.title) for message in self.messages]
+
+    def row(self, subject: str, target: str = "ops") -> Any:
+        return self.db.execute(
+            "select * from yamlsched.notifications where (target, subject) = (%s, %s)", [target, subject]
+        ).fetchone()
+
+
+@pytest.fixture
+def story(db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch) -> Story:
+    story = Story(db, dsn)
+
+    def send_one(message: Message, deadline: float) -> str:
+        story.messages.append(message)
+        return story.answer
+
+    monkeypatch.setattr(sending, "send_one", send_one)
+    monkeypatch.setenv("A_URL", "json://127.0.0.1/secret")
+    return story
+
+
+@pytest.fixture
+def job(db: psycopg.Connection[Any], story: Story) -> int:
+    story.target()
+    return a_job(db, "backup", notify=["ops"], owner="team-x")
+
+
+def test_the_first_death_is_told_at_once_and_then_only_after_pauses_that_double_up_to_a_day(
+    story: Story, job: int
+) -> None:
+    [run] = story.die(job, SLOT)
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+    assert f"run {run}" in story.messages[0].text
+    assert story.send(after=2 * MINUTE) == []
+
+    hours = [1, 2, 4, 8, 16, 24, 24]
+    for pause in hours:
+        assert story.send(after=pause * HOUR - 10 * MINUTE) == []
+        assert story.send(after=10 * MINUTE) == [("ops", "[default] backup: is still dead")]
+
+
+def test_more_deaths_are_one_message_after_the_pause(story: Story, job: int) -> None:
+    story.die(job, SLOT)
+    story.send()
+
+    for minutes in (10, 20, 30):
+        story.die(job, SLOT + timedelta(minutes=minutes))
+        assert story.send(after=2 * MINUTE) == []
+
+    assert story.send(after=HOUR) == [("ops", "[default] backup: 3 runs died")]
+
+
+def test_a_recovery_is_told_once_and_only_to_targets_that_were_told(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.target("quiet", ["late", "recovered"])
+    db.execute("update yamlsched.job_definitions set notify = '{ops,quiet}'")
+    story.die(job, SLOT)
+    story.send()
+
+    # an older slot proves nothing
+    story.succeed(job, SLOT - DAY)
+    assert story.send(after=2 * MINUTE) == []
+
+    story.succeed(job, SLOT + DAY)
+    assert story.send() == [("ops", "[default] backup has recovered")]
+    assert story.send(after=2 * MINUTE) == []
+    assert story.send(after=DAY) == []
+
+
+def test_a_run_that_succeeds_after_a_retry_is_a_recovery(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    [run] = story.die(job, SLOT)
+    story.send()
+
+    db.execute(
+        "update yamlsched.job_runs set status = 'queued', dead_at = null, finished_at = null, "
+        "run_at = now() + interval '1 day' where id = %s",
+        [run],
+    )
+    assert story.send(after=3 * HOUR) == []  # it may yet succeed, so it is not "still dead"
+    db.execute(
+        "update yamlsched.job_runs set status = 'succeeded', finished_at = clock_timestamp() where id = %s", [run]
+    )
+
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
+
+
+def test_what_recovers_before_it_was_told_is_never_told(story: Story, job: int) -> None:
+    story.die(job, SLOT)
+    story.succeed(job, SLOT)
+
+    assert story.send() == []
+    assert story.send(after=2 * HOUR) == []
+
+
+def test_what_flaps_sends_no_more_than_the_pauses_allow(story: Story, job: int) -> None:
+    sent = 0
+    for nth in range(48):  # a day, in which each run of a job that runs each half hour dies or succeeds in turn
+        if nth % 2:
+            story.succeed(job, SLOT + nth * 30 * MINUTE)
+        else:
+            story.die(job, SLOT + nth * 30 * MINUTE)
+        sent += sum(1 for _, title in story.send(after=30 * MINUTE) if "recovered" not in title)
+
+    assert 4 <= sent <= 6  # at once, and after 1, 2, 4, 8 hours
+
+
+def test_a_day_without_trouble_starts_over(story: Story, job: int) -> None:
+    for slot in (SLOT, SLOT + HOUR):
+        story.die(job, slot)
+        story.send(after=3 * HOUR)
+    story.succeed(job, SLOT + 2 * HOUR)
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
+    story.send(after=DAY + MINUTE)
+
+    story.die(job, SLOT + 3 * DAY)
+
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+    assert story.send(after=HOUR) == [("ops", "[default] backup: is still dead")]
+
+
+def test_enqueued_runs_do_not_recover_and_their_deaths_count_for_a_day(story: Story, job: int) -> None:
+    story.die(job, None)
+    story.send()
+    story.succeed(job, None)
+    assert story.send(after=HOUR) == [("ops", "[default] backup: is still dead")]
+
+    told = [title for _ in range(50) for _, title in story.send(after=HOUR)]
+    assert told == ["[default] backup: is still dead"] * 3  # after 2, 4 and 8 hours
+    assert story.row("backup") is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update yamlsched.job_definitions set paused_at = now()",
+        "update yamlsched.job_definitions set enabled = false",
+        "update yamlsched.job_definitions set retired_at = now()",
+        "update yamlsched.job_definitions set notify = '{}'",
+        "delete from yamlsched.notify_targets",
+    ],
+)
+def test_a_pause_a_disabled_job_and_an_edit_end_the_state_silently(
+    story: Story, job: int, db: psycopg.Connection[Any], change: str
+) -> None:
+    story.die(job, SLOT)
+    story.send()
+
+    db.execute(change.encode())
+
+    assert story.send(after=3 * HOUR) == []
+    assert story.row("backup") is None
+
+
+def test_a_death_of_a_paused_job_is_not_told(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    db.execute("update yamlsched.job_definitions set paused_at = now()")
+    story.die(job, SLOT)
+
+    assert story.send() == []
+
+
+def test_a_job_without_targets_has_no_rows(story: Story, db: psycopg.Connection[Any]) -> None:
+    story.target()
+    story.die(a_job(db, "quiet"), SLOT)
+
+    assert value(db, "select count(*) from yamlsched.notifications") == 0
+
+
+def test_events_that_a_target_does_not_have_are_not_told(story: Story, db: psycopg.Connection[Any]) -> None:
+    story.target("ops", ["dead"])
+    job = a_job(db, "backup", notify=["ops"])
+    story.die(job, SLOT)
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+    story.succeed(job, SLOT)
+
+    assert story.send(after=2 * MINUTE) == []
+
+
+def a_late_run(db: psycopg.Connection[Any], job: int, minutes: int) -> int:
+    """Insert a run that has been due for so long."""
+    due = f"(now() - interval '{minutes} minutes')"
+    return a_run(db, job, scheduled_for=SLOT, run_at=due, created_at=due, exclusive=True)
+
+
+def test_a_job_that_is_late_is_told_once_and_recovers_when_its_run_succeeds(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    run = a_late_run(db, job, 10)
+    assert story.send() == []
+    [(target, title)] = story.send(after=6 * MINUTE)
+    assert target == "ops"
+    assert title.startswith("[default] backup: is late since ")
+    assert story.send(after=2 * MINUTE) == []
+    assert len(story.send(after=HOUR)) == 1  # it is still so
+
+    # it has begun: it is not late any more, and has not recovered yet
+    lease = "locked_by = 'w:1:a', locked_until = now() + interval '2 days', attempts = 1, started_at = now()"
+    db.execute(f"update yamlsched.job_runs set status = 'running', {lease} where id = %s".encode(), [run])
+    assert story.send(after=3 * HOUR) == []
+
+    db.execute(
+        "update yamlsched.job_runs set status = 'succeeded', locked_until = null, exclusive_of = null, "
+        "finished_at = now() where id = %s",
+        [run],
+    )
+    assert story.send() == [("ops", "[default] backup has recovered")]
+
+
+def test_the_death_of_a_job_that_was_late_is_told_at_once(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    run = a_late_run(db, job, 20)
+    assert len(story.send()) == 1
+    db.execute("delete from yamlsched.job_runs where id = %s", [run])
+
+    story.die(job, SLOT)
+
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 1 run died")]
+
+
+def a_gap(db: psycopg.Connection[Any], job: int, reason: str, detail: str | None = None) -> None:
+    db.execute(
+        "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, detail, "
+        "recorded_at) values (%s, %s, %s, 1, %s, %s, clock_timestamp())",
+        [job, SLOT, SLOT, reason, detail],
+    )
+
+
+def test_a_slot_that_was_recorded_as_late_is_told(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    a_gap(db, job, "late")
+
+    assert story.send() == [("ops", "[default] backup: is late since 2026-01-14T02:00Z")]
+    story.succeed(job, SLOT + DAY)
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
+    assert story.send(after=2 * MINUTE) == []
+    assert story.send(after=2 * HOUR) == []
+
+
+def test_a_slot_that_was_skipped_because_of_a_dead_run_is_late_and_no_other_skipped_slot_is(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    upstream = a_job(db, "extract")
+    cancelled = a_run(db, upstream, "cancelled")
+    for reason, detail in (("superseded", None), ("calendar", "holidays"), ("upstream", f"extract:{cancelled}")):
+        a_gap(db, job, reason, detail)
+        assert story.send() == []
+        db.execute("delete from yamlsched.skipped_slots")
+
+    a_gap(db, job, "upstream", f"extract:{a_run(db, upstream, 'dead')}")
+
+    assert len(story.send()) == 1
+
+
+def test_the_first_message_is_sent_at_once_and_then_one_a_minute_with_what_came_in_between(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
+    story.target()
+    jobs = [a_job(db, f"job_{nth:02d}", notify=["ops"]) for nth in range(40)]
+    story.die(jobs[0], SLOT)
+    assert story.send() == [("ops", "[default] job_00: 1 run died")]
+
+    for job in jobs[1:]:
+        story.die(job, SLOT)
+        assert story.send() == []
+
+    assert story.send(after=MINUTE) == [("ops", "[default] 39 dead")]
+    text = story.messages[0].text
+    assert text.count("died") == 10
+    assert "and 29 more: 29 dead" in text
+    assert len(text) + len(story.messages[0].title) <= 1000
+    assert story.send(after=MINUTE) == []
+
+
+def test_a_send_that_fails_is_tried_again_later_each_time_and_given_up_after_a_day(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.answer = "HTTP 500"
+    story.die(job, SLOT)
+
+    assert 4 <= sum(1 for _ in range(16) if story.send(after=MINUTE)) <= 6
+    assert [hour for hour in range(22) if story.send(after=HOUR)] == list(range(22))
+    assert value(db, "select error from yamlsched.notify_targets") == "HTTP 500"
+    story.later(2 * HOUR)
+    assert story.send() == []
+    assert story.row("backup") is None
+
+
+def test_a_send_that_is_tried_again_tells_the_state_of_then(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.answer = "HTTP 500"
+    story.die(job, SLOT)
+    story.send()
+    story.die(job, SLOT + HOUR)
+    story.answer = ""
+
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 2 runs died")]
+    assert value(db, "select failing_since is null and error is null from yamlsched.notify_targets")
+
+
+def test_a_death_while_a_message_is_on_its_way_is_told_later(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send_one(message: Message, deadline: float) -> str:
+        if not story.messages:
+            story.die(job, SLOT + HOUR)
+        story.messages.append(message)
+        return ""
+
+    story.die(job, SLOT)
+    monkeypatch.setattr(sending, "send_one", send_one)
+
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+    assert story.row("backup").dead_runs == 1
+    story.messages.append(story.messages[0])
+    assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_a_death_while_its_recovery_is_on_its_way_is_not_lost(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.die(job, SLOT)
+    story.send()
+    story.succeed(job, SLOT)
+
+    def send_one(message: Message, deadline: float) -> str:
+        story.messages.append(message)
+        story.die(job, SLOT + HOUR)
+        return ""
+
+    with monkeypatch.context() as during:
+        during.setattr(sending, "send_one", send_one)
+        assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
+
+    assert story.row("backup").ended_at is None
+    assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_a_host_without_the_variable_sends_nothing_and_status_reports_what_waits(
+    story: Story, job: int, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from yamlsched.ask import attention, health
+
+    def problems() -> list[str]:
+        now = health.read(db, "default", HOUR, [], [])
+        return [one.what for one in attention.problems(now, attention.Thresholds()) if one.kind == "notify"]
+
+    monkeypatch.delenv("A_URL")
+    story.die(job, SLOT)
+    assert story.send() == []
+    assert problems() == []
+
+    story.later(11 * MINUTE)
+    assert problems() == ['notifications to target "ops" wait for a host with the variable A_URL and yamlsched[notify]']
+
+    monkeypatch.setenv("A_URL", "json://127.0.0.1/secret")
+    story.answer = "HTTP 403"
+    story.send()
+    [what] = problems()
+    assert what.startswith('notifications to target "ops" have failed since 20')
+    assert what.endswith("Z: HTTP 403")
+
+
+def test_what_no_host_could_send_is_deleted_after_a_day(
+    story: Story, job: int, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("A_URL")
+    story.die(job, SLOT)
+    story.later(DAY + MINUTE)
+
+    notes.settle(db, "default")
+
+    assert story.row("backup") is None
+
+
+def test_a_problem_is_told_once_and_once_when_it_is_gone(story: Story, db: psycopg.Connection[Any]) -> None:
+    story.target("ops", ["problem"])
+    story.target("others", ["dead", "late", "recovered"])
+    refused = a_file_row(db, refused_at="now", mistakes=3, errors=["/srv/schedules.yaml:7:5: unknown key <!channel>"])
+
+    notes.settle(db, "default")
+    assert story.send() == [("ops", "[default] file: needs attention")]
+    assert "/srv/schedules.yaml has presented a file with 3 errors" in story.messages[0].text
+    assert "run yamlsched validate there" in story.messages[0].text
+    notes.settle(db, "default")
+    assert story.send(after=DAY - HOUR) == []
+    notes.settle(db, "default")
+    assert story.send(after=DAY - HOUR) == []
+
+    db.execute(
+        "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s", [refused]
+    )
+    notes.settle(db, "default")
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] file: is over")]
+    notes.settle(db, "default")
+    assert story.send(after=DAY + MINUTE) == []
+    assert story.row("file") is None
+
+
+def test_problems_of_several_jobs_are_told_one_by_one(story: Story, db: psycopg.Connection[Any]) -> None:
+    story.target("ops", ["problem"])
+    for name in ("backup", "report"):
+        job = a_job(db, name)
+        a_run(db, job, "running", locked_until="(now() - interval '10 minutes')")
+
+    notes.settle(db, "default")
+
+    assert story.send() == [("ops", "[default] 2 in trouble")]
+    assert {row.subject for row in db.execute("select subject from yamlsched.notifications")} == {
+        "stuck:backup",
+        "stuck:report",
+    }
+
+
+def test_two_senders_at_once_send_one_message(story: Story, job: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.die(job, SLOT)
+    sent: list[Message] = []
+
+    def send_one(message: Message, deadline: float) -> str:
+        sent.append(message)
+        if len(sent) == 1:
+            sending.send_due(
+                story.dsn, "default", variables(), 60
+            )  # another host looks while this message is on its way
+        return ""
+
+    monkeypatch.setattr(sending, "send_one", send_one)
+    sending.send_due(story.dsn, "default", variables(), 60)
+
+    assert len(sent) == 1
+
+
+def test_a_sender_that_dies_leaves_its_message_to_the_next_one(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.die(job, SLOT)
+
+    def die_before_it_is_written(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr(sending, "_write", die_before_it_is_written)
+        with pytest.raises(KeyboardInterrupt):
+            story.send()
+
+    assert story.send() == []
+    assert story.send(after=MINUTE) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_the_seconds_until_the_next_message_are_those_of_the_target_or_of_the_pause(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
+    story.target()
+    assert sending.send_due(story.dsn, "default", variables(), 60) is None
+    story.die(a_job(db, "first", notify=["ops"]), SLOT)
+    assert 3500 < (sending.send_due(story.dsn, "default", variables(), 60) or 0) <= 3600
+
+    story.die(a_job(db, "second", notify=["ops"]), SLOT)
+
+    assert 50 < (sending.send_due(story.dsn, "default", variables(), 60) or 0) <= 60

@@ -1,0 +1,56 @@
+"""What ``doctor`` checks of the targets of notifications; with --notify, by a test message to each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.util import find_spec
+
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.doctor import Check
+from yamlsched.extras.monitors.delivery import send_streams
+from yamlsched.extras.monitors.targets import HEARTBEAT_VARIABLE
+from yamlsched.extras.notify.sending import MAX_SECONDS, MISSING, Message, send_one
+from yamlsched.schedule.load import Loaded
+from yamlsched.worker.sessions import run_in_helper
+
+
+def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
+    """Check the variables of the targets of a file, and send a test message to each if ``sends``."""
+    set_here = {name: one.url_env for name, one in loaded.notify.items() if os.environ.get(one.url_env)}
+    for name, one in loaded.notify.items():
+        if name not in set_here:
+            what = f"target {name}: this host lacks {one.url_env}, so only other hosts send its messages"
+            yield Check("notify", "warn", what, f"set {one.url_env} where ticks run, in the crontab too")
+    if set_here and find_spec("apprise") is None:
+        yield Check("notify", "fail", MISSING, "on one host that ticks at least")
+    elif sends:
+        for name, error in _send_tests(set_here, str(loaded.namespace)).items():
+            failed = f"target {name}: the test message was not sent: {error}"
+            remedy = f"correct {set_here[name]}; see docs/notifications.md"
+            yield Check(
+                "notify", "fail" if error else "ok", failed if error else f"target {name} got a test message", remedy
+            )
+    elif set_here:
+        yield Check(
+            "notify", "ok", f"variables of {len(set_here)} of {len(loaded.notify)} targets are set; --notify tests them"
+        )
+    if loaded.notify and not os.environ.get(HEARTBEAT_VARIABLE):
+        remedy = f"set {HEARTBEAT_VARIABLE} to the URL of a service that notices its absence: docs/observability.md"
+        yield Check("notify", "warn", "targets are told of jobs, and nobody of ticks that have ended", remedy)
+
+
+def _send_tests(variables: Mapping[str, str], namespace: str) -> dict[str, str]:
+    """Send a test message to each target, side by side; return the errors."""
+    text = f"yamlsched doctor --notify on {socket.gethostname()}, namespace {namespace}"
+    messages = [Message(name, variable, "test of yamlsched", text, True, []) for name, variable in variables.items()]
+    deadline = time.monotonic() + MAX_SECONDS
+    try:
+        answers = asyncio.run(run_in_helper(partial(send_streams, [[one] for one in messages], send_one, deadline)))
+    except EnvironmentFailed as error:
+        return dict.fromkeys(variables, str(error))
+    return {message.target: error for message, error in answers}
