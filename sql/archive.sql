@@ -20,7 +20,8 @@ from (
                   from yamlsched.job_failures f where f.run_id = r.id) x) as failures,
            (select coalesce(jsonb_agg(to_jsonb(x) order by x.ended_at), '[]')
             from (select o.attempt, o.worker, o.ended_at, o.omitted_bytes, o.output
-                  from yamlsched.attempt_outputs o where o.run_id = r.id) x) as outputs,
+                  from (select a.* from yamlsched.attempt_outputs a where a.run_id = r.id
+                        union all select a.* from yamlsched.running_outputs a where a.run_id = r.id) o) x) as outputs,
            (select coalesce(jsonb_agg(to_jsonb(x) order by x.attempt), '[]')
             from (select p.attempt, p.worker, p.reported_at, p.done, p.total, p.note
                   from yamlsched.attempt_progress p where p.run_id = r.id) x) as progress,

@@ -154,7 +154,8 @@ select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.atte
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
-       r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, r.revision, d.handler, d.command, d.output ->> 'keep' as keeps_output,
+       r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, r.revision,
+       r.cpu_seconds, abs(r.peak_memory_bytes) as peak_memory_bytes, r.peak_memory_bytes < 0 as peak_memory_is_bound, d.handler, d.command, d.output ->> 'keep' as keeps_output,
        d.owner, d.timezone,
        d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
@@ -173,17 +174,20 @@ where r.id = %(id)s;
 -- With `texts`, only the stacks of these attempts are read: those of others are empty, or null if there is none.
 select f.attempt, f.worker, f.started_at, f.failed_at, f.error, f.error_type,
        case when %(texts)s::integer[] is null or f.attempt = any (%(texts)s) then f.stack else left(f.stack, 0) end as stack,
-       f.revision
+       f.revision, f.cpu_seconds, abs(f.peak_memory_bytes) as peak_memory_bytes,
+       f.peak_memory_bytes < 0 as peak_memory_is_bound
 from yamlsched.job_failures f
 where f.run_id = %(id)s
 order by f.attempt;
 
 -- name: outputs
--- What the attempts printed, in the order in which they ended. With `texts`, only the output of these attempts is read.
-select o.attempt, o.worker, o.ended_at, o.omitted_bytes,
+-- What the attempts printed, in the order in which they ended; of those that run or were lost, until their leases were
+-- renewed last. With `texts`, only the output of these attempts is read.
+select o.attempt, o.worker, o.ended_at, o.omitted_bytes, o.is_final,
        case when %(texts)s::integer[] is null or o.attempt = any (%(texts)s) then o.output else '' end as output
-from yamlsched.attempt_outputs o
-where o.run_id = %(id)s
+from (select a.*, true as is_final from yamlsched.attempt_outputs a where a.run_id = %(id)s
+      union all
+      select a.*, false from yamlsched.running_outputs a where a.run_id = %(id)s) o
 order by o.ended_at, o.attempt;
 
 -- name: effects

@@ -66,3 +66,21 @@ select p.run_id, p.done, p.total, p.note, p.reported_at, p.attempt, p.worker
 from yamlsched.attempt_progress p
 where p.run_id = %(id)s
 order by p.attempt;
+
+-- name: write_outputs
+-- The end of what attempts print, of those that still have their runs. A row that is locked is about to be finished.
+insert into yamlsched.running_outputs (run_id, attempt, worker, written_at, omitted_bytes, output)
+select r.id, g.attempt, g.token, clock_timestamp(), g.omitted_bytes, g.output
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(omitted)s::bigint[], %(outputs)s::text[])
+  as g (id, attempt, token, omitted_bytes, output)
+join yamlsched.job_runs r on r.id = g.id
+where r.status = 'running' and r.attempts = g.attempt and r.locked_by = g.token
+for no key update of r skip locked
+on conflict (run_id, attempt) do update
+set worker = excluded.worker, written_at = excluded.written_at, omitted_bytes = excluded.omitted_bytes,
+    output = excluded.output;
+
+-- name: forget_outputs
+delete from yamlsched.running_outputs o
+using unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]) as g (id, attempt, token)
+where o.run_id = g.id and o.attempt = g.attempt and o.worker = g.token;

@@ -34,7 +34,7 @@ order by d.job_type;
 -- rest. Calls of on_dead do not count, as in job_health: they have no status here. `offset 0` keeps the planner from
 -- computing late_by once for each column that uses it, which takes a third of the time.
 select d.job_type, d.timezone, e.succeeded + e.dead + e.cancelled as runs, e.succeeded, e.retried, e.dead, e.cancelled, e.took,
-       e.late, e.late_by, -e.latest[2] as late_id, to_timestamp(e.latest[3] / 1e6) as late_at, e.examined
+       e.late, e.late_by, -e.latest[2] as late_id, to_timestamp(e.latest[3] / 1e6) as late_at, e.examined, e.largest[1] as peak, -e.largest[2] as peak_id
 from yamlsched.job_definitions d
 left join unnest(%(jobs)s::text[], %(limits)s::interval[]) as own (job_type, max_late) on own.job_type = d.job_type
 cross join lateral (
@@ -48,9 +48,10 @@ cross join lateral (
            max(case when x.late_by is not null
                     then array[(date_part('epoch', x.late_by) * 1e6)::bigint, -x.id,
                                (date_part('epoch', x.first_start) * 1e6)::bigint] end) as latest,
-           count(*)::integer as examined
+           count(*)::integer as examined,
+           max(array[x.peak_memory_bytes, -x.id]) filter (where x.peak_memory_bytes > 0) as largest
     from (
-        select w.id, w.status, w.attempts, w.started_at, w.finished_at, w.first_start,
+        select w.id, w.status, w.attempts, w.started_at, w.finished_at, w.first_start, w.peak_memory_bytes,
                case when w.first_start > w.due + coalesce(own.max_late, %(max_late)s) and w.status is not null
                     then w.first_start - greatest(w.due, (
                         select max(p.finished_at)
@@ -60,7 +61,7 @@ cross join lateral (
                     end as late_by
         from (
             select r.id, case when coalesce(r.idempotency_key not like 'on\_dead:%%', true) then r.status end as status,
-                   r.attempts - r.prior_attempts as attempts, r.started_at, r.finished_at, r.exclusive,
+                   r.attempts - r.prior_attempts as attempts, r.started_at, r.finished_at, r.exclusive, r.peak_memory_bytes,
                    case when r.attempts <= 1 then r.started_at
                         else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id and f.attempt = 1)
                         end as first_start,

@@ -48,7 +48,7 @@ begin
     for object in
         select c.oid::regclass::text as name, c.relname::text = any (array[
             'migrations', 'database_identity', 'namespaces', 'job_definitions', 'job_runs', 'job_failures',
-            'attempt_outputs', 'attempt_progress', 'attempt_begins', 'skipped_slots', 'effects', 'used_keys',
+            'attempt_outputs', 'running_outputs', 'attempt_progress', 'attempt_begins', 'skipped_slots', 'effects', 'used_keys',
             'schedule_files', 'operator_actions',
             'edits', 'edited_jobs', 'lacks', 'gates', 'awaits', 'open_runs', 'dead_runs',
             'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health', 'overdue_jobs',
@@ -136,7 +136,7 @@ begin
     grant select on
         yamlsched.migrations, yamlsched.database_identity, yamlsched.namespaces, yamlsched.job_definitions,
         yamlsched.job_runs, yamlsched.job_failures, yamlsched.attempt_outputs, yamlsched.attempt_progress,
-        yamlsched.attempt_begins, yamlsched.skipped_slots, yamlsched.effects, yamlsched.used_keys,
+        yamlsched.running_outputs, yamlsched.attempt_begins, yamlsched.skipped_slots, yamlsched.effects, yamlsched.used_keys,
         yamlsched.schedule_files, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs,
         yamlsched.open_runs, yamlsched.dead_runs, yamlsched.stuck_runs, yamlsched.effects_in_doubt,
         yamlsched.job_queues, yamlsched.job_states, yamlsched.job_health, yamlsched.overdue_jobs,
@@ -152,7 +152,7 @@ begin
         to yamlsched_worker;
     grant insert, update on yamlsched.gates, yamlsched.awaits, yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
         yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
-    grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.effects,
+    grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.running_outputs, yamlsched.effects,
         yamlsched.used_keys, yamlsched.schedule_files, yamlsched.lacks, yamlsched.notify_targets,
         yamlsched.notifications to yamlsched_worker;
 end

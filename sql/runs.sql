@@ -203,12 +203,14 @@ where r.id = any (%(ids)s::bigint[]);
 update yamlsched.job_runs r
 set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null,
     finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
-    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
-where r.id = any (%(ids)s::bigint[])
-  and r.status = 'running' and not r.exclusive and r.limit_no is null
+    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+    cpu_seconds = o.cpu_seconds, peak_memory_bytes = o.peak
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
+  as o (id, attempt, token, cpu_seconds, peak)
+where r.id = o.id
+  and r.status = 'running' and r.attempts = o.attempt and r.locked_by = o.token
+  and not r.exclusive and r.limit_no is null
   and r.definition_id not in (select d.id from yamlsched.job_definitions d where d.is_followed)
-  and ((r.id, r.attempts, r.locked_by) in
-       (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
 returning r.id;
 
 -- name: succeed_in
@@ -238,9 +240,9 @@ with outcome as materialized (
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)b::text[], %(statuses)b::text[],
                 %(delays)s::float8[], %(refunds)s::boolean[], %(errors)b::text[], %(error_types)b::text[],
                 %(stacks)b::text[], %(results)b::text[], %(outputs)b::text[], %(omitted)s::bigint[],
-                %(sessions_lost)s::int[], %(lanes)s::text[])
+                %(sessions_lost)s::int[], %(lanes)s::text[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
       as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output, omitted_bytes,
-            sessions_lost, lane)
+            sessions_lost, lane, cpu_seconds, peak)
 ), finished as (
     update yamlsched.job_runs r
     set status       = o.status,
@@ -259,6 +261,7 @@ with outcome as materialized (
         last_stack   = case when o.error is null then r.last_stack else o.stack end,
         result       = coalesce(o.result::jsonb, r.result),
         lane         = coalesce(o.lane, r.lane),
+        cpu_seconds  = o.cpu_seconds, peak_memory_bytes = o.peak,
         updated_at   = o.now
     from outcome o
     where r.id = o.id
@@ -267,10 +270,11 @@ with outcome as materialized (
       and r.locked_by = o.token
     returning r.id, r.namespace, r.definition_id, r.exclusive, r.limit_name, r.idempotency_key, r.status, r.run_at, r.started_at,
               r.trace_context, r.revision, o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output,
-              o.omitted_bytes, o.now
+              o.omitted_bytes, o.cpu_seconds, o.peak, o.now
 ), failures as (
-    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, stack, revision)
-    select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack, f.revision
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, stack, revision,
+                                        cpu_seconds, peak_memory_bytes)
+    select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack, f.revision, f.cpu_seconds, f.peak
     from finished f where f.error is not null
     on conflict (run_id, attempt) do nothing
 ), outputs as (
@@ -321,6 +325,14 @@ join yamlsched.job_runs r on r.id = o.id
 where o.output is not null
 for key share of r  -- or a prune might leave the output
 on conflict (run_id, attempt) do nothing;
+
+-- name: note_usage
+-- What the same attempts used. A run that has been retried or claimed since is not theirs.
+update yamlsched.job_runs r
+set cpu_seconds = o.cpu_seconds, peak_memory_bytes = o.peak
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
+  as o (id, attempt, token, cpu_seconds, peak)
+where r.id = o.id and r.attempts = o.attempt and r.locked_by = o.token and r.finished_at is not null and o.cpu_seconds is not null;
 
 -- name: running_under
 -- What runs under a claim.

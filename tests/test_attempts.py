@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +20,8 @@ from support.project import Project, a_project
 from support.rows import a_job, a_run
 from yamlsched.ask import failures
 from yamlsched.db.query import now
+from yamlsched.worker.local import usage
+from yamlsched.worker.local.protocol import Memory
 
 Db = psycopg.Connection[Any]
 HOUR = timedelta(hours=1)
@@ -107,3 +112,164 @@ def test_a_failure_that_came_with_a_revision_is_reported_with_it(
     assert group.since_revision == ("v2" if said else None)
     assert ("1 run died, first failure after revision v2: OSError" in text) is said
     assert ("1 dead, first failure after revision v2" in text) is said
+
+
+# -- what it used ------------------------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+ALLOCATE = "import sys, time; content = bytearray(int(sys.argv[1]) << 20); t = time.process_time()\n"
+ALLOCATE += "while time.process_time() - t < 0.2: pass"
+
+
+def test_the_peak_of_memory_is_that_of_the_attempt_and_not_of_its_process(project: Project) -> None:
+    # given a large attempt and small ones, before and after it in the same child
+    project.sync(uses={"max_attempts": 1})
+    payloads: list[dict[str, Any]] = [{}, {"megabytes": 200}, {}, {"megabytes": 20}, {}]
+    runs = [project.enqueue("uses", payload)[0] for payload in payloads]
+    project.work("--concurrency", "1")
+
+    peaks = [project.row(run).peak_memory_bytes // MIB for run in runs]
+
+    small = peaks[0]
+    assert small < 150
+    assert peaks[1] >= 200
+    assert peaks[2] < small + 50
+    assert small < peaks[3] < small + 70
+    assert peaks[4] < small + 50
+
+
+def test_the_cpu_seconds_are_those_of_the_attempt(project: Project) -> None:
+    project.sync(uses={"max_attempts": 1})
+    busy, idle = project.enqueue("uses", {"cpu_seconds": 0.5})[0], project.enqueue("uses")[0]
+    project.work("--concurrency", "1")
+
+    assert 0.5 <= project.row(busy).cpu_seconds < 5
+    assert project.row(idle).cpu_seconds < 0.5
+
+
+@pytest.mark.parametrize("then", ["fail", "die", "commit"])
+def test_an_attempt_has_figures_however_it_ends(project: Project, then: str) -> None:
+    project.sync(uses={"max_attempts": 1})
+    [before] = project.enqueue("uses", {"cpu_seconds": 0.5})
+    [run] = project.enqueue("uses", {"megabytes": 200, "cpu_seconds": 0.2, "then": then})
+    project.work("--concurrency", "1", code=0 if then == "commit" else 1)
+
+    row = project.row(run)
+    found = [row] if then == "commit" else [row, *project.failures(run)]
+
+    assert project.row(before).status == "succeeded"
+    for one in found:
+        assert one.peak_memory_bytes > 200 * MIB
+        assert 0.2 <= one.cpu_seconds < 0.7
+
+
+def test_a_retry_and_a_claim_leave_no_figures_of_the_attempt_before(project: Project) -> None:
+    project.sync(uses={"max_attempts": 2}, waits_for_file={})
+    [run] = project.enqueue("uses", {"megabytes": 200, "then": "fail"})
+    project.work("--concurrency", "1", code=1)
+    project.db.execute("update yamlsched.job_runs set payload = '{}' where id = %s", [run])
+    project.db.execute(
+        "update yamlsched.job_runs set status = 'queued', finished_at = null, dead_at = null, max_attempts = 3"
+        " where id = %s",
+        [run],
+    )
+    project.work("--concurrency", "1")
+
+    assert [failure.peak_memory_bytes > 200 * MIB for failure in project.failures(run)] == [True, True]
+    assert project.row(run).peak_memory_bytes < 200 * MIB
+
+
+def test_of_a_command_the_largest_of_its_programs_counts(project: Project) -> None:
+    # given a shell that starts a program that starts a large one
+    script = f"{sys.executable} -c '{ALLOCATE}' 200; {sys.executable} -c 'pass'"
+    project.sync(
+        large={"command": ["/bin/sh", "-c", script]},
+        small={"command": ["/bin/true"]},
+        own={"command": [sys.executable, "-c", ALLOCATE, "150"]},
+    )
+    runs = {name: project.enqueue(name)[0] for name in ("large", "small", "own")}
+    project.work("--concurrency", "1")
+    rows = {name: project.row(run) for name, run in runs.items()}
+
+    assert rows["large"].peak_memory_bytes > 200 * MIB
+    assert 0.2 <= rows["large"].cpu_seconds < 5
+    assert rows["own"].peak_memory_bytes > 150 * MIB
+
+    # then a program that is smaller than the process that started it has only that bound
+    assert -150 * MIB < rows["small"].peak_memory_bytes < 0
+    assert rows["small"].cpu_seconds < 1
+
+
+def test_attempts_that_share_a_process_have_no_figures(project: Project) -> None:
+    project.sync(shared_job={"handler": "support.shared_handlers.nothing", "isolation": "shared"})
+    [run] = project.enqueue("shared_job")
+    project.work()
+
+    assert (project.row(run).status, project.row(run).cpu_seconds) == ("succeeded", None)
+
+
+def test_where_the_system_does_not_reset_the_peak_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    memory = Memory()
+    monkeypatch.setattr(os, "open", refuse)
+    usage.start(memory)
+    cpu_seconds, peak = usage.read(memory)
+
+    assert cpu_seconds >= 0
+    assert peak is None
+
+
+def test_many_runs_that_do_nothing_are_not_measured_each(project: Project) -> None:
+    project.sync(nothing={})
+    project.enqueue("nothing", count=2000)
+    project.work("--concurrency", "1")
+
+    measured = project.db.execute(
+        "select count(cpu_seconds) as runs from yamlsched.job_runs where status = 'succeeded'"
+    ).fetchone()
+
+    assert measured is not None
+    assert 0 < measured.runs < 1000
+
+
+def test_figures_are_shown_of_each_attempt(project: Project, cli: Cli) -> None:
+    project.sync(uses={"max_attempts": 1}, small={"command": ["/bin/true"]})
+    [run], [small] = project.enqueue("uses", {"megabytes": 200, "cpu_seconds": 0.2}), project.enqueue("small")
+    project.work()
+
+    assert re.search(r"took \S+  cpu \d\S*s, memory 2\d\d\.\d MiB  ", cli("show", str(run)).out)
+    assert re.search(r"memory < \d+\.\d MiB  ", cli("show", str(small)).out)
+    document = json.loads(cli("show", str(run), "--format", "json").out)["run"]
+    assert document["cpu_seconds"] >= 0.2
+    assert document["peak_memory_bytes"] > 200 * MIB
+    assert document["peak_memory_is_bound"] is False
+    bound = json.loads(cli("show", str(small), "--format", "json").out)["run"]
+    assert bound["peak_memory_bytes"] > 0
+    assert bound["peak_memory_is_bound"] is True
+
+
+def test_the_report_has_the_largest_runs_and_their_growth_over_the_week(db: Db, cli: Cli) -> None:
+    at = now(db)
+    grown, stable, bound, none = (a_job(db, name, overlap="allow") for name in ("grown", "stable", "bound", "none"))
+    ends = {"started_at": at - 2 * HOUR, "finished_at": at - HOUR}
+    week_ago = {"started_at": at - 170 * HOUR, "finished_at": at - 160 * HOUR}
+    a_run(db, grown, "succeeded", peak_memory_bytes=200 * MIB, cpu_seconds=None, **week_ago)
+    a_run(db, grown, "succeeded", peak_memory_bytes=100 * MIB, **ends)
+    largest = a_run(db, grown, "dead", peak_memory_bytes=300 * MIB, cpu_seconds=2.0, failed_at=at - HOUR, **ends)
+    a_run(db, stable, "succeeded", peak_memory_bytes=400 * MIB, **ends)
+    a_run(db, bound, "succeeded", peak_memory_bytes=-500 * MIB, **ends)
+    a_run(db, none, "succeeded", **ends)
+
+    text = cli("report", "--since", "12h").out
+    document = json.loads(cli("report", "--since", "12h", "--format", "json").out)
+
+    lines = [line.split() for line in text[text.index("Most memory") :].splitlines()[2:4]]
+    assert lines[0][:4] == ["400.0", "MiB", "-", "stable"]
+    assert lines[1][:8] == ["300.0", "MiB", "200.0", "MiB", "(+50", "%)", "grown", str(largest)]
+    assert [(one["job_type"], one["peak"], one["week_ago"]) for one in document["largest"]] == [
+        ("stable", 400 * MIB, None),
+        ("grown", 300 * MIB, 200 * MIB),
+    ]
+    assert document["largest"][1]["run_id"] == largest

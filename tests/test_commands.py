@@ -81,7 +81,7 @@ class Pool:
                 if isinstance(event, Succeeded):
                     self.ends |= {done.run.id: RETURNED for done in event.attempts}
                 elif isinstance(event, Ended):
-                    self.ends[event.attempt.run.id] = event.end._replace(enqueued=())
+                    self.ends[event.attempt.run.id] = event.end._replace(enqueued=(), usage=None)
             self.pool.check()
         return self.ends[attempt.run.id]
 

@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_575,
+    "core": 20_810,
     "web": 5_198,
     "importing": 2_210,
     "preview": 1_395,
-    "remote": 1_504,
+    "remote": 1_509,
     "embedded": 947,
     "monitors": 385,
     "notify": 269,
@@ -32,10 +32,10 @@ BUDGETS = {
     "metrics": 261,
     "scaffold": 255,
     "otel": 251,
-    "shared": 1_161,
-    "sql": 4_277,
+    "shared": 1_162,
+    "sql": 4_313,
     "templates, script and style": 1_991,
-    "modules over 300 lines": 2,
+    "modules over 300 lines": 3,
     "modules under 40 lines": 33,
     "imports in functions": 19,
     "longest statement": 105,

@@ -92,7 +92,7 @@ def test_of_two_claims_of_one_run_by_the_same_worker_the_earlier_one_is_lost(att
     async def renew() -> None:
         silence: Any = Silence()
         executor: Any = Recorder()
-        leases = Leases(silence, {later, earlier}, executor)
+        leases = Leases(silence, {later, earlier}, executor, str)
         leases.check()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(leases.renew_due(), 0.1)
@@ -128,7 +128,7 @@ def test_a_short_lease_does_not_cost_others_theirs_when_the_server_answers_slowl
     async def renew() -> None:
         session: Any = SlowSession()
         executors: Any = None
-        leases = Leases(session, set(attempts), executors)
+        leases = Leases(session, set(attempts), executors, str)
         renewing = asyncio.create_task(leases.renew_due())
         while attempts[1].lease_ends_at == now + 60:
             leases.check()

@@ -168,7 +168,7 @@ TYPES = {
     "ids": "bigint[]", "attempts": "int[]", "tokens": "text[]", "statuses": "text[]", "delays": "float8[]",
     "refunds": "boolean[]", "errors": "text[]", "error_types": "text[]", "stacks": "text[]", "results": "text[]",
     "outputs": "text[]", "omitted": "bigint[]", "sessions_lost": "int[]", "lanes": "text[]", "ended": "text[]",
-    "revision": "text",
+    "revision": "text", "cpu_seconds": "float8[]", "peaks": "bigint[]",
 }  # fmt: skip
 """The parameters of a worker's statements."""
 

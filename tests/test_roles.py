@@ -32,6 +32,7 @@ Db = psycopg.Connection[Any]
 TABLES = (
     *("migrations", "namespaces", "job_definitions", "job_runs", "job_failures", "attempt_outputs", "attempt_begins"),
     "attempt_progress",
+    "running_outputs",
     "skipped_slots",
     *("effects", "used_keys", "schedule_files", "operator_actions"),
     *("edits", "edited_jobs"),
@@ -392,6 +393,7 @@ WORKER_TABLES = {
     "job_failures": ADD,
     "attempt_outputs": CHANGE,
     "attempt_progress": DELETE,
+    "running_outputs": DELETE,
     "attempt_begins": CHANGE,
     "skipped_slots": CHANGE,
     "effects": DELETE,

@@ -246,17 +246,21 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
     more = claim(ask, "B", 2).runs
     others = claim(ask, "C", 2).runs
 
-    assert ask(store.succeed, mine[:2])
-    assert ask(store.succeed, [mine[2], more[0]])
+    def succeed(*runs: ClaimedRun) -> Any:
+        return ask(store.succeed, [(run, (0.5, run.id)) for run in runs])
+
+    assert succeed(*mine[1::-1])
+    assert succeed(mine[2], more[0])
     foreign = [run._replace(locked_by="B") for run in others]
-    assert not ask(store.succeed, foreign)
-    assert not ask(store.succeed, [more[1]._replace(attempt=2)])
-    assert not ask(store.succeed, [more[1], foreign[0]])  # the other outcomes are written
+    assert not succeed(*foreign)
+    assert not succeed(more[1]._replace(attempt=2))
+    assert not succeed(more[1], foreign[0])  # the other outcomes are written
 
     states = {run.id: row(db, run.id).status for run in (*mine, *more, *others)}
     assert [states[run.id] for run in (*mine, *more)] == ["succeeded"] * 5
+    assert [row(db, run.id).peak_memory_bytes for run in (*mine, *more)] == [run.id for run in (*mine, *more)]
     assert [states[run.id] for run in others] == ["running"] * 2
-    assert not ask(store.succeed, [mine[0]])
+    assert not succeed(mine[0])
     done = row(db, mine[0].id)
     assert (done.finished_at, done.updated_at, done.locked_until, done.locked_by) == (NOON, NOON, None, "A")
 

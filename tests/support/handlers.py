@@ -714,3 +714,34 @@ def raises_type_error(run: Run, days: int = 1) -> None:
 def tells(run: Run) -> None:
     """Be told of a dead run."""
     (FOLDER / "told").write_text(f"{run.id} {run.error_type}: {run.last_error}")
+
+
+@recorded
+def uses(run: Run, megabytes: int = 0, cpu_seconds: float = 0.0, then: str = "") -> None:
+    """Take memory and CPU, free the memory, and return, or end in another way."""
+    content = bytearray(megabytes << 20)
+    started = time.process_time()
+    while time.process_time() - started < cpu_seconds:
+        pass
+    if then == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    del content
+    if then == "fail":
+        raise OSError("no route to host")
+    if then == "commit":
+        with run.transaction():
+            pass
+
+
+@recorded
+def prints_and_waits(run: Run, text: str = "first\n", then: str = "") -> None:
+    """Print, wait for the file "go", print once more, and end in the way that ``then`` names."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    wait_for_file("go")
+    print("last")
+    if then == "fail":
+        raise OSError("no route to host")
+    if then == "commit":
+        with run.transaction():
+            pass

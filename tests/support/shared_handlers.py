@@ -396,3 +396,9 @@ async def doubts(run: Run) -> None:
     record("started", run)
     async with run.once("charge", in_doubt="raise"):
         raise ValueError("perhaps charged")
+
+
+async def prints_and_waits() -> None:
+    print("first")
+    await until_file("go")
+    print("last")

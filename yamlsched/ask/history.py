@@ -175,7 +175,7 @@ def run_details(
     if run is None:
         raise Refused(f"run {id} does not exist, or was pruned")
     newest = run.attempts - 1 if run.status == Status.RUNNING else run.attempts
-    texts = None if all_texts else [1, newest, *([] if attempt is None else [attempt])]
+    texts = None if all_texts else [1, newest, run.attempts, *([] if attempt is None else [attempt])]
     reported = progress.of_attempts(connection, id)
     latest = next((one for one in reported if (one.attempt, one.worker) == (run.attempts, run.worker)), None)
     given, sql = {"id": id, "texts": texts, "limit": MAX_CHILDREN, "namespace": run.namespace}, load("history")
@@ -221,7 +221,7 @@ def kept_output(details: RunDetails, attempt: int | None = None) -> runs.KeptOut
         known = ", ".join(map(str, sorted({output.attempt for output in details.outputs})))
         raise Refused(f"no output of {which} is kept. Attempts with output: {known}")
     if run.status == Status.RUNNING:
-        raise Refused(f"no output of {which} is kept: that of the running attempt is written when it ends")
+        raise Refused(f"no output of {which} is kept: the attempt is running, and its lease was not renewed yet")
     why = f"it printed nothing, or output.keep of its job excludes it (now: {run.keeps_output})"
     raise Refused(f"no output of {which} is kept: {why}")
 

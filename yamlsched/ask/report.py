@@ -50,7 +50,7 @@ KINDS = (
 )
 """Kinds of problems, the most urgent one first."""
 REASON_ORDER = ("late", "upstream", "key_taken", "overlap", "superseded", "calendar", "paused", "disabled", "retired")
-MICROSECOND = timedelta(microseconds=1)
+MICROSECOND, DAY = timedelta(microseconds=1), timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,16 @@ class LongRun:
 
 
 @dataclass(frozen=True)
+class LargeRun:
+    """The run of a job that took most memory. ``week_ago``: the most that one took in a day a week before the end."""
+
+    job_type: str
+    run_id: int
+    peak: int  # bytes
+    week_ago: int | None
+
+
+@dataclass(frozen=True)
 class HeldUp:
     """Runs of a job that wait for a dead or cancelled run of one that it follows."""
 
@@ -116,6 +126,7 @@ class Report:
     late: Sequence[StartedLate]
     in_doubt: Sequence[DoubtfulEffect]
     longest: Sequence[LongRun]
+    largest: Sequence[LargeRun]
     held_up: Sequence[HeldUp]
     edits: Sequence[Edit]  # at most MAX_EDITS, the newest first
     next_slot: tuple[str, str, datetime] | None  # its job, the time zone of that, and when
@@ -155,7 +166,15 @@ def read(
     found += report_problems.in_doubt(now, in_doubt, until is None)
     found += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
     found += [*report_problems.not_run(skipped), *report_problems.started_late(late)]
-    given |= {"limit": MAX_LONGEST, "of_job": of_job, "of": _longest(ended)}
+    large = {"of_job": of_job, "of": _top(ended, "peak"), "since": end - 7 * DAY, "until": end - 6 * DAY}
+    large |= {"max_late": limits.max_late, "jobs": [], "limits": []}
+    before = {job.job_type: job.peak for job in query.fetch(connection, EndedOfJob, sql["ended"], {**given, **large})}
+    largest = [
+        LargeRun(job.job_type, job.peak_id, job.peak, before.get(job.job_type))
+        for job in ended
+        if job.peak_id and job.peak
+    ]
+    given |= {"limit": MAX_LONGEST, "of_job": of_job, "of": _top(ended, "took")}
     longest = query.fetch(connection, LongRun, sql["running"], given) if until is None else []
     longest += query.fetch(connection, LongRun, sql["longest"], given)
     held_up = query.fetch(connection, HeldUp, sql["held_up"], given) if until is None else []
@@ -178,6 +197,7 @@ def read(
         late=late[:MAX_LISTED],
         in_doubt=in_doubt,
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
+        largest=sorted(largest, key=lambda run: run.peak, reverse=True)[:MAX_LONGEST],
         held_up=held_up,
         edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
         next_slot=(jobs.job_type, jobs.timezone, jobs.next_slot_at) if jobs.job_type else None,
@@ -222,9 +242,9 @@ def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
     return Totals(**numbers, jobs=len(ended), is_bounded=any(job.examined >= of_job for job in ended))
 
 
-def _longest(ended: Sequence[EndedOfJob]) -> list[str]:
-    """Return the jobs with the longest runs, as many as are listed."""
-    found = sorted([job for job in ended if job.took], key=lambda job: job.took or timedelta(0), reverse=True)
+def _top(ended: Sequence[EndedOfJob], name: str) -> list[str]:
+    """Return the jobs with the longest or the largest runs, as many as are listed."""
+    found = sorted([job for job in ended if getattr(job, name)], key=lambda job: getattr(job, name), reverse=True)
     return [job.job_type for job in found[:MAX_LONGEST]]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from yamlsched import durations
 from yamlsched.ask import edits, failures
 from yamlsched.show.document import Document, Section
-from yamlsched.text import join_first, truncate
+from yamlsched.text import join_first, show_bytes, truncate
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
 
@@ -152,7 +152,14 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
             for one in report.longest[: MAX_LONGEST * screens]
         ],
     )
-
+    yield Section(
+        "Most memory",
+        ("memory", "a week ago", "job", "run"),
+        [
+            (show_bytes(one.peak), _growth(one.week_ago, one.peak), one.job_type, str(one.run_id))
+            for one in report.largest[: MAX_LONGEST * screens]
+        ],
+    )
     yield Section(
         "Edits applied",
         ("applied", "jobs", "edit"),
@@ -162,6 +169,10 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
         ],
         _more(len(report.edits) - MAX_EDITS * screens, f"yamlsched log --since {times.short_utc(report.since)}"),
     )
+
+
+def _growth(before: int | None, now: int) -> str:
+    return "-" if before is None else f"{show_bytes(before)} ({100 * (now - before) / before:+.0f} %)"
 
 
 def _failures(report: Report, screens: int) -> Section:

@@ -70,6 +70,8 @@ class EndedOfJob(NamedTuple):
     late_id: int | None
     late_at: datetime | None
     examined: int
+    peak: int | None  # bytes of memory, of the latest attempt of a run
+    peak_id: int | None
 
 
 class GapOfJob(NamedTuple):

@@ -13,9 +13,11 @@ from psycopg.types.json import set_json_loads
 
 from yamlsched.ask.edits import InForce
 from yamlsched.db.query import fetch, fetch_column, load
+from yamlsched.durations import show
 from yamlsched.runs import progress
 from yamlsched.runs.lifecycle import ON_DEAD_PREFIX, Status, error_text
 from yamlsched.runs.progress import StoredProgress
+from yamlsched.text import show_bytes
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class AttemptRecord:
     output: KeptOutput | None = None
     progress: StoredProgress | None = None
     revision: str | None = None  # of its code
+    used: str = ""  # CPU and memory, in words
 
 
 def attempts(details: RunDetails) -> list[AttemptRecord]:
@@ -97,6 +100,7 @@ def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
             error=error_text(failure.error_type, failure.error),
             stack=failure.stack,
             revision=failure.revision,
+            used=used(failure),
             output=outputs.pop((failure.attempt, failure.worker), None),
         )
     for one in details.retried_attempts:
@@ -119,10 +123,19 @@ def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
             ended_at=run.finished_at,
             took=took(run),
             revision=run.revision,
+            used=used(run),
             output=outputs.pop((run.attempts, run.worker or ""), None),
         )
     for kept in outputs.values():
         yield AttemptRecord(kept.attempt, "released", kept.worker, None, kept.ended_at, None, output=kept)
+
+
+def used(attempt: StoredRun | FailedAttempt) -> str:
+    """Return what an attempt used, as far as that is known: "cpu 1.2s, memory 210.3 MiB"."""
+    cpu, peak = attempt.cpu_seconds, attempt.peak_memory_bytes
+    parts = [] if cpu is None else [f"cpu {show(timedelta(seconds=cpu))}"]
+    parts += [] if peak is None else [f"memory {'< ' if attempt.peak_memory_is_bound else ''}{show_bytes(peak)}"]
+    return ", ".join(parts)
 
 
 def took(run: RunRow) -> timedelta | None:
@@ -186,7 +199,11 @@ class StoredRun(RunRow):
     result: Any
     last_stack: str | None
     parent_id: int | None
-    revision: str | None  # of the code of the latest attempt
+    # of the latest attempt
+    revision: str | None
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
+    peak_memory_is_bound: bool | None  # of a program: it was not more than that
     handler: str | None
     command: list[str]
     keeps_output: str  # of which attempts
@@ -209,6 +226,9 @@ class FailedAttempt:
     error_type: str | None
     stack: str | None
     revision: str | None
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
+    peak_memory_is_bound: bool | None
 
 
 @dataclass(frozen=True)
@@ -217,8 +237,9 @@ class KeptOutput:
 
     attempt: int
     worker: str  # the claim: an attempt that was released leaves its number to the next one
-    ended_at: datetime
+    ended_at: datetime  # of one that is not final: when it was written
     omitted_bytes: int
+    is_final: bool  # else the attempt is running, or was lost
     output: str
 
 

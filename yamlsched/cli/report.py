@@ -103,6 +103,7 @@ def document(found: Report) -> dict[str, Any]:
         "started_late": found.late,
         "in_doubt": found.in_doubt,
         "longest": found.longest,
+        "largest": found.largest,
         "edits": [{name: getattr(edit, name) for name in EDIT_COLUMNS} for edit in found.edits],
         "next_slot": next_slot,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,20 @@ import click
 
 from yamlsched import durations
 from yamlsched import text as terminal
+from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.show import terminal as _output
 
 if TYPE_CHECKING:
+    from psycopg import Connection
+
     from yamlsched.ask.runs import KeptOutput, RunDetails
 
 MAX_LINES = 12
 """Lines of a stack or of output that are shown without --full: the last ones."""
 MAX_LINE_CHARS = 400
 """Characters of each of them."""
+FOLLOW_INTERVAL_SECONDS = 1.0
 
 
 @click.command(
@@ -33,18 +38,24 @@ MAX_LINE_CHARS = 400
 @click.option("--full", is_flag=True, help="Show full stack traces and output.")
 @click.option("--output", is_flag=True, help="Print only the kept output, in full, of the last attempt that has some.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="With --output: of attempt N.")
+@click.option("--follow", is_flag=True, help="Print what its attempts print, until it has ended; exit 1 if it is dead.")
 @click.pass_obj
-def command(settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None) -> int:
+def command(settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None, follow: bool) -> int:
     from yamlsched.ask import history
     from yamlsched.db.query import now
 
     if attempt is not None and not output:
         raise click.UsageError("--attempt needs --output")
+    if follow and (output or full or settings.wants_json):
+        raise click.UsageError("--follow prints text as it comes: leave out --output, --full and --format json")
     namespace = ""
     with settings.connect() as connection:
         if not history.is_id(name):
             namespace = history.namespace_of(connection, settings.namespace, settings.file)
-        details = history.run_details(connection, history.find(connection, namespace, name))
+        id = history.find(connection, namespace, name)
+        if follow:
+            return _follow(connection, id)
+        details = history.run_details(connection, id)
         instant = now(connection)
     if output:
         kept = history.kept_output(details, attempt)
@@ -79,6 +90,33 @@ def document(details: RunDetails) -> dict[str, Any]:
     return parts | {"attempts": details.failures, "parent_id": details.run.parent_id, **as_fields(details.edits)}
 
 
+def _follow(connection: Connection[Any], id: int) -> int:
+    """Print what the attempts of a run print, as far as it is in the database, until the run has ended."""
+    from yamlsched.ask import history
+
+    seen: dict[tuple[int, str], int] = {}  # bytes of each attempt that were printed, or left out
+    was_running = True
+    while True:
+        details = history.run_details(connection, id, all_texts=False)
+        for kept in details.outputs:
+            if kept.attempt in (details.texts or ()):
+                content, key = kept.output.encode(), (kept.attempt, kept.worker)
+                before, total = seen.get(key, 0), kept.omitted_bytes + len(content)
+                if total - before > len(content):
+                    left_out = terminal.show_bytes(total - before - len(content))
+                    click.echo(f"attempt {kept.attempt}: {left_out} before this were not kept", err=True)
+                if total > before:
+                    new = content[max(0, len(content) - (total - before)) :].decode("utf-8", "ignore")
+                    click.echo(printed(new))
+                    seen[key] = total
+        if details.run.finished_at is not None and not was_running:
+            break
+        was_running = details.run.finished_at is None  # what it printed last may be written a moment after its end
+        time.sleep(FOLLOW_INTERVAL_SECONDS)
+    click.echo(f"run {id}: {details.run.status}", err=True)
+    return FINDINGS if details.run.status == "dead" else OK
+
+
 def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
     from yamlsched.ask.history import next_step, waits_for
@@ -104,8 +142,8 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     if run.started_at:
         yield "started", _output.instant(run.started_at)
     if run.finished_at:
-        time = took(run)
-        last = f", the last attempt took {durations.show(time)}" if time is not None else ""
+        last_took = took(run)
+        last = f", the last attempt took {durations.show(last_took)}" if last_took is not None else ""
         yield "finished", _output.instant(run.finished_at) + last
     yield "owner", run.owner
     if details.edits is not None:
@@ -129,10 +167,11 @@ def attempts(details: RunDetails, full: bool) -> Iterator[str]:
             head = f"attempt {one.number}  released  {_output.instant(one.ended_at)}"
             yield f"{head}  {_output.printable_line(one.worker)}"
         else:
-            time = f"  took {durations.show(one.took)}" if one.took is not None else ""
+            took = f"  took {durations.show(one.took)}" if one.took is not None else ""
+            took += f"  {one.used}" if one.used else ""
             head = f"attempt {one.number}  {_output.coloured(one.status)}  {_output.instant(one.started_at)}"
             revision = f"  revision {one.revision}" if one.revision else ""
-            yield f"{head}{time}  {_output.printable_line((one.worker or '-') + revision)}"
+            yield f"{head}{took}  {_output.printable_line((one.worker or '-') + revision)}"
         if one.progress is not None and one.status != "running":
             at = _output.instant(one.progress.reported_at)
             yield _output.printable_line(f"    reached {one.progress}, at {at}")
@@ -158,7 +197,8 @@ def output_block(kept: KeptOutput | None, full: bool) -> list[str]:
         return []
     is_cut = kept.omitted_bytes and full
     omitted = f", after {terminal.show_bytes(kept.omitted_bytes)} that were not kept" if is_cut else ""
-    return block(f"output{omitted}", terminal.without_styles(kept.output), full)
+    until = "" if kept.is_final else f" until {_output.instant(kept.ended_at)}"
+    return block(f"output{until}{omitted}", terminal.without_styles(kept.output), full)
 
 
 def printed(output: str) -> str:

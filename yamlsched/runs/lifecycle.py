@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from yamlsched.runs.backoff import MAX_DELAY, MIN_DELAY, Backoff, delay
 
@@ -139,6 +139,9 @@ class EndKind(StrEnum):
     RELEASED = "released"  # never started, or stopped by a shutdown
 
 
+Usage: TypeAlias = tuple[float, int | None]
+"""What an attempt used: CPU seconds, and the peak of its memory in bytes. None: that is not known. Below zero: it was
+not more than that, which is the size of the process that started a program."""
 FAILURES = (EndKind.RAISED, EndKind.DISCARDED, EndKind.RETRY_AFTER, EndKind.SESSION_LOST)
 
 
@@ -154,6 +157,7 @@ class AttemptEnd(NamedTuple):
     enqueued: Sequence[EnqueueBatch] = ()  # written together with the success
     output: str = ""  # the end of what the handler printed, if it is kept
     omitted_bytes: int = 0  # before `output`
+    usage: Usage | None = None
 
     @property
     def is_success(self) -> bool:
@@ -178,6 +182,7 @@ class Outcome(NamedTuple):
     omitted_bytes: int = 0
     sessions_lost: int = 0  # the run's new count
     lane: str | None = None  # where the next attempt executes; None: where this one did
+    usage: Usage | None = None
 
     @property
     def is_plain_success(self) -> bool:
@@ -205,7 +210,7 @@ def after_attempt(
 
     ``redact`` removes secrets from the strings that are stored. After an operator's retry the backoff starts over.
     """
-    outcome = _without_output(run, end, backoff, random, redact)
+    outcome = _without_output(run, end, backoff, random, redact)._replace(usage=end.usage)
     if not end.output:
         return outcome
     kept, omitted_bytes = last_bytes(storable(redact(end.output)))

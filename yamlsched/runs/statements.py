@@ -20,6 +20,7 @@ from yamlsched.runs.lifecycle import (
     Outcome,
     Priority,
     Status,
+    Usage,
     released,
 )
 
@@ -213,7 +214,8 @@ async def sweep(connection: psycopg.AsyncConnection[Any], namespace: str, now: d
     return int(freed)
 
 
-def _fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
+def fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
+    """Return ``runs`` as the parameters by which statements know their claims."""
     held = list(runs)
     return {
         "ids": _array(run.id for run in held),
@@ -228,11 +230,23 @@ def _array(values: Iterable[object]) -> str:
 
 
 async def succeed(
-    connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun], now: datetime | None = None
+    connection: psycopg.AsyncConnection[Any],
+    runs: Sequence[tuple[ClaimedRun, Usage | None]],
+    now: datetime | None = None,
 ) -> bool:
     """Write that ``runs`` have succeeded, without a result; False unless that was written for all of them."""
-    cursor = await connection.execute(load("runs")["succeed"], {**_fence(runs), "now": now})
+    cursor = await connection.execute(load("runs")["succeed"], {**_used(runs), "now": now})
     return cursor.rowcount == len(runs)
+
+
+def _used(runs: Iterable[tuple[ClaimedRun, Usage | None]]) -> dict[str, Any]:
+    used = sorted(runs, key=itemgetter(0))  # the order in which all statements lock them
+    return {**fence(run for run, _ in used), **_usages(usage for _, usage in used)}
+
+
+def _usages(usages: Iterable[Usage | None]) -> dict[str, Any]:
+    given: list[Any] = [usage or ("null", None) for usage in usages]
+    return {"cpu_seconds": _array(cpu for cpu, _ in given), "peaks": _array(peak or "null" for _, peak in given)}
 
 
 async def heartbeat(
@@ -241,8 +255,8 @@ async def heartbeat(
     """Renew the leases of ``runs``, each for its own duration; return the ids of those that are still ours."""
     renewed: set[int] = set()
     for lease in {run.lease for run in runs}:
-        fence = _fence(run for run in runs if run.lease == lease)
-        cursor = await connection.execute(load("runs")["heartbeat"], {**fence, "lease": lease, "now": now})
+        held = fence(run for run in runs if run.lease == lease)
+        cursor = await connection.execute(load("runs")["heartbeat"], {**held, "lease": lease, "now": now})
         renewed.update(row.id for row in await cursor.fetchall())
     return renewed
 
@@ -277,9 +291,9 @@ async def finish(
     What waited for their turn is let go in the same transaction.
     """
     written: dict[int, datetime | None] = {}
-    if plain := [run for run, o in outcomes if o.is_plain_success]:
-        cursor = await connection.execute(load("runs")["succeed"], {**_fence(plain), "now": now})
-        written.update((row.id, None) for row in await cursor.fetchall())
+    if plain := [(run, o.usage) for run, o in outcomes if o.is_plain_success]:
+        rows = await _rows(connection, "succeed", {**_used(plain), "now": now})
+        written.update((row.id, None) for row in rows)
     if others := [(run, o) for run, o in outcomes if run.id not in written]:
         async with connection.transaction():
             rows = await _rows(connection, "finish", {**outcome_parameters(others), "now": now})
@@ -294,7 +308,7 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
     """Return the parameters of the statement ``finish``."""
     values = [o for _, o in outcomes]
     return {
-        **_fence(run for run, _ in outcomes),
+        **fence(run for run, _ in outcomes),
         "statuses": [str(o.status) for o in values],
         "delays": _array("null" if o.delay is None else o.delay.total_seconds() for o in values),
         "refunds": _array(o.refund for o in values),
@@ -306,6 +320,7 @@ def outcome_parameters(outcomes: Sequence[tuple[ClaimedRun, Outcome]]) -> dict[s
         "omitted": _array(o.omitted_bytes for o in values),
         "sessions_lost": _array(o.sessions_lost for o in values),
         "lanes": [o.lane for o in values],
+        **_usages(o.usage for o in values),
     }
 
 
@@ -314,13 +329,14 @@ async def keep_outputs(
     outcomes: Sequence[tuple[ClaimedRun, Outcome]],
     now: datetime | None = None,
 ) -> None:
-    """Write only what the attempts of ``outcomes`` printed, if that is kept and their runs exist."""
+    """Write only what the attempts of ``outcomes`` printed, if that is kept and their runs exist, and used."""
     parameters = {
-        **_fence(run for run, _ in outcomes),
+        **fence(run for run, _ in outcomes),
         "outputs": [o.output for _, o in outcomes],
         "omitted": _array(o.omitted_bytes for _, o in outcomes),
     }
     await connection.execute(load("runs")["keep_outputs"], {**parameters, "now": now})
+    await connection.execute(load("runs")["note_usage"], {**parameters, **_usages(o.usage for _, o in outcomes)})
 
 
 async def release_claim(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from yamlsched import log
-from yamlsched.runs.lifecycle import LOCAL, PROCESS_ENDED, SHARED, AttemptEnd, ClaimedRun, Keep
+from yamlsched.runs.lifecycle import LOCAL, PROCESS_ENDED, SHARED, AttemptEnd, ClaimedRun, Keep, Usage
 from yamlsched.runs.progress import Progress
 from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job, Overlap
@@ -26,10 +26,14 @@ class Attempt:
     renewed_at: float
     stopped: AttemptEnd | None = None  # why it is being stopped: recorded as its end, unless it succeeds first
     took: float | None = None  # seconds that it executed, once it has ended
+    usage: Usage | None = None  # of a plain success
     is_lost: bool = False  # another claim has the run, or it was cancelled: the outcome is discarded
     has_lost_lease: bool = False  # or was about to: it was stopped for that
     progress: Progress | None = None  # as its handler has reported it last
     written_progress: Progress | None = None  # what of it is in the database
+    printing: Callable[[ClaimedRun], tuple[bytes, int]] | None = None  # returns the end of its output, and its length
+    live_output: tuple[str, int] | None = None  # what of it may be in the database, and the bytes before that
+    live_at: float = 0.0  # when it may be written again
 
     @property
     def is_command(self) -> bool:

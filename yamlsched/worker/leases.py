@@ -15,6 +15,7 @@ from yamlsched.runs.lifecycle import AttemptEnd, EndKind, Status
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.lanes import Lanes
+from yamlsched.worker.live_output import LiveOutput
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 
 INTERVAL_SECONDS = 1.0
@@ -91,8 +92,11 @@ def margin(lease: float) -> float:
 class Leases:
     """Keeps the leases of ``attempts``, the set of all that the worker holds, which changes in between."""
 
-    def __init__(self, session: WorkerSession, attempts: set[Attempt], executors: Lanes) -> None:
+    def __init__(
+        self, session: WorkerSession, attempts: set[Attempt], executors: Lanes, redact: Callable[[str], str]
+    ) -> None:
         self._session, self._attempts, self._executors = session, attempts, executors
+        self._live_output = LiveOutput(redact)
         self._progress = ProgressWriter(attempts)
         self._is_due = asyncio.Event()
         self._patience = 0.0  # seconds that the next answer may take on a slow network, or from a slow server
@@ -102,7 +106,7 @@ class Leases:
         self._attempts.update(attempts)
 
     async def renew_due(self) -> None:
-        """Renew leases whenever ``check`` has found some that are due, until cancelled. Also write progress."""
+        """Renew leases whenever ``check`` has found some that are due, until cancelled. Write what is new."""
         while True:
             await self._is_due.wait()
             self._is_due.clear()
@@ -143,6 +147,7 @@ class Leases:
             # neither renewed nor lost: another transaction has locked the row, about to finish the run
             if owner in (statements.LOST, Status.CANCELLED) and due[run_id] in self._attempts:
                 self._lose(due[run_id], owner)
+        await self._live_output.write(self._session, [due[run_id] for run_id in renewed], timeout)
 
     def check(self) -> None:
         """Stop attempts that are about to outlive their leases, and have those renewed that are due.

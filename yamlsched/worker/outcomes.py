@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -29,7 +29,7 @@ from yamlsched.runs.lifecycle import (
     after_attempt,
     in_ascii,
 )
-from yamlsched.worker import clock, leases
+from yamlsched.worker import clock, leases, live_output
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.executor import EventQueue
 from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
@@ -75,7 +75,9 @@ class PendingOutcome:
     @property
     def is_over(self) -> bool:
         """Whether nothing at all is to be written."""
-        return self.is_settled and self.outcome.output is None and not self.attempt.has_turn
+        attempt, outcome = self.attempt, self.outcome
+        has_text = outcome.output is not None or attempt.live_output is not None
+        return self.is_settled and not has_text and outcome.usage is None and not attempt.has_turn
 
 
 class OutcomeRecorded(NamedTuple):
@@ -142,7 +144,7 @@ class Outcomes:
         """Have the plain successes of ``attempts`` written soon."""
         for attempt in attempts:
             if attempt.has_turn:
-                self.add(attempt, AttemptEnd(EndKind.RETURNED))
+                self.add(attempt, AttemptEnd(EndKind.RETURNED, usage=attempt.usage))
         plain = [attempt for attempt in attempts if not attempt.has_turn]
         for attempt in plain:
             if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
@@ -222,18 +224,23 @@ class Outcomes:
         batch, self._successes = self._successes[:MAX_SUCCESS_BATCH], self._successes[MAX_SUCCESS_BATCH:]
         is_written = False
         with contextlib.suppress(Unanswered, psycopg.Error):
-            runs = [attempt.run for attempt in batch]
+            runs = [(attempt.run, attempt.usage) for attempt in batch]
 
-            def succeed(connection: Connection) -> Awaitable[bool]:
-                return leases.write_with(connection, batch, partial(statements.succeed, connection, runs))
+            async def succeed(connection: Connection) -> bool:
+                write = partial(statements.succeed, connection, runs)
+                is_written = await leases.write_with(connection, batch, write)
+                await live_output.forget(connection, batch)
+                return is_written
 
             is_written = await self._session.run(succeed, TIMEOUT_SECONDS)
         if is_written:
             self._unwritten -= len(batch)
             self._events.put(SuccessesRecorded(batch))
         else:
-            end = AttemptEnd(EndKind.RETURNED)
-            self._queue.extend(PendingOutcome(attempt, end, SUCCESS_WITHOUT_RESULT) for attempt in batch)
+            for attempt in batch:
+                end = AttemptEnd(EndKind.RETURNED, usage=attempt.usage)
+                outcome = SUCCESS_WITHOUT_RESULT._replace(usage=attempt.usage)
+                self._queue.append(PendingOutcome(attempt, end, outcome))
 
     def _next_batch(self) -> list[PendingOutcome]:
         """Take from the queue what is written together. An outcome that enqueues has its own transaction."""
@@ -295,8 +302,10 @@ class Outcomes:
     async def _write_once(self, batch: list[PendingOutcome], connection: Connection) -> None:
         """Write ``batch``, and find out what became of those runs of which nothing was written."""
         if settled := [pending for pending in batch if pending.is_settled]:
-            await statements.keep_outputs(connection, [(pending.attempt.run, pending.outcome) for pending in settled])
+            outcomes = [(pending.attempt.run, pending.outcome) for pending in settled]
+            await statements.keep_outputs(connection, outcomes)
             await statements.let_go(connection, self._namespace, [pending.attempt.run for pending in settled])
+            await live_output.forget(connection, [pending.attempt for pending in settled])
             for pending in settled:
                 self._settle(pending)
             if not (batch := [pending for pending in batch if not pending.is_done]):
@@ -309,6 +318,7 @@ class Outcomes:
         else:
             finish = partial(statements.finish, connection, self._namespace, outcomes)
             written = await leases.write_with(connection, attempts, finish)
+        await live_output.forget(connection, [attempt for attempt in attempts if attempt.run.id in written])
         for pending in batch:
             if pending.attempt.run.id in written:
                 self._record(pending, written[pending.attempt.run.id])
@@ -321,8 +331,10 @@ class Outcomes:
         """Act on who owns a run of which nothing was written; one that is still ours is written again."""
         if owner == Status.SUCCEEDED and pending.outcome.status is not Status.SUCCEEDED:
             # its own transaction had committed before the end that was reported
-            output, omitted_bytes = pending.outcome.output, pending.outcome.omitted_bytes
-            pending.outcome = Outcome(Status.SUCCEEDED, output=output, omitted_bytes=omitted_bytes)
+            before = pending.outcome
+            pending.outcome = Outcome(
+                Status.SUCCEEDED, output=before.output, omitted_bytes=before.omitted_bytes, usage=before.usage
+            )
             pending.end = AttemptEnd(EndKind.COMMITTED)
         elif owner == pending.outcome.status:
             self._record(pending, None)  # written before, by a commit whose answer was lost
@@ -359,9 +371,10 @@ class Outcomes:
             self._discard(pending, f"its outcome was rejected: {why}")
             return
         if pending.end.enqueued:
-            pending.end = AttemptEnd(EndKind.RAISED, why, "EnqueueRefused")
+            end = AttemptEnd(EndKind.RAISED, why, "EnqueueRefused")
         else:
-            pending.end = AttemptEnd(EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused")
+            end = AttemptEnd(EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused")
+        pending.end = end._replace(usage=pending.outcome.usage)
         plain = in_ascii(pending.outcome)
         pending.outcome = self._outcome(pending.attempt, pending.end)
         pending.outcome = pending.outcome._replace(output=plain.output, omitted_bytes=plain.omitted_bytes)

@@ -113,7 +113,7 @@ class Worker:
         self.outcomes = Outcomes(
             self._write_session, self._fan_out_session, namespace, events, redact=redactor(workload.dsn)
         )
-        self.leases = Leases(self._lease_session, self.attempts, self.lanes)
+        self.leases = Leases(self._lease_session, self.attempts, self.lanes, redact=redactor(workload.dsn))
 
     # -- an attempt: claimed, submitted, ended, recorded -----------------------------------------------------------
 
@@ -173,7 +173,9 @@ class Worker:
                     attempt.stopped = attempt.stopped or STOPPED  # a signal to all processes at once reached it too
                 if attempt.stopped is not None and not end.is_success:
                     stopped = attempt.stopped
-                    end = stopped._replace(stack=end.stack, output=end.output, omitted_bytes=end.omitted_bytes)
+                    end = stopped._replace(
+                        stack=end.stack, output=end.output, omitted_bytes=end.omitted_bytes, usage=end.usage
+                    )
                 self.outcomes.add(attempt, end)
             case ReturnedUnstarted(attempts):
                 for attempt in attempts:

@@ -26,7 +26,7 @@ REQUIRED_PRIVILEGES = {
     "SELECT,INSERT": "edited_jobs edits job_failures operator_actions",
     "SELECT,INSERT,UPDATE": "attempt_begins attempt_outputs awaits gates job_definitions namespaces skipped_slots",
     "SELECT,INSERT,UPDATE,DELETE": "attempt_progress effects job_runs lacks notifications notify_targets schedule_files"
-    " used_keys",
+    " running_outputs used_keys",
 }
 """What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""
 

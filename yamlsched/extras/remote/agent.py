@@ -40,6 +40,7 @@ from yamlsched.worker.leases import (
     margin,
     write_with,
 )
+from yamlsched.worker.live_output import LiveOutput, forget
 from yamlsched.worker.local.pool import ProcessPool
 from yamlsched.worker.sessions import WORKER_SETTINGS, Connection, Database, Unanswered, WorkerSession
 from yamlsched.worker.stderr import non_blocking_stderr
@@ -103,7 +104,7 @@ class Agent:
         self._check_at = 0.0
         self._checking: asyncio.Task[None] | None = None
         self._was_signalled, self._lifeline = False, lifeline
-        self._progress = ProgressWriter([self.attempt])
+        self._progress, self._live_output = ProgressWriter([self.attempt]), LiveOutput(redactor(dsn))
 
     async def run(self) -> AgentResult:
         """Begin the attempt if it may begin, execute it, and write its outcome."""
@@ -173,7 +174,9 @@ class Agent:
             end = await self._wait_for_end()
             if attempt.stopped is not None and not end.is_success:
                 stopped = attempt.stopped
-                end = stopped._replace(stack=end.stack, output=end.output, omitted_bytes=end.omitted_bytes)
+                end = stopped._replace(
+                    stack=end.stack, output=end.output, omitted_bytes=end.omitted_bytes, usage=end.usage
+                )
             return await self._write(end)
         finally:
             for task in (watching, self._checking):
@@ -188,8 +191,8 @@ class Agent:
                 match event:
                     case Ended(_, end):
                         return end
-                    case Succeeded():
-                        return AttemptEnd(EndKind.RETURNED)
+                    case Succeeded([attempt]):
+                        return AttemptEnd(EndKind.RETURNED, usage=attempt.usage)
                     case _:
                         return self.attempt.stopped or NO_PROCESS
 
@@ -219,6 +222,7 @@ class Agent:
             )
         except (Unanswered, psycopg.OperationalError):
             return
+        await self._live_output.write(self._session, [attempt], max(MIN_MARGIN_SECONDS, attempt.run.lease / 4))
         if attempt.run.lease / 4 > KEPT_OPEN_SECONDS:
             await self._session.drop()
         if found is not None and found.is_same_claim and found.status == Status.SUCCEEDED:
@@ -278,6 +282,7 @@ class Agent:
     async def _write_once(self, outcome: str, connection: Connection) -> None:
         end = partial(tickets.end, connection, self.ticket, self.name, outcome)
         await write_with(connection, [self.attempt], end)
+        await forget(connection, [self.attempt])
 
 
 def execute(

@@ -259,6 +259,7 @@ class SharedPool(ChildPool[SharedChild]):
             if (flight := child.in_flight.get(index)) is not None:
                 flight.output = flight.output or OutputPipe(-1)
                 flight.output.add(flight.attempt.run, content)
+                flight.attempt.printing = flight.output.tail
         plain = []
         for index, took in batch.successes:
             if (flight := child.take(index)) is not None:

@@ -19,7 +19,7 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildProcess, Environment
-from yamlsched.worker.local.protocol import INDEX, MAX_TASKS, Channel, Marks, Memory, Task, TaskEnd
+from yamlsched.worker.local.protocol import INDEX, MAX_TASKS, Channel, Marks, Memory, Success, Task, TaskEnd
 
 
 class Sections:
@@ -180,7 +180,7 @@ class ChildHandle(ChildProcess):
                 withdrawn.append(attempt)
         return withdrawn
 
-    def receive(self) -> Iterator[tuple[list[tuple[int, float]], TaskEnd | None]]:
+    def receive(self) -> Iterator[tuple[list[Success], TaskEnd | None]]:
         """Yield its messages: plain successes, as for ``succeed``, and a report.
 
         Raises ValueError or TypeError for what no child sends: its handler wrote into the pipe.
@@ -193,12 +193,12 @@ class ChildHandle(ChildProcess):
             for successes, report in self.frames.feed(piece):
                 yield successes, None if report is None else TaskEnd.decode(report)
 
-    def succeed(self, successes: list[tuple[int, float]]) -> list[Attempt]:
-        """Return the attempts at these indexes, which it no longer holds, and set the seconds that they took."""
+    def succeed(self, successes: list[Success]) -> list[Attempt]:
+        """Return the attempts at these indexes, which it no longer holds, and set what they took and used."""
         attempts, pop, has_reports = [], self.assigned.pop, self.memory.progress.is_used
-        for index, took in successes:
+        for index, took, usage in successes:
             if (attempt := pop(index, None)) is not None:
-                attempt.took = took
+                attempt.took, attempt.usage = took, usage
                 if has_reports:
                     self._read_progress(index, attempt)
                 attempts.append(attempt)

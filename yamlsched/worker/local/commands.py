@@ -18,8 +18,9 @@ from yamlsched.handler.programs import (
     reap_group,
     signal_group,
 )
-from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Usage
 from yamlsched.worker.local.protocol import Channel
+from yamlsched.worker.local.usage import note_program, of_program
 
 
 class CommandRunner:
@@ -33,12 +34,13 @@ class CommandRunner:
         self._parent, self._folder = parent, folder
         self._environment: Mapping[bytes, bytes] = dict(os.environb)
         self.left_processes = False  # the last program did, in the background
+        self.usage: Usage | None = None  # of the last program
         self._umask = os.umask(0o077)
         os.umask(self._umask)
 
     def execute(self, target: tuple[Any, ...], run: ClaimedRun) -> AttemptEnd | None:
         """Run the program ``target`` until it exits; return None if it succeeded."""
-        program, self.left_processes = Program(*target), False
+        program, self.left_processes, self.usage = Program(*target), False, None
         environment = program.environment(self._environment, run)
         programs.survive_parent()  # until the program's process group has been killed
         programs.adopt_orphans(True)
@@ -62,6 +64,7 @@ class CommandRunner:
         def prepare() -> None:
             memory.set_group(os.getpid())
             programs.die_with(own_id)
+            note_program(memory)
 
         output = self._channel.output
         process = program.start(self._folder, environment, prepare, stdout=output, stderr=output, umask=self._umask)
@@ -77,13 +80,21 @@ class CommandRunner:
         self._wait_for_exit(process)
         if not self._memory.is_stop_requested:
             self._memory.set_group(0)  # while its id cannot be that of another group
-            status = process.wait()
+            status = self._reap(process)
             self.left_processes = reap_group(process.pid) or has_children()
             return status
-        status = process.wait()
+        status = self._reap(process)
         while reap_group(process.pid):  # the parent kills the group and this process when it takes too long
             self._exit_without_parent(process.pid, POLL_INTERVAL_SECONDS)
         return status
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> int:
+        """Reap ``process`` and note what it used."""
+        if process.returncode is None:
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self.usage = of_program(self._memory, used)
+        return process.returncode
 
     def _wait_for_exit(self, process: subprocess.Popen[bytes]) -> None:
         try:

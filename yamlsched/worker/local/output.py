@@ -16,6 +16,7 @@ from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, ClaimedRun
 from yamlsched.worker.stderr import NonBlockingStderr
 
 MAX_KEPT_BYTES = MAX_OUTPUT_BYTES + 4_096  # with what is cut off after secrets are removed: one may start there
+MAX_TAIL_BYTES = 8_192 + 4_096  # likewise, while the attempt is running
 MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, including the name before each line
 MAX_LINE_BYTES = 8_192  # a longer line is passed on in pieces
 PIPE_BYTES = 1 << 16  # what a pipe holds, unless a handler enlarges it
@@ -97,6 +98,12 @@ class OutputPipe:
             self._kept[start:] = visible(self._kept[start:])
         self._forgotten_bytes += max(0, len(self._kept) - MAX_KEPT_BYTES)
         del self._kept[:-MAX_KEPT_BYTES]
+
+    def tail(self, run: ClaimedRun) -> tuple[bytes, int]:
+        """Return the end of what ``run`` has printed, if it is still here, and how many bytes that was."""
+        if run is not self.run:
+            return b"", 0
+        return bytes(self._kept[-MAX_TAIL_BYTES:]), self._forgotten_bytes + len(self._kept)
 
     def wait_seconds(self) -> float:
         """Return for how long not to read on, because our stderr is not read as quickly as this run prints."""

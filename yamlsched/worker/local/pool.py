@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 from collections.abc import Iterable
 
@@ -18,6 +19,7 @@ from yamlsched.worker.executor import Capacity, Ended, EventQueue, ExecutorFaile
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.child import ChildHandle
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildPool, Estimates, exit_cause
+from yamlsched.worker.local.usage import of_killed
 from yamlsched.worker.permits import Permits
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
@@ -148,14 +150,14 @@ class ProcessPool(ChildPool[ChildHandle]):
         """Handle the end of children (called on SIGCHLD)."""
         for pid in list(self._children):
             try:
-                ended, status = os.waitpid(pid, os.WNOHANG)
+                ended, status, used = os.wait4(pid, os.WNOHANG)
             except ChildProcessError:
-                ended, status = pid, 0
+                ended, status, used = pid, 0, None
             if ended:
-                self._handle_exit(self._children.pop(pid), status)
+                self._handle_exit(self._children.pop(pid), status, used)
         self._dispatch_soon()
 
-    def _handle_exit(self, child: ChildHandle, status: int) -> None:
+    def _handle_exit(self, child: ChildHandle, status: int, used: resource.struct_rusage | None) -> None:
         self._read(child)
         self._read_last_output(child)
         self._note_fork(child.memory.is_ready, status)
@@ -169,7 +171,9 @@ class ProcessPool(ChildPool[ChildHandle]):
                 self._end(child, attempt, AttemptEnd(EndKind.RETURNED))
             else:
                 has_started = True
-                self._end(child, attempt, AttemptEnd(EndKind.RAISED, _how_it_died(child, state, status), WORKER_DIED))
+                end = AttemptEnd(EndKind.RAISED, _how_it_died(child, state, status), WORKER_DIED)
+                usage = of_killed(child.memory, used) if used and not attempt.is_command else None
+                self._end(child, attempt, end._replace(usage=usage))
                 child.signal_program(signal.SIGKILL)
                 child.kill_group()
         child.assigned.clear()
@@ -178,11 +182,11 @@ class ProcessPool(ChildPool[ChildHandle]):
         startable = []
         for attempt in unstarted:
             # handed over alone after the first time: only a run that kills its child each time gets as far as its end
-            end = self._failed_start(attempt, status) if child.memory.is_ready and not has_started else None
-            if end is None:
+            failed = self._failed_start(attempt, status) if child.memory.is_ready and not has_started else None
+            if failed is None:
                 startable.append(attempt)
             else:
-                self._end(child, attempt, end)
+                self._end(child, attempt, failed)
         self._requeue(startable)
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
@@ -273,9 +277,9 @@ class ProcessPool(ChildPool[ChildHandle]):
                 child.kill()
         self._dispatch_soon()
 
-    def _handle_successes(self, child: ChildHandle, successes: list[tuple[int, float]]) -> None:
+    def _handle_successes(self, child: ChildHandle, successes: list[protocol.Success]) -> None:
         if attempts := child.succeed(successes):
-            seconds = sum([took for _, took in successes]) / len(successes)
+            seconds = sum([took for _, took, _ in successes]) / len(successes)
             for job in {attempt.job.name for attempt in attempts}:
                 self._estimates.learn(job, seconds)
             if self._failed_starts:
@@ -328,6 +332,8 @@ class ProcessPool(ChildPool[ChildHandle]):
             source, content = child.sections.take_rest()
             if content:
                 child.output.add(None if source is None else source.run, content)
+                if source is not None:
+                    source.printing = child.output.tail
 
     def _read_last_output(self, child: ChildHandle) -> None:
         """Read what a child that has ended has printed, perhaps without a report of its last attempt."""

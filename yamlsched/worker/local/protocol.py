@@ -1,12 +1,12 @@
 """How the pool and its children communicate: frames on pipes, and bytes in shared memory.
 
 A frame is its length (4 bytes) and a marshalled value. Parent to child: a list of tasks, or ``RESUME``. Child to
-parent: the plain successes since the last frame, each as its index and the seconds that it took, and one report or
-None. In the shared memory each task has two bytes at its index: its state, written by the child, and whether it was
-withdrawn before it started, written by the parent. Two more bytes are for the child as a whole: that it is ready for
-tasks, and that the parent wants its handler stopped. The next four are the process group of the command that it
-executes, or 0. The last eight are two counts of the parent's reads of the output; see ``child``. They are correct at
-any instant at which the child dies.
+parent: the plain successes since the last frame, and one report or None. In the shared memory each task has two bytes
+at its index: its state, written by the child, and whether it was withdrawn before it started, written by the parent.
+Two more bytes are for the child as a whole: that it is ready for tasks, and that the parent wants its handler stopped.
+The next four are the process group of the command that it executes, or 0. The next eight are two counts of the parent's
+reads of the output; see ``child``. The last are for what attempts use; see ``usage``. They are correct at any instant
+at which the child dies.
 
 Progress of attempts is reported in memory of its own (``ProgressSlots``): no report waits, and the last one is there
 however the child dies.
@@ -26,7 +26,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, Usage
 from yamlsched.runs.progress import Progress
 
 
@@ -121,6 +121,7 @@ READY, STOP = 2 * MAX_TASKS, 2 * MAX_TASKS + 1  # indexes of the bytes for the c
 GROUP = 2 * MAX_TASKS + 4
 GROUP_ID = struct.Struct("=i")
 READS = GROUP + GROUP_ID.size
+USED = READS + 8
 RESUME = "resume"  # the parent has withdrawn what is not to follow the last attempt
 MAX_FRAME_BYTES = 1 << 26  # reading one blocks the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
@@ -138,6 +139,10 @@ class Channel(NamedTuple):
 
 Task: TypeAlias = tuple[int, str | tuple[Any, ...], str, int | None, float, tuple[Any, ...]]
 """A run that is handed to a child: the arguments of ``Runner.execute``, as a plain tuple because that is quickest."""
+
+
+Success: TypeAlias = tuple[int, float, Usage | None]
+"""A plain success: the index of the task, the seconds that it took, and what it used."""
 
 
 class TaskEnd(NamedTuple):
@@ -168,7 +173,8 @@ class TaskEnd(NamedTuple):
         end = AttemptEnd(*report.end)
         delay: Any = end.delay
         enqueued = [EnqueueBatch(*batch) for batch in end.enqueued]
-        end = end._replace(kind=EndKind(end.kind), delay=delay and timedelta(*delay), enqueued=enqueued)
+        usage: Any = end.usage and tuple(end.usage)
+        end = end._replace(kind=EndKind(end.kind), delay=delay and timedelta(*delay), enqueued=enqueued, usage=usage)
         return report._replace(end=end)
 
 
@@ -176,8 +182,9 @@ class Memory:
     """The shared bytes of one child."""
 
     def __init__(self) -> None:
-        self._bytes = mmap.mmap(-1, READS + 8)
-        self._reads = memoryview(self._bytes)[READS:].cast("I")
+        self._bytes = mmap.mmap(-1, USED + 3 * 8)
+        self._reads = memoryview(self._bytes)[READS:USED].cast("I")
+        self.used = memoryview(self._bytes)[USED:].cast("d")  # see ``usage``
         self.marks = Marks()
         self.progress = ProgressSlots(MAX_TASKS)
 

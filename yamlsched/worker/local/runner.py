@@ -31,7 +31,7 @@ from yamlsched.handler.run import Run
 from yamlsched.handler.sessions import sessions
 from yamlsched.runs.frameworks import close_stale_connections
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
-from yamlsched.worker.local import protocol
+from yamlsched.worker.local import protocol, usage
 from yamlsched.worker.local.commands import CommandRunner
 from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, RESUME, Channel, Frames, Task, TaskEnd, frame
 
@@ -62,7 +62,7 @@ class Runner:
         self.unread = bytearray(COUNT.size)
         self.marked: tuple[int, int] | None = None  # after the last mark: unread bytes of output, and `memory.reads`
         self.marked_prints = 0  # `memory.prints` then
-        self.successes: list[tuple[int, float]] = []  # not sent yet
+        self.successes: list[protocol.Success] = []  # not sent yet
         self.sent_at = time.perf_counter()
         self.frames = Frames()
         self.stdout, self.stderr = sys.stdout, sys.stderr
@@ -120,6 +120,8 @@ class Runner:
         if not self.memory.start(index):
             self._send(time.perf_counter(), TaskEnd(index, None))
             return
+        if not self.successes:
+            usage.start(self.memory)  # not for each of many that are quick: it would take longer than they do
         self.started, self.import_seconds, self.span = time.perf_counter(), 0.0, None
         end = self._attempt(index, target, payload, dead_run_id, timeout, run)
         if os.getpid() != self.pid:
@@ -130,8 +132,11 @@ class Runner:
         has_mark = self._needs_mark()
         now = time.perf_counter()
         took = now - self.started
-        left_processes = not isinstance(target, str) and self.commands.left_processes
+        is_program = not isinstance(target, str)
+        left_processes = is_program and self.commands.left_processes
         is_plain = end is None and not has_mark and not self.import_seconds and not left_processes
+        is_one_of_many = is_plain and took <= SLOW_SECONDS and (self.successes or self.tasks)
+        used = None if is_one_of_many else self.commands.usage if is_program else usage.read(self.memory)
         is_due = not is_plain or not self.tasks or took > SLOW_SECONDS or now - self.sent_at > FLUSH_INTERVAL_SECONDS
         if is_due:
             self._check_pipes()
@@ -142,11 +147,11 @@ class Runner:
         else:
             self.memory.end(index)
         if is_plain:
-            self.successes.append((index, took))
+            self.successes.append((index, took, used))
             if is_due:
                 self._send(now)
         else:
-            end = end or AttemptEnd(EndKind.RETURNED)
+            end = (end or AttemptEnd(EndKind.RETURNED))._replace(usage=used)
             self._send(now, TaskEnd(index, end, took, self.import_seconds, has_mark, left_processes))
         if left_processes:
             # the pipe will hold their output: the next attempt starts here only if the parent has not withdrawn it

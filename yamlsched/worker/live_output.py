@@ -1,0 +1,70 @@
+"""The output of running attempts: its end is written with the renewals of their leases, and deleted when they end.
+
+So a run that is lost with its host keeps its last words. Once a second while somebody watches would need a channel from
+who watches to the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import islice
+
+import psycopg
+
+from yamlsched.db.query import load
+from yamlsched.runs.lifecycle import Keep, storable
+from yamlsched.runs.statements import fence
+from yamlsched.worker import clock
+from yamlsched.worker.attempt import Attempt
+from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
+
+MAX_BYTES = 8_192
+INTERVAL_SECONDS = 1.0  # between two writes of one attempt: short leases are renewed more often
+MAX_ATTEMPTS = 100  # in one statement: others have their turn with the next renewal
+
+
+class LiveOutput:
+    """Writes what is new of the output of attempts. ``redact`` removes secrets from a string."""
+
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self._redact = redact
+
+    async def write(self, session: WorkerSession, attempts: Iterable[Attempt], timeout: float) -> None:
+        """Write the output of ``attempts``, whose leases were renewed. What the server does not take is left out."""
+        oldest_first = sorted(attempts, key=lambda attempt: attempt.live_at)
+        if changed := list(islice(filter(self._note_change, oldest_first), MAX_ATTEMPTS)):
+            with contextlib.suppress(Unanswered, psycopg.Error):
+                await session.run(partial(_write, changed), timeout)
+
+    def _note_change(self, attempt: Attempt) -> bool:
+        """Set the last whole lines of its output, and return whether they are new.
+
+        In a line that has not ended, a secret may be cut, and would not be found.
+        """
+        may_print = attempt.took is None and not attempt.is_lost and attempt.job.output.keep is not Keep.NEVER
+        if attempt.printing is None or not may_print or clock.now() < attempt.live_at:
+            return False
+        content, total = attempt.printing(attempt.run)
+        whole = content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]
+        kept = storable(self._redact(whole.decode("utf-8", "replace"))).encode()[-MAX_BYTES:].decode("utf-8", "ignore")
+        omitted_bytes = max(0, total - len(content) + len(whole) - len(kept.encode()))
+        is_new = bool(kept) and attempt.live_output != (kept, omitted_bytes)
+        if is_new:
+            attempt.live_output, attempt.live_at = (kept, omitted_bytes), clock.now() + INTERVAL_SECONDS
+        return is_new
+
+
+async def _write(attempts: list[Attempt], connection: Connection) -> None:
+    texts, omitted = zip(*[attempt.live_output or ("", 0) for attempt in attempts], strict=True)
+    if connection.info.parameter_status("server_encoding") != "UTF8":
+        texts = tuple(text.encode("ascii", "backslashreplace").decode() for text in texts)
+    given = {**fence(attempt.run for attempt in attempts), "outputs": list(texts), "omitted": list(omitted)}
+    await connection.execute(load("progress")["write_outputs"], given)
+
+
+async def forget(connection: Connection, attempts: Iterable[Attempt]) -> None:
+    """Delete what was written of ``attempts``, which have ended: what is kept of their output is elsewhere."""
+    if written := [attempt.run for attempt in attempts if attempt.live_output is not None]:
+        await connection.execute(load("progress")["forget_outputs"], fence(written))
