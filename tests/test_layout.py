@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_810,
+    "core": 20_850,
     "web": 5_198,
     "importing": 2_210,
     "preview": 1_395,
-    "remote": 1_509,
+    "remote": 1_426,
     "embedded": 947,
     "monitors": 385,
     "notify": 269,
@@ -32,13 +32,13 @@ BUDGETS = {
     "metrics": 261,
     "scaffold": 255,
     "otel": 251,
-    "shared": 1_162,
-    "sql": 4_313,
+    "shared": 1_192,
+    "sql": 4_347,
     "templates, script and style": 1_991,
-    "modules over 300 lines": 3,
+    "modules over 300 lines": 4,
     "modules under 40 lines": 33,
     "imports in functions": 19,
-    "longest statement": 105,
+    "longest statement": 110,
 }
 
 FROZEN = {"0001_tables.sql", "0002_enqueue.sql", "0003_views.sql"}

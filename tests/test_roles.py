@@ -428,6 +428,7 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
         **dict.fromkeys(
             (
                 "claim_gated()",
+                "executor_places()",
                 "free_numbers()",
                 "hand_on()",
                 "is_still_dead()",

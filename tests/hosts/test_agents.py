@@ -21,7 +21,7 @@ from .handlers import beats_of, effects_of
 pytestmark = pytest.mark.hosts
 
 SECOND_ATTEMPT = ("succeeded", 2, 2, 1, 1)
-SILENT = "was lost: it has not checked its lease for 6 s"
+SILENT = "lost its worker"
 
 
 def engine(project: HostsProject) -> None:

@@ -110,7 +110,7 @@ def test_an_agent_that_is_cut_off_from_the_database_stops_its_handler_before_the
 
     until(lambda: project.row(run).finished_at, "the run has ended", seconds=120)
     assert project.summary(run) == SECOND_ATTEMPT
-    assert "its agent on b was lost" in project.failures(run)[0].error
+    assert "lost its worker" in project.failures(run)[0].error
     assert beats_of(project.folder, run, 1)[-1] < beats_of(project.folder, run, 2)[0]
     project.network.heal()
     stop(worker)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from yamlsched.db.query import fetch, fetch_column, load
+from yamlsched.worker import tickets
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,12 @@ def lock_jobs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> None:
 
 
 def lock_runs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> dict[int, LockedRun]:
-    """Lock the runs ``ids`` until the transaction ends, and return them by id as they are then."""
+    """Lock the runs ``ids`` until the transaction ends, and return them by id as they are then.
+
+    What their agents have written is applied first: an outcome in a ticket is the end of its attempt.
+    """
     connection.execute(load("actions")["lock_runs"], {"ids": list(ids)})
+    tickets.apply_outcomes(connection, ids)
     rows = fetch(connection, LockedRun, load("actions")["run_states"], {"ids": list(ids), "now": now})
     return {row.id: row for row in rows}
 

@@ -27,7 +27,7 @@ from yamlsched.timetable.zones import zone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorLimits:
-    """What every executor has. ``concurrency`` counts attempts in flight, of all workers of one host."""
+    """What every executor has. ``concurrency`` counts running runs, over all hosts."""
 
     name: str
     concurrency: int = 16
@@ -41,12 +41,17 @@ class ExecutorLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandExecutor(ExecutorLimits):
-    """An executor of ``type: command``: ``command``, followed by the agent, is started for each attempt."""
+    """An executor of ``type: command``: ``command``, followed by the agent, is started for each attempt.
+
+    ``withdraw`` takes an attempt that has not begun out of the queue of the engine.
+    """
 
     command: tuple[str, ...]
+    withdraw: tuple[str, ...] = ()
 
     def to_yaml(self) -> dict[str, Any]:
-        return self._to_yaml("command", command=list(self.command))
+        withdraw = {"withdraw": list(self.withdraw)} if self.withdraw else {}
+        return self._to_yaml("command", command=list(self.command), **withdraw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,11 @@ class Kind(NamedTuple):
     build: Callable[..., Engine]
     key: str
     read: Callable[[Reader, Spot], Any]
+    optional: tuple[str, ...] = ()  # keys
 
 
 KINDS = {
-    "command": Kind(CommandExecutor, "command", Reader.strings),
+    "command": Kind(CommandExecutor, "command", Reader.strings, ("withdraw",)),
     "dask": Kind(DaskExecutor, "address", lambda reader, spot: spot.value),
 }
 
@@ -45,6 +46,7 @@ def build_executors(root: Spot, reader: Reader) -> dict[str, Engine | None]:
                 values["concurrency"] = reader.integer(most)
             if (within := entry.get("begin_within")) is not None:
                 values["begin_within"] = reader.duration(within)
+            values |= {key: kind.read(reader, one) for key in kind.optional if (one := entry.get(key)) is not None}
             if values.get("begin_within", True) is not None:
                 built[name] = kind.build(name=name, **values)
         built.setdefault(name, None)
@@ -54,9 +56,9 @@ def build_executors(root: Spot, reader: Reader) -> dict[str, Engine | None]:
 def _has_keys_of_its_type(entry: Spot, reader: Reader) -> bool:
     """Report keys of other types, and the missing key of its own."""
     own: str = entry.value["type"].value
-    for name, kind in KINDS.items():
-        if name != own and (child := entry.get(kind.key)) is not None:
-            message = f"{entry}: an executor of type {own} has no key {quoted(kind.key)}"
+    for name, key in ((name, key) for name, kind in KINDS.items() for key in (kind.key, *kind.optional)):
+        if name != own and (child := entry.get(key)) is not None:
+            message = f"{entry}: an executor of type {own} has no key {quoted(key)}"
             reader.found.error(child.key, "YS102", message, f"Remove it, or write type: {name}.")
     key = KINDS[own].key
     if key not in entry.value and reader.found.is_valid(entry):

@@ -21,10 +21,11 @@ from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set,
 from yamlsched.sync import lacks as lacks_store
 from yamlsched.sync import revision
 from yamlsched.sync.files import ScheduleFile, SyncResult
+from yamlsched.worker import forking
 from yamlsched.worker.attempt import WorkerLimits, Workload
 from yamlsched.worker.executor import EventQueue, Executor
 from yamlsched.worker.local.pool import ProcessPool
-from yamlsched.worker.permits import ConcurrencyPermits, ExecutorPermits, default_concurrency, permit_folder
+from yamlsched.worker.permits import ConcurrencyPermits, default_concurrency, permit_folder
 from yamlsched.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -65,14 +66,12 @@ def create_worker(
     def create_executor(name: str, workload: Workload) -> Executor:
         if name == SHARED:
             limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
-            return registry.shared.SharedPool(
-                workload, ExecutorPermits(folder / "shared", limit), events, session_permits
-            )
+            shared_permits = registry.shared.BytePermits(folder / "shared", limit)
+            return registry.shared.SharedPool(workload, shared_permits, events, session_permits)
 
         engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
-        permits = ExecutorPermits(folder / f"executor-{name}", engine.concurrency)
         place = (socket.gethostname(), os.path.abspath(target.file))
-        return registry.remote.RemoteExecutor(name, engine, workload, permits, events, place)
+        return registry.remote.RemoteExecutor(name, engine, workload, events, place)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
 
@@ -128,7 +127,7 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
     Monitoring services are told of runs meanwhile; what is left of that is added to ``result``.
     """
     outbox = None
-    tasks = (*tasks, _prepare)
+    tasks = (*tasks, _prepare, forking.reap_orphans)
     if monitors_are_set():
         outbox = worker.report.listener = registry.monitors.outbox(target.environment, worker)
         tasks = (*tasks, partial(registry.monitors.send_continually, outbox))

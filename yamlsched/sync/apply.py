@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from yamlsched import log
+from yamlsched.db import query
 from yamlsched.db.connection import reason
 from yamlsched.schedule import checks, formats, load
 from yamlsched.schedule.checks import Checked
@@ -192,6 +193,12 @@ class FileSync:
         is_behind = is_older(version.tzdata_version, state.in_force_tzdata or "")
         changes = converge.converge(connection, namespace, loaded.jobs, loaded.limits, self.now, recompute, is_behind)
         definitions.put_targets(connection, namespace, loaded.notify)
+        if engines := loaded.executors.values():
+            given = {
+                "names": [engine.name for engine in engines],
+                "numbers": [engine.concurrency for engine in engines],
+            }
+            connection.execute(query.load("begins")["put_executors"], {"namespace": namespace, **given})
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
             files.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)

@@ -6,14 +6,17 @@ import asyncio
 import heapq
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import psycopg
 
 from yamlsched import log
 from yamlsched.db.connection import reason
+from yamlsched.db.query import load
 from yamlsched.runs import follow, statements
+from yamlsched.runs.lifecycle import LOCAL, SHARED, ClaimedRun
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
@@ -148,8 +151,12 @@ class Claims:
         token, gated_token = self._new_token(), self._new_token()
 
         async def ask(connection: Connection) -> tuple[statements.ClaimResult, list[int]]:
-            given = (connection, self._namespace, token, limit, scope)
-            return await statements.claim(*given, lane=self._lane, busy=busy, chance=random.random())
+            async with self._places(connection, limit) as (places, taken):
+                given = (connection, self._namespace, token, places, scope)
+                claimed, gated = await statements.claim(*given, lane=self._lane, busy=busy, chance=random.random())
+                taken += claimed.runs
+            claimed.is_complete |= places == 0
+            return claimed, gated
 
         answer = await self._answer(ask, token)
         if answer is None:
@@ -160,8 +167,11 @@ class Claims:
         if gated:
 
             async def ask_gated(connection: Connection) -> bool:
-                given = (connection, self._namespace, claimed, gated_token, gated)
-                await statements.claim_gated(*given, revision=scope.revision)
+                async with self._places(connection, len(gated)) as (places, taken):
+                    before = len(claimed.runs)
+                    given = (connection, self._namespace, claimed, gated_token, gated[:places])
+                    await statements.claim_gated(*given, revision=scope.revision)
+                    taken += claimed.runs[before:]
                 return True
 
             claimed.is_complete = bool(await self._answer(ask_gated, gated_token)) and claimed.is_complete
@@ -171,6 +181,21 @@ class Claims:
         self._is_exhausted = claimed.is_complete and not busy
         self._step_over(claimed)
         return claimed, sent_at
+
+    @asynccontextmanager
+    async def _places(self, connection: Connection, limit: int) -> AsyncIterator[tuple[int, list[ClaimedRun]]]:
+        """Yield how many runs may be claimed, ``limit`` at most: for an executor, under its gate, as it has room."""
+        if self._lane in (LOCAL, SHARED):
+            yield limit, []
+            return
+        async with connection.transaction():
+            given = {"namespace": self._namespace, "executor": self._lane}
+            [(places,)] = await (await connection.execute(load("begins")["places"], given)).fetchall()
+            if places is None:  # another claim or a sync has the gate
+                self.retry_in(LOOK_INTERVAL_SECONDS)
+            taken: list[ClaimedRun] = []
+            yield max(0, min(limit, places or 0)), taken
+            await connection.execute(load("begins")["occupy"], {"ids": [run.id for run in taken]})
 
     async def _settle(self, claimed: statements.ClaimResult) -> None:
         """Decide about runs that are not released: the next claim takes those that are."""
@@ -218,17 +243,17 @@ class Upkeep:
         self, session: WorkerSession, namespace: str, report: RunReport, attempts: Collection[Attempt]
     ) -> None:
         self._session, self._namespace, self._report, self._attempts = session, namespace, report, attempts
-        self._next_at = self._complete_at = 0.0
+        self.next_at = self._complete_at = 0.0  # 0: at once, and before the worker ends
 
     async def run_if_due(self) -> bool:
         """Do it, unless it is too early. Return whether runs may have become claimable."""
         now = clock.now()
-        if now < self._next_at:
+        if now < self.next_at:
             return False
         is_complete, held = now >= self._complete_at, [attempt.run.id for attempt in self._attempts]
 
         async def ask(connection: Connection) -> tuple[list[Settled], statements.ReclaimResult, int]:
-            settled = await settle(connection, self._namespace, held, is_complete)
+            settled = await settle(connection, self._namespace, held)
             reclaimed = await statements.reclaim(connection, self._namespace, held, is_complete)
             repaired = await statements.sweep(connection, self._namespace)
             if is_complete:  # slots that have become late, and what no claim has met
@@ -239,7 +264,7 @@ class Upkeep:
             answer = await answer_of(self._session, ask)
         except Unanswered:
             return False
-        self._next_at = clock.now() + UPKEEP_INTERVAL_SECONDS
+        self.next_at = clock.now() + UPKEEP_INTERVAL_SECONDS
         if answer is None:
             return False
         if is_complete:

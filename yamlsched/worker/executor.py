@@ -15,9 +15,6 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.runs.lifecycle import AttemptEnd
 from yamlsched.worker.attempt import Attempt, Workload
 
-AGENT_TERMINATED = "AgentTerminated"
-"""The error_type of an attempt whose agent was stopped by SIGTERM: perhaps a shutdown of all processes at once."""
-
 
 class Succeeded(NamedTuple):
     """The handlers of ``attempts`` returned nothing, and enqueued nothing."""
@@ -39,7 +36,7 @@ class ReturnedUnstarted(NamedTuple):
 
 
 class Left(NamedTuple):
-    """``attempt`` is left to its agent elsewhere, which renews its lease; any worker applies its outcome."""
+    """``attempt`` has begun elsewhere, or may have: its agent renews the lease, and any worker applies its outcome."""
 
     attempt: Attempt
 

@@ -7,12 +7,14 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.programs import die_with
 
 Pipe = tuple[int, int]
 """The descriptor to read from, and the one to write to."""
+REAP_INTERVAL_SECONDS = 5.0  # in which whoever has started a process reaps it
 WORKER_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}  # the signals that the worker handles
 
 
@@ -72,6 +74,19 @@ def detach(parent: int, keep: Iterable[int]) -> None:
         if descriptor not in keep and descriptor != null:
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
+
+
+async def reap_orphans(_: object = None) -> None:
+    """As PID 1 of a container, reap what other processes have left behind, until cancelled. Own children are sooner."""
+    before: set[int] = set()
+    while os.getpid() == 1:
+        with contextlib.suppress(OSError):
+            children = map(int, Path("/proc/thread-self/children").read_text().split())
+            zombies = {pid for pid in children if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] == "Z"}
+            for pid in zombies & before:
+                os.waitpid(pid, os.WNOHANG)
+            before = zombies
+        await asyncio.sleep(REAP_INTERVAL_SECONDS)
 
 
 def ignore(signum: int, frame: object) -> None:

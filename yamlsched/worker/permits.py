@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from yamlsched.errors import EnvironmentFailed
 
@@ -77,44 +76,6 @@ class ConcurrencyPermits:
         """Free permits until no more than ``wanted`` are held."""
         while len(self._held) > wanted:
             os.close(self._held.popitem()[1])
-
-
-class ExecutorPermits:
-    """The permits of one executor, shared by all workers of one host. A permit is a lock on a byte of one file.
-
-    There may be a thousand: with a file for each, a worker would run out of descriptors.
-    """
-
-    def __init__(self, path: Path, count: int) -> None:
-        self.count, self._path = count, path
-        self._file: IO[bytes] | None = None
-        self._held: set[int] = set()
-
-    @property
-    def held(self) -> int:
-        """How many permits this process holds."""
-        return len(self._held)
-
-    def fill(self, wanted: int) -> int:
-        """Take free permits until ``wanted`` are held; return how many are. Raises EnvironmentFailed."""
-        if self._file is None:
-            try:
-                self._file = self._path.open("ab")
-            except OSError as error:
-                raise EnvironmentFailed(f"{self._path} cannot be opened: {error.strerror}") from error
-        for byte in range(self.count):
-            if len(self._held) >= wanted:
-                break
-            if byte not in self._held:
-                with contextlib.suppress(BlockingIOError, PermissionError):
-                    fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-                    self._held.add(byte)
-        return len(self._held)
-
-    def shrink(self, wanted: int) -> None:
-        """Free permits until no more than ``wanted`` are held."""
-        while len(self._held) > wanted and self._file is not None:
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._held.pop())
 
 
 def permit_folder(file: Path) -> Path:

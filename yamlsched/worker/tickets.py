@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import psycopg
+from psycopg.rows import namedtuple_row
 
 from yamlsched.db.query import load
 from yamlsched.runs import statements
@@ -19,7 +21,6 @@ from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Keep, Outc
 from yamlsched.schedule.job import Job, Output, load_backoff
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.local.protocol import TaskEnd
-from yamlsched.worker.sessions import Connection
 
 AGENT_LOST = "AgentLost"
 """The error_type of an attempt whose agent is gone, or wrote what cannot be read."""
@@ -61,17 +62,41 @@ def return_delay(count: int) -> timedelta:
 
 
 async def settle(
-    connection: Connection, namespace: str, held: Collection[int], is_complete: bool = True
+    connection: Any, namespace: str | None, held: Collection[int] = (), ids: Sequence[int] | None = None
 ) -> list[Settled]:
-    """Apply the outcomes that are in tickets, and refund what has not begun. Not of the runs ``held``."""
-    most = None if is_complete else statements.MAX_RECLAIMED_ENTRIES
-    given = {"namespace": namespace, "most": most, "held": list(held)}
+    """Apply outcomes in tickets and refund what has not begun, but not of ``held``; or only the outcomes of ``ids``."""
+    given = {"namespace": namespace, "held": list(held), "ids": ids}
     rows = await (await connection.execute(load("begins")["unsettled"], given)).fetchall()
-    settled = [await _settle(connection, namespace, row) for row in rows]
+    settled = [await _settle(connection, row.namespace, row) for row in rows]
     return [one for one in settled if one is not None]
 
 
-async def _settle(connection: Connection, namespace: str, row: Any) -> Settled | None:
+class _Blocking:
+    """A session of an action, with the methods of a worker's that ``settle`` calls: none of them ever waits."""
+
+    def __init__(self, session: psycopg.Connection[Any]) -> None:
+        self._session, self._cursor = session, session.cursor(row_factory=namedtuple_row)
+
+    async def execute(self, *statement: Any) -> _Blocking:
+        self._cursor.execute(*statement)
+        return self
+
+    async def fetchall(self) -> list[Any]:
+        return self._cursor.fetchall()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        with self._session.transaction():
+            yield
+
+
+def apply_outcomes(session: psycopg.Connection[Any], ids: Sequence[int]) -> None:
+    """Apply the outcomes that are in the tickets of the runs ``ids``, in the caller's transaction."""
+    with suppress(StopIteration):
+        settle(_Blocking(session), None, ids=list(ids)).send(None)
+
+
+async def _settle(connection: Any, namespace: str, row: Any) -> Settled | None:
     """Apply what the ticket of ``row`` says. None: another worker has, or an agent has begun just now."""
     run = ClaimedRun._make(statements.FIELDS(row))
     job = Job(run.job_type, backoff=load_backoff(row.backoff), output=Output(Keep(row.keep)))
@@ -99,7 +124,7 @@ async def _settle(connection: Connection, namespace: str, row: Any) -> Settled |
 
 
 async def _write(
-    connection: Connection, namespace: str, run: ClaimedRun, end: AttemptEnd, outcome: Outcome
+    connection: Any, namespace: str, run: ClaimedRun, end: AttemptEnd, outcome: Outcome
 ) -> dict[int, datetime | None]:
     async def nothing_before() -> None: ...
 
@@ -108,7 +133,7 @@ async def _write(
     return await statements.finish(connection, namespace, [(run, outcome)])
 
 
-async def _withdraw(connection: Connection, row: Any) -> int:
+async def _withdraw(connection: Any, row: Any) -> int:
     """Take the ticket of ``row``, unless an agent has it. Return how many tickets the run has; 0: an agent has it."""
     ticket = {"run_ids": [row.id], "attempts": [row.attempt], "tokens": [row.locked_by]}
     taken = await (await connection.execute(load("begins")["withdraw"], ticket)).fetchone()

@@ -28,7 +28,6 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
-    AGENT_TERMINATED,
     Ended,
     EventQueue,
     Executor,
@@ -183,7 +182,8 @@ class Worker:
             case Left(attempt):
                 run = attempt.run
                 self.attempts.discard(attempt)
-                log.info("attempt.left", job=run.job_type, run=run.id, key=run.key)
+                self.upkeep.next_at = 0.0  # it may have ended already
+                log.info("attempt.begun", job=run.job_type, run=run.id, key=run.key, executor=attempt.lane)
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
@@ -363,7 +363,7 @@ class Worker:
                 raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
         is_idle = all(lane.claims.is_exhausted and not lane.claims.awaits_retry for lane in self.lanes)
-        return is_idle and not self.is_continuous
+        return is_idle and not self.is_continuous and self.upkeep.next_at > 0.0
 
     def _must_give_up(self) -> bool:
         """Return whether waiting for the database is pointless: every lease has ended, or the worker is to stop."""
@@ -446,12 +446,10 @@ class Worker:
 
 
 def _is_terminated(event: Event) -> bool:
-    """Return whether the event is that SIGTERM ended a command or an agent, and this worker has not sent it."""
-    return (
-        isinstance(event, Ended)
-        and event.attempt.stopped is None
-        and (event.end.error_type == AGENT_TERMINATED or (event.attempt.is_command and was_terminated(event.end)))
-    )
+    """Return whether the event is that SIGTERM ended a command, and this worker has not sent it."""
+    if not isinstance(event, Ended) or event.attempt.stopped is not None:
+        return False
+    return event.attempt.is_command and was_terminated(event.end)
 
 
 def _of_other_job(run: ClaimedRun) -> AttemptEnd:

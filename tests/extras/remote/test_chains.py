@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from extras.remote.test_remote_executor import APART, EXEC, engine, on_engine, project
+from extras.remote.test_remote_executor import APART, EXEC, engine, on_engine, project, run_to_end
 
 from support.project import Project
 
@@ -17,7 +17,7 @@ ENDS = ["/bin/sh", "-c", 'echo "$YAMLSCHED_UPSTREAM" > upstream']
 
 @pytest.mark.parametrize("script", [EXEC, APART])
 @pytest.mark.parametrize("last", [on_engine(), {}], ids=["to the engine", "to the host"])
-def test_a_chain_over_executors_ends_in_one_work_with_the_data_of_each_job(
+def test_a_chain_over_executors_ends_with_the_data_of_each_job(
     project: Project, script: str, last: dict[str, Any]
 ) -> None:
     engine(project, script)
@@ -31,7 +31,7 @@ def test_a_chain_over_executors_ends_in_one_work_with_the_data_of_each_job(
     )
     assert made.wait() == 0, made.text
 
-    worker = project.work()
+    worker = run_to_end(project)
 
     runs = project.db.execute("select job_type, status, attempts from yamlsched.job_runs order by id").fetchall()
     assert [tuple(run) for run in runs] == [(name, "succeeded", 1) for name in ("returns_json", "nap", "publishes")], (

@@ -36,6 +36,6 @@ def test_what_is_submitted_calls_the_function_with_its_arguments(
     calls = []
     monkeypatch.setattr(dask_task, "execute", lambda *words: calls.append(words))
 
-    eval(dask_cluster.call("execute", "key", argument))
+    eval(dask_task.call("execute", argument))
 
-    assert calls == [("key", argument)]
+    assert calls == [(argument,)]

@@ -41,7 +41,7 @@ def project(shared: tuple[Project, Cluster]) -> Project:
 
 
 def on_cluster(**job: Any) -> dict[str, Any]:
-    return {"executor": "cluster", "max_attempts": 2, **job}
+    return {"executor": "cluster", "max_attempts": 2, "lease": "20s", **job}
 
 
 def tickets(project: Project, run: int) -> list[Any]:
@@ -60,7 +60,15 @@ class Executing:
         self.agent = int(tickets(project, self.run)[0].agent.split(":")[-2])
         self.dask_worker = parent(self.agent)
         self.nanny = parent(self.dask_worker)
-        [self.gateway] = self.worker.children()
+        self.worker.wait()  # it has begun
+
+
+def finish(project: Project, run: int) -> None:
+    """Have a worker execute what is there until the run has succeeded."""
+    worker = project.start("work", "--loop")
+    project.until_status(run, "succeeded")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() in (0, -signal.SIGTERM), worker.text
 
 
 def parent(pid: int) -> int:
@@ -70,7 +78,7 @@ def parent(pid: int) -> int:
 ORPHANED = "its agent was stopped: the process that had started it is gone"
 KILLS = [
     ("handler", "killed by signal 9 (SIGKILL)"),
-    ("agent", "was lost, and its Dask task has ended: killed by SIGKILL"),
+    ("agent", "lost its worker"),
     ("dask_worker", ORPHANED),
     ("nanny", ORPHANED),
 ]
@@ -85,25 +93,11 @@ def test_what_is_killed_on_the_cluster_costs_one_attempt_and_leaves_no_handler(
 
     os.kill(getattr(executing, what), signal.SIGKILL)
 
-    assert executing.worker.wait() == 0, executing.worker.text
+    finish(project, executing.run)
     assert project.summary(executing.run) == ("succeeded", 2, 2, 1, 1)
     assert error in project.failures(executing.run)[0].error
     assert not is_alive(executing.handler)
     assert len(tickets(project, executing.run)) == 2
-
-
-def test_the_death_of_the_gateway_costs_nothing(project: Project, cluster: Cluster) -> None:
-    project.sync(waits_for_file=on_cluster())
-    executing = Executing(project, "waits_for_file", {"name": "gateway"})
-
-    os.kill(executing.gateway, signal.SIGKILL)
-    until(lambda: "gateway.died" in executing.worker.text)
-    until(lambda: executing.worker.children() not in ([], [executing.gateway]), "another gateway")
-    project.touch("gateway")
-
-    assert executing.worker.wait() == 0
-    assert project.summary(executing.run) == ("succeeded", 1, 1, 1, 0)
-    assert len(tickets(project, executing.run)) == 1
 
 
 def test_an_attempt_that_waits_for_the_cluster_when_the_gateway_dies_is_submitted_by_the_next_one(
@@ -120,42 +114,39 @@ def test_an_attempt_that_waits_for_the_cluster_when_the_gateway_dies_is_submitte
     cluster.start_worker("--resources", "LATER=1")
 
     assert worker.wait() == 0
+    finish(project, run)
     assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
-@pytest.mark.parametrize("has_gateway", [True, False], ids=["not its gateway", "its gateway, too"])
-def test_the_death_of_the_worker_costs_nothing_and_another_one_applies_the_outcome(
-    project: Project, cluster: Cluster, has_gateway: bool
+def test_an_attempt_goes_on_when_its_worker_has_gone_and_another_one_applies_the_outcome(
+    project: Project, cluster: Cluster
 ) -> None:
     project.sync(waits_for_file=on_cluster(lease="8s"))  # long enough for an agent on a busy host
-    file = f"death-{has_gateway}"
-    executing = Executing(project, "waits_for_file", {"name": file})
+    executing = Executing(project, "waits_for_file", {"name": "gone"})
 
-    for pid in (executing.worker.pid, *(() if has_gateway else (executing.gateway,))):
-        os.kill(pid, signal.SIGKILL)
     first_end = project.row(executing.run).locked_until
     until(lambda: tickets(project, executing.run)[0].seen_at > first_end, "the agent goes on")
-    project.touch(file)
-    until(lambda: project.work() and project.row(executing.run).status == "succeeded")
+    project.touch("gone")
+    finish(project, executing.run)
 
     assert project.summary(executing.run) == ("succeeded", 1, 1, 1, 0)
 
 
 def test_a_result_that_is_lost_with_its_dask_worker_is_not_computed_again(project: Project, cluster: Cluster) -> None:
-    project.sync(waits_for_file=on_cluster())
+    project.sync(waits_for_file=on_cluster(lease="1m"))
     executing = Executing(project, "waits_for_file", {"name": "lost"})
 
-    # given a gateway that does not see the outcome
-    os.kill(executing.gateway, signal.SIGSTOP)
+    # given an agent that has written its outcome, and hangs, so that its task has not ended
+    os.kill(executing.agent, signal.SIGSTOP)
     project.touch("lost")
+    until(lambda: project.calls("completed", executing.run))
+    os.kill(executing.agent, signal.SIGCONT)
     until(lambda: tickets(project, executing.run)[0].ended_at)
 
-    # when the Dask worker dies, so that Dask executes the task again
+    # when the Dask worker dies, so that Dask may execute the task again
     os.kill(executing.dask_worker, signal.SIGKILL)
-    until(lambda: f"attempt.not_begun job=waits_for_file run={executing.run}" in cluster.log())
-    os.kill(executing.gateway, signal.SIGCONT)
 
-    assert executing.worker.wait() == 0
+    finish(project, executing.run)
     assert project.summary(executing.run) == ("succeeded", 1, 1, 1, 0)
     assert len(tickets(project, executing.run)) == 1
 
@@ -163,7 +154,7 @@ def test_a_result_that_is_lost_with_its_dask_worker_is_not_computed_again(projec
 OLD = "import yamlsched.extras.remote.spec as spec; spec.FORMAT = 0"
 WITHOUT = "import sys; sys.modules['yamlsched'] = None"
 VERSIONS = [
-    ("another yamlsched", OLD, "waits_for_file", 0, "this yamlsched reads 0: install the same version on both"),
+    ("another yamlsched", OLD, "waits_for_file", 0, "here reads 0: install the same version on both"),
     ("no yamlsched", WITHOUT, "waits_for_file", 0, "ModuleNotFoundError"),
     ("another handler", "", "missing", 1, "has no attribute 'missing'"),
 ]
@@ -182,7 +173,10 @@ def test_the_wrong_code_on_the_cluster_is_reported_with_what_to_do_and_fails_onl
         dask_worker = cluster.start_worker("--resources", "WRONG=1", python_path=folder)
     [run] = project.enqueue("wrong")
 
-    worker = project.work(code=begun)
+    worker = project.start("work", "--loop")
+    until(lambda: project.row(run).status != "running" and project.row(run).started_at)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
 
     assert project.summary(run) == (("dead", 1, 0, 0, 1) if begun else ("queued", 0, 0, 0, 0))
     assert error in (project.row(run).last_error if begun else worker.text)
@@ -210,14 +204,18 @@ def test_a_scheduler_that_is_away_costs_nothing_and_is_logged(project: Project) 
 
 def test_a_restart_of_the_scheduler_costs_at_most_the_attempts_that_execute(project: Project, cluster: Cluster) -> None:
     project.sync(first_attempt_waits=on_cluster(), nothing=on_cluster(resources={"LATER": 1}))
-    [waiting] = project.enqueue("nothing")
     executing = Executing(project, "first_attempt_waits")
+    [waiting] = project.enqueue("nothing")
+    worker = project.start("work")
+    until(lambda: f"yamlsched-{waiting}-" in cluster.tasks())
 
     cluster.kill(cluster.scheduler)
     until(lambda: not is_alive(executing.handler), "the Dask worker has exited, and its agent stopped")
     cluster.restart_scheduler()
     cluster.start_worker("--resources", "LATER=1")
+    assert worker.wait() == 0, worker.text
 
-    assert executing.worker.wait() == 0, executing.worker.text
+    finish(project, executing.run)
+    finish(project, waiting)
     assert project.summary(executing.run) == ("succeeded", 2, 2, 1, 1)
     assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 from support.database import temporary_database
 from support.project import ForkServer, Process, Project, a_project, agent_exports, is_alive, until
+from yamlsched import __version__
 from yamlsched.cli import cli
 
 ORDINARY_USER = 60_417
@@ -90,7 +91,7 @@ def test_a_foreign_service_at_the_address_of_a_scheduler_stops_no_worker_and_cos
 ) -> None:
     with a_foreign_service(ANSWERS[answer]) as (port, connections):
         project.executors = {"engine": {"type": "dask", "address": f"tcp://127.0.0.1:{port}"}}
-        project.sync(nothing=away(), waits_for_file={})
+        project.sync(nothing=away(lease="30s"), waits_for_file={"lease": "30s"})
         [remote], [local] = project.enqueue("nothing"), project.enqueue("waits_for_file")
         worker = project.start("work", "--loop")
         project.until_started(local)
@@ -134,7 +135,12 @@ NOT_BEGUN = {
     "usage": ('"$1" --no-such-option; exit', "exit code 2"),
     "no DSN": ('unset YAMLSCHED_DSN; exec "$@"', "no DSN on the engine's host"),
     "terminated": ("exit 143", "exit code 143"),
-    "nothing": ("exit 0", "it had not begun after 1s"),
+    "nothing": ("exit 0", "it had not begun after 10s"),
+    "another format": (
+        'shift 2; exec python -c "import yamlsched.extras.remote.spec as spec, yamlsched.cli as cli; '
+        'spec.FORMAT = 1; cli.main()" attempt "$@"',
+        f"yamlsched {__version__} of the worker describes attempts in format 2, yamlsched {__version__} here reads 1",
+    ),
 }
 
 
@@ -147,8 +153,10 @@ def test_a_program_that_starts_no_agent_costs_no_attempt_is_tried_later_each_tim
     exports = agent_exports(project.folder, project.dsn)
     (project.folder / "launch").write_text(f'{exports}shift\ntest -e repaired || {{ {script}; }}\nexec "$@"\n')
     command = ["/bin/sh", "launch", "{id}"]
-    project.executors = {"engine": {"type": "command", "command": command, "begin_within": "1s"}}
-    project.sync(nothing=away())
+    project.executors = {
+        "engine": {"type": "command", "command": command, "begin_within": "10s" if case == "nothing" else "2m"}
+    }
+    project.sync(nothing=away(lease="30s"))
     [run] = project.enqueue("nothing")
     worker = project.start("work", "--loop")
 
@@ -300,13 +308,15 @@ def test_a_limit_of_processes_costs_no_attempt(ordinary: Project) -> None:
 
 
 def test_a_gateway_that_is_lost_and_cannot_be_replaced_holds_up_no_local_job_and_no_shutdown(ordinary: Project) -> None:
-    # given a remote and a local attempt
+    # given a local attempt, and one that waits in the engine
     launch_here(ordinary)
+    launch = ordinary.folder / "launch"
+    launch.write_text("while ! [ -e remote ]; do sleep 0.01; done\n" + launch.read_text())
     ordinary.sync(first_attempt_waits=away(lease="4s"), waits_for_file={})
     [remote], [local] = ordinary.enqueue("first_attempt_waits"), ordinary.enqueue("waits_for_file")
     worker = ordinary.start("work", "--loop", "--grace", "1s")
-    ordinary.until_started(remote)
     ordinary.until_started(local)
+    until(lambda: any(Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in worker.children()))
     [gateway] = [pid for pid in worker.children() if Path(f"/proc/{pid}/task/{pid}/children").read_text()]
 
     # when the gateway dies, and no process can be started any more
@@ -319,7 +329,9 @@ def test_a_gateway_that_is_lost_and_cannot_be_replaced_holds_up_no_local_job_and
     ordinary.until_status(local, "succeeded")
     assert ordinary.summary(local) == ("succeeded", 1, 1, 1, 0)
 
-    # and the worker ends when it is asked to, and leaves the remote attempt to its agent
+    # and the worker ends when it is asked to, and leaves the remote attempt, which begins, to its agent
+    ordinary.touch("remote")
+    ordinary.until_started(remote)
     end(worker)
     assert ordinary.row(remote).status == "running"
     handler = next(

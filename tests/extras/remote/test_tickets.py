@@ -46,7 +46,7 @@ def changed(db: Db) -> list[Ticket]:
     """Return the tickets that have been changed since ``put``."""
     rows = db.execute(
         "select run_id, attempt, locked_by from yamlsched.attempt_begins "
-        "where seen_at > now() - interval '30 minutes' or stop_requested or outcome <> 'first' order by 1, 2, 3"
+        "where seen_at > now() - interval '30 minutes' or outcome <> 'first' order by 1, 2, 3"
     ).fetchall()
     return [Ticket(*row) for row in rows]
 
@@ -54,7 +54,6 @@ def changed(db: Db) -> list[Ticket]:
 STATEMENTS: dict[str, Callable[[tickets.Connection, Ticket], Awaitable[Any]]] = {
     "check": lambda connection, ticket: tickets.check(connection, ticket, AGENT, 60.0),
     "end": lambda connection, ticket: tickets.end(connection, ticket, AGENT, "second"),
-    "request_stop": lambda connection, ticket: tickets.request_stop(connection, [ticket]),
 }
 
 

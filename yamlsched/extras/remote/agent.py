@@ -24,13 +24,14 @@ from yamlsched.db.dsn import redactor
 from yamlsched.durations import show
 from yamlsched.extras.remote import tickets
 from yamlsched.extras.remote.spec import ticket_of
-from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status, storable
+from yamlsched.runs import statements
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Outcome, Status, storable
 from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.startable import missing_variables
-from yamlsched.worker import clock
+from yamlsched.worker import clock, forking
 from yamlsched.worker.attempt import Attempt, Workload
-from yamlsched.worker.executor import AGENT_TERMINATED, Ended, EventQueue, Succeeded
+from yamlsched.worker.executor import Ended, EventQueue, Succeeded
 from yamlsched.worker.leases import (
     CHECK_INTERVAL_SECONDS,
     LOST,
@@ -52,7 +53,7 @@ END_TIMEOUT_SECONDS = 60.0  # for the server to take the outcome, also when the 
 STATEMENT_TIMEOUT_SECONDS = 10.0
 MIN_RETURN_DELAY, MAX_RETURN_DELAY = timedelta(seconds=10), timedelta(minutes=10)
 UNCHECKED = AttemptEnd(EndKind.RAISED, "its agent could not check its lease in time", "LeaseUnchecked")
-STOP_REQUESTED = AttemptEnd(EndKind.RELEASED, "stopped by its worker")
+AGENT_TERMINATED = "AgentTerminated"
 ORPHANED = AttemptEnd(
     EndKind.RAISED, "its agent was stopped: the process that had started it is gone", AGENT_TERMINATED
 )
@@ -94,7 +95,7 @@ class Agent:
     ) -> None:
         self.ticket, self.name = ticket_of(run), f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(6)}"
         self.attempt = Attempt(run, job, 0.0, 0.0)
-        self._dsn = dsn
+        self._dsn, self._namespace = dsn, namespace
         self._database = Database(dsn)
         self._session = WorkerSession(self._database, WORKER_SETTINGS)
         self._events = EventQueue()
@@ -166,7 +167,7 @@ class Agent:
 
     async def _execute(self) -> AgentResult:
         attempt, pool, self._has_begun = self.attempt, self._pool, True
-        watching = asyncio.create_task(self._watch())
+        watching = asyncio.gather(self._watch(), forking.reap_orphans())
         try:
             pool.submit([attempt])
             if self._was_signalled:
@@ -234,8 +235,6 @@ class Agent:
             self._stop(LOST, grace, is_lost=True)
         else:
             self._note_lease(sent_at, found.lease_seconds)
-            if found.stop_requested:
-                self._stop(STOP_REQUESTED)
 
     def _stop(self, end: AttemptEnd, grace: float | None = None, is_lost: bool = False) -> None:
         if self.attempt.stopped is None or is_lost:
@@ -269,20 +268,24 @@ class Agent:
             error=redact(storable(end.error)), stack=redact(storable(end.stack)), output=redact(storable(end.output))
         )
         deadline = max(self.attempt.lease_ends_at, clock.now() + END_TIMEOUT_SECONDS)
-        outcome = encode_outcome(end, self.attempt.took or 0.0)
         while True:
             try:
-                await self._session.run(partial(self._write_once, outcome), STATEMENT_TIMEOUT_SECONDS)
+                await self._session.run(partial(self._write_once, end), STATEMENT_TIMEOUT_SECONDS)
                 return AgentResult.ENDED
             except (Unanswered, psycopg.OperationalError):
                 if clock.now() > deadline:
                     return AgentResult.UNREACHABLE
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _write_once(self, outcome: str, connection: Connection) -> None:
-        end = partial(tickets.end, connection, self.ticket, self.name, outcome)
-        await write_with(connection, [self.attempt], end)
-        await forget(connection, [self.attempt])
+    async def _write_once(self, end: AttemptEnd, connection: Connection) -> None:
+        attempt, outcome = self.attempt, encode_outcome(end, self.attempt.took or 0.0)
+        await write_with(connection, [attempt], partial(tickets.end, connection, self.ticket, self.name, outcome))
+        if end.output and (attempt.is_lost or end.kind is EndKind.COMMITTED) and attempt.keeps_output(end):
+            kept = Outcome(Status.CANCELLED, output=end.output, omitted_bytes=end.omitted_bytes)
+            await statements.keep_outputs(connection, [(attempt.run, kept)])
+        # of a run that was cancelled, or that its handler's own transaction has finished
+        await statements.let_go(connection, self._namespace, [attempt.run])
+        await forget(connection, [attempt])
 
 
 def execute(

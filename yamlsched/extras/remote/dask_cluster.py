@@ -12,15 +12,15 @@ import importlib.metadata
 import importlib.util
 import logging
 import secrets
-import signal
 import subprocess
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.remote import dask_task
+from yamlsched.extras.remote.launcher import TERMINATED
 from yamlsched.handler.programs import describe_exit
 
 CHECK_INTERVAL_SECONDS = 0.1
@@ -38,15 +38,6 @@ others for the answer of a foreign service."""
 def is_installed() -> bool:
     """Return whether Dask is there, without importing it."""
     return importlib.util.find_spec("distributed") is not None
-
-
-def call(function: str, *arguments: Any) -> str:
-    """Return the expression that calls a function of dask_task on a Dask worker.
-
-    The scheduler unpickles what is submitted. With an expression, yamlsched need not be importable there.
-    """
-    listed = ", ".join(map(repr, arguments))
-    return f"__import__('importlib').import_module({dask_task.__name__!r}).{function}({listed})"
 
 
 async def connect(address: str) -> Any:
@@ -70,7 +61,7 @@ async def ask(address: str, words: Sequence[str], seconds: float) -> tuple[int, 
         if not (await client.scheduler.identity())["workers"]:
             raise EnvironmentFailed(f"the scheduler at {address} has no workers")
         key = f"yamlsched-probe-{secrets.token_hex(6)}"
-        future = client.submit(eval, call("ask", *words), key=key, pure=False, retries=0)
+        future = client.submit(eval, dask_task.call("ask", *words), key=key, pure=False, retries=0)
         status, output = await asyncio.wait_for(future.result(), seconds)
         return int(status), str(output)
     except TimeoutError as error:
@@ -114,20 +105,26 @@ class DaskLauncher:
         self.status: int | None = None
         self.why = ""
         self._cluster = cluster
-        self._signals: set[int] = set()
 
     def describe(self) -> str:
         """Say how it ended."""
         return self.why
 
-    def signal(self, number: int) -> None:
-        """Signal the agent; withdraw the task if it has not started."""
-        if self.status is None and number not in self._signals:
-            self._signals.add(number)
-            self._cluster.signals[self] = number
-
-    def close(self) -> None:
+    def terminate(self) -> None:
         """Forget the task; if it has not started, it never will."""
+        self._cluster.forget(self)
+        self.end(TERMINATED[0], "withdrawn")
+
+    def leave(self) -> None:
+        """Have the cluster keep the task when this process ends: Dask forgets tasks with their client."""
+        from distributed import fire_and_forget
+
+        if self.future is not None:
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                fire_and_forget(self.future)  # type: ignore[no-untyped-call]
+        self.terminate()
+
+    def close(self, kills: bool = True) -> None:
         self._cluster.forget(self)
 
     def end(self, status: int, why: str) -> None:
@@ -145,8 +142,7 @@ class DaskCluster:
         self._name, self._address, self._note_fault = name, address, note_fault
         self._client: Any = None
         self._launchers: set[DaskLauncher] = set()
-        self.signals: dict[DaskLauncher, int] = {}  # to be passed on
-        self._tasks = [asyncio.create_task(self._maintain()), asyncio.create_task(self._pass_on_signals())]
+        self._task = asyncio.create_task(self._maintain())
 
     def start(self, key: str, argument: str, resources: Mapping[str, float]) -> DaskLauncher:
         """Have a task submitted as soon as the scheduler can be reached."""
@@ -160,15 +156,13 @@ class DaskCluster:
             launcher.future.release()
 
     def check(self) -> None:
-        """Raise what has ended its tasks."""
-        for task in self._tasks:
-            if task.done():
-                task.result()
+        """Raise what has ended its own task."""
+        if self._task.done():
+            self._task.result()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
         if self._client is not None:
             with contextlib.suppress(*CONNECTION_ERRORS):
                 await self._client.close(CLOSE_TIMEOUT_SECONDS)
@@ -229,39 +223,9 @@ class DaskCluster:
         launcher.key = f"{launcher.name}-{secrets.token_hex(4)}"
         launcher.future = self._client.submit(
             eval,
-            call("execute", launcher.key, launcher.argument),
+            dask_task.call("execute", launcher.argument),
             key=launcher.key,
             pure=False,
             retries=0,
             resources=dict(launcher.resources) or None,
         )
-
-    async def _pass_on_signals(self) -> None:
-        """Pass signals on to agents, until cancelled. A task without an agent has not started: it is withdrawn."""
-        while True:
-            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
-            pending, self.signals = self.signals, {}
-            found: set[str] = set()
-            for number in set(pending.values()):
-                found |= await self._signal([one.key for one in pending if pending[one] == number], number)
-            for launcher, number in pending.items():
-                if launcher.key not in found:
-                    self.forget(launcher)
-                    launcher.end(-number, f"withdrawn by {signal.Signals(number).name}")
-
-    async def _signal(self, keys: list[str], number: int) -> set[str]:
-        """Signal the agents of ``keys`` on the Dask workers that have them, and return the keys that have one."""
-        client = self._client
-        if client is None or client.status != "running":
-            return set()
-        try:
-            processing: Mapping[str, Iterable[str]] = await client.processing()
-            workers = [address for address, processed in processing.items() if not set(keys).isdisjoint(processed)]
-            if not workers:
-                return set()
-            found: Mapping[str, list[str]] = await client.run(
-                dask_task.signal_agents, keys, number, workers=workers, on_error="ignore"
-            )
-        except CONNECTION_ERRORS:
-            return set()
-        return {key for signalled in found.values() for key in signalled}

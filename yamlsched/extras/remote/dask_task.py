@@ -17,24 +17,30 @@ from typing import IO
 MAX_TAIL_CHARS = 300  # of what the agent printed last, for the error of an attempt that did not begin
 READ_TIMEOUT_SECONDS = 5.0  # for output that is left when the agent has exited
 
-_agents: dict[str, subprocess.Popen[bytes]] = {}
+
+def call(function: str, *arguments: str) -> str:
+    """Return the expression that calls a ``function`` of this module on a Dask worker.
+
+    The scheduler unpickles what is submitted. With an expression, yamlsched need not be importable there.
+    """
+    listed = ", ".join(map(repr, arguments))
+    return f"__import__('importlib').import_module({__name__!r}).{function}({listed})"
 
 
-def execute(key: str, *words: str) -> None:
+def execute(*words: str) -> None:
     """Run ``yamlsched attempt`` with ``words`` in a session of its own. Raises CalledProcessError if it fails.
 
     The agent stops when its stdin is closed: it must not survive the Dask worker, which has the resources for it.
     """
     process = _start("--stop-with-stdin", *words)
-    _agents[key] = process
     tail: list[str] = []
     reader = threading.Thread(target=_pass_on, args=(process.stdout, tail), daemon=True)
     reader.start()
     try:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     finally:
-        del _agents[key]
-        _kill_group(process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         status = process.wait()
     reader.join(READ_TIMEOUT_SECONDS)
     if status != 0:
@@ -48,23 +54,10 @@ def ask(*words: str) -> tuple[int, str]:
     return process.returncode, output.decode("utf-8", "replace")
 
 
-def signal_agents(keys: list[str], number: int) -> list[str]:
-    """Signal the agents that this Dask worker has started for ``keys``, and return the keys of those that it has."""
-    found = [(key, _agents[key]) for key in keys if key in _agents]
-    for _, process in found:
-        _kill_group(process, number)
-    return [key for key, _ in found]
-
-
 def _start(*words: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "yamlsched", "attempt", *words]
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
-
-
-def _kill_group(process: subprocess.Popen[bytes], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
 
 
 def _pass_on(output: IO[bytes], tail: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The worker's side of an executor that is not local: a gateway process, and the attempts in flight.
+"""The worker's side of an executor that is not local: a gateway process, and the attempts that no agent has begun yet.
 
 If the gateway dies, another one takes over: the begin tickets say what became of the attempts.
 """
@@ -24,12 +24,11 @@ from yamlsched.worker import clock, forking
 from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, Left
 from yamlsched.worker.forking import PipeWriter
-from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS
-from yamlsched.worker.local.protocol import Frames, TaskEnd, frame
-from yamlsched.worker.permits import ExecutorPermits
+from yamlsched.worker.local.protocol import Frames, frame
 
 MAX_PAUSE_SECONDS = 60.0  # between tries to start a gateway or a program, after failures in a row
-CLOSE_TIMEOUT_SECONDS = 2 * gateway.LEAVE_SECONDS + 2.0  # for a gateway to stop its launchers and exit
+CLOSE_TIMEOUT_SECONDS = gateway.LEAVE_SECONDS + gateway.WITHDRAW_SECONDS + 4.0  # for it to stop launchers and exit
+SILENCE_SECONDS = 2 * gateway.TIMEOUT_SECONDS + 20.0  # of a gateway that counts as dead: it hangs
 
 
 @dataclass(slots=True, eq=False)
@@ -40,9 +39,7 @@ class RemoteAttempt:
     attempt: Attempt
     begin_by: float  # on ``clock.now``
     was_read: bool = False  # by a gateway, which may have started a launcher for it
-    stop: float | None = None  # the last grace that was sent to the gateway
-    has_begun: bool = False  # its agent renews its lease, and needs neither this worker nor its gateway
-    is_left: bool = False  # as soon as it has begun
+    is_withdrawn: bool = False  # the gateway has been told to
 
 
 @dataclass(slots=True)
@@ -56,22 +53,23 @@ class GatewayHandle:
     is_ready: bool = False  # it reads its commands
     error: str = ""  # that ended it
     is_closed: bool = False  # its pipe of commands is, so that it exits
+    heard_at: float = 0.0
 
 
 class RemoteExecutor:
-    """Hands attempts to the engine of the executor ``name``; at most as many at once as there are ``permits``."""
+    """Hands attempts to the engine of the executor ``name``. Claims keep to its concurrency, over all hosts."""
 
     def __init__(
         self,
         name: str,
         engine: Engine,
         workload: Workload,
-        permits: ExecutorPermits,
         events: EventQueue,
         place: tuple[str, str],
     ) -> None:
         """``place`` is that of the worker: its host, and the path of its file."""
-        self._name, self._workload, self._permits, self._events = name, workload, permits, events
+        self._name, self._workload, self._events = name, workload, events
+        self._concurrency = engine.concurrency
         self._faults = Faults(workload.dsn, workload.namespace, place, name)
         self._in_flight: dict[int, RemoteAttempt] = {}
         self._numbers: dict[Attempt, int] = {}
@@ -102,68 +100,63 @@ class RemoteExecutor:
                 self._start(flight)
 
     def capacity(self) -> Capacity:
-        """Return how many attempts may be in flight, with all permits that are free on this host."""
+        """Return how many attempts this host may submit; how many may execute, the claim decides."""
         if not self._is_usable or clock.now() < self._usable_at:
             return Capacity(0, 0, 0, 0)
-        try:
-            permits, held = self._permits.fill(self._permits.count), len(self._in_flight)
-        except EnvironmentFailed as error:
-            self._note_failure(str(error))
-            return Capacity(0, 0, 0, 0)
-        return Capacity(permits, max(0, permits - held), permits, held)
+        most, held = self._concurrency, len(self._in_flight)
+        return Capacity(most, max(0, most - held), most, held)
 
     def running(self) -> int:
         """Return how many attempts are in flight."""
         return len(self._in_flight)
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
-        """Stop attempts whose runs are lost or cancelled; kill their launchers ``grace`` seconds later.
+        """Withdraw attempts whose runs are lost or cancelled; leave those whose leases end, which may have begun.
 
-        Leave the others to their agents, which renew their leases and write their outcomes: those that have begun, and,
-        if there is no time to find out or no gateway, all.
+        At a shutdown all have been withdrawn: the gateway says which have begun, unless there is no ``grace`` for it.
         """
         self.check()
         for attempt in attempts:
             if (number := self._numbers.get(attempt)) is None:
                 continue
             flight = self._in_flight[number]
-            if attempt.is_lost and self._gateway is not None:
-                own_grace = attempt.kill_after if attempt.is_command else KILL_GRACE_SECONDS
-                wanted = own_grace if grace is None else grace
-                if flight.stop is None or wanted < flight.stop:
-                    flight.stop = wanted
-                    self._send("stop", number, wanted)
-            elif flight.has_begun or attempt.is_lost or attempt.has_lost_lease or grace == 0 or self._gateway is None:
-                self._leave(flight)
-            else:
-                flight.is_left = True
+            if attempt.is_lost and self._gateway is not None and not flight.is_withdrawn:
+                flight.is_withdrawn = True
+                self._send("withdraw", number)
+            elif attempt.is_lost or attempt.has_lost_lease or grace == 0 or self._gateway is None:
+                self._send("leave", number)
+                self._leave(number)
 
-    def _leave(self, flight: RemoteAttempt) -> None:
-        self._send("leave", flight.number)
-        del self._in_flight[flight.number], self._numbers[flight.attempt]
-        self._events.put(Left(flight.attempt))
+    def _leave(self, number: int) -> None:
+        if (flight := self._in_flight.pop(number, None)) is not None:
+            del self._numbers[flight.attempt]
+            self._events.put(Left(flight.attempt))
 
     def release_unstarted(self) -> None:
         """Withdraw what has not begun."""
         self._is_draining, self._usable_at = True, 0.0
         self.check()
-        self._send("withdraw")
+        self._send("withdraw", None)
 
     def release_idle_capacity(self) -> None:
-        """Free the permits that nothing in flight needs."""
-        self._permits.shrink(len(self._in_flight))
+        """Do nothing: no permits are shared."""
 
     def check(self) -> None:
-        """Replace a gateway that has died. Timeouts are enforced by the agents."""
-        if self._in_flight:
-            self._open_gateway()
+        """Replace a gateway that has died or hangs. Timeouts are enforced by the agents."""
+        if not self._in_flight:
+            return
+        if (handle := self._gateway) is not None and clock.now() - handle.heard_at > SILENCE_SECONDS:
+            handle.error = f"it has not answered for {SILENCE_SECONDS:.0f} s"
+            self._kill(handle)
+            self._note_death(handle)
+        self._open_gateway()
 
     def reload(self, workload: Workload) -> None:
         """Let attempts that start from now on follow ``workload``."""
         self._workload = workload
         engines = (job.engine for job in workload.jobs.values() if job.executor == self._name)
         if (engine := next(engines, None)) is not None:
-            self._permits.count = engine.concurrency
+            self._concurrency = engine.concurrency
             self._is_usable = _is_usable(self._name, engine)
 
     async def close(self) -> None:
@@ -180,7 +173,6 @@ class RemoteExecutor:
                 self._forget(handle)
             if self._gateway is not None:
                 self._kill(handle)
-        self._permits.shrink(0)
         await self._faults.close()
 
     # -- the gateway -------------------------------------------------------------------------------------------------
@@ -196,10 +188,10 @@ class RemoteExecutor:
             return
         for flight in self._in_flight.values():
             self._start(flight)
-            if flight.stop is not None:
-                self._send("stop", flight.number, flight.stop)
+            if flight.is_withdrawn:
+                self._send("withdraw", flight.number)
         if self._is_draining:
-            self._send("withdraw")
+            self._send("withdraw", None)
 
     def _start(self, flight: RemoteAttempt) -> None:
         attempt, run = flight.attempt, flight.attempt.run
@@ -211,11 +203,13 @@ class RemoteExecutor:
         if isinstance(engine, DaskExecutor):
             launch = ("dask", engine.address, f"yamlsched-{launch_id}", argument, attempt.job.resources)
         else:
-            argv = [word.replace("{id}", launch_id) for word in engine.command]
-            launch = ("command", [*argv, "yamlsched", "attempt", argument])
+            argv, withdraw = (
+                [word.replace("{id}", launch_id) for word in words] for words in (engine.command, engine.withdraw)
+            )
+            launch = ("command", [*argv, "yamlsched", "attempt", argument], withdraw)
         name, ticket = f"[{run.job_type} {run.id}] ", tuple(spec.ticket_of(run))
         within = max(0.0, flight.begin_by - clock.now())
-        self._send("start", flight.number, launch, name, ticket, run.lease, within, flight.was_read)
+        self._send("start", flight.number, launch, name, ticket, within, flight.was_read)
         flight.was_read |= self._gateway is not None and self._gateway.is_ready
 
     def _note_failure(self, why: str) -> None:
@@ -243,7 +237,7 @@ class RemoteExecutor:
         os.close(command_read)
         os.close(result_write)
         os.set_blocking(results, False)
-        handle = GatewayHandle(pid, PipeWriter(commands), results, Frames())
+        handle = GatewayHandle(pid, PipeWriter(commands), results, Frames(), heard_at=clock.now())
         asyncio.get_running_loop().add_reader(results, self._receive, handle)
         return handle
 
@@ -259,6 +253,7 @@ class RemoteExecutor:
             self._kill(handle)
             self._note_death(handle)
             return
+        handle.heard_at = clock.now()
         for kind, number, content, *rest in handle.frames.feed(piece):
             if kind == "ready":
                 handle.is_ready = True
@@ -266,23 +261,16 @@ class RemoteExecutor:
                     flight.was_read = True
             elif kind == "begun":
                 self._failures = 0
-                if (begun := self._in_flight.get(number)) is not None:
-                    begun.has_begun = True
-                    if begun.is_left:
-                        self._leave(begun)
+                self._leave(number)
             elif kind == "failed":
                 handle.error = content
             elif kind == "fault":
                 self._faults.note(content)
-            elif kind == "ended":
-                self._failures = 0
-                report = TaskEnd.decode(content)
-                self._end(number, report.end or AttemptEnd(EndKind.RELEASED), report.took)
             elif kind == "unavailable":
                 self._note_failure(content)
                 self._release(number, content, *rest)
-            else:
-                self._end(number, AttemptEnd(EndKind.RELEASED, content, delay=timedelta(seconds=rest[0]) or None), 0.0)
+            elif kind == "unstarted":
+                self._end(number, AttemptEnd(EndKind.RELEASED, content, delay=timedelta(seconds=rest[0]) or None))
 
     def _note_death(self, handle: GatewayHandle) -> None:
         """Have a gateway replaced: the first of several in a row at once. What none has read has not been started."""
@@ -298,12 +286,11 @@ class RemoteExecutor:
     def _release(self, number: int, why: str, least: float = 0.0) -> None:
         """Return an attempt that has not begun, to be claimed again after the pause, in ``least`` seconds or later."""
         delay = timedelta(seconds=max(1.0, least, self._usable_at - clock.now()))
-        self._end(number, AttemptEnd(EndKind.RELEASED, why, delay=delay), 0.0)
+        self._end(number, AttemptEnd(EndKind.RELEASED, why, delay=delay))
 
-    def _end(self, number: int, end: AttemptEnd, took: float) -> None:
+    def _end(self, number: int, end: AttemptEnd) -> None:
         if (flight := self._in_flight.pop(number, None)) is not None:
             del self._numbers[flight.attempt]
-            flight.attempt.took = took
             self._events.put(Ended(flight.attempt, end))
 
     def _kill(self, handle: GatewayHandle) -> None:

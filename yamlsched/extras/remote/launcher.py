@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -22,6 +23,7 @@ MAX_PASSED_ON_BYTES = 2 << 20  # of its output: the agent itself passes on less
 MAX_LINE_BYTES = 16_384
 EVENTS_OF_AGENTS = (*("run.output", "attempt.not_begun", "attempt.returned", "database.away", "database.back"),)
 OURS = (b"PG", b"YAMLSCHED_DSN")
+TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # it was told to end: that is no fault of the engine
 
 
 def launcher_environment() -> dict[bytes, bytes]:
@@ -43,11 +45,14 @@ class Launcher(Protocol):
     def describe(self) -> str:
         """Say how it ended."""
 
-    def signal(self, number: int) -> None:
-        """Pass a signal on to the agent, as far as it can."""
+    def terminate(self) -> None:
+        """Ask it to exit."""
 
-    def close(self) -> None:
-        """Free everything, killing what is left."""
+    def leave(self) -> None:
+        """Let the agent, which has begun, go on without this process."""
+
+    def close(self, kills: bool = True) -> None:
+        """Free everything, killing what is left unless the agent has begun."""
 
 
 class ProgramLauncher:
@@ -60,26 +65,24 @@ class ProgramLauncher:
         """
         self.title = f'"{argv[0]}"'
         self._name, self._line, self._tail, self._allowance = name, b"", "", MAX_PASSED_ON_BYTES
-        reading, writing = os.pipe()
+        self._output, path = tempfile.mkstemp(prefix="yamlsched-")  # a pipe would end with this process
+        self._read_bytes = 0
         try:
+            os.unlink(path)
+            fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)
             self._process = subprocess.Popen(
                 [argument.encode() for argument in argv],
                 stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
+                stdout=self._output,
+                stderr=self._output,
                 cwd=folder,
                 env=launcher_environment(),
                 start_new_session=True,
             )
         except (OSError, ValueError):
-            os.close(reading)
+            os.close(self._output)
             raise
-        finally:
-            os.close(writing)
         self._status: int | None = None
-        os.set_blocking(reading, False)
-        self._reading: int | None = reading
-        asyncio.get_running_loop().add_reader(reading, self._read)
 
     @property
     def status(self) -> int | None:
@@ -88,6 +91,7 @@ class ProgramLauncher:
         It is not reaped before ``close``, so that the id of its process group stays its own.
         """
         if self._status is None:
+            self._read()
             found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is not None:
                 self._status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
@@ -96,38 +100,38 @@ class ProgramLauncher:
     def describe(self) -> str:
         """Say how it ended, and what it printed last."""
         self._read()
+        if self._line.strip():
+            self._pass_on([self._line])
+            self._line = b""
         how = describe_exit(self.status or 0)
         return f"{how}: {self._tail}" if self._tail else how
 
-    def signal(self, number: int) -> None:
+    def terminate(self) -> None:
         """Signal its process group, in which something may be alive when it has exited itself."""
-        signal_group(self._process.pid, number)
+        signal_group(self._process.pid, signal.SIGTERM)
 
-    def close(self) -> None:
-        """Kill what is left of it, and wait for it."""
-        self.signal(signal.SIGKILL)
+    def leave(self) -> None:
+        """Do nothing: it has a session of its own, and writes to a file."""
+
+    def close(self, kills: bool = True) -> None:
+        """Wait for it; ``kills``: kill what is left of its group first."""
+        if kills:
+            signal_group(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._read()
-        self._stop_reading()
+        self._pass_on([self._line] if self._line else [])
+        os.close(self._output)
 
     def _read(self) -> None:
-        if self._reading is None:
-            return
-        with contextlib.suppress(BlockingIOError):
-            while piece := os.read(self._reading, 1 << 16):
-                *lines, self._line = (self._line + piece).split(b"\n")
-                if len(self._line) > MAX_LINE_BYTES:
-                    lines, self._line = [*lines, self._line], b""
-                self._pass_on(lines)
-            self._stop_reading()  # no process can write any more
-
-    def _stop_reading(self) -> None:
-        if self._reading is not None:
-            asyncio.get_running_loop().remove_reader(self._reading)
-            os.close(self._reading)
-            self._reading = None
-            self._pass_on([self._line] if self._line else [])
-            self._line = b""
+        while piece := os.pread(self._output, 1 << 16, self._read_bytes):
+            self._read_bytes += len(piece)
+            *lines, self._line = (self._line + piece).split(b"\n")
+            if len(self._line) > MAX_LINE_BYTES:
+                lines, self._line = [*lines, self._line], b""
+            self._pass_on(lines)
+        if self._read_bytes > MAX_PASSED_ON_BYTES:  # nothing is passed on any more, and it shall not fill the disk
+            os.ftruncate(self._output, 0)
+            self._read_bytes = 0
 
     def _pass_on(self, lines: Sequence[bytes]) -> None:
         for line in lines:

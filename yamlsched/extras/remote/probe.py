@@ -90,7 +90,10 @@ def _database(dsn: str | None) -> dict[str, Any]:
 
 
 def ask(executor: Engine, folder: Path, handlers: Sequence[str], paths: Sequence[str]) -> dict[str, Any]:
-    """Start an agent on ``executor`` that answers. Raises EnvironmentFailed, with the reason, if there is no answer."""
+    """Start an agent on ``executor`` that answers; {} if a program exits with 0 without an answer: it hands over.
+
+    Raises EnvironmentFailed, with the reason, if there is no answer otherwise.
+    """
     words = ["--probe", encode(handlers, paths)]
     if isinstance(executor, DaskExecutor):
         status, output = asyncio.run(dask_cluster.ask(executor.address, words, TIMEOUT_SECONDS))
@@ -100,6 +103,8 @@ def ask(executor: Engine, folder: Path, handlers: Sequence[str], paths: Sequence
         if line.startswith(MARK):
             found: dict[str, Any] = json.loads(line.removeprefix(MARK))
             return found
+    if status == 0:
+        return {}
     last = " / ".join(line.strip() for line in output.splitlines() if line.strip())[-MAX_ERROR_CHARS:]
     raise EnvironmentFailed(f"no answer, {describe_exit(status)}: {last or 'no output'}")
 
@@ -160,6 +165,10 @@ def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractCont
             found = ask(executor, file.resolve().parent, handlers, loaded.paths)
         except EnvironmentFailed as error:
             yield Check(f"executor {name}", "fail", str(error), ON_DASK if is_dask else BY_HAND)
+            continue
+        if not found:
+            what = "its program has handed the question over and exited, so that no answer can be read"
+            yield Check(f"executor {name}", "warn", what, "enqueue a run, and look at status and the log of the engine")
             continue
         own = {handler: source_hash(handler, folders) for handler in handlers}
         yield judge(name, found, own, own_identity)

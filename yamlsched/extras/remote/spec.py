@@ -12,13 +12,14 @@ import zlib
 from datetime import timedelta
 from typing import Any
 
+from yamlsched import __version__
 from yamlsched.errors import Refused
 from yamlsched.extras.remote.tickets import Ticket
 from yamlsched.runs.lifecycle import ClaimedRun, Keep
 from yamlsched.schedule.job import ExitCodes, Job, Output
 from yamlsched.worker.attempt import Attempt
 
-FORMAT = 1
+FORMAT = 2  # it changes with what an agent has to do: one that does not know it begins nothing
 MAX_SPEC_BYTES = 1 << 20  # uncompressed: an agent reads no more
 
 
@@ -32,6 +33,7 @@ def encode(attempt: Attempt, namespace: str) -> str:
     job, codes = attempt.job, attempt.job.exit_codes
     plain = {
         "format": FORMAT,
+        "yamlsched": __version__,
         "namespace": namespace,
         "run": attempt.run._replace(payload=""),
         "handler": job.handler,
@@ -60,8 +62,8 @@ def decode(argument: str) -> tuple[ClaimedRun, Job, str]:
         plain: dict[str, Any] = json.loads(zlib.decompressobj().decompress(content, MAX_SPEC_BYTES))
         if plain["format"] != FORMAT:
             raise Refused(
-                f"the worker describes attempts in format {plain['format']}, this yamlsched reads {FORMAT}: install "
-                "the same version on both"
+                f"yamlsched {plain.get('yamlsched', 'of another version')} of the worker describes attempts in format "
+                f"{plain['format']}, yamlsched {__version__} here reads {FORMAT}: install the same version on both"
             )
         run = ClaimedRun(*plain["run"])
         delays = {int(code): timedelta(seconds=delay) for code, delay in plain["retry_after"].items()}
@@ -78,7 +80,7 @@ def decode(argument: str) -> tuple[ClaimedRun, Job, str]:
             kill_after=timedelta(seconds=plain["kill_after"]),
             output=Output(Keep(plain["keep"])),
             paths=tuple(plain["paths"]),
-            requires_env=tuple(plain.get("requires_env", ())),  # a worker of release 3 does not send it
+            requires_env=tuple(plain["requires_env"]),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise Refused("this is not the description of an attempt: only a worker starts this verb") from error

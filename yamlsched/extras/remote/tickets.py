@@ -66,17 +66,11 @@ async def withdraw(connection: Connection, tickets: Sequence[Ticket]) -> dict[Ti
     return {ticket: count for ticket, count in withdrawn if count is not None}
 
 
-async def request_stop(connection: Connection, tickets: Sequence[Ticket]) -> None:
-    """Have the agents of ``tickets`` stop when they next check their leases."""
-    await connection.execute(load("begins")["request_stop"], _parameters(tickets))
-
-
-async def read(connection: Connection, tickets: Sequence[Ticket]) -> dict[Ticket, Any]:
-    """Return agent, has_ended, outcome and seen_seconds_ago of the tickets that are taken."""
+async def read(connection: Connection, tickets: Sequence[Ticket]) -> dict[Ticket, str | None]:
+    """Return who has those of ``tickets`` that are taken: an agent, or None if no agent can have it any more."""
     cursor = await connection.execute(load("begins")["read"], _parameters(tickets))
-    rows = {(row.run_id, row.locked_by): row for row in await cursor.fetchall()}
-    found = ((ticket, rows.get((ticket.run_id, ticket.locked_by))) for ticket in tickets)
-    return {ticket: row for ticket, row in found if row is not None}
+    agents = {(row.run_id, row.locked_by): row.agent for row in await cursor.fetchall()}
+    return {one: agents[key] for one in tickets if (key := (one.run_id, one.locked_by)) in agents}
 
 
 def _parameters(tickets: Sequence[Ticket]) -> dict[str, Any]:

@@ -1,11 +1,15 @@
-"""The parent's side of one shared child: the attempts that it is executing."""
+"""The parent's side of one shared child: the attempts that it is executing; and the permits of all of a host."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
+from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.shared.board import NOT_STARTED, START, STOP, WITHDRAW, Batch, Board
 from yamlsched.extras.shared.loop import Stall
 from yamlsched.worker import clock
@@ -27,6 +31,44 @@ class InFlight:
     times_out_at: float | None = None  # once it has started
     output: OutputPipe | None = None  # once it has printed something
     kill_at: float | None = None  # it is stopped; by then it must have ended
+
+
+class BytePermits:
+    """Permits that all workers of one host share. A permit is a lock on a byte of one file.
+
+    There may be a thousand: with a file for each, a worker would run out of descriptors.
+    """
+
+    def __init__(self, path: Path, count: int) -> None:
+        self.count, self._path = count, path
+        self._file: IO[bytes] | None = None
+        self._held: set[int] = set()
+
+    @property
+    def held(self) -> int:
+        """How many permits this process holds."""
+        return len(self._held)
+
+    def fill(self, wanted: int) -> int:
+        """Take free permits until ``wanted`` are held; return how many are. Raises EnvironmentFailed."""
+        if self._file is None:
+            try:
+                self._file = self._path.open("ab")
+            except OSError as error:
+                raise EnvironmentFailed(f"{self._path} cannot be opened: {error.strerror}") from error
+        for byte in range(self.count):
+            if len(self._held) >= wanted:
+                break
+            if byte not in self._held:
+                with contextlib.suppress(BlockingIOError, PermissionError):
+                    fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+                    self._held.add(byte)
+        return len(self._held)
+
+    def shrink(self, wanted: int) -> None:
+        """Free permits until no more than ``wanted`` are held."""
+        while len(self._held) > wanted and self._file is not None:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._held.pop())
 
 
 class SharedChild(ChildProcess):

@@ -18,7 +18,7 @@ from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.shared import board
 from yamlsched.extras.shared.board import Batch
-from yamlsched.extras.shared.child import InFlight, SharedChild
+from yamlsched.extras.shared.child import BytePermits, InFlight, SharedChild
 from yamlsched.extras.shared.loop import BLOCKED_SECONDS
 from yamlsched.handler.sessions import ConnectionPermits
 from yamlsched.runs.lifecycle import BLOCKED, UNSTOPPABLE, WORKER_DIED, AttemptEnd, EndKind
@@ -29,6 +29,8 @@ from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildPool, exi
 from yamlsched.worker.local.output import OutputPipe
 from yamlsched.worker.local.protocol import CLOSED_PIPES, TaskEnd
 from yamlsched.worker.permits import Permits
+
+__all__ = ["BytePermits", "SharedPool"]
 
 MAX_RUNS_PER_CHILD = 500_000  # to limit what leaking handlers can accumulate
 MAX_PER_CHILD = 500  # attempts at once, before another child is forked

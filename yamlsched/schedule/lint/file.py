@@ -26,6 +26,7 @@ EVERY_DAY = ("*", "*", "*")
 MAX_COMMON_TAGS = 10_000
 """More tags than this come from a program, which does not misspell them."""
 MIN_TAG_CHARS = 3
+PROTECTED = re.compile(r"tls:|tcp://(localhost|127\.[0-9.]+|\[::1\]):")
 
 
 def crowded_minutes(linter: Linter) -> None:
@@ -64,6 +65,15 @@ def ending_calendars(linter: Linter) -> None:
         spot = linter.loaded.root.get("calendars", one.name, "until") if linter.loaded.root else None
         if spot is not None and (what := one.ends_soon(linter.now)):
             linter.found.warning(spot, "YS433", what, "Add the dates that follow, and a later until.")
+
+
+def open_schedulers(linter: Linter) -> None:
+    """Report Dask schedulers that other hosts may reach without certificates."""
+    for name in linter.loaded.executors:
+        spot = linter.loaded.root.get("executors", name, "address") if linter.loaded.root else None
+        if spot is not None and not PROTECTED.match(spot.value):
+            what = f"{spot}: whoever reaches {quoted(spot.value)} can run code on this host"
+            linter.found.warning(spot, "YS434", what, "Write tls://, and set the certificates in Dask's configuration.")
 
 
 def _on_busiest_date(jobs: list[Job]) -> list[Job]:
