@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 ROLLBACK_AFTER = timedelta(minutes=5)
 FINDING_AFTER = timedelta(minutes=10)
-NEW_KEYS = {"after": 5, "limit": 5, "skip_on": 5, "only_on": 5, "crons": 5, "starts_on": 5, "ends_on": 5, "withdraw": 11}
+NEW_KEYS = {
+    **dict.fromkeys(("after", "limit", "skip_on", "only_on", "crons", "starts_on", "ends_on"), 5),
+    "withdraw": 11,
+}
 """Keys of jobs and executors with which an older release would schedule or run a job wrongly, each with the version of
 the tables since which releases know it. A file that uses one waits for the hosts that do not know it."""
 MAX_PLACES_LISTED = 5
