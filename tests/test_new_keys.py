@@ -238,9 +238,11 @@ def test_each_new_key_is_found(key: str) -> None:
         "crons": '{"crons": ["0 9 * * *", "0 12 * * *"]}',
         "starts_on": '{"cron": "0 9 * * *", "starts_on": "2026-12-01"}',
         "ends_on": '{"cron": "0 9 * * *", "ends_on": "2026-12-01"}',
+        "withdraw": '{"executor": "batch"}',
     }[key]
     jobs = f'{{x: {{cron: "0 9 * * *", handler: a.b}}, y: {written[:-1]}, handler: a.b}}}}'
-    content = f"version: 1\n{HOLIDAYS}\njobs: {jobs}\n"
+    executors = "executors: {batch: {type: command, command: [sbatch, x], withdraw: [scancel, x]}}"
+    content = f"version: 1\n{HOLIDAYS}\n{executors if key == "withdraw" else ""}\njobs: {jobs}\n"
     loaded = load(content.encode(), "schedules.yaml", None)
 
     assert not loaded.has_errors, loaded.diagnostics

@@ -535,7 +535,7 @@ def test_a_run_without_output_is_explained(db: Db, cli: Cli) -> None:
 
     for words, message in (
         ([silent], f"no output of run {silent} is kept: {excluded}"),
-        ([running], f"no output of run {running} is kept: that of the running attempt is written when it ends"),
+        ([running], f"no output of run {running} is kept: the attempt is running, and its lease was not renewed yet"),
         ([failed, "--attempt", "2"], f"no output of run {failed}, attempt 2 is kept. Attempts with output: 1"),
     ):
         assert cli("show", *words, "--output") == (1, "", f"yamlsched: {message}\n")

@@ -88,7 +88,7 @@ def test_a_loop_whose_file_is_gone_syncs_at_the_next_minute_of_the_database(
     target: Target, dsn: str, db: psycopg.Connection[Any]
 ) -> None:
     # given a loop that started at second 59, whose file has disappeared since
-    task = SyncTask(target, dsn, "default", print, FollowedFile(None, {}, frozenset()), LONG_AGO)
+    task = SyncTask(target, dsn, "default", print, FollowedFile(None, {}, frozenset()), LONG_AGO, set())
     assert not target.file.exists()
 
     update = task._sync()

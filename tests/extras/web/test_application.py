@@ -60,9 +60,11 @@ def test_a_database_without_tables_says_which_command_creates_them(visit: Visit,
             f"The database has tables of version {OWN - 1} of {OWN}: run &#34;yamlsched migrate&#34;.",
         ),
         (
-            "insert into yamlsched.migrations (version, name, checksum, oldest_supported) values (9, '0009_x', '', 8); "
+            "insert into yamlsched.migrations (version, name, checksum, oldest_supported) "
+            f"values ({OWN + 1}, '9_x', '', {OWN + 1}); "
             "alter view yamlsched.job_states rename column queued to waiting",
-            f"They support hosts with version 8 or later, and this one has {OWN}: upgrade yamlsched on this host.",
+            f"They support hosts with version {OWN + 1} or later, and this one has {OWN}: "
+            "upgrade yamlsched on this host.",
         ),
         (
             "update yamlsched.migrations set checksum = 'other' where version = 1; "
