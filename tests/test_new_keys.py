@@ -242,7 +242,7 @@ def test_each_new_key_is_found(key: str) -> None:
     }[key]
     jobs = f'{{x: {{cron: "0 9 * * *", handler: a.b}}, y: {written[:-1]}, handler: a.b}}}}'
     executors = "executors: {batch: {type: command, command: [sbatch, x], withdraw: [scancel, x]}}"
-    content = f"version: 1\n{HOLIDAYS}\n{executors if key == "withdraw" else ""}\njobs: {jobs}\n"
+    content = f"version: 1\n{HOLIDAYS}\n{executors}\njobs: {jobs}\n"
     loaded = load(content.encode(), "schedules.yaml", None)
 
     assert not loaded.has_errors, loaded.diagnostics
