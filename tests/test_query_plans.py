@@ -199,7 +199,7 @@ def execute(connection: psycopg.Connection[Any], name: str, names: list[str], gi
 @pytest.mark.slow
 def test_a_claim_with_a_generic_plan_reads_only_due_runs(million: Any) -> None:
     connection, _ = million
-    connection.execute("vacuum yamlsched.job_runs")  # updates that other tests rolled back take the room of a short update
+    connection.execute("vacuum yamlsched.job_runs")  # what other tests rolled back takes the room of short updates
     with store.connect(connection.info.dsn, WORKER_SETTINGS) as worker:
         names = prepare(worker, "claim")
 
