@@ -20,7 +20,7 @@ PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
     "core": 20_853,
-    "web": 5_198,
+    "web": 5_116,
     "importing": 2_210,
     "preview": 1_395,
     "remote": 1_426,
@@ -36,7 +36,7 @@ BUDGETS = {
     "sql": 4_347,
     "templates, script and style": 1_991,
     "modules over 300 lines": 4,
-    "modules under 40 lines": 33,
+    "modules under 40 lines": 25,
     "imports in functions": 19,
     "longest statement": 110,
 }

@@ -18,7 +18,7 @@ from yamlsched import db as database
 from yamlsched.ask import attention, health
 from yamlsched.cli import status
 from yamlsched.extras.preview import model, plan, text
-from yamlsched.extras.web.ask import deployments
+from yamlsched.extras.web.pages import files as deployments
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import load
 from yamlsched.sync import flow

@@ -18,8 +18,8 @@ from yamlsched.ask.why import explain_slot
 from yamlsched.db import query
 from yamlsched.db.query import load
 from yamlsched.extras.web.ask import timeline
-from yamlsched.extras.web.ask.strips import strips
 from yamlsched.extras.web.ask.timeline import SPANS
+from yamlsched.extras.web.pages.nights import strips
 from yamlsched.sync import definitions
 from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.slots import slots

@@ -22,7 +22,7 @@ from yamlsched.act import runs as actions
 from yamlsched.ask.search import Filter
 from yamlsched.db.query import load, sql_folder
 from yamlsched.extras.web.actions import backfill as backfill_action
-from yamlsched.extras.web.actions import many, tagged
+from yamlsched.extras.web.actions import many, pause
 from yamlsched.extras.web.ask import audit
 
 Visit = Callable[..., TestClient]
@@ -364,7 +364,7 @@ def test_a_tag_that_no_job_has_is_reported_at_its_field(page: TestClient, db: Db
     answer = review(page, "pause-tag", {"tag": "nightyl", "reason": "stocktaking"})
     assert answer.status_code == 422
     assert 'No job in namespace "default" has the tag "nightyl". Did you mean "nightly"?' in words(answer)
-    monkeypatch.setattr(tagged, "MAX_JOBS", 2)
+    monkeypatch.setattr(pause, "MAX_JOBS", 2)
     said = words(review(page, "pause-tag", {"tag": "nightly", "reason": "stocktaking"}))
     assert "More than 2 jobs have the tag nightly. The command line has no limit: yamlsched pause --tag nightly" in said
 

@@ -16,7 +16,7 @@ from yamlsched.act.pause import pause
 from yamlsched.ask.history import definitions as ids_of
 from yamlsched.db.query import now
 from yamlsched.extras import web
-from yamlsched.extras.web.ask import deployments
+from yamlsched.extras.web.pages import files as deployments
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 

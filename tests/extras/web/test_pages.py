@@ -17,7 +17,7 @@ from support.command_line import ROOT
 from support.rows import a_file_row, a_job, a_run
 from yamlsched import db as store
 from yamlsched.ask import attention, health
-from yamlsched.extras.web.markup import visible
+from yamlsched.extras.web.render import visible
 
 Visit = Callable[..., TestClient]
 JOBS = ("sync_inventory", "refresh_cache", "loyalty_points", "send_welcome_mail", "archive_orders", "sync_old_crm")

@@ -16,7 +16,6 @@ from yamlsched.ask.why import TrailEntry
 from yamlsched.db.connection import reason
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.extras.web import results
 from yamlsched.extras.web.actions import ACTIONS
 from yamlsched.extras.web.ask import audit
 from yamlsched.extras.web.ask.audit import sentence as say
@@ -39,9 +38,8 @@ from yamlsched.extras.web.forms import IS_NOT_A_FORM, FormError, read_form
 from yamlsched.extras.web.options import WebOptions
 from yamlsched.extras.web.pool import ACTION_SETTINGS, Pool
 from yamlsched.extras.web.render import bounded, sentence
-from yamlsched.extras.web.results import Result
 from yamlsched.extras.web.security import SAFE_METHODS, Rejection, no_actions
-from yamlsched.extras.web.visit import Visit
+from yamlsched.extras.web.visit import RESULT_PARAMETER, Result, Visit, sign_result
 
 ACTION_SESSIONS = 2
 MAX_COUNTED = 1_000
@@ -232,8 +230,8 @@ class ActionPages:
 
     def _redirect(self, request: Request, visit: Visit, done: Redirect) -> Response:
         path, _, query = done.path.partition("?")
-        parameter = results.sign(visit.connection, path, done.result, visit.now)
-        url = f"{request.scope['root_path']}{path}?{query + '&' if query else ''}{results.PARAMETER}={parameter}"
+        parameter = sign_result(visit.connection, path, done.result, visit.now)
+        url = f"{request.scope['root_path']}{path}?{query + '&' if query else ''}{RESULT_PARAMETER}={parameter}"
         return RedirectResponse(url, HTTPStatus.SEE_OTHER, NO_STORE)
 
     def _conflict(self, request: Request, action: Action, given: Given, what: str) -> Response:

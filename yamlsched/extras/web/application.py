@@ -30,14 +30,14 @@ from yamlsched.db.connection import reason
 from yamlsched.db.dsn import redactor
 from yamlsched.db.query import now
 from yamlsched.errors import EnvironmentFailed, Refused
-from yamlsched.extras.web import assets, render, results
+from yamlsched.extras.web import render
 from yamlsched.extras.web.action_pages import ActionPages
 from yamlsched.extras.web.documents import DOCUMENTS
 from yamlsched.extras.web.options import WebOptions
 from yamlsched.extras.web.pages import PAGES, namespaces
 from yamlsched.extras.web.pool import READER_SETTINGS, Pool
 from yamlsched.extras.web.security import Guard, Rejection
-from yamlsched.extras.web.visit import BadRequest, Download, NotFound, Page, SeeOther, Visit, url_under
+from yamlsched.extras.web.visit import BadRequest, Download, NotFound, Page, SeeOther, Visit, read_result, url_under
 from yamlsched.show import terminal
 
 FRAGMENT_HEADER = "Yamlsched-Fragment"
@@ -84,7 +84,7 @@ class Application:
         self._actions = ActionPages(options, self._visit, self._response, self._error, self._guarded)
 
     def guarded(self) -> ASGIApp:
-        by_name = {asset.name: asset for asset in assets.load().values()}
+        by_name = {asset.name: asset for asset in render.assets().values()}
 
         async def static(request: Request) -> Response:
             asset = by_name.get(request.path_params["name"])
@@ -198,7 +198,6 @@ class Application:
         """Yield a visit, whose session is in a read-only transaction."""
         with self._pool.transaction() as connection:
             at = now(connection)
-            parameter = request.query_params.get(results.PARAMETER)
             path = request.scope["path"].removeprefix(request.scope["root_path"])
             names = [] if self._options.namespace else known_namespaces(connection, MAX_NAMESPACES + 1)
             yield Visit(
@@ -213,7 +212,7 @@ class Application:
                 user=request.state.user,
                 has_actions=self._options.has_actions,
                 file=self._options.file,
-                result=results.read(connection, path, parameter, at) if parameter else None,
+                result=read_result(connection, path, request.query_params, at),
             )
 
     def _namespace(

@@ -1,21 +1,91 @@
-"""The templates. Everything that they print is escaped, and characters that hide or reorder text are shown."""
+"""The templates, and static files. What is printed is escaped; characters that hide or reorder text are shown."""
 
 from __future__ import annotations
 
+import hashlib
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup, escape
 
 from yamlsched import durations
 from yamlsched import text as terminal
-from yamlsched.extras.web import assets
-from yamlsched.extras.web.markup import element, visible
-from yamlsched.extras.web.steps import steps
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
+
+TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+HASH_CHARS = 12
+KEPT = "\n\t"
+"""Characters that are not printable, and harmless in HTML."""
+COMMAND = re.compile(
+    r"yamlsched (?:(?P<action>retry|cancel) (?P<run>\d{1,18})(?!\w)|show (?P<shown>\d{1,18})(?!\w)"
+    r"|resume (?P<job>[a-z][a-z0-9_]*)"
+    r"|settle --done(?: --namespace \S+)? (?:-- )?(?P<key>'(?:[^']|'\"'\"')*'|[^\s']+) \(or --not-done\)"
+    r"|doctor|validate|sync|plan)"
+)
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A static file; ``name`` contains the hash."""
+
+    name: str
+    content: bytes
+    media_type: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """Return the static files of the package by their names without a hash."""
+    found = {}
+    for file in files("yamlsched.extras.web").joinpath("static").iterdir():
+        stem, _, extension = file.name.rpartition(".")
+        if extension in TYPES:
+            content = file.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()[:HASH_CHARS]
+            found[file.name] = Asset(f"{stem}.{digest}.{extension}", content, TYPES[extension])
+    return found
+
+
+def visible(text: str) -> str:
+    r"""Return ``text`` with control characters, and those that hide or reorder what is shown, as escapes.
+
+    >>> visible("a\x1b[31m\u202eb")
+    'a\\x1b[31m\\u202eb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in KEPT else c.encode("unicode_escape", "replace").decode() for c in text)
+
+
+def element(name: str, *content: str, **attributes: Any) -> Markup:
+    """Return an element. ``_`` in the name of an attribute is ``-``; ``class_`` is class; None omits the attribute.
+
+    >>> element("rect", class_="dead", x=1.5, stroke_width=None)
+    Markup('<rect class="dead" x="1.5"></rect>')
+    """
+    given = "".join([f' {_name(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None])
+    inside = "".join([part if isinstance(part, Markup) else escape(visible(part)) for part in content])
+    return Markup(f"<{name}{given}>{inside}</{name}>")
+
+
+@cache
+def _name(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value) if isinstance(value, int) else escape(visible(str(value)))
 
 
 def _finalize(value: Any) -> Any:
@@ -91,9 +161,39 @@ def took(value: timedelta) -> str:
     return durations.show(timedelta(seconds=round(value.total_seconds(), 0 if long else 1)) if long else value)
 
 
+@pass_context
+def steps(context: Context, text: str) -> Markup:
+    """Return ``text`` with links in place of commands that the page has as well.
+
+    Messages are those of the verbs. Where the page has no such step, the command stays.
+    """
+    parts, end = [], 0
+    for found in COMMAND.finditer(text):
+        link = _link(found, context["url"], context["has_actions"]) or element("code", found[0])
+        parts += [escape(visible(text[end : found.start()])), link]
+        end = found.end()
+    return Markup("").join([*parts, escape(visible(text[end:]))])
+
+
+def _link(found: re.Match[str], url: Callable[..., str], has_actions: bool) -> Markup | None:
+    def link(label: str, href: str) -> Markup:
+        return element("a", label, href=href, class_="command")
+
+    if found["shown"]:
+        return link(f"show run {found['shown']}", url("runs", found["shown"]))
+    if has_actions and found["job"]:
+        return link(f"resume {found['job']}", url("actions", "resume", job=found["job"]))
+    if has_actions and found["key"]:
+        [key] = shlex.split(found["key"])
+        return link(f"settle {key}", url("actions", "settle", key=key))
+    if has_actions and found["run"]:
+        return link(f"{found['action']} run {found['run']}", url("actions", found["action"], run=found["run"]))
+    return None
+
+
 def _asset(name: str) -> str:
     """Return the path of a static file, below the prefix."""
-    return f"static/{assets.load()[name].name}"
+    return f"static/{assets()[name].name}"
 
 
 @cache

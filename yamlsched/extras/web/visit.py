@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +16,11 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 
-from yamlsched.extras.web.results import Result
+from yamlsched.runs import effects
+
+MAX_RESULT_CHARS = 1_000
+MAX_RESULT_SECONDS = 60
+RESULT_PARAMETER = "result"
 
 
 class NotFound(Exception):
@@ -41,6 +50,13 @@ class Download(Exception):
         super().__init__(name)
         self.name = name
         self.text = text
+
+
+class Result(NamedTuple):
+    """A sentence for the operator. ``is_partial``: not everything was done."""
+
+    text: str
+    is_partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,3 +136,37 @@ def url_under(prefix: str) -> Callable[..., str]:
         return f"{prefix}/{path}" + (f"?{urlencode(given)}" if given else "")
 
     return url
+
+
+def sign_result(connection: psycopg.Connection[object], path: str, result: Result, now: datetime) -> str:
+    """Return the parameter that shows ``result`` on the page ``path``: signed, so that no link speaks for the page.
+
+    The key is the identity of the database, which all processes that serve the page know.
+    """
+    text = result.text if len(result.text) <= MAX_RESULT_CHARS else result.text[: MAX_RESULT_CHARS - 2] + " …"
+    content = json.dumps([text, result.is_partial, int(now.timestamp())], ensure_ascii=False).encode()
+    encoded = base64.urlsafe_b64encode(content).decode().rstrip("=")
+    return f"{encoded}.{_signature(connection, path, encoded)}"
+
+
+def read_result(
+    connection: psycopg.Connection[object], path: str, query: Mapping[str, str], now: datetime
+) -> Result | None:
+    """Return the result that a URL shows on the page ``path``; None if it has none, or it is not ours, or old."""
+    parameter = query.get(RESULT_PARAMETER, "")
+    encoded, _, signature = parameter.partition(".")
+    if not parameter or len(parameter) > MAX_RESULT_CHARS * 9 or not encoded.isascii() or not signature.isascii():
+        return None
+    if not hmac.compare_digest(signature, _signature(connection, path, encoded)):
+        return None
+    try:
+        text, is_partial, at = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+    except (ValueError, binascii.Error):
+        return None
+    return Result(text, is_partial) if abs(now.timestamp() - at) < MAX_RESULT_SECONDS else None
+
+
+def _signature(connection: psycopg.Connection[object], path: str, encoded: str) -> str:
+    found = effects.read(connection)
+    key = f"result of {found.identity if found else ''}".encode()
+    return hmac.new(key, f"{path} {encoded}".encode(), hashlib.sha256).hexdigest()[:32]

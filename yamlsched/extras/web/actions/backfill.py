@@ -7,11 +7,10 @@ from datetime import datetime
 from yamlsched.act import backfill
 from yamlsched.act.backfill import BackfillSlot
 from yamlsched.errors import Refused
-from yamlsched.extras.web.actions import subjects
+from yamlsched.extras.web import flow
 from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import count, sentence
-from yamlsched.extras.web.results import Result
-from yamlsched.extras.web.visit import Visit
+from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.timetable import times
 from yamlsched.timetable.times import TimeInput, rfc3339, short_utc
 from yamlsched.timetable.zones import zone
@@ -33,12 +32,12 @@ BEFORE_FIRST = Field("before_first", "Also slots from before the job was first a
 def ask(visit: Visit, given: Given) -> Asking:
     title = f"Backfill {given['job']}" if given["job"] else "Backfill slots"
     lines = ["A backfill creates the runs of past slots that have none. The job's own progress does not change."]
-    return Asking(title, [subjects.job_field(visit, given), FIRST, LAST, BEFORE_FIRST], lines)
+    return Asking(title, [flow.job_field(visit, given), FIRST, LAST, BEFORE_FIRST], lines)
 
 
 def review(visit: Visit, given: Given) -> Review:
     name, connection = given["job"], visit.connection
-    subjects.job(visit, given)
+    flow.job_of(visit, given)
     try:
         job = backfill.definition_for(connection, visit.namespace, name, is_range=bool(given["last"]))
     except Refused as error:

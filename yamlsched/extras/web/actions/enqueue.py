@@ -11,11 +11,10 @@ from yamlsched.act.payloads import Taken
 from yamlsched.ask import history
 from yamlsched.ask.runs import id_of_key
 from yamlsched.errors import Refused
-from yamlsched.extras.web.actions import subjects
+from yamlsched.extras.web import flow
 from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import sentence
-from yamlsched.extras.web.results import Result
-from yamlsched.extras.web.visit import Visit
+from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.runs import enqueue
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
@@ -41,7 +40,7 @@ AT = Field(
 def ask(visit: Visit, given: Given) -> Asking:
     lines, hint = [], "A JSON object: its keys become keyword arguments of the handler."
     if given["job"]:
-        job = subjects.job(visit, given)
+        job = flow.job_of(visit, given)
         found = _taken(visit, job)
         if found is not None:
             hint = f"{hint} {_describe(found)}"
@@ -49,7 +48,7 @@ def ask(visit: Visit, given: Given) -> Asking:
                 lines.append(f"The job's own payload, which this one is merged over: {shown_payload(found.payload)}")
         lines += _state_lines(visit, job)
     fields = [
-        subjects.job_field(visit, given),
+        flow.job_field(visit, given),
         Field("payload", "Payload", "area", hint),
         Field("key", "Key", hint="One run per key, for ever: if a run has it, none is created."),
         AT,
@@ -59,7 +58,7 @@ def ask(visit: Visit, given: Given) -> Asking:
 
 
 def review(visit: Visit, given: Given) -> Review:
-    job = subjects.job(visit, given)
+    job = flow.job_of(visit, given)
     payload = parse_payload(given)
     found = _taken(visit, job)
     try:
@@ -112,7 +111,7 @@ def perform(doing: Doing, given: Given) -> Redirect:
     payload = parse_payload(given)
     at = times.parse(given["instant"]) if given["instant"] else None
     with doing.transaction() as connection:
-        job = subjects.job_for(connection, doing.namespace, given["job"])
+        job = flow.job_for(connection, doing.namespace, given["job"])
         found = runs.enqueue(
             connection,
             doing.namespace,

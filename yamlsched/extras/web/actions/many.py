@@ -14,13 +14,12 @@ from yamlsched.ask import history
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.search import Filter
 from yamlsched.errors import Refused
-from yamlsched.extras.web.actions import subjects
+from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions.retry import REASON
 from yamlsched.extras.web.ask.audit import of_request
 from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import bounded, count, sentence
-from yamlsched.extras.web.results import Result
-from yamlsched.extras.web.visit import Visit
+from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.runs.lifecycle import Status
 from yamlsched.timetable import times
 from yamlsched.timetable.times import rfc3339
@@ -61,7 +60,7 @@ def _ask(visit: Visit, title: str, more: Field) -> Asking:
     jobs = all_jobs(visit.connection, visit.namespace)
 
     def field(name: str, label: str, values: Iterable[str]) -> Field:
-        return Field(name, label, choices=[(one, one) for one in sorted(set(values))[: subjects.MAX_OFFERED_JOBS]])
+        return Field(name, label, choices=[(one, one) for one in sorted(set(values))[: flow.MAX_OFFERED_JOBS]])
 
     fields = [
         field("job", "Job", (job.job_type for job in jobs)),
@@ -228,7 +227,7 @@ def _select(
 ) -> list[MatchingRun]:
     """Return the runs that a form is about, the oldest first; one more than ``MAX_RUNS`` if there are more."""
     if given["job"]:
-        subjects.job_for(connection, namespace, given["job"])
+        flow.job_for(connection, namespace, given["job"])
     filter = Filter(
         jobs=[given["job"]] if given["job"] else [],
         tags=[given["tag"]] if given["tag"] else [],

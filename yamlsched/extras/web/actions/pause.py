@@ -1,22 +1,38 @@
-"""Pause and resume a job; see ``yamlsched pause``."""
+"""Pause and resume a job, or all jobs that have a tag; see ``yamlsched pause``."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
+import psycopg
+
 from yamlsched.act import pause as pausing
-from yamlsched.extras.web.actions import subjects
+from yamlsched.act import statements
+from yamlsched.act.runs import ActionResult
+from yamlsched.act.statements import PausableJob
+from yamlsched.ask import history, runs
+from yamlsched.ask.why import trail
+from yamlsched.errors import Refused
+from yamlsched.extras.web import flow
 from yamlsched.extras.web.ask import outlook
 from yamlsched.extras.web.ask.outlook import MAX_COUNTED, PauseOutlook
 from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
-from yamlsched.extras.web.render import bounded
-from yamlsched.extras.web.results import Result
-from yamlsched.extras.web.visit import Visit
+from yamlsched.extras.web.render import bounded, count, sentence
+from yamlsched.extras.web.visit import Result, Visit
+from yamlsched.sync import definitions
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import times
 from yamlsched.timetable.times import local_time, rfc3339, short_utc
 from yamlsched.timetable.zones import zone
 
+MAX_JOBS = 1_000
+"""Jobs of one form, which is one transaction."""
+MAX_LISTED = 200
+MAX_READ_ENTRIES = 200
+"""Of the actions since the review."""
+VERBS = ("pause", "resume")
 REASON = Field("reason", "Why", hint="For everyone who wonders why the job does not run.", is_required=True)
 UNTIL = Field(
     "until",
@@ -29,16 +45,16 @@ UNTIL = Field(
 def ask(visit: Visit, given: Given) -> Asking:
     lines = []
     if given["job"]:
-        job = subjects.job(visit, given)
+        job = flow.job_of(visit, given)
         pause = outlook.read(visit.connection, visit.namespace, job, visit.now, None).pause
         if pause is not None:
             lines.append(f"It is paused {outlook.words(pause, job.timezone)}. This form replaces that.")
-    fields = [subjects.job_field(visit, given), REASON, UNTIL]
+    fields = [flow.job_field(visit, given), REASON, UNTIL]
     return Asking(f"Pause {given['job']}" if given["job"] else "Pause a job", fields, lines)
 
 
 def review(visit: Visit, given: Given) -> Review:
-    job = subjects.job(visit, given)
+    job = flow.job_of(visit, given)
     until = read_until(visit, given, job.timezone)
     found = outlook.read(visit.connection, visit.namespace, job, visit.now, until)
     end = times.show(until, zone(job.timezone)) if until else "it is resumed"
@@ -102,33 +118,12 @@ def read_until(visit: Visit, given: Given, timezone: str) -> datetime | None:
     return until
 
 
-def perform(doing: Doing, given: Given) -> Redirect:
-    name = given["job"]
-    with doing.transaction(f"job:{name}") as connection:
-        job = subjects.job_for(connection, doing.namespace, name)
-        until = times.parse(given["instant"]) if given["instant"] else None
-        [result] = pausing.pause(
-            connection,
-            doing.namespace,
-            [job.id],
-            doing.who,
-            reason=given["reason"],
-            until=until,
-            timezone=job.timezone,
-        )
-        if not result.changed:
-            raise Conflict(f"{name} {result.what}.")
-    with doing.pool.session() as session:
-        pausing.mark(session, doing.namespace, [job.id])
-    return Redirect(f"/jobs/{name}", Result(f"{name} {result.what}."))
-
-
 def ask_resume(visit: Visit, given: Given) -> Asking:
-    return Asking("Resume a job", [subjects.job_field(visit, given)])
+    return Asking("Resume a job", [flow.job_field(visit, given)])
 
 
 def review_resume(visit: Visit, given: Given) -> Review:
-    job = subjects.job(visit, given)
+    job = flow.job_of(visit, given)
     found = outlook.read(visit.connection, visit.namespace, job, job.paused_at or visit.now, visit.now)
     lines = []
     if found.slots:
@@ -154,18 +149,193 @@ def review_resume(visit: Visit, given: Given) -> Review:
     )
 
 
+def ask_tag(visit: Visit, given: Given) -> Asking:
+    title = f"Pause the jobs tagged {given['tag']}" if given["tag"] else "Pause all jobs with a tag"
+    return Asking(title, [_tag_field(visit, given), REASON, UNTIL])
+
+
+def review_tag(visit: Visit, given: Given) -> Review:
+    jobs = _jobs(visit.connection, visit.namespace, given)
+    timezone = history.timezone_of(visit.connection, visit.namespace, (), visit.file)
+    until = read_until(visit, given, timezone)
+    already = sum(job.is_paused for job in jobs)
+    end = times.show(until, zone(timezone)) if until else "they are resumed"
+    lines = [
+        f"{_number(jobs, given)}. All are paused until {end}.",
+        "Their slots are recorded as skipped, and not run. Runs that wait can only start afterwards.",
+        "Runs that are running already will continue.",
+        "A deploy does not end the pause.",
+    ]
+    warnings = []
+    if already:
+        are = "is" if already == 1 else "are"
+        warnings.append(
+            f"{already} of them {are} paused already: the reason is replaced{', and the end' if until else ''}."
+        )
+    return _review(
+        visit, given, "Pause", jobs, lines,
+        warnings=warnings, state=f"Reason: {given['reason']}", change="Change",
+        carried={"instant": rfc3339(until) if until else ""},
+    )  # fmt: skip
+
+
+def ask_resume_tag(visit: Visit, given: Given) -> Asking:
+    return Asking("Resume all jobs with a tag", [_tag_field(visit, given)])
+
+
+def review_resume_tag(visit: Visit, given: Given) -> Review:
+    jobs = _jobs(visit.connection, visit.namespace, given)
+    paused = [job for job in jobs if job.paused_at is not None]
+    are = "is" if len(paused) == 1 else "are"
+    lines = [
+        f"{_number(jobs, given)}. {len(paused)} of them {are} paused, and resumed.",
+        "Slots of the pause are not run. A backfill creates the missing runs.",
+        "Runs that wait can start at once, if due.",
+    ]
+    refusal = "" if paused else f"{_number(jobs, given)}, and none of them is paused."
+    return _review(visit, given, "Resume", paused, lines, refusal=refusal, among=jobs)
+
+
+def _review(
+    visit: Visit,
+    given: Given,
+    verb: str,
+    jobs: Sequence[PausableJob],
+    lines: Sequence[str],
+    *,
+    among: Sequence[PausableJob] | None = None,
+    state: str = "",
+    warnings: Sequence[str] = (),
+    refusal: str = "",
+    change: str = "",
+    carried: dict[str, str] | None = None,
+) -> Review:
+    """Return what will happen to ``jobs``, which are all with the tag, or some ``among`` them."""
+    if len(jobs) > MAX_JOBS:
+        command = f"yamlsched {verb.lower()} --tag {given['tag']}"
+        refusal = f"More than {MAX_JOBS:,} jobs have the tag {given['tag']}. The command line has no limit: {command}"
+    newest = trail(visit.connection, visit.namespace, limit=1)
+    return Review(
+        title=f"{verb} {count(len(jobs), 'job')} tagged {given['tag']}",
+        button=f"{verb} {count(len(jobs), 'job')}",
+        back="/actions",
+        state=state,
+        lines=lines,
+        warnings=warnings,
+        refusal=refusal,
+        carried={
+            **(carried or {}),
+            "jobs": _digest(jobs if among is None else among),
+            "upto": str(newest[0].id if newest else 0),
+        },
+        heading="The jobs",
+        listed=[_line(job) for job in jobs[:MAX_LISTED]],
+        total=len(jobs),
+        change=change,
+    )
+
+
+def _line(job: PausableJob) -> str:
+    return f"{job.job_type}, paused {outlook.words(job, 'UTC')}" if job.is_paused else job.job_type
+
+
+def perform(doing: Doing, given: Given) -> Redirect:
+    until = times.parse(given["instant"]) if given["instant"] else None
+
+    def act(connection: psycopg.Connection[object], ids: Sequence[int], timezone: str) -> list[ActionResult]:
+        reason = given["reason"]
+        return pausing.pause(connection, doing.namespace, ids, doing.who, reason=reason, until=until, timezone=timezone)
+
+    return _perform(doing, given, "paused", act)
+
+
 def perform_resume(doing: Doing, given: Given) -> Redirect:
-    name = given["job"]
-    target = f"job:{name}"
+    def act(connection: psycopg.Connection[object], ids: Sequence[int], timezone: str) -> list[ActionResult]:
+        paused = ids if given["job"] else pausing.paused(connection, ids)
+        return pausing.resume(connection, doing.namespace, paused, doing.who)
+
+    return _perform(doing, given, "resumed", act)
+
+
+def _perform(
+    doing: Doing,
+    given: Given,
+    done: str,
+    act: Callable[[psycopg.Connection[object], Sequence[int], str], list[ActionResult]],
+) -> Redirect:
+    name, tag = given["job"], given["tag"]
+    target = f"job:{name}" if name else f"tag:{tag}"
     with doing.transaction(target) as connection:
-        job = subjects.job_for(connection, doing.namespace, name)
-        [result] = pausing.resume(connection, doing.namespace, [job.id], doing.who)
-        if not result.changed:
-            raise Conflict(f"{name} {result.what}{doing.since(connection, target)}.")
+        jobs = _jobs(connection, doing.namespace, given)
+        ids = [job.id for job in jobs]
+        definitions.lock(connection, ids)
+        if tag:
+            _refuse_changes(connection, doing, jobs, given.number("upto"))
+            if _digest(jobs) != given["jobs"] or len(jobs) > MAX_JOBS:
+                raise Conflict(f"Other jobs have the tag {tag} now: schedules.yaml has changed.")
+        timezone = flow.job_for(connection, doing.namespace, name).timezone if name else "UTC"
+        results = act(connection, ids, timezone)
+        what = f"{name} {results[0].what}" if name else f"None of the jobs tagged {tag} can be {done}"
+        if not any(result.changed for result in results):
+            raise Conflict(f"{what}{doing.since(connection, target)}.")
     with doing.pool.session() as session:
-        pausing.mark(session, doing.namespace, [job.id])
-    return Redirect(f"/jobs/{name}", Result(f"{name} {result.what}."))
+        pausing.mark(session, doing.namespace, ids)
+    if name:
+        return Redirect(f"/jobs/{name}", Result(f"{what}."))
+    changed = sum(result.changed for result in results)
+    text = f"{count(changed, 'job')} tagged {tag} {'is' if changed == 1 else 'are'} {done}."
+    return Redirect("/actions", Result(text, is_partial=changed < len(results)))
+
+
+def _refuse_changes(
+    connection: psycopg.Connection[object], doing: Doing, jobs: Sequence[PausableJob], upto: int
+) -> None:
+    """Raise Conflict if one of ``jobs`` was paused or resumed since the review."""
+    targets = {f"job:{job.job_type}" for job in jobs}
+    for verb in VERBS:
+        for entry in trail(connection, doing.namespace, limit=MAX_READ_ENTRIES, verb=verb):
+            if entry.id > upto and entry.target in targets:
+                raise Conflict(sentence(doing.say(connection, entry)))
+
+
+def _tag_field(visit: Visit, given: Given) -> Field:
+    """Return the field ``tag``. If a link has not set it, the tags of jobs are offered."""
+    tags: list[str] = []
+    if not given["tag"]:
+        jobs = runs.jobs(visit.connection, visit.namespace)
+        tags = sorted({tag for job in jobs if job.retired_at is None for tag in job.tags})[: flow.MAX_OFFERED_JOBS]
+    return Field("tag", "Tag", "subject", choices=[(tag, tag) for tag in tags], is_required=True)
+
+
+def _jobs(connection: psycopg.Connection[object], namespace: str, given: Given) -> list[PausableJob]:
+    """Return the job, or those that have the tag, by name. Raises Invalid if there are none."""
+    if given["job"]:
+        return statements.jobs(connection, [flow.job_for(connection, namespace, given["job"]).id], None)
+    try:
+        ids = history.present_jobs(connection, namespace, (), [given["tag"]])
+    except Refused as error:
+        raise Invalid("tag", sentence(str(error))) from None
+    if not ids:
+        raise Invalid("tag", f'No job in schedules.yaml has the tag "{given["tag"]}" any more.')
+    return statements.jobs(connection, ids, None)
+
+
+def _number(jobs: Sequence[PausableJob], given: Given) -> str:
+    return f"{count(len(jobs), 'job')} {'has' if len(jobs) == 1 else 'have'} the tag {given['tag']}"
+
+
+def _digest(jobs: Sequence[PausableJob]) -> str:
+    """Return what changes if other jobs have the tag."""
+    return hashlib.sha256(" ".join(str(job.id) for job in jobs).encode()).hexdigest()[:32]
 
 
 PAUSE = Action("pause", "Pause a job", ("job", "reason", "until", "instant"), ("job", "reason"), ask, review, perform)
 RESUME = Action("resume", "Resume a job", ("job",), ("job",), ask_resume, review_resume, perform_resume)
+TAG_FIELDS = ("tag", "jobs", "upto")
+PAUSE_TAG = Action(
+    "pause-tag", "Pause all jobs with a tag", (*TAG_FIELDS, "reason", "until", "instant"), ("tag", "reason"),
+    ask_tag, review_tag, perform,
+)  # fmt: skip
+RESUME_TAG = Action(
+    "resume-tag", "Resume all jobs with a tag", TAG_FIELDS, ("tag",), ask_resume_tag, review_resume_tag, perform_resume
+)

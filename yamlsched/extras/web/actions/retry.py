@@ -9,13 +9,12 @@ from yamlsched.act import payloads, runs
 from yamlsched.act.statements import RunOutlook
 from yamlsched.ask.history import is_own_file
 from yamlsched.errors import Refused
-from yamlsched.extras.web.actions import subjects
+from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions.enqueue import MAX_PAYLOAD_CHARS, parse_payload, shown_payload
 from yamlsched.extras.web.ask import outlook
 from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import sentence
-from yamlsched.extras.web.results import Result
-from yamlsched.extras.web.visit import Visit
+from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.runs.enqueue import encode_payload
 from yamlsched.runs.lifecycle import Status
 
@@ -26,14 +25,14 @@ PAYLOAD = Field("payload", "Payload", "area", "A JSON object, merged over the pa
 
 def ask(visit: Visit, given: Given) -> Asking:
     if not given["run"]:
-        return Asking("Retry a run", [subjects.RUN])
-    run = subjects.run(visit, given)
+        return Asking("Retry a run", [flow.RUN])
+    run = flow.run_of(visit, given)
     values = {"payload": json.dumps(run.payload, ensure_ascii=False, indent=2)} if run.payload else {}
-    return Asking(f"Retry run {run.id} of {run.job_type}", [subjects.RUN, PAYLOAD], [outlook.state(run)], values)
+    return Asking(f"Retry run {run.id} of {run.job_type}", [flow.RUN, PAYLOAD], [outlook.state(run)], values)
 
 
 def review(visit: Visit, given: Given) -> Review:
-    run = subjects.run(visit, given)
+    run = flow.run_of(visit, given)
     found = outlook.of_retry(visit.connection, run)
     lines = list(found.lines)
     if given["payload"]:
@@ -107,11 +106,11 @@ ACTION = Action(
 
 
 def ask_cancel(visit: Visit, given: Given) -> Asking:
-    return Asking("Cancel a run", [subjects.RUN])
+    return Asking("Cancel a run", [flow.RUN])
 
 
 def review_cancel(visit: Visit, given: Given) -> Review:
-    run = subjects.run(visit, given)
+    run = flow.run_of(visit, given)
     found = outlook.of_cancel(visit.connection, run)
     return Review(
         title=f"Cancel run {run.id} of {run.job_type}",

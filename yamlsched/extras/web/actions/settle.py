@@ -10,8 +10,7 @@ from yamlsched.errors import Refused
 from yamlsched.extras.web.ask import outlook
 from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import sentence
-from yamlsched.extras.web.results import Result
-from yamlsched.extras.web.visit import Visit
+from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.jsonb import encode_result
 from yamlsched.runs.effects import EffectStatus
 from yamlsched.runs.lifecycle import Status

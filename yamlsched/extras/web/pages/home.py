@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from yamlsched import durations
 from yamlsched.ask import health, states
 from yamlsched.ask.attention import Problem, Thresholds, problems
 from yamlsched.ask.health import Health, JobHealth
 from yamlsched.ask.runs import Durations
-from yamlsched.extras.web.ask.strips import Day, skipped_by_pause, strips, summary
 from yamlsched.extras.web.pages.durations import of_week
-from yamlsched.extras.web.problems import target
+from yamlsched.extras.web.pages.nights import Day, skipped_by_pause, strips, summary
 from yamlsched.extras.web.visit import Page, Visit, finder
 
 PAGE_JOBS = 50
@@ -93,6 +93,26 @@ def show(visit: Visit) -> Home:
 def _row(visit: Visit, job: JobHealth, now: Health, days: Sequence[Day], took: Durations | None) -> JobRow:
     link = "" if job.schedule is None else visit.url("why", job=job.job_type) + "&at="
     return JobRow(job, health.note(job, now) or skipped_by_pause(days), days, link, summary(days), took)
+
+
+def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) -> str:
+    """Return the URL of the page that shows what a problem is about; "" if there is none."""
+    if problem.run_id is not None:
+        return url("runs", problem.run_id)
+    match problem.kind:
+        case "stuck":
+            return url("runs", status="running")
+        case "file":
+            return url("files")
+        case "failing":
+            return url("runs", job=problem.job_type, status="failed")
+        case "dead" if problem.job_type is None:
+            return url("runs", status="dead", since=durations.show(thresholds.within))
+        case "dead":
+            return url("runs", job=problem.job_type, status="dead", since=durations.show(thresholds.within))
+        case "old":
+            return url("runs", job=problem.job_type)
+    return url("jobs", problem.job_type) if problem.job_type else ""
 
 
 PAGE = Page("/", "home.html", show, title="Jobs")

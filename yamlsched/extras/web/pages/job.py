@@ -21,7 +21,7 @@ from yamlsched.extras.web.charts import timeline as charts
 from yamlsched.extras.web.charts.timeline import Chart
 from yamlsched.extras.web.pages.actions import details as details_of
 from yamlsched.extras.web.pages.durations import of_week
-from yamlsched.extras.web.problems import target
+from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import BadRequest, NotFound, Page, Visit
 from yamlsched.schedule.field_changes import Change, before_and_after, field_name
 from yamlsched.sync import definitions

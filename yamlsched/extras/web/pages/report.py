@@ -2,19 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
 
 from yamlsched.ask import report
 from yamlsched.ask.attention import Problem, Thresholds
-from yamlsched.ask.report import Report
+from yamlsched.ask.report import REASON_ORDER, Report
 from yamlsched.ask.report_document import document
-from yamlsched.extras.web.ask.not_run import NotRun, not_run
-from yamlsched.extras.web.problems import target
+from yamlsched.ask.why import REASONS, TrailEntry, paused_by, trail
+from yamlsched.db.query import load
+from yamlsched.errors import CronError, ScheduleError
+from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import Page, Visit
 from yamlsched.schedule.load import timezone_of_file
 from yamlsched.show.document import Document
+from yamlsched.sync import files
+from yamlsched.sync.in_force import disabled
+from yamlsched.timetable import slots
+from yamlsched.timetable.cron import parse_schedule
+from yamlsched.timetable.times import short_utc
+from yamlsched.timetable.zones import zone
+
+MAX_JOBS = 1_000
+"""Jobs whose slots no sync has recorded that are read."""
+MAX_ACTIONS = 1_000
+"""The latest pauses, and the latest ends of pauses, among which those of the span are looked for."""
+GRACE = timedelta(minutes=2)
+"""A slot that was due shortly before the end is not missing yet."""
+URGENT_FIRST = ("due", *REASON_ORDER)
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Slots of a job that did not run for one reason: that of a skipped slot, or ``due``: no sync has come by."""
+
+    job_type: str
+    timezone: str
+    reason: str
+    slots: int
+    first_at: datetime
+    last_at: datetime
+    why: str
+
+
+def not_run(connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime) -> list[NotRun]:
+    """Return what did not run in [since, until), by job and reason, unintended reasons first."""
+    found: dict[tuple[str, str, str], NotRun] = {}
+    for one in (*_recorded(connection, namespace, since, until), *_unaccounted(connection, namespace, since, until)):
+        key = one.job_type, one.reason, one.why
+        if known := found.get(key):
+            first, last = min(known.first_at, one.first_at), max(known.last_at, one.last_at)
+            one = replace(one, slots=known.slots + one.slots, first_at=first, last_at=last)
+        found[key] = one
+    return sorted(found.values(), key=lambda one: (URGENT_FIRST.index(one.reason), -one.slots, one.job_type))
+
+
+def _recorded(
+    connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime
+) -> Iterator[NotRun]:
+    """Yield the gaps that overlap the span."""
+    gaps = [gap for gap in report.read_gaps(connection, namespace, since, until) if gap.last_slot >= since]
+    actions: defaultdict[str, list[TrailEntry]] = defaultdict(list)
+    if any(gap.reason == "paused" for gap in gaps):
+        for entry in _pauses(connection, namespace):
+            actions[entry.target].append(entry)
+    for gap in gaps:
+        part = report.within_span(gap, since, until)
+        if part is not None:
+            what, _, run = (gap.detail or "").partition(":")
+            detail = f" ({what}, run {run})" if run else f" ({what})" if what else ""
+            why = (paused_by(gap, actions[f"job:{gap.job_type}"]) or REASONS[gap.reason]) + detail
+            yield NotRun(gap.job_type, gap.timezone, gap.reason, *part, why)
+
+
+def _pauses(connection: psycopg.Connection[Any], namespace: str) -> Sequence[TrailEntry]:
+    """Return the latest pauses and their ends, newest first."""
+    both = [trail(connection, namespace, limit=MAX_ACTIONS, verb=verb) for verb in ("pause", "resume")]
+    return sorted((entry for entries in both for entry in entries), key=lambda entry: -entry.id)
+
+
+def _unaccounted(
+    connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime
+) -> Iterator[NotRun]:
+    """Yield the slots of the span that no sync has recorded."""
+    given = {"namespace": namespace, "until": until, "limit": MAX_JOBS}
+    jobs = connection.execute(load("report")["unaccounted"], given).fetchall()
+    environment = files.environment_in_force(connection, namespace) if jobs else ""
+    for job in jobs:
+        start = max(since - report.MICROSECOND, job.accounted_to)
+        try:
+            part = slots.span(parse_schedule(job.schedule), zone(job.timezone), start, until - report.MICROSECOND)
+        except (CronError, ScheduleError):
+            continue
+        if start >= until or part is None:
+            continue
+        reason, why = _why(job, environment)
+        if reason != "due" or part.first < until - GRACE:
+            yield NotRun(job.job_type, job.timezone, reason, part.count, part.first, part.last, why)
+
+
+def _why(job: Any, environment: str) -> tuple[str, str]:
+    if not job.enabled:
+        return "disabled", f"the job {disabled(environment)}"
+    if job.paused_at is not None:
+        until = f" until {short_utc(job.paused_until)}" if job.paused_until else ""
+        reason = f": {job.paused_reason}" if job.paused_reason else ""
+        return (
+            "paused",
+            f"{job.paused_by or 'an operator'} has paused the job since {short_utc(job.paused_at)}{until}{reason}",
+        )
+    waits = ", or a run of an earlier slot is unfinished" if job.overlap == "wait" else ""
+    return "due", f'no sync has processed it{waits}: is "yamlsched tick" running?'
+
 
 SPANS = {"12h": timedelta(hours=12), "24h": timedelta(hours=24), "3d": timedelta(days=3), "7d": timedelta(days=7)}
 SCREENS = 4

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 from yamlsched.ask.why import DayReport, SlotReport, explain, neighbours, sentences
 from yamlsched.errors import Refused
-from yamlsched.extras.web.ask.not_run import NotRun, not_run
 from yamlsched.extras.web.pages.job import unknown_job
+from yamlsched.extras.web.pages.report import NotRun, not_run
 from yamlsched.extras.web.visit import BadRequest, Page, Visit
 from yamlsched.sync import definitions
 from yamlsched.sync.definitions import Definition
