@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_853,
+    "core": 20_901,
     "web": 5_116,
     "importing": 2_210,
     "preview": 1_395,

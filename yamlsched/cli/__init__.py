@@ -64,7 +64,7 @@ class Verbs(VerbGroup):
     cls=Verbs,
     params=list(
         global_options(
-            ("text", "json", "concise", "github", "sarif", "markdown", "csv", "html"), before_verb=True
+            ("text", "json", "concise", "github", "sarif", "markdown", "csv", "html", "ics"), before_verb=True
         ).values()
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

@@ -16,6 +16,7 @@ from yamlsched.show import terminal
 from yamlsched.timetable.times import TimeInput
 
 if TYPE_CHECKING:
+    from yamlsched.schedule.load import Loaded
     from yamlsched.timetable.cron import Cron
     from yamlsched.timetable.forecast import Forecast, ScheduledJob, Upcoming
 
@@ -33,10 +34,11 @@ HELP = """Show the next slots of JOB, of all jobs, or of a cron expression.
 
 Each slot has its key, and a note: a clock change that affects it, the jobs that it waits for. --cron needs no file.
 Slots are strictly after --from. --days shows a calendar: how many jobs start in each hour, and when many start at once.
+--format ics prints a calendar file, without the slots that a calendar skips: importing it again updates its events.
 """
 
 
-@click.command(cls=Verb, uses="file env namespace", help=HELP)
+@click.command(cls=Verb, uses="file env namespace", formats=("text", "json", "ics"), help=HELP)
 @click.argument("job", required=False, shell_complete=_filters.jobs)
 @click.option("--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs.")
 @click.option("--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days.")
@@ -61,6 +63,7 @@ def command(
     days: int | None,
 ) -> int:
     from yamlsched.timetable import times
+    from yamlsched.timetable.calendars import without_skipped
     from yamlsched.timetable.forecast import ForecastSpan, ScheduledJob, forecast, merge
     from yamlsched.timetable.zones import zone
 
@@ -68,22 +71,32 @@ def command(
         raise click.UsageError("-n and --days exclude each other: pass one of them")
     if timezone and not (expression or days):
         raise click.UsageError("--timezone requires --cron or --days: a job's own time zone is set in the file")
-    code, file_zone = OK, _known_zone(timezone or "UTC")
+    code, file_zone, loaded = OK, _known_zone(timezone or "UTC"), None
     if expression is not None:
         jobs = [ScheduledJob(job or NAMELESS, _parse(expression), file_zone)]
     else:
-        jobs, file_zone, code = _jobs(settings, job)
+        jobs, loaded = _jobs(settings, job)
+        file_zone, code = loaded.timezone, int(loaded.has_errors)
     where = zone(timezone or file_zone)
-    after = datetime.now(UTC)
+    after = now = datetime.now(UTC)
     if start is not None:
         read_in = zone(jobs[0].timezone) if job and jobs and not timezone else where
         after = times.resolve(start, lambda: read_in, after, is_future=True)
+    if settings.format == "ics":
+        jobs = [one._replace(cron=without_skipped(one.cron, one.skip_on, one.only_on)) for one in jobs]
     until = after + timedelta(days=days) if days else None
     found = merge(jobs, after, until) if days else islice(merge(jobs, after), number or 10)
     if settings.wants_json:
         names = ("job_type", "scheduled_for", "local", "key", "note")
         slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in found]
         click.echo(terminal.document(slots=slots))
+    elif settings.format == "ics":
+        from yamlsched.cli import _ics
+
+        if not (upcoming := list(found)):
+            raise Refused("no slots: a calendar file has at least one event")
+        namespace = settings.namespace or (loaded and loaded.namespace) or "default"
+        click.echo(_ics.calendar(upcoming, loaded.jobs if loaded else {}, namespace, now), nl=False)
     elif until:
         lines = _calendar(forecast(jobs, ForecastSpan(after, until, where.key)))
         click.echo("\n".join([f"jobs that start in each hour, {where.key}", *lines]) if lines else "no slots")
@@ -112,8 +125,8 @@ def _known_zone(name: str) -> str:
     return name
 
 
-def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str, int]:
-    """Return the jobs of the file that have slots, the file's timezone, and the exit code."""
+def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loaded]:
+    """Return the jobs of the file that have slots, and all that the file has."""
     from yamlsched.schedule import file
     from yamlsched.schedule.load import load
     from yamlsched.text import did_you_mean, join_first
@@ -146,7 +159,7 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], str
     for calendar in dict.fromkeys(one for job in jobs for one in (*job.skip_on, *job.only_on)):
         if what := calendar.ends_soon(datetime.now(UTC)):
             click.echo(f"{what}: it says nothing about later dates", err=True)
-    return jobs, loaded.timezone, int(loaded.has_errors)
+    return jobs, loaded
 
 
 def _table(found: list[Upcoming], with_jobs: bool) -> str:
