@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from support.rows import a_job, a_run, row
-from yamlsched.runs.statements import ClaimScope
+from yamlsched.runs import claiming
+from yamlsched.runs.claiming import ClaimScope
 from yamlsched.worker import clock
 from yamlsched.worker.claims import LOOK_INTERVAL_SECONDS, MAX_BUSY_CLAIMS, POLL_INTERVAL_SECONDS, Claims
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, WorkerSession
@@ -120,15 +121,14 @@ def test_a_claim_whose_second_statement_is_not_answered_is_released(
 ) -> None:
     # given a claim of one run at a gate and one without, and a session that breaks after the gate was passed
     plain, gated = a_run(db, a_job(db, "ad_hoc")), a_run(db, a_job(db), exclusive=True)
-    statements = __import__("yamlsched.runs.statements", fromlist=["claim_gated"])
-    claim_gated = statements.claim_gated
+    claim_gated = claiming.claim_gated
 
     async def break_after(connection: Any, *given: Any, **more: Any) -> None:
         await claim_gated(connection, *given, **more)
         db.execute("select pg_terminate_backend(%s)", [connection.info.backend_pid])
         await connection.execute("select")
 
-    monkeypatch.setattr(statements, "claim_gated", break_after)
+    monkeypatch.setattr(claiming, "claim_gated", break_after)
 
     # when it claims
     taken = worker.claim()

@@ -156,19 +156,16 @@ def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_cron
     assert (done.stdout, done.stderr) == ("0 []\n", "")
 
 
-@pytest.mark.parametrize(("words", "collects"), [(["schema"], True), (["metrics", "--dsn", "prot=1"], False)])
-def test_garbage_is_collected_while_most_verbs_run_but_not_among_imports_and_not_at_the_end(
-    words: list[str], collects: bool
-) -> None:
+def test_garbage_is_collected_while_a_verb_runs_but_not_among_imports_and_not_at_the_end() -> None:
     program = (
         "import atexit, gc\n"
         "atexit.register(lambda: print(len(gc.get_objects()) < 1000))\n"
         "from yamlsched.__main__ import main; was_enabled = gc.isenabled()\n"
         "atexit.register(lambda: print(was_enabled, gc.isenabled(), gc.get_freeze_count() > 1000)); main()"
     )
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program, "schema"], capture_output=True, text=True)
 
-    assert done.stdout.splitlines()[-2:] == [f"False {collects} True", "True"], done
+    assert done.stdout.splitlines()[-2:] == ["False True True", "True"], done
 
 
 def test_a_worker_imports_nothing_that_reads_a_file_syncs_or_executes_handlers_before_its_first_claim() -> None:
@@ -192,7 +189,7 @@ def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files
     assert yamlsched("tick", "--dsn", own_dsn, "-q", cwd=tmp_path).returncode == 0
     assert yamlsched("enqueue", "now", "--dsn", own_dsn, cwd=tmp_path).returncode == 0
     program = (
-        names("yaml", "jsonschema", "croniter", "rich", "pickle", "yamlsched.sync.apply", "yamlsched.sync.flow")
+        names("yaml", "jsonschema", "croniter", "rich", "yamlsched.sync.apply", "yamlsched.sync.flow")
         + names("yamlsched.schedule.checks", "yamlsched.schedule.lint").replace("=", "+=")
         + "import sys; from yamlsched.cli import main\n"
         "try: main()\n"

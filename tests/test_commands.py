@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from support.project import is_alive, until
 from yamlsched.handler import programs
 from yamlsched.handler.programs import Program, with_last_lines
+from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
-from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.commands import directory_obstacle, program_obstacle
 from yamlsched.schedule.job import ExitCodes, Job
 from yamlsched.worker import clock

@@ -10,8 +10,8 @@ from typing import Any, cast
 import psycopg
 
 from support.rows import a_job
+from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
-from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import Claims

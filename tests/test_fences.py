@@ -17,7 +17,7 @@ from support.project import until
 from support.rows import a_job, a_run, row, value
 from yamlsched import db as database
 from yamlsched.db.query import load
-from yamlsched.runs import effects, progress
+from yamlsched.runs import claiming, effects, progress
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.runs.progress import Progress
@@ -139,7 +139,7 @@ def test_releasing_a_claim_without_an_answer_releases_only_runs_that_it_still_ho
     db.execute(f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id])
     before = row(db, run.id)
 
-    assert write(dsn, lambda connection, run: store.release_claim(connection, "default", "A"), run) == 0
+    assert write(dsn, lambda connection, run: claiming.release_claim(connection, "default", "A"), run) == 0
 
     assert row(db, run.id) == before
 
@@ -156,7 +156,9 @@ def test_a_run_that_changes_while_its_claim_is_released_is_not_released(
         changed = row(other, run.id)
 
         # when the claim is released, which waits for that transaction
-        answer = threads.submit(write, dsn, lambda connection, _: store.release_claim(connection, "default", "A"), run)
+        answer = threads.submit(
+            write, dsn, lambda connection, _: claiming.release_claim(connection, "default", "A"), run
+        )
         until(
             lambda: value(
                 db,
@@ -186,8 +188,8 @@ def test_only_a_death_is_reported_and_only_if_the_job_has_on_dead(
 def test_a_claim_without_an_answer_is_released_only_in_its_namespace(db: psycopg.Connection[Any], dsn: str) -> None:
     run = a_claimed_run(db)
 
-    assert write(dsn, lambda connection, run: store.release_claim(connection, "elsewhere", "A"), run) == 0
-    assert write(dsn, lambda connection, run: store.release_claim(connection, "default", "A"), run) == 1
+    assert write(dsn, lambda connection, run: claiming.release_claim(connection, "elsewhere", "A"), run) == 0
+    assert write(dsn, lambda connection, run: claiming.release_claim(connection, "default", "A"), run) == 1
 
     assert (row(db, run.id).status, row(db, run.id).attempts) == ("queued", 0)
 

@@ -21,7 +21,7 @@ from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
 from yamlsched.ask import report, report_document, search
 from yamlsched.extras.web.ask.timeline import job_facts
-from yamlsched.runs import follow
+from yamlsched.runs import claiming, follow
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.sync.flow import sync
@@ -63,8 +63,8 @@ class World:
         self.claims += 1
         for step in range(3):
             token = f"claim {self.claims}.{step}"
-            found, gated = await store.claim(self.connection, "default", token, limit, now=self.now)
-            await store.claim_gated(self.connection, "default", found, f"gated {token}", gated, now=self.now)
+            found, gated = await claiming.claim(self.connection, "default", token, limit, now=self.now)
+            await claiming.claim_gated(self.connection, "default", found, f"gated {token}", gated, now=self.now)
             if found.unreleased:
                 await follow.settle(self.connection, "default", found.unreleased, self.now)
             if found.runs or not found.unreleased:
@@ -504,7 +504,7 @@ def test_a_lost_worker_decides_about_what_waits_for_its_last_attempt(world: Worl
     world.claim()
     world.now += 5 * MINUTE
 
-    world.runner.run(store.reclaim(world.connection, "default", now=world.now))
+    world.runner.run(claiming.reclaim(world.connection, "default", now=world.now))
 
     assert world.claim() == []
     assert gaps(world.db, "load") == [("01-14 02:00", "01-14 02:00", 1, "upstream")]
@@ -736,7 +736,7 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
             world.end(names[which % len(names)], SUCCESS if action == "end" else DEAD)
         elif action == "lose":
             world.now += 3 * MINUTE
-            world.runner.run(store.reclaim(world.connection, "default", now=world.now))
+            world.runner.run(claiming.reclaim(world.connection, "default", now=world.now))
             world.held.clear()
         elif action in ("retry", "cancel"):
             ids = [one.id for one in db.execute("select id from yamlsched.job_runs order by id").fetchall()]

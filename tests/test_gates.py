@@ -21,6 +21,7 @@ from yamlsched import db as database
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
+from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.worker.sessions import WORKER_SETTINGS
@@ -45,8 +46,10 @@ class Worker:
     def claim(self, limit: int = 10, now: datetime = NOW) -> list[ClaimedRun]:
         async def ask() -> list[ClaimedRun]:
             given = (self.connection, "default", f"claim {self.claims}", limit)
-            claimed, gated = await store.claim(*given, now=now)
-            await store.claim_gated(self.connection, "default", claimed, f"gated claim {self.claims}", gated, now=now)
+            claimed, gated = await claiming.claim(*given, now=now)
+            await claiming.claim_gated(
+                self.connection, "default", claimed, f"gated claim {self.claims}", gated, now=now
+            )
             return sorted(claimed.runs)
 
         self.claims += 1
@@ -115,7 +118,7 @@ def test_a_reclaim_hands_the_turn_of_a_lost_run_on_also_of_a_paused_job(db: Db, 
     worker.claim()
     db.execute("update yamlsched.job_definitions set paused_at = %s", [NOW])
 
-    reclaimed = worker.call(store.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)
+    reclaimed = worker.call(claiming.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)
 
     assert [run.id for run in reclaimed.dead] == runs[:1]
     assert withheld(db, *runs) == [OPEN, OPEN]
@@ -134,7 +137,7 @@ def test_a_reclaim_finds_a_lost_run_behind_thousands_if_it_has_a_turn_or_looks_a
     lost = {"status": "running", "locked_until": NOW - SECOND}
     with_turn, plain = due(db, a_job(db), **lost), due(db, crowd, exclusive=False, **lost)
 
-    worker.call(store.reclaim, "default", is_complete=is_complete, now=NOW)
+    worker.call(claiming.reclaim, "default", is_complete=is_complete, now=NOW)
 
     assert [row(db, run).status for run in (with_turn, plain)] == ["failed", "failed" if is_complete else "running"]
 
@@ -143,7 +146,7 @@ def test_a_worker_does_not_reclaim_what_it_holds(db: Db, worker: Worker) -> None
     runs = [due(db, a_job(db, f"job_{number}")) for number in range(2)]
     worker.claim()
 
-    reclaimed = worker.call(store.reclaim, "default", runs[:1], now=NOW + LEASE + SECOND)
+    reclaimed = worker.call(claiming.reclaim, "default", runs[:1], now=NOW + LEASE + SECOND)
 
     assert [run.id for run in reclaimed.lost] == runs[1:]
     assert [row(db, run).status for run in runs] == ["running", "failed"]
@@ -197,9 +200,9 @@ def test_a_turn_that_nobody_hands_on_is_free_when_the_lease_would_have_ended(db:
     actions.cancel(db, [first.id], "ann", now=NOW)
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
 
-    assert worker.call(store.sweep, "default", now=NOW + LEASE - SECOND) == 0
+    assert worker.call(claiming.sweep, "default", now=NOW + LEASE - SECOND) == 0
     assert withheld(db, *runs) == [OPEN, TURN]
-    worker.call(store.sweep, "default", now=NOW + LEASE + SECOND)
+    worker.call(claiming.sweep, "default", now=NOW + LEASE + SECOND)
 
     assert withheld(db, *runs) == [OPEN, OPEN]
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
@@ -229,9 +232,9 @@ CHANGED: dict[str, dict[str, Any]] = {
 def test_a_run_that_has_changed_since_it_was_picked_is_left_as_it_is(db: Db, worker: Worker, since: str) -> None:
     run = due(db, a_job(db, overlap="allow"), exclusive=False, **CHANGED[since])
     before = row(db, run)
-    claimed = store.ClaimResult()
+    claimed = claiming.ClaimResult()
 
-    worker.call(store.claim_gated, "default", claimed, "A", [run], now=NOW)
+    worker.call(claiming.claim_gated, "default", claimed, "A", [run], now=NOW)
 
     assert (claimed.runs, claimed.is_complete, row(db, run)) == ([], False, before)
 
@@ -275,7 +278,7 @@ def test_a_sweep_concerns_one_namespace_and_ends_no_hold_of_a_run_that_executes(
     over, elsewhere = due(db, job, status="cancelled", **past), due(db, there, status="cancelled", **past)
     db.execute("insert into yamlsched.namespaces values ('default'), ('elsewhere') on conflict do nothing")
 
-    worker.call(store.sweep, "default", now=NOW)
+    worker.call(claiming.sweep, "default", now=NOW)
 
     assert [row(db, run).held_until for run in (running, over, elsewhere)] == [NOW - SECOND, None, NOW - SECOND]
     swept = db.execute("select namespace from yamlsched.namespaces where swept_at = %s", [NOW]).fetchall()
@@ -345,9 +348,9 @@ def test_the_end_of_a_pause_is_found_by_the_sweep(db: Db, worker: Worker) -> Non
     assert worker.claim() == []
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
 
-    worker.call(store.sweep, "default", now=NOW + MINUTE - SECOND)
+    worker.call(claiming.sweep, "default", now=NOW + MINUTE - SECOND)
     assert withheld(db, run) == [JOB]
-    worker.call(store.sweep, "default", now=NOW + MINUTE + SECOND)
+    worker.call(claiming.sweep, "default", now=NOW + MINUTE + SECOND)
 
     assert withheld(db, run) == [OPEN]
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
@@ -357,7 +360,7 @@ def test_of_several_workers_one_sweeps_each_second(db: Db, worker: Worker, other
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
     for at, expected in ((NOW, NOW), (NOW + SECOND / 2, NOW), (NOW + 2 * SECOND, NOW + 2 * SECOND)):
         for one in (worker, other):
-            one.call(store.sweep, "default", now=at)
+            one.call(claiming.sweep, "default", now=at)
         assert db.execute("select swept_at from yamlsched.namespaces").fetchone() == (expected,)
 
 
@@ -380,7 +383,7 @@ def test_what_a_dead_session_left_is_repaired_and_counted(db: Db, worker: Worker
     run = due(db, a_job(db), withheld=TURN)
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
 
-    assert worker.call(store.sweep, "default", now=NOW) == 1
+    assert worker.call(claiming.sweep, "default", now=NOW) == 1
 
     assert withheld(db, run) == [OPEN]
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (1,)
@@ -488,7 +491,7 @@ def test_a_resume_that_was_cut_off_is_finished_by_the_sweep_and_no_repair(db: Db
     with db.transaction():
         pauses.resume(db, "default", jobs[:2], "ann", now=NOW)
 
-    assert worker.call(store.sweep, "default", now=NOW) == 0
+    assert worker.call(claiming.sweep, "default", now=NOW) == 0
 
     assert withheld(db, *runs) == [OPEN] * 4 + [JOB] * 2
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
@@ -501,9 +504,9 @@ def test_claims_take_the_runs_of_other_jobs_while_a_pause_has_the_gate(db: Db, d
     with database.connect(dsn) as operator, operator.transaction():
         operator.execute("select yamlsched.mark_runs('default', %s, 0, 1, %s)", [paused, NOW])
 
-        async def ask(busy: set[int]) -> store.ClaimResult:
-            claimed, gated = await store.claim(worker.connection, "default", f"c{busy}", 2, now=NOW, busy=busy)
-            await store.claim_gated(worker.connection, "default", claimed, f"g{busy}", gated, now=NOW)
+        async def ask(busy: set[int]) -> claiming.ClaimResult:
+            claimed, gated = await claiming.claim(worker.connection, "default", f"c{busy}", 2, now=NOW, busy=busy)
+            await claiming.claim_gated(worker.connection, "default", claimed, f"g{busy}", gated, now=NOW)
             return claimed
 
         first = worker.runner.run(ask(set()))
@@ -549,7 +552,7 @@ def test_a_claim_waits_for_no_run_that_another_session_has_locked(
     with database.connect(dsn) as other, other.transaction():
         other.execute("select from yamlsched.job_runs where id = %s for no key update", [runs[locked]])
 
-        worker.call(store.claim_gated, "default", store.ClaimResult(), "A", runs[:1], now=NOW)
+        worker.call(claiming.claim_gated, "default", claiming.ClaimResult(), "A", runs[:1], now=NOW)
 
         assert withheld(db, *runs) == ([JOB, OPEN] if locked else [OPEN, OPEN])
 
@@ -577,7 +580,7 @@ def test_a_handler_that_is_left_to_itself_keeps_no_turn_of_others(db: Db, worker
 def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator[None]:
     """Hold a claim open that began before ``change``: it has locked what no longer is what it takes, and leaves it."""
     delayed = load("runs")["claim"].replace(b"as now\n)", b"as now from (select pg_advisory_xact_lock(1)) l\n)")
-    values = {"namespace": "default", "lane": "local", "token": "C", "limit": 10, "now": NOW, **store.passes(10, 0)}
+    values = {"namespace": "default", "lane": "local", "token": "C", "limit": 10, "now": NOW, **claiming.passes(10, 0)}
     values |= {"newest": str(2**62), "skipped": "{}", "ended": "{}", "revision": None}
     with database.connect(dsn) as claimer, database.connect(dsn) as latch:
         latch.execute("select pg_advisory_lock(1)")
@@ -615,7 +618,7 @@ def test_what_a_claim_has_locked_that_began_before_a_reason_was_stored_is_let_go
             worker.finish(first)
 
     # then they are not forgotten
-    worker.call(store.sweep, "default", now=NOW)
+    worker.call(claiming.sweep, "default", now=NOW)
     assert withheld(db, *runs) == [OPEN, OPEN]
 
 
@@ -700,7 +703,7 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
             alive.discard(run.id)
         elif action == "die":
             now += 2 * LEASE
-            worker.call(store.reclaim, "default", now=now)
+            worker.call(claiming.reclaim, "default", now=now)
             held.clear()
             alive.clear()
         elif action in ("cancel", "retry"):

@@ -17,6 +17,7 @@ from support.rows import a_job
 from yamlsched import db as database
 from yamlsched.act import pause as pauses
 from yamlsched.act import runs as actions
+from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 
@@ -62,8 +63,8 @@ class Attack:
         ) as connection:
             while self.goes_on() or (self.is_draining and idle < 5):
                 number += 1
-                claimed, gated = await store.claim(connection, "default", f"{name}:{number}", 5, lane=lane)
-                await store.claim_gated(connection, "default", claimed, f"{name}:g{number}", gated)
+                claimed, gated = await claiming.claim(connection, "default", f"{name}:{number}", 5, lane=lane)
+                await claiming.claim_gated(connection, "default", claimed, f"{name}:g{number}", gated)
                 held = {run.id: self._enter(run, run.scheduled_for is not None) for run in claimed.runs}
                 self.claimed += len(held)
                 await asyncio.sleep(self.choice.random() * 0.004)

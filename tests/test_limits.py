@@ -22,6 +22,7 @@ from yamlsched.act import runs as actions
 from yamlsched.act.backfill import definition_for
 from yamlsched.ask import history, why
 from yamlsched.ask import runs as records
+from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
 from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
 from yamlsched.sync.flow import sync
@@ -46,8 +47,8 @@ class Worker:
     def claim(self, limit: int = 10, now: datetime = NOW, lane: str = "local") -> list[ClaimedRun]:
         async def ask() -> list[ClaimedRun]:
             given = (self.connection, "default", f"claim {self.claims}", limit)
-            claimed, gated = await store.claim(*given, now=now, lane=lane)
-            await store.claim_gated(self.connection, "default", claimed, f"gated {self.claims}", gated, now=now)
+            claimed, gated = await claiming.claim(*given, now=now, lane=lane)
+            await claiming.claim_gated(self.connection, "default", claimed, f"gated {self.claims}", gated, now=now)
             return sorted(claimed.runs)
 
         self.claims += 1
@@ -137,9 +138,9 @@ def test_a_lost_worker_frees_its_number_when_its_lease_has_ended(db: Db, worker:
     runs = [due(db, job, number) for number in range(2)]
     worker.claim()
 
-    worker.call(store.reclaim, "default", is_complete=False, now=NOW + LEASE - SECOND)
+    worker.call(claiming.reclaim, "default", is_complete=False, now=NOW + LEASE - SECOND)
     assert withheld(db, *runs) == [OPEN, LIMIT]
-    worker.call(store.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)
+    worker.call(claiming.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)
 
     assert (row(db, runs[0]).status, row(db, runs[0]).limit_no) == ("failed", None)
     assert len(worker.claim(now=NOW + LEASE + SECOND)) == 1
@@ -169,7 +170,7 @@ def test_a_success_in_the_transaction_of_a_handler_holds_its_number_until_its_wo
         assert store.succeed_in(own, (first.id, first.attempt, first.locked_by), None)
 
     assert worker.claim() == []
-    worker.call(store.sweep, "default", now=NOW + LEASE + SECOND)
+    worker.call(claiming.sweep, "default", now=NOW + LEASE + SECOND)
 
     assert ids(worker.claim(now=NOW + LEASE + SECOND)) == runs[1:]
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
@@ -251,7 +252,7 @@ def test_a_slot_run_whose_turn_has_come_and_whose_limit_is_reached_is_no_repair(
     assert worker.claim() == []
     assert withheld(db, *runs[1:]) == [LIMIT, 2]
 
-    worker.call(store.sweep, "default", now=NOW)
+    worker.call(claiming.sweep, "default", now=NOW)
 
     assert withheld(db, *runs[1:]) == [LIMIT, 2]
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)

@@ -20,9 +20,9 @@ from yamlsched.ask import runs as history
 from yamlsched.ask import search
 from yamlsched.cli import cli
 from yamlsched.errors import Refused
-from yamlsched.runs import statements
+from yamlsched.runs import claiming
+from yamlsched.runs.claiming import ClaimScope, passes
 from yamlsched.runs.lifecycle import Priority
-from yamlsched.runs.statements import ClaimScope, passes
 from yamlsched.sync.flow import sync
 from yamlsched.testing import FakeRun
 from yamlsched.worker.claims import Claims
@@ -37,7 +37,7 @@ def claimed(db: Db, dsn: str, *limits: int) -> list[Counter[Priority]]:
 
     async def claim() -> list[list[int]]:
         session = WorkerSession(Database(dsn), WORKER_SETTINGS)
-        await session.run(partial(statements.reclaim, namespace="default"), 20)
+        await session.run(partial(claiming.reclaim, namespace="default"), 20)
         claims = Claims(session, "default", "web-1:1", "local")
         taken = []
         for limit in limits:

@@ -14,8 +14,9 @@ import pytest
 from support.rows import a_job, a_run
 from yamlsched import db as store
 from yamlsched.db.query import load
+from yamlsched.runs.claiming import MAX_RECLAIMED_ENTRIES, passes
 from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, Outcome, Status
-from yamlsched.runs.statements import MAX_RECLAIMED_ENTRIES, outcome_parameters, passes
+from yamlsched.runs.statements import outcome_parameters
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 from yamlsched.worker.sessions import WORKER_SETTINGS

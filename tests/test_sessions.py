@@ -18,6 +18,7 @@ from support.rows import a_job, a_run
 from yamlsched.db.connection import connect_async
 from yamlsched.db.dsn import conninfo
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.runs import claiming
 from yamlsched.runs import statements as runs
 from yamlsched.runs.lifecycle import ClaimedRun
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession, look_up
@@ -76,8 +77,8 @@ def test_a_session_plans_claims_once_whatever_they_ask_for(dsn: str) -> None:
     async def claim() -> list[str]:
         async with await connect_async(dsn, WORKER_SETTINGS, look_up) as connection:
             for limit, chance in ((1, 0.1), (1, 0.95), (10, 0.5), (10_000, 0.0)):
-                for scope in (runs.ClaimScope(), runs.ClaimScope(7, (3, 1 << 40))):
-                    await runs.claim(connection, "default", "A", limit, scope, busy=(limit,), chance=chance)
+                for scope in (claiming.ClaimScope(), claiming.ClaimScope(7, (3, 1 << 40))):
+                    await claiming.claim(connection, "default", "A", limit, scope, busy=(limit,), chance=chance)
             return await prepared(connection)
 
     statements = asyncio.run(claim())
@@ -156,7 +157,7 @@ def test_a_session_keeps_its_prepared_statements_after_refused_statements(dsn: s
 
 def test_a_session_whose_prepared_statements_a_migration_invalidated_is_replaced(own_dsn: str) -> None:
     async def claim(connection: psycopg.AsyncConnection[Any]) -> int:
-        return len((await runs.claim(connection, "default", "A", 10))[0].runs)
+        return len((await claiming.claim(connection, "default", "A", 10))[0].runs)
 
     async def migrate_meanwhile() -> int:
         session = WorkerSession(Database(own_dsn), WORKER_SETTINGS)

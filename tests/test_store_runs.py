@@ -18,9 +18,11 @@ from support.schedules import prune
 from yamlsched import db as database
 from yamlsched.act import runs as actions
 from yamlsched.db.query import load
+from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
+from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, Outcome, Status
-from yamlsched.runs.statements import LOST, OURS, ClaimScope
+from yamlsched.runs.statements import LOST, OURS
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(minutes=2)
@@ -69,9 +71,9 @@ class Taken:
 def claim(ask: Ask, token: str = "A", limit: int = 10, **named: Any) -> Taken:
     """Reclaim and claim as a worker does."""
     at = {"now": named["now"]} if "now" in named else {}
-    reclaimed = ask(store.reclaim, "default", **at)
-    claimed, gated = ask(store.claim, "default", token, limit, **named)
-    ask(store.claim_gated, "default", claimed, token, gated, **at)
+    reclaimed = ask(claiming.reclaim, "default", **at)
+    claimed, gated = ask(claiming.claim, "default", token, limit, **named)
+    ask(claiming.claim_gated, "default", claimed, token, gated, **at)
     return Taken(sorted(claimed.runs), reclaimed.lost, reclaimed.dead)
 
 
@@ -150,7 +152,7 @@ def test_a_pause_that_has_ended_prevents_no_claim(db: psycopg.Connection[Any], a
 def test_a_worker_claims_only_jobs_of_its_scope(db: psycopg.Connection[Any], ask: Ask) -> None:
     # given two jobs of the worker's file, one of another file, and one that was added later
     jobs = {name: a_job(db, name) for name in ("first", "foreign", "second")}
-    scope = store.scope(db, "default", ["first", "second", "in the file only"])
+    scope = claiming.scope(db, "default", ["first", "second", "in the file only"])
     jobs["added since"] = a_job(db, "added_since")
     for job in jobs.values():
         due(db, job)
@@ -174,7 +176,7 @@ def test_concurrent_claims_take_each_run_once(db: psycopg.Connection[Any], dsn: 
         taken: list[int] = []
         connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
         async with connection:
-            while runs := (await store.claim(connection, "default", f"{name}:{len(taken)}", 30))[0].runs:
+            while runs := (await claiming.claim(connection, "default", f"{name}:{len(taken)}", 30))[0].runs:
                 assert {run.attempt for run in runs} == {1}
                 taken += [run.id for run in runs]
         return taken
@@ -495,7 +497,7 @@ def test_each_death_of_a_run_is_reported_once(db: psycopg.Connection[Any], ask: 
             ask(store.finish, "default", [(run, DEATH)])
         else:
             claim(ask, "late", now=NOON + LEASE + SECOND)
-            ask(store.reclaim, "default", now=NOON + 2 * LEASE + 2 * SECOND)
+            ask(claiming.reclaim, "default", now=NOON + 2 * LEASE + 2 * SECOND)
         # when each death is reported, and its on_dead call succeeds
         report = one(ask, f"R{number}", now=NOON + HOUR)
         assert (report.dead_run_id, report.is_on_dead_call) == (run_id, True)
@@ -519,7 +521,7 @@ def test_a_run_that_was_edited_to_have_no_attempts_left_is_marked_dead_and_stops
     edited = due(db, job, status=status, attempts=3, max_attempts=3, exclusive=exclusive)
     other = due(db, a_job(db, "other"))
 
-    usual, _ = ask(store.claim, "default", "A", 10)
+    usual, _ = ask(claiming.claim, "default", "A", 10)
     later = claim(ask, "B")
 
     assert [run.id for run in usual.runs] == [other]
@@ -563,7 +565,14 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
     statement = load("runs")["claim"]
     assert statement.count(read) == 1
     answers: list[Any] = []
-    given = {"namespace": "default", "lane": "local", "token": "A", "limit": 10, "now": NOON, **store.passes(10, 0.0)}
+    given = {
+        "namespace": "default",
+        "lane": "local",
+        "token": "A",
+        "limit": 10,
+        "now": NOON,
+        **claiming.passes(10, 0.0),
+    }
     given |= {"newest": 10**9, "skipped": [], "ended": [], "revision": None}
     with database.connect(dsn) as holder, database.connect(dsn) as claimer:
         holder.execute("select pg_advisory_lock(4711)")
@@ -610,7 +619,7 @@ def test_a_claim_whose_answer_was_lost_is_released_at_no_cost(db: psycopg.Connec
     [other] = claim(ask, "B").runs
 
     async def give_back(connection: Any, now: Any) -> int:
-        return await store.release_claim(connection, "default", "lost")
+        return await claiming.release_claim(connection, "default", "lost")
 
     assert ask(give_back) == 2
     assert ask(give_back) == 0

@@ -1,4 +1,8 @@
-"""The extras, as the core reaches them: each is imported when it is first used. Nothing else in the core names one."""
+"""What is imported when it is first used, nowhere else in the core: the extras, and what most ticks do not need.
+
+Imports are most of what an idle tick does. Each of ``ON_DEMAND`` would add to that, or to the time from
+the start of a worker to its first claim (``benchmarks idle`` and ``latency``).
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import croniter
+    import jsonschema
+
     from yamlsched.extras import embedded
     from yamlsched.extras import otel as tracing
     from yamlsched.extras.monitors import outbox as monitors
     from yamlsched.extras.notify import sending as notify
     from yamlsched.extras.remote import executor as remote
     from yamlsched.extras.shared import pool as shared
+    from yamlsched.schedule import load
+    from yamlsched.show import tables
+    from yamlsched.sync import apply
+    from yamlsched.worker.local import bootstrap
 
-__all__ = ["embedded", "monitors", "notify", "remote", "shared", "tracing"]
+__all__ = [
+    "apply", "bootstrap", "croniter", "embedded", "jsonschema", "load",
+    "monitors", "notify", "remote", "shared", "tables", "tracing",
+]  # fmt: skip
 
 EXTRAS = {
     "embedded": "yamlsched.extras.embedded",
@@ -22,6 +36,14 @@ EXTRAS = {
     "remote": "yamlsched.extras.remote.executor",
     "shared": "yamlsched.extras.shared.pool",
     "tracing": "yamlsched.extras.otel",
+}
+ON_DEMAND = {
+    "apply": "yamlsched.sync.apply",  # and with it YAML, the schema and all checks: a file that is not in force yet
+    "bootstrap": "yamlsched.worker.local.bootstrap",  # the code of children, which is not needed for the first claim
+    "croniter": "croniter",
+    "jsonschema": "jsonschema",  # a file in force is read, and not checked again
+    "load": "yamlsched.schedule.load",
+    "tables": "yamlsched.show.tables",
 }
 VERBS = {
     "attempt": "yamlsched.extras.remote.cli",
@@ -39,7 +61,8 @@ VERBS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in EXTRAS:
+    path = EXTRAS.get(name) or ON_DEMAND.get(name)
+    if path is None:
         raise AttributeError(f"there is no extra {name}")
-    module = globals()[name] = importlib.import_module(EXTRAS[name])
+    module = globals()[name] = importlib.import_module(path)
     return module

@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.runs import statements
+from yamlsched.runs import claiming
+from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun
-from yamlsched.runs.statements import ClaimScope
 
 EVERYTHING = ClaimScope()
 WRONGLY_WITHHELD = """
@@ -46,10 +46,10 @@ async def claim_due(
     lane: str = "local",
 ) -> list[ClaimedRun]:
     """Reclaim and sweep as a worker does each second, then claim due runs, those at gates included, under ``token``."""
-    await statements.reclaim(connection, namespace, now=now)
+    await claiming.reclaim(connection, namespace, now=now)
     await connection.execute("insert into yamlsched.namespaces values (%s) on conflict do nothing", [namespace])
     await connection.execute("update yamlsched.namespaces set swept_at = '-infinity' where namespace = %s", [namespace])
-    await statements.sweep(connection, namespace, now)
-    claimed, gated = await statements.claim(connection, namespace, token, limit, scope, now=now, lane=lane)
-    await statements.claim_gated(connection, namespace, claimed, token, gated, now=now)
+    await claiming.sweep(connection, namespace, now)
+    claimed, gated = await claiming.claim(connection, namespace, token, limit, scope, now=now, lane=lane)
+    await claiming.claim_gated(connection, namespace, claimed, token, gated, now=now)
     return sorted(claimed.runs)

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import psycopg
 from psycopg.rows import scalar_row
 
-from yamlsched import log
+from yamlsched import log, registry
 from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.job import Retention
@@ -87,9 +87,7 @@ def own_archive(data: bytes, file: Path, namespace: str) -> FolderArchive | None
 
     Only the host's own file says where something is written: a row in the database never does.
     """
-    from yamlsched.schedule import load as schedule  # here, because a tick without an archive prunes without it
-
-    folder = schedule.load(data, str(file), None).retention.archive
+    folder = registry.load.load(data, str(file), None).retention.archive
     return None if folder is None else FolderArchive(file.resolve().parent / folder, namespace)
 
 

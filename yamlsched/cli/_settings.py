@@ -181,8 +181,7 @@ class Verb(click.Command):
     """A command with the global options that it ``uses``, which it gets as ``Settings`` (``@click.pass_obj``).
 
     ``uses`` are names, separated by spaces; ``logging`` stands for the three options about log lines. ``formats`` are
-    the values of ``--format``: a verb with fewer than two has no such option. ``collects_garbage`` is False for
-    a verb that reads many rows, prints them and ends: to search these for cycles takes a tenth of its time.
+    the values of ``--format``: a verb with fewer than two has no such option.
     """
 
     def __init__(
@@ -190,12 +189,10 @@ class Verb(click.Command):
         *args: Any,
         uses: str = "file dsn",
         formats: tuple[str, ...] = ("text", "json"),
-        collects_garbage: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.formats = formats
-        self.collects_garbage = collects_garbage
         names = uses.replace("logging", "log_format quiet verbose").split() + ["format"] * (len(formats) > 1)
         self.globals = [option for name, option in global_options(formats, False).items() if name in names]
         for param in self.params:
@@ -205,8 +202,7 @@ class Verb(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         gc.freeze()  # what was imported lives as long as the process
-        if self.collects_garbage:
-            gc.enable()
+        gc.enable()
         ctx.obj = merge(ctx.obj or Settings(), {str(o.name): ctx.params.pop(str(o.name)) for o in self.globals})
         if ctx.obj.format not in self.formats:
             raise click.UsageError(f"--format {ctx.obj.format}: this verb supports {', '.join(self.formats)}", ctx)

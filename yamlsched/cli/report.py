@@ -28,7 +28,7 @@ What ran, failed by type of error, was skipped and why, started late, took longe
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace", formats=FORMATS, collects_garbage=False, help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", formats=FORMATS, help=HELP)
 @click.option(
     "--since",
     type=_filters.time,

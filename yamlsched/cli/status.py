@@ -44,7 +44,6 @@ FAILURES_SPAN = timedelta(days=1)
 @click.command(
     cls=Verb,
     uses="file dsn namespace verbose",
-    collects_garbage=False,
     help="Show the health of the jobs, with -v also the failures of the last day by type. With --check, print one line "
     "for each problem, and exit 1 if any.",
 )

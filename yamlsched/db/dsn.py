@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import quote
 
@@ -47,8 +48,6 @@ def parse_dsn(dsn: str) -> dict[str, Any]:
 
 def _dsn_error(dsn: str, message: str) -> str:
     """Return what is wrong with a DSN that libpq rejects. No part of the DSN is shown: any may be a password."""
-    from difflib import get_close_matches
-
     if re.match(r"postgres(ql)?\+\w+://", dsn):
         return "the DSN is a SQLAlchemy URL: leave out the driver, as in postgresql://user@host:5432/name"
     if name := re.search(r'invalid (?:connection|URI query) (?:option|parameter:?) "([^"]*)"', message):

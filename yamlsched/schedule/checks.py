@@ -12,11 +12,11 @@ from pathlib import Path
 
 from yamlsched import __version__
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.garbage import no_garbage_collection
 from yamlsched.schedule import commands, handlers, lookup, paths
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import apply_suppressions, is_suppressed
 from yamlsched.schedule.job import Job
+from yamlsched.schedule.lint.check import check as lint
 from yamlsched.schedule.load import Calls, Loaded
 from yamlsched.schedule.schema import FILE, SCHEMA
 from yamlsched.schedule.source import ERROR, WARNING, Diagnostic
@@ -31,7 +31,6 @@ class Checked:
     jobs: dict[str, Job]
 
 
-@no_garbage_collection()  # syntax trees of all handlers
 def check(loaded: Loaded, file: Path, given: Sequence[str | Path] | None) -> Checked:
     """Return the errors of a file. Handlers are looked up in ``given`` (--path) first; None skips their checks."""
     path = paths.import_path(file, loaded.paths, given or ())
@@ -50,7 +49,6 @@ def check_handlers(loaded: Loaded, file: Path, path: Sequence[Path]) -> list[Dia
     return [*paths.check(loaded, file), *handlers.check(loaded, path), *commands.check(loaded, file)]
 
 
-@no_garbage_collection()
 def check_all(
     loaded: Loaded,
     file: Path,
@@ -63,8 +61,6 @@ def check_all(
 
     ``imports``: import the handlers too, which runs the project's code.
     """
-    from yamlsched.schedule.lint.check import check as lint
-
     found = [*loaded.diagnostics, *lint(loaded, now, require_owner), *check_editor_copy(loaded, file)]
     if given is not None:
         of_handlers = check_handlers(loaded, file, paths.import_path(file, loaded.paths, given))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.garbage import no_garbage_collection
 from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule import build, schema_check, timezones
 from yamlsched.schedule import file as schedule_file
@@ -147,7 +146,6 @@ class Loaded:
         return _path_spots(self.root, self.found)
 
 
-@no_garbage_collection()  # of a million nodes: it took a third of the time
 def load(data: bytes, file: str, environment: str | None, is_validated: bool = False) -> Loaded:
     """Return the jobs of a schedule as they apply in ``environment``, and every error. Raises for no input.
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from yamlsched import registry
 from yamlsched.schedule.findings import Findings, Key
 from yamlsched.schedule.node import BAD, Node, Spot
-from yamlsched.schedule.schema import JOB_KEYS, SCHEMA, Schema
+from yamlsched.schedule.schema import SCHEMA, Schema
 from yamlsched.schedule.schema_errors import LAST, REPORTERS, Report, policy_and_delays, wrong_type
 
 if TYPE_CHECKING:
@@ -25,52 +26,18 @@ def check(root: Spot, found: Findings) -> None:
     of_file, of_job = _validators()
     _check(of_file, root, _plain(root.node), found)
     jobs = root.get("jobs")
-    parts = _JobParts()
     checked: dict[int, tuple[Spot, list[Key]]] = {}
     for job in jobs.children() if jobs and isinstance(jobs.value, dict) else ():
         first, keys = checked.get(id(job.value), (None, []))
         if first is None:
             before = len(found)
-            plain = _plain(job.node)
-            if not parts.are_valid(plain):
-                _check(of_job, job, plain, found)
+            _check(of_job, job, _plain(job.node), found)
             checked[id(job.value)] = job, found.since(before)
         elif first.path in found.invalid:
             found.repeat(keys, job.alias_at)
             for child in job.children():
                 found.mark_invalid(child.path)
             found.mark_invalid(job.path)
-
-
-class _JobParts:
-    """Finds out whether a job is valid from its parts: the set of its keys, and the value of each key.
-
-    Most jobs have the parts of others, and jsonschema checks each distinct part once: for a file of many jobs this
-    takes a fraction of the time. A job with an invalid part is then checked as a whole, to report what is wrong.
-    """
-
-    def __init__(self) -> None:
-        job = SCHEMA["definitions"]["job"]
-        self._of_keys = _strict({**job, "properties": dict.fromkeys(JOB_KEYS, True)})
-        self._of_values = {key: _strict(schema) for key, schema in JOB_KEYS.items()}
-        self._checked: dict[tuple[str, str], bool] = {}
-
-    def are_valid(self, job: Any) -> bool:
-        """Return whether all parts of a job are valid.
-
-        The schema restricts no two values together, except ``catchup`` and ``overlap``, which is not reported here.
-        """
-        return (
-            isinstance(job, dict)
-            and self._is_valid(self._of_keys, "", dict.fromkeys(job))
-            and all(self._is_valid(self._of_values[key], key, value) for key, value in job.items())
-        )
-
-    def _is_valid(self, validator: Validator, key: str, value: Any) -> bool:
-        part = key, repr(value)  # 1, 1.0, true and "1" differ
-        if part not in self._checked:
-            self._checked[part] = validator.is_valid(value)
-        return self._checked[part]
 
 
 @cache
@@ -82,27 +49,21 @@ def _validators() -> tuple[Validator, Validator]:
 
 
 def _strict(schema: Schema) -> Validator:
-    """Return a validator of a part of the schema.
-
-    jsonschema is imported here, because most ticks find the hash of the file in force and validate nothing.
-    """
+    """Return a validator of a part of the schema."""
     validator: Validator = _validator_class()(schema)
     return validator
 
 
 @cache
 def _validator_class() -> Any:
-    from jsonschema import Draft7Validator, validators
-
     rules = {"pattern": _check_pattern, "propertyNames": _check_names, "uniqueItems": _check_unique}
-    return validators.extend(Draft7Validator, rules)  # type: ignore[no-untyped-call]
+    library = registry.jsonschema
+    return library.validators.extend(library.Draft7Validator, rules)  # type: ignore[no-untyped-call]
 
 
 def _check_pattern(validator: Validator, pattern: str, value: Any, schema: Schema) -> Iterator[ValidationError]:
-    from jsonschema import ValidationError
-
     if isinstance(value, str) and not _expression(pattern).search(value):
-        yield ValidationError("no match")
+        yield registry.jsonschema.ValidationError("no match")
 
 
 def _check_names(validator: Any, names: Schema, value: Any, schema: Schema) -> Iterator[ValidationError]:
@@ -121,11 +82,9 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 def _check_unique(validator: Validator, is_wanted: bool, value: Any, schema: Schema) -> Iterator[ValidationError]:
     """Compare strings only, which takes linear time: all unique items of the schema are strings."""
-    from jsonschema import ValidationError
-
     texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
     if is_wanted and len(set(texts)) < len(texts):
-        yield ValidationError("not unique")
+        yield registry.jsonschema.ValidationError("not unique")
 
 
 def _check(validator: Validator, spot: Spot, plain: Any, found: Findings) -> None:

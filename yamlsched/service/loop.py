@@ -35,7 +35,7 @@ from yamlsched.worker.sessions import run_in_helper
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from yamlsched.runs.statements import ClaimScope
+    from yamlsched.runs.claiming import ClaimScope
     from yamlsched.schedule.job import Job
     from yamlsched.service.workers import WorkerTask
     from yamlsched.worker.worker import Worker

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from yamlsched import log, registry
 from yamlsched.handler.sessions import ConnectionPermits
-from yamlsched.runs import statements
+from yamlsched.runs import claiming
+from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import SHARED
-from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule import startable as startable_jobs
 from yamlsched.schedule.job import Job
 from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set, own_variables
@@ -94,7 +94,7 @@ def claimable(
 
         jobs = claimable_jobs(connection, schedule, synced)
     jobs = startable(connection, schedule, namespace, jobs)
-    return jobs, statements.scope(connection, namespace, jobs, revision.of_code(schedule.path, os.environ))
+    return jobs, claiming.scope(connection, namespace, jobs, revision.of_code(schedule.path, os.environ))
 
 
 def startable(

@@ -15,7 +15,6 @@ from psycopg.types.json import Jsonb
 from yamlsched.db.dsn import redactor
 from yamlsched.db.query import fetch_column, load
 from yamlsched.errors import ScheduleError, YamlschedError
-from yamlsched.garbage import no_garbage_collection
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule import commands, field_changes
 from yamlsched.schedule.job import DEFAULT_ROW, KEYS, Job, Output, from_row, to_row
@@ -189,7 +188,6 @@ def record(
     assert recorded == len(changes.edits)
 
 
-@no_garbage_collection()
 def converge(
     connection: Connection[Any],
     namespace: str,

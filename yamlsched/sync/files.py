@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import tzdata  # type: ignore[import-untyped]
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
@@ -296,8 +297,6 @@ class ScheduleFile:
 
     @cached_property
     def version(self) -> FileVersion:
-        import tzdata  # type: ignore[import-untyped]
-
         return FileVersion(self.sha256, self.environment, __version__, tzdata.IANA_VERSION)
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from yamlsched import registry
 from yamlsched.db.connection import reason
 from yamlsched.errors import Refused
 from yamlsched.sync import due, files, in_force
@@ -44,9 +45,7 @@ def sync(
     result = known or SyncResult(snapshot.namespace)
     result.messages += in_force.move_messages(schedule, snapshot)
     if known is None:
-        from yamlsched.sync.apply import FileSync
-
-        file_sync = FileSync(connection, schedule, result, now, at_once, waits)
+        file_sync = registry.apply.FileSync(connection, schedule, result, now, at_once, waits)
         try:
             file_sync.apply_if_due()
         except (psycopg.Error, Refused) as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from yamlsched import registry
 from yamlsched.errors import CronError
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -216,10 +217,6 @@ def _value(item: Item) -> int:
 
 
 def _expand(index: int, field: str) -> FieldValues:
-    # imported here: it takes longer than all of our modules that an idle tick needs
-    from croniter import croniter
-    from croniter.croniter import CroniterError
-
     rule = FIELDS[index]
     items = field.split(",")
     # croniter 7.0 turns "2-31,l" into "*": the last day is handled here
@@ -227,8 +224,8 @@ def _expand(index: int, field: str) -> FieldValues:
     expression = ["*"] * len(FIELDS)
     expression[index] = ",".join(numbers) or "*"
     try:
-        expanded, nth = croniter.expand(" ".join(expression))
-    except CroniterError as error:
+        expanded, nth = registry.croniter.croniter.expand(" ".join(expression))
+    except ValueError as error:
         raise CronError(f"{rule.name} {field} cannot be read", 0, len(field), "write numbers and ranges") from error
     found = expanded[index]
     everything = tuple(range(rule.low, rule.low + rule.size))

@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from yamlsched import log
+from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import LOCAL, PROCESS_ENDED, SHARED, AttemptEnd, ClaimedRun, Keep, Usage
 from yamlsched.runs.progress import Progress
-from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job, Overlap
 
 SHARED_CANCEL_GRACE_SECONDS = 3.0

@@ -15,8 +15,8 @@ import psycopg
 from yamlsched import log
 from yamlsched.db.connection import reason
 from yamlsched.db.query import load
-from yamlsched.runs import follow, statements
-from yamlsched.runs.lifecycle import LOCAL, SHARED, ClaimedRun
+from yamlsched.runs import claiming, follow
+from yamlsched.runs.lifecycle import LOCAL, SHARED, ClaimedRun, Outcome, Status
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.report import RunReport
@@ -97,6 +97,14 @@ class Claims:
         if seconds < MAX_RETRY_WAIT_SECONDS:
             heapq.heappush(self._retries, clock.now() + seconds)
 
+    def note_outcome(self, outcome: Outcome, is_released: bool) -> None:
+        """Note what an attempt has left: a run that is due again now, or soon. ``is_released``: it was not started."""
+        if outcome.delay is None:
+            if outcome.status is Status.QUEUED:
+                self.poll_now()
+        elif outcome.status is Status.FAILED or is_released:
+            self.retry_in(outcome.delay.total_seconds())
+
     @property
     def awaits_retry(self) -> bool:
         """Whether a run that failed here is due again soon."""
@@ -129,7 +137,7 @@ class Claims:
         for token in list(self._lost):
 
             async def release(connection: Connection, token: str = token) -> int:
-                return await statements.release_claim(connection, self._namespace, token)
+                return await claiming.release_claim(connection, self._namespace, token)
 
             try:
                 found = await self._session.run(release, TIMEOUT_SECONDS)
@@ -141,7 +149,7 @@ class Claims:
             if found or clock.now() > until:
                 del self._lost[token]
 
-    async def claim(self, limit: int, scope: statements.ClaimScope) -> tuple[statements.ClaimResult, float] | None:
+    async def claim(self, limit: int, scope: claiming.ClaimScope) -> tuple[claiming.ClaimResult, float] | None:
         """Claim up to ``limit`` runs. Return them with the instant before the claim was sent; None without an answer.
 
         Afterwards ``is_exhausted`` is true if nothing more is due.
@@ -150,10 +158,10 @@ class Claims:
         busy, self._busy = self._busy, set()
         token, gated_token = self._new_token(), self._new_token()
 
-        async def ask(connection: Connection) -> tuple[statements.ClaimResult, list[int]]:
+        async def ask(connection: Connection) -> tuple[claiming.ClaimResult, list[int]]:
             async with self._places(connection, limit) as (places, taken):
                 given = (connection, self._namespace, token, places, scope)
-                claimed, gated = await statements.claim(*given, lane=self._lane, busy=busy, chance=random.random())
+                claimed, gated = await claiming.claim(*given, lane=self._lane, busy=busy, chance=random.random())
                 taken += claimed.runs
             claimed.is_complete |= places == 0
             return claimed, gated
@@ -170,7 +178,7 @@ class Claims:
                 async with self._places(connection, len(gated)) as (places, taken):
                     before = len(claimed.runs)
                     given = (connection, self._namespace, claimed, gated_token, gated[:places])
-                    await statements.claim_gated(*given, revision=scope.revision)
+                    await claiming.claim_gated(*given, revision=scope.revision)
                     taken += claimed.runs[before:]
                 return True
 
@@ -197,7 +205,7 @@ class Claims:
             yield max(0, min(limit, places or 0)), taken
             await connection.execute(load("begins")["occupy"], {"ids": [run.id for run in taken]})
 
-    async def _settle(self, claimed: statements.ClaimResult) -> None:
+    async def _settle(self, claimed: claiming.ClaimResult) -> None:
         """Decide about runs that are not released: the next claim takes those that are."""
 
         async def ask(connection: Connection) -> follow.Settlement:
@@ -210,7 +218,7 @@ class Claims:
         claimed.busy |= settled.busy if settled else claimed.unreleased
         claimed.is_complete = False
 
-    def _step_over(self, claimed: statements.ClaimResult) -> None:
+    def _step_over(self, claimed: claiming.ClaimResult) -> None:
         """Leave jobs whose gates others have to a claim in a moment, after what is behind them."""
         self._busy_claims = 0 if claimed.runs else self._busy_claims + bool(claimed.busy)
         if claimed.busy and self._busy_claims < MAX_BUSY_CLAIMS:
@@ -252,10 +260,10 @@ class Upkeep:
             return False
         is_complete, held = now >= self._complete_at, [attempt.run.id for attempt in self._attempts]
 
-        async def ask(connection: Connection) -> tuple[list[Settled], statements.ReclaimResult, int]:
+        async def ask(connection: Connection) -> tuple[list[Settled], claiming.ReclaimResult, int]:
             settled = await settle(connection, self._namespace, held)
-            reclaimed = await statements.reclaim(connection, self._namespace, held, is_complete)
-            repaired = await statements.sweep(connection, self._namespace)
+            reclaimed = await claiming.reclaim(connection, self._namespace, held, is_complete)
+            repaired = await claiming.sweep(connection, self._namespace)
             if is_complete:  # slots that have become late, and what no claim has met
                 repaired += (await follow.settle(connection, self._namespace)).repaired
             return settled, reclaimed, repaired

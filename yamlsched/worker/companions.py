@@ -10,7 +10,7 @@ from functools import partial
 
 import psycopg
 
-from yamlsched.runs import statements
+from yamlsched.runs import claiming
 from yamlsched.runs.lifecycle import Status
 from yamlsched.worker import clock
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Unanswered, WorkerSession
@@ -27,7 +27,7 @@ async def show(worker: Worker) -> None:
     if not isinstance(stderr, NonBlockingStderr) or not stderr.isatty():
         return
     session = WorkerSession(Database(worker.workload.dsn), WORKER_SETTINGS)
-    count_due = partial(statements.due, namespace=worker.workload.namespace, most=MAX_COUNTED)
+    count_due = partial(claiming.due, namespace=worker.workload.namespace, most=MAX_COUNTED)
     finished_before, counted_at = 0, clock.now()
     rate = 0.0
     try:

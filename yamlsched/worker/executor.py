@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.handler.programs import was_terminated
 from yamlsched.runs.lifecycle import AttemptEnd
 from yamlsched.worker.attempt import Attempt, Workload
 
@@ -27,6 +28,12 @@ class Ended(NamedTuple):
 
     attempt: Attempt
     end: AttemptEnd
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether SIGTERM ended a command, and this worker has not sent it."""
+        attempt = self.attempt
+        return attempt.stopped is None and attempt.is_command and was_terminated(self.end)
 
 
 class ReturnedUnstarted(NamedTuple):

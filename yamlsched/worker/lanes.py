@@ -49,6 +49,34 @@ class Lanes:
         for lane in self._by_name.values():
             lane.claims.poll_soon()
 
+    def poll_after(self, attempts: list[Attempt]) -> None:
+        """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that waited for their end."""
+        if any(attempt.has_turn for attempt in attempts):
+            self.poll_now()
+        else:
+            self.poll_soon()
+
+    def check(self) -> None:
+        """Check everything that depends on the clock."""
+        for lane in self._by_name.values():
+            lane.executor.check()
+            lane.claims.check_clock()
+
+    def reload(self, workload: Workload) -> None:
+        """Import handlers again for attempts that start from now on."""
+        for lane in self._by_name.values():
+            lane.executor.reload(workload)
+
+    def release_idle_capacity(self, is_over: bool) -> None:
+        """Release what waits for more runs, where none are due, or everywhere if the worker's time ``is_over``."""
+        for lane in self._by_name.values():
+            if is_over or lane.claims.is_exhausted:
+                lane.executor.release_idle_capacity()
+
+    def release_unstarted(self) -> None:
+        for lane in self._by_name.values():
+            lane.executor.release_unstarted()
+
     def submit(self, attempts: list[Attempt]) -> None:
         """Submit each attempt to the executor of its job."""
         for lane, given in self._grouped(attempts):

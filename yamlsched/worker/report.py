@@ -11,7 +11,7 @@ from yamlsched import log
 from yamlsched.runs.lifecycle import LOST_WORKER, AttemptEnd, ClaimedRun, EndKind, Outcome, Status, error_text, one_line
 
 if TYPE_CHECKING:
-    from yamlsched.runs.statements import ReclaimResult
+    from yamlsched.runs.claiming import ReclaimResult
     from yamlsched.worker.attempt import Attempt
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import random
 import signal
 import socket
@@ -55,8 +56,6 @@ async def run_in_helper(do: Callable[[], T]) -> T:
     finally:
         os.kill(pid, signal.SIGKILL)  # it has closed its pipe, or is not needed: waiting for its exit takes no time
         os.waitpid(pid, 0)
-    import pickle  # here, as few workers have helpers
-
     try:
         value, error = pickle.loads(content)
     except (EOFError, pickle.UnpicklingError) as failure:
@@ -67,8 +66,6 @@ async def run_in_helper(do: Callable[[], T]) -> T:
 
 
 def _answer(writing: int, do: Callable[[], object]) -> None:
-    import pickle
-
     try:
         content = pickle.dumps((do(), None))
     except Exception as error:
@@ -275,6 +272,42 @@ class WorkerSession:
             self._connection.pgconn.finish()
             self._database.failed(reason(error))
         self._events.put(Notified(namespaces))
+
+
+class WorkerSessions:
+    """The sessions of a worker: one claims, one writes outcomes, one large fan-outs, one renews leases."""
+
+    def __init__(self, database: Database, events: EventQueue | None) -> None:
+        writer_settings = {**WORKER_SETTINGS, "lock_timeout": "1s"}
+        self.claim = WorkerSession(database, WORKER_SETTINGS, events)
+        self.write = WorkerSession(database, writer_settings)
+        self.fan_out = WorkerSession(database, writer_settings)
+        self.lease = WorkerSession(database, WORKER_SETTINGS)
+
+    async def open(self) -> bool:
+        """Open those that claim, write and renew, before anything is claimed and children open theirs.
+
+        The server may have a limit: a claim without them could neither be kept nor finished. False if one did not open.
+        """
+        needed = (self.lease, self.write, self.claim)
+        if all(session.is_open for session in needed):
+            return True
+        opened = await asyncio.gather(*(session.open() for session in needed), return_exceptions=True)
+        for error in opened:
+            if isinstance(error, BaseException) and not isinstance(error, Unanswered):
+                raise error
+        return not any(opened)
+
+    def cut(self) -> bool:
+        """Cut those that await an answer; return whether there was one."""
+        return sum(session.cut() for session in self._all()) > 0
+
+    async def drop(self) -> None:
+        for session in self._all():
+            await session.drop()
+
+    def _all(self) -> tuple[WorkerSession, ...]:
+        return self.claim, self.write, self.fan_out, self.lease
 
 
 async def look_up(host: Any, port: Any, **hints: Any) -> Any:

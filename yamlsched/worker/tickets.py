@@ -16,7 +16,7 @@ import psycopg
 from psycopg.rows import namedtuple_row
 
 from yamlsched.db.query import load
-from yamlsched.runs import statements
+from yamlsched.runs import claiming, statements
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Keep, Outcome, after_attempt, in_ascii
 from yamlsched.schedule.job import Job, Output, load_backoff
 from yamlsched.worker.attempt import Attempt
@@ -98,7 +98,7 @@ def apply_outcomes(session: psycopg.Connection[Any], ids: Sequence[int]) -> None
 
 async def _settle(connection: Any, namespace: str, row: Any) -> Settled | None:
     """Apply what the ticket of ``row`` says. None: another worker has, or an agent has begun just now."""
-    run = ClaimedRun._make(statements.FIELDS(row))
+    run = ClaimedRun._make(claiming.FIELDS(row))
     job = Job(run.job_type, backoff=load_backoff(row.backoff), output=Output(Keep(row.keep)))
     attempt = Attempt(run, job, 0.0, 0.0)
     if row.outcome is None:

@@ -12,19 +12,17 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched import log
 from yamlsched.db.connection import in_utc
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.garbage import reduced_garbage_collection
-from yamlsched.handler.programs import was_terminated
-from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Status
-from yamlsched.runs.statements import ClaimScope
+from yamlsched.runs.claiming import ClaimScope
+from yamlsched.runs.lifecycle import ClaimedRun, EndKind
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
+from yamlsched.worker.admission import NOT_STARTED, STOPPED, ClaimBudget, refusal
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
@@ -38,24 +36,17 @@ from yamlsched.worker.executor import (
     Succeeded,
     wait,
 )
+from yamlsched.worker.forking import reduced_garbage_collection
 from yamlsched.worker.lanes import Lane, Lanes
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
 from yamlsched.worker.report import RunReport
-from yamlsched.worker.sessions import WORKER_SETTINGS, Database, Notified, Unanswered, WorkerSession
+from yamlsched.worker.sessions import Database, Notified, WorkerSessions
 from yamlsched.worker.stderr import non_blocking_stderr
 
 AWAY_TIMEOUT_SECONDS = 30.0  # for which a worker that holds no lease waits for a database that is away
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
-MAX_PAYLOAD_CHARS = 1 << 24  # of runs that have not ended, estimated by the size of those claimed before
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
-STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
-NOT_CLAIMABLE = AttemptEnd(EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid")
-IN_ANOTHER_LANE = AttemptEnd(
-    EndKind.RELEASED, "this host's file executes its job elsewhere than the file in force", delay=timedelta(seconds=10)
-)
-NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
-NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
 
 
 class TaskFailed(NamedTuple):
@@ -65,6 +56,10 @@ class TaskFailed(NamedTuple):
 
 
 Event: TypeAlias = ExecutorEvent | SuccessesRecorded | OutcomeRecorded | OutcomeDiscarded | Notified | TaskFailed
+
+
+def no_other_executor(name: str, workload: Workload) -> Executor:
+    raise ValueError(f'this worker cannot create the executor "{name}"')
 
 
 class Worker:
@@ -81,38 +76,30 @@ class Worker:
         events: EventQueue,
         limits: WorkerLimits,
         is_continuous: bool = False,
-        create_executor: Callable[[str, Workload], Executor] | None = None,
+        create_executor: Callable[[str, Workload], Executor] = no_other_executor,
     ) -> None:
         self.workload, self.events = workload, events
-        self.limits, self.is_continuous = limits, is_continuous
+        self.limits, self.budget, self.is_continuous = limits, ClaimBudget(limits), is_continuous
         self.report = RunReport()
         self.attempts: set[Attempt] = set()  # from claim to outcome
-        self.claimed_count = 0
         self.stopped_at: float | None = None  # when it was asked to stop
         self.stop_handlers_at: float | None = None  # the end of the grace period
         self._is_paused = self._is_claiming = False
         self._failure: BaseException | None = None
-        self._typical_payload_chars = 0.0
         self._may_claim, self._has_work = asyncio.Event(), asyncio.Event()
         self.database = Database(workload.dsn)
-        writer_settings = {**WORKER_SETTINGS, "lock_timeout": "1s"}
-        self._claim_session = WorkerSession(self.database, WORKER_SETTINGS, events if is_continuous else None)
-        self._write_session = WorkerSession(self.database, writer_settings)
-        self._fan_out_session = WorkerSession(self.database, writer_settings)
-        self._lease_session = WorkerSession(self.database, WORKER_SETTINGS)
+        self._sessions = sessions = WorkerSessions(self.database, events if is_continuous else None)
         namespace = workload.namespace
         name = f"{socket.gethostname()}:{os.getpid()}"
         self.lanes = Lanes(
             executor,
-            lambda lane: Claims(self._claim_session, namespace, name, lane, polls=is_continuous),
-            lambda name: _create(create_executor, name, self.workload),
+            lambda lane: Claims(sessions.claim, namespace, name, lane, polls=is_continuous),
+            lambda name: create_executor(name, self.workload),
         )
         self.lanes.open(workload)
-        self.upkeep = Upkeep(self._claim_session, namespace, self.report, self.attempts)
-        self.outcomes = Outcomes(
-            self._write_session, self._fan_out_session, namespace, events, redact=redactor(workload.dsn)
-        )
-        self.leases = Leases(self._lease_session, self.attempts, self.lanes, redact=redactor(workload.dsn))
+        self.upkeep = Upkeep(sessions.claim, namespace, self.report, self.attempts)
+        self.outcomes = Outcomes(sessions.write, sessions.fan_out, namespace, events, redact=redactor(workload.dsn))
+        self.leases = Leases(sessions.lease, self.attempts, self.lanes, redact=redactor(workload.dsn))
 
     # -- an attempt: claimed, submitted, ended, recorded -----------------------------------------------------------
 
@@ -124,9 +111,7 @@ class Worker:
         claim, sent_at = answer
         self.report.note_claimed(claim.runs)
         if claim.runs:
-            self.claimed_count += len(claim.runs)
-            chars = sum([len(run.payload) for run in claim.runs]) / len(claim.runs)
-            self._typical_payload_chars = max(chars, (self._typical_payload_chars + chars) / 2)
+            self.budget.note_claimed(claim.runs)
             self._submit(lane, claim.runs, sent_at, scope)
             self._has_work.set()
         self._release_idle_capacity()
@@ -134,32 +119,19 @@ class Worker:
         await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
 
     def _submit(self, lane: Lane, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope) -> None:
-        """Hand over ``runs``, which were claimed for ``lane`` in ``scope``: not that of now if the file was read again.
-
-        What this host's file has in another lane than the one in force is left to other hosts.
-        """
-        jobs, executable = self.workload.jobs, []
+        """Hand over ``runs``, which were claimed for ``lane`` in ``scope``: the file may have been read again."""
+        jobs, is_outdated = self.workload.jobs, scope is not self.workload.scope
+        executable = []
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at) for run in runs
         ]
         self.leases.add(attempts)
         for attempt in attempts:
-            run = attempt.run
-            if self.stopped_at is not None:
-                self.outcomes.add(attempt, STOPPED)
-            elif run.job_type not in jobs:
-                self.outcomes.add(attempt, NOT_CLAIMABLE if scope is not self.workload.scope else _of_other_job(run))
-            elif attempt.lane != lane.name:
-                self.outcomes.add(attempt, IN_ANOTHER_LANE)
-            elif not run.key or not run.is_on_dead_call:
+            end = refusal(attempt, lane.name, jobs, is_outdated) if self.stopped_at is None else STOPPED
+            if end is None:
                 executable.append(attempt)
-            elif run.dead_run_id is None:
-                why = f'key "{run.key}" is reserved, and names no dead run'
-                self.outcomes.add(attempt, AttemptEnd(EndKind.DISCARDED, why))
-            elif attempt.job.on_dead is None:
-                self.outcomes.add(attempt, NO_ON_DEAD)
             else:
-                executable.append(attempt)
+                self.outcomes.add(attempt, end)
         self.report.note_starts(executable)
         self.lanes.submit(executable)
 
@@ -168,7 +140,7 @@ class Worker:
             case Succeeded(attempts):
                 self.outcomes.add_successes(attempts)
             case Ended(attempt, end):
-                if self.stopped_at is not None and _is_terminated(event):
+                if self.stopped_at is not None and event.is_terminated:
                     attempt.stopped = attempt.stopped or STOPPED  # a signal to all processes at once reached it too
                 if attempt.stopped is not None and not end.is_success:
                     stopped = attempt.stopped
@@ -187,17 +159,13 @@ class Worker:
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
-                self._poll_after(attempts)
+                self.lanes.poll_after(attempts)
             case OutcomeRecorded(pending, run_at):
                 self.attempts.discard(pending.attempt)
                 self.report.note_outcome(pending.attempt, pending.end, pending.outcome, run_at)
-                outcome, claims = pending.outcome, self.lanes.of(pending.attempt).claims
-                is_due_again = outcome.status is Status.FAILED or pending.end.kind is EndKind.RELEASED
-                if is_due_again and outcome.delay is not None:
-                    claims.retry_in(outcome.delay.total_seconds())
-                elif outcome.status is Status.QUEUED and outcome.delay is None:
-                    claims.poll_now()
-                self._poll_after([pending.attempt])
+                is_released = pending.end.kind is EndKind.RELEASED
+                self.lanes.of(pending.attempt).claims.note_outcome(pending.outcome, is_released)
+                self.lanes.poll_after([pending.attempt])
             case OutcomeDiscarded(attempt):
                 self.attempts.discard(attempt)
                 self.lanes.poll_now()
@@ -206,13 +174,6 @@ class Worker:
                     self.lanes.poll_now()
             case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
-
-    def _poll_after(self, attempts: list[Attempt]) -> None:
-        """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that waited for their end."""
-        if any(attempt.has_turn for attempt in attempts):
-            self.lanes.poll_now()
-        else:
-            self.lanes.poll_soon()
 
     # -- when to claim, and how much -------------------------------------------------------------------------------
 
@@ -228,35 +189,18 @@ class Worker:
                 if limit > 0 or lane.claims.has_lost_claims:
                     self._is_claiming = True
                     await lane.claims.release_lost_claims()
-                    if limit > 0 and await self._open_sessions() and not self._must_not_claim():
+                    if limit > 0 and await self._sessions.open() and not self._must_not_claim():
                         await self._claim(lane, limit)
                     self._is_claiming = False
                     self.events.wake()
                 may_wait = may_wait and (limit <= 0 or lane.claims.is_exhausted)
             if may_wait:
                 if self.is_continuous:
-                    self._claim_session.watch()
+                    self._sessions.claim.watch()
                 await wait(self._may_claim, min(lane.claims.idle_seconds for lane in self.lanes))
-                self._claim_session.unwatch()
-                self._check_clock()
-
-    def _check_clock(self) -> None:
-        for lane in self.lanes:
-            lane.claims.check_clock()
-
-    async def _open_sessions(self) -> bool:
-        """Open the sessions that renew leases and write outcomes, before anything is claimed and children open theirs.
-
-        The server may have a limit: a claim without them could neither be kept nor finished.
-        """
-        sessions = (self._lease_session, self._write_session, self._claim_session)
-        if all(session.is_open for session in sessions):
-            return True
-        opened = await asyncio.gather(*(session.open() for session in sessions), return_exceptions=True)
-        for error in opened:
-            if isinstance(error, BaseException) and not isinstance(error, Unanswered):
-                raise error
-        return not any(opened)
+                self._sessions.claim.unwatch()
+                for lane in self.lanes:
+                    lane.claims.check_clock()
 
     def _room(self, lane: Lane) -> int:
         """Return how many more runs to claim; they can start soon."""
@@ -266,29 +210,16 @@ class Worker:
         if capacity.parallel == 0:
             lane.claims.set_exhausted()  # other ticks of this host have all permits, and do what is due
             return 0
-        payloads = int(MAX_PAYLOAD_CHARS / max(1.0, self._typical_payload_chars))
-        total = min(capacity.total, max(capacity.parallel, payloads))
-        room = total - capacity.held
-        if capacity.idle == 0 and 2 * room < total:
-            return 0  # there is enough to do: a claim of a few runs costs more than it gains
-        return room if self.limits.max_runs is None else min(room, self.limits.max_runs - self.claimed_count)
+        return self.budget.room(capacity)
 
     def _must_not_claim(self) -> bool:
         return self._is_paused or not self._is_within_limits()
 
     def _is_within_limits(self) -> bool:
-        limits = self.limits
-        return (
-            self.stopped_at is None
-            and (limits.max_seconds is None or clock.now() - self.started_at < limits.max_seconds)
-            and (limits.max_runs is None or self.claimed_count < limits.max_runs)
-        )
+        return self.stopped_at is None and self.budget.is_left
 
     def _release_idle_capacity(self) -> None:
-        is_over = not self._is_within_limits()
-        for lane in self.lanes:
-            if is_over or lane.claims.is_exhausted:
-                lane.executor.release_idle_capacity()
+        self.lanes.release_idle_capacity(is_over=not self._is_within_limits())
 
     # -- from start to end -----------------------------------------------------------------------------------------
 
@@ -297,7 +228,6 @@ class Worker:
 
         Raises EnvironmentFailed when the database is away for too long, or nothing can be executed.
         """
-        self.started_at = clock.now()
         loop = asyncio.get_running_loop()
         with in_utc(), non_blocking_stderr(), reduced_garbage_collection():
             loop.set_exception_handler(
@@ -314,7 +244,7 @@ class Worker:
             try:
                 while not self._is_finished():
                     for event in await self.events.wait():
-                        if _is_terminated(event) and self.stopped_at is None:
+                        if self.stopped_at is None and isinstance(event, Ended) and event.is_terminated:
                             await asyncio.sleep(SIGNAL_DELAY_SECONDS)
                         self._handle(event)
                     if self._failure is not None:
@@ -340,10 +270,8 @@ class Worker:
                 await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             else:
                 await wait(self._has_work, POLL_INTERVAL_SECONDS)
-            for lane in self.lanes:
-                lane.executor.check()
+            self.lanes.check()
             self.leases.check()
-            self._check_clock()
             if self.stop_handlers_at is not None and clock.now() >= self.stop_handlers_at:
                 self._stop_executing()
             self._release_idle_capacity()
@@ -387,8 +315,7 @@ class Worker:
 
     def reload_handlers(self) -> None:
         """Import handlers again for attempts that start from now on."""
-        for lane in self.lanes:
-            lane.executor.reload(self.workload)
+        self.lanes.reload(self.workload)
         self.events.wake()
 
     def pause_claims(self, is_paused: bool) -> None:
@@ -404,7 +331,7 @@ class Worker:
             self.stopped_at = clock.now()
             self.stop_handlers_at = self.stopped_at + self.limits.grace.total_seconds()
             log.info("worker.stopping", in_hand=len(self.attempts), grace=self.limits.grace)
-            self._release_unstarted()
+            self.lanes.release_unstarted()
         else:
             self.stop_handlers_at = clock.now()
             self._stop_executing(grace=0)
@@ -416,14 +343,10 @@ class Worker:
             attempt.stopped = attempt.stopped or STOPPED
         self.lanes.stop(executing, grace)
 
-    def _release_unstarted(self) -> None:
-        for lane in self.lanes:
-            lane.executor.release_unstarted()
-
     async def _abort(self, own_tasks: list[asyncio.Task[None]]) -> None:
         """Stop all handlers after a failure, and release their runs if the database can be reached."""
         self.stopped_at = self.stop_handlers_at = clock.now()
-        self._release_unstarted()
+        self.lanes.release_unstarted()
         self._stop_executing(grace=0)
         deadline = clock.now() + STOP_TIMEOUT_SECONDS
         while self.attempts and clock.now() < deadline and self.database.away_since is None:
@@ -434,34 +357,10 @@ class Worker:
             await asyncio.sleep(0.01)
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
-        sessions = (self._claim_session, self._write_session, self._fan_out_session, self._lease_session)
-        if sum(session.cut() for session in sessions):
+        if self._sessions.cut():
             await asyncio.sleep(0.01)  # for the tasks to see it: cancelled, they would wait for the server
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(lane.executor.close() for lane in self.lanes))
-        for session in sessions:
-            await session.drop()
-
-
-def _is_terminated(event: Event) -> bool:
-    """Return whether the event is that SIGTERM ended a command, and this worker has not sent it."""
-    if not isinstance(event, Ended) or event.attempt.stopped is not None:
-        return False
-    return event.attempt.is_command and was_terminated(event.end)
-
-
-def _of_other_job(run: ClaimedRun) -> AttemptEnd:
-    """Return the end of an attempt that was claimed by the id of its definition, and whose own job is unknown here.
-
-    It is not released: it would be claimed again at once, forever.
-    """
-    why = f'its definition is that of another job than "{run.job_type}": the row was changed, and not by yamlsched'
-    return AttemptEnd(EndKind.RAISED, why, "WrongDefinition")
-
-
-def _create(create: Callable[[str, Workload], Executor] | None, name: str, workload: Workload) -> Executor:
-    if create is None:
-        raise ValueError(f'this worker cannot create the executor "{name}"')
-    return create(name, workload)
+        await self._sessions.drop()

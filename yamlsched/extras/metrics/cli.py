@@ -14,7 +14,7 @@ For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporte
 """
 
 
-@click.command(cls=Verb, uses="file dsn namespace", formats=("text",), collects_garbage=False, help=HELP)
+@click.command(cls=Verb, uses="file dsn namespace", formats=("text",), help=HELP)
 @click.option("--textfile", type=click.Path(path_type=Path, dir_okay=False), help="Replace this file atomically.")
 @click.pass_obj
 def command(settings: Settings, /, textfile: Path | None) -> int:

@@ -25,8 +25,8 @@ from yamlsched.durations import show
 from yamlsched.extras.remote import tickets
 from yamlsched.extras.remote.spec import ticket_of
 from yamlsched.runs import statements
+from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Outcome, Status, storable
-from yamlsched.runs.statements import ClaimScope
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.startable import missing_variables
 from yamlsched.worker import clock, forking

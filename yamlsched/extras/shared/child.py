@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +18,10 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.local.child_pool import ChildProcess, Environment
 from yamlsched.worker.local.output import OutputPipe
-from yamlsched.worker.local.protocol import frame
+from yamlsched.worker.local.protocol import CLOSED_PIPES, frame
 
 MAX_MESSAGE_BYTES = 1 << 18  # of payload
+REAP_TIMEOUT_SECONDS = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -156,3 +159,16 @@ class SharedChild(ChildProcess):
         index = self.board.step().executing
         flight = None if index is None else self.in_flight.get(index)
         return None if flight is None else flight.attempt
+
+    def reap(self) -> int:
+        """Return the wait status of a child that has closed its pipe; one that lives on has lost it, and is killed."""
+        with contextlib.suppress(ChildProcessError):
+            deadline = clock.now() + REAP_TIMEOUT_SECONDS  # its pipes close a moment before it can be reaped
+            while clock.now() < deadline:
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+                if ended:
+                    return status
+                time.sleep(0.001)
+            self.kill()
+            os.waitpid(self.pid, 0)
+        return CLOSED_PIPES << 8

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import io
 import os
 import signal
@@ -23,7 +24,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -300,3 +301,12 @@ def handler_stack(frame: FrameType) -> str:
     stack = traceback.extract_stack(frame, limit=MAX_FRAMES)
     own = [place for place, each in enumerate(stack) if each.filename.startswith(OWN_FOLDER)]
     return "".join(traceback.format_list(stack[own[-1] + 1 if own else 0 :] or stack))
+
+
+@cache
+def is_coroutine_function(handler: Callable[..., Any]) -> bool:
+    """Return whether calling ``handler``, perhaps decorated, returns a coroutine, as far as can be known before."""
+    return any(
+        inspect.iscoroutinefunction(each)
+        for each in (handler, inspect.unwrap(handler), getattr(handler, "__call__", None))  # noqa: B004
+    )

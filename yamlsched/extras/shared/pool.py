@@ -7,11 +7,9 @@ ending when it is stopped. Then each attempt that had started fails.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
 import signal
-import time
 from collections.abc import Iterable
 
 from yamlsched import durations
@@ -27,7 +25,7 @@ from yamlsched.worker.attempt import Attempt, Workload
 from yamlsched.worker.executor import Capacity, Ended, EventQueue, ExecutorFailed, ReturnedUnstarted, Succeeded
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildPool, exit_cause
 from yamlsched.worker.local.output import OutputPipe
-from yamlsched.worker.local.protocol import CLOSED_PIPES, TaskEnd
+from yamlsched.worker.local.protocol import TaskEnd
 from yamlsched.worker.permits import Permits
 
 __all__ = ["BytePermits", "SharedPool"]
@@ -35,7 +33,6 @@ __all__ = ["BytePermits", "SharedPool"]
 MAX_RUNS_PER_CHILD = 500_000  # to limit what leaking handlers can accumulate
 MAX_PER_CHILD = 500  # attempts at once, before another child is forked
 CLOSE_TIMEOUT_SECONDS = 5.0  # children may export spans
-REAP_TIMEOUT_SECONDS = 0.5
 START_TIMEOUT_SECONDS = 10.0  # for a child to be ready
 BLOCKED_MARGIN_SECONDS = 0.5  # after which the parent kills a child whose watchdog has not
 AHEAD_SECONDS = 0.1  # for which children have attempts that wait for others to end
@@ -304,7 +301,7 @@ class SharedPool(ChildPool[SharedChild]):
         """Handle the end of a child, which has closed its pipe of results."""
         was_ready = child.board.is_ready
         child.read_progress()
-        status = _reap(child)
+        status = child.reap()
         del self._children[child.pid]
         self._note_fork(was_ready, status)
         self._read_output(child)
@@ -357,17 +354,3 @@ def _of_neighbour(culprit: Attempt | None, why: str, count: int) -> str:
         return f"{why} ({others})"
     run = culprit.run
     return f"its process ended because of run {run.id} ({run.job_type}), which shared it: {why}"
-
-
-def _reap(child: SharedChild) -> int:
-    """Return the wait status of a child that has closed its pipe; one that lives on has lost it, and is killed."""
-    with contextlib.suppress(ChildProcessError):
-        deadline = clock.now() + REAP_TIMEOUT_SECONDS  # its pipes close a moment before it can be reaped
-        while clock.now() < deadline:
-            ended, status = os.waitpid(child.pid, os.WNOHANG)
-            if ended:
-                return status
-            time.sleep(0.001)
-        child.kill()
-        os.waitpid(child.pid, 0)
-    return CLOSED_PIPES << 8

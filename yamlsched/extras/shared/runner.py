@@ -15,7 +15,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 from yamlsched import registry
@@ -23,7 +22,7 @@ from yamlsched.db.dsn import redactor
 from yamlsched.extras.shared import board as states
 from yamlsched.extras.shared.backend import SharedBackend, SharedSessions
 from yamlsched.extras.shared.board import START, STOP, Board
-from yamlsched.extras.shared.loop import Executing, SharedLoop, Steps, Watchdog, current, stream
+from yamlsched.extras.shared.loop import Executing, SharedLoop, Steps, Watchdog, current, is_coroutine_function, stream
 from yamlsched.extras.shared.reporter import Reporter
 from yamlsched.handler import calls
 from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
@@ -366,12 +365,3 @@ def _import(executing: Executing, path: str) -> Callable[..., Any]:
         return resolve(path)
     finally:
         current.reset(token)
-
-
-@cache
-def is_coroutine_function(handler: Callable[..., Any]) -> bool:
-    """Return whether calling ``handler``, perhaps decorated, returns a coroutine, as far as can be known before."""
-    return any(
-        inspect.iscoroutinefunction(each)
-        for each in (handler, inspect.unwrap(handler), getattr(handler, "__call__", None))  # noqa: B004
-    )

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from yamlsched import registry
 from yamlsched.handler.programs import Program, signal_group
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
@@ -76,8 +77,7 @@ class ChildHandle(ChildProcess):
     """One child of the pool of processes: the attempts that it holds, and its memory."""
 
     def __init__(self, environment: Environment) -> None:
-        from yamlsched.worker.local import bootstrap  # before the fork: children share what was imported
-
+        bootstrap = registry.bootstrap  # before the fork: children share what was imported
         self.memory = memory = Memory()
         self.sections = Sections(memory.marks)
 

@@ -1,0 +1,189 @@
+"""Claiming due runs, ending lost attempts, releasing what waits. Every write names the claim that it expects."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import itemgetter
+from typing import Any
+
+import psycopg
+
+from yamlsched.db.query import load
+from yamlsched.runs.lifecycle import LOCAL, LOST_WORKER, PROCESS_ENDED, ClaimedRun, Priority, released
+from yamlsched.runs.statements import array, finish, hand_on, note_dead, rows_of
+
+MAX_RECLAIMED_ENTRIES = 1_000
+"""Unfinished runs of each lane and level that are looked at each second for leases that are over."""
+FIELD_COUNT = len(ClaimedRun._fields)
+FIELDS = itemgetter(slice(FIELD_COUNT))
+"""Takes the fields of a ``ClaimedRun`` from a row of a claim."""
+
+
+@dataclass(frozen=True)
+class ClaimScope:
+    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``.
+
+    ``revision`` is that of the code which it executes.
+    """
+
+    newest: int = 2**63 - 1
+    others: tuple[int, ...] = ()
+    revision: str | None = None
+
+
+@dataclass
+class ClaimResult:
+    """What a claim took, the highest level first. ``busy``: jobs whose gate another session has.
+
+    ``unreleased``: jobs of runs that are not released, for ``follow.settle``. ``is_complete``: fewer runs were due
+    than it asked for.
+    """
+
+    runs: list[ClaimedRun] = field(default_factory=list)
+    busy: set[int] = field(default_factory=set)
+    unreleased: set[int] = field(default_factory=set)
+    is_complete: bool = True
+
+
+@dataclass
+class ReclaimResult:
+    """What a reclaim ended: attempts that ``lost`` their worker, and runs that are ``dead``, which may be the same."""
+
+    lost: list[ClaimedRun] = field(default_factory=list)
+    dead: list[ClaimedRun] = field(default_factory=list)
+
+
+def passes(limit: int, chance: float) -> dict[str, str]:
+    """Return the passes of a claim as its parameters: first the shares of the lower levels, then all levels in order.
+
+    Each lower level gets one run in eight, and of smaller claims one by ``chance``, which is in [0, 1).
+
+    >>> passes(8, 0.5)
+    {'priorities': '{3,2,1,2,3}', 'offsets': '{0,0,0,1,1}', 'limits': '{1,1,8,8,8}'}
+    >>> passes(1, 0.95)
+    {'priorities': '{3,1,2,3}', 'offsets': '{0,0,0,1}', 'limits': '{1,1,1,1}'}
+    """
+    shares = {Priority.LOW: int(limit / 8 + chance), Priority.NORMAL: int(limit / 8 + (chance + 0.5) % 1)}
+    rows = [(level, 0, share) for level, share in shares.items() if share]
+    rows += [(level, shares.get(level, 0), limit) for level in Priority]
+    columns = (array(map(int, column)) for column in zip(*rows, strict=True))
+    return dict(zip(("priorities", "offsets", "limits"), columns, strict=True))
+
+
+async def claim(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    token: str,
+    limit: int,
+    scope: ClaimScope = ClaimScope(),
+    now: datetime | None = None,
+    lane: str = LOCAL,
+    busy: Collection[int] = (),
+    chance: float = 0.0,
+) -> tuple[ClaimResult, list[int]]:
+    """Claim up to ``limit`` due runs of ``lane`` under ``token``, which must be new.
+
+    Returns also the ids of those that stand at a gate, for ``claim_gated``. ``busy`` are jobs to step over, whose gates
+    the claim before did not get; ``chance`` is that of ``passes``. Each parameter has one type, whatever its value, so
+    that a session plans the statement once: numbers of other sizes have types of their own.
+    """
+    given = {"namespace": namespace, "lane": lane, "token": token, "limit": limit, "now": now, **passes(limit, chance)}
+    given |= {"newest": str(scope.newest), "skipped": array((*scope.others, *busy)), "ended": array(PROCESS_ENDED)}
+    given["revision"] = scope.revision
+    rows = await rows_of(connection, "claim", given)
+    unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
+    claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
+    return claimed, [row.id for row in rows if row.state == "gated"]
+
+
+async def claim_gated(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    claimed: ClaimResult,
+    token: str,
+    ids: Sequence[int],
+    now: datetime | None = None,
+    revision: str | None = None,
+) -> None:
+    """Claim those of ``ids`` that may execute, under ``token``, which must be new, and add them to ``claimed``."""
+    given = {"namespace": namespace, "ids": array(ids), "token": token, "now": now}
+    rows = await rows_of(connection, "claim_gated", given)
+    runs = _runs(rows)
+    if runs:
+        await connection.execute(load("runs")["note_revision"], {**given, "revision": revision})
+    claimed.runs += runs
+    claimed.busy |= {row.definition_id for row in rows if row.state == "busy"}
+    claimed.is_complete = claimed.is_complete and len(rows) == len(ids) and all(row.state == "claimed" for row in rows)
+
+
+def _runs(rows: Iterable[Any]) -> list[ClaimedRun]:
+    """Return the runs among the rows of a claim, by level and age."""
+    claimed = sorted((row.priority, row.id, row) for row in rows if row.state == "claimed")
+    return [ClaimedRun._make(FIELDS(row)) for _, _, row in claimed]
+
+
+async def reclaim(
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    held: Collection[int] = (),
+    is_complete: bool = True,
+    now: datetime | None = None,
+) -> ReclaimResult:
+    """End the attempts whose leases are over, but not those of the runs ``held``, and let go what waited for them.
+
+    Unless it ``is_complete``, it looks only at the first unfinished runs of each lane and level, where those are that
+    are executed.
+    """
+    result = ReclaimResult()
+    most = None if is_complete else MAX_RECLAIMED_ENTRIES
+    async with connection.transaction():
+        given = {"namespace": namespace, "most": most, "held": array(held), "now": now, **LOST_WORKER}
+        rows = await rows_of(connection, "reclaim", given)
+        await hand_on(connection, namespace, rows, now)
+        await note_dead(connection, namespace, [row.id for row in rows if row.is_last], now)
+    for row in rows:
+        known = (row.id, row.job_type, row.key, row.scheduled_for, row.attempt, row.max_attempts)
+        run = ClaimedRun(*known, "{}", False, 0.0, row.locked_by, row.prior_attempts)
+        if row.is_lost:
+            result.lost.append(run)
+        if row.is_last:
+            result.dead.append(run)
+    return result
+
+
+async def sweep(connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None) -> int:
+    """End pauses that are over, and repair what a session has left that died; return how many runs waited for it."""
+    cursor = await connection.execute(load("runs")["sweep"], {"namespace": namespace, "now": now})
+    [(freed,)] = await cursor.fetchall()
+    return int(freed)
+
+
+async def release_claim(
+    connection: psycopg.AsyncConnection[Any], namespace: str, token: str, now: datetime | None = None
+) -> int:
+    """Release, at no cost, what a claim took whose answer never arrived; return how many runs that were.
+
+    The claim may have happened, but none of its runs was started.
+    """
+    cursor = await connection.execute(load("runs")["running_under"], {"namespace": namespace, "token": token})
+    unknown = ClaimedRun(0, "", None, None, 0, 1, "{}", False, 0.0, token)
+    runs = [unknown._replace(**row._asdict()) for row in await cursor.fetchall()]
+    return len(await finish(connection, namespace, [(run, released(run)) for run in runs], now))
+
+
+def scope(
+    connection: psycopg.Connection[Any], namespace: str, names: Iterable[str], revision: str | None = None
+) -> ClaimScope:
+    """Return what a worker whose file has the jobs ``names`` may claim."""
+    row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": list(names)}).fetchone()
+    assert row is not None
+    return ClaimScope(row.newest, tuple(sorted(row.others)), revision)
+
+
+async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:
+    """Return how many runs are due, at most ``most``."""
+    cursor = await connection.execute(load("runs")["due"], {"namespace": namespace, "most": most})
+    row: Any = await cursor.fetchone()
+    return min(most, int(row.runs))

@@ -1,0 +1,81 @@
+"""How much a worker may claim, and which of the runs that it has claimed it does not execute, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from datetime import timedelta
+
+from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.worker import clock
+from yamlsched.worker.attempt import Attempt, WorkerLimits
+from yamlsched.worker.executor import Capacity
+
+MAX_PAYLOAD_CHARS = 1 << 24
+"""Of runs that have not ended, estimated by the size of those claimed before."""
+STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
+NOT_CLAIMABLE = AttemptEnd(EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid")
+IN_ANOTHER_LANE = AttemptEnd(
+    EndKind.RELEASED, "this host's file executes its job elsewhere than the file in force", delay=timedelta(seconds=10)
+)
+NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
+NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
+
+
+class ClaimBudget:
+    """What a worker has claimed, and what its limits leave. Time counts from when it is created."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._limits, self._started_at = limits, clock.now()
+        self._claimed_count = 0
+        self._typical_payload_chars = 0.0
+
+    @property
+    def is_left(self) -> bool:
+        """Whether neither the time nor the number of runs is used up."""
+        limits = self._limits
+        return (limits.max_seconds is None or clock.now() - self._started_at < limits.max_seconds) and (
+            limits.max_runs is None or self._claimed_count < limits.max_runs
+        )
+
+    def note_claimed(self, runs: Sequence[ClaimedRun]) -> None:
+        """Count ``runs``, of which there is one at least."""
+        self._claimed_count += len(runs)
+        chars = sum([len(run.payload) for run in runs]) / len(runs)
+        self._typical_payload_chars = max(chars, (self._typical_payload_chars + chars) / 2)
+
+    def room(self, capacity: Capacity) -> int:
+        """Return how many more runs to claim for an executor with this ``capacity``."""
+        payloads = int(MAX_PAYLOAD_CHARS / max(1.0, self._typical_payload_chars))
+        total = min(capacity.total, max(capacity.parallel, payloads))
+        room = total - capacity.held
+        if capacity.idle == 0 and 2 * room < total:
+            return 0  # there is enough to do: a claim of a few runs costs more than it gains
+        max_runs = self._limits.max_runs
+        return room if max_runs is None else min(room, max_runs - self._claimed_count)
+
+
+def refusal(attempt: Attempt, lane: str, jobs: Container[str], is_outdated: bool) -> AttemptEnd | None:
+    """Return how an attempt ends that was claimed for ``lane`` and may not start, or None.
+
+    ``jobs`` are those of this host's file; ``is_outdated``: the file was read again after the claim was sent. What this
+    host's file has in another lane than the one in force is left to other hosts.
+    """
+    run = attempt.run
+    if run.job_type not in jobs:
+        return NOT_CLAIMABLE if is_outdated else _of_other_job(run)
+    if attempt.lane != lane:
+        return IN_ANOTHER_LANE
+    if not run.key or not run.is_on_dead_call:
+        return None
+    if run.dead_run_id is None:
+        return AttemptEnd(EndKind.DISCARDED, f'key "{run.key}" is reserved, and names no dead run')
+    return NO_ON_DEAD if attempt.job.on_dead is None else None
+
+
+def _of_other_job(run: ClaimedRun) -> AttemptEnd:
+    """Return the end of an attempt that was claimed by the id of its definition, and whose own job is unknown here.
+
+    It is not released: it would be claimed again at once, forever.
+    """
+    why = f'its definition is that of another job than "{run.job_type}": the row was changed, and not by yamlsched'
+    return AttemptEnd(EndKind.RAISED, why, "WrongDefinition")
