@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_901,
+    "core": 20_910,
     "web": 5_116,
     "importing": 2_210,
     "preview": 1_395,
@@ -35,9 +35,9 @@ BUDGETS = {
     "shared": 1_192,
     "sql": 4_347,
     "templates, script and style": 1_991,
-    "modules over 300 lines": 4,
-    "modules under 40 lines": 25,
-    "imports in functions": 19,
+    "modules over 300 lines": 0,
+    "modules under 40 lines": 24,
+    "imports in functions": 0,
     "longest statement": 110,
 }
 
