@@ -36,10 +36,30 @@ BUDGETS = {
     "sql": 4_347,
     "templates, script and style": 1_991,
     "modules over 300 lines": 0,
-    "modules under 40 lines": 24,
+    "modules under 40 lines": 0,
     "imports in functions": 0,
     "longest statement": 110,
 }
+
+SMALL = {
+    "__main__.py": "what `python -m yamlsched` executes",
+    "act/notes.py": "the writer of what targets of notifications are to receive",
+    "act/settle.py": "an action that operators name",
+    "durations.py": "the form of a duration, for all layers",
+    "handler/detached.py": "yamlsched.detached, for handlers",
+    "runs/backoff.py": "the rule that users look up",
+    "schedule/catalog.py": "the page of a code, for explain and SARIF",
+    "schedule/file.py": "what may be read as a file at all",
+    "schedule/paths.py": "the key `paths`, also for children, which read no file",
+    "show/tables.py": "all that needs rich, imported on demand",
+    "sync/lacks.py": "the statements of sql/lacks.sql",
+    "templates/hello.py": "a file that init writes",
+    "timetable/keys.py": "the rule of idempotency keys",
+    "timetable/zones.py": "where time zones come from",
+    "web.py": "the import path yamlsched.web of applications that mount the page",
+    "worker/clock.py": "the one clock of a worker",
+}
+"""Why a module has under 40 lines. Verbs (cli, cli*.py, service) and __init__ need no reason."""
 
 FROZEN = {"0001_tables.sql", "0002_enqueue.sql", "0003_views.sql"}
 """Migrations that databases have: whatever their functions look like, they are not edited."""
@@ -99,8 +119,8 @@ def measured() -> dict[str, int]:
         if part(path) == "core" and path.parent.name not in ("service", "cli"):
             sizes["imports in functions"] += lazy_imports(ast.parse(source))
         sizes["modules over 300 lines"] += lines > 300
-        is_small = lines < 40 and path.name != "__init__.py" and path.parent.name != "cli"
-        sizes["modules under 40 lines"] += is_small
+        is_verb = path.name.startswith(("__init__", "cli")) or path.parent.name in ("cli", "service")
+        sizes["modules under 40 lines"] += lines < 40 and not is_verb and str(path.relative_to(PACKAGE)) not in SMALL
     for path in (ROOT / "sql").rglob("*.sql"):
         source = path.read_text("utf-8")
         sizes["sql"] += text_lines(source)
@@ -118,6 +138,7 @@ def test_no_part_is_larger_than_its_budget() -> None:
     sizes = measured()
     too_large = {name: sizes[name] for name in BUDGETS if sizes[name] > BUDGETS[name]}
     assert not too_large, "make it smaller, or move what does not belong there"
+    assert all(code_lines((PACKAGE / name).read_text("utf-8")) < 40 for name in SMALL)
 
 
 if __name__ == "__main__":

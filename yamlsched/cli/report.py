@@ -15,7 +15,8 @@ from yamlsched.cli import FINDINGS, OK, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.db.query import now
 from yamlsched.schedule.load import timezone_of_file
-from yamlsched.show import html, markdown, terminal, text
+from yamlsched.show import html, markdown, terminal
+from yamlsched.show.document import as_text
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone
 
@@ -76,7 +77,7 @@ def _rendered(found: Report, form: str) -> str:
         return markdown.render(words)
     if form == "html":
         return html.render(words)
-    return text.render(words)
+    return as_text(words)
 
 
 def document(found: Report) -> dict[str, Any]:

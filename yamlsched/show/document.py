@@ -1,9 +1,11 @@
-"""How ``yamlsched report`` is written: its parts in words, which text, Markdown and HTML each lay out."""
+"""How ``yamlsched report`` is written: its parts in words, and as text. Others lay it out as Markdown and HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from yamlsched.show import terminal
 
 
 @dataclass(frozen=True)
@@ -34,3 +36,33 @@ class Document:
     more_problems: str
     facts: Sequence[tuple[str, str]]
     sections: Sequence[Section]
+
+
+def as_text(document: Document) -> str:
+    """Return the report for a terminal, and for cron's mail."""
+    return "\n".join(_text_lines(document))
+
+
+def _text_lines(document: Document) -> Iterator[str]:
+    yield terminal.paint(terminal.printable_line(document.title), "bold")
+    yield document.span
+    yield ""
+    yield terminal.coloured("ok" if document.is_healthy else "dead", document.verdict)
+    for what, remedy in document.problems:
+        yield f"  {terminal.printable_line(what)}"
+        yield f"      {terminal.printable_line(remedy)}"
+    if document.more_problems:
+        yield f"  {document.more_problems}"
+    yield ""
+    yield terminal.fields(document.facts)
+    for section in document.sections:
+        yield ""
+        yield from _text_section(section)
+
+
+def _text_section(section: Section) -> Iterator[str]:
+    yield terminal.paint(section.title, "bold")
+    headings = [heading.upper() for heading in section.headings]
+    free_text = next((name for name in ("ERROR", "REASON", "EDIT") if name in headings), None)
+    yield terminal.table(headings, section.rows, free_text=free_text)
+    yield from filter(None, (section.more, section.note))
