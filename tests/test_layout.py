@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_910,
-    "web": 5_116,
+    "core": 20_914,
+    "web": 5_121,
     "importing": 2_210,
-    "preview": 1_395,
+    "preview": 1_398,
     "remote": 1_426,
     "embedded": 947,
     "monitors": 385,
@@ -32,9 +32,10 @@ BUDGETS = {
     "metrics": 261,
     "scaffold": 255,
     "otel": 251,
+    "words": 45,
     "shared": 1_192,
     "sql": 4_347,
-    "templates, script and style": 1_991,
+    "templates, script and style": 1_992,
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,
     "imports in functions": 0,

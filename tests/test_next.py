@@ -107,12 +107,22 @@ def test_one_job_is_shown_in_its_own_zone(cli: Cli) -> None:
     code, out, _ = cli("next", "cleanup_nightly", "--from", "2026-03-28", "-n", "2")
 
     assert code == 0
-    assert out.splitlines()[1].split() == [
+    words, _, _, first, second = out.splitlines()
+    assert words == "At 02:00, every day (Europe/Berlin)"
+    assert first.split() == [
         *("Sat", "2026-03-28", "02:00", "CET"),
         "2026-03-28T01:00Z",
         "cleanup_nightly:2026-03-28",
     ]
-    assert "does not exist" in out.splitlines()[2]
+    assert "does not exist" in second
+
+
+def test_an_expression_without_true_words_has_only_its_slots(cli: Cli) -> None:
+    code, out, _ = cli("next", "--cron", "*/35 * * * *", "-n", "2")
+
+    assert code == 0
+    assert out.startswith("LOCAL ")
+    assert len(out.splitlines()) == 3
 
 
 def test_a_job_of_an_environment_has_slots_there(cli: Cli) -> None:

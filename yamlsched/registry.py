@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import croniter
     import jsonschema
 
-    from yamlsched.extras import embedded
+    from yamlsched.extras import embedded, words
     from yamlsched.extras import otel as tracing
     from yamlsched.extras.monitors import outbox as monitors
     from yamlsched.extras.notify import sending as notify
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "apply", "bootstrap", "croniter", "embedded", "jsonschema", "load",
-    "monitors", "notify", "remote", "shared", "tables", "tracing",
+    "monitors", "notify", "remote", "shared", "tables", "tracing", "words",
 ]  # fmt: skip
 
 EXTRAS = {
@@ -36,6 +36,7 @@ EXTRAS = {
     "remote": "yamlsched.extras.remote.executor",
     "shared": "yamlsched.extras.shared.pool",
     "tracing": "yamlsched.extras.otel",
+    "words": "yamlsched.extras.words",
 }
 ON_DEMAND = {
     "apply": "yamlsched.sync.apply",  # and with it YAML, the schema and all checks: a file that is not in force yet

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from yamlsched import registry
 from yamlsched.cli import OK, _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import CronError, Refused
@@ -101,6 +102,8 @@ def command(
         lines = _calendar(forecast(jobs, ForecastSpan(after, until, where.key)))
         click.echo("\n".join([f"jobs that start in each hour, {where.key}", *lines]) if lines else "no slots")
     else:
+        if len(jobs) == 1 and (words := registry.words.in_words(jobs[0].cron, jobs[0].timezone)):
+            click.echo(f"{words}\n")
         click.echo(_table(list(found), with_jobs=job is None and expression is None))
     return code
 

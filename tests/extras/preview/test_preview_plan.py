@@ -229,6 +229,7 @@ jobs      1 job changed, 1 removed, 3 unchanged; 1190 slots a week (before: 1358
 ~ nightly: 7 slots a week, unchanged, next Thu 2026-01-15 23:00 UTC
     cron  0 2 * * * -> 0 23 * * *
     ! it does not run at 2026-01-14 23:00: its key nightly:2026-01-14 was used by the slot at 2026-01-14 02:00
+    * At 23:00, every day (UTC)
     slots of 7 days (UTC)
       moved    Thu 2026-01-15 02:00 -> 23:00
       moved    Fri 2026-01-16 02:00 -> 23:00

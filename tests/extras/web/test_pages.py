@@ -440,3 +440,14 @@ def test_the_chains_show_what_each_job_waits_for(own_page: tuple[Any, TestClient
 
     assert f"waits for extract: run {died} is dead" in shown
     assert re.search(r"dead extract .* waits └ load", shown)
+
+
+def test_the_page_of_a_job_says_in_words_when_it_runs_or_shows_its_next_slots(own_page: tuple[Any, TestClient]) -> None:
+    db, page = own_page
+    a_job(db, "backup", schedule="0 9 * * 1-5")
+    a_job(db, "refresh", schedule="*/35 * * * *")
+
+    assert "At 09:00, Monday through Friday (UTC)" in words(page.get("/jobs/backup").text)
+    assert re.search(
+        r"next (\w{3} \d{4}-\d\d-\d\d \d\d:(00|35)(, )?){5} \(UTC\)", words(page.get("/jobs/refresh").text)
+    )

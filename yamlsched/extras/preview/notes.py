@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from yamlsched.durations import show
 from yamlsched.extras.preview import slot_changes
 from yamlsched.extras.preview.model import Entry, Hint, JobChange, KeyConflict, Level, MovedSlot, Side, note, warning
+from yamlsched.extras.words import describe
 from yamlsched.runs import backoff
 from yamlsched.runs.follow import CATCHUP_NONE_WINDOW
 from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
@@ -86,10 +87,12 @@ def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 def of_slots(entry: Entry, base: Side, head: Side, at: datetime) -> Iterator[Hint]:
-    """Yield whose slots a job has, and which of its own come before the first one of a new job that it follows."""
+    """Yield when a job fires or whose slots it has, and which come before the first of a new job that it follows."""
     job = entry.job
     if entry.slots_of:
         yield note(f"it has the slots of {join_words(entry.slots_of, 'and')}")
+    elif job.enabled and job.cron and (when := describe(job.cron, job.timezone, at)):
+        yield note(when)
     first = slot_changes.next_run_slot(slot_changes.rule(job), at, ())
     for name in job.after if first and job.on_upstream_failure is not UpstreamFailure.RUN else ():
         other = slot_changes.next_run_slot(slot_changes.rule(head.entries[name].job), at, ())

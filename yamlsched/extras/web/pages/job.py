@@ -23,9 +23,11 @@ from yamlsched.extras.web.pages.actions import details as details_of
 from yamlsched.extras.web.pages.durations import of_week
 from yamlsched.extras.web.pages.home import target
 from yamlsched.extras.web.visit import BadRequest, NotFound, Page, Visit
+from yamlsched.extras.words import describe
 from yamlsched.schedule.field_changes import Change, before_and_after, field_name
 from yamlsched.sync import definitions
 from yamlsched.text import did_you_mean
+from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone_or_utc
 
@@ -68,6 +70,7 @@ class JobPage:
     edits: Sequence[JobEdit] = ()
     has_more_edits: bool = False
     why_not: str = ""
+    slots_in_words: str = ""
     earlier: str | None = None
     later: str | None = None
     words = charts.WORDS
@@ -85,7 +88,7 @@ def show(visit: Visit) -> JobPage:
     [job] = now.jobs
     shown = None
     earlier = later = None
-    why_not = ""
+    why_not = slots_in_words = ""
     if facts.schedule is not None:
         until, span = _instant(visit, "until"), visit.choice("span", tuple(operations.SPANS), "")
         try:
@@ -94,6 +97,7 @@ def show(visit: Visit) -> JobPage:
             why_not = f"The slots cannot be computed here: {error}."
         else:
             earlier = rfc3339(shown.start, "seconds")
+            slots_in_words = describe(parse_schedule(facts.schedule), facts.timezone, visit.now)
             if until is not None and shown.end < visit.now:
                 later = rfc3339(min(shown.end + (shown.end - shown.start), visit.now), "seconds")
     else:
@@ -118,6 +122,7 @@ def show(visit: Visit) -> JobPage:
         edits=edited[:MAX_EDITS],
         has_more_edits=len(edited) > MAX_EDITS,
         why_not=why_not,
+        slots_in_words=slots_in_words,
         earlier=earlier,
         later=later,
     )

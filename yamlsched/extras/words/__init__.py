@@ -1,0 +1,58 @@
+"""When a job runs, in words: those of the library cron-descriptor where they are true, else its next slots."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from functools import lru_cache
+from itertools import islice
+
+from yamlsched.timetable.cron import Cron
+from yamlsched.timetable.forecast import ScheduledJob, merge
+
+MAX_CHARS = 200
+"""Longer words are harder to read than the expression."""
+MAX_SLOTS = 5
+
+LIST = "{0}(-{0})?(,{0}(-{0})?)*"
+NUMBERS, NAMES = LIST.format("[0-9]+"), LIST.format("([0-9]+|[A-Z]{3})")
+RANGE = "[0-9]+-[0-9]+"
+EVERY_MINUTES, EVERY_HOURS = rf"\*(/([1-6]|1[025]|20|30))?|{RANGE}/[0-9]+", rf"\*(/([1-46]|8|12))?|{RANGE}/[0-9]+"
+TIMES = "|".join(
+    (
+        "[0-9]+ [0-9]+(,[0-9]+)*",
+        rf"({EVERY_MINUTES}|{RANGE}) [0-9]+",
+        rf"({EVERY_MINUTES}|{NUMBERS}) (\*|{RANGE})",
+        f"{NUMBERS} ({EVERY_HOURS})",
+    )
+)
+DATES = rf"([*?]|L|{NUMBERS}) (\*|{NAMES}) [*?]|[*?] (\*|{NAMES}) ({NAMES}|L[0-7]|[0-9A-Z]+#[1-5])"
+IS_DESCRIBED = re.compile(f"({TIMES}) ({DATES})")
+"""The library's words are false or ambiguous for other expressions: it ignores that a step starts over, that either
+day field is enough, and where ranges are parts of a list of hours."""
+
+
+@lru_cache(maxsize=4096)
+def in_words(cron: Cron, timezone: str) -> str:
+    """Return when ``cron`` fires, in words; "" where those of an expression would not be true."""
+    if not all(IS_DESCRIBED.fullmatch(one.expression.upper()) for one in cron.expressions):
+        return ""
+    from cron_descriptor import ExpressionDescriptor, Options  # type: ignore[import-untyped]
+
+    words = []
+    for one in cron.expressions:
+        options = Options(locale_code="en_US", use_24hour_time_format=True, verbose=not one.wildcard)
+        words.append(ExpressionDescriptor(one.expression.upper(), options).get_description())
+    found = f"{'; '.join(words)} ({timezone})"
+    found += f", from {cron.starts_on}" if cron.starts_on else ""
+    found += f", until {cron.ends_on}" if cron.ends_on else ""
+    return found if len(found) <= MAX_CHARS else ""
+
+
+def describe(cron: Cron, timezone: str, after: datetime) -> str:
+    """Return when ``cron`` fires after ``after``: in words, or else its next slots; "" if there are none."""
+    if found := in_words(cron, timezone):
+        return found
+    coming = islice(merge([ScheduledJob("x", cron, timezone)], after), MAX_SLOTS)
+    found = ", ".join(f"{slot.local:%a %Y-%m-%d %H:%M}" for slot in coming)
+    return f"next {found} ({timezone})" if found else ""
