@@ -3,8 +3,7 @@
 select f.id, f.host, f.path, f.environment, f.hash, f.overrides_namespace, f.yamlsched_version, f.tzdata_version,
        f.presented_since_at, f.last_presented_at, f.applied_at, f.refused_at, f.mistakes,
        coalesce(f.errors, '{}') as errors, f.presented_until > clock_timestamp() as is_presented
-from yamlsched.presented_files f
-where f.namespace = %(namespace)s
+from yamlsched.presented_files f where f.namespace = %(namespace)s
 order by is_presented desc, f.refused_at, f.last_presented_at desc, f.host, f.path
 limit %(limit)s;
 
@@ -36,8 +35,12 @@ order by c.change;
 -- name: jobs
 -- How many jobs the file in force has.
 select count(*)::integer as jobs, count(*) filter (where not d.enabled)::integer as disabled
-from yamlsched.job_definitions d
-where d.namespace = %(namespace)s and d.retired_at is null;
+from yamlsched.job_definitions d where d.namespace = %(namespace)s and d.retired_at is null;
+
+-- name: timezone
+-- The time zone that most jobs with a cron have.
+select mode() within group (order by d.timezone) from yamlsched.job_definitions d
+where d.namespace = %(namespace)s and d.retired_at is null and d.schedule is not null;
 
 -- name: namespaces
 -- The namespaces of this database with the file in force of each.

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_914,
-    "web": 5_121,
+    "core": 20_911,
+    "web": 5_174,
     "importing": 2_210,
     "preview": 1_398,
     "remote": 1_426,
@@ -35,7 +35,7 @@ BUDGETS = {
     "words": 45,
     "shared": 1_192,
     "sql": 4_347,
-    "templates, script and style": 1_992,
+    "templates, script and style": 2_002,
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,
     "imports in functions": 0,

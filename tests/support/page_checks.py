@@ -20,6 +20,29 @@ OVERFLOWING = """(screen) => {
   return [`page ${document.documentElement.scrollWidth}`, ...wide.slice(0, 10).map(name)];
 }"""
 
+UNREADABLE = """() => {
+  const name = (e) => `${e.localName}.${e.getAttribute('class') || ''} ${(e.textContent || '').trim().slice(0, 60)}`;
+  const em = (e) => parseFloat(getComputedStyle(e).fontSize);
+  const shown = [...document.querySelectorAll('main :is(th, td, dd, dt, li > span, li > div, p, h1, h2, h3)')]
+    .filter((e) => e.checkVisibility() && e.clientWidth && !e.closest('.sr, .marks, thead'));
+  // a column in which a text of some length has less than about 10 letters a line
+  const narrow = shown.filter((e) => e.textContent.trim().length > 24 && e.clientWidth < 5 * em(e));
+  const least = (e) => Math.min(9 * em(e), innerWidth / 2);
+  const names = shown.filter((e) => e.matches('.list th[scope=row]') && e.clientWidth < least(e));
+  const controls = [...document.querySelectorAll('main .card :is(.button, button, input, select, .state)')];
+  const outside = controls.filter((e) => {
+    const card = e.closest('.card').getBoundingClientRect(), box = e.getBoundingClientRect();
+    const is_inside = box.right <= card.right + 1 && box.left >= card.left - 1;
+    return box.width > 0 && e.checkVisibility() && !e.closest('.scroll') && !is_inside;
+  });
+  return [...narrow, ...names, ...outside].slice(0, 10).map((e) => `${Math.round(e.clientWidth)} px: ${name(e)}`);
+}"""
+
+
+def cannot_be_read(tab: Any) -> list[str]:
+    """Return columns that are too narrow for their text, and controls outside of their card."""
+    return list(tab.evaluate(UNREADABLE))
+
 
 def barriers(tab: Any, only: str | None = None) -> str:
     """Return the serious findings of axe, one a line; "" if there are none. The tab must bypass its CSP."""
@@ -36,8 +59,7 @@ def barriers(tab: Any, only: str | None = None) -> str:
     )
 
 
-def too_wide(tab: Any) -> list[str]:
-    """Return what makes a reader of a phone scroll sideways. Boxes that scroll by themselves may be wide."""
-    width = PHONE["viewport"]["width"]
+def too_wide(tab: Any, width: int = PHONE["viewport"]["width"]) -> list[str]:
+    """Return what makes a reader scroll sideways. Boxes that scroll by themselves may be wide."""
     found: list[str] = tab.evaluate(OVERFLOWING, width)
     return found[1:] if found[0] == f"page {width}" else found

@@ -130,6 +130,7 @@ class Report:
     held_up: Sequence[HeldUp]
     edits: Sequence[Edit]  # at most MAX_EDITS, the newest first
     next_slot: tuple[str, str, datetime] | None  # its job, the time zone of that, and when
+    clock: str = ""  # the time zone of all instants; "": each job's own and UTC
 
     @property
     def is_empty(self) -> bool:

@@ -59,7 +59,7 @@ def _span(report: Report) -> str:
     where = zone_or_utc(report.timezone)
     length = durations.approximate(report.until - report.since)
     since, until = (f"{at.astimezone(where):%a %Y-%m-%d %H:%M %Z}" for at in (report.since, report.until))
-    if report.timezone == "UTC":
+    if report.clock or report.timezone == "UTC":
         return f"{since} to {until} ({length})"
     utc = f"{times.rfc3339(report.since, 'minutes')} to {times.rfc3339(report.until, 'minutes')}"
     return f"{since} to {until} ({length}; {utc})"
@@ -209,12 +209,10 @@ def _more(number: int, command: str) -> str:
 
 
 def _time(at: datetime, timezone: str, report: Report) -> str:
-    """Return an instant on the wall clock of a job, and in UTC: ``Sun 02:13 CET (01:13Z)``."""
-    local = at.astimezone(zone_or_utc(timezone))
+    """Return an instant on the clock of the report; else on that of a job and in UTC: ``Sun 02:13 CET (01:13Z)``."""
     form = "%a %H:%M" if report.now - min(report.since, at) <= DAYS_WITH_NAMES else "%Y-%m-%d %H:%M"
-    if timezone == "UTC":
-        return f"{local:{form}} UTC"
-    return f"{local:{form} %Z} ({at:%H:%MZ})"
+    local = f"{at.astimezone(zone_or_utc(report.clock or timezone)):{form} %Z}"
+    return local if report.clock or timezone == "UTC" else f"{local} ({at:%H:%MZ})"
 
 
 def count(number: int, noun: str) -> str:

@@ -80,7 +80,7 @@ def test_enqueue_shows_the_run_that_it_creates_and_creates_it_once(page: TestCli
     given = {"job": "purge", "payload": '{"days": 3}', "key": "by hand", "at": "2036-01-14T02:00", "priority": "high"}
     shown = review(page, "enqueue", given)
     said = words(shown)
-    assert "It is due at 2036-01-14T01:00Z (Mon 2036-01-14 02:00 CET)." in said
+    assert "It is due at Mon 2036-01-14 02:00 CET." in said
     assert 'Payload: {"days": 3}' in said
     assert runs(db) == []
 
@@ -213,10 +213,10 @@ def test_backfill_counts_the_runs_first_and_then_creates_the_missing_ones(page: 
 
     # then the page counts and lists what is missing, and creates nothing
     said = words(shown)
-    assert "The span is 2026-01-14T00:00Z (Wed 2026-01-14 00:00 UTC) to 2026-01-14T23:59:59Z" in said
+    assert "The span is Wed 2026-01-14 00:00 UTC to Wed 2026-01-14 23:59 UTC." in said
     assert "3 runs will be created, due at once, the oldest first." in said
     assert "1 slot has a run already." in said
-    assert "purge:2026-01-14T18:00Z for 2026-01-14T18:00Z" in said
+    assert "purge:2026-01-14T18:00Z for Wed 14 Jan 18:00 UTC" in said
     assert "Create 3 runs" in said
     assert len(runs(db)) == 1
 
@@ -253,7 +253,7 @@ def test_slots_from_before_the_job_was_applied_need_a_tick(page: TestClient, db:
         ),
         ({"job": "manual", "first": "yesterday"}, "has no cron"),
         ({"first": ""}, "This is needed."),
-        ({"first": "2020-01-01T00:01Z", "before_first": "1"}, "The job has no slot from 2020-01-01T00:01Z"),
+        ({"first": "2020-01-01T00:01Z", "before_first": "1"}, "The job has no slot from Wed 2020-01-01 00:01 UTC"),
     ],
 )
 def test_a_span_that_cannot_be_filled_says_why(page: TestClient, db: Db, given: dict[str, str], why: str) -> None:

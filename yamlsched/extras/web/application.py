@@ -8,8 +8,10 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 from starlette.applications import Starlette
@@ -37,7 +39,18 @@ from yamlsched.extras.web.options import WebOptions
 from yamlsched.extras.web.pages import PAGES, namespaces
 from yamlsched.extras.web.pool import READER_SETTINGS, Pool
 from yamlsched.extras.web.security import Guard, Rejection
-from yamlsched.extras.web.visit import BadRequest, Download, NotFound, Page, SeeOther, Visit, read_result, url_under
+from yamlsched.extras.web.visit import (
+    BadRequest,
+    Download,
+    NotFound,
+    Page,
+    SeeOther,
+    Visit,
+    chosen_clock,
+    keep_clock,
+    read_result,
+    url_under,
+)
 from yamlsched.show import terminal
 
 FRAGMENT_HEADER = "Yamlsched-Fragment"
@@ -125,12 +138,15 @@ class Application:
             with self._visit(request) as visit:
                 shown = page if visit.namespace else namespaces.PAGE
                 view = shown.show(visit)
+                clock = render.Clock(visit.timezone(view), visit.now, bool(visit.clock))
             caching = "private, no-cache" if self._options.auth == "none" else "no-store"
             if wants_json(request):
                 parts = {"namespace": visit.namespace, **DOCUMENTS[shown.path](view)}
                 return _if_changed(request, terminal.document(**parts).encode(), caching, "application/json")
-            html = self._html(request, shown.template, HTTPStatus.OK, here=page.path, visit=visit, view=view)
-            return _if_changed(request, html, caching)
+            context = {"here": page.path, "visit": visit, "view": view, "clock": clock}
+            response = _if_changed(request, self._html(request, shown.template, HTTPStatus.OK, **context), caching)
+            keep_clock(request, response)
+            return response
 
         return self._guarded(request, answer)
 
@@ -204,6 +220,7 @@ class Application:
                 connection=connection,
                 namespace=self._namespace(connection, request, names, may_choose=path in ("/", namespaces.PAGE.path)),
                 namespaces=names,
+                address=quote(request.scope["path"]),
                 base=request.state.base,
                 now=at,
                 path=request.path_params,
@@ -212,6 +229,7 @@ class Application:
                 user=request.state.user,
                 has_actions=self._options.has_actions,
                 file=self._options.file,
+                clock=chosen_clock(request),
                 result=read_result(connection, path, request.query_params, at),
             )
 
@@ -233,7 +251,9 @@ class Application:
 
     def _response(self, request: Request, template: str, status: HTTPStatus, **context: Any) -> Response:
         """Return a page that is made for one request, which browsers do not keep."""
-        html = self._html(request, template, status, here=None, **context)
+        visit = context["visit"]
+        clock = render.Clock(visit.timezone(context["view"]), visit.now, bool(visit.clock))
+        html = self._html(request, template, status, here=None, clock=clock, **context)
         return HTMLResponse(html, status, {"Cache-Control": "no-store"})
 
     def _html(self, request: Request, template: str, status: HTTPStatus, **context: Any) -> bytes:
@@ -251,7 +271,7 @@ class Application:
                 has_actions=self._options.has_actions,
                 version=__version__,
                 status=status,
-                **{"is_stranger": False, **context},
+                **{"is_stranger": False, "clock": render.Clock("UTC", datetime.min), **context},
             )
             .encode()
         )
@@ -292,7 +312,7 @@ def wants_json(request: Request) -> bool:
 def _if_changed(request: Request, content: bytes, caching: str, kind: str = "text/html") -> Response:
     """Return the page, or 304 if the browser has it: the script that refreshes it keeps the tag by itself."""
     etag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
-    headers = {"ETag": etag, "Cache-Control": caching, "Vary": f"Accept, {FRAGMENT_HEADER}"}
+    headers = {"ETag": etag, "Cache-Control": caching, "Vary": f"Accept, Cookie, {FRAGMENT_HEADER}"}
     known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
     if etag in known:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)

@@ -23,6 +23,13 @@ from yamlsched.timetable.zones import zone_or_utc
 
 TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 HASH_CHARS = 12
+LOCAL = r"[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d [^\s()]+"
+UTC_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?Z"
+INSTANT = re.compile(
+    r"(?<![^\s(])(?<!--from )(?<!--to )(?<!--since )(?<!--until )(?<!--at )"
+    rf"(?:(?P<before>{LOCAL}) \((?P<utc>{UTC_TIME})\)|(?P<at>{UTC_TIME})(?: \((?P<after>{LOCAL})\))?)"
+)
+"""An instant in a message, also with the local time of a job before or behind it."""
 KEPT = "\n\t"
 """Characters that are not printable, and harmless in HTML."""
 COMMAND = re.compile(
@@ -94,19 +101,52 @@ def _finalize(value: Any) -> Any:
     return visible(value) if isinstance(value, str) else value
 
 
-def instant(value: datetime | None, timezone: str = "UTC", with_date: bool = True) -> Markup:
-    """Return an instant on the wall clock of ``timezone``, followed by UTC."""
+@dataclass(frozen=True)
+class Clock:
+    """The time zone in which a page shows instants. ``is_chosen``: by the viewer, else it is that of the jobs."""
+
+    name: str
+    now: datetime
+    is_chosen: bool = False
+
+    def show(self, at: datetime, form: str = "") -> str:
+        """Return an instant on this clock, with its year if that is another one than now."""
+        local = at.astimezone(zone_or_utc(self.name))
+        year = "" if local.year == self.now.year else " %Y"
+        return f"{local:{form or f'%a %-d %b{year} %H:%M %Z'}}"
+
+    def words(self, text: str) -> str:
+        """Return a message with its instants on this clock. Keys and options of commands stay as they are.
+
+        >>> at = datetime(2026, 1, 14, tzinfo=UTC)
+        >>> Clock("Asia/Tokyo", at).words("paused until 2026-01-14T01:30Z; see purge:2026-01-14T01:30Z")
+        'paused until Wed 14 Jan 10:30 JST; see purge:2026-01-14T01:30Z'
+        """
+        return INSTANT.sub(self._word, text)
+
+    def _word(self, found: re.Match[str]) -> str:
+        local = found["before"] or found["after"]
+        if local and not self.is_chosen:
+            return local  # in the time zone of the job that the message is about
+        try:
+            return self.show(datetime.fromisoformat(found["utc"] or found["at"]))
+        except (ValueError, OverflowError):
+            return found[0]
+
+
+@pass_context
+def instant(context: Context, value: datetime | None, form: str = "") -> Markup:
+    """Return an instant on the clock of the page."""
     if value is None:
         return Markup('<span class="none">–</span>')
-    local = value.astimezone(zone_or_utc(timezone))
-    shown = f"{local:%a %-d %b %H:%M}" if with_date else f"{local:%H:%M}"
-    utc = f"{value:%H:%MZ}" if local.date() == value.date() else f"{value:%a %H:%MZ}"
-    name = "" if timezone == "UTC" else f" {local:%Z}"
     exact = times.rfc3339(value, "seconds")
-    parts = [element("time", f"{shown}{name or ' UTC'}", datetime=exact, title=exact)]
-    if name:
-        parts.append(element("span", utc, class_="utc"))
-    return Markup(" ").join(parts)
+    return element("time", context["clock"].show(value, form), datetime=exact, title=exact)
+
+
+@pass_context
+def clocked(context: Context, text: str) -> str:
+    """Return a message with its instants on the clock of the page."""
+    return context["clock"].words(text)  # type: ignore[no-any-return]
 
 
 def ago(value: datetime | None, now: datetime) -> str:
@@ -167,12 +207,12 @@ def steps(context: Context, text: str) -> Markup:
 
     Messages are those of the verbs. Where the page has no such step, the command stays.
     """
-    parts, end = [], 0
+    parts, end, say = [], 0, context["clock"].words
     for found in COMMAND.finditer(text):
         link = _link(found, context["url"], context["has_actions"]) or element("code", found[0])
-        parts += [escape(visible(text[end : found.start()])), link]
+        parts += [escape(visible(say(text[end : found.start()]))), link]
         end = found.end()
-    return Markup("").join([*parts, escape(visible(text[end:]))])
+    return Markup("").join([*parts, escape(visible(say(text[end:])))])
 
 
 def _link(found: re.Match[str], url: Callable[..., str], has_actions: bool) -> Markup | None:
@@ -210,6 +250,7 @@ def environment() -> Environment:
     )
     found.filters.update(
         instant=instant,
+        clocked=clocked,
         ago=ago,
         duration=durations.show,
         approximate=durations.approximate,

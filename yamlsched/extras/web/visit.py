@@ -15,12 +15,21 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import psycopg
+from starlette.requests import Request
+from starlette.responses import Response
 
+from yamlsched.db.query import fetch_column, load
+from yamlsched.errors import ScheduleError
 from yamlsched.runs import effects
+from yamlsched.timetable.zones import zone
 
 MAX_RESULT_CHARS = 1_000
 MAX_RESULT_SECONDS = 60
 RESULT_PARAMETER = "result"
+CLOCK = "clock"
+"""The parameter that chooses a time zone for all pages; its value is kept in a cookie."""
+CLOCK_COOKIE = "yamlsched_clock"
+CLOCK_SECONDS = 365 * 86_400
 
 
 class NotFound(Exception):
@@ -75,9 +84,23 @@ class Visit:
     user: str | None
     has_actions: bool
     file: Path  # schedules.yaml on the host of the page, which may not be there
+    address: str = ""  # the path of the URL
     base: str = ""  # the prefix without a namespace
     namespaces: Sequence[str] = ()  # the first ones that the visitor can choose
     result: Result | None = None  # of the action that led here
+    clock: str = ""  # the time zone that the viewer has chosen; "" is that of the jobs
+
+    def timezone(self, view: object) -> str:
+        """Return the time zone of the page that shows ``view``: that of its job, else that of most jobs."""
+        if found := getattr(view, "timezone", "") or self.clock:
+            return str(found)
+        return fetch_column(self.connection, load("deployments")["timezone"], {"namespace": self.namespace})[0] or "UTC"
+
+    def with_clock(self, clock: str) -> str:
+        """Return the link to this page in another time zone. The choice is kept, see docs/web.md."""
+        left_out = (CLOCK, RESULT_PARAMETER)
+        kept = [(name, value) for name, value in self.query.items() if name not in left_out]
+        return f"{self.address}?{urlencode([*kept, (CLOCK, clock)])}"
 
     def text(self, name: str, max_chars: int = 200) -> str:
         """Return a parameter of the query without surrounding spaces; "" if it is missing."""
@@ -114,6 +137,25 @@ class Page(NamedTuple):
     template: str
     show: Callable[[Visit], Any]
     title: str | None = None
+
+
+def chosen_clock(request: Request) -> str:
+    """Return the time zone that the URL or else the cookie chooses; "" for that of the jobs."""
+    asked = request.query_params.get(CLOCK)
+    name = request.cookies.get(CLOCK_COOKIE, "") if asked is None else asked
+    try:
+        return "" if name in ("", "job") else zone(name).key
+    except ScheduleError:
+        if asked is None:
+            return ""
+        raise BadRequest(f'There is no time zone "{name}".', "Write a name such as Europe/Berlin, or job.") from None
+
+
+def keep_clock(request: Request, response: Response) -> None:
+    """Keep the time zone that the URL has chosen for all pages of this browser."""
+    if (name := request.query_params.get(CLOCK)) is not None:
+        path = request.state.base or "/"
+        response.set_cookie(CLOCK_COOKIE, name, CLOCK_SECONDS, path=path, httponly=True, samesite="lax")
 
 
 def finder(text: str) -> Callable[..., bool]:

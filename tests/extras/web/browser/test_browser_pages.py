@@ -144,3 +144,32 @@ def test_everything_is_reached_by_the_tab_key_in_order_and_shows_the_focus(
     assert [one["name"] for one in reached if one["nth"] >= 0] == expected
     assert [one["nth"] for one in reached if one["nth"] >= 0] == list(range(len(expected)))
     assert [one for one in reached if not one["outlined"] or not one["inside"] or one["covered"]] == []
+
+
+TIMES = "all => [...new Set(all.map((time) => time.textContent.trim().split(' ').pop()))]"
+
+
+def test_a_viewer_elsewhere_sees_all_pages_in_the_own_time_zone(tabs: Any, demo_site: str) -> None:
+    tab = tabs.open(f"{demo_site}/jobs/nightly_backup", timezone_id="Asia/Tokyo")
+    assert tab.eval_on_selector_all("main time", TIMES) == ["CET"]
+
+    tab.click("summary:text('Europe/Berlin')")
+    tab.click("text=mine: Asia/Tokyo")
+    assert tab.eval_on_selector_all("main time", TIMES) == ["JST"]
+    assert "clock" not in tab.url
+    for path in ("/", "/runs", "/dead", "/why", "/files", "/calendar", "/report", "/actions"):
+        tab.goto(demo_site + path)
+        assert not {"CET", "UTC"} & set(tab.eval_on_selector_all("main time", TIMES))
+        assert not re.search(r"(?<!T)\d\d:\d\d(Z| CET| UTC)", tab.inner_text("main"))
+    tab.goto(f"{demo_site}/files")
+    assert re.search(r"with 2 errors since \w+ \d+ \w+ \d\d:\d\d JST", tab.inner_text("main"))
+
+
+def test_a_time_zone_is_chosen_without_javascript(tabs: Any, demo_site: str) -> None:
+    tab = tabs.open(f"{demo_site}/runs?status=dead", java_script_enabled=False)
+    tab.click("summary:text('Europe/Berlin')")
+    assert not tab.is_visible("#mine")
+    tab.click(".clock >> text=UTC")
+    assert tab.eval_on_selector_all("main time", TIMES) == ["UTC"]
+    tab.goto(f"{demo_site}/jobs/nightly_backup")
+    assert tab.eval_on_selector_all("main time", TIMES) == ["UTC"]

@@ -142,11 +142,6 @@ def _instant(given: Given, name: str) -> datetime:
 
 
 ACTION = Action(
-    "backfill",
-    "Backfill slots",
-    ("job", "first", "last", "before_first", "start", "end"),
-    ("job", "first"),
-    ask,
-    review,
-    perform,
-)
+    "backfill", "Backfill slots", ("job", "first", "last", "before_first", "start", "end"), ("job", "first"),
+    ask, review, perform,
+)  # fmt: skip

@@ -191,13 +191,6 @@ def shown_payload(payload: Any) -> str:
 
 
 ACTION = Action(
-    "enqueue",
-    "Enqueue a run",
-    ("job", "payload", "key", "at", "priority", "instant"),
-    ("job",),
-    ask,
-    review,
-    perform,
-    limits={"payload": MAX_PAYLOAD_CHARS},
-    asks_first=True,
-)
+    "enqueue", "Enqueue a run", ("job", "payload", "key", "at", "priority", "instant"), ("job",),
+    ask, review, perform, limits={"payload": MAX_PAYLOAD_CHARS}, asks_first=True,
+)  # fmt: skip

@@ -94,15 +94,9 @@ def perform(doing: Doing, given: Given) -> Redirect:
 
 
 ACTION = Action(
-    "retry",
-    "Retry a run",
-    ("run", "payload", "was", "force"),
-    ("run",),
-    ask,
-    review,
-    perform,
+    "retry", "Retry a run", ("run", "payload", "was", "force"), ("run",), ask, review, perform,
     limits={"payload": MAX_PAYLOAD_CHARS},
-)
+)  # fmt: skip
 
 
 def ask_cancel(visit: Visit, given: Given) -> Asking:

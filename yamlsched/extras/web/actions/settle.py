@@ -117,12 +117,6 @@ def _result(given: Given) -> Any:
 
 
 ACTION = Action(
-    "settle",
-    "Settle an effect in doubt",
-    ("key", "happened", "result", "run"),
-    ("key", "happened"),
-    ask,
-    review,
-    perform,
-    limits={"key": 600, "result": 131_072},
-)
+    "settle", "Settle an effect in doubt", ("key", "happened", "result", "run"), ("key", "happened"),
+    ask, review, perform, limits={"key": 600, "result": 131_072},
+)  # fmt: skip

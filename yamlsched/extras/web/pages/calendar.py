@@ -149,7 +149,7 @@ def show(visit: Visit) -> CalendarPage:
 
 
 def _timezone(visit: Visit, timezones: Sequence[str]) -> str:
-    name = visit.text("tz") or (timezones[0] if timezones else "UTC")
+    name = visit.text("tz") or visit.clock or (timezones[0] if timezones else "UTC")
     try:
         zone(name)
     except ScheduleError:

@@ -86,30 +86,10 @@ class NamespaceInForce:
     applied_at: datetime | None
 
 
-def read_places(connection: psycopg.Connection[Any], namespace: str, limit: int) -> list[HostFile]:
-    """Return the latest file of each place."""
-    return fetch(connection, HostFile, load("deployments")["places"], {"namespace": namespace, "limit": limit})
-
-
-def read_applied(connection: psycopg.Connection[Any], namespace: str, limit: int) -> list[AppliedFile]:
-    """Return the files that were applied, the one in force first."""
-    return fetch(connection, AppliedFile, load("deployments")["applied"], {"namespace": namespace, "limit": limit})
-
-
 def changed_since(connection: psycopg.Connection[Any], namespace: str, since: datetime) -> list[ChangedJobs]:
     """Return how files that were applied after ``since`` changed the jobs."""
     parameters = {"namespace": namespace, "since": since}
     return fetch(connection, ChangedJobs, load("deployments")["changed_since"], parameters)
-
-
-def job_counts(connection: psycopg.Connection[Any], namespace: str) -> JobCounts:
-    [counts] = fetch(connection, JobCounts, load("deployments")["jobs"], {"namespace": namespace})
-    return counts
-
-
-def read_namespaces(connection: psycopg.Connection[Any], limit: int) -> list[NamespaceInForce]:
-    """Return the namespaces of the database by name."""
-    return fetch(connection, NamespaceInForce, load("deployments")["namespaces"], {"limit": limit})
 
 
 MAX_PLACES = 100
@@ -162,10 +142,12 @@ class Deployments:
 
 def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> Deployments:
     """Read the files of a namespace."""
-    places = read_places(connection, namespace, MAX_PLACES + 1)
-    applied = read_applied(connection, namespace, MAX_APPLIED)
+    statements, given = load("deployments"), {"namespace": namespace}
+    places = fetch(connection, HostFile, statements["places"], {**given, "limit": MAX_PLACES + 1})
+    applied = fetch(connection, AppliedFile, statements["applied"], {**given, "limit": MAX_APPLIED})
+    [counts] = fetch(connection, JobCounts, statements["jobs"], given)
     edits = edits_of(connection, namespace, limit=MAX_EDITS + 1)
-    namespaces = read_namespaces(connection, MAX_NAMESPACES + 1)
+    namespaces = fetch(connection, NamespaceInForce, statements["namespaces"], {"limit": MAX_NAMESPACES + 1})
     in_force = applied[0] if applied else None
     known = {(file.hash, file.environment): file.applied_at for file in reversed(applied)}
     presented, compared = [], 0
@@ -183,7 +165,7 @@ def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> 
             presented.append(Presented(place, "another file", differs=True))
     return Deployments(
         in_force=in_force,
-        counts=job_counts(connection, namespace),
+        counts=counts,
         presented=presented,
         former=[place for place in places[:MAX_PLACES] if not place.is_presented],
         edits=edits[:MAX_EDITS],

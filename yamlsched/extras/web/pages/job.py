@@ -59,6 +59,7 @@ class JobPage:
     """
 
     facts: JobFacts
+    timezone: str
     health: JobHealth
     note: str
     problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
@@ -105,10 +106,12 @@ def show(visit: Visit) -> JobPage:
             visit.connection, visit.namespace, search.Filter(jobs=[name]), MAX_RUNS, max_ids=search.MAX_SEARCHED_IDS
         )
         shown = operations.of_runs(runs.runs, visit.now)
-    where = zone_or_utc(facts.timezone)
+    timezone = visit.clock or facts.timezone
+    where = zone_or_utc(timezone)
     edited = _edits(visit, name)
     return JobPage(
         facts=facts,
+        timezone=timezone,
         health=job,
         note=health.note(job, now),
         problems=[

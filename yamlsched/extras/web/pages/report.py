@@ -142,9 +142,10 @@ def show(visit: Visit) -> ReportPage:
     span = visit.choice("since", tuple(SPANS), "12h")
     since = visit.now - SPANS[span]
     found = report.read(visit.connection, visit.namespace, since, timezone=timezone_of_file(visit.file))
+    clock = visit.timezone(None)
     return ReportPage(
         found=found,
-        words=document(found, SCREENS),
+        words=document(replace(found, timezone=clock, clock=clock), SCREENS),
         problems=[(each, target(each, visit.url, Thresholds())) for each in found.problems],
         not_run=not_run(visit.connection, visit.namespace, since, visit.now),
         span=span,

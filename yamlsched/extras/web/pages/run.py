@@ -36,6 +36,7 @@ class RunView:
     """The page. ``attempts`` are newest first; ``attempt`` is the one that was asked for."""
 
     run: StoredRun
+    timezone: str
     details: RunDetails
     attempts: Sequence[AttemptRecord]
     attempt: int | None
@@ -87,6 +88,7 @@ def show(visit: Visit) -> RunView:
     calls = runs.on_dead_calls(visit.connection, visit.namespace, id, run.attempts) if run.dead_run_id is None else []
     return RunView(
         run=run,
+        timezone=visit.clock or run.timezone,
         details=details,
         attempts=runs.attempts(details)[::-1],
         status=history.waits_for(run, visit.now).removeprefix(",").strip(),

@@ -43,7 +43,6 @@ class RunLine:
     at: datetime
     took: timedelta | None
     error: str
-    timezone: str
     running_for: timedelta | None
     usual: Durations | None
 
@@ -99,8 +98,8 @@ def show(visit: Visit) -> RunsPage:
             raise SeeOther(visit.url("runs", history.find(visit.connection, visit.namespace, key)))
         except Refused as error:
             notes.append(sentence(str(error)))
-    timezones = {job.job_type: job.timezone for job in jobs(visit.connection, visit.namespace)}
-    if query["job"] and query["job"] not in timezones:
+    known = [job.job_type for job in jobs(visit.connection, visit.namespace)]
+    if query["job"] and query["job"] not in known:
         raise unknown_job(visit, query["job"])
     filter, timezone = _filter(visit, query, notes)
     before, after = visit.number("before", 0) or None, visit.number("after", 0) or None
@@ -113,12 +112,12 @@ def show(visit: Visit) -> RunsPage:
     has_groups = is_first and query["status"] == Status.FAILED and not _has_other(query, "job", "status")
     return RunsPage(
         query=query,
-        rows=[_row(visit, run, timezones.get(run.job_type, "UTC"), usual) for run in found.runs],
+        rows=[_row(visit, run, usual) for run in found.runs],
         page=found,
         is_first=is_first,
         notes=notes,
-        jobs=list(timezones)[:MAX_OFFERED_JOBS],
-        timezone=timezone,
+        jobs=known[:MAX_OFFERED_JOBS],
+        timezone=visit.clock or (timezone if query["job"] else ""),
         failing=_failing(visit, filter) if has_groups else (),
     )
 
@@ -184,13 +183,13 @@ def _instant(text: str, timezone: str, now: datetime) -> tuple[datetime, str]:
     return at, times.show(at, where) + (f"; {remark}" if remark else "")
 
 
-def _row(visit: Visit, run: RunRow, timezone: str, usual: Mapping[str, Durations]) -> RunLine:
+def _row(visit: Visit, run: RunRow, usual: Mapping[str, Durations]) -> RunLine:
     is_waiting = run.status in (Status.QUEUED, Status.FAILED)
     at = run.run_at if is_waiting else run.finished_at or run.started_at or run.run_at
     verb = "due" if is_waiting else "ended" if run.finished_at else "started"
     error = error_text(run.error_type, run.last_error) if run.status in (Status.DEAD, Status.FAILED) else ""
     running_for = visit.now - run.started_at if run.status == Status.RUNNING and run.started_at else None
-    return RunLine(run, verb, at, took(run), error, timezone, running_for, usual.get(run.job_type))
+    return RunLine(run, verb, at, took(run), error, running_for, usual.get(run.job_type))
 
 
 PAGE = Page("/runs", "runs.html", show, title="Runs")

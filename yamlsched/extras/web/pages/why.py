@@ -42,6 +42,7 @@ class Why:
     note: str = ""
     previous_slot: datetime | None = None
     next_slot: datetime | None = None
+    timezone: str = ""
     max_not_run = 200
 
 
@@ -55,17 +56,19 @@ def show(visit: Visit) -> Why:
         raise unknown_job(visit, name)
     if job.schedule is None:
         raise BadRequest(f'Job "{name}" has no cron, so it has no slots.', "It runs when it is enqueued.")
-    value = _time(at)
+    value, timezone = _time(at), visit.clock or job.timezone
     try:
         report = explain(visit.connection, visit.namespace, job, value)
     except (Refused, OverflowError) as error:
         raise BadRequest(f"{error}.") from None
     if isinstance(report, DayReport):
         answers = [Answer(slot, _state(slot), slot.lines) for slot in report.slots]
-        return Why(names, (), job, at, answers, report, "", report.previous_slot, report.next_slot)
+        beside = report.previous_slot, report.next_slot
+        return Why(names, (), job, at, answers, report, "", *beside, timezone)
     note = times.remark(value, report.at, zone(job.timezone)) if value is not None else ""
     previous, following = neighbours(job, report.at, report.at)
-    return Why(names, (), job, at, [Answer(report, _state(report), sentences(report))], None, note, previous, following)
+    answers = [Answer(report, _state(report), sentences(report))]
+    return Why(names, (), job, at, answers, None, note, previous, following, timezone)
 
 
 def _time(text: str) -> times.TimeInput | None:

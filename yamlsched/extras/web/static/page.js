@@ -4,11 +4,20 @@
 "use strict";
 
 (() => {
-  // What an action has led to is said once, not again after a reload or behind a bookmark.
+  // What an action has led to is said once, not again after a reload or behind a bookmark; a time zone that was chosen
+  // is in a cookie.
   const here = new URL(location.href);
-  if (here.searchParams.has("result")) {
+  if (here.searchParams.has("result") || here.searchParams.has("clock")) {
     here.searchParams.delete("result");
+    here.searchParams.delete("clock");
     history.replaceState(history.state, "", here);
+  }
+  const mine = document.getElementById("mine");
+  if (mine) {
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    mine.href += encodeURIComponent(zone);
+    mine.textContent = `mine: ${zone}`;
+    mine.parentElement.hidden = false;
   }
 
   // Arrow keys move between the marks of a grid, which are no stops of the tab key.
@@ -54,7 +63,7 @@
   let timer = 0;
 
   function show(problem, mayReload = false) {
-    const time = updated.toLocaleTimeString([], { hour12: false });
+    const time = updated.toLocaleTimeString([], { hour12: false, timeZone: label.dataset.zone });
     const text = problem ? `not updated since ${time}: ${problem}` : `${isPaused ? "paused at" : "updated"} ${time}`;
     if (note.textContent !== text) note.textContent = text;
     label.classList.toggle("bad", Boolean(problem));
