@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from yamlsched.extras.monitors.targets import BAD_DSN, Project, monitor_config, 
 from yamlsched.runs.backoff import Backoff
 from yamlsched.runs.lifecycle import ClaimedRun
 from yamlsched.schedule.job import Job
-from yamlsched.timetable.cron import parse_cron
+from yamlsched.timetable.calendars import Calendar
+from yamlsched.timetable.cron import Cron, combine, parse_cron
 
 HANDLERS = """
 from pathlib import Path
@@ -54,7 +55,8 @@ jobs:
   recovers: {cron: "0 2 * * *", handler: jobs.recovers}
 """
 SLOT = "2026-01-14"
-JOB = Job("nightly", cron=parse_cron("@daily"), handler="jobs.well", timezone="Europe/Berlin")
+DAILY = parse_cron("@daily")
+JOB = Job("nightly", cron=DAILY, handler="jobs.well", timezone="Europe/Berlin")
 RUN = ClaimedRun(1, "nightly", "nightly:2026-01-14", "2026-01-14 01:00:00+00", 1, 5, "{}", False, 60.0, "host:1:a")
 
 
@@ -135,14 +137,14 @@ def test_a_monitor_is_configured_as_its_job() -> None:
         backoff=Backoff("exponential", timedelta(minutes=1), timedelta(hours=1)),
     )
 
-    assert monitor_config(job) == {
+    assert monitor_config(job, DAILY) == {
         "schedule": {"type": "crontab", "value": "0 0 * * *"},
         "timezone": "Europe/Berlin",
         "checkin_margin": 5 + 2,
         "max_runtime": 60 + 4 + 2 + 5,  # an attempt, the longest backoff between two, a lost lease
     }
-    assert monitor_config(replace(job, max_attempts=1))["max_runtime"] == 60 + 2 + 5
-    assert monitor_config(replace(job, timeout=timedelta(days=400)))["max_runtime"] == 40_320
+    assert monitor_config(replace(job, max_attempts=1), DAILY)["max_runtime"] == 60 + 2 + 5
+    assert monitor_config(replace(job, timeout=timedelta(days=400)), DAILY)["max_runtime"] == 40_320
 
 
 @given(namespaces=st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,62}", fullmatch=True), min_size=2, max_size=2),
@@ -166,12 +168,77 @@ def test_all_attempts_of_a_run_have_one_id_until_an_operator_retries_it() -> Non
     again = RUN._replace(attempt=2, locked_by="other:2:b")
 
     def ids(*runs: ClaimedRun, of: Project = project, namespace: str = "default") -> set[str]:
-        return {of.of_run(namespace, JOB, run, "in_progress").stream for run in runs}
+        return {one.stream for run in runs for one in of.of_run(namespace, JOB, run, "in_progress")}
 
     assert len(ids(RUN, again)) == 1
     assert len(ids(RUN, RUN._replace(prior_attempts=5), RUN._replace(id=2))) == 3
     assert not ids(RUN) & ids(RUN, of=replace(project, environment="production"))
     assert not ids(RUN) & ids(RUN, namespace="billing")
+
+
+WORKDAYS, SATURDAYS = parse_cron("0 9 * * 1-5"), parse_cron("0 9,12 * * 6")
+EVERY_DAY = parse_cron("0 9 * * *")
+PAYDAYS = Calendar("paydays", ((date(2026, 1, 16), date(2026, 1, 16)),), date(2026, 12, 31))
+FRIDAY, SATURDAY = datetime(2026, 1, 16, 8, tzinfo=UTC), datetime(2026, 1, 17, 8, tzinfo=UTC)  # 09:00 in Berlin
+
+
+@pytest.mark.parametrize(
+    "expressions, slot, names",
+    [
+        ([WORKDAYS, SATURDAYS], FRIDAY, ["nightly"]),
+        ([WORKDAYS, SATURDAYS], SATURDAY, ["nightly-2"]),
+        ([WORKDAYS, SATURDAYS], SATURDAY + timedelta(hours=3), ["nightly-2"]),
+        ([WORKDAYS, SATURDAYS, EVERY_DAY], FRIDAY, ["nightly", "nightly-3"]),  # both expect it
+        ([WORKDAYS, SATURDAYS], FRIDAY + timedelta(hours=1), []),  # of an expression that has left the file
+        ([WORKDAYS], SATURDAY, ["nightly"]),
+    ],
+)
+def test_each_expression_has_a_monitor_which_gets_the_runs_of_its_slots(
+    expressions: list[Cron], slot: datetime, names: list[str]
+) -> None:
+    job = replace(JOB, cron=combine(expressions, True))
+    run = RUN._replace(scheduled_for=f"{slot:%Y-%m-%d %H:%M:%S}+00")
+
+    found = dict(module.monitors(job, slot))
+    requests = list(Project.of("https://abc@sentry.io/42", None).of_run("default", job, run, "ok", 1.0))
+
+    assert list(found) == names
+    for name, config in found.items():
+        expression = expressions[int(name.partition("-")[2] or 1) - 1]
+        assert config is not None
+        assert config["schedule"]["value"] == expression.expression
+    assert len({request.stream for request in requests}) == len(names)
+    for name, request in zip(names, requests, strict=True):
+        assert f'"{name}"'.encode() in (request.body or b"")
+
+
+def test_the_first_expression_keeps_the_monitor_that_the_job_has_with_one() -> None:
+    alone = dict(module.monitors(replace(JOB, cron=WORKDAYS), FRIDAY))
+    of_several = dict(module.monitors(replace(JOB, cron=combine([WORKDAYS, SATURDAYS], True)), FRIDAY))
+
+    assert alone == of_several
+
+
+def test_a_slot_that_a_clock_change_moves_is_that_of_its_expression() -> None:
+    job = replace(JOB, cron=combine([parse_cron("30 2 * * *"), parse_cron("30 4 * * *")], True))
+
+    assert [name for name, _ in module.monitors(job, datetime(2026, 3, 29, 1, 0, tzinfo=UTC))] == ["nightly"]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"after": ("load",)},
+        {"cron": combine([WORKDAYS, SATURDAYS], True), "only_on": (PAYDAYS,)},
+        {},
+    ],
+    ids=["follower", "calendars", "plain"],
+)
+def test_sentry_expects_no_slot_whose_time_it_cannot_know(keys: dict[str, Any]) -> None:
+    [(name, config)] = module.monitors(replace(JOB, **keys), FRIDAY)
+
+    assert name == "nightly"
+    assert (config is None) is bool(keys)
 
 
 # -- what is collected -------------------------------------------------------------------------------------------------
@@ -317,6 +384,22 @@ def test_runs_of_slots_check_in_when_they_start_and_end(
 
     # each tick
     assert [status for status, _ in sentry.statuses("tick-of-default")] == ["ok", "ok", "error", "error", "ok"]
+
+
+def test_runs_of_a_job_with_several_expressions_check_in_at_the_monitor_of_theirs(
+    cli: Cli, sentry: Sentry, tmp_path: Path
+) -> None:
+    job = "{crons: ['0 2 * * *', '0 14 * * *'], handler: jobs.well}"
+    (tmp_path / "schedules.yaml").write_text(f"version: 1\ntimezone: Europe/Berlin\njobs: {{twice: {job}}}\n")
+    cli("sync")
+
+    assert cli("backfill", "twice", "--from", SLOT, "--to", "2026-01-15", "--before-first", "--yes").code == 0
+    assert cli("tick").code == 0
+
+    for slug, hour in (("twice", 2), ("twice-2", 14)):
+        assert {status for status, _ in sentry.statuses(slug)} == {"in_progress", "ok"}
+        configs = [found["monitor_config"] for found in sentry.check_ins if found["monitor_slug"] == slug]
+        assert {config["schedule"]["value"] for config in configs} == {f"0 {hour} * * *"}
 
 
 def test_sentry_finds_a_missed_slot_by_what_a_check_in_told_it(cli: Cli, sentry: Sentry) -> None:

@@ -100,8 +100,8 @@ class Outbox:
         job = self._jobs().get(run.job_type)
         if self._project is None or run.scheduled_for is None or job is None or job.cron is None:
             return
-        self._requests.append(self._project.of_run(self._namespace, job, run, state, seconds))
-        if len(self._requests) > MAX_PENDING:
+        self._requests.extend(self._project.of_run(self._namespace, job, run, state, seconds))
+        while len(self._requests) > MAX_PENDING:
             self._requests.popleft()
             self._dropped += 1
         self.has_news.set()
@@ -163,8 +163,7 @@ def _project(environment: str | None) -> targets.Project | None:
 
 def send(unsent: Sequence[Request], environment: str | None, *tick: Any) -> None:
     """Send ``unsent``, and with the other arguments of ``of_tick`` how a tick went; see ``deliver``."""
-    requests = [*unsent, *(of_tick(environment, *tick) if tick else ())]
-    deliver(requests, DEADLINE_SECONDS - LAST_HELPER_SECONDS)
+    deliver([*unsent, *(of_tick(environment, *tick) if tick else ())], DEADLINE_SECONDS - LAST_HELPER_SECONDS)
 
 
 async def send_continually(outbox: Outbox, worker: Worker) -> None:

@@ -11,9 +11,9 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -21,6 +21,9 @@ from yamlsched.extras.monitors.delivery import BAD_URL, Request
 from yamlsched.runs.backoff import delay
 from yamlsched.runs.lifecycle import ClaimedRun
 from yamlsched.schedule.job import Job
+from yamlsched.timetable.cron import Cron
+from yamlsched.timetable.slots import MINUTE, slots
+from yamlsched.timetable.zones import zone
 
 SENTRY_VARIABLE = "YAMLSCHED_SENTRY_DSN"
 DSN = re.compile(
@@ -63,26 +66,22 @@ class Project:
         self, check_in_id: str, slug: str, state: State, config: dict[str, Any] | None, seconds: float | None = None
     ) -> Request:
         """Return the request of one check-in."""
-        item: dict[str, Any] = {
-            "check_in_id": check_in_id,
-            "monitor_slug": slug,
-            "status": state,
-            "environment": self.environment,
-        }
-        if config is not None:
-            item["monitor_config"] = config
-        if seconds is not None:
-            item["duration"] = round(seconds, 3)
+        item: dict[str, Any] = {"monitor_config": config, "duration": None if seconds is None else round(seconds, 3)}
+        item = {name: value for name, value in item.items() if value is not None}
+        item |= {"check_in_id": check_in_id, "monitor_slug": slug, "status": state, "environment": self.environment}
         envelope = "\n".join(map(json.dumps, ({}, {"type": "check_in"}, item))) + "\n"
         auth = f"Sentry sentry_version=7, sentry_client=yamlsched, sentry_key={self.key}"
         headers = {"Content-Type": "application/x-sentry-envelope", "X-Sentry-Auth": auth}
         return Request(SENTRY_VARIABLE, self.url, f"sentry:{check_in_id}", envelope.encode(), headers, self.error)
 
-    def of_run(self, namespace: str, job: Job, run: ClaimedRun, state: State, seconds: float | None = None) -> Request:
-        """Return the check-in of a run of a slot. All attempts of a run have one id, until an operator retries it."""
-        slug = monitor_slug(namespace, job.name)
-        seed = json.dumps((self.environment, slug, run.id, run.key, run.prior_attempts))
-        return self.check_in(uuid.uuid5(IDS, seed).hex, slug, state, monitor_config(job), seconds)
+    def of_run(
+        self, namespace: str, job: Job, run: ClaimedRun, state: State, seconds: float | None = None
+    ) -> Iterator[Request]:
+        """Yield the check-ins of a run of a slot. All attempts of a run have one id, until an operator retries it."""
+        for name, config in monitors(job, datetime.fromisoformat(run.scheduled_for or "")):
+            slug = monitor_slug(namespace, name)
+            seed = json.dumps((self.environment, slug, run.id, run.key, run.prior_attempts))
+            yield self.check_in(uuid.uuid5(IDS, seed).hex, slug, state, config, seconds)
 
     def of_tick(self, namespace: str, is_healthy: bool) -> Request:
         """Return the check-in of one tick or sync, of any host of the namespace."""
@@ -115,19 +114,29 @@ def _bounded(slug: str) -> str:
     return f"{slug[: MAX_SLUG_CHARS - 11]}-{digest}"
 
 
-def monitor_config(job: Job) -> dict[str, Any] | None:
-    """Return when Sentry expects check-ins of ``job``, and how long after one the next.
+def monitors(job: Job, slot: datetime) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Yield name and configuration of the monitor of each expression that fires at ``slot``; each has one schedule.
 
-    None for a list of expressions, which Sentry does not have: somebody has to create the monitor there.
+    Without a configuration somebody has to create the monitor in Sentry. A follower has none, because its runs start
+    when others have succeeded; nor have several expressions with calendars, because what these skip is reported by job.
+    """
+    crons = job.cron.expressions if job.cron else ()
+    if job.after or (len(crons) > 1 and (job.skip_on or job.only_on)):
+        yield job.name, None
+        return
+    for nth, cron in enumerate(crons, 1):
+        if len(crons) == 1 or any(slots(cron, zone(job.timezone), slot - MINUTE, slot)):
+            yield job.name if nth == 1 else f"{job.name}-{nth}", monitor_config(job, cron)
+
+
+def monitor_config(job: Job, cron: Cron) -> dict[str, Any]:
+    """Return when Sentry expects check-ins of ``job`` for one of its expressions, and how long after one the next.
 
     The start of each attempt is a check-in: the time between two is at most one attempt, its backoff, and a lost lease.
     """
-    assert job.cron is not None
-    if job.cron.parts:
-        return None
     pauses = [delay(job.backoff, attempt, random=0.0) for attempt in range(1, job.max_attempts)]
     max_runtime = job.timeout + max(pauses, default=timedelta(0)) + job.lease + MARGIN
-    return _config(job.cron.expression, job.timezone, MARGIN + job.spread, max_runtime)
+    return _config(cron.expression, job.timezone, MARGIN + job.spread, max_runtime)
 
 
 def _config(cron: str, timezone: str, margin: timedelta, max_runtime: timedelta) -> dict[str, Any]:
@@ -178,9 +187,8 @@ def request(variable: str, url: str, state: str) -> Request | None:
         query = f"state={CRONITOR_STATES.get(state, 'fail')}"
         if state.isdigit():
             query += f"&status_code={state}"
-        return Request(
-            variable, urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, query))))), variable
-        )
+        url = urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, query)))))
+        return Request(variable, url, variable)
     if state == START and _is_of(host, WITHOUT_START):
         return None
     if state != SUCCESS:

@@ -30,15 +30,12 @@ def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
         yield Check("notify", "fail", MISSING, "on one host that ticks at least")
     elif sends:
         for name, error in _send_tests(set_here, str(loaded.namespace)).items():
-            failed = f"target {name}: the test message was not sent: {error}"
+            what = f"{name}: the test message was not sent: {error}" if error else f"{name} got a test message"
             remedy = f"correct {set_here[name]}; see docs/notifications.md"
-            yield Check(
-                "notify", "fail" if error else "ok", failed if error else f"target {name} got a test message", remedy
-            )
+            yield Check("notify", "fail" if error else "ok", f"target {what}", remedy)
     elif set_here:
-        yield Check(
-            "notify", "ok", f"variables of {len(set_here)} of {len(loaded.notify)} targets are set; --notify tests them"
-        )
+        what = f"variables of {len(set_here)} of {len(loaded.notify)} targets are set; --notify tests them"
+        yield Check("notify", "ok", what)
     if loaded.notify and not os.environ.get(HEARTBEAT_VARIABLE):
         remedy = f"set {HEARTBEAT_VARIABLE} to the URL of a service that notices its absence: docs/observability.md"
         yield Check("notify", "warn", "targets are told of jobs, and nobody of ticks that have ended", remedy)

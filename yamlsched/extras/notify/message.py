@@ -63,14 +63,10 @@ def compose(notes: Sequence[Note], namespace: str, environment: str, web_url: st
     """Return title and text for one target, and whether all is well again."""
     where = f"{namespace}/{environment}" if environment else namespace
     page = web_url.rstrip("/") + (f"/@{namespace}" if namespace != "default" else "") if web_url else ""
-    if len(notes) == 1:
-        title, lines = _one(notes[0], namespace, page)
-    else:
-        title, lines = _several(notes, page)
+    title, lines = _one(notes[0], namespace, page) if len(notes) == 1 else _several(notes, page)
     title = f"[{where}] {title}"
-    body = _plain(
-        "\n".join([*lines, f"namespace {namespace}" + (f", environment {environment}" if environment else "")])
-    )
+    lines.append(f"namespace {namespace}" + (f", environment {environment}" if environment else ""))
+    body = _plain("\n".join(lines))
     return title, truncate(body, MAX_CHARS - len(title)), all(note.ended_at is not None for note in notes)
 
 
@@ -112,9 +108,8 @@ def _on(note: Note) -> str:
 
 def _counts(notes: Sequence[Note]) -> str:
     counts = Counter(note.events[0] for note in notes if note.events)
-    return join_words(
-        [f"{count} {'in trouble' if event == 'problem' else event}" for event, count in counts.items()] or ["0"], "and"
-    )
+    shown = [f"{count} {'in trouble' if event == 'problem' else event}" for event, count in counts.items()]
+    return join_words(shown or ["0"], "and")
 
 
 def _error(note: Note, most: int) -> str:
