@@ -6,12 +6,16 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from support.database import temporary_database
 from support.project import Project, a_project, is_alive, until
 from support.shared_jobs import child_of, error, once, shared, start
+from yamlsched.extras.shared.pool import SharedPool
+from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 
 
 @pytest.fixture
@@ -300,6 +304,26 @@ def test_a_coroutine_that_catches_every_cancellation_is_killed_with_its_process(
     because = f"its process ended because of run {deaf} (deaf), which shared it"
     assert failure.error == f"{because}: did not end when it was stopped"
     assert (project.row(neighbour).status, project.row(neighbour).attempts) == ("succeeded", 2)
+
+
+def test_a_child_whose_exit_has_not_been_read_is_not_killed_again() -> None:
+    end = AttemptEnd(EndKind.RAISED, "still running after 1s, stopped")
+    flight = SimpleNamespace(kill_at=0.0, attempt=SimpleNamespace(stopped=end))
+    kills: list[int] = []
+    child: Any = SimpleNamespace(
+        in_flight={1: flight},
+        killed_for=None,
+        is_retired=False,
+        has_started=lambda _: True,
+        kill=lambda: kills.append(1),
+    )
+    pool = SharedPool.__new__(SharedPool)
+
+    for now in (1.0, 2.0):
+        pool._kill_if_due(child, now)
+
+    assert kills == [1]
+    assert flight.attempt.stopped.error == f"{end.error}; it did not end, and was killed with its process"
 
 
 def test_a_cancelled_run_and_one_that_another_worker_has_are_stopped_and_their_neighbour_is_not(

@@ -226,7 +226,7 @@ class SharedPool(ChildPool[SharedChild]):
         self._kill_if_due(child, now)
 
     def _kill_if_due(self, child: SharedChild, now: float) -> None:
-        for flight in child.in_flight.values():
+        for flight in child.in_flight.values() if child.killed_for is None else ():  # else its exit is not read yet
             if flight.kill_at is not None and now >= flight.kill_at and child.has_started(flight):
                 attempt = flight.attempt
                 if attempt.stopped is not None and attempt.stopped.kind is EndKind.RAISED:
