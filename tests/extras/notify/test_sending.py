@@ -295,6 +295,31 @@ def test_a_run_that_lost_its_worker_is_told_by_who_finds_it(project: Project, re
     assert "LostWorker" in message["message"]
 
 
+def test_two_workers_that_see_the_same_death_send_one_message(project: Project, receiver: Service) -> None:
+    # given two hosts that look for lost workers, and may both send
+    project.sync(hangs=JOB)
+    [run] = project.enqueue("hangs")
+    worker = project.start("work")
+    project.until_started(run)
+    hosts = [start(project, "work", "--loop", host=host, OPS_URL=address(receiver)) for host in "ab"]
+
+    # when the worker of a run dies
+    worker.signal(signal.SIGKILL)
+    worker.wait()
+    project.end_leases()
+    project.until_status(run, "dead")
+    until(lambda: receiver.requests, "a message")
+
+    # then one of them has sent, and nothing is left to send
+    for host in hosts:
+        host.signal(signal.SIGTERM)
+    for host in hosts:
+        assert host.wait() == 0, host.text
+    next_minute(project)
+    tick(project, OPS_URL=address(receiver))
+    assert [message["title"] for message in messages(receiver)] == ["[default] hangs: 1 run died"]
+
+
 def test_a_host_without_the_variable_notes_what_another_host_sends(project: Project, receiver: Service) -> None:
     project.sync(fails=JOB)
     project.enqueue("fails")
