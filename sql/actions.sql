@@ -112,7 +112,7 @@ returning d.id;
 -- name: resume
 update yamlsched.job_definitions d
 set paused_at = null, paused_until = null, paused_by = null, paused_reason = null,
-    next_slot_at = n.next_slot_at,
+    next_slot_at = n.next_slot_at, resumed_at = %(now)s,
     updated_at = %(now)s
 from unnest(%(ids)s::bigint[], %(nexts)s::timestamptz[]) as n (id, next_slot_at)
 where d.id = n.id

@@ -9,7 +9,7 @@ from (
            (array['high', 'normal', 'low'])[r.priority] as priority, r.attempts, r.max_attempts, r.prior_attempts,
            r.scheduled_for, r.run_at, r.created_at, r.started_at, r.finished_at, r.failed_at, r.updated_at,
            r.locked_by as worker, r.error_type, r.last_error, r.last_stack, r.payload, r.result, r.parent_id, r.exclusive,
-           r.nonce, r.trace_context, r.by_hand, r.released_at, r.revision, r.cpu_seconds, r.peak_memory_bytes,
+           r.nonce, r.trace_context, r.by_hand, r.ready_at, r.released_at, r.revision, r.cpu_seconds, r.peak_memory_bytes,
            (select coalesce(jsonb_agg(to_jsonb(x) order by x.job_type), '[]')
             from (select d.job_type, a.slot, a.upstream_run_id as run_id, a.outcome
                   from yamlsched.awaits a join yamlsched.job_definitions d on d.id = a.definition_id

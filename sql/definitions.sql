@@ -85,7 +85,7 @@ where d.id = any (%(ids)s)
 -- An edit ends the reasons of what waits, and moves it to the lane where the job executes now: the next claim looks again.
 -- Executed under the gates of the jobs.
 update yamlsched.job_runs r
-set withheld = 0, limit_name = null, lane = e.lane
+set withheld = 0, limit_name = null, lane = e.lane, ready_at = case when r.withheld in (1, 2) then %(now)s else r.ready_at end
 from (select w.id, case when w.idempotency_key like 'on\_dead:%%' then d.executor else d.lane end as lane
       from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
       where d.id = any (%(ids)s) and w.finished_at is null and w.status <> 'running' and (w.withheld <> 0 or w.lane <> d.lane)

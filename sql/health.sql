@@ -46,7 +46,7 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error, h.error_type as last_error_type,
        h.failure_streak, h.attempt_streak::integer as attempt_streak, h.failing,
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
-       h.overdue_since, case when h.overdue_since is not null then h.overdue_why end as overdue_why,
+       h.overdue_since, h.overdue_why,
        coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
        coalesce(dead.last_day, 0) as dead_last_day, died.last_error as dead_error, died.error_type as dead_error_type,
        coalesce(dead.calls_within, 0) as dead_calls_within, failed_call.last_error as call_error,
@@ -67,20 +67,14 @@ left join (
     group by r.definition_id
 ) dead on dead.definition_id = h.definition_id
 left join lateral (  -- the latest of the counted runs
-    select r.last_error, r.error_type
-    from yamlsched.dead_runs r
+    select r.last_error, r.error_type from yamlsched.dead_runs r
     where dead.within > 0 and r.definition_id = h.definition_id and not r.is_call
-      and r.dead_at > statement_timestamp() - %(within)s::interval
-    order by r.dead_at desc
-    limit 1
+    order by r.dead_at desc limit 1
 ) died on true
 left join lateral (  -- and of the calls of on_dead
-    select r.last_error, r.error_type
-    from yamlsched.dead_runs r
+    select r.last_error, r.error_type from yamlsched.dead_runs r
     where dead.calls_within > 0 and r.definition_id = h.definition_id and r.is_call
-      and r.dead_at > statement_timestamp() - %(within)s::interval
-    order by r.dead_at desc
-    limit 1
+    order by r.dead_at desc limit 1
 ) failed_call on true
 where h.namespace = any(%(namespaces)s) and (%(jobs)s::bigint[] is null or h.definition_id = any(%(jobs)s))
 order by h.namespace, h.job_type;
@@ -125,8 +119,7 @@ cross join lateral (
            coalesce(i.doubted_at, i.claimed_at) as since, i.waits_for
     from yamlsched.effects_in_doubt i
     where i.namespace = n.namespace
-    order by i.waits_for = 'retry', since
-    limit %(limit)s
+    order by i.waits_for = 'retry', since limit %(limit)s
 ) e
 order by e.waits_for = 'retry', e.since;
 
@@ -195,8 +188,7 @@ select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.wa
 from lack l
 join yamlsched.job_definitions d on d.id = l.definition_id and d.enabled and d.retired_at is null
 join place p on p.namespace = d.namespace and p.host = l.host and p.path = l.path
-order by d.job_type, place
-limit %(limit)s;
+order by d.job_type, place limit %(limit)s;
 
 -- name: workers
 -- The 50 hosts of each namespace that were seen last.

@@ -13,8 +13,7 @@ left join lateral (
     from yamlsched.job_definitions d
     where d.namespace = %(namespace)s and d.next_slot_at is not null
       and not yamlsched.is_withheld(d, clock_timestamp())
-    order by d.next_slot_at, d.job_type
-    limit 1
+    order by d.next_slot_at, d.job_type limit 1
 ) coming on true;
 
 -- name: limits
@@ -27,23 +26,21 @@ order by d.job_type;
 -- name: ended
 -- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those that ended last. The
 -- longest attempt, and the latest start. Of all jobs, or of `of`. A run is late if its first attempt started more than
--- `max_late` after it was due, or if the job has a limit of its own in `jobs` and `limits`, more than that. A retry moves
--- run_at, so a retried run counts from its slot, at the earliest from its creation or release: it may be of a backfill, or have waited for other jobs. A run that
--- waited for another slot's run of its job is late from that run's end on. `latest` is microseconds, an id below zero, and
--- an instant in microseconds: the greatest array has the lowest id of those that were latest; sorting takes as long as the
--- rest. Calls of on_dead do not count, as in job_health: they have no status here. `offset 0` keeps the planner from
--- computing late_by once for each column that uses it, which takes a third of the time.
+-- start_within after it was due. A retry moves run_at, so a retried run counts from its slot, at the earliest from its
+-- creation or release: it may be of a backfill, or have waited for other jobs. A run that waited for a pause or its turn
+-- counts from ready_at on. `latest` is microseconds, an id below zero, and an instant in microseconds: the greatest array
+-- has the lowest id of those that were latest; sorting takes as long as the rest. Calls of on_dead do not count, as in
+-- job_health: they have no status here. `offset 0` keeps the planner from computing late_by once for each column that uses it.
 select d.job_type, d.timezone, e.succeeded + e.dead + e.cancelled as runs, e.succeeded, e.retried, e.dead, e.cancelled, e.took,
        e.late, e.late_by, -e.latest[2] as late_id, to_timestamp(e.latest[3] / 1e6) as late_at, e.examined, e.largest[1] as peak, -e.largest[2] as peak_id
 from yamlsched.job_definitions d
-left join unnest(%(jobs)s::text[], %(limits)s::interval[]) as own (job_type, max_late) on own.job_type = d.job_type
 cross join lateral (
     select (count(*) filter (where x.status = 'succeeded'))::integer as succeeded,
            (count(*) filter (where x.status = 'succeeded' and x.attempts > 1))::integer as retried,
            (count(*) filter (where x.status = 'dead'))::integer as dead,
            (count(*) filter (where x.status = 'cancelled'))::integer as cancelled,
            max(x.finished_at - x.started_at) filter (where x.status <> 'cancelled') as took,
-           (count(*) filter (where x.late_by > coalesce(own.max_late, %(max_late)s)))::integer as late,
+           (count(*) filter (where x.late_by is not null))::integer as late,
            max(x.late_by) as late_by,
            max(case when x.late_by is not null
                     then array[(date_part('epoch', x.late_by) * 1e6)::bigint, -x.id,
@@ -52,22 +49,16 @@ cross join lateral (
            max(array[x.peak_memory_bytes, -x.id]) filter (where x.peak_memory_bytes > 0) as largest
     from (
         select w.id, w.status, w.attempts, w.started_at, w.finished_at, w.first_start, w.peak_memory_bytes,
-               case when w.first_start > w.due + coalesce(own.max_late, %(max_late)s) and w.status is not null
-                    then w.first_start - greatest(w.due, (
-                        select max(p.finished_at)
-                        from yamlsched.job_runs p
-                        where w.exclusive and p.definition_id = d.id and p.exclusive and p.id <> w.id
-                          and p.finished_at > w.due and p.finished_at <= w.first_start))
-                    end as late_by
+               case when w.first_start > w.due + d.start_within and w.status is not null then w.first_start - w.due end as late_by
         from (
             select r.id, case when coalesce(r.idempotency_key not like 'on\_dead:%%', true) then r.status end as status,
-                   r.attempts - r.prior_attempts as attempts, r.started_at, r.finished_at, r.exclusive, r.peak_memory_bytes,
+                   r.attempts - r.prior_attempts as attempts, r.started_at, r.finished_at, r.peak_memory_bytes,
                    case when r.attempts <= 1 then r.started_at
                         else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id and f.attempt = 1)
                         end as first_start,
-                   case when r.attempts > 1 then greatest(r.scheduled_for + d.spread, r.created_at, r.released_at)
-                        when r.scheduled_for is null then greatest(r.run_at, r.created_at)
-                        else r.run_at end as due
+                   greatest(r.ready_at, case when r.attempts > 1 then greatest(r.scheduled_for + d.spread, r.created_at, r.released_at)
+                                             when r.scheduled_for is null then greatest(r.run_at, r.created_at)
+                                             else r.run_at end) as due
             from yamlsched.job_runs r
             where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
             order by r.finished_at desc
@@ -95,8 +86,7 @@ cross join lateral (
     ) r
     where r.status <> 'cancelled' and r.started_at is not null
       and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
-    order by took desc, r.id
-    limit 1
+    order by took desc, r.id limit 1
 ) r
 where d.namespace = %(namespace)s and d.job_type = any (%(of)s)
 order by r.took desc, d.job_type;
@@ -111,14 +101,12 @@ cross join lateral (
     (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at, g.detail
      from yamlsched.skipped_slots g
      where g.definition_id = d.id and g.last_slot >= %(since)s and g.first_slot < %(until)s
-     order by g.last_slot desc
-     limit %(of_job)s)
+     order by g.last_slot desc limit %(of_job)s)
     union all
     (select g.reason, g.first_slot, g.last_slot, g.slots, g.recorded_at, g.detail
      from yamlsched.skipped_slots g
      where g.definition_id = d.id and g.recorded_at >= %(since)s and g.recorded_at < %(until)s and g.last_slot < %(since)s
-     order by g.recorded_at desc
-     limit %(of_job)s)
+     order by g.recorded_at desc limit %(of_job)s)
 ) g
 where d.namespace = %(namespace)s
 order by d.job_type, g.last_slot;
@@ -131,8 +119,7 @@ select d.job_type, d.timezone, d.schedule, d.enabled, d.paused_at, d.paused_unti
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.retired_at is null and d.schedule is not null
   and (not d.enabled or d.paused_at is not null or d.next_slot_at < %(until)s)
-order by d.job_type
-limit %(limit)s;
+order by d.job_type limit %(limit)s;
 
 -- name: held_up
 -- How many runs of each job wait for a dead or cancelled run, among the first thousand that wait for jobs that they follow.
@@ -153,5 +140,4 @@ select o.job_type, d.timezone, o.id as run_id, clock_timestamp() - o.started_at 
 from yamlsched.open_runs o
 join yamlsched.job_definitions d on d.id = o.definition_id
 where o.namespace = %(namespace)s and o.status = 'running'
-order by o.started_at, o.id
-limit %(limit)s;
+order by o.started_at, o.id limit %(limit)s;

@@ -68,7 +68,7 @@ begin
         select p.oid::regprocedure::text as name, p.oid::regprocedure::text = any (array[
             'yamlsched.claim_gated(text,bigint[],text,timestamp with time zone)', 'yamlsched.executor_places(text,text)',
             'yamlsched.claim_start(text,smallint,timestamp with time zone,timestamp with time zone,bigint,integer)',
-            'yamlsched.delete_of_runs()',
+            'yamlsched.delete_of_runs()', 'yamlsched.late(yamlsched.job_definitions)',
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
             'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint,text,interval,text[])',
@@ -118,7 +118,7 @@ begin
         yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval, text[])
         to yamlsched_worker, yamlsched_enqueuer;
     grant execute on function
-        yamlsched.has_no_worker(yamlsched.job_runs, timestamptz),
+        yamlsched.has_no_worker(yamlsched.job_runs, timestamptz), yamlsched.late(yamlsched.job_definitions),
         yamlsched.is_withheld(yamlsched.job_definitions, timestamptz), yamlsched.waits_for(yamlsched.job_runs),
         yamlsched.upstream(bigint, timestamptz, timestamptz), yamlsched.upstream_results(bigint)
         to yamlsched_worker, yamlsched_reader;
@@ -126,8 +126,7 @@ begin
         yamlsched.claim_gated(text, bigint[], text, timestamptz),
         yamlsched.is_still_dead(bigint, timestamptz, timestamptz), yamlsched.messages_due(text, timestamptz),
         yamlsched.note(text, text, jsonb, timestamptz), yamlsched.settle_notes(text, timestamptz),
-        yamlsched.executor_places(text, text),
-        yamlsched.claim_start(text, smallint, timestamptz, timestamptz, bigint, integer),
+        yamlsched.executor_places(text, text), yamlsched.claim_start(text, smallint, timestamptz, timestamptz, bigint, integer),
         yamlsched.free_numbers(text, text), yamlsched.hand_on(text, bigint[], text[], timestamptz),
         yamlsched.is_taken(bigint, timestamptz), yamlsched.lanes(text), yamlsched.lock_gates(text, text[]),
         yamlsched.mark_runs(text, bigint, bigint, integer, timestamptz), yamlsched.on_dead_key(text, bigint, integer),

@@ -239,6 +239,8 @@ def test_each_new_key_is_found(key: str) -> None:
         "starts_on": '{"cron": "0 9 * * *", "starts_on": "2026-12-01"}',
         "ends_on": '{"cron": "0 9 * * *", "ends_on": "2026-12-01"}',
         "withdraw": '{"executor": "batch"}',
+        "start_within": '{"start_within": "2m"}',
+        "finish_within": '{"cron": "0 9 * * *", "finish_within": "15m"}',
     }[key]
     jobs = f'{{x: {{cron: "0 9 * * *", handler: a.b}}, y: {written[:-1]}, handler: a.b}}}}'
     executors = "executors: {batch: {type: command, command: [sbatch, x], withdraw: [scancel, x]}}"

@@ -58,7 +58,7 @@ def test_each_exceeded_threshold_is_a_problem(db: Db) -> None:
         "purge: 1 run died within 1h: OSError: no route to host",
         "purge: late",
     ]
-    assert reasons(db, Thresholds(max_dead=1, max_late=HOUR)) == []
+    assert reasons(db, Thresholds(max_dead=1)) == ["purge: late by 20m: no worker has claimed its run"]
 
 
 def test_runs_that_died_long_ago_are_not_a_problem(db: Db) -> None:
@@ -68,8 +68,8 @@ def test_runs_that_died_long_ago_are_not_a_problem(db: Db) -> None:
 
 
 def test_the_tags_of_a_job_set_its_own_thresholds(db: Db) -> None:
-    lenient = a_healthy_job(db, "lenient", tags=["max-dead:3", "max-late:2h"])
-    strict = a_job(db, "strict", tags=["max-age:26h", "max-dead:x", "max-late:soon"])
+    lenient = a_healthy_job(db, "lenient", tags=["max-dead:3"])
+    strict = a_job(db, "strict", tags=["max-age:26h", "max-dead:x"])
     a_run(db, lenient, "dead")
     a_run(db, strict, "succeeded", finished_at="(now() - interval '27 hours')")
 
@@ -278,18 +278,10 @@ def test_the_dead_runs_of_one_job_have_a_limit(db: Db, cli: Cli, limit: int | No
 
 
 @pytest.mark.parametrize(("minutes", "unhealthy"), [(19, True), (21, False), (None, True)])
-@pytest.mark.parametrize("option", ["--max-late", "--max-tick-age"])
-def test_lateness_and_the_age_of_the_last_tick_have_limits(
-    db: Db, cli: Cli, option: str, minutes: int | None, unhealthy: bool
-) -> None:
-    # given a run that has been due for 20 minutes, or a tick that long ago
-    ago = datetime.now(UTC) - timedelta(minutes=20)
-    a_file_row(db, **({"last_presented_at": ago} if option == "--max-tick-age" else {}))
-    job = a_job(db, schedule=None)
-    if option == "--max-late":
-        a_run(db, job, run_at=ago, created_at=ago)
+def test_the_age_of_the_last_tick_has_a_limit(db: Db, cli: Cli, minutes: int | None, unhealthy: bool) -> None:
+    a_file_row(db, last_presented_at=datetime.now(UTC) - timedelta(minutes=20))
 
-    shown = cli("status", "--check", *(() if minutes is None else (option, f"{minutes}m")))
+    shown = cli("status", "--check", *(() if minutes is None else ("--max-tick-age", f"{minutes}m")))
 
     assert (shown.code, shown.out.startswith("ok: ")) == ((1, False) if unhealthy else (0, True))
 

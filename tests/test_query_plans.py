@@ -141,7 +141,7 @@ def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
     # a million runs ended just now, and none in the day before that
     connection, _ = million
     now = connection.execute("select clock_timestamp() as now").fetchone().now
-    given = {"namespace": "default", "max_late": timedelta(minutes=15), "jobs": [], "limits": [], "limit": 50_000}
+    given = {"namespace": "default", "limit": 50_000}
     given |= {"definitions": None, "only_dead": False, "of": None}
 
     for hours, of_job in ((24, 10), (24, 100)):

@@ -190,10 +190,9 @@ def test_a_run_that_waited_for_another_slot_of_its_job_is_late_from_then_on(db: 
     # given a slot's run that waited two hours for the one before, and one of a job with overlap: allow that did not
     for name, overlap in (("waits", "wait"), ("allows", "allow")):
         job = a_job(db, name, overlap=overlap)
-        exclusive = {"exclusive": overlap == "wait"}
-        ended(db, job, "succeeded", START + 3 * HOUR, took=3 * HOUR, scheduled_for=START, **exclusive)
         due = {"run_at": START + HOUR, "created_at": START + HOUR, "scheduled_for": START + HOUR}
-        ended(db, job, "succeeded", START + 4 * HOUR, took=HOUR, **due, **exclusive)
+        ready = {"ready_at": START + 3 * HOUR, "exclusive": True} if overlap == "wait" else {}
+        ended(db, job, "succeeded", START + 4 * HOUR, took=HOUR, **due, **ready)
 
     assert [(one.job_type, one.late_by) for one in night(db).late] == [("allows", 2 * HOUR)]
 
@@ -212,12 +211,20 @@ def test_a_retried_run_is_late_if_its_first_attempt_was(db: Db) -> None:
     assert [(one.runs, one.late_by) for one in night(db).late] == [(1, 16 * MINUTE)]
 
 
-def test_a_tag_sets_the_tolerated_delay_of_one_job(db: Db) -> None:
-    for name, tags in (("none", ["max-late:0s"]), ("more", ["max-late:2h"]), ("usual", ["max-late:soon"])):
-        job = a_job(db, name, tags=tags)
+def test_each_job_says_how_late_its_runs_may_start(db: Db) -> None:
+    for name, limit in (("less", SECOND), ("more", 2 * HOUR), ("usual", 15 * MINUTE)):
+        job = a_job(db, name, start_within=limit)
         ended(db, job, "succeeded", START + HOUR, run_at=START + 39 * MINUTE, created_at=START)
 
-    assert [one.job_type for one in night(db).late] == ["none", "usual"]
+    assert [one.job_type for one in night(db).late] == ["less", "usual"]
+
+
+def test_a_run_that_waited_for_a_pause_counts_from_its_end_on(db: Db) -> None:
+    job, due = a_job(db, overlap="allow"), {"run_at": START, "created_at": START}
+    for minutes in (14, 16):
+        ended(db, job, "succeeded", START + 3 * HOUR, ready_at=START + 3 * HOUR - (minutes + 1) * MINUTE, **due)
+
+    assert [(one.runs, one.late_by) for one in night(db).late] == [(1, 16 * MINUTE)]
 
 
 def test_the_longest_run_of_each_job_is_listed_and_those_that_still_run(db: Db, cli: Cli) -> None:
@@ -633,7 +640,7 @@ def test_a_report_reads_only_what_ended_within_its_span(own_dsn: str) -> None:
     with psycopg.connect(own_dsn, autocommit=True) as db:
         a_long_history(db)  # a run of each of four jobs in each minute
         now = datetime.now(UTC)
-        given: dict[str, Any] = {"namespace": "default", "until": now, "max_late": LIMIT, "jobs": [], "limits": []}
+        given: dict[str, Any] = {"namespace": "default", "until": now}
         given |= {"of_job": 1_000, "limit": 20, "of": None}
         for minutes, most in ((90, 4 * 91 + 4), (4_000, 4 * 1_000)):
             span = {**given, "since": now - minutes * MINUTE}

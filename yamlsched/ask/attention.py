@@ -35,6 +35,8 @@ MAX_LISTED_PROBLEMS = 10
 """Stuck runs, and effects in doubt, that are reported one by one."""
 EXECUTOR_TOLERANCE = timedelta(minutes=2)
 """How long an executor may have a fault before it is a problem: workers try again."""
+NOT_RUN = "its slot was not run"
+"""Why a job is late of which slots were too old to be run, as yamlsched.late has it."""
 Number = TypeVar("Number", int, int | None)
 
 
@@ -47,7 +49,6 @@ class Thresholds:
 
     max_dead: int = 0
     within: timedelta = timedelta(hours=1)
-    max_late: timedelta = timedelta(minutes=15)
     max_tick_age: timedelta = timedelta(minutes=5)
     max_dead_total: int | None = None
     max_failing: int | None = None
@@ -246,12 +247,6 @@ def max_dead(job: Tagged, thresholds: Thresholds) -> int:
     return _number(job, "max-dead", thresholds.max_dead)
 
 
-def max_late(job: Tagged, thresholds: Thresholds) -> timedelta:
-    """Return by how much ``job`` may be late."""
-    limit = _duration(job, "max-late", None)
-    return thresholds.max_late if limit is None else limit
-
-
 def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     if job.dead_within > max_dead(job, thresholds):
         span = durations.show(thresholds.within)
@@ -300,7 +295,7 @@ def _last_error(job: JobHealth) -> str:
 
 
 def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    if job.overdue_since is not None and health.now - job.overdue_since > max_late(job, thresholds):
+    if job.overdue_since is not None and job.overdue_why != NOT_RUN:  # those are reported by themselves
         late = between(job.overdue_since, health.now)
         what = f"{job.job_type}: late by {late}: {job.overdue_why}"
         yield Problem("late", job.job_type, what, "yamlsched doctor")

@@ -6,14 +6,14 @@ Numbers are bounded: of each job, a number of runs is read that is smaller if ma
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
 
-from yamlsched.ask import attention, failures, health, report_problems
+from yamlsched.ask import failures, health, report_problems
 from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
@@ -156,8 +156,7 @@ def read(
     [jobs] = connection.execute(sql["jobs"], given).fetchall()
     now, _ = health.read_suspects(connection, namespace, limits.within)
     limited = query.fetch(connection, JobLimits, sql["limits"], given)
-    own = {job.job_type: limit for job in limited if (limit := attention.max_late(job, limits)) != limits.max_late}
-    ended, of_job = _ended(connection, {**given, "max_late": limits.max_late}, own, jobs.in_all)
+    ended, of_job = _ended(connection, given, jobs.in_all)
     gaps = read_gaps(connection, namespace, since, end)
     skipped = _skipped(gaps, since, end)
     failed = failures.groups(connection, namespace, since, end)
@@ -168,7 +167,6 @@ def read(
     found += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
     found += [*report_problems.not_run(skipped), *report_problems.started_late(late)]
     large = {"of_job": of_job, "of": _top(ended, "peak"), "since": end - 7 * DAY, "until": end - 6 * DAY}
-    large |= {"max_late": limits.max_late, "jobs": [], "limits": []}
     before = {job.job_type: job.peak for job in query.fetch(connection, EndedOfJob, sql["ended"], {**given, **large})}
     largest = [
         LargeRun(job.job_type, job.peak_id, job.peak, before.get(job.job_type))
@@ -211,15 +209,11 @@ def read_gaps(connection: psycopg.Connection[Any], namespace: str, since: dateti
     return query.fetch(connection, GapOfJob, query.load("report")["skipped"], given)
 
 
-def _ended(
-    connection: psycopg.Connection[Any], given: dict[str, Any], limits: Mapping[str, timedelta], jobs: int
-) -> tuple[list[EndedOfJob], int]:
+def _ended(connection: psycopg.Connection[Any], given: dict[str, Any], jobs: int) -> tuple[list[EndedOfJob], int]:
     """Return the jobs of which runs ended, and how many runs of one job were read at most.
 
-    ``limits`` are those of single jobs, for ``max_late``. Each job has an equal share of ``MAX_RUNS``. What quiet jobs
-    leave of theirs is shared by the busy ones.
+    Each job has an equal share of ``MAX_RUNS``. What quiet jobs leave of theirs is shared by the busy ones.
     """
-    given |= {"jobs": list(limits), "limits": list(limits.values())}
 
     def read(of_job: int, of: list[str] | None) -> list[EndedOfJob]:
         return query.fetch(connection, EndedOfJob, query.load("report")["ended"], {**given, "of_job": of_job, "of": of})

@@ -69,14 +69,6 @@ FAILURES_SPAN = timedelta(days=1)
     help="Failed attempts since its last success tolerated per job (no limit).",
 )
 @click.option(
-    "--max-late",
-    type=_filters.duration,
-    metavar="DURATION",
-    default="15m",
-    show_default=True,
-    help="Tolerated delay of a slot or a due run.",
-)
-@click.option(
     "--max-tick-age",
     type=_filters.duration,
     metavar="DURATION",
@@ -104,14 +96,13 @@ def command(
     within: timedelta,
     max_failing: int | None,
     max_streak: int | None,
-    max_late: timedelta,
     max_tick_age: timedelta,
     max_paused: timedelta,
     show_all: bool,
     all_namespaces: bool,
 ) -> int:
     thresholds = attention.Thresholds(
-        max_dead, within, max_late, max_tick_age, max_dead_total, max_failing, max_streak, max_paused
+        max_dead, within, max_tick_age, max_dead_total, max_failing, max_streak, max_paused
     )
     if all_namespaces:
         return _tables.show(settings, thresholds, check, show_all)

@@ -47,6 +47,8 @@ LIMITS = {
     "lease": (timedelta(seconds=2), MAX_DURATION),
     "catchup_window": (timedelta(minutes=1), MAX_DURATION),
     "spread": (timedelta(0), timedelta(hours=24)),
+    "start_within": (timedelta(seconds=1), MAX_DURATION),
+    "finish_within": (timedelta(seconds=1), MAX_DURATION),
     "delay": (timedelta(seconds=1), MAX_DURATION),
     "max_delay": (timedelta(seconds=1), MAX_DURATION),
     "delays": (timedelta(seconds=1), MAX_DURATION),
@@ -131,6 +133,13 @@ class Reader:
 
     def strings(self, spot: Spot) -> tuple[str, ...]:
         return tuple(item.value for item in spot.value)
+
+    def tags(self, spot: Spot) -> tuple[str, ...]:
+        for item in spot.children():
+            if item.value.startswith("max-late:"):
+                message = f"{spot}: {quoted(item.value)} has no effect: start_within says when a job is late"
+                self.found.error(item, "YS129", message, "Remove the tag, and write for example start_within: 2h.")
+        return self.strings(spot)
 
     def integer(self, spot: Spot) -> int:
         return int(spot.value)
@@ -234,6 +243,7 @@ def _enum_reader(kind: type[Enum]) -> Callable[[Reader, Spot], Enum]:
 READERS_BY_TYPE: dict[Any, Callable[[Reader, Spot], Any]] = {
     int: Reader.integer,
     timedelta: Reader.duration,
+    timedelta | None: Reader.duration,
     tuple[str, ...]: Reader.strings,
     dict[str, str]: Reader.mapping,
     dict[str, float]: Reader.mapping,
@@ -253,6 +263,7 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "timezone": Reader.timezone,
     "environments": Reader.job_environments,
     "payload": Reader.payload,
+    "tags": Reader.tags,
     "executor": Reader.executor,
     "limit": Reader.limit,
     "notify": Reader.notify,

@@ -191,6 +191,8 @@ class Job:
     catchup: Catchup = Catchup.LATEST
     catchup_window: timedelta = timedelta(days=365)
     spread: timedelta = timedelta(0)
+    start_within: timedelta = timedelta(minutes=15)
+    finish_within: timedelta | None = None
     on_dead: str | None = None
     notify: tuple[str, ...] = ()
     output: Output = Output()
@@ -306,8 +308,12 @@ def _show_date(day: date | None) -> str | None:
     return day.isoformat() if day else None
 
 
-def _store_duration(duration: timedelta) -> str:
-    return f"{duration.total_seconds():.6f} seconds"
+def _store_duration(duration: timedelta | None) -> str | None:
+    return None if duration is None else f"{duration.total_seconds():.6f} seconds"
+
+
+def _show_duration(duration: timedelta | None) -> str | None:
+    return None if duration is None else durations.show(duration)
 
 
 def _store_backoff(backoff: Backoff) -> dict[str, Any]:
@@ -375,6 +381,7 @@ ENUMS = [kind for kind in TYPES.values() if isinstance(kind, type) and issubclas
 FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     Cron | None: (_cron_text, _load_cron, _show_cron),
     timedelta: (_store_duration, _same, durations.show),
+    timedelta | None: (_store_duration, _same, _show_duration),
     Backoff: (_store_backoff, load_backoff, _show_backoff),
     ExitCodes: (_store_exit_codes, _load_exit_codes, _store_exit_codes),
     Output: (_store_output, _load_output, _store_output),

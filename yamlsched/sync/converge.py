@@ -242,7 +242,7 @@ def converge(
         definitions.lock_gates(connection, namespace, names, sorted({*former, *limits}))
     definitions.mark_followed(connection, namespace, {name for job in jobs.values() for name in job.after})
     if known:
-        definitions.apply_lane(connection, list(known))
+        definitions.apply_lane(connection, list(known), instant)
         due.wake_followers(connection, namespace, known, instant)
     if former or limits:
         put = {name: limits.get(name) for name in sorted({*former, *limits})}

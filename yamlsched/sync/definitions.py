@@ -173,9 +173,9 @@ def put_targets(connection: Connection[Any], namespace: str, targets: Mapping[st
     connection.execute(load("notify")["put_targets"], given)
 
 
-def apply_lane(connection: Connection[Any], ids: Sequence[int]) -> None:
+def apply_lane(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
     """Have the next claim look again at what waits of these jobs, in the lane where they execute now."""
-    connection.execute(load("definitions")["apply_lane"], {"ids": list(ids)})
+    connection.execute(load("definitions")["apply_lane"], {"ids": list(ids), "now": now})
 
 
 def apply_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:

@@ -19,9 +19,12 @@ FINDING_AFTER = timedelta(minutes=10)
 NEW_KEYS = {
     **dict.fromkeys(("after", "limit", "skip_on", "only_on", "crons", "starts_on", "ends_on"), 5),
     "withdraw": 11,
+    **dict.fromkeys(("start_within", "finish_within"), 12),
 }
-"""Keys of jobs and executors with which an older release would schedule or run a job wrongly, each with the version of
-the tables since which releases know it. A file that uses one waits for the hosts that do not know it."""
+"""Keys of jobs and executors with which an older release would schedule, run or watch a job wrongly, each with the
+version of the tables since which releases know it. A file that uses one waits for the hosts that do not know it."""
+DEFAULTS = {"start_within": timedelta(minutes=15)}
+"""What jobs have that do not set one of these keys, where that is something."""
 MAX_PLACES_LISTED = 5
 
 
@@ -31,7 +34,10 @@ def needs(jobs: Iterable[Job]) -> dict[str, int]:
     return {
         key: version
         for key, version in NEW_KEYS.items()
-        if any(getattr(job, key, None) or getattr(job.engine, key, None) for job in known)
+        if any(
+            (value := getattr(job, key, None) or getattr(job.engine, key, None)) and value != DEFAULTS.get(key)
+            for job in known
+        )
     }
 
 

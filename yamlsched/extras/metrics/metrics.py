@@ -99,7 +99,7 @@ HELP = {
     "other_files": "Versions of schedules.yaml that hosts present 10 minutes after a different one was applied.",
     "refused_files": "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
     "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
-    "job_late_seconds": "Time that a slot or a due run of the job has been overdue; 0 if none is.",
+    "job_late_seconds": "Time since a run could have begun, or since the unfinished slot; 0 if the job is not late.",
     "job_held_up_seconds": "Time that the oldest run of the job has waited for jobs that it follows; 0 if none waits.",
     "job_paused": "1 while an operator has paused the job.",
     "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",

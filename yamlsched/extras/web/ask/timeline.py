@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
@@ -18,10 +18,6 @@ from yamlsched.timetable import slots
 from yamlsched.timetable.calendars import of_rows, skipped_by
 from yamlsched.timetable.cron import Cron, parse_schedule
 from yamlsched.timetable.zones import zone
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
 
 MAX_RUNS_OF_DAY = 100
 """Runs of one kind that are read for a day."""
@@ -61,6 +57,8 @@ class JobFacts:
     catchup: str
     catchup_window: timedelta
     spread: timedelta
+    start_within: timedelta
+    finish_within: timedelta | None
     on_dead: str | None
     enabled: bool
     priority: str
@@ -139,7 +137,12 @@ class Timeline:
 
 
 def timeline(
-    connection: Connection[Any], namespace: str, job: Definition, now: datetime, span: str, until: datetime | None
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    job: Definition,
+    now: datetime,
+    span: str,
+    until: datetime | None,
 ) -> Timeline:
     """Return the timeline of a job that has a cron: ``span`` ends at ``until``, or a little after ``now``.
 

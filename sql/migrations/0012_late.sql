@@ -1,0 +1,101 @@
+-- When a job is late, as its file says. Adds columns with constant defaults, which writes no row: job_definitions and job_runs
+-- are locked for a moment. Replaces functions and views.
+-- oldest_supported: 3
+
+alter table yamlsched.job_definitions
+    add column start_within interval not null default '15 minutes',
+    add column finish_within interval, add column resumed_at timestamptz;  -- null: no limit; when an operator resumed the job last
+-- When the run last ceased to wait for its job or its turn: written together with the 0 of withheld, never by a claim.
+alter table yamlsched.job_runs add column ready_at timestamptz;
+
+-- The functions that end such a wait write when it ended, and stay as they are otherwise.
+do $$ begin
+    execute replace(pg_get_functiondef('yamlsched.hand_on(text,bigint[],text[],timestamptz)'::regprocedure),
+                    E'set withheld = 0\n            where r.withheld = 2', 'set withheld = 0, ready_at = now where r.withheld = 2');
+    execute replace(pg_get_functiondef('yamlsched.mark_runs(text,bigint,bigint,integer,timestamptz)'::regprocedure),
+                    'set withheld = closed::integer', 'set withheld = closed::integer, ready_at = case when closed then r.ready_at else now end');
+end $$;
+
+-- Since when and why a job is late, and the slot that is; null: it is not. The one definition. Late is
+-- 1. a slot or a due run that has not begun for longer than start_within since it could: since its slot or run_at, without
+--    the time in which it waited for a pause, for a run of its own job, or for the jobs that it follows;
+-- 2. a slot of which no run has succeeded within finish_within, unless it was skipped, cancelled or backfilled;
+-- 3. for an hour, a slot that was not run because it was too old, or because a run died that it waited for.
+-- A finished run is read only where it may decide: the latest of the job, by index, until one does.
+create function yamlsched.late(d yamlsched.job_definitions, out since timestamptz, out why text, out slot timestamptz)
+    language plpgsql stable strict set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_sort = off set enable_bitmapscan = off  -- planning takes longer than all else
+as $$
+declare
+    now     timestamptz := clock_timestamp();
+    -- A slot without a run. Of a job that follows others there is one at once, or these are late.
+    slot_at timestamptz := case when d.next_slot_at <= now and d.after = '{}' then d.next_slot_at end;
+    runs    record;
+begin
+    select min(r.due_at) filter (where r.status = 'running') as engine_at, min(r.due_at) filter (where not r.in_turn) as free_at,
+           case when not bool_or(r.in_turn and r.status = 'running') then min(r.due_at) filter (where r.in_turn) end as turn_at,
+           max(r.failed_at) filter (where r.in_turn) as failed_at, bool_or(r.in_turn) as has_turns,
+           min(r.scheduled_for) as slot, min(r.scheduled_for) filter (where not r.by_hand) as unfinished into runs
+    from (select o.status, o.failed_at, o.scheduled_for, o.by_hand, o.exclusive and not o.unreleased as in_turn,
+                 case when not o.unreleased and least(o.run_at, t.withdrawn_at) <= now and (o.status <> 'running' or not t.has_begun)
+                      then greatest(least(o.run_at, t.withdrawn_at), o.created_at, o.released_at, o.ready_at) end as due_at
+          from yamlsched.job_runs o
+          left join lateral (  -- of an executor: what it has never begun has waited since it was withdrawn first
+              select coalesce(bool_or(b.locked_by = o.locked_by and b.agent is not null), false) as has_begun,
+                     case when bool_or(b.agent is not null) is not true then min(b.begun_at) end as withdrawn_at
+              from yamlsched.attempt_begins b where b.run_id = o.id) t on o.lane not in ('local', 'shared')
+          where o.definition_id = d.id and o.finished_at is null) r;
+    slot_at := case when (d.overlap = 'wait' and runs.has_turns) is not true then slot_at end;
+    slot := least(runs.turn_at, slot_at);
+    if slot < now - d.start_within then
+        slot := greatest(slot, runs.failed_at, (
+            select e.finished_at from (select r.finished_at, r.exclusive from yamlsched.job_runs r
+                                       where r.definition_id = d.id and r.finished_at > slot order by r.finished_at desc limit 100) e
+            where e.exclusive limit 1));
+    end if;
+    since := least(runs.free_at, runs.engine_at, slot);
+    why := case when since = runs.engine_at then 'its executor has not begun its run'
+                when slot_at <= coalesce(least(runs.free_at, runs.turn_at), 'infinity') then 'no sync has created the run of its slot'
+                else 'no worker has claimed its run' end;
+    since := case when since is not null then greatest(since, d.resumed_at, d.paused_until) end;
+    slot := coalesce(runs.slot, d.next_slot_at);
+    if (since < now - d.start_within) is not true then
+        slot := (select max(x.scheduled_for) from (select r.scheduled_for, r.by_hand from yamlsched.job_runs r
+                 where r.definition_id = d.id and r.dead_at is not null order by r.dead_at desc limit 100) x
+                 where x.scheduled_for < now - d.finish_within and not x.by_hand);
+        slot := least(runs.unfinished, d.next_slot_at, case when not exists (
+            select from (select r.status, r.scheduled_for from yamlsched.job_runs r
+                         where r.definition_id = d.id and r.finished_at >= slot order by r.finished_at desc limit 1000) e
+            where e.status = 'succeeded' and e.scheduled_for >= slot) then slot end);
+        since := case when slot < now - d.finish_within then slot end;
+        why := 'not finished: the run of its slot has not succeeded';
+    end if;
+    if since is null then
+        select min(s.first_slot), max(s.last_slot), case bool_or(s.reason = 'late') when true then 'its slot was not run'
+                                                    when false then 'a run died that it waited for' end into since, slot, why
+        from yamlsched.skipped_slots s
+        where s.definition_id = d.id and s.recorded_at > now - interval '1 hour' and (s.reason = 'late' or s.reason = 'upstream' and (
+            select r.dead_at from yamlsched.job_runs r where r.id = substring(s.detail, ':([0-9]{1,18})$')::bigint) is not null);
+    end if;
+end
+$$;
+
+-- The view stays as it is but for what is late, which is looked at only where something may be.
+do $$ begin
+    execute format('create or replace view yamlsched.job_queues as
+        select q.namespace, q.job_type, q.definition_id, q.tags, q.enabled, q.retired_at, q.effective_from, q.paused, q.queued, q.running, q.failed,
+               q.failing, q.failed_runs, q.failed_attempts, q.failed_at, q.oldest_due_at, q.slot_run_id, l.since as overdue_since,
+               l.why as overdue_why, l.slot as overdue_slot
+        from (%s) q join yamlsched.job_definitions d on d.id = q.definition_id
+        cross join lateral yamlsched.late(case when d.enabled and d.retired_at is null and not q.paused and (
+            least(q.oldest_due_at, d.next_slot_at) < clock_timestamp() - d.start_within or d.executor <> ''local''
+            or d.finish_within is not null and (q.queued + q.running + q.failed > 0 or d.next_slot_at < clock_timestamp() - d.finish_within
+                or exists (select from yamlsched.job_runs r where r.definition_id = d.id and r.dead_at is not null))
+            or exists (select from yamlsched.skipped_slots s where s.definition_id = d.id and s.recorded_at > now() - interval ''1 hour'')) then d end) l',
+        rtrim(pg_get_viewdef('yamlsched.job_queues'::regclass), ';'));
+end $$;
+
+-- The jobs with targets of notifications that are late, with the slot that is.
+create or replace view yamlsched.late_jobs as
+select q.namespace, q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot
+from yamlsched.job_queues q join yamlsched.job_definitions d on d.id = q.definition_id where q.overdue_since is not null and d.notify <> '{}';

@@ -1,0 +1,360 @@
+"""When a job is late: the one definition, by what happens to its slots and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_gates import Worker
+
+from support.health import of_metrics, reasons, the_job
+from support.rows import a_job, a_run, row, value
+from support.schedules import a_file
+from yamlsched.act import pause as pauses
+from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.sync.flow import sync
+
+Db = psycopg.Connection[Any]
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+NO_SYNC, NO_WORKER = "no sync has created the run of its slot", "no worker has claimed its run"
+NOT_FINISHED = "not finished: the run of its slot has not succeeded"
+
+
+@pytest.fixture
+def worker(dsn: str) -> Iterator[Worker]:
+    worker = Worker(dsn)
+    yield worker
+    worker.close()
+
+
+def ago(minutes: float) -> datetime:
+    return datetime.now(UTC) - minutes * MINUTE
+
+
+def late(db: Db, job: int) -> tuple[datetime | None, str | None]:
+    """Return since when and why a job is late. Every view and verb reads these columns."""
+    found: Any = db.execute(
+        "select overdue_since, overdue_why from yamlsched.job_queues where definition_id = %s", [job]
+    ).fetchone()
+    return tuple(found)
+
+
+def due(db: Db, job: int, minutes: float, **values: Any) -> int:
+    at = ago(minutes)
+    return a_run(db, job, **{"run_at": at, "created_at": at, **values})
+
+
+# -- start_within
+
+
+@pytest.mark.parametrize(("limit", "is_late"), [(timedelta(minutes=9), True), (timedelta(minutes=11), False)])
+@pytest.mark.parametrize("what", ["slot", "run"])
+def test_a_slot_or_a_run_is_late_once_it_could_have_begun_longer_ago_than_start_within(
+    db: Db, limit: timedelta, is_late: bool, what: str
+) -> None:
+    slot = ago(10)
+    job = a_job(db, start_within=limit, next_slot_at=slot if what == "slot" else None)
+    if what == "run":
+        a_run(db, job, run_at=slot, created_at=slot)
+
+    assert late(db, job) == ((slot, NO_SYNC if what == "slot" else NO_WORKER) if is_late else (None, None))
+    assert (the_job(db).state == "late") is is_late
+    assert [line for line in reasons(db) if "late" in line] == [f"purge: late by 10m: {late(db, job)[1]}"] * is_late
+    assert (of_metrics(db, "yamlsched_job_late_seconds") > 0) is is_late
+    assert value(db, "select count(*) from yamlsched.overdue_jobs") == is_late
+
+
+def test_a_run_that_waits_for_a_limit_is_late(db: Db) -> None:
+    job = a_job(db, limit_name="warehouse")
+    due(db, job, 20, withheld=3, limit_name="warehouse")
+
+    assert late(db, job)[1] == NO_WORKER
+
+
+@pytest.mark.parametrize(("ended", "is_late"), [(1, False), (16, True)])
+def test_what_waited_for_a_run_of_its_job_counts_from_the_end_of_that_run_on(db: Db, ended: int, is_late: bool) -> None:
+    # given a slot, or a run that no claim has looked at, and a run of the job that ended while it waited
+    for name, overlap in (("slot", "wait"), ("run", "wait"), ("enqueued", "allow")):
+        job = a_job(db, name, overlap=overlap, next_slot_at=ago(60) if name == "slot" else None)
+        a_run(db, job, "succeeded", exclusive=overlap == "wait", started_at=ago(90), finished_at=ago(ended))
+        if name != "slot":
+            due(db, job, 60, exclusive=overlap == "wait")
+
+        # then only what excludes other runs has waited for it
+        assert (late(db, job)[0] is not None) is (is_late or name == "enqueued"), name
+
+
+def test_a_failed_attempt_ends_the_wait_for_a_turn_and_its_retry_counts_from_run_at_on(db: Db) -> None:
+    job = a_job(db)
+    retried = a_run(db, job, "failed", exclusive=True, failed_at=ago(20), run_at=ago(10), created_at=ago(60))
+    waiting = due(db, job, 60, exclusive=True)
+
+    assert late(db, job)[0] == row(db, retried).failed_at
+    db.execute("delete from yamlsched.job_runs where id = %s", [waiting])
+    assert late(db, job) == (None, None)
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_the_time_of_a_pause_does_not_count(db: Db, worker: Worker, claimed: bool) -> None:
+    # given a run that became due while its job was paused, and that a claim has met or not
+    job = a_job(db, overlap="allow")
+    run = due(db, job, 40)
+    pauses.pause(db, "default", [job], "ada", now=ago(50))
+    if claimed:
+        assert worker.claim(now=ago(30)) == []
+    else:
+        db.execute("update yamlsched.job_runs set withheld = 0")
+    assert late(db, job) == (None, None)
+
+    pauses.resume(db, "default", [job], "ada", now=(resumed := ago(10)))
+    assert late(db, job) == (None, None)
+    assert row(db, run).ready_at == (resumed if claimed else None)
+
+    db.execute("update yamlsched.job_definitions set start_within = '9 minutes'")
+    assert late(db, job) == (resumed, NO_WORKER)
+
+
+def test_a_pause_that_has_ended_by_itself_does_not_count(db: Db) -> None:
+    job = a_job(db, paused_at=ago(90), paused_until=ago(5))
+    due(db, job, 60)
+
+    assert late(db, job) == (None, None)
+    db.execute("update yamlsched.job_definitions set start_within = '4 minutes'")
+    assert late(db, job)[0] == value(db, "select paused_until from yamlsched.job_definitions")
+
+
+def test_the_end_of_a_turn_is_stored_with_the_run_that_gets_it_and_no_claim_stores_it(db: Db, worker: Worker) -> None:
+    job = a_job(db)
+    first, second = due(db, job, 60, exclusive=True), due(db, job, 50, exclusive=True)
+    [running] = worker.claim(now=ago(55))
+    assert worker.claim(now=ago(45)) == []
+    assert [row(db, run).ready_at for run in (first, second)] == [None, None]
+
+    worker.finish(running, Outcome(Status.DEAD, error="no route"), now=(ended := ago(10)))
+    worker.call(store_hand_on, [job], ended)
+
+    assert (row(db, second).withheld, row(db, second).ready_at) == (0, ended)
+    [claimed] = worker.claim(now=ago(9))
+    assert (claimed.id, row(db, second).ready_at) == (second, ended)
+
+
+async def store_hand_on(connection: Any, jobs: list[int], now: datetime) -> None:
+    await connection.execute("select yamlsched.hand_on('default', %s, '{}', %s)", [jobs, now])
+
+
+def test_an_edit_that_ends_a_wait_stores_when(db: Db, worker: Worker) -> None:
+    start = ago(60)
+    sync(db, a_file(purge={"cron": "0 0 1 1 *"}), start, at_once=True)
+    job = value(db, "select id from yamlsched.job_definitions")
+    due(db, job, 50, exclusive=True)
+    waiting = due(db, job, 45, exclusive=True)
+    assert len(worker.claim(now=ago(40))) == 1
+    assert row(db, waiting).withheld == 2
+
+    sync(db, a_file(purge={"cron": "0 0 1 1 *", "overlap": "allow"}), (edited := ago(5)), at_once=True)
+
+    assert (row(db, waiting).withheld, row(db, waiting).ready_at) == (0, edited)
+    assert late(db, job) == (None, None)
+
+
+def test_a_job_that_follows_is_not_late_while_the_other_has_to_run(db: Db) -> None:
+    extract = a_job(db, "extract", next_slot_at=ago(60))
+    load = a_job(db, "load", after=["extract"], next_slot_at=ago(60))
+    assert [late(db, job)[1] for job in (extract, load)] == [NO_SYNC, None]
+
+    # a run that is not released waits for another job
+    db.execute("update yamlsched.job_definitions set next_slot_at = null")
+    waiting = due(db, load, 50, exclusive=True, unreleased=True, scheduled_for=ago(60))
+    assert [late(db, job)[1] for job in (extract, load)] == [None, None]
+
+    # and from its release on, it does not
+    db.execute("update yamlsched.job_runs set unreleased = false, released_at = %s where id = %s", [ago(20), waiting])
+    assert late(db, load) == (row(db, waiting).released_at, NO_WORKER)
+
+
+def test_an_attempt_on_an_executor_has_begun_with_its_ticket(db: Db) -> None:
+    job = a_job(db, executor="slurm", overlap="allow")
+    run = due(db, job, 20, lane="slurm")
+    assert late(db, job)[1] == NO_WORKER
+
+    # claimed, and waiting in the engine
+    claim = "locked_by = 'w:1:a', attempts = 1, started_at = now() - interval '20 minutes'"
+    running = f"status = 'running', locked_until = now() + interval '1 hour', {claim}"
+    db.execute(f"update yamlsched.job_runs set {running} where id = %s".encode(), [run])
+    assert late(db, job) == (row(db, run).run_at, "its executor has not begun its run")
+
+    # withdrawn, and due again later
+    ticket = (
+        "insert into yamlsched.attempt_begins (run_id, attempt, locked_by, agent, begun_at, seen_at, ended_at) values"
+    )
+    db.execute(f"{ticket} (%s, 1, 'w:1:a', null, %s, now(), now())".encode(), [run, (withdrawn := ago(16))])
+    queued = "status = 'queued', attempts = 0, locked_until = null, run_at = now() + interval '1 hour'"
+    db.execute(f"update yamlsched.job_runs set {queued} where id = %s".encode(), [run])
+    assert late(db, job) == (withdrawn, NO_WORKER)
+
+    # begun
+    db.execute(f"update yamlsched.job_runs set {running.replace('w:1:a', 'w:1:b')} where id = %s".encode(), [run])
+    assert late(db, job)[0] is not None
+    db.execute(f"{ticket} (%s, 1, 'w:1:b', 'agent', now(), now(), null)".encode(), [run])
+    assert late(db, job) == (None, None)
+
+
+# -- finish_within
+
+
+@pytest.mark.parametrize(
+    ("status", "values", "is_late"),
+    [
+        ("queued", {}, True),
+        ("running", {"exclusive": True}, True),
+        ("failed", {}, True),
+        ("queued", {"unreleased": True, "exclusive": True}, True),
+        ("queued", {"withheld": 2, "exclusive": True}, True),
+        ("dead", {}, True),
+        ("succeeded", {}, False),
+        ("cancelled", {}, False),
+        ("running", {"exclusive": True, "by_hand": True}, False),
+        ("dead", {"by_hand": True}, False),
+    ],
+)
+def test_a_slot_is_late_if_its_run_has_not_succeeded_within_finish_within(
+    db: Db, status: str, values: dict[str, Any], is_late: bool
+) -> None:
+    job = a_job(db, start_within=timedelta(days=9), finish_within=HOUR)
+    slot = ago(61)
+    a_run(db, job, status, **{"scheduled_for": slot, "run_at": slot, "created_at": slot, **values})
+
+    assert late(db, job) == ((slot, NOT_FINISHED) if is_late else (None, None))
+    db.execute("update yamlsched.job_definitions set finish_within = '62 minutes'")
+    assert late(db, job) == (None, None)
+
+
+def test_a_slot_without_a_run_is_not_finished_either_and_an_enqueued_run_is_never_late_by_it(db: Db) -> None:
+    job = a_job(db, start_within=timedelta(days=9), finish_within=HOUR, next_slot_at=(slot := ago(61)))
+    due(db, job, 90)
+    assert late(db, job) == (slot, NOT_FINISHED)
+
+    db.execute("update yamlsched.job_definitions set next_slot_at = null")
+    assert late(db, job) == (None, None)
+
+
+def test_a_death_counts_until_its_slot_or_a_later_one_has_succeeded(db: Db) -> None:
+    job = a_job(db, finish_within=HOUR)
+    older, slot, later = ago(300), ago(200), ago(30)
+    a_run(db, job, "dead", scheduled_for=slot, finished_at=ago(190))
+    for status, of in (("succeeded", older), ("succeeded", None), ("dead", later), ("cancelled", later)):
+        a_run(db, job, status, scheduled_for=of, finished_at=ago(5))
+        assert late(db, job) == (slot, NOT_FINISHED), (status, of)
+
+    a_run(db, job, "succeeded", scheduled_for=later + SECOND, finished_at=ago(4))
+
+    assert late(db, job) == (None, None)
+
+
+def test_what_has_not_begun_is_said_before_what_has_not_finished(db: Db) -> None:
+    job = a_job(db, finish_within=HOUR)
+    a_run(db, job, scheduled_for=ago(200), run_at=ago(100), created_at=ago(200))
+
+    assert late(db, job)[1] == NO_WORKER
+
+
+@pytest.mark.parametrize("values", [{"enabled": False}, {"paused_at": ago(500)}, {"retired_at": ago(500)}])
+def test_a_job_that_is_paused_or_not_enabled_is_not_late(db: Db, values: dict[str, Any]) -> None:
+    job = a_job(db, start_within=MINUTE, finish_within=MINUTE, next_slot_at=ago(60), **values)
+    due(db, job, 60, scheduled_for=ago(60))
+
+    assert late(db, job) == (None, None)
+
+
+# -- lost slots
+
+
+def test_a_lost_slot_is_late_for_an_hour_and_hides_nothing_that_is_late_now(db: Db) -> None:
+    job = a_job(db)
+    first, last = ago(300), ago(200)
+    gap = "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)"
+    db.execute(f"{gap} values (%s, %s, %s, 7, 'late', %s)".encode(), [job, first, last, ago(59)])
+
+    assert late(db, job) == (first, "its slot was not run")
+    assert value(db, "select overdue_slot from yamlsched.job_queues") == last
+    assert len([line for line in reasons(db) if "purge" in line]) == 1  # with the command that runs them
+
+    due(db, job, 16)
+    assert late(db, job)[1] == NO_WORKER
+
+    db.execute("delete from yamlsched.job_runs")
+    db.execute("update yamlsched.skipped_slots set recorded_at = %s", [ago(61)])
+    assert late(db, job) == (None, None)
+
+
+# -- any history of a job, by a model that knows events and nothing of what is stored
+
+
+class Model:
+    """A job with one slot run after another, each of which is created by hand, claimed, ended, paused and resumed."""
+
+    def __init__(self) -> None:
+        self.pending: dict[int, datetime] = {}  # since when each run could begin, if nothing else held it
+        self.executing: int | None = None
+        self.paused = False
+        self.ready = datetime.min.replace(tzinfo=UTC)  # the latest end of a pause or an attempt
+
+    def since(self) -> datetime | None:
+        if self.paused or self.executing is not None or not self.pending:
+            return None
+        return max(min(self.pending.values()), self.ready)
+
+
+STEPS = st.lists(st.sampled_from(["slot", "claim", "succeed", "die", "fail", "pause", "resume", "edit"]), max_size=25)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_after_any_history_a_job_is_late_since_the_last_instant_at_which_something_held_it(
+    db: Db, worker: Worker, steps: list[str]
+) -> None:
+    db.execute(
+        "truncate yamlsched.job_runs, yamlsched.gates, yamlsched.job_definitions cascade"
+    )
+    job, model, held = a_job(db, schedule=None, start_within=SECOND), Model(), list[ClaimedRun]()
+    now = ago(60)
+    for step in steps:
+        now += MINUTE
+        if step == "slot":
+            run = a_run(db, job, run_at=now, created_at=now, exclusive=True, scheduled_for=now)
+            model.pending[run] = now
+        elif step == "claim":
+            claimed = worker.claim(now=now)
+            # then one run begins, if nothing holds the job
+            can_begin = bool(model.pending) and model.executing is None and not model.paused
+            can_begin = can_begin and min(model.pending.values()) <= now
+            assert len(claimed) == can_begin
+            held += claimed
+            for one in claimed:
+                del model.pending[one.id]
+                model.executing = one.id
+        elif step in ("succeed", "die", "fail") and held:
+            run, retry_at = held.pop(), now + 2 * MINUTE
+            outcomes = {
+                "succeed": Outcome(Status.SUCCEEDED),
+                "die": Outcome(Status.DEAD, error="x"),
+                "fail": Outcome(Status.FAILED, delay=2 * MINUTE, error="x"),
+            }
+            worker.finish(run, outcomes[step], now=now)
+            model.executing, model.ready = None, now
+            if step == "fail" and run.attempt < run.max_attempts:
+                model.pending[run.id] = retry_at
+        elif step == "pause":
+            pauses.pause(db, "default", [job], "ada", now=now)
+            model.paused = True
+        elif step == "resume":
+            pauses.resume(db, "default", [job], "ada", now=now)
+            model.ready = now if model.paused else model.ready
+            model.paused = False
+
+    assert late(db, job)[0] == model.since()
