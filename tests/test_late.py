@@ -318,9 +318,7 @@ STEPS = st.lists(st.sampled_from(["slot", "claim", "succeed", "die", "fail", "pa
 def test_after_any_history_a_job_is_late_since_the_last_instant_at_which_something_held_it(
     db: Db, worker: Worker, steps: list[str]
 ) -> None:
-    db.execute(
-        "truncate yamlsched.job_runs, yamlsched.gates, yamlsched.job_definitions cascade"
-    )
+    db.execute("truncate yamlsched.job_runs, yamlsched.gates, yamlsched.job_definitions cascade")
     job, model, held = a_job(db, schedule=None, start_within=SECOND), Model(), list[ClaimedRun]()
     now = ago(60)
     for step in steps:

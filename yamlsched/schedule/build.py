@@ -42,21 +42,15 @@ MAX_LISTED_NAMES = 12
 """At most this many names are listed in a remedy."""
 MAX_UNMEASURED_SIZE = 160
 """A payload node of this size cannot be too large: a unit is at most 64 characters of at most 6 bytes as JSON."""
+RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
 LIMITS = {
-    "timeout": (timedelta(seconds=1), MAX_DURATION),
+    **dict.fromkeys((*RETRY_DELAYS, "timeout", "start_within", "finish_within"), (timedelta(seconds=1), MAX_DURATION)),
     "lease": (timedelta(seconds=2), MAX_DURATION),
     "catchup_window": (timedelta(minutes=1), MAX_DURATION),
     "spread": (timedelta(0), timedelta(hours=24)),
-    "start_within": (timedelta(seconds=1), MAX_DURATION),
-    "finish_within": (timedelta(seconds=1), MAX_DURATION),
-    "delay": (timedelta(seconds=1), MAX_DURATION),
-    "max_delay": (timedelta(seconds=1), MAX_DURATION),
-    "delays": (timedelta(seconds=1), MAX_DURATION),
-    "retry_after": (timedelta(seconds=1), MAX_DURATION),
     "kill_after": (timedelta(0), timedelta(hours=1)),
     "begin_within": (timedelta(seconds=1), MAX_DURATION),
 }
-RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
 NEEDED_KEYS = {key: needed_keys(needed) for key, needed in SCHEMA["definitions"]["job"]["dependencies"].items()}
 """By key: those without one of which it has no effect."""
 
@@ -133,13 +127,6 @@ class Reader:
 
     def strings(self, spot: Spot) -> tuple[str, ...]:
         return tuple(item.value for item in spot.value)
-
-    def tags(self, spot: Spot) -> tuple[str, ...]:
-        for item in spot.children():
-            if item.value.startswith("max-late:"):
-                message = f"{spot}: {quoted(item.value)} has no effect: start_within says when a job is late"
-                self.found.error(item, "YS129", message, "Remove the tag, and write for example start_within: 2h.")
-        return self.strings(spot)
 
     def integer(self, spot: Spot) -> int:
         return int(spot.value)
@@ -263,7 +250,6 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "timezone": Reader.timezone,
     "environments": Reader.job_environments,
     "payload": Reader.payload,
-    "tags": Reader.tags,
     "executor": Reader.executor,
     "limit": Reader.limit,
     "notify": Reader.notify,

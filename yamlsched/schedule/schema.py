@@ -133,6 +133,10 @@ def not_a_handler(spot: Spot, found: Findings) -> None:
 
 
 def not_a_tag(spot: Spot, found: Findings) -> None:
+    if spot.value.startswith("max-late:"):
+        message = f"{spot}: {quoted(spot.value)} has no effect: start_within says when a job is late"
+        found.error(spot, "YS129", message, "Remove the tag, and write for example start_within: 2h.")
+        return
     message = f"{spot}: {quoted(spot.value)} is not a valid tag"
     found.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ : / - only.")
 

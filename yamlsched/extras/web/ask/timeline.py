@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import psycopg
+from psycopg import Connection
 
 from yamlsched.ask.runs import RunRow
 from yamlsched.ask.slots import SlotAccount, accounts, state_of
@@ -71,7 +71,7 @@ class JobFacts:
 
 
 def day_rows(
-    connection: psycopg.Connection[Any],
+    connection: Connection[Any],
     namespace: str,
     jobs: Mapping[str, str],
     spans: Mapping[str, Sequence[tuple[datetime, datetime]]],
@@ -87,7 +87,7 @@ def day_rows(
     return fetch(connection, DayOfJob, load("timeline")["days"], given)
 
 
-def job_facts(connection: psycopg.Connection[Any], namespace: str, name: str) -> JobFacts | None:
+def job_facts(connection: Connection[Any], namespace: str, name: str) -> JobFacts | None:
     """Return what a job is; None if there is none of that name."""
     return next(iter(fetch(connection, JobFacts, load("timeline")["job"], {"namespace": namespace, "job": name})), None)
 
@@ -137,12 +137,7 @@ class Timeline:
 
 
 def timeline(
-    connection: psycopg.Connection[Any],
-    namespace: str,
-    job: Definition,
-    now: datetime,
-    span: str,
-    until: datetime | None,
+    connection: Connection[Any], namespace: str, job: Definition, now: datetime, span: str, until: datetime | None
 ) -> Timeline:
     """Return the timeline of a job that has a cron: ``span`` ends at ``until``, or a little after ``now``.
 
