@@ -204,11 +204,11 @@ where e.run_id = %(id)s
 order by e.id;
 
 -- name: children
--- The runs that the run's handler enqueued. They are written when the run finishes, so their ids follow it closely.
+-- The runs that the run's handler enqueued, the dead ones first. They are written when it finishes, with the next ids.
 select r.id, r.job_type, r.idempotency_key as key, r.status
 from yamlsched.job_runs r
 where r.parent_id = %(id)s
-order by r.id
+order by r.status <> 'dead', r.id
 limit %(limit)s;
 
 -- name: on_dead_calls

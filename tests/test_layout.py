@@ -20,7 +20,7 @@ PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
     "core": 20_907,
-    "web": 5_174,
+    "web": 5_200,
     "importing": 2_210,
     "preview": 1_398,
     "remote": 1_426,
@@ -35,7 +35,7 @@ BUDGETS = {
     "words": 45,
     "shared": 1_192,
     "sql": 4_407,
-    "templates, script and style": 2_002,
+    "templates, script and style": 2_100,
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,
     "imports in functions": 0,

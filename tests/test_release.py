@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -40,11 +43,17 @@ def test_only_the_job_that_publishes_gets_a_token_and_it_builds_nothing() -> Non
         for job, body in workflow["jobs"].items()
     }
 
-    assert granted.pop(("release.yml", "publish")) == {"contents": "read", "id-token": "write"}
+    assert granted.pop(("release.yml", "publish")) == {
+        "contents": "read",
+        "id-token": "write",
+        "attestations": "write",
+    }
     assert {frozenset(given.items()) for given in granted.values()} == {frozenset({("contents", "read")})}
     publish = loaded["release.yml"]["jobs"]["publish"]
     assert ".ci/build" not in str(publish)
     assert publish["environment"] == "release"
+    assert "attest-build-provenance" in str(publish)
+    assert "cyclonedx-py" in str(loaded["release.yml"]["jobs"]["build"])
 
 
 def test_the_changelog_starts_with_this_version() -> None:
@@ -84,3 +93,17 @@ def test_the_lock_file_pins_by_hash_and_names_no_index() -> None:
         assert pin.url is None, pin
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", below), pin
     assert not re.search(r"://|^-|^ +--(?!hash)", LOCK.read_text("utf-8"), re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_release_is_rehearsed() -> None:
+    rehearsed = subprocess.run(
+        ["bash", ".ci/rehearse"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert rehearsed.returncode == 0, rehearsed.stdout
+    assert "README's two commands work in the sdist" in rehearsed.stdout

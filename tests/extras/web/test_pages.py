@@ -198,7 +198,7 @@ def test_an_empty_namespace_says_how_to_start(own_page: tuple[Any, TestClient]) 
 
 def test_each_problem_leads_to_the_page_that_shows_what_it_is_about(pages: TestClient) -> None:
     listed = pages.get("/").text.partition('<ul class="problems">')[2].partition("</section>")[0]
-    found = re.findall(r'<li><span><a href="([^"]*)">([^<]*)</a></span>(?:<span|</li>)', listed)
+    found = re.findall(r'<span class="what" title="[^"]*"><a href="([^"]*)">([^<]*)</a></span>', listed)
     links = {html.unescape(what): html.unescape(link) for link, what in found}
     for what, link in links.items():
         if "effect" in what or "is stuck" in what:

@@ -79,5 +79,6 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
         "next_before": view.older,
     },
     "/namespaces": _namespaces,
+    "/help": lambda view: {},
 }
 """By the path of the page. ``namespace`` is added where it is missing."""

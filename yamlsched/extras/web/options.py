@@ -19,7 +19,7 @@ DEFAULT_USER_HEADER = "X-Forwarded-User"
 SCRYPT = "$scrypt$"
 SCRYPT_HASH = re.compile(r"\$scrypt\$(?:[0-9a-f]{2}){8,}\$[0-9a-f]{128}")
 """A salt and a key of 64 bytes, with n=16384, r=8, p=1."""
-PAGE_NAMES = ("jobs", "why", "graph", "calendar", "runs", "dead", "files", "actions", "namespaces", "static")
+PAGE_NAMES = ("jobs", "why", "graph", "calendar", "runs", "dead", "files", "actions", "namespaces", "help", "static")
 """First parts of the paths of pages. They are no base paths: whether a proxy has stripped it would not be clear."""
 
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -35,17 +34,6 @@ IDLE_SECONDS = 60.0
 """A session that has not been used for this long is closed, also below an application that does not pass on its end."""
 
 
-class Busy(EnvironmentFailed):
-    """All sessions are in use."""
-
-
-class Idle(NamedTuple):
-    """A session that nobody uses, and since when."""
-
-    since: float
-    session: Session
-
-
 class Pool:
     """At most ``size`` sessions on ``dsn``, opened when they are needed."""
 
@@ -54,7 +42,7 @@ class Pool:
         self._settings = settings
         self._free = threading.BoundedSemaphore(size)
         self._size = size
-        self._idle: list[Idle] = []
+        self._idle: list[tuple[float, Session]] = []  # sessions that nobody uses, and since when
         self._timer: threading.Timer | None = None
         self._mutex = threading.Lock()
         self._connecting = threading.Lock()  # opening a session changes the environment of the process
@@ -71,7 +59,7 @@ class Pool:
     def session(self) -> Iterator[Session]:
         """Yield a session. Raises EnvironmentFailed if none can be had."""
         if not self._free.acquire(timeout=WAIT_SECONDS):
-            raise Busy(f"all {self._size} sessions of this page are in use: reload the page")
+            raise EnvironmentFailed(f"all {self._size} sessions of this page are in use: reload the page")
         try:
             session = self._take()
             try:
@@ -87,25 +75,25 @@ class Pool:
             idle, self._idle = self._idle, []
             if self._timer is not None:
                 self._timer.cancel()
-        for one in idle:
-            one.session.close()
+        for _, session in idle:
+            session.close()
 
     def _take(self) -> Session:
         """Return a session on tables that support this yamlsched, which may have been migrated since it was used."""
         while True:
             with self._mutex:
-                idle = self._idle.pop() if self._idle else None
-            if idle is None:
+                session = self._idle.pop()[1] if self._idle else None
+            if session is None:
                 return self._connect()
             try:
-                db.migrations.ensure_usable(idle.session, apply=False)
+                db.migrations.ensure_usable(session, apply=False)
             except db.migrations.WrongTables:
-                idle.session.close()
+                session.close()
                 raise
             except (psycopg.Error, EnvironmentFailed):
-                idle.session.close()  # another one may work
+                session.close()  # another one may work
             else:
-                return idle.session
+                return session
 
     def _connect(self) -> Session:
         if not self._connecting.acquire(timeout=WAIT_SECONDS):
@@ -136,7 +124,7 @@ class Pool:
         is_usable = not session.closed and session.info.transaction_status == TransactionStatus.IDLE
         with self._mutex:
             if is_usable and not self._is_closed:
-                self._idle.append(Idle(time.monotonic(), session))
+                self._idle.append((time.monotonic(), session))
                 if self._timer is None:
                     self._set_timer()
                 return
@@ -151,8 +139,8 @@ class Pool:
         """Close the sessions that have been idle for long; look again later if there are others."""
         with self._mutex:
             limit = time.monotonic() - IDLE_SECONDS
-            old = [one.session for one in self._idle if one.since <= limit]
-            self._idle = [one for one in self._idle if one.since > limit]
+            old = [session for since, session in self._idle if since <= limit]
+            self._idle = [one for one in self._idle if one[0] > limit]
             self._timer = None
             if self._idle and not self._is_closed:
                 self._set_timer()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -26,6 +26,7 @@ from yamlsched.timetable.zones import zone
 MAX_RESULT_CHARS = 1_000
 MAX_RESULT_SECONDS = 60
 RESULT_PARAMETER = "result"
+Row = TypeVar("Row")
 CLOCK = "clock"
 """The parameter that chooses a time zone for all pages; its value is kept in a cookie."""
 CLOCK_COOKIE = "yamlsched_clock"
@@ -117,6 +118,23 @@ class Visit:
         if not (value.isascii() and value.isdigit()) or not lowest <= int(value[:20]) <= highest:
             raise BadRequest(f'"{value}" is not valid for {name}.', f"Write a number from {lowest} to {highest}.")
         return int(value)
+
+    def instant(self, name: str) -> datetime | None:
+        """Return an instant of the query; None if it is missing."""
+        text = self.text(name)
+        try:
+            found = datetime.fromisoformat(text) if text else None
+            if found is not None and (found.tzinfo is None or not 1970 < found.year < 9000):
+                raise ValueError(text)
+        except ValueError:
+            raise BadRequest(f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z.") from None
+        return found
+
+    def page_of(self, rows: Sequence[Row], size: int) -> tuple[Sequence[Row], int, int]:
+        """Return the rows of the page that the query asks for, its number, and how many pages there are."""
+        pages = max(1, -(-len(rows) // size))
+        number = min(self.number("page", 1), pages)
+        return rows[(number - 1) * size : number * size], number, pages
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         """Return a parameter that has one of few values."""

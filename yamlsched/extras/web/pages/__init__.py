@@ -16,7 +16,9 @@ from yamlsched.extras.web.pages import (
     runs,
     why,
 )
+from yamlsched.extras.web.visit import Page
 
+HELP = Page("/help", "help.html", lambda visit: None)
 PAGES = (
     home.PAGE,
     report.PAGE,
@@ -32,4 +34,5 @@ PAGES = (
     files.PAGE,
     actions.PAGE,
     namespaces.PAGE,
+    HELP,
 )

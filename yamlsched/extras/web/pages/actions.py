@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from yamlsched.ask.why import TrailEntry
 from yamlsched.extras.web.ask import audit
 from yamlsched.extras.web.ask.audit import PAST, Pause, TrailGroup
 from yamlsched.extras.web.visit import BadRequest, Page, Visit
@@ -25,6 +24,23 @@ HIDDEN = ("attempt",)
 """The attempt before a retry: the page of the run shows it."""
 
 
+def details(detail: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is recorded with an action as names and values for people."""
+    names = [name for name in SHOWN if detail.get(name) is not None]
+    names += sorted(name for name in detail if name not in (*SHOWN, *HIDDEN) and detail[name] is not None)
+    return [(name.replace("_", " "), _value(detail[name])) for name in names]
+
+
+def _value(value: Any) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    try:
+        instant = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return short_utc(instant) if instant.tzinfo else value
+
+
 @dataclass(frozen=True)
 class ActionsPage:
     """The page. ``older`` is where the next page starts; ``is_first`` says that this one is the newest."""
@@ -37,10 +53,7 @@ class ActionsPage:
     verbs = VERBS
     max_runs = MAX_COUNTED_RUNS
     max_targets = MAX_LISTED_TARGETS
-
-    @staticmethod
-    def details_of(entry: TrailEntry) -> list[tuple[str, str]]:
-        return details(entry.detail)
+    details = staticmethod(details)
 
 
 def show(visit: Visit) -> ActionsPage:
@@ -66,23 +79,6 @@ def show(visit: Visit) -> ActionsPage:
         older=older,
         is_first=before is None,
     )
-
-
-def details(detail: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is recorded with an action as names and values for people."""
-    names = [name for name in SHOWN if detail.get(name) is not None]
-    names += sorted(name for name in detail if name not in (*SHOWN, *HIDDEN) and detail[name] is not None)
-    return [(name.replace("_", " "), _value(detail[name])) for name in names]
-
-
-def _value(value: Any) -> str:
-    if not isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    try:
-        instant = datetime.fromisoformat(value)
-    except ValueError:
-        return value
-    return short_utc(instant) if instant.tzinfo else value
 
 
 PAGE = Page("/actions", "actions.html", show, title="Actions")

@@ -176,16 +176,8 @@ def _day(visit: Visit, today: date) -> date:
 
 def _chosen(visit: Visit, span: ForecastSpan) -> datetime | None:
     """Return the start of the hour whose slots are listed; None: of all hours from now on."""
-    text = visit.text("at")
-    if not text:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None:
-            raise ValueError(text)
-    except ValueError:
-        raise BadRequest(f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z.") from None
-    return found if span.after < found <= span.until else None
+    found = visit.instant("at")
+    return found if found and span.after < found <= span.until else None
 
 
 def _place(found: Forecast, at: datetime) -> int:

@@ -14,7 +14,7 @@ from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import BadRequest, Page, Visit
 
 SPANS = {"24h": timedelta(hours=24), "7d": timedelta(days=7), "all": None}
-MAX_GROUPS = 200
+MAX_GROUPS = 150
 FILTERS = ("type", "tag", "owner")
 BY = ("job", "error")
 

@@ -40,6 +40,7 @@ class Graph:
     """The page: chain by chain, each job behind those that it follows."""
 
     rows: Sequence[ChainLine]
+    max_rows = 300
 
 
 def show(visit: Visit) -> Graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from yamlsched import durations
 from yamlsched.ask import health, states
@@ -56,8 +56,9 @@ class Home:
     number: int
     pages: int
     rows: Sequence[JobRow]
+    sort: str
     first_problems = 8
-    max_problems = 200
+    max_problems = 100
 
 
 def show(visit: Visit) -> Home:
@@ -66,9 +67,12 @@ def show(visit: Visit) -> Home:
     jobs, finds = states.states(visit.connection, [visit.namespace], thresholds.within)[visit.namespace], finder(text)
     matching = [job for job in jobs if (job.state == state if state else job.state != "retired") and finds(job.text)]
     matching.sort(key=lambda job: ATTENTION.index(job.state) if job.state in ATTENTION else len(ATTENTION))
-    pages = max(1, -(-len(matching) // PAGE_JOBS))
-    number = min(visit.number("page", 1), pages)
-    listed, suspects = matching[(number - 1) * PAGE_JOBS : number * PAGE_JOBS], states.suspects(jobs)
+    sort = visit.choice("sort", ("state", "usual", "last"), "state")
+    if sort != "state":
+        all_took = of_week(visit)
+        matching.sort(key=lambda job: -getattr(all_took.get(job.job_type), sort, timedelta(-1)))
+    listed, number, pages = visit.page_of(matching, PAGE_JOBS)
+    suspects = states.suspects(jobs)
     ids = [*(job.id for job in listed), *suspects[:MAX_SUSPECTS]]
     now = health.read(visit.connection, visit.namespace, thresholds.within, ids, jobs)
     by_name = {job.job_type: job for job in now.jobs}
@@ -86,6 +90,7 @@ def show(visit: Visit) -> Home:
         matching=len(matching),
         number=number,
         pages=pages,
+        sort=sort,
         rows=[_row(visit, job, now, days[job.job_type], took.get(job.job_type)) for job in rows],
     )
 

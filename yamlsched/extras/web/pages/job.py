@@ -22,7 +22,7 @@ from yamlsched.extras.web.charts.timeline import Chart
 from yamlsched.extras.web.pages.actions import details as details_of
 from yamlsched.extras.web.pages.durations import of_week
 from yamlsched.extras.web.pages.home import target
-from yamlsched.extras.web.visit import BadRequest, NotFound, Page, Visit
+from yamlsched.extras.web.visit import NotFound, Page, Visit
 from yamlsched.extras.words import describe
 from yamlsched.schedule.field_changes import Change, before_and_after, field_name
 from yamlsched.sync import definitions
@@ -75,6 +75,7 @@ class JobPage:
     earlier: str | None = None
     later: str | None = None
     words = charts.WORDS
+    max_cells = 150
     detail = staticmethod(details_of)
 
 
@@ -91,7 +92,7 @@ def show(visit: Visit) -> JobPage:
     earlier = later = None
     why_not = slots_in_words = ""
     if facts.schedule is not None:
-        until, span = _instant(visit, "until"), visit.choice("span", tuple(operations.SPANS), "")
+        until, span = visit.instant("until"), visit.choice("span", tuple(operations.SPANS), "")
         try:
             shown = operations.timeline(visit.connection, visit.namespace, definition, visit.now, span, until)
         except ScheduleError as error:
@@ -106,7 +107,7 @@ def show(visit: Visit) -> JobPage:
             visit.connection, visit.namespace, search.Filter(jobs=[name]), MAX_RUNS, max_ids=search.MAX_SEARCHED_IDS
         )
         shown = operations.of_runs(runs.runs, visit.now)
-    timezone = visit.clock or facts.timezone
+    timezone = visit.clock or (facts.timezone if facts.schedule else visit.timezone(None))
     where = zone_or_utc(timezone)
     edited = _edits(visit, name)
     return JobPage(
@@ -168,19 +169,6 @@ def _link(visit: Visit, facts: JobFacts) -> charts.Link:
         return visit.url("why", job=facts.job_type, at=rfc3339(at, "minutes"))
 
     return link
-
-
-def _instant(visit: Visit, name: str) -> datetime | None:
-    text = visit.text(name)
-    if not text:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is None or not 1970 < found.year < 9000:
-            raise ValueError(text)
-    except ValueError:
-        raise BadRequest(f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z.") from None
-    return found
 
 
 PAGE = Page("/jobs/{job:path}", "job.html", show)

@@ -40,10 +40,9 @@ def show(visit: Visit) -> Namespaces:
     in_use, others = attention.read_all(visit.connection, Thresholds(), MAX_SUSPECTS)
     finds = finder(text)
     matching = [one for one in in_use if finds(one.health.namespace)]
-    pages = max(1, -(-len(matching) // PAGE_NAMESPACES))
-    number = min(visit.number("page", 1), pages)
+    listed, number, pages = visit.page_of(matching, PAGE_NAMESPACES)
     return Namespaces(
-        found=matching[(number - 1) * PAGE_NAMESPACES : number * PAGE_NAMESPACES],
+        found=listed,
         total=len(in_use),
         matching=len(matching),
         problems=sum(bool(one.problems) for one in in_use),

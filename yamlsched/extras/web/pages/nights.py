@@ -150,6 +150,8 @@ def _number(number: int) -> str:
 
 PAGE_JOBS = 50
 NIGHTS = 30
+MAX_ERROR_CHARS = 80
+"""Of the error of a mark, of which a page has hundreds."""
 
 
 class Mark(NamedTuple):
@@ -197,9 +199,7 @@ def show(visit: Visit) -> Nights:
     ]
     if query["sort"] == "worst":
         jobs.sort(key=lambda job: -dead[job.job_type])
-    pages = max(1, -(-len(jobs) // PAGE_JOBS))
-    number = min(visit.number("page", 1), pages)
-    listed = jobs[(number - 1) * PAGE_JOBS : number * PAGE_JOBS]
+    listed, number, pages = visit.page_of(jobs, PAGE_JOBS)
     marks = _nights(visit, listed) if query["by"] == "nights" else _runs(visit, listed)
     first = next(iter(marks.values()), ())
     heads = [mark.text.partition(":")[0] for mark in first] if query["by"] == "nights" else []
@@ -226,7 +226,7 @@ def _runs(visit: Visit, jobs: Sequence[JobSummary]) -> dict[str, list[Mark]]:
         marks[name] = [Mark("none", "no earlier run", "")] * (NIGHTS - len(runs))
         for run in runs:
             took = f", took {durations.show(run.took)}" if run.took is not None else ""
-            error = f": {run.error}" if run.error else ""
+            error = f": {run.error[:MAX_ERROR_CHARS]}" if run.error else ""
             text = f"run {run.id}: {run.status} {durations.between(run.finished_at, visit.now)} ago{took}{error}"
             marks[name].append(Mark(run.state, text, visit.url("runs", run.id)))
     return marks

@@ -12,20 +12,24 @@ from yamlsched import text as terminal
 from yamlsched.ask import edits, history, runs
 from yamlsched.ask.history import MAX_CHILDREN
 from yamlsched.ask.runs import AttemptRecord, ChildRun, RunDetails, StoredRun
+from yamlsched.db.query import fetch, load
 from yamlsched.errors import Refused
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import Download, NotFound, Page, Visit
 from yamlsched.handler.once import settle_command
 from yamlsched.runs.lifecycle import Status, error_text
 
-MAX_JSON_CHARS = 64 * 1024
+MAX_SHOWN_CHARS = 12_000
+"""Of a stack, an output, a payload or a result. The whole of the first two is a download."""
+MAX_COUNTED_CHILDREN, MAX_LISTED_CHILDREN = 1_000, 20
+"""Of those that are not dead, the first ones are listed."""
 OPEN_ATTEMPTS = 1
 """The newest attempts, whose stacks and outputs are shown without a click."""
 
 
 @dataclass(frozen=True)
-class Json:
-    """A value for people. ``omitted`` characters are not shown."""
+class Cut:
+    """A part of a text. ``omitted`` characters are not shown."""
 
     text: str
     omitted: int
@@ -45,10 +49,11 @@ class RunView:
     next_step: str
     in_doubt: Sequence[str]
     target: str
-    payload: Json | None
-    result: Json | None
+    payload: Cut | None
+    result: Cut | None
     on_dead_calls: Sequence[ChildRun]
-    max_children = MAX_CHILDREN
+    children: Sequence[ChildRun]
+    max_counted, max_listed = MAX_COUNTED_CHILDREN, MAX_LISTED_CHILDREN
     commit = staticmethod(edits.commit)
     open_attempts = OPEN_ATTEMPTS
 
@@ -57,8 +62,12 @@ class RunView:
         return self.details.texts is None or attempt.number in self.details.texts
 
     @staticmethod
-    def output(attempt: AttemptRecord) -> str:
-        return terminal.without_styles(attempt.output.output).removesuffix("\n") if attempt.output else ""
+    def stack(attempt: AttemptRecord) -> Cut:
+        return end_of((attempt.stack or "").rstrip())
+
+    @staticmethod
+    def output(attempt: AttemptRecord) -> Cut:
+        return end_of(terminal.without_styles(attempt.output.output).removesuffix("\n") if attempt.output else "")
 
     @staticmethod
     def json(value: Any) -> str:
@@ -78,7 +87,14 @@ def show(visit: Visit) -> RunView:
     run = details.run
     if run.namespace != visit.namespace:
         raise NotFound(f'Run {id} is not of namespace "{visit.namespace}".')
-    if visit.choice("download", ("output",), ""):
+    attempts = runs.attempts(details)[::-1]
+    download = visit.choice("download", ("output", "stack"), "")
+    if download == "stack":
+        for one in attempts:
+            if one.number == attempt and one.stack:
+                raise Download(f"run-{id}-attempt-{attempt}-stack.txt", one.stack)
+        raise NotFound("No stack was kept of this attempt.")
+    if download:
         try:
             kept = history.kept_output(details, attempt or run.attempts)
         except Refused as error:
@@ -88,9 +104,9 @@ def show(visit: Visit) -> RunView:
     calls = runs.on_dead_calls(visit.connection, visit.namespace, id, run.attempts) if run.dead_run_id is None else []
     return RunView(
         run=run,
-        timezone=visit.clock or run.timezone,
+        timezone=visit.clock or (run.timezone if run.scheduled_for else ""),
         details=details,
-        attempts=runs.attempts(details)[::-1],
+        attempts=attempts,
         status=history.waits_for(run, visit.now).removeprefix(",").strip(),
         error=error_text(run.error_type, run.last_error) if run.status != Status.SUCCEEDED else "",
         attempt=attempt,
@@ -103,13 +119,27 @@ def show(visit: Visit) -> RunView:
         payload=pretty(run.payload) if run.payload else None,
         result=pretty(run.result) if run.result is not None else None,
         on_dead_calls=calls,
+        children=_children(visit, details),
     )
 
 
-def pretty(value: Any) -> Json:
-    """Return a value as indented JSON, of which the first 64 KiB are shown."""
+def _children(visit: Visit, details: RunDetails) -> Sequence[ChildRun]:
+    """Return the runs that the handler enqueued, the dead ones first."""
+    if len(details.children) < MAX_CHILDREN:
+        return details.children
+    given = {"id": details.run.id, "limit": MAX_COUNTED_CHILDREN}
+    return fetch(visit.connection, ChildRun, load("history")["children"], given)
+
+
+def pretty(value: Any) -> Cut:
+    """Return the start of a value as indented JSON."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
-    return Json(text[:MAX_JSON_CHARS], max(0, len(text) - MAX_JSON_CHARS))
+    return Cut(text[:MAX_SHOWN_CHARS], max(0, len(text) - MAX_SHOWN_CHARS))
+
+
+def end_of(text: str) -> Cut:
+    """Return the end of a text, where its error is."""
+    return Cut(text[-MAX_SHOWN_CHARS:], max(0, len(text) - MAX_SHOWN_CHARS))
 
 
 PAGE = Page("/runs/{run:path}", "run.html", show)

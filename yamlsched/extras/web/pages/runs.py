@@ -21,6 +21,7 @@ from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
 
 PAGE_RUNS = 50
+MAX_SORTED_RUNS = 1_000
 MAX_OFFERED_JOBS = 500
 MAX_GROUPS = 10
 FAILING_SPAN = timedelta(days=1)
@@ -53,6 +54,7 @@ class RunsPage:
 
     query: dict[str, str]
     rows: Sequence[RunLine]
+    sort: str
     page: RunPage
     is_first: bool
     notes: Sequence[str]
@@ -60,6 +62,7 @@ class RunsPage:
     timezone: str
     failing: Sequence[FailureGroup]
     how_they_ended = staticmethod(failures.how_they_ended)
+    max_sorted = MAX_SORTED_RUNS
     statuses = tuple(str(status) for status in Status)
 
     @property
@@ -93,26 +96,33 @@ def show(visit: Visit) -> RunsPage:
     query = {name: visit.text(name) for name in NAMES}
     notes: list[str] = []
     key = query["key"]
+    known = [job.job_type for job in jobs(visit.connection, visit.namespace)]
+    if key in known:
+        raise SeeOther(visit.url("jobs", key))
     if key and "*" not in key and not _has_other(query, "key"):
         try:
             raise SeeOther(visit.url("runs", history.find(visit.connection, visit.namespace, key)))
         except Refused as error:
             notes.append(sentence(str(error)))
-    known = [job.job_type for job in jobs(visit.connection, visit.namespace)]
     if query["job"] and query["job"] not in known:
         raise unknown_job(visit, query["job"])
     filter, timezone = _filter(visit, query, notes)
     before, after = visit.number("before", 0) or None, visit.number("after", 0) or None
+    sort = visit.choice("sort", ("newest", "took"), "newest")
     found = _page(visit, filter, before, after)
+    if sort == "took":
+        runs = sorted(_page(visit, filter, None, None, MAX_SORTED_RUNS).runs, key=_took, reverse=True)
+        found = replace(found, runs=runs[:PAGE_RUNS], older=None, newer=None)
     if after is not None and found.newer is None:  # this reaches the newest runs: the first page shows them
         before, found = None, _page(visit, filter, None, None)
-    is_first = before is None and (after is None or found.newer is None)
+    is_first = sort == "took" or (before is None and (after is None or found.newer is None))
     running = sorted({run.job_type for run in found.runs if run.status == Status.RUNNING})
     usual = of_week(visit, running) if running else {}
     has_groups = is_first and query["status"] == Status.FAILED and not _has_other(query, "job", "status")
     return RunsPage(
         query=query,
         rows=[_row(visit, run, usual) for run in found.runs],
+        sort=sort,
         page=found,
         is_first=is_first,
         notes=notes,
@@ -134,16 +144,13 @@ def _failing(visit: Visit, filter: Filter) -> list[FailureGroup]:
     return sorted((group for group in found.groups if group.failing), key=lambda group: -group.failing)[:MAX_GROUPS]
 
 
-def _page(visit: Visit, filter: Filter, before: int | None, after: int | None) -> RunPage:
-    return search.page(
-        visit.connection,
-        visit.namespace,
-        filter,
-        PAGE_RUNS,
-        before=before,
-        after=after,
-        max_ids=search.MAX_SEARCHED_IDS,
-    )
+def _took(run: RunRow) -> timedelta:
+    return took(run) or timedelta(-1)
+
+
+def _page(visit: Visit, filter: Filter, before: int | None, after: int | None, limit: int = 0) -> RunPage:
+    given = {"before": before, "after": after, "max_ids": search.MAX_SEARCHED_IDS}
+    return search.page(visit.connection, visit.namespace, filter, limit or PAGE_RUNS, **given)
 
 
 def _filter(visit: Visit, query: dict[str, str], notes: list[str]) -> tuple[Filter, str]:

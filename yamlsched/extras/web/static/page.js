@@ -20,6 +20,35 @@
     mine.parentElement.hidden = false;
   }
 
+  // Keys: / searches, g and a letter go to a page, j and k move between the rows of lists.
+  let goes = false;
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.matches("input, select, textarea");
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+    const key = event.key;
+    if (goes) [...document.querySelectorAll(".top nav a")].find((a) => a.textContent.toLowerCase().startsWith(key))?.click();
+    goes = key === "g" && !goes;
+    if (key === "/") {
+      event.preventDefault();
+      document.getElementById("find")?.focus();
+    }
+    if (key === "j" || key === "k") {
+      const rows = [...document.querySelectorAll("main .list .name[href], main .list .name a")];
+      const nth = rows.indexOf(document.activeElement);
+      rows[key === "j" ? nth + 1 : Math.max(nth - 1, 0)]?.focus();
+    }
+  });
+
+  // Where the browser lets a page write the clipboard, buttons copy the text of an element.
+  document.documentElement.classList.toggle("scripted", Boolean(navigator.clipboard));
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.classList.add("copied");
+    setTimeout(() => button.classList.remove("copied"), 1500);
+  });
+
   // Arrow keys move between the marks of a grid, which are no stops of the tab key.
   const STEPS = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
   document.addEventListener("keydown", (event) => {
