@@ -22,7 +22,8 @@ alter table yamlsched.job_runs
     add column limit_no integer,
     add column unreleased boolean not null default false,  -- it waits for runs of other jobs; see awaits
     add column released_at timestamptz,                    -- when that ended
-    add column by_hand boolean not null default false;     -- created by a backfill
+    add column by_hand boolean not null default false,     -- created by a backfill
+    add column ready_at timestamptz;                       -- when its wait for its job or its turn ended; no claim writes it
 update yamlsched.job_runs r set lane = d.lane
 from yamlsched.job_definitions d
 where d.lane <> 'local' and r.definition_id = d.id and r.finished_at is null;
@@ -395,7 +396,7 @@ begin
     for attempt in 1 .. 20 loop
         with let_go as (
             update yamlsched.job_runs r
-            set withheld = 0
+            set withheld = 0, ready_at = now
             where r.withheld = 2 and r.id = any (array(
                 select w.id from unnest(waiting) as j (id)
                 cross join lateral (
@@ -483,7 +484,8 @@ begin
         order by r.finished_at, r.id        -- the order of job_runs_history: what is marked is not read again
         limit most for no key update skip locked
     ), marked as (
-        update yamlsched.job_runs r set withheld = closed::integer
+        update yamlsched.job_runs r
+        set withheld = closed::integer, ready_at = case when closed then r.ready_at else now end
         where r.id = any (array(select p.id from picked p))
         returning r.limit_name
     )

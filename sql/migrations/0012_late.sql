@@ -5,16 +5,6 @@
 alter table yamlsched.job_definitions
     add column start_within interval not null default '15 minutes',
     add column finish_within interval, add column resumed_at timestamptz;  -- null: no limit; when an operator resumed the job last
--- When the run last ceased to wait for its job or its turn: written together with the 0 of withheld, never by a claim.
-alter table yamlsched.job_runs add column ready_at timestamptz;
-
--- The functions that end such a wait write when it ended, and stay as they are otherwise.
-do $$ begin
-    execute replace(pg_get_functiondef('yamlsched.hand_on(text,bigint[],text[],timestamptz)'::regprocedure),
-                    E'set withheld = 0\n            where r.withheld = 2', 'set withheld = 0, ready_at = now where r.withheld = 2');
-    execute replace(pg_get_functiondef('yamlsched.mark_runs(text,bigint,bigint,integer,timestamptz)'::regprocedure),
-                    'set withheld = closed::integer', 'set withheld = closed::integer, ready_at = case when closed then r.ready_at else now end');
-end $$;
 
 -- Since when and why a job is late, and the slot that is; null: it is not. The one definition. Late is
 -- 1. a slot or a due run that has not begun for longer than start_within since it could: since its slot or run_at, without
@@ -80,20 +70,50 @@ begin
 end
 $$;
 
--- The view stays as it is but for what is late, which is looked at only where something may be.
-do $$ begin
-    execute format('create or replace view yamlsched.job_queues as
-        select q.namespace, q.job_type, q.definition_id, q.tags, q.enabled, q.retired_at, q.effective_from, q.paused, q.queued, q.running, q.failed,
-               q.failing, q.failed_runs, q.failed_attempts, q.failed_at, q.oldest_due_at, q.slot_run_id, l.since as overdue_since,
-               l.why as overdue_why, l.slot as overdue_slot
-        from (%s) q join yamlsched.job_definitions d on d.id = q.definition_id
-        cross join lateral yamlsched.late(case when d.enabled and d.retired_at is null and not q.paused and (
-            least(q.oldest_due_at, d.next_slot_at) < clock_timestamp() - d.start_within or d.executor <> ''local''
-            or d.finish_within is not null and (q.queued + q.running + q.failed > 0 or d.next_slot_at < clock_timestamp() - d.finish_within
-                or exists (select from yamlsched.job_runs r where r.definition_id = d.id and r.dead_at is not null))
-            or exists (select from yamlsched.skipped_slots s where s.definition_id = d.id and s.recorded_at > now() - interval ''1 hour'')) then d end) l',
-        rtrim(pg_get_viewdef('yamlsched.job_queues'::regclass), ';'));
-end $$;
+-- One row per job, as before, with `late` for what is overdue. Without a job that may be late, no finished run is read.
+create or replace view yamlsched.job_queues as
+select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at, d.effective_from, state.paused,
+       coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
+       coalesce(open.failing, 0) as failing, coalesce(open.failed_runs, 0) as failed_runs,
+       coalesce(open.failed_attempts, 0) as failed_attempts, open.failed_at, open.oldest_due_at, open.slot_run_id,
+       l.since as overdue_since, l.why as overdue_why, l.slot as overdue_slot
+from yamlsched.job_definitions d
+left join (
+    select r.definition_id,
+           count(*) filter (where r.status = 'queued') as queued,
+           count(*) filter (where r.status = 'running') as running,
+           count(*) filter (where r.status = 'failed') as failed,
+           count(*) filter (where r.failed_attempts > 0 and not r.is_call) as failing,
+           count(*) filter (where r.failed_at is not null) as failed_runs, max(r.failed_at) as failed_at,
+           coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
+           least(min(r.late_from) filter (where not r.exclusive),
+                 case when bool_or(r.exclusive and r.status = 'running') is not true
+                      then min(r.late_from) filter (where r.exclusive) end) as oldest_due_at,
+           min(r.id) filter (where r.exclusive) as slot_run_id
+    from (select o.definition_id, o.id, o.status, o.failed_at, o.exclusive and not o.unreleased as exclusive,
+                 -- a run is late at the earliest from its creation on, even if its run_at is earlier
+                 case when o.status <> 'running' and o.run_at <= clock_timestamp() and not o.unreleased
+                      then greatest(o.run_at, o.created_at) end as late_from,
+                 coalesce(o.idempotency_key like 'on\_dead:%', false) as is_call,
+                 case when o.failed_at is not null
+                      then greatest(o.attempts - o.prior_attempts - (o.status = 'running')::integer, 0)
+                      else 0 end as failed_attempts
+          from yamlsched.open_runs o) r
+    group by r.definition_id
+) open on open.definition_id = d.id
+cross join lateral (
+    select d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused
+) state
+cross join lateral yamlsched.late(case  -- asked only where a job may be late, because it reads more
+    when d.enabled and d.retired_at is null and not state.paused
+         and (least(open.oldest_due_at, d.next_slot_at) < clock_timestamp() - d.start_within
+              or d.executor <> 'local'
+              or d.finish_within is not null
+                 and (open.definition_id is not null or d.next_slot_at < clock_timestamp() - d.finish_within
+                      or exists (select from yamlsched.job_runs r where r.definition_id = d.id and r.dead_at is not null))
+              or exists (select from yamlsched.skipped_slots s
+                         where s.definition_id = d.id and s.recorded_at > clock_timestamp() - interval '1 hour'))
+    then d end) l;
 
 -- The jobs with targets of notifications that are late, with the slot that is.
 create or replace view yamlsched.late_jobs as
