@@ -60,7 +60,7 @@ def approximate(duration: timedelta) -> str:
     return f"{seconds}s"
 
 
-def between(one: datetime, other: datetime) -> str:
+def between(first: datetime, second: datetime) -> str:
     """Return the time between two instants, in its two largest units down to minutes; below a minute in seconds.
 
     It is counted between the minutes of the clock that the instants are in. So all ages on a screen change together,
@@ -69,6 +69,6 @@ def between(one: datetime, other: datetime) -> str:
     >>> between(datetime(2026, 1, 14, 2, 0, 50), datetime(2026, 1, 14, 3, 2, 10))
     '1h2m'
     """
-    if abs(one - other) < MINUTE:
-        return approximate(one - other)
-    return approximate(one.replace(second=0, microsecond=0) - other.replace(second=0, microsecond=0))
+    if abs(first - second) < MINUTE:
+        return approximate(first - second)
+    return approximate(first.replace(second=0, microsecond=0) - second.replace(second=0, microsecond=0))

@@ -87,13 +87,13 @@ def format_line(level: str, event: str, fields: dict[str, Any], at: datetime, as
     >>> format_line("info", "run.dead", {"job": "purge", "run": 119}, datetime(2026, 1, 14, 2, tzinfo=UTC))
     '2026-01-14T02:00:00Z INFO    run.dead job=purge run=119'
     """
-    given = {key.rstrip("_"): value for key, value in fields.items() if value is not None}
+    values = {key.rstrip("_"): value for key, value in fields.items() if value is not None}
     if as_json:
         line: dict[str, Any] = {"at": _text(at), "level": level, "event": event}
-        for key, value in given.items():
+        for key, value in values.items():
             line.update(_plain(key, value))
         return printable_json(json.dumps(line, ensure_ascii=False))
-    pairs = "".join(f" {key}={_quoted(_text(value))}" for key, value in given.items())
+    pairs = "".join(f" {key}={_quoted(_text(value))}" for key, value in values.items())
     return f"{_text(at)} {level.upper():<7} {event}{pairs}"
 
 

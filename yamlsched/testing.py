@@ -96,8 +96,8 @@ def delete_runs(dsn: str) -> None:
 
 def _database(dsn: str) -> tuple[Any, ...]:
     """Return what tells a database from others."""
-    found = conninfo_to_dict(dsn)
-    return tuple(str(found.get(name) or default) for name, default in (("host", ""), ("port", "5432"), ("dbname", "")))
+    values = conninfo_to_dict(dsn)
+    return tuple(str(values.get(name) or default) for name, default in (("host", ""), ("port", "5432"), ("dbname", "")))
 
 
 class Enqueue(NamedTuple):
@@ -205,12 +205,12 @@ def call_command(file: str | Path, job: str, run: FakeRun | None = None, *, env:
     Without ``run``, its payload is the job's. ``env`` is the environment of the schedule, as ``--env``. Raises Refused
     if the file has no valid job of this name with a command.
     """
-    found = load(Path(file).read_bytes(), str(file), env).jobs.get(job)
-    if found is None or not found.command:
+    definition = load(Path(file).read_bytes(), str(file), env).jobs.get(job)
+    if definition is None or not definition.command:
         raise Refused(f'no valid job "{job}" with a command in {file}')
-    run = replace(run or FakeRun(payload=found.payload), job_type=job, max_attempts=found.max_attempts)
+    run = replace(run or FakeRun(payload=definition.payload), job_type=job, max_attempts=definition.max_attempts)
     with tempfile.TemporaryFile() as output:
-        called = programs.call(found, str(Path(file).resolve().parent), claimed(run), stdout=output, stderr=output)
+        called = programs.call(definition, str(Path(file).resolve().parent), claimed(run), stdout=output, stderr=output)
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     end = programs.with_last_lines(called.end, text)
@@ -221,7 +221,7 @@ def claimed(run: FakeRun) -> ClaimedRun:
     """Return ``run`` as a worker has claimed it."""
     slot = None if run.scheduled_for is None else run.scheduled_for.isoformat()
     payload = enqueue.encode_payload(run.job_type, run.payload)
-    upstream = {name: asdict(one) for name, one in run.upstream.items()}
+    upstream = {name: asdict(upstream_run) for name, upstream_run in run.upstream.items()}
     known = (run.id, run.job_type, run.key, slot, run.attempt, run.max_attempts, payload, run.is_catchup, 0.0, "")
     return ClaimedRun(*known, upstream=json.dumps(upstream, default=datetime.isoformat) if upstream else None)
 

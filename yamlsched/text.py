@@ -31,7 +31,7 @@ def escape_ci_commands(line: str) -> str:
     """
     if "::" not in line and "##" not in line:
         return line
-    return CI_COMMAND.sub(lambda found: f"{found[1] or ''}\\::" if found[0].endswith(":") else r"#\#", line)
+    return CI_COMMAND.sub(lambda match: f"{match[1] or ''}\\::" if match[0].endswith(":") else r"#\#", line)
 
 
 def escape_line(text: str) -> str:
@@ -110,8 +110,8 @@ def closest_match(word: str, words: Iterable[str], cutoff: float = 0.6) -> str |
         return None
     by_fold = {w.casefold().replace("-", "_").replace(" ", "_"): w for w in words}
     folded = word.casefold().replace("-", "_").replace(" ", "_")
-    found = get_close_matches(folded, by_fold, n=1, cutoff=cutoff)
-    return by_fold[found[0]] if found else None
+    matches = get_close_matches(folded, by_fold, n=1, cutoff=cutoff)
+    return by_fold[matches[0]] if matches else None
 
 
 def did_you_mean(word: str, words: Iterable[str], otherwise: str = "") -> str:

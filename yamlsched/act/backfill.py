@@ -64,12 +64,12 @@ def definition_for(connection: Connection[Any], namespace: str, job_type: str, i
 
     In a range, calendars skip slots. Without ``is_range``, one date or slot was named on purpose, and they do not.
     """
-    found = definitions.find(connection, namespace, job_type)
-    if found is None:
+    definition = definitions.find(connection, namespace, job_type)
+    if definition is None:
         raise unknown_job(job_type, namespace, definitions.names(connection, namespace))
-    if found.schedule is None:
+    if definition.schedule is None:
         raise Refused(f'job "{job_type}" has no cron, so it has no slots: it runs when it is enqueued')
-    return found if is_range else replace(found, skip_on=[], only_on=[])
+    return definition if is_range else replace(definition, skip_on=[], only_on=[])
 
 
 def first_day(connection: Connection[Any], job: Definition) -> datetime:
@@ -120,7 +120,7 @@ def select(
     first = oldest if is_cut else first
     end, most = min(last, due.start_batch(connection, None)), None if limit is None else limit + 1
     counted, of_all = (
-        sum(1 for _ in islice(_slots(one, first, end), most)) for one in (job, replace(job, skip_on=[], only_on=[]))
+        sum(1 for _ in islice(_slots(rule, first, end), most)) for rule in (job, replace(job, skip_on=[], only_on=[]))
     )
     return Selection(first, last, counted, day if is_cut else None, of_all - counted)
 
@@ -190,18 +190,18 @@ def downstream(
 
     They reach from its first slot to the next slot after the range: until then they wait for its last one.
     """
-    found = {
-        one.job_type: one
-        for one in definitions.read(connection, definitions.followers(connection, namespace, [job.id]))
+    followers = {
+        follower.job_type: follower
+        for follower in definitions.read(connection, definitions.followers(connection, namespace, [job.id]))
     }
     ranges = {job.job_type: Range(job, first, last)}
-    while found:
-        ready = [one for one in found.values() if not any(name in found for name in one.after)]
-        for one in ready:
-            del found[one.job_type]
-            before = [ranges[name] for name in one.after if name in ranges]
-            if one.enabled and before:
-                ranges[one.job_type] = Range(one, min(map(_start, before)), max(map(_end, before)))
+    while followers:
+        ready = [follower for follower in followers.values() if not any(name in followers for name in follower.after)]
+        for follower in ready:
+            del followers[follower.job_type]
+            before = [ranges[name] for name in follower.after if name in ranges]
+            if follower.enabled and before:
+                ranges[follower.job_type] = Range(follower, min(map(_start, before)), max(map(_end, before)))
     return list(ranges.values())[1:]
 
 
@@ -227,8 +227,8 @@ def _check_active(connection: Connection[Any], namespace: str, job: Definition) 
 
 def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[BackfillSlot]]:
     assert job.schedule is not None
-    cron, found = parse_schedule(job.schedule), _slots(job, first, last)
-    while chunk := [BackfillSlot(slot_key(job.job_type, cron, slot), slot.at) for slot in islice(found, CHUNK_SLOTS)]:
+    cron, slots = parse_schedule(job.schedule), _slots(job, first, last)
+    while chunk := [BackfillSlot(slot_key(job.job_type, cron, slot), slot.at) for slot in islice(slots, CHUNK_SLOTS)]:
         yield chunk
 
 

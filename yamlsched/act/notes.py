@@ -21,16 +21,16 @@ MAX_CHARS = 600
 def settle(connection: psycopg.Connection[Any], namespace: str, now: datetime | None = None) -> list[str | None]:
     """Note what is late, has recovered or is a problem. Return the variables of targets to which a message is due."""
     sql = load("notify")
-    given: dict[str, Any] = {"namespace": namespace, "now": now}
-    connection.execute(sql["settle"], given)
+    parameters: dict[str, Any] = {"namespace": namespace, "now": now}
+    connection.execute(sql["settle"], parameters)
     thresholds = attention.Thresholds()
-    found: dict[str, str] = {}
-    for one in attention.problems(health.read(connection, namespace, thresholds.within, [], []), thresholds):
-        if one.kind in KINDS:
-            subject = one.kind if one.job_type is None else f"{one.kind}:{one.job_type}"
-            found.setdefault(subject, f"{one.what[:MAX_CHARS]}; {one.remedy[:MAX_CHARS]}")
-    given |= {"subjects": list(found), "whats": list(found.values())}
+    subjects: dict[str, str] = {}
+    for problem in attention.problems(health.read(connection, namespace, thresholds.within, [], []), thresholds):
+        if problem.kind in KINDS:
+            subject = problem.kind if problem.job_type is None else f"{problem.kind}:{problem.job_type}"
+            subjects.setdefault(subject, f"{problem.what[:MAX_CHARS]}; {problem.remedy[:MAX_CHARS]}")
+    parameters |= {"subjects": list(subjects), "whats": list(subjects.values())}
     for statement in ("end_problems", "note_problems"):
-        connection.execute(sql[statement], given)
-    row: Any = connection.execute(sql["due"], given).fetchone()
+        connection.execute(sql[statement], parameters)
+    row: Any = connection.execute(sql["due"], parameters).fetchone()
     return list(row.variables or ())

@@ -57,16 +57,15 @@ def pause(
             if until is not None:
                 end = times.resolve(until, lambda: zone(timezone), instant, is_future=True)
             if end is not None and end <= instant:
-                shown = times.show(end, zone(timezone))
-                raise Refused(f"the pause would have ended at {shown} already: write a later --until")
+                local_end = times.show(end, zone(timezone))
+                raise Refused(f"the pause would have ended at {local_end} already: write a later --until")
             before = statements.jobs(connection, ids, instant)
             ends = {job.id: job.paused_until if end is None and job.is_paused else end for job in before}
             nexts = {
                 d.id: slot_plan.next_slot_of(replace(d, paused_at=instant, paused_until=ends[d.id]), instant)
                 for d in definitions
             }
-            given = {"who": who, "reason": reason, "until": end, "now": instant}
-            changed = _change(connection, "pause", nexts, given)
+            changed = _change(connection, "pause", nexts, {"who": who, "reason": reason, "until": end, "now": instant})
             after = {job.id: job for job in statements.jobs(connection, ids, instant)}
             detail = {"reason": reason, "until": end.isoformat() if end else None}
             records = [_record(namespace, job, detail) for job in before if job.id in changed]
@@ -131,7 +130,7 @@ def mark(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int]
     Each is a transaction of its own. What other sessions have locked for longer is left to claims and to the sweep.
     """
     sql, jobs = load("actions"), list(ids)
-    given: dict[str, Any] = {"namespace": namespace, "most": BATCH_RUNS, "now": now}
+    parameters: dict[str, Any] = {"namespace": namespace, "most": BATCH_RUNS, "now": now}
     for passed in range(MAX_PASSES):
         if not jobs:
             return
@@ -139,7 +138,7 @@ def mark(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int]
         for job in jobs:
             last = 0
             while last is not None:
-                batch = partial(fetch_column, connection, sql["mark"], {**given, "job": job, "past": last})
+                batch = partial(fetch_column, connection, sql["mark"], {**parameters, "job": job, "past": last})
                 [last] = retry_on_deadlock(batch)
         jobs = _unmarked(connection, jobs, now)
 
@@ -160,11 +159,11 @@ def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]
 
 
 def _change(
-    connection: psycopg.Connection[Any], name: str, nexts: dict[int, datetime | None], given: dict[str, Any]
+    connection: psycopg.Connection[Any], name: str, nexts: dict[int, datetime | None], parameters: dict[str, Any]
 ) -> set[int]:
     """Write the pauses of jobs; ``nexts`` has the next slot of each to account for. Return the ids of those changed."""
-    given = {**given, "ids": list(nexts), "nexts": list(nexts.values())}
-    return set(fetch_column(connection, load("actions")[name], given))
+    parameters = {**parameters, "ids": list(nexts), "nexts": list(nexts.values())}
+    return set(fetch_column(connection, load("actions")[name], parameters))
 
 
 def _record(namespace: str, job: PausableJob, detail: dict[str, Any]) -> ActionRecord:

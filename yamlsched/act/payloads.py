@@ -46,9 +46,9 @@ def parse(text: str) -> dict[str, Any]:
         value = json.loads(text, parse_constant=refuse, parse_int=integer, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
-        found = f"at {rest!r}" if rest else "where it ends"
+        where = f"at {rest!r}" if rest else "where it ends"
         place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"{place}: invalid JSON {found}: write for example '{{\"user_id\": 12}}'") from None
+        raise ValueError(f"{place}: invalid JSON {where}: write for example '{{\"user_id\": 12}}'") from None
     except RecursionError:
         raise ValueError("nested too deep") from None
     if not isinstance(value, dict):
@@ -74,12 +74,12 @@ def taken(file: Path, namespace: str, job: str, paths: Sequence[str | Path] = ()
         loaded = load(file.read_bytes(), str(file), None)
     except OSError:
         return None
-    found = loaded.jobs.get(job)
-    if found is None or found.handler is None or (loaded.namespace != namespace and not is_own):
+    definition = loaded.jobs.get(job)
+    if definition is None or definition.handler is None or (loaded.namespace != namespace and not is_own):
         return None
     lookup.clear_caches()  # a process that lives for long must see the handlers as they are now
     path = import_path(file, loaded.paths, paths)
-    return Taken(found.handler, handlers.parameters(found.handler, path), found.payload)
+    return Taken(definition.handler, handlers.parameters(definition.handler, path), definition.payload)
 
 
 def check(
@@ -94,6 +94,6 @@ def check(
 
     Raises Refused if no call of the handler could succeed: the run would be dead at once.
     """
-    found = taken(file, namespace, job, paths, is_own)
-    if found is not None and (error := handlers.payload_problem(found.parameters, {**found.payload, **payload})):
+    known = taken(file, namespace, job, paths, is_own)
+    if known is not None and (error := handlers.payload_problem(known.parameters, {**known.payload, **payload})):
         raise Refused(f'job "{job}": {error}')

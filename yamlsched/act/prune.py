@@ -104,13 +104,13 @@ def probe(folder: Path) -> None:
 
 def _refuse_shared(folder: Path, follows: bool = True) -> None:
     """Raise ArchiveFailed if another user could remove or replace what is in ``folder``: the only copy of it."""
-    found = os.stat(folder, follow_symlinks=follows)
+    status = os.stat(folder, follow_symlinks=follows)
     problem = ""
-    if not stat.S_ISDIR(found.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         problem = "it is not a folder"
-    elif found.st_uid not in (os.geteuid(), 0):
-        problem = f"it belongs to another user (uid {found.st_uid}), who could remove what is in it"
-    elif found.st_mode & stat.S_IWOTH:
+    elif status.st_uid not in (os.geteuid(), 0):
+        problem = f"it belongs to another user (uid {status.st_uid}), who could remove what is in it"
+    elif status.st_mode & stat.S_IWOTH:
         problem = "every user may write to it: chmod o-w"
     if problem:
         raise ArchiveFailed(f"the archive cannot be written ({folder}: {problem}): {KEPT}")
@@ -195,8 +195,8 @@ def prune_runs(
     archive: Archive | None = None,
 ) -> Pruned:
     """Prune up to ``limit`` runs that ended ``before`` the instant of their state."""
-    given = {**before, "definition": position.definition, "from": position.since}
-    held, is_busy = _prune(connection, "runs", namespace, given, limit, now, archive)
+    parameters = {**before, "definition": position.definition, "from": position.since}
+    held, is_busy = _prune(connection, "runs", namespace, parameters, limit, now, archive)
     following = PrunePosition(held.definition, held.last) if held.rows == limit else None
     return Pruned(held.rows, is_busy, following)
 
@@ -222,13 +222,13 @@ def _prune(
     connection: psycopg.Connection[Any],
     kind: str,
     namespace: str,
-    given: dict[str, Any],
+    values: dict[str, Any],
     limit: int,
     now: datetime,
     archive: Archive | None,
 ) -> tuple[Any, bool]:
     """Lock a batch, let ``archive`` keep its lines, and delete it; return what was locked, and if there is work."""
-    sql, parameters = load("retention"), {**given, "namespace": namespace, "limit": limit}
+    sql, parameters = load("retention"), {**values, "namespace": namespace, "limit": limit}
     with connection.transaction():
         [start] = connection.execute(sql["start_batch"], parameters).fetchall()
         [held] = connection.execute(sql[f"hold_{kind}"], parameters).fetchall()

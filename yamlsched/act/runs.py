@@ -111,11 +111,11 @@ def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[dateti
     if at is None:
         return None, ""
     run_at = times.resolve(at, lambda: where, now, is_future=True)
-    shown = times.show(run_at, where)
+    local_time = times.show(run_at, where)
     if run_at < now and isinstance(at, NamedDay):  # a date that is written out may be meant
-        raise Refused(f"{shown} has passed: write a later --at, or leave it out")
+        raise Refused(f"{local_time} has passed: write a later --at, or leave it out")
     note = times.remark(at, run_at, where)
-    return run_at, f"{shown}; {note}" if note else shown
+    return run_at, f"{local_time}; {note}" if note else local_time
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ def settle(
 
     Raises Refused if there is nothing to settle: the effect is unknown, done, or being performed by an attempt.
     """
-    found = effects.find(connection, namespace, key)
+    effect = effects.find(connection, namespace, key)
     if not effects.settle(connection, namespace, key, who, happened, jsonb.encode_result(result, "the result")):
         raise Refused(_nothing_to_settle(namespace, key, effects.find(connection, namespace, key)))
     then = "is done: no attempt repeats it" if happened else "is reset: the next attempt performs it"
-    run = runs.run(connection, found.run_id) if found else None
+    run = runs.run(connection, effect.run_id) if effect else None
     is_over = run is not None and run.status in (Status.DEAD, Status.CANCELLED)
     next_step = f"; run {run.id} is {run.status}: yamlsched retry {run.id}" if run and is_over else ""
     return f'effect "{key}" {then}' + next_step
@@ -33,21 +33,21 @@ def settle(
 
 def find(connection: psycopg.Connection[Any], namespace: str, key: str) -> effects.EffectStatus:
     """Return an effect that can be settled. Raises Refused if there is nothing to settle."""
-    found = effects.find(connection, namespace, key)
-    if found is None or not found.can_be_settled:
-        raise Refused(_nothing_to_settle(namespace, key, found))
-    return found
+    effect = effects.find(connection, namespace, key)
+    if effect is None or not effect.can_be_settled:
+        raise Refused(_nothing_to_settle(namespace, key, effect))
+    return effect
 
 
-def _nothing_to_settle(namespace: str, key: str, found: effects.EffectStatus | None) -> str:
-    if found is None:
+def _nothing_to_settle(namespace: str, key: str, effect: effects.EffectStatus | None) -> str:
+    if effect is None:
         return (
             f'there is no effect "{key}" in namespace "{namespace}": it was not started, or an error proved that it '
             "did not happen. yamlsched show RUN lists a run's effects"
         )
-    if found.done_at is not None:
-        return f'effect "{key}" is not in doubt: it was done at ' + rfc3339(found.done_at, "seconds")
+    if effect.done_at is not None:
+        return f'effect "{key}" is not in doubt: it was done at ' + rfc3339(effect.done_at, "seconds")
     return (
-        f'effect "{key}" is not in doubt: attempt {found.attempt} of run {found.run_id} is performing it. '
-        f"Wait until it ends; yamlsched cancel {found.run_id} ends it, at the latest when its lease ends"
+        f'effect "{key}" is not in doubt: attempt {effect.attempt} of run {effect.run_id} is performing it. '
+        f"Wait until it ends; yamlsched cancel {effect.run_id} ends it, at the latest when its lease ends"
     )

@@ -155,8 +155,8 @@ def jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime 
 
 def outlook(connection: psycopg.Connection[Any], namespace: str, id: int) -> RunOutlook | None:
     """Return a run of ``namespace``, and what an action on it leads to."""
-    found = fetch(connection, RunOutlook, load("actions")["outlook"], {"namespace": namespace, "id": id})
-    return next(iter(found), None)
+    rows = fetch(connection, RunOutlook, load("actions")["outlook"], {"namespace": namespace, "id": id})
+    return next(iter(rows), None)
 
 
 class MatchingRun(NamedTuple):
@@ -176,8 +176,8 @@ def matching(
     """Return the runs that match the parameters of a ``search.Filter``, or those among ``ids``, oldest first."""
     statuses = set(filter["statuses"])
     only = {"only_dead": statuses == {"dead"}, "only_open": statuses <= {"queued", "running", "failed"}}
-    given = {**filter, **only, "namespace": namespace, "ids": ids, "limit": limit}
-    return fetch(connection, MatchingRun, load("actions")["matching"], given)
+    parameters = {**filter, **only, "namespace": namespace, "ids": ids, "limit": limit}
+    return fetch(connection, MatchingRun, load("actions")["matching"], parameters)
 
 
 def open_ids(

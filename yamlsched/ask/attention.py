@@ -73,8 +73,8 @@ class Problem:
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
-    found = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
-    found += [
+    problems = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
+    problems += [
         *_calendars(health),
         *_unsent(health),
         *_lacks(health),
@@ -86,18 +86,18 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
         is_noted = job.dead_within or job.dead_calls_within or job.overdue_since is not None or job.paused
         if is_noted or job.tags or job.attempt_streak or job.failing:  # or no check finds anything
             for check in JOB_CHECKS:
-                found += check(job, health, thresholds)
-    return found
+                problems += check(job, health, thresholds)
+    return problems
 
 
 def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
     """Return everything about ``health`` as one document."""
-    found = problems(health, thresholds)
+    reported = problems(health, thresholds)
     return {
         "namespace": health.namespace,
         "now": health.now,
-        "healthy": not found,
-        "problems": found,
+        "healthy": not reported,
+        "problems": reported,
         "last_tick_at": health.last_tick_at,
         "file_in_force": in_force(health),
         "other_files": drift(health),
@@ -106,7 +106,7 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "lacks": health.lacks,
         "queue": queue(health),
         "limits": health.limits,
-        "calendars": [one._asdict() for one in health.calendars],
+        "calendars": [calendar._asdict() for calendar in health.calendars],
         "workers": health.workers,
         "stuck": health.stuck,
         "in_doubt": health.in_doubt,
@@ -156,9 +156,9 @@ def _pruning(health: Health) -> Iterator[Problem]:
 
 
 def _calendars(health: Health) -> Iterator[Problem]:
-    for one in health.calendars:
-        if one.has_ended:
-            yield Problem("calendar", None, one.what, "add the next dates and a later until to it")
+    for calendar in health.calendars:
+        if calendar.has_ended:
+            yield Problem("calendar", None, calendar.what, "add the next dates and a later until to it")
 
 
 def _unsent(health: Health) -> Iterator[Problem]:
@@ -394,8 +394,8 @@ def read_all(
     names = runs.namespaces(connection)
     known, jobs = states.states(connection, names, thresholds.within), None
     if max_suspects is not None:
-        jobs = states.suspects(job for found in known.values() for job in found)[:max_suspects]
+        jobs = states.suspects(job for jobs in known.values() for job in jobs)[:max_suspects]
     read = health.read_all(connection, names, thresholds.within, jobs, known)
-    found = [NamespaceHealth(now, problems(now, thresholds)) for now in read]
-    in_use = sorted((one for one in found if one.is_in_use), key=lambda one: one.rank)
-    return in_use, [one.health.namespace for one in found if not one.is_in_use]
+    namespaces = [NamespaceHealth(now, problems(now, thresholds)) for now in read]
+    in_use = sorted((state for state in namespaces if state.is_in_use), key=lambda state: state.rank)
+    return in_use, [state.health.namespace for state in namespaces if not state.is_in_use]

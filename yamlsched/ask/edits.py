@@ -81,13 +81,13 @@ def edits(
 
     ``job_type`` is the name of a job: only edits that changed it. ``before`` is the id of an edit: only earlier ones.
     """
-    given = {"namespace": namespace, "since": since, "until": until, "job_type": job_type, "before": before}
-    return fetch(connection, Edit, load("edits")["edits"], {**given, "limit": limit})
+    parameters = {"namespace": namespace, "since": since, "until": until, "job_type": job_type, "before": before}
+    return fetch(connection, Edit, load("edits")["edits"], {**parameters, "limit": limit})
 
 
 def changes(
     connection: psycopg.Connection[Any],
-    found: Sequence[Edit],
+    edits: Sequence[Edit],
     *,
     job_type: str | None = None,
     limit: int = MAX_GROUPS,
@@ -97,9 +97,9 @@ def changes(
 
     Up to ``limit`` groups of each edit are read, with up to ``names`` names in each.
     """
-    groups: dict[int, list[ChangedAlike]] = {edit.id: [] for edit in found}
-    given = {"ids": list(groups), "limit": limit, "names": names, "job_type": job_type}
-    for group in fetch(connection, ChangedAlike, load("edits")["changes"], given):
+    groups: dict[int, list[ChangedAlike]] = {edit.id: [] for edit in edits}
+    parameters = {"ids": list(groups), "limit": limit, "names": names, "job_type": job_type}
+    for group in fetch(connection, ChangedAlike, load("edits")["changes"], parameters):
         groups[group.edit_id].append(group)
     return groups
 
@@ -134,16 +134,16 @@ def in_force(
 
     What was created at the very instant of an edit is what the definitions before it still owed.
     """
-    found = edits(connection, namespace, until=at, limit=1)
+    latest = edits(connection, namespace, until=at, limit=1)
     of_job = edits(connection, namespace, until=at, limit=1, job_type=job_type) if job_type else []
-    return InForce(found[0], next(iter(of_job), None)) if found else None
+    return InForce(latest[0], next(iter(of_job), None)) if latest else None
 
 
-def as_fields(found: InForce | None) -> dict[str, Edit | None]:
+def as_fields(in_force: InForce | None) -> dict[str, Edit | None]:
     """Return the edits as fields of a JSON document."""
-    if found is None:
+    if in_force is None:
         return {"edit_in_force": None, "last_edit_of_job": None}
-    return {"edit_in_force": found.file, "last_edit_of_job": found.job}
+    return {"edit_in_force": in_force.file, "last_edit_of_job": in_force.job}
 
 
 def commit(edit: Committed) -> str | None:
@@ -159,14 +159,14 @@ def label(edit: Committed) -> str:
     return f'{head}: "{edit.subject}"' if edit.subject else head
 
 
-def sentences(found: InForce) -> tuple[str, str]:
+def sentences(in_force: InForce) -> tuple[str, str]:
     """Return which edit was in force, and which one changed the job last: empty if that is the same one."""
-    file = f"{label(found.file)}, applied {rfc3339(found.file.applied_at, 'seconds')}"
-    if found.job is None:
+    file = f"{label(in_force.file)}, applied {rfc3339(in_force.file.applied_at, 'seconds')}"
+    if in_force.job is None:
         return file, ""
-    if found.job.id == found.file.id:
+    if in_force.job.id == in_force.file.id:
         return f"{file}, which changed this job", ""
-    return file, f"{label(found.job)}, applied {rfc3339(found.job.applied_at, 'seconds')}"
+    return file, f"{label(in_force.job)}, applied {rfc3339(in_force.job.applied_at, 'seconds')}"
 
 
 def counts(jobs: Mapping[str, Mapping[str, Any]]) -> str:
@@ -175,10 +175,10 @@ def counts(jobs: Mapping[str, Mapping[str, Any]]) -> str:
     >>> counts({"added": {"jobs": 2, "first": ["a", "b"]}, "retired": {"jobs": 1, "first": ["c"]}})
     '2 jobs added, 1 retired'
     """
-    found = [(kind, jobs[kind]["jobs"]) for kind in CHANGES if kind in jobs]
+    numbers = [(kind, jobs[kind]["jobs"]) for kind in CHANGES if kind in jobs]
     parts = [
         f"{number} {'' if nth else 'job ' if number == 1 else 'jobs '}{kind}"
-        for nth, (kind, number) in enumerate(found)
+        for nth, (kind, number) in enumerate(numbers)
     ]
     return ", ".join(parts) or "no job changed"
 
@@ -186,8 +186,8 @@ def counts(jobs: Mapping[str, Mapping[str, Any]]) -> str:
 def fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[FieldChange]:
     """Return the keys of a change in the order in which a reviewer reads them."""
     names = {**(before or {}), **(after or {})}
-    found = [FieldChange(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
-    return sorted(found, key=lambda one: (KEY_ORDER.get(one.field.partition(".")[0], len(KEY_ORDER)), one.field))
+    keys = [FieldChange(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
+    return sorted(keys, key=lambda key: (KEY_ORDER.get(key.field.partition(".")[0], len(KEY_ORDER)), key.field))
 
 
 def renamed(groups: Sequence[ChangedAlike]) -> Iterator[tuple[str, str]]:

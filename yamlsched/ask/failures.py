@@ -56,8 +56,8 @@ def failed_attempts(
     connection: psycopg.Connection[Any], definitions: Sequence[int], since: datetime, of_job: int
 ) -> list[FailedAttempts]:
     """Return the failed attempts of the latest ``of_job`` failed runs of each job, the most frequent type first."""
-    given = {"definitions": list(definitions), "since": since, "of_job": of_job}
-    return fetch(connection, FailedAttempts, load("failures")["attempts"], given)
+    parameters = {"definitions": list(definitions), "since": since, "of_job": of_job}
+    return fetch(connection, FailedAttempts, load("failures")["attempts"], parameters)
 
 
 MAX_OF_JOB, MAX_FAILED = 1_000, 5_000
@@ -98,10 +98,10 @@ def groups(
 
     With ``only_dead``, those that died in it. Without ``definitions``, of all jobs.
     """
-    given: dict[str, Any] = {"namespace": namespace, "definitions": definitions, "only_dead": only_dead}
-    given |= {"since": since or "-infinity", "until": until or "infinity", "of_job": MAX_OF_JOB, "limit": MAX_FAILED}
-    found = fetch(connection, FailureGroup, load("failures")["groups"], given)
-    return Failures(found, not found or found[0].total < MAX_FAILED)
+    values: dict[str, Any] = {"namespace": namespace, "definitions": definitions, "only_dead": only_dead}
+    values |= {"since": since or "-infinity", "until": until or "infinity", "of_job": MAX_OF_JOB, "limit": MAX_FAILED}
+    groups = fetch(connection, FailureGroup, load("failures")["groups"], values)
+    return Failures(groups, not groups or groups[0].total < MAX_FAILED)
 
 
 def example(group: FailureGroup) -> str:

@@ -40,27 +40,27 @@ def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Seque
 
     Only jobs that have a cron have a time zone.
     """
-    found = [stored_definitions.find(connection, namespace, job) for job in jobs]
-    zones = {definition.timezone for definition in found if definition is not None and definition.schedule}
+    definitions = [stored_definitions.find(connection, namespace, job) for job in jobs]
+    zones = {definition.timezone for definition in definitions if definition is not None and definition.schedule}
     if len(zones) == 1:
         return zones.pop()
 
     return timezone_of_file(file)
 
 
-def namespace_of(connection: psycopg.Connection[Any], given: str | None, file: Path) -> str:
-    """Return the namespace to work in: the one ``given``, that of ``file``, or the only one in the database.
+def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, file: Path) -> str:
+    """Return the namespace to work in: ``namespace`` if it is set, that of ``file``, or the only one in the database.
 
     Raises Refused if none of these determines it, EnvironmentFailed if a file other than ./schedules.yaml is missing.
     """
-    if given:
-        return given
+    if namespace:
+        return namespace
     if file.is_file():
         data = schedule_file.read(file)
         place = {"hash": hashlib.sha256(data).hexdigest(), **_place(file)}
         with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
-            [found] = fetch_column(connection, load("history")["namespace_of_file"], place)
-            return found or _namespace_in(data, file)
+            [applied] = fetch_column(connection, load("history")["namespace_of_file"], place)
+            return applied or _namespace_in(data, file)
         return _namespace_in(data, file)
     if file != Path("schedules.yaml"):
         raise EnvironmentFailed(f"{file} does not exist: correct --file, or pass --namespace")
@@ -152,11 +152,11 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str) -> int:
         if len(name) > MAX_ID_DIGITS:
             raise Refused(f"there is no run {name}: run ids are shorter")
         return int(name)
-    found = runs.id_of_key(connection, namespace, name)
-    if found is None:
+    row = runs.id_of_key(connection, namespace, name)
+    if row is None:
         pattern = shlex.quote(name[: max(1, len(name) // 2)] + "*")
         raise Refused(f'no run has the key "{name}" in namespace "{namespace}". Search: yamlsched runs --key {pattern}')
-    id, pruned_at = found
+    id, pruned_at = row
     if pruned_at is not None:
         raise Refused(f'run {id} with the key "{name}" was pruned on {pruned_at:%Y-%m-%d}: only its key is kept')
     return id
@@ -177,20 +177,20 @@ def run_details(
     newest = run.attempts - 1 if run.status == Status.RUNNING else run.attempts
     texts = None if all_texts else [1, newest, run.attempts, *([] if attempt is None else [attempt])]
     reported = progress.of_attempts(connection, id)
-    latest = next((one for one in reported if (one.attempt, one.worker) == (run.attempts, run.worker)), None)
-    given, sql = {"id": id, "texts": texts, "limit": MAX_CHILDREN, "namespace": run.namespace}, load("history")
-    failures = fetch(connection, runs.FailedAttempt, sql["failures"], given)
-    actions = fetch(connection, runs.OperatorAction, sql["actions"], given)
+    latest = next((entry for entry in reported if (entry.attempt, entry.worker) == (run.attempts, run.worker)), None)
+    parameters, sql = {"id": id, "texts": texts, "limit": MAX_CHILDREN, "namespace": run.namespace}, load("history")
+    failures = fetch(connection, runs.FailedAttempt, sql["failures"], parameters)
+    actions = fetch(connection, runs.OperatorAction, sql["actions"], parameters)
     return RunDetails(
         run=replace(run, progress=latest),
         failures=failures,
         retried_attempts=_retried_attempts(actions, {failure.attempt for failure in failures}),
-        outputs=fetch(connection, runs.KeptOutput, sql["outputs"], given),
+        outputs=fetch(connection, runs.KeptOutput, sql["outputs"], parameters),
         progress=reported,
-        effects=fetch(connection, runs.RunEffect, sql["effects"], given),
-        children=fetch(connection, runs.ChildRun, sql["children"], given),
+        effects=fetch(connection, runs.RunEffect, sql["effects"], parameters),
+        children=fetch(connection, runs.ChildRun, sql["children"], parameters),
         parent=runs.run(connection, run.parent_id) if run.parent_id is not None else None,
-        actions=[replace(one, detail={k: v for k, v in one.detail.items() if k != "attempt"}) for one in actions],
+        actions=[replace(entry, detail={k: v for k, v in entry.detail.items() if k != "attempt"}) for entry in actions],
         edits=in_force(connection, run.namespace, run.created_at, run.job_type),
         texts=texts,
     )
@@ -198,7 +198,7 @@ def run_details(
 
 def _retried_attempts(actions: Sequence[runs.OperatorAction], failed: set[int]) -> list[RetriedAttempt]:
     """Return the attempts that retries have recorded and that are not among those that ``failed``."""
-    found: dict[int, RetriedAttempt] = {}
+    retried: dict[int, RetriedAttempt] = {}
     for action in actions:
         recorded = action.detail.get("attempt") if action.verb == "retry" else None
         if recorded is not None and recorded["attempt"] not in failed:
@@ -207,15 +207,15 @@ def _retried_attempts(actions: Sequence[runs.OperatorAction], failed: set[int]) 
                 for name in ("started_at", "finished_at")
             )
             number, worker = recorded["attempt"], recorded["worker"]
-            found.setdefault(number, RetriedAttempt(number, action.detail["was"], worker, started_at, finished_at))
-    return list(found.values())
+            retried.setdefault(number, RetriedAttempt(number, action.detail["was"], worker, started_at, finished_at))
+    return list(retried.values())
 
 
 def kept_output(details: RunDetails, attempt: int | None = None) -> runs.KeptOutput:
     """Return what the attempt printed, or the last one that has kept output. Raises Refused if none is kept."""
-    found = [output for output in details.outputs if attempt in (None, output.attempt)]
-    if found:
-        return found[-1]
+    outputs = [output for output in details.outputs if attempt in (None, output.attempt)]
+    if outputs:
+        return outputs[-1]
     run, which = details.run, f"run {details.run.id}" + ("" if attempt is None else f", attempt {attempt}")
     if attempt is not None and details.outputs:
         known = ", ".join(map(str, sorted({output.attempt for output in details.outputs})))

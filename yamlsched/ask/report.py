@@ -152,31 +152,31 @@ def read(
     at = query.now(connection)
     end = at if until is None else min(until, at)
     limits, sql = Thresholds(), query.load("report")
-    given = {"namespace": namespace, "since": since, "until": end}
-    [jobs] = connection.execute(sql["jobs"], given).fetchall()
+    values = {"namespace": namespace, "since": since, "until": end}
+    [jobs] = connection.execute(sql["jobs"], values).fetchall()
     now, _ = health.read_suspects(connection, namespace, limits.within)
-    limited = query.fetch(connection, JobLimits, sql["limits"], given)
-    ended, of_job = _ended(connection, given, jobs.in_all)
+    limited = query.fetch(connection, JobLimits, sql["limits"], values)
+    ended, of_job = _ended(connection, values, jobs.in_all)
     gaps = read_gaps(connection, namespace, since, end)
     skipped = _skipped(gaps, since, end)
     failed = failures.groups(connection, namespace, since, end)
     late = _late(ended)
-    in_doubt = [one for one in now.in_doubt if one.since < end]
-    found = [*(report_problems.current_problems(now, limits) if until is None else ())]
-    found += report_problems.in_doubt(now, in_doubt, until is None)
-    found += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
-    found += [*report_problems.not_run(skipped), *report_problems.started_late(late)]
+    in_doubt = [effect for effect in now.in_doubt if effect.since < end]
+    problems = [*(report_problems.current_problems(now, limits) if until is None else ())]
+    problems += report_problems.in_doubt(now, in_doubt, until is None)
+    problems += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
+    problems += [*report_problems.not_run(skipped), *report_problems.started_late(late)]
     large = {"of_job": of_job, "of": _top(ended, "peak"), "since": end - 7 * DAY, "until": end - 6 * DAY}
-    before = {job.job_type: job.peak for job in query.fetch(connection, EndedOfJob, sql["ended"], {**given, **large})}
+    before = {job.job_type: job.peak for job in query.fetch(connection, EndedOfJob, sql["ended"], {**values, **large})}
     largest = [
         LargeRun(job.job_type, job.peak_id, job.peak, before.get(job.job_type))
         for job in ended
         if job.peak_id and job.peak
     ]
-    given |= {"limit": MAX_LONGEST, "of_job": of_job, "of": _top(ended, "took")}
-    longest = query.fetch(connection, LongRun, sql["running"], given) if until is None else []
-    longest += query.fetch(connection, LongRun, sql["longest"], given)
-    held_up = query.fetch(connection, HeldUp, sql["held_up"], given) if until is None else []
+    values |= {"limit": MAX_LONGEST, "of_job": of_job, "of": _top(ended, "took")}
+    longest = query.fetch(connection, LongRun, sql["running"], values) if until is None else []
+    longest += query.fetch(connection, LongRun, sql["longest"], values)
+    held_up = query.fetch(connection, HeldUp, sql["held_up"], values) if until is None else []
 
     return Report(
         namespace=namespace,
@@ -186,7 +186,7 @@ def read(
         is_current=until is None,
         timezone=timezone,
         jobs=jobs.jobs,
-        problems=sorted(found, key=lambda problem: KINDS.index(problem.kind)),
+        problems=sorted(problems, key=lambda problem: KINDS.index(problem.kind)),
         ran=_totals(ended, of_job),
         queue=health.queue(now),
         failures=failed,
@@ -205,18 +205,18 @@ def read(
 
 def read_gaps(connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime) -> list[GapOfJob]:
     """Return the gaps of each job that overlap [since, until), or were recorded in it."""
-    given = {"namespace": namespace, "since": since, "until": until, "of_job": MAX_GAPS_OF_JOB}
-    return query.fetch(connection, GapOfJob, query.load("report")["skipped"], given)
+    parameters = {"namespace": namespace, "since": since, "until": until, "of_job": MAX_GAPS_OF_JOB}
+    return query.fetch(connection, GapOfJob, query.load("report")["skipped"], parameters)
 
 
-def _ended(connection: psycopg.Connection[Any], given: dict[str, Any], jobs: int) -> tuple[list[EndedOfJob], int]:
+def _ended(connection: psycopg.Connection[Any], scope: dict[str, Any], jobs: int) -> tuple[list[EndedOfJob], int]:
     """Return the jobs of which runs ended, and how many runs of one job were read at most.
 
     Each job has an equal share of ``MAX_RUNS``. What quiet jobs leave of theirs is shared by the busy ones.
     """
 
     def read(of_job: int, of: list[str] | None) -> list[EndedOfJob]:
-        return query.fetch(connection, EndedOfJob, query.load("report")["ended"], {**given, "of_job": of_job, "of": of})
+        return query.fetch(connection, EndedOfJob, query.load("report")["ended"], {**scope, "of_job": of_job, "of": of})
 
     of_job = max(MAX_RUNS // max(jobs, 1), MIN_OF_JOB)
     ended = read(of_job, None)
@@ -239,8 +239,8 @@ def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
 
 def _top(ended: Sequence[EndedOfJob], name: str) -> list[str]:
     """Return the jobs with the longest or the largest runs, as many as are listed."""
-    found = sorted([job for job in ended if getattr(job, name)], key=lambda job: getattr(job, name), reverse=True)
-    return [job.job_type for job in found[:MAX_LONGEST]]
+    jobs = sorted([job for job in ended if getattr(job, name)], key=lambda job: getattr(job, name), reverse=True)
+    return [job.job_type for job in jobs[:MAX_LONGEST]]
 
 
 def _dead_by_type(failed: Failures) -> list[DeadOfType]:
@@ -258,7 +258,7 @@ def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list
 
     All late ones, which are problems, and of the others as many as are listed: of 10,000, the rest is not even created.
     """
-    found: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
+    totals: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
     for gap in gaps:
         job, timezone, _, reason, first, last, number, _, _, is_new = gap
         if not is_new and (first < since or last >= until):
@@ -266,13 +266,13 @@ def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list
             if part is None:
                 continue
             number, first, last = part
-        known = found.get((job, timezone, reason))
+        known = totals.get((job, timezone, reason))
         if known is not None:
             number, first, last = number + known[0], min(first, known[1]), max(last, known[2])
-        found[job, timezone, reason] = number, first, last
+        totals[job, timezone, reason] = number, first, last
     rank = {reason: nth for nth, reason in enumerate(REASON_ORDER)}
-    worst_first = sorted(found, key=lambda one: (rank[one[2]], -found[one][0], one[0]))
-    return [Skipped(*one, *found[one]) for nth, one in enumerate(worst_first) if nth < MAX_LISTED or one[2] == "late"]
+    worst_first = sorted(totals, key=lambda key: (rank[key[2]], -totals[key][0], key[0]))
+    return [Skipped(*key, *totals[key]) for nth, key in enumerate(worst_first) if nth < MAX_LISTED or key[2] == "late"]
 
 
 def within_span(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, datetime, datetime] | None:
@@ -285,16 +285,16 @@ def within_span(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, d
         return gap.slots, first, last
 
     try:
-        found = slots.span(parse_schedule(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last)
+        span = slots.span(parse_schedule(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last)
     except (CronError, ScheduleError):
         return gap.slots, first, last
-    return (min(found.count, gap.slots), found.first, found.last) if found else None
+    return (min(span.count, gap.slots), span.first, span.last) if span else None
 
 
 def _late(ended: Sequence[EndedOfJob]) -> list[StartedLate]:
-    found = [
+    jobs = [
         StartedLate(job.job_type, job.timezone, job.late, job.late_by, job.late_id, job.late_at)
         for job in ended
         if job.late and job.late_by is not None and job.late_id is not None and job.late_at is not None
     ]
-    return sorted(found, key=lambda one: one.late_by, reverse=True)
+    return sorted(jobs, key=lambda job: job.late_by, reverse=True)

@@ -74,25 +74,25 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     else:
         yield "ran", "nothing: no run ended"
     if report.dead:
-        types = [f"{one.error_type or failures.NO_TYPE} {one.runs:,}" for one in report.dead]
-        yield "dead", f"{sum(one.runs for one in report.dead):,}, by type of error: {join_first(types, MAX_TYPES)}"
+        types = [f"{group.error_type or failures.NO_TYPE} {group.runs:,}" for group in report.dead]
+        yield "dead", f"{sum(group.runs for group in report.dead):,}, by type of error: {join_first(types, MAX_TYPES)}"
     if report.dead_calls:
         yield "on_dead", f"{count(report.dead_calls, 'call')} died"
     if report.skipped:
         by_reason: dict[str, int] = {}
-        for one in report.skipped:
-            by_reason[one.reason] = by_reason.get(one.reason, 0) + one.slots
+        for gap in report.skipped:
+            by_reason[gap.reason] = by_reason.get(gap.reason, 0) + gap.slots
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in by_reason.items())
         yield "skipped", f"{count(sum(by_reason.values()), 'slot')}: {reasons}"
     if report.in_doubt:
-        waiting = Counter(one.waits_for for one in report.in_doubt)
+        waiting = Counter(effect.waits_for for effect in report.in_doubt)
         effects = count(waiting["person"], "effect")
         yield "in doubt", f"{effects} to settle, {waiting['retry']} to be resolved by the run's retry"
     if report.is_current:
         queue = report.queue
         yield "now", f"{queue['running']} running, {queue['queued']} queued, {queue['failed']} waiting to retry"
         if report.held_up:
-            waits = [f"{count(one.runs, 'run')} of {one.job_type} for {one.upstream}" for one in report.held_up]
+            waits = [f"{count(job.runs, 'run')} of {job.job_type} for {job.upstream}" for job in report.held_up]
             yield "held up", f"by dead or cancelled runs: {join_first(waits, MAX_TYPES)}"
         if report.next_slot is not None:
             job, timezone, at = report.next_slot
@@ -114,13 +114,13 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
         ("slots", "job", "reason", "from", "to"),
         [
             (
-                f"{one.slots:,}",
-                one.job_type,
-                f"{one.reason}: {one.why}",
-                _time(one.first_at, one.timezone, report),
-                _time(one.last_at, one.timezone, report),
+                f"{gap.slots:,}",
+                gap.job_type,
+                f"{gap.reason}: {gap.why}",
+                _time(gap.first_at, gap.timezone, report),
+                _time(gap.last_at, gap.timezone, report),
             )
-            for one in report.skipped[: MAX_SKIPPED * screens]
+            for gap in report.skipped[: MAX_SKIPPED * screens]
         ],
         _more(len(report.skipped) - MAX_SKIPPED * screens, _all_problems(report)),
     )
@@ -129,13 +129,13 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
         ("runs", "job", "latest", "started", "run"),
         [
             (
-                str(one.runs),
-                one.job_type,
-                durations.approximate(one.late_by),
-                _time(one.started_at, one.timezone, report),
-                str(one.run_id),
+                str(job.runs),
+                job.job_type,
+                durations.approximate(job.late_by),
+                _time(job.started_at, job.timezone, report),
+                str(job.run_id),
             )
-            for one in report.late[: MAX_LATE * screens]
+            for job in report.late[: MAX_LATE * screens]
         ],
         _more(len(report.late) - MAX_LATE * screens, _all_problems(report)),
     )
@@ -144,20 +144,20 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
         ("took", "job", "ended", "run"),
         [
             (
-                durations.approximate(one.took) if one.took >= timedelta(seconds=10) else durations.show(one.took),
-                one.job_type,
-                _time(one.ended_at, one.timezone, report) if one.ended_at else "still running",
-                str(one.run_id),
+                durations.approximate(run.took) if run.took >= timedelta(seconds=10) else durations.show(run.took),
+                run.job_type,
+                _time(run.ended_at, run.timezone, report) if run.ended_at else "still running",
+                str(run.run_id),
             )
-            for one in report.longest[: MAX_LONGEST * screens]
+            for run in report.longest[: MAX_LONGEST * screens]
         ],
     )
     yield Section(
         "Most memory",
         ("memory", "a week ago", "job", "run"),
         [
-            (show_bytes(one.peak), _growth(one.week_ago, one.peak), one.job_type, str(one.run_id))
-            for one in report.largest[: MAX_LONGEST * screens]
+            (show_bytes(run.peak), _growth(run.week_ago, run.peak), run.job_type, str(run.run_id))
+            for run in report.largest[: MAX_LONGEST * screens]
         ],
     )
     yield Section(

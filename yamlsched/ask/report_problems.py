@@ -108,9 +108,9 @@ def current_problems(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
             yield problem
 
 
-def in_doubt(now: Health, found: Sequence[DoubtfulEffect], is_current: bool) -> list[Problem]:
+def in_doubt(now: Health, effects: Sequence[DoubtfulEffect], is_current: bool) -> list[Problem]:
     """Return the effects in doubt that wait for a person; those of now, or those that were in doubt at the end."""
-    keys = {one.run_id for one in found}
+    keys = {effect.run_id for effect in effects}
     return [problem for problem in attention.in_doubt(now) if is_current or problem.run_id in keys]
 
 
@@ -127,13 +127,13 @@ def dead(
         limit = thresholds.max_dead if job is None else attention.max_dead(job, thresholds)
         if of_job[group.job_type, group.is_call] > (0 if group.is_call else limit) and group.dead:
             by_type[group.error_type].append(group)
-    found: list[tuple[int, Problem]] = []
+    problems: list[tuple[int, Problem]] = []
     for error_type, groups in by_type.items():
         if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
-            found.append((sum(group.dead for group in groups), _problem_of_many_jobs(error_type, groups, since)))
+            problems.append((sum(group.dead for group in groups), _problem_of_many_jobs(error_type, groups, since)))
         else:
-            found += [(group.dead, _problem_of_one_job(group, failed.is_bounded(group), since)) for group in groups]
-    yield from (problem for _, problem in sorted(found, key=lambda one: one[0], reverse=True))
+            problems += [(group.dead, _problem_of_one_job(group, failed.is_bounded(group), since)) for group in groups]
+    yield from (problem for _, problem in sorted(problems, key=lambda pair: pair[0], reverse=True))
 
 
 def _problem_of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: datetime) -> Problem:
@@ -162,13 +162,13 @@ def _retry(group: FailureGroup, since: datetime) -> str:
 
 
 def not_run(skipped: Sequence[Skipped]) -> Iterator[Problem]:
-    for one in skipped:
-        if one.reason == "late":
-            yield attention.lost_slots(one.job_type, one.slots, one.first_at, one.last_at)
+    for gap in skipped:
+        if gap.reason == "late":
+            yield attention.lost_slots(gap.job_type, gap.slots, gap.first_at, gap.last_at)
 
 
 def started_late(late: Sequence[StartedLate]) -> Iterator[Problem]:
-    for one in late:
-        runs = "1 run" if one.runs == 1 else f"{one.runs} runs"
-        what = f"{one.job_type}: {runs} started late, by {'' if one.runs == 1 else 'up to '}{approximate(one.late_by)}"
-        yield Problem("started_late", one.job_type, what, f"yamlsched show {one.run_id}", one.run_id)
+    for job in late:
+        runs = "1 run" if job.runs == 1 else f"{job.runs} runs"
+        what = f"{job.job_type}: {runs} started late, by {'' if job.runs == 1 else 'up to '}{approximate(job.late_by)}"
+        yield Problem("started_late", job.job_type, what, f"yamlsched show {job.run_id}", job.run_id)

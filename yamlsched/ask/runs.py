@@ -75,9 +75,9 @@ class AttemptRecord:
 
 def attempts(details: RunDetails) -> list[AttemptRecord]:
     """Return the attempts, oldest first."""
-    reported = {(one.attempt, one.worker): one for one in details.progress}
-    found = [replace(one, progress=reported.get((one.number, one.worker))) for one in _attempts(details)]
-    return sorted(found, key=lambda one: (one.number, one.ended_at is None, one.ended_at))
+    reported = {(progress.attempt, progress.worker): progress for progress in details.progress}
+    records = [replace(record, progress=reported.get((record.number, record.worker))) for record in _attempts(details)]
+    return sorted(records, key=lambda record: (record.number, record.ended_at is None, record.ended_at))
 
 
 def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
@@ -103,16 +103,16 @@ def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
             used=used(failure),
             output=outputs.pop((failure.attempt, failure.worker), None),
         )
-    for one in details.retried_attempts:
-        recorded.add(one.attempt)
+    for record in details.retried_attempts:
+        recorded.add(record.attempt)
         yield AttemptRecord(
-            number=one.attempt,
-            status=one.status,
-            worker=one.worker or "",
-            started_at=one.started_at,
-            ended_at=one.finished_at,
-            took=_between(one.started_at, one.finished_at),
-            output=outputs.pop((one.attempt, one.worker or ""), None),
+            number=record.attempt,
+            status=record.status,
+            worker=record.worker or "",
+            started_at=record.started_at,
+            ended_at=record.finished_at,
+            took=_between(record.started_at, record.finished_at),
+            output=outputs.pop((record.attempt, record.worker or ""), None),
         )
     if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
         yield AttemptRecord(
@@ -360,5 +360,5 @@ def durations(
     jobs: Sequence[str] | None = None,
 ) -> dict[str, Durations]:
     """Return the durations of ``jobs``, or of all, in [since, until). Jobs without a successful run are left out."""
-    given = {"namespace": namespace, "jobs": jobs, "since": since, "until": until, "limit": MAX_TIMED_RUNS}
-    return {row.job_type: row for row in fetch(connection, Durations, load("timeline")["durations"], given)}
+    parameters = {"namespace": namespace, "jobs": jobs, "since": since, "until": until, "limit": MAX_TIMED_RUNS}
+    return {row.job_type: row for row in fetch(connection, Durations, load("timeline")["durations"], parameters)}

@@ -146,8 +146,8 @@ def _few_ids(connection: psycopg.Connection[Any], filter: Filter, conditions: di
     }
     for index, is_usable in indexes.items():
         if is_usable:
-            given = {**conditions, "by": index, "limit": FEW_RUNS + 1}
-            [ids] = fetch_column(connection, load("history")["indexed_ids"], given)
+            parameters = {**conditions, "by": index, "limit": FEW_RUNS + 1}
+            [ids] = fetch_column(connection, load("history")["indexed_ids"], parameters)
             if ids is not None:
                 return list(ids)
     return None

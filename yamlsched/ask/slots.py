@@ -92,15 +92,15 @@ def accounts(
         return Accounts(now(connection), [], [])
     start, end = span or (slots[0], slots[-1])
     keys, wanted = {key for slot in slots for key in _possible_keys(job.job_type, slot)}, set(slots)
-    given: dict[str, Any] = {"id": job.id, "namespace": namespace, "job_type": job.job_type, "keys": list(keys)}
-    given |= {"former": span is not None and job.effective_from > start, "start": start, "end": end + MICROSECOND}
-    sql, given["limit"] = load("timeline"), MAX_ROWS
-    ids = [0, *fetch_column(connection, sql["runs_of_slots"], given)]
+    parameters: dict[str, Any] = {"id": job.id, "namespace": namespace, "job_type": job.job_type, "keys": list(keys)}
+    parameters |= {"former": span is not None and job.effective_from > start, "start": start, "end": end + MICROSECOND}
+    sql, parameters["limit"] = load("timeline"), MAX_ROWS
+    ids = [0, *fetch_column(connection, sql["runs_of_slots"], parameters)]
     everything = {**Filter().parameters(None), "namespace": namespace}
-    found = runs(connection, everything, low=1, high=max(ids) + 1, limit=len(ids), ids=ids)
-    of_slot = {at: run for run in found if (at := run.scheduled_for) and (at in wanted or (span and start < at <= end))}
-    pruned = {run.slot: run for run in fetch(connection, PrunedRun, sql["pruned"], given)}
-    gaps, at = fetch(connection, GapRow, sql["gaps"], given), now(connection)
+    rows = runs(connection, everything, low=1, high=max(ids) + 1, limit=len(ids), ids=ids)
+    of_slot = {at: run for run in rows if (at := run.scheduled_for) and (at in wanted or (span and start < at <= end))}
+    pruned = {run.slot: run for run in fetch(connection, PrunedRun, sql["pruned"], parameters)}
+    gaps, at = fetch(connection, GapRow, sql["gaps"], parameters), now(connection)
 
     def account(slot: datetime) -> SlotAccount:
         run = of_slot.get(slot)

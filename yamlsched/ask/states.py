@@ -72,6 +72,6 @@ def totals(jobs: Sequence[JobState]) -> JobTotals:
 
 def suspects(jobs: Iterable[JobState]) -> list[int]:
     """Return the ids of the jobs that a check may report: those with dead runs first, then the longest overdue."""
-    found = [job for job in jobs if job.is_suspect]
-    found.sort(key=lambda job: (not job.dead_within, job.overdue_since or LAST))
-    return [job.id for job in found]
+    suspects = [job for job in jobs if job.is_suspect]
+    suspects.sort(key=lambda job: (not job.dead_within, job.overdue_since or LAST))
+    return [job.id for job in suspects]

@@ -108,10 +108,10 @@ def explain(
         at = latest_slot(job, instant)
     if isinstance(at, timedelta):
         instant = instant.replace(second=0, microsecond=0)
-    found = times.anchor(at, lambda: zone(job.timezone), instant, is_future=False)
-    if not isinstance(found, datetime):
-        return explain_day(connection, namespace, job, found)
-    return explain_slot(connection, namespace, job, bounds(found, zone(job.timezone))[0])
+    moment = times.anchor(at, lambda: zone(job.timezone), instant, is_future=False)
+    if not isinstance(moment, datetime):
+        return explain_day(connection, namespace, job, moment)
+    return explain_slot(connection, namespace, job, bounds(moment, zone(job.timezone))[0])
 
 
 def sentences(report: SlotReport) -> list[str]:
@@ -128,9 +128,9 @@ def explain_day(connection: Connection[Any], namespace: str, job: Definition, da
     """Explain what happened to the slots of a date of the job's wall clock."""
     cron, where = _timing(job)
     first, last = bounds(day, where)
-    found = slots.slots(cron, where, first - MICROSECOND, last)
-    known = accounts(connection, job, namespace, [slot.at for slot in islice(found, MAX_SLOTS_OF_DAY)])
-    more = sum(1 for _ in found)
+    all_slots = slots.slots(cron, where, first - MICROSECOND, last)
+    known = accounts(connection, job, namespace, [slot.at for slot in islice(all_slots, MAX_SLOTS_OF_DAY)])
+    more = sum(1 for _ in all_slots)
     off = off_reason(job, known.now, files.environment_in_force(connection, namespace))
     reports = _explained(connection, namespace, job, known)
     return DayReport(job.job_type, day, job.timezone, reports, more, off, *neighbours(job, first, last))
@@ -138,10 +138,10 @@ def explain_day(connection: Connection[Any], namespace: str, job: Definition, da
 
 def latest_slot(job: Definition, now: datetime) -> datetime:
     """Return the job's latest slot up to ``now``; if there is none in eight years, its next."""
-    found = slots.newest_slot(*_timing(job), now - SEARCH_SPAN, now) or slots.next_slot(*_timing(job), now)
-    if found is None:
+    slot = slots.newest_slot(*_timing(job), now - SEARCH_SPAN, now) or slots.next_slot(*_timing(job), now)
+    if slot is None:
         raise Refused(f'job "{job.job_type}" has no slot within decades: pass --at')
-    return found.at
+    return slot.at
 
 
 def off_reason(job: Definition, now: datetime, environment: str) -> str | None:
@@ -182,11 +182,11 @@ def _explain(
     mismatch = slots.mismatch(cron, where, at)
     report = SlotReport(job.job_type, at, local_time(at, where), "no_slot", not mismatch)
     if not mismatch:
-        found = slots.newest_slot(cron, where, at - slots.MINUTE, at)
-        assert found is not None
-        report.key = slot_key(job.job_type, cron, found)
-        if found.note:
-            report.lines.append(found.note)
+        scheduled = slots.newest_slot(cron, where, at - slots.MINUTE, at)
+        assert scheduled is not None
+        report.key = slot_key(job.job_type, cron, scheduled)
+        if scheduled.note:
+            report.lines.append(scheduled.note)
     report.reason = gap.reason if gap else None
     report.job_is_off = off_reason(job, now, environment)
     decided_at = None
@@ -335,8 +335,8 @@ def _unaccounted(
             "if it is added again" if job.retired_at else "once that ends" if job.enabled else "once it is enabled"
         )
         return "due", f"{off}: {waits_for}, the slot is recorded as skipped"
-    given = {"namespace": namespace, "id": job.id}
-    if job.overlap == "wait" and (row := connection.execute(load("timeline")["open_slot"], given).fetchone()):
+    parameters = {"namespace": namespace, "id": job.id}
+    if job.overlap == "wait" and (row := connection.execute(load("timeline")["open_slot"], parameters).fetchone()):
         return "due", (
             f"it waits: run {row.id} of slot {short_utc(row.scheduled_for)} is unfinished, and "
             "overlap: wait runs the job's slots one after another"

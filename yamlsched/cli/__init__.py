@@ -132,8 +132,8 @@ def _wants_json_log(arguments: list[str]) -> bool:
     (True, False)
     """
     words = " ".join(arguments).replace("--log-format=", "--log-format ").split(" ")
-    given = [value for name, value in itertools.pairwise(words) if name == "--log-format"]
-    return (given[-1] if given else os.environ.get("YAMLSCHED_LOG_FORMAT")) == "json"
+    formats = [value for name, value in itertools.pairwise(words) if name == "--log-format"]
+    return (formats[-1] if formats else os.environ.get("YAMLSCHED_LOG_FORMAT")) == "json"
 
 
 def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:

@@ -164,8 +164,8 @@ class _Reader:
 
 def _level(line: bytes) -> tuple[str, str]:
     """Return the level and the event of a log line; "" for other output."""
-    if found := LEVEL.match(line):
-        return found[1].decode().lower(), found[2].decode("utf-8", "replace")
+    if match := LEVEL.match(line):
+        return match[1].decode().lower(), match[2].decode("utf-8", "replace")
     if line.startswith(b"{"):
         try:
             content = json.loads(line)

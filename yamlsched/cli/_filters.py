@@ -27,11 +27,11 @@ def jobs(context: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 def tags(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the tags of the file's jobs that start with ``incomplete``."""
-    found: set[str] = set()
+    tags: set[str] = set()
     for job in _jobs(context).values():
-        if isinstance(job, dict) and isinstance(given := job.get("tags"), list):
-            found.update(tag for tag in given if isinstance(tag, str))
-    return sorted(tag for tag in found if tag.startswith(incomplete))
+        if isinstance(job, dict) and isinstance(job_tags := job.get("tags"), list):
+            tags.update(tag for tag in job_tags if isinstance(tag, str))
+    return sorted(tag for tag in tags if tag.startswith(incomplete))
 
 
 def _jobs(context: click.Context) -> dict[str, Any]:
@@ -42,8 +42,8 @@ def _jobs(context: click.Context) -> dict[str, Any]:
         loaded = yaml.load(Path(file).read_bytes(), loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return {}
-    found = loaded.get("jobs") if isinstance(loaded, dict) else None
-    return {name: job for name, job in found.items() if isinstance(name, str)} if isinstance(found, dict) else {}
+    jobs = loaded.get("jobs") if isinstance(loaded, dict) else None
+    return {name: job for name, job in jobs.items() if isinstance(name, str)} if isinstance(jobs, dict) else {}
 
 
 Value = TypeVar("Value")
@@ -125,11 +125,11 @@ filter_options = combine(
 """The options that ``build_filter`` gets."""
 
 
-def build_filter(connection: Connection[Any], namespace: str, file: Path, **given: Any) -> Filter:
-    """Return the filter that the options ``given`` write; print how times without an offset were read."""
+def build_filter(connection: Connection[Any], namespace: str, file: Path, **options: Any) -> Filter:
+    """Return the filter that ``options`` describe; print how times without an offset were read."""
     for option in ("since", "until"):
-        given[option] = resolve_time(connection, namespace, file, option, given[option], given["jobs"])
-    return Filter(**given)
+        options[option] = resolve_time(connection, namespace, file, option, options[option], options["jobs"])
+    return Filter(**options)
 
 
 def resolve_time(
@@ -153,5 +153,5 @@ def echo_reading(option: str, value: times.TimeInput, at: datetime, timezone: st
     """Print how a local time was read, so that a mistake is seen."""
     if times.is_local(value):
         note = times.remark(value, at, zone(timezone))
-        shown = times.show(at, zone(timezone)) + (f"; {note}" if note else "")
-        click.echo(f"--{option} is read in {timezone}: {shown}", err=True)
+        local_time = times.show(at, zone(timezone)) + (f"; {note}" if note else "")
+        click.echo(f"--{option} is read in {timezone}: {local_time}", err=True)

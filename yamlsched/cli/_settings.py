@@ -160,8 +160,8 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, cli
 def merge(settings: Settings, options: dict[str, Any]) -> Settings:
     """Return ``settings`` with those of ``options`` that were passed."""
     quiet, verbose = options.pop("quiet", None), options.pop("verbose", None)
-    given = {name: value for name, value in options.items() if value is not None}
-    return replace(settings, verbosity=settings.verbosity + (verbose or 0) - (quiet or 0), **given)
+    values = {name: value for name, value in options.items() if value is not None}
+    return replace(settings, verbosity=settings.verbosity + (verbose or 0) - (quiet or 0), **values)
 
 
 class VerbGroup(click.Group):

@@ -24,59 +24,59 @@ def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: b
     """Print the health of all namespaces, worst first, and return the exit code."""
     with settings.connect() as connection:
         instant = now(connection)
-        found, unused = attention.read_all(connection, thresholds)
-    problems = [problem for one in found for problem in one.problems]
+        namespaces, unused = attention.read_all(connection, thresholds)
+    problems = [problem for state in namespaces for problem in state.problems]
     if settings.wants_json:
-        summaries = [attention.summary(one.health, thresholds) for one in found]
+        summaries = [attention.summary(state.health, thresholds) for state in namespaces]
         click.echo(terminal.document(now=instant, healthy=not problems, namespaces=summaries, unused=unused))
     elif not is_check:
-        click.echo(_screen(found, unused, show_all))
+        click.echo(_screen(namespaces, unused, show_all))
     elif problems:
-        for one in found:
-            for problem in one.problems:
-                click.echo(terminal.printable_line(f"{one.health.namespace}: {problem.what}"))
+        for state in namespaces:
+            for problem in state.problems:
+                click.echo(terminal.printable_line(f"{state.health.namespace}: {problem.what}"))
     else:
-        jobs = sum(one.jobs for one in found)
-        click.echo(f"ok: {terminal.count(len(found), 'namespace')}, {terminal.count(jobs, 'job')}")
+        jobs = sum(state.jobs for state in namespaces)
+        click.echo(f"ok: {terminal.count(len(namespaces), 'namespace')}, {terminal.count(jobs, 'job')}")
     return FINDINGS if is_check and problems else OK
 
 
-def _screen(found: list[NamespaceHealth], unused: list[str], show_all: bool) -> str:
-    listed = [one for one in found if one.problems or show_all or len(found) <= MAX_NAMESPACES_LISTED]
+def _screen(namespaces: list[NamespaceHealth], unused: list[str], show_all: bool) -> str:
+    listed = [state for state in namespaces if state.problems or show_all or len(namespaces) <= MAX_NAMESPACES_LISTED]
     lines = []
     if listed:
         headings = ("NAMESPACE", "STATE", "JOBS", "LAST TICK", "BY", "OPEN", "DEAD IN A DAY")
-        lines.append(terminal.table(headings, [_line(one) for one in listed]))
-    if omitted := len(found) - len(listed):
+        lines.append(terminal.table(headings, [_line(state) for state in listed]))
+    if omitted := len(namespaces) - len(listed):
         lines.append(f"and {omitted} more are healthy: --all lists them")
     if unused:
         names = f": {', '.join(unused)}" if show_all else "; --all lists them"
         lines.append(f"{terminal.count(len(unused), 'namespace')} without jobs, unfinished runs and hosts{names}")
-    if bad := [one for one in found if one.problems]:
+    if bad := [state for state in namespaces if state.problems]:
         lines += ["", terminal.paint("Needs attention", "bold")]
-        for one in bad:
-            shown = one.problems[:MAX_PROBLEMS_LISTED]
-            lines += [f"  {terminal.printable_line(f'{one.health.namespace}: {problem.what}')}" for problem in shown]
-            more = len(one.problems) - len(shown)
+        for state in bad:
+            first = state.problems[:MAX_PROBLEMS_LISTED]
+            lines += [f"  {terminal.printable_line(f'{state.health.namespace}: {problem.what}')}" for problem in first]
+            more = len(state.problems) - len(first)
             lines.append(
-                f"      {f'and {more} more: ' if more else ''}yamlsched status --namespace {one.health.namespace}"
+                f"      {f'and {more} more: ' if more else ''}yamlsched status --namespace {state.health.namespace}"
             )
     return "\n".join(lines) or "no namespaces yet: run yamlsched sync to apply a schedules.yaml"
 
 
-def _line(one: NamespaceHealth) -> tuple[str, ...]:
-    health = one.health
-    if one.problems:
-        state = terminal.coloured("late", terminal.count(len(one.problems), "problem"))
+def _line(state: NamespaceHealth) -> tuple[str, ...]:
+    health = state.health
+    if state.problems:
+        label = terminal.coloured("late", terminal.count(len(state.problems), "problem"))
     else:
-        state = terminal.coloured("ok")
+        label = terminal.coloured("ok")
     return (
         health.namespace,
-        state,
-        str(one.jobs),
+        label,
+        str(state.jobs),
         terminal.ago(health.last_tick_at, health.now) if health.last_tick_at else "never",
         health.last_tick_host or "-",
-        str(one.open_runs or "-"),
+        str(state.open_runs or "-"),
         str(health.totals.dead_last_day or "-"),
     )
 
@@ -88,17 +88,17 @@ CSV_COLUMNS = (
 )
 
 
-def table(found: Failures, groups: Sequence[FailureGroup]) -> str:
-    """Return a table of ``groups``, which are some of those ``found``."""
-    return terminal.table(HEADINGS, [_failure_line(found, group) for group in groups], free_text="ERROR")
+def table(failures: Failures, groups: Sequence[FailureGroup]) -> str:
+    """Return a table of ``groups``, which are some of ``failures``."""
+    return terminal.table(HEADINGS, [_failure_line(failures, group) for group in groups], free_text="ERROR")
 
 
 def comma_separated(groups: Sequence[FailureGroup]) -> str:
     return terminal.comma_separated(CSV_COLUMNS, [[getattr(group, name) for name in CSV_COLUMNS] for group in groups])
 
 
-def _failure_line(found: Failures, group: FailureGroup) -> tuple[str, ...]:
-    more = "+" if found.is_bounded(group) else ""
+def _failure_line(failures: Failures, group: FailureGroup) -> tuple[str, ...]:
+    more = "+" if failures.is_bounded(group) else ""
     worst = "dead" if group.dead else "failing" if group.failing else "succeeded"
     return (
         f"{group.runs}{more}",

@@ -98,13 +98,13 @@ def command(
         ranges = [actions.Range(definition, chosen.first, chosen.last)]
         if downstream:
             ranges += actions.downstream(connection, namespace, *ranges[0])
-        total = chosen.slots + sum(select(connection, *one, before_first=True).slots for one in ranges[1:])
+        total = chosen.slots + sum(select(connection, *job_range, before_first=True).slots for job_range in ranges[1:])
         if total > MAX_SLOTS_UNCONFIRMED and not dry_run:
-            confirm(f"create up to {total} runs of {', '.join(one.job.job_type for one in ranges)}", yes)
+            confirm(f"create up to {total} runs of {', '.join(job_range.job.job_type for job_range in ranges)}", yes)
         who = by or runs.operator()
         try:
-            for one in ranges:
-                backfill(connection, namespace, *one, who, dry_run, progress, result=result)
+            for job_range in ranges:
+                backfill(connection, namespace, *job_range, who, dry_run, progress, result=result)
         except KeyboardInterrupt:
             if not dry_run:
                 _report_interrupted(settings, namespace, definition, result, total, began)
@@ -145,15 +145,15 @@ def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
 
 def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> None:
     """Print the slots; ``ahead`` is where those that sync creates start, None if the range has none of them."""
-    for verb, found in (
+    for verb, lines in (
         ("would create" if dry_run else "created", [f"{slot.key} for {short_utc(slot.at)}" for slot in result.created]),
         ("exists", [f"{slot.key}: {_holder(slot)}" for slot in result.existing]),
         ("key used", [f"{slot.key}: {_holder(slot)}" for slot in result.used]),
     ):
-        for line in found[:MAX_LISTED]:
+        for line in lines[:MAX_LISTED]:
             click.echo(f"{verb} {line}")
-        if len(found) > MAX_LISTED:
-            click.echo(f"{verb} {len(found) - MAX_LISTED} more")
+        if len(lines) > MAX_LISTED:
+            click.echo(f"{verb} {len(lines) - MAX_LISTED} more")
     if ahead is not None:
         click.echo(f"slots after {short_utc(ahead)} are in the future: sync creates those runs", err=True)
     elif not result.done:

@@ -63,37 +63,37 @@ def command(
 ) -> int:
     schedule = ScheduleFile.read(settings.file, settings.env)
     loaded = load(schedule.data, str(settings.file), settings.env)
-    found = loaded.jobs.get(job)
-    if found is None:
+    entry = loaded.jobs.get(job)
+    if entry is None:
         wrong = any(f'"{job}"' in diagnostic.message for diagnostic in loaded.diagnostics)
         hint = "To see what is wrong with it: yamlsched validate" if wrong else did_you_mean(job, loaded.jobs)
         raise Refused(f'no valid job "{job}" in {settings.file}. {hint}'.rstrip())
     sys.path[:0] = map(str, search_path(settings.file, loaded.paths, paths))
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "job_type": job,
-        "payload": {**found.payload, **(payload or {})},
-        "max_attempts": found.max_attempts,
+        "payload": {**entry.payload, **(payload or {})},
+        "max_attempts": entry.max_attempts,
     }
     results = upstream or {}
-    if unknown := results.keys() - set(found.after):
+    if unknown := results.keys() - set(entry.after):
         raise Refused(
-            f'"{job}" does not follow {", ".join(sorted(unknown))}. {did_you_mean(min(unknown), found.after)}'.rstrip()
+            f'"{job}" does not follow {", ".join(sorted(unknown))}. {did_you_mean(min(unknown), entry.after)}'.rstrip()
         )
-    given["upstream"] = {name: UpstreamRun(result=results.get(name)) for name in found.after}
-    if found.command:
-        return _run_command(settings, found, FakeRun(**given))
-    assert found.handler is not None
+    fields["upstream"] = {name: UpstreamRun(result=results.get(name)) for name in entry.after}
+    if entry.command:
+        return _run_command(settings, entry, FakeRun(**fields))
+    assert entry.handler is not None
     with contextlib.ExitStack() as stack:
         dsn, connection = "", None
         with contextlib.suppress(NoDatabase):
             dsn = stack.enter_context(settings.database())
             connection = stack.enter_context(settings.connect(for_handler=True))
-        run = FakeRun(**given, connection=connection, dsn=dsn)
+        run = FakeRun(**fields, connection=connection, dsn=dsn)
         run.backend.report = stack.enter_context(_shown_progress())
         span = None
         try:
-            handler = resolve(found.handler)
-            mismatch = payload_mismatch(handler, found.handler, tuple(run.payload), takes_run(handler))
+            handler = resolve(entry.handler)
+            mismatch = payload_mismatch(handler, entry.handler, tuple(run.payload), takes_run(handler))
             span = None if mismatch else _span(run, dsn)
             result = None if mismatch else call(handler, run)
             _finish(span, None)
@@ -112,15 +112,15 @@ def command(
 @contextlib.contextmanager
 def _shown_progress() -> Iterator[Callable[[Progress], None]]:
     """Yield a function that shows progress as a worker writes it: what is new, each second, and the last one."""
-    shown: Progress | None = None
+    previous: Progress | None = None
     latest: Progress | None = None
     shown_at = time.monotonic()
 
     def show(progress: Progress, is_last: bool = False) -> None:
-        nonlocal shown, latest, shown_at
+        nonlocal previous, latest, shown_at
         latest, now = progress, time.monotonic()
-        if progress != shown and (is_last or now - shown_at >= 1.0):
-            shown, shown_at = progress, now
+        if progress != previous and (is_last or now - shown_at >= 1.0):
+            previous, shown_at = progress, now
             click.echo(f"progress: {progress}", err=True)
 
     try:

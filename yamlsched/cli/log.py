@@ -62,8 +62,8 @@ def command(
         if job is not None:
             history.definitions(connection, namespace, [job], [])  # or there is no such job
         start = _filters.resolve_time(connection, namespace, settings.file, "since", since, [job] if job else [])
-        found = edits.edits(connection, namespace, start, limit=limit + 1, job_type=job, before=before)
-        page, has_more = found[:limit], len(found) > limit
+        entries = edits.edits(connection, namespace, start, limit=limit + 1, job_type=job, before=before)
+        page, has_more = entries[:limit], len(entries) > limit
         sizes = {"limit": MAX_JSON, "names": MAX_JSON} if settings.wants_json else {}
         changes = edits.changes(connection, page, job_type=job, **sizes) if wants_changes else {}
     if settings.wants_json:
@@ -125,9 +125,9 @@ def _head(edit: Edit) -> str:
 
 def _names(edit: Edit) -> Iterator[str]:
     """Yield which jobs were changed."""
-    for kind, found in edit.jobs.items():
-        first = found["first"][:MAX_NAMES]
-        more = found["jobs"] - len(first)
+    for kind, summary in edit.jobs.items():
+        first = summary["first"][:MAX_NAMES]
+        more = summary["jobs"] - len(first)
         yield f"{INDENT}{kind:<9} {', '.join(first)}" + (f" and {more} more" if more else "")
     yield from _settings(edit, with_values=False)
     if not (edit.jobs or edit.after):
@@ -138,7 +138,7 @@ def _settings(edit: Edit, with_values: bool) -> Iterator[str]:
     """Yield which keys outside of jobs were changed."""
     fields = edits.fields(edit.before, edit.after)
     if fields and not with_values:
-        names = [text.truncate(text.escape_line(one.field)) for one in fields]
+        names = [text.truncate(text.escape_line(change.field)) for change in fields]
         yield f"{INDENT}{'file':<9} {text.join_first(names, MAX_NAMES)}"
     elif fields:
         yield f"{INDENT}the file"
@@ -167,7 +167,7 @@ def _changes(changes: Sequence[ChangedAlike], job: str | None) -> Iterator[str]:
 
 def _fields(before: dict[str, object] | None, after: dict[str, object] | None, kind: Change) -> Iterator[str]:
     fields = edits.fields(before, after)
-    names = [field_changes.field_name(one) for one in fields]
+    names = [field_changes.field_name(change) for change in fields]
     width = max(map(len, names), default=0)
-    for name, one in zip(names, fields, strict=True):
-        yield text.escape_ci_commands(f"{INDENT * 2}{name:<{width}}  {field_changes.before_and_after(one, kind)}")
+    for name, change in zip(names, fields, strict=True):
+        yield text.escape_ci_commands(f"{INDENT * 2}{name:<{width}}  {field_changes.before_and_after(change, kind)}")

@@ -84,17 +84,17 @@ def command(
         read_in = zone(jobs[0].timezone) if job and jobs and not timezone else where
         after = times.resolve(start, lambda: read_in, after, is_future=True)
     if settings.format == "ics":
-        jobs = [one._replace(cron=without_skipped(one.cron, one.skip_on, one.only_on)) for one in jobs]
+        jobs = [job._replace(cron=without_skipped(job.cron, job.skip_on, job.only_on)) for job in jobs]
     until = after + timedelta(days=days) if days else None
-    found = merge(jobs, after, until) if days else islice(merge(jobs, after), number or 10)
+    coming = merge(jobs, after, until) if days else islice(merge(jobs, after), number or 10)
     if settings.wants_json:
         names = ("job_type", "scheduled_for", "local", "key", "note")
-        slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in found]
+        slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in coming]
         click.echo(terminal.document(slots=slots))
     elif settings.format == "ics":
         from yamlsched.cli import _ics
 
-        if not (upcoming := list(found)):
+        if not (upcoming := list(coming)):
             raise Refused("no slots: a calendar file has at least one event")
         namespace = settings.namespace or (loaded and loaded.namespace) or "default"
         click.echo(_ics.calendar(upcoming, loaded.jobs if loaded else {}, namespace, now), nl=False)
@@ -104,7 +104,7 @@ def command(
     else:
         if len(jobs) == 1 and (words := registry.words.in_words(jobs[0].cron, jobs[0].timezone)):
             click.echo(f"{words}\n")
-        click.echo(_table(list(found), with_jobs=job is None and expression is None))
+        click.echo(_table(list(coming), with_jobs=job is None and expression is None))
     return code
 
 
@@ -159,52 +159,52 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loa
             shift = offset(settings.namespace or loaded.namespace or "default", job.name, job.spread)
             entry = ScheduledJob(job.name, job.cron, job.timezone, shift, None, job.after, job.skip_on, job.only_on)
             jobs.append(entry)
-    for calendar in dict.fromkeys(one for job in jobs for one in (*job.skip_on, *job.only_on)):
+    for calendar in dict.fromkeys(calendar for job in jobs for calendar in (*job.skip_on, *job.only_on)):
         if what := calendar.ends_soon(datetime.now(UTC)):
             click.echo(f"{what}: it says nothing about later dates", err=True)
     return jobs, loaded
 
 
-def _table(found: list[Upcoming], with_jobs: bool) -> str:
+def _table(slots: list[Upcoming], with_jobs: bool) -> str:
     from yamlsched.timetable.times import short_utc
 
-    if not found:
+    if not slots:
         return "no slots"
     rows = [
         ([slot.job_type] if with_jobs else [])
         + [f"{slot.local:%a %Y-%m-%d %H:%M %Z}", short_utc(slot.scheduled_for), slot.key, slot.note]
-        for slot in found
+        for slot in slots
     ]
     return terminal.table((["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows, free_text="NOTE")
 
 
-def _calendar(found: Forecast) -> list[str]:
+def _calendar(forecast: Forecast) -> list[str]:
     """Return lines: how many jobs start in each local day and hour, and then the minutes in which most start at once.
 
     Those are the pile-ups, or the fullest minutes in which two or more jobs start. Days before the first start and
     after the last are left out.
     """
     days: dict[date, list[int]] = {}
-    for hour, number in zip(found.hours, found.jobs_by_hour, strict=True):
+    for hour, number in zip(forecast.hours, forecast.jobs_by_hour, strict=True):
         days.setdefault(hour.date, []).append(number)
     used = [day for day, jobs in days.items() if any(jobs)]
     if not used:
         return []
-    width = max(2, len(str(max(found.jobs_by_hour))))
+    width = max(2, len(str(max(forecast.jobs_by_hour))))
     lines = [" " * 10 + " ".join(f"{hour:02}".rjust(width) if width == 2 else f"{hour:>{width}}" for hour in range(24))]
     for day, jobs in days.items():
         if used[0] <= day <= used[-1]:
             lines.append(f"{day:%a %m-%d} " + " ".join(str(number or ".").rjust(width) for number in jobs))
-    return [*lines, *_fullest(found)]
+    return [*lines, *_fullest(forecast)]
 
 
-def _fullest(found: Forecast) -> Iterator[str]:
+def _fullest(forecast: Forecast) -> Iterator[str]:
     from yamlsched.text import join_first
     from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS
     from yamlsched.timetable.zones import zone
 
-    where, pile_ups = zone(found.span.timezone), found.pile_ups()
-    fullest = found.fullest(min(MAX_SHOWN_MINUTES, max(MIN_SHOWN_MINUTES, pile_ups)))
+    where, pile_ups = zone(forecast.span.timezone), forecast.pile_ups()
+    fullest = forecast.fullest(min(MAX_SHOWN_MINUTES, max(MIN_SHOWN_MINUTES, pile_ups)))
     if fullest:
         yield from ("", "most at once:")
     for clock, names, at in fullest:

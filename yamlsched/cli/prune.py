@@ -59,23 +59,23 @@ def command(settings: Settings, /, seconds: float | None, archive: str | None, i
     return 0
 
 
-def _archive(settings: Settings, connection: Connection[Any], namespace: str, given: str | None) -> Archive | None:
-    """Return the archive to use: the one ``given``, else the one of the file. Raises Refused if it cannot be found."""
-    if given == STDOUT:
+def _archive(settings: Settings, connection: Connection[Any], namespace: str, target: str | None) -> Archive | None:
+    """Return the archive to use: ``target``, else the one of the file. Raises Refused if it cannot be found."""
+    if target == STDOUT:
         return prune.StdoutArchive()
-    if given is not None:
-        return prune.FolderArchive(Path(given), namespace)
+    if target is not None:
+        return prune.FolderArchive(Path(target), namespace)
     if not prune.is_archived(connection, namespace):
         return None
-    found = None
+    archive = None
     if settings.file.is_file():
-        found = prune.own_archive(file.read(settings.file), settings.file, namespace)
-    if found is None:
+        archive = prune.own_archive(file.read(settings.file), settings.file, namespace)
+    if archive is None:
         raise Refused(
             f"the file in force archives what is pruned, and {settings.file} does not say where: pass --file, "
             "--archive DIR, or --no-archive to delete without an archive"
         )
-    return found
+    return archive
 
 
 def pruned(done: HousekeepingReport) -> str:

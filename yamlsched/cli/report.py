@@ -44,9 +44,9 @@ def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInpu
     timezone = timezone_of_file(settings.file)
     with settings.connect_in() as (connection, namespace):
         start, end = _span(connection, since, until, timezone)
-        found = report.read(connection, namespace, start, end, timezone)
-    click.echo(_rendered(found, settings.format))
-    return FINDINGS if found.problems else OK
+        summary = report.read(connection, namespace, start, end, timezone)
+    click.echo(_rendered(summary, settings.format))
+    return FINDINGS if summary.problems else OK
 
 
 def _span(
@@ -69,10 +69,10 @@ def _span(
     return start, end if end < at else None
 
 
-def _rendered(found: Report, form: str) -> str:
+def _rendered(report: Report, form: str) -> str:
     if form == "json":
-        return terminal.document(**document(found))
-    words = in_words(found)
+        return terminal.document(**document(report))
+    words = in_words(report)
     if form == "markdown":
         return markdown.render(words)
     if form == "html":
@@ -80,31 +80,31 @@ def _rendered(found: Report, form: str) -> str:
     return as_text(words)
 
 
-def document(found: Report) -> dict[str, Any]:
+def document(report: Report) -> dict[str, Any]:
     """Return the parts of the JSON document."""
-    groups = found.failures.worst_first()
-    next_slot = dict(zip(("job_type", "timezone", "at"), found.next_slot, strict=True)) if found.next_slot else None
+    groups = report.failures.worst_first()
+    next_slot = dict(zip(("job_type", "timezone", "at"), report.next_slot, strict=True)) if report.next_slot else None
     return {
-        "namespace": found.namespace,
-        "now": found.now,
-        "since": found.since,
-        "until": found.until,
-        "timezone": found.timezone,
-        "healthy": not found.problems,
-        "problems": found.problems,
-        "jobs": found.jobs,
-        "ran": found.ran,
-        "queue": found.queue,
+        "namespace": report.namespace,
+        "now": report.now,
+        "since": report.since,
+        "until": report.until,
+        "timezone": report.timezone,
+        "healthy": not report.problems,
+        "problems": report.problems,
+        "jobs": report.jobs,
+        "ran": report.ran,
+        "queue": report.queue,
         "failures": groups[:MAX_LISTED],
         "more_failures": len(groups[MAX_LISTED:]),
-        "failures_are_complete": found.failures.is_complete,
-        "dead_by_error_type": found.dead,
-        "dead_calls_of_on_dead": found.dead_calls,
-        "skipped": found.skipped,
-        "started_late": found.late,
-        "in_doubt": found.in_doubt,
-        "longest": found.longest,
-        "largest": found.largest,
-        "edits": [{name: getattr(edit, name) for name in EDIT_COLUMNS} for edit in found.edits],
+        "failures_are_complete": report.failures.is_complete,
+        "dead_by_error_type": report.dead,
+        "dead_calls_of_on_dead": report.dead_calls,
+        "skipped": report.skipped,
+        "started_late": report.late,
+        "in_doubt": report.in_doubt,
+        "longest": report.longest,
+        "largest": report.largest,
+        "edits": [{name: getattr(edit, name) for name in EDIT_COLUMNS} for edit in report.edits],
         "next_slot": next_slot,
     }

@@ -41,17 +41,17 @@ MAX_PROGRESS_CHARS = 60
     help="Count runs with failed attempts by job and type of error, worst first. Of one job, at most 1000 are read.",
 )
 @click.pass_obj
-def command(settings: Settings, /, limit: int, before: int | None, group_by: str | None, **given: Any) -> int:
+def command(settings: Settings, /, limit: int, before: int | None, group_by: str | None, **options: Any) -> int:
     if group_by:
-        _refuse_for_groups(given, before)
+        _refuse_for_groups(options, before)
     with settings.connect_in() as (connection, namespace):
-        filter = _filters.build_filter(connection, namespace, settings.file, **given)
+        filter = _filters.build_filter(connection, namespace, settings.file, **options)
         if group_by:
             return _show_groups(settings, connection, namespace, filter, limit)
-        found = search.page(connection, namespace, filter, limit, before=before, max_ids=search.MAX_LISTED_IDS)
-    page, stopped_at = found.runs, found.searched_to
+        listing = search.page(connection, namespace, filter, limit, before=before, max_ids=search.MAX_LISTED_IDS)
+    page, stopped_at = listing.runs, listing.searched_to
     if settings.wants_json:
-        click.echo(_output.document(namespace=namespace, runs=page, next_before=found.older))
+        click.echo(_output.document(namespace=namespace, runs=page, next_before=listing.older))
     elif settings.format == "csv":
         click.echo(_output.comma_separated(CSV_COLUMNS, [[getattr(row, name) for name in CSV_COLUMNS] for row in page]))
     elif not page:
@@ -62,18 +62,18 @@ def command(settings: Settings, /, limit: int, before: int | None, group_by: str
         places = [place for place, heading in enumerate(HEADINGS) if heading not in left_out]
         cells = [[cells[place] for place in places] for cells in map(line, page)]
         click.echo(_output.table([HEADINGS[place] for place in places], cells, free_text="NOTE"))
-    if found.older is not None and settings.format == "text":
+    if listing.older is not None and settings.format == "text":
         what = "more" if stopped_at is None else "to search older runs"
-        click.echo(f"{what}: pass --before {found.older}", err=True)
+        click.echo(f"{what}: pass --before {listing.older}", err=True)
     return 0
 
 
-def _refuse_for_groups(given: dict[str, Any], before: int | None) -> None:
+def _refuse_for_groups(options: dict[str, Any], before: int | None) -> None:
     """Raise UsageError for options that groups cannot have."""
-    names = [f"--{name}" for name in ("key", "worker", "error") if given[name]] + ["--before"] * (before is not None)
+    names = [f"--{name}" for name in ("key", "worker", "error") if options[name]] + ["--before"] * (before is not None)
     if names:
         raise click.UsageError(f"--group-by error_type cannot be combined with {', '.join(names)}: remove one of them")
-    if other := [name for name in given["statuses"] if name not in GROUPED_STATUSES]:
+    if other := [name for name in options["statuses"] if name not in GROUPED_STATUSES]:
         raise click.UsageError(
             f"--group-by error_type cannot be combined with --status {other[0]}: pass dead, failed, or no --status"
         )
@@ -82,10 +82,10 @@ def _refuse_for_groups(given: dict[str, Any], before: int | None) -> None:
 def _show_groups(settings: Settings, connection: Connection[Any], namespace: str, filter: Filter, limit: int) -> int:
     jobs = definitions(connection, namespace, filter.jobs, filter.tags)
     only_dead = set(filter.statuses) == {"dead"}
-    found = failures.groups(connection, namespace, filter.since, filter.until, jobs, only_dead=only_dead)
+    failed = failures.groups(connection, namespace, filter.since, filter.until, jobs, only_dead=only_dead)
     groups = [
         group
-        for group in found.worst_first()
+        for group in failed.worst_first()
         if filter.error_type in (None, group.error_type)
         and filter.on_dead in (None, group.is_call)
         and (
@@ -94,18 +94,18 @@ def _show_groups(settings: Settings, connection: Connection[Any], namespace: str
             or group.failing * ("failed" in filter.statuses)
         )
     ]
-    shown, more = groups[:limit], len(groups[limit:])
+    page, more = groups[:limit], len(groups[limit:])
     if settings.wants_json:
-        click.echo(_output.document(namespace=namespace, groups=shown, more_groups=more, is_complete=found.is_complete))
+        click.echo(_output.document(namespace=namespace, groups=page, more_groups=more, is_complete=failed.is_complete))
     elif settings.format == "csv":
-        click.echo(_tables.comma_separated(shown))
+        click.echo(_tables.comma_separated(page))
     elif not groups:
         click.echo("no failed attempts match", err=True)
     else:
-        click.echo(_tables.table(found, shown))
+        click.echo(_tables.table(failed, page))
     if more and settings.format == "text":
         click.echo(f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True)
-    if not found.is_complete:
+    if not failed.is_complete:
         click.echo(
             f"only {failures.MAX_FAILED:,} runs were read, of the jobs with most: pass --since or --job to count all",
             err=True,

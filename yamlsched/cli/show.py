@@ -63,8 +63,8 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
             click.echo(_output.document(output=kept))
             return 0
         if kept.omitted_bytes:
-            shown, omitted = map(terminal.show_bytes, (len(kept.output.encode()), kept.omitted_bytes))
-            click.echo(f"the last {shown}: {omitted} before it were not kept", err=True)
+            size, omitted = map(terminal.show_bytes, (len(kept.output.encode()), kept.omitted_bytes))
+            click.echo(f"the last {size}: {omitted} before it were not kept", err=True)
         click.echo(printed(kept.output))
         return 0
     if settings.wants_json:
@@ -162,23 +162,23 @@ def attempts(details: RunDetails, full: bool) -> Iterator[str]:
     """Yield the lines of the attempts."""
     from yamlsched.ask import runs as attempts
 
-    for one in attempts.attempts(details):
-        if one.status == "released":
-            head = f"attempt {one.number}  released  {_output.instant(one.ended_at)}"
-            yield f"{head}  {_output.printable_line(one.worker)}"
+    for record in attempts.attempts(details):
+        if record.status == "released":
+            head = f"attempt {record.number}  released  {_output.instant(record.ended_at)}"
+            yield f"{head}  {_output.printable_line(record.worker)}"
         else:
-            took = f"  took {durations.show(one.took)}" if one.took is not None else ""
-            took += f"  {one.used}" if one.used else ""
-            head = f"attempt {one.number}  {_output.coloured(one.status)}  {_output.instant(one.started_at)}"
-            revision = f"  revision {one.revision}" if one.revision else ""
-            yield f"{head}{took}  {_output.printable_line((one.worker or '-') + revision)}"
-        if one.progress is not None and one.status != "running":
-            at = _output.instant(one.progress.reported_at)
-            yield _output.printable_line(f"    reached {one.progress}, at {at}")
-        if one.status == "failed":
-            yield _output.printable(f"    {one.error}")
-            yield from block("stack", one.stack, full)
-        yield from output_block(one.output, full)
+            took = f"  took {durations.show(record.took)}" if record.took is not None else ""
+            took += f"  {record.used}" if record.used else ""
+            head = f"attempt {record.number}  {_output.coloured(record.status)}  {_output.instant(record.started_at)}"
+            revision = f"  revision {record.revision}" if record.revision else ""
+            yield f"{head}{took}  {_output.printable_line((record.worker or '-') + revision)}"
+        if record.progress is not None and record.status != "running":
+            at = _output.instant(record.progress.reported_at)
+            yield _output.printable_line(f"    reached {record.progress}, at {at}")
+        if record.status == "failed":
+            yield _output.printable(f"    {record.error}")
+            yield from block("stack", record.stack, full)
+        yield from output_block(record.output, full)
 
 
 def block(name: str, text: str | None, full: bool) -> list[str]:

@@ -136,12 +136,12 @@ def command(
     return FINDINGS if check and problems else OK
 
 
-def failures_table(found: Failures) -> str:
+def failures_table(failures: Failures) -> str:
     """Return the failures of the last day by job and type of error."""
-    groups = found.worst_first()
+    groups = failures.worst_first()
     if not groups:
         return "No attempt failed in the last day"
-    lines = [terminal.paint("Failures of the last day", "bold"), _tables.table(found, groups[:MAX_GROUPS_LISTED])]
+    lines = [terminal.paint("Failures of the last day", "bold"), _tables.table(failures, groups[:MAX_GROUPS_LISTED])]
     if more := len(groups[MAX_GROUPS_LISTED:]):
         lines.append(f"and {more} more: yamlsched runs --group-by error_type --since 1d")
     return "\n".join(lines)

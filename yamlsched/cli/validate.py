@@ -52,37 +52,37 @@ def command(
     skip_handler_checks: bool,
 ) -> int:
     files = files or (settings.file,)
-    given = None if skip_handler_checks else paths
+    folders = None if skip_handler_checks else paths
     now = datetime.now(UTC)
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     summaries = []
     for file in files:
         loaded = load(schedule_file.read_reviewed(file), str(file), settings.env)
-        of_file = check_all(loaded, file, given, now, imports, require_owner)
+        of_file = check_all(loaded, file, folders, now, imports, require_owner)
         if strict:
-            of_file = [replace(one, severity="error") for one in of_file]
+            of_file = [replace(entry, severity="error") for entry in of_file]
         if settings.format in FOR_REVIEWS:
-            of_file = [replace(one, severity="warning") if one.code in OF_THE_HOST else one for one in of_file]
-        found += of_file
+            of_file = [replace(entry, severity="warning") if entry.code in OF_THE_HOST else entry for entry in of_file]
+        diagnostics += of_file
         summaries.append(_summary(file, len(loaded.entries), of_file))
     write = partial(as_text, paint=_paint) if settings.format == "text" and terminal.has_colours() else None
-    if text := (write or FORMATS[settings.format])(found, [str(file) for file in files]):
+    if text := (write or FORMATS[settings.format])(diagnostics, [str(file) for file in files]):
         click.echo(text)
     if settings.format == "text":
         if text:
             click.echo()
         for summary in summaries:
             click.echo(escape_line(summary))
-    return int(any(one.severity == "error" for one in found))
+    return int(any(diagnostic.severity == "error" for diagnostic in diagnostics))
 
 
 def _paint(severity: str, text: str) -> str:
     return paint(text, "bold red" if severity == "error" else "bold yellow")
 
 
-def _summary(file: Path, jobs: int, found: list[Diagnostic]) -> str:
-    errors = sum(one.severity == "error" for one in found)
-    warnings = len(found) - errors
+def _summary(file: Path, jobs: int, diagnostics: list[Diagnostic]) -> str:
+    errors = sum(diagnostic.severity == "error" for diagnostic in diagnostics)
+    warnings = len(diagnostics) - errors
     if not errors:
         return f"{file}: {_count(jobs, 'job')}, no errors" + (f", {_count(warnings, 'warning')}" if warnings else "")
     place = f" in {_count(jobs, 'job')}" if jobs else ""  # unknown if the file is not valid YAML

@@ -68,8 +68,8 @@ def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
     Raises EnvironmentFailed, with a message for users, if the server cannot be reached.
     """
     own = {**_defaults(settings, dsn), **PINNED_SETTINGS}
-    with _opened(Session, dsn, {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}) as (connection, found):
-        connection.configure_transactions({**settings_of(dsn), **own} if found.is_pooled else {})
+    with _opened(Session, dsn, {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}) as (connection, server):
+        connection.configure_transactions({**settings_of(dsn), **own} if server.is_pooled else {})
         connection.answer_within = _answer_within(connection, own)
     return connection
 
@@ -77,11 +77,11 @@ def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
 def connect_for_handler(dsn: str) -> HandlerSession:
     """Open a session for a handler's own statements. Raises EnvironmentFailed if the server cannot be reached."""
     own = _defaults(KEEPALIVE_SETTINGS, dsn)
-    with _opened(HandlerSession, dsn, own) as (connection, found):
-        connection.settings = {**settings_of(dsn), **own} if found.is_pooled else {}
-        connection.idle_timeout = found.idle_timeout
+    with _opened(HandlerSession, dsn, own) as (connection, server):
+        connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
+        connection.idle_timeout = server.idle_timeout
         connection.answer_within = None  # the job's timeout limits a handler's statements
-        if not found.is_pooled and connection.info.server_version >= 140_000:
+        if not server.is_pooled and connection.info.server_version >= 140_000:
             with suppress(psycopg.errors.InvalidParameterValue):  # not supported by every operating system
                 connection.execute(load("session")["check_client"])
     return connection
@@ -94,10 +94,10 @@ async def connect_for_handler_async(dsn: str) -> AsyncHandlerSession:
         connection = await _open_in_utc(AsyncHandlerSession, dsn)
         try:
             cursor = await connection.execute(load("session")["configure"], _parameters(connection, own))
-            found: Any = await cursor.fetchone()
-            connection.settings = {**settings_of(dsn), **own} if found.is_pooled else {}
-            connection.idle_timeout = found.idle_timeout
-            if not found.is_pooled and connection.info.server_version >= 140_000:
+            server: Any = await cursor.fetchone()
+            connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
+            connection.idle_timeout = server.idle_timeout
+            if not server.is_pooled and connection.info.server_version >= 140_000:
                 with suppress(psycopg.errors.InvalidParameterValue):
                     await connection.execute(load("session")["check_client"])
         except BaseException:
@@ -138,11 +138,11 @@ async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awa
     try:
         direct = {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}  # a pooler's connections are its own business
         cursor = await connection.execute(load("session")["configure"], _parameters(connection, direct))
-        found: Any = await cursor.fetchone()
+        server: Any = await cursor.fetchone()
     except BaseException:
         await connection.close()
         raise
-    if found.is_pooled:
+    if server.is_pooled:
         connection.configure_transactions({**settings_of(dsn), **own})
     else:
         connection.prepare_threshold = 0
@@ -174,8 +174,8 @@ def _without_options(dsn: str, error: psycopg.OperationalError) -> str:
 
 def _defaults(settings: Settings, dsn: str) -> dict[str, str]:
     """Return those of ``settings`` that the DSN does not set."""
-    given = settings_of(dsn)
-    return {name: value for name, value in settings.items() if name not in given}
+    own = settings_of(dsn)
+    return {name: value for name, value in settings.items() if name not in own}
 
 
 def _parameters(connection: Any, settings: Settings) -> dict[str, Any]:

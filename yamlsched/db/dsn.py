@@ -59,22 +59,22 @@ def _dsn_error(dsn: str, message: str) -> str:
 
 def conninfo(dsn: str, with_options: bool = True) -> str:
     """Return ``dsn`` with our defaults for the parameters that it does not set."""
-    given = parse_dsn(dsn)
-    if "application_name" not in given and "PGAPPNAME" not in os.environ:
-        given["application_name"] = "yamlsched"
+    parameters = parse_dsn(dsn)
+    if "application_name" not in parameters and "PGAPPNAME" not in os.environ:
+        parameters["application_name"] = "yamlsched"
     if not with_options:
-        given["options"] = ""
-    given["client_encoding"] = "utf8"
-    if (timeout := _default_timeout(given)) is not None:
-        given["connect_timeout"] = timeout
-    return make_conninfo("", **{**DEFAULTS, **given})
+        parameters["options"] = ""
+    parameters["client_encoding"] = "utf8"
+    if (timeout := _default_timeout(parameters)) is not None:
+        parameters["connect_timeout"] = timeout
+    return make_conninfo("", **{**DEFAULTS, **parameters})
 
 
 def settings_of(dsn: str) -> dict[str, str]:
     """Return the server settings in the ``options`` of ``dsn``, or of PGOPTIONS."""
     options = str(parse_dsn(dsn).get("options") or os.environ.get("PGOPTIONS") or "")
-    found = SETTING_PATTERN.findall(options)
-    return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in found}
+    pairs = SETTING_PATTERN.findall(options)
+    return {name.replace("-", "_"): re.sub(r"\\(.)", r"\1", value) for name, value in pairs}
 
 
 def _default_timeout(parameters: Mapping[str, Any]) -> int | None:
@@ -127,6 +127,6 @@ def redactor(dsn: str) -> Callable[[str], str]:
             text = text.replace(secret, "***")
         if "://" not in text and "password" not in text.casefold():
             return text  # as most output is: a search by pattern takes milliseconds
-        return PASSWORD_PATTERN.sub(lambda found: f"{found[1] or found[2]}***", text)
+        return PASSWORD_PATTERN.sub(lambda match: f"{match[1] or match[2]}***", text)
 
     return redact

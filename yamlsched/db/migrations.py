@@ -57,8 +57,8 @@ class Migration(NamedTuple):
     @property
     def oldest_supported(self) -> int:
         """The version that a yamlsched must at least be made for to work with the tables after this migration."""
-        found = OLDEST_SUPPORTED.search(self.text)
-        return int(found[1]) if found else self.version
+        match = OLDEST_SUPPORTED.search(self.text)
+        return int(match[1]) if match else self.version
 
 
 @cache
@@ -89,32 +89,32 @@ def applied(connection: psycopg.Connection[Any]) -> Tables:
 
 def ensure_usable(connection: psycopg.Connection[Any], apply: bool) -> None:
     """Migrate older tables if ``apply``. Raises like ``must_migrate`` and ``refuse_changed``."""
-    found = applied(connection)
-    if must_migrate(found, apply):
+    tables = applied(connection)
+    if must_migrate(tables, apply):
         migrate(connection)
     else:
-        refuse_changed(found.checksums)
+        refuse_changed(tables.checksums)
 
 
-def must_migrate(found: Tables, apply: bool) -> bool:
+def must_migrate(tables: Tables, apply: bool) -> bool:
     """Return whether the tables are older than this yamlsched needs.
 
     Raises WrongTables for older ones without ``apply``, and NewerTables for newer ones that do not support it.
     """
     own = latest_version()
-    if found.oldest_supported > own:
+    if tables.oldest_supported > own:
         raise NewerTables(
-            f"the database has tables of version {found.version}, created by a newer yamlsched. They support hosts "
-            f"with version {found.oldest_supported} or later, and this one has {own}: upgrade yamlsched on this host"
+            f"the database has tables of version {tables.version}, created by a newer yamlsched. They support hosts "
+            f"with version {tables.oldest_supported} or later, and this one has {own}: upgrade yamlsched on this host"
         )
-    if found.version < own and not apply:
+    if tables.version < own and not apply:
         what = (
             "has no tables of yamlsched yet"
-            if found.version == 0
-            else f"has tables of version {found.version} of {own}"
+            if tables.version == 0
+            else f"has tables of version {tables.version} of {own}"
         )
         raise WrongTables(f'the database {what}: run "yamlsched migrate"')
-    return found.version < own
+    return tables.version < own
 
 
 def refuse_changed(checksums: Mapping[str, str]) -> None:
@@ -133,13 +133,13 @@ def _refuse_changed(migration: Migration, checksums: Mapping[str, str]) -> None:
 
 def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
     """Raise EnvironmentFailed if the server is too old, or the database accepts strings that are not valid text."""
-    [found] = connection.execute(load("migrations")["support"]).fetchall()
-    if found.version // 10_000 < MIN_MAJOR:
+    [server] = connection.execute(load("migrations")["support"]).fetchall()
+    if server.version // 10_000 < MIN_MAJOR:
         raise EnvironmentFailed(
-            f"PostgreSQL {found.version_text} is not supported: yamlsched works with versions {MIN_MAJOR} to "
+            f"PostgreSQL {server.version_text} is not supported: yamlsched works with versions {MIN_MAJOR} to "
             f"{MAX_MAJOR}"
         )
-    if found.encoding == "SQL_ASCII":
+    if server.encoding == "SQL_ASCII":
         raise EnvironmentFailed(
             "the database's encoding is SQL_ASCII, which does not validate text: create a database with encoding "
             "UTF8 (createdb --encoding=UTF8 --template=template0 NAME)"
@@ -148,16 +148,16 @@ def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
 
 def refuse_foreign_schema(connection: psycopg.Connection[Any], is_migrated: bool) -> None:
     """Raise EnvironmentFailed if another role made the schema, or if it has objects and no tables of yamlsched."""
-    found = connection.execute(load("migrations")["schema"]).fetchone()
-    if found is None:
+    schema = connection.execute(load("migrations")["schema"]).fetchone()
+    if schema is None:
         return
-    if not found.is_trusted:
+    if not schema.is_trusted:
         raise EnvironmentFailed(
-            f'the schema "yamlsched" belongs to role "{found.owner}", of which "{found.who}" is not a member: its '
-            f'owner could replace what is created in it. Migrate as "{found.owner}", or, if that role should not have '
+            f'the schema "yamlsched" belongs to role "{schema.owner}", of which "{schema.who}" is not a member: its '
+            f'owner could replace what is created in it. Migrate as "{schema.owner}", or, if that role should not have '
             "created it, drop the schema first"
         )
-    if found.has_objects and not is_migrated:
+    if schema.has_objects and not is_migrated:
         raise EnvironmentFailed(
             'the schema "yamlsched" has objects that yamlsched did not create: move them to another schema, or drop '
             "them"

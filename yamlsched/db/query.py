@@ -28,11 +28,11 @@ def fetch_grouped(
     connection: psycopg.Connection[Any], kind: Callable[..., Row], statement: bytes, parameters: Mapping[str, Any]
 ) -> defaultdict[str, list[Row]]:
     """Return the rows of ``statement`` by its first column; the others are the fields of ``kind`` in their order."""
-    found: defaultdict[str, list[Row]] = defaultdict(list)
+    rows: defaultdict[str, list[Row]] = defaultdict(list)
     with connection.cursor(row_factory=tuple_row) as cursor:
         for group, *values in cursor.execute(statement, parameters).fetchall():
-            found[group].append(kind(*values))
-    return found
+            rows[group].append(kind(*values))
+    return rows
 
 
 def _by_position(kind: type[Row]) -> Callable[[Any], Callable[[Sequence[Any]], Row]]:

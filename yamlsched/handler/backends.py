@@ -159,7 +159,7 @@ class PostgresBackend:
 
     # --------------------------------------------------------------------------------------------------------------
 
-    def record(self, statement: Callable[..., Returned], *given: Any) -> Returned:
+    def record(self, statement: Callable[..., Returned], *arguments: Any) -> Returned:
         """Call ``statement`` with a session, and again with a new one while the database does not answer.
 
         A mail that was sent must not be forgotten because the server restarted. The session is not that of the
@@ -168,7 +168,7 @@ class PostgresBackend:
 
         def execute() -> Returned:
             with sessions.lock, sessions.use(self.dsn, "effects", self.timeout or MAX_OUTAGE_SECONDS) as session:
-                return statement(session, *given)
+                return statement(session, *arguments)
 
         return persist(execute, MAX_OUTAGE_SECONDS)
 

@@ -30,12 +30,12 @@ decode = json.JSONDecoder().raw_decode  # of JSON as PostgreSQL writes it: witho
 def resolve(path: str) -> Callable[..., Any]:
     """Import and return the callable that ``pkg.mod.func`` or ``pkg.mod:func`` names."""
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
-    found: Any = importlib.import_module(module)
+    target: Any = importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    if not callable(found):
-        raise TypeError(f"{path} is not a function (got a {type(found).__name__})")
-    return found  # type: ignore[no-any-return]
+        target = getattr(target, part)
+    if not callable(target):
+        raise TypeError(f"{path} is not a function (got a {type(target).__name__})")
+    return target  # type: ignore[no-any-return]
 
 
 def read_payload(text: str) -> dict[str, Any]:
@@ -66,11 +66,11 @@ def payload_mismatch(handler: Callable[..., Any], path: str, names: tuple[str, .
     except (TypeError, ValueError):
         return ""  # some builtins have none
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    given = {*names, "run"} if passes_run else {*names}
-    unknown = sorted(given - {p.name for p in named})
+    keys = {*names, "run"} if passes_run else {*names}
+    unknown = sorted(keys - {p.name for p in named})
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         unknown = []
-    missing = [p.name for p in named if p.default is p.empty and p.name not in given]
+    missing = [p.name for p in named if p.default is p.empty and p.name not in keys]
     missing += [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
     faults = [f'it has no parameter "{name}"' for name in unknown] + [f'"{name}" is missing' for name in missing]
     if "run" in names and passes_run:
@@ -179,8 +179,8 @@ def _end_of(error: BaseException) -> AttemptEnd:
 
 def _effect_in_doubt(error: BaseException) -> EffectInDoubt | None:
     """Return the effect in doubt, also of a task of an asynchronous handler."""
-    while isinstance(error, BaseExceptionGroup) and (found := error.subgroup(EffectInDoubt)) is not None:
-        error = found.exceptions[0]
+    while isinstance(error, BaseExceptionGroup) and (group := error.subgroup(EffectInDoubt)) is not None:
+        error = group.exceptions[0]
     return error if isinstance(error, EffectInDoubt) else None
 
 

@@ -91,14 +91,14 @@ def requires_in_doubt(once: Callable[Given, Returned]) -> Callable[Given, Return
     """Explain the choice if ``in_doubt`` is missing: no default would be right."""
 
     @wraps(once)
-    def checked(*given: Given.args, **named: Given.kwargs) -> Returned:
+    def checked(*arguments: Given.args, **named: Given.kwargs) -> Returned:
         if "in_doubt" not in named:
             choices = "; ".join(f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_POLICIES.items())
             raise TypeError(
                 "run.once() requires the argument in_doubt: what the next attempt does if it is unknown whether the "
                 f"effect happened. {choices}"
             )
-        return once(*given, **named)
+        return once(*arguments, **named)
 
     return checked
 
@@ -172,27 +172,27 @@ def _enter(run: Run, entry: EffectEntry, in_doubt: str) -> Effect:
     """
     backend = run.backend
     for _ in range(MAX_CLAIMS):
-        found = backend.claim(entry)
-        if found is None:
+        effect = backend.claim(entry)
+        if effect is None:
             raise LeaseLost(f"run {entry.run_id}: attempt {entry.attempt} outlived its lease")
-        if found.is_first or found.entry == entry.entry:
-            return Effect(True, found.provider_key)  # the second: claimed by a statement whose answer was lost
-        if found.state == "done":
-            return Effect(False, found.provider_key, found.result)
-        if found.state == "claimed":
-            if found.holder_is_live and found.run_id != entry.run_id:
-                raise Snooze(SNOOZE_INTERVAL, f'effect "{entry.key}" is held by run {found.run_id}, which is running')
-            if found.holder_is_live and entry.key not in run.state.entered:
+        if effect.is_first or effect.entry == entry.entry:
+            return Effect(True, effect.provider_key)  # the second: claimed by a statement whose answer was lost
+        if effect.state == "done":
+            return Effect(False, effect.provider_key, effect.result)
+        if effect.state == "claimed":
+            if effect.holder_is_live and effect.run_id != entry.run_id:
+                raise Snooze(SNOOZE_INTERVAL, f'effect "{entry.key}" is held by run {effect.run_id}, which is running')
+            if effect.holder_is_live and entry.key not in run.state.entered:
                 raise YamlschedError(f'effect "{entry.key}" is entered by two processes of one attempt')
-            backend.mark_in_doubt(entry, found.entry)
-        elif found.state == "in_doubt":
+            backend.mark_in_doubt(entry, effect.entry)
+        elif effect.state == "in_doubt":
             if in_doubt == "raise":
-                raise EffectInDoubt(_what_to_look_up(entry, found))
+                raise EffectInDoubt(_what_to_look_up(entry, effect))
             if in_doubt == "skip" and backend.assume_done(entry):
                 run.log.warning('effect "%s" was in doubt and now counts as done: in_doubt="skip"', entry.key)
-                return Effect(False, found.provider_key)
+                return Effect(False, effect.provider_key)
             if in_doubt == "repeat" and backend.take_over(entry):
-                return Effect(True, found.provider_key)
+                return Effect(True, effect.provider_key)
     raise Snooze(1, f'effect "{entry.key}" is still changing hands after {MAX_CLAIMS} attempts to enter it')
 
 
@@ -218,14 +218,14 @@ def _record_result(run: Run, entry: EffectEntry, name: str, result: Any) -> None
         run.log.warning("effect %s was done, but it has been started again or settled", entry.key)
 
 
-def _what_to_look_up(entry: EffectEntry, found: FoundEffect) -> str:
-    when = f" at {rfc3339(found.claimed_at, 'seconds')}" if found.claimed_at else ""
+def _what_to_look_up(entry: EffectEntry, effect: FoundEffect) -> str:
+    when = f" at {rfc3339(effect.claimed_at, 'seconds')}" if effect.claimed_at else ""
     settle = settle_command(entry.namespace, entry.key)
     if len(settle) > MAX_COMMAND_CHARS:
         settle = f"the settle command that `yamlsched show {entry.run_id}` prints"
     return (
-        f"effect in doubt: attempt {found.attempt} of run {found.run_id} started it{when} and did not report its "
-        f"end. Look up whether it happened (idempotency key {found.provider_key}), then run: {settle}, "
+        f"effect in doubt: attempt {effect.attempt} of run {effect.run_id} started it{when} and did not report its "
+        f"end. Look up whether it happened (idempotency key {effect.provider_key}), then run: {settle}, "
         f"then: yamlsched retry {entry.run_id}"
     )
 

@@ -93,13 +93,13 @@ class Called(NamedTuple):
 
 def bounded_upstream(text: str) -> str:
     """Return what a run has waited for, without the largest results if they do not fit into a variable."""
-    found: dict[str, dict[str, Any]] = json.loads(text)
-    sizes = {name: stored_bytes(one["result"]) for name, one in found.items()}
+    runs: dict[str, dict[str, Any]] = json.loads(text)
+    sizes = {name: stored_bytes(run["result"]) for name, run in runs.items()}
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
         if len(text.encode()) <= MAX_UPSTREAM_BYTES:
             break
-        found[name] |= {"result": None, "omitted": True}
-        text = json.dumps(found, ensure_ascii=False)
+        runs[name] |= {"result": None, "omitted": True}
+        text = json.dumps(runs, ensure_ascii=False)
     return text
 
 
@@ -142,8 +142,8 @@ class Program(NamedTuple):
         if run.upstream:
             of_run["YAMLSCHED_UPSTREAM"] = bounded_upstream(run.upstream)
         variables = {**self.env, **of_run, **registry.tracing.environment(run)}
-        given = {name.encode(): value.encode() for name, value in variables.items()}
-        return {**kept, **given}
+        encoded = {name.encode(): value.encode() for name, value in variables.items()}
+        return {**kept, **encoded}
 
     def start(
         self, folder: str, environment: Mapping[bytes, bytes], prepare: Callable[[], object], **options: Any
@@ -210,11 +210,11 @@ class Program(NamedTuple):
             return Obstacle(message, "Pass less in command, env and the payload, or use stdin or a file.")
         if error.errno not in TEMPORARY:
             path = environment.get(b"PATH", os.defpath.encode()).decode("utf-8", "replace")
-            found = commands.directory_obstacle(directory, directory) or commands.program_obstacle(
+            obstacle = commands.directory_obstacle(directory, directory) or commands.program_obstacle(
                 program, directory, path
             )
-            if found is not None:
-                return found
+            if obstacle is not None:
+                return obstacle
         return Obstacle(f'"{program}" cannot be started: {os.strerror(error.errno or 0)}', "")
 
 
@@ -284,13 +284,13 @@ def with_last_lines(end: AttemptEnd, output: str) -> AttemptEnd:
     """Return the end of an attempt with the last lines of its output as the error, if it has none."""
     if end.error or end.is_success:
         return end
-    shown = ""
+    last_lines = ""
     for line in [line.strip() for line in output.splitlines() if line.strip()][: -MAX_LAST_LINES - 1 : -1]:
-        longer = f"{line} / {shown}" if shown else line[-MAX_LAST_LINE_CHARS:]
+        longer = f"{line} / {last_lines}" if last_lines else line[-MAX_LAST_LINE_CHARS:]
         if len(longer) > MAX_LAST_LINE_CHARS:
             break
-        shown = longer
-    return end._replace(error=shown or "no output")
+        last_lines = longer
+    return end._replace(error=last_lines or "no output")
 
 
 def reap_group(group: int) -> bool:

@@ -139,10 +139,10 @@ class UpstreamRun:
     @classmethod
     def read(cls, text: str | None) -> dict[str, UpstreamRun]:
         """Return by the names of the jobs what a claim has returned as JSON."""
-        found = json.loads(text) if text else {}
-        slots = {name: one.pop("scheduled_for") for name, one in found.items()}
+        runs = json.loads(text) if text else {}
+        slots = {name: run.pop("scheduled_for") for name, run in runs.items()}
         times = {name: slot and datetime.fromisoformat(slot).astimezone(UTC) for name, slot in slots.items()}
-        return {name: cls(scheduled_for=times[name], **one) for name, one in found.items()}
+        return {name: cls(scheduled_for=times[name], **run) for name, run in runs.items()}
 
 
 @dataclass(slots=True)
@@ -381,7 +381,7 @@ class Run:
 def _decode_payload(payload: str) -> dict[str, Any]:
     """Return a dead run's payload; empty if Python cannot read it, which is then why the run is dead."""
     try:
-        found = json.loads(payload)
+        value = json.loads(payload)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -22,23 +22,23 @@ def succeed_in(run: Run, connection: Sync | Async) -> Awaitable[None] | None:
     """Write the success of ``run`` in the transaction that ``connection`` has open; see ``Run.succeed_in``."""
     if run.state.transaction_start is not None:
         raise YamlschedError("run.succeed_in() was called inside run.transaction(), at whose end the run succeeds")
-    found = driver_connection(connection)
-    if isinstance(found, psycopg.Connection):
+    driver = driver_connection(connection)
+    if isinstance(driver, psycopg.Connection):
         if run.backend.is_shared:
             raise YamlschedError(
                 "run.succeed_in() would block the other runs of this process: pass an asynchronous connection"
             )
-        result = _prepare(run, found)
+        result = _prepare(run, driver)
         if run.state.progress is not None:
-            run.backend.write_progress(found, run.state.progress)
+            run.backend.write_progress(driver, run.state.progress)
         try:
-            run.backend.succeed(found, result, run.state.enqueued)
+            run.backend.succeed(driver, result, run.state.enqueued)
         except LeaseLost as error:
             raise _lost(error) from error
         return None
 
     async def succeed() -> None:
-        session = found if isinstance(found, psycopg.AsyncConnection) else await found
+        session = driver if isinstance(driver, psycopg.AsyncConnection) else await driver
         result = _prepare(run, session)
         if run.state.progress is not None:
             await run.backend.write_progress_async(session, run.state.progress)

@@ -89,10 +89,10 @@ async def claim(
     the claim before did not get; ``chance`` is that of ``passes``. Each parameter has one type, whatever its value, so
     that a session plans the statement once: numbers of other sizes have types of their own.
     """
-    given = {"namespace": namespace, "lane": lane, "token": token, "limit": limit, "now": now, **passes(limit, chance)}
-    given |= {"newest": str(scope.newest), "skipped": array((*scope.others, *busy)), "ended": array(PROCESS_ENDED)}
-    given["revision"] = scope.revision
-    rows = await rows_of(connection, "claim", given)
+    values = {"namespace": namespace, "lane": lane, "token": token, "limit": limit, "now": now, **passes(limit, chance)}
+    values |= {"newest": str(scope.newest), "skipped": array((*scope.others, *busy)), "ended": array(PROCESS_ENDED)}
+    values["revision"] = scope.revision
+    rows = await rows_of(connection, "claim", values)
     unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
     claimed = ClaimResult(_runs(rows), unreleased=unreleased, is_complete=len(rows) < limit)
     return claimed, [row.id for row in rows if row.state == "gated"]
@@ -108,11 +108,11 @@ async def claim_gated(
     revision: str | None = None,
 ) -> None:
     """Claim those of ``ids`` that may execute, under ``token``, which must be new, and add them to ``claimed``."""
-    given = {"namespace": namespace, "ids": array(ids), "token": token, "now": now}
-    rows = await rows_of(connection, "claim_gated", given)
+    parameters = {"namespace": namespace, "ids": array(ids), "token": token, "now": now}
+    rows = await rows_of(connection, "claim_gated", parameters)
     runs = _runs(rows)
     if runs:
-        await connection.execute(load("runs")["note_revision"], {**given, "revision": revision})
+        await connection.execute(load("runs")["note_revision"], {**parameters, "revision": revision})
     claimed.runs += runs
     claimed.busy |= {row.definition_id for row in rows if row.state == "busy"}
     claimed.is_complete = claimed.is_complete and len(rows) == len(ids) and all(row.state == "claimed" for row in rows)
@@ -139,8 +139,8 @@ async def reclaim(
     result = ReclaimResult()
     most = None if is_complete else MAX_RECLAIMED_ENTRIES
     async with connection.transaction():
-        given = {"namespace": namespace, "most": most, "held": array(held), "now": now, **LOST_WORKER}
-        rows = await rows_of(connection, "reclaim", given)
+        parameters = {"namespace": namespace, "most": most, "held": array(held), "now": now, **LOST_WORKER}
+        rows = await rows_of(connection, "reclaim", parameters)
         await hand_on(connection, namespace, rows, now)
         await note_dead(connection, namespace, [row.id for row in rows if row.is_last], now)
     for row in rows:

@@ -77,8 +77,8 @@ def release(connection: Connection[Any], entry: EffectEntry) -> None:
     _write(connection, "release", entry)
 
 
-def _write(connection: Connection[Any], statement: str, entry: EffectEntry, **given: Any) -> bool:
-    return connection.execute(load("effects")[statement], {**asdict(entry), **given}).rowcount == 1
+def _write(connection: Connection[Any], statement: str, entry: EffectEntry, **parameters: Any) -> bool:
+    return connection.execute(load("effects")[statement], {**asdict(entry), **parameters}).rowcount == 1
 
 
 @dataclass(frozen=True, slots=True)

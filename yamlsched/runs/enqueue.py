@@ -244,31 +244,31 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], select
     def in_span() -> AbstractContextManager[registry.tracing.Sending]:
         return registry.tracing.send(job, count, namespace, parameters.get("key"))
 
-    def given(sending: registry.tracing.Sending) -> dict[str, Any]:
+    def with_trace(sending: registry.tracing.Sending) -> dict[str, Any]:
         return {**parameters, "trace_context": sending.context, "trace_contexts": sending.contexts(count)}
 
     def results(sending: registry.tracing.Sending, rows: list[Any]) -> Any:
-        found = [Enqueued(*row) for row in rows]
-        sending.note([enqueued.run_id for enqueued in found])
-        return select(found)
+        runs = [Enqueued(*row) for row in rows]
+        sending.note([enqueued.run_id for enqueued in runs])
+        return select(runs)
 
-    found = driver_connection(connection)
-    if not isinstance(found, psycopg.Connection):
+    driver = driver_connection(connection)
+    if not isinstance(driver, psycopg.Connection):
 
         async def execute() -> Any:
-            session = found if isinstance(found, psycopg.AsyncConnection) else await found
+            session = driver if isinstance(driver, psycopg.AsyncConnection) else await driver
             with in_span() as sending, translate_errors():
                 async with psycopg.AsyncCursor(session, row_factory=tuple_row) as cursor:
-                    await cursor.execute(sql, given(sending))
+                    await cursor.execute(sql, with_trace(sending))
                     return results(sending, await cursor.fetchall())
 
         return execute()
     with (
         in_span() as sending,
         translate_errors(),
-        psycopg.Cursor(found, row_factory=tuple_row) as cursor,
+        psycopg.Cursor(driver, row_factory=tuple_row) as cursor,
     ):
-        cursor.execute(sql, given(sending))
+        cursor.execute(sql, with_trace(sending))
         return results(sending, cursor.fetchall())
 
 

@@ -108,27 +108,27 @@ def decide(rules: Rules, runs: Sequence[UnreleasedRun], is_busy: bool, now: date
     """
     outlooks = [_outlook(rules, run, now) for run in sorted(runs, key=attrgetter("slot", "id"))]
     decisions = []
-    for number, one in enumerate(outlooks):
-        run = one.run
+    for number, outlook in enumerate(outlooks):
+        run = outlook.run
         reason, detail = "", None
-        if one.is_late:
+        if outlook.is_late:
             reason = "late"
-        elif rules.catchup != "all" and not run.by_hand and _is_superseded(one, outlooks[number + 1 :], now):
+        elif rules.catchup != "all" and not run.by_hand and _is_superseded(outlook, outlooks[number + 1 :], now):
             reason = "superseded"
-        elif one.failed:
-            reason, detail = "upstream", one.failed.job + (f":{one.failed.run_id}" if one.failed.run_id else "")
-        elif one.is_due(now) and is_busy and not run.by_hand and rules.overlap == "skip":
+        elif failed := outlook.failed:
+            reason, detail = "upstream", failed.job + (f":{failed.run_id}" if failed.run_id else "")
+        elif outlook.is_due(now) and is_busy and not run.by_hand and rules.overlap == "skip":
             reason = "overlap"
         if reason:
             verdict = SlotDecision.CANCEL if run.by_hand else SlotDecision.SKIP
-        elif one.waits_for or (one.is_due(now) and is_busy and rules.overlap == "wait" and not run.by_hand):
+        elif outlook.waits_for or (outlook.is_due(now) and is_busy and rules.overlap == "wait" and not run.by_hand):
             verdict = SlotDecision.WAIT
-        elif not one.is_due(now):
+        elif not outlook.is_due(now):
             verdict = SlotDecision.NOT_YET
         else:
             verdict = SlotDecision.RELEASE
             is_busy = is_busy or rules.overlap != "allow"
-        decisions.append(Decision(run, verdict, one.due_at, reason, detail))
+        decisions.append(Decision(run, verdict, outlook.due_at, reason, detail))
     return decisions
 
 
@@ -148,13 +148,13 @@ def _outlook(rules: Rules, run: UnreleasedRun, now: datetime) -> _Outlook:
     return _Outlook(run, frozenset(waits_for), due_at, failed, is_late and not run.by_hand)
 
 
-def _is_superseded(one: _Outlook, newer: Iterable[_Outlook], now: datetime) -> bool:
+def _is_superseded(outlook: _Outlook, newer: Iterable[_Outlook], now: datetime) -> bool:
     """Return whether a newer slot takes the place of a run: one that is due, or waits for nothing else than it does."""
     return any(
         not other.run.by_hand
         and not other.is_late
         and not other.failed
-        and (other.is_due(now) or other.waits_for <= one.waits_for)
+        and (other.is_due(now) or other.waits_for <= outlook.waits_for)
         for other in newer
     )
 
@@ -195,21 +195,21 @@ async def _settle(
     sql = load("follow")
     async with connection.transaction():
 
-        async def rows(name: str, **given: Any) -> list[Any]:
-            return await (await connection.execute(sql[name], {"namespace": namespace, "now": now, **given})).fetchall()
+        async def rows(name: str, **extra: Any) -> list[Any]:
+            return await (await connection.execute(sql[name], {"namespace": namespace, "now": now, **extra})).fetchall()
 
         ids = [row.id for row in await rows("hold", jobs=jobs)]
         if not ids:
             return Settlement()
         gates = {row.job for row in await rows("gates", ids=ids)}
         facts = await rows("facts", ids=ids)
-        by_job = {job: list(found) for job, found in groupby(facts, attrgetter("definition_id"))}
-        free = {job: found for job, found in by_job.items() if {job, *(row.upstream_id for row in found)} <= gates}
+        by_job = {job: list(group) for job, group in groupby(facts, attrgetter("definition_id"))}
+        free = {job: group for job, group in by_job.items() if {job, *(row.upstream_id for row in group)} <= gates}
         released = repaired = 0
         changes = _Changes()
-        for found in free.values():
-            before = {row.id: row.withheld for row in found}
-            for decision in changes.add(found):
+        for group in free.values():
+            before = {row.id: row.withheld for row in group}
+            for decision in changes.add(group):
                 released += decision.verdict is SlotDecision.RELEASE
                 repaired += decision.verdict is SlotDecision.RELEASE and before[decision.run.id] == UPSTREAM
         await changes.write(connection, namespace)
@@ -234,11 +234,11 @@ class _Changes:
         self.now = job.now
         runs = []
         for _, group in groupby(facts, attrgetter("id")):
-            found = list(group)
+            rows = list(group)
             upstreams = tuple(
-                Upstream(row.upstream_id, row.upstream, row.state, row.upstream_run_id, row.ended_at) for row in found
+                Upstream(row.upstream_id, row.upstream, row.state, row.upstream_run_id, row.ended_at) for row in rows
             )
-            runs.append(UnreleasedRun(found[0].id, found[0].slot, found[0].run_at, upstreams, found[0].by_hand))
+            runs.append(UnreleasedRun(rows[0].id, rows[0].slot, rows[0].run_at, upstreams, rows[0].by_hand))
         if job.is_closed:
             self.withheld |= {run.id: JOB for run in runs}
             return []
@@ -263,29 +263,29 @@ class _Changes:
         return decisions
 
     async def write(self, connection: psycopg.AsyncConnection[Any], namespace: str) -> None:
-        sql, given = load("follow"), {"namespace": namespace, "now": self.now}
+        sql, parameters = load("follow"), {"namespace": namespace, "now": self.now}
         if self.released:
-            ends = [(one.run.id, upstream) for one in self.released for upstream in one.run.upstreams]
+            ends = [(release.run.id, upstream) for release in self.released for upstream in release.run.upstreams]
             outcomes = {
                 "run_id": [run_id for run_id, _ in ends],
                 "upstream_id": [upstream.id for _, upstream in ends],
                 "upstream_run_id": [upstream.run_id for _, upstream in ends],
                 "outcome": [str(upstream.state) for _, upstream in ends],
             }
-            ids, run_at = [one.run.id for one in self.released], [one.run_at for one in self.released]
-            await connection.execute(sql["release"], {**given, "ids": ids, "run_at": run_at, **outcomes})
+            ids, run_at = [release.run.id for release in self.released], [release.run_at for release in self.released]
+            await connection.execute(sql["release"], {**parameters, "ids": ids, "run_at": run_at, **outcomes})
         for name, reasons in (("withhold", self.withheld), ("cancel", self.cancelled)):
             if reasons:
                 columns = {"ids": list(reasons), "reasons": list(reasons.values())}
-                await connection.execute(sql[name], {**given, **columns})
+                await connection.execute(sql[name], {**parameters, **columns})
         for gap in self.gaps:  # one by one: each may continue the one before
             names = ("definition_id", "first", "last", "slots", "reason", "follows", "detail")
             row = {name: [value] for name, value in zip(names, gap, strict=True)}
-            await connection.execute(load("slots")["record_gaps"], {**given, **row})
+            await connection.execute(load("slots")["record_gaps"], {**parameters, **row})
         if self.removed:
             await connection.execute(sql["remove"], {"ids": self.removed})
         if self.ended_of:
-            await connection.execute(sql["wake"], {**given, "ids": sorted(self.ended_of)})
+            await connection.execute(sql["wake"], {**parameters, "ids": sorted(self.ended_of)})
 
 
 def _slot_before(job: Any, slot: datetime) -> datetime | None:
@@ -294,5 +294,5 @@ def _slot_before(job: Any, slot: datetime) -> datetime | None:
         cron, where = parse_schedule(job.schedule), zone(job.timezone)
     except (ScheduleError, TypeError):
         return None
-    found = newest_slot(cron, where, job.effective_from - timedelta(days=400), slot - timedelta(microseconds=1))
-    return found.at if found else None
+    before = newest_slot(cron, where, job.effective_from - timedelta(days=400), slot - timedelta(microseconds=1))
+    return before.at if before else None

@@ -96,8 +96,8 @@ class ClaimedRun(NamedTuple):
     @property
     def dead_run_id(self) -> int | None:
         """The id of the dead run for which ``on_dead`` is called; None also for an invalid key, edited by hand."""
-        found = ON_DEAD_KEY.fullmatch(self.key or "")
-        return int(found[1]) if found else None
+        match = ON_DEAD_KEY.fullmatch(self.key or "")
+        return int(match[1]) if match else None
 
 
 class EnqueueBatch(NamedTuple):

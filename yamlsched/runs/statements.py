@@ -24,8 +24,8 @@ OURS, LOST = "ours", "lost"
 """Whose a run is, beside the states that are final or waiting; see ``ownership``."""
 
 
-async def rows_of(connection: psycopg.AsyncConnection[Any], name: str, given: dict[str, Any]) -> list[Any]:
-    cursor = await connection.execute(load("runs")[name], given)
+async def rows_of(connection: psycopg.AsyncConnection[Any], name: str, parameters: dict[str, Any]) -> list[Any]:
+    cursor = await connection.execute(load("runs")[name], parameters)
     return await cursor.fetchall()
 
 
@@ -39,8 +39,8 @@ async def hand_on(
     jobs = sorted({row.turn_of for row in ended if row.turn_of is not None})
     limits = sorted({row.limit_name for row in ended if row.limit_name is not None})
     if jobs or limits:
-        given = {"namespace": namespace, "jobs": jobs, "limits": limits, "now": now}
-        await connection.execute(load("runs")["hand_on"], given)
+        parameters = {"namespace": namespace, "jobs": jobs, "limits": limits, "now": now}
+        await connection.execute(load("runs")["hand_on"], parameters)
 
 
 async def note_dead(
@@ -48,8 +48,7 @@ async def note_dead(
 ) -> None:
     """Note for targets of notifications that these runs are dead, at the end of the transaction that ended them."""
     if ids:
-        given = {"namespace": namespace, "ids": array(ids), "now": now}
-        await connection.execute(load("notify")["note_dead"], given)
+        await connection.execute(load("notify")["note_dead"], {"namespace": namespace, "ids": array(ids), "now": now})
 
 
 async def let_go(
@@ -59,9 +58,9 @@ async def let_go(
     now: datetime | None = None,
 ) -> None:
     """Hand on the turns and numbers of ``runs``, which were ended before their handlers, until now."""
-    given = {"ids": [run.id for run in runs], "tokens": [run.locked_by for run in runs], "now": now}
+    parameters = {"ids": [run.id for run in runs], "tokens": [run.locked_by for run in runs], "now": now}
     async with connection.transaction():
-        await hand_on(connection, namespace, await rows_of(connection, "let_go", given))
+        await hand_on(connection, namespace, await rows_of(connection, "let_go", parameters))
 
 
 def fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
@@ -95,8 +94,8 @@ def _used(runs: Iterable[tuple[ClaimedRun, Usage | None]]) -> dict[str, Any]:
 
 
 def _usages(usages: Iterable[Usage | None]) -> dict[str, Any]:
-    given: list[Any] = [usage or ("null", None) for usage in usages]
-    return {"cpu_seconds": array(cpu for cpu, _ in given), "peaks": array(peak or "null" for _, peak in given)}
+    pairs: list[Any] = [usage or ("null", None) for usage in usages]
+    return {"cpu_seconds": array(cpu for cpu, _ in pairs), "peaks": array(peak or "null" for _, peak in pairs)}
 
 
 async def heartbeat(

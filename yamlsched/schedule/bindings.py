@@ -80,28 +80,28 @@ class Bindings:
 
 def read(body: list[ast.stmt], module: str = "") -> Bindings:
     """Return the bindings of the body of a module or a class. ``module`` is the last part of the module's name."""
-    found = Bindings(top=frozenset(map(id, body)))
+    bindings = Bindings(top=frozenset(map(id, body)))
     todo: list[tuple[ast.AST, CodeScope]] = [(statement, CodeScope.MODULE) for statement in body]
     while todo:
         node, scope = todo.pop()
-        todo.extend(_visit(node, scope, found, module))
-    return found
+        todo.extend(_visit(node, scope, bindings, module))
+    return bindings
 
 
-def _visit(node: ast.AST, scope: CodeScope, found: Bindings, module: str) -> Iterable[tuple[ast.AST, CodeScope]]:
+def _visit(node: ast.AST, scope: CodeScope, bindings: Bindings, module: str) -> Iterable[tuple[ast.AST, CodeScope]]:
     """Record what a node binds; return the nodes to visit inside it, with their scope."""
     match node:
         case ast.Constant() | ast.expr_context():
             return ()
         case ast.Name():
-            _name(node, scope, found)
+            _name(node, scope, bindings)
             return ()
         case ast.Attribute():
-            _attribute(node, scope, found)
+            _attribute(node, scope, bindings)
             return ((node.value, scope),)
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             if scope is CodeScope.MODULE:
-                found.bind(node.name, node)
+                bindings.bind(node.name, node)
             of_class = CodeScope.CLASS if scope is CodeScope.MODULE else scope
             inner = of_class if isinstance(node, ast.ClassDef) else CodeScope.FUNCTION
             body = set(node.body)
@@ -111,64 +111,64 @@ def _visit(node: ast.AST, scope: CodeScope, found: Bindings, module: str) -> Ite
         case ast.comprehension():
             return [(each, scope) for each in (node.iter, *node.ifs)]  # its targets are names of their own scope
         case ast.Import() | ast.ImportFrom():
-            _import(node, scope, found, module)
+            _import(node, scope, bindings, module)
             return ()
         case ast.Global():
-            found.statements.update(dict.fromkeys(node.names))
+            bindings.statements.update(dict.fromkeys(node.names))
             return ()
         case ast.Call():
             if _imports_itself(node, module):
-                found.is_dynamic = True
+                bindings.is_dynamic = True
         case _ if scope is CodeScope.MODULE:
-            return [(each, scope) for each in _bind(node, found)]
+            return [(each, scope) for each in _bind(node, bindings)]
     return [(each, scope) for each in ast.iter_child_nodes(node)]
 
 
-def _bind(node: ast.AST, found: Bindings) -> Iterable[ast.AST]:
+def _bind(node: ast.AST, bindings: Bindings) -> Iterable[ast.AST]:
     """Record what a node in the module's scope binds; return the nodes to visit inside it."""
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
                 if isinstance(target, ast.Name):
-                    found.bind(target.id, node)
-                    found.is_dynamic |= target.id in DYNAMIC
+                    bindings.bind(target.id, node)
+                    bindings.is_dynamic |= target.id in DYNAMIC
             return [value, *(target for target in targets if not isinstance(target, ast.Name))]
         case ast.AnnAssign(target=ast.Name(id=name), value=value):
-            found.bind(name, node if value is not None else None)
+            bindings.bind(name, node if value is not None else None)
             return [node.annotation, value] if value is not None else [node.annotation]
         case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-            found.bind(name, None)
+            bindings.bind(name, None)
         case ast.MatchMapping(rest=str(name)):
-            found.bind(name, None)
+            bindings.bind(name, None)
     return ast.iter_child_nodes(node)
 
 
-def _name(node: ast.Name, scope: CodeScope, found: Bindings) -> None:
+def _name(node: ast.Name, scope: CodeScope, bindings: Bindings) -> None:
     if not isinstance(node.ctx, ast.Load) and scope is CodeScope.MODULE:
-        found.bind(node.id, None)
+        bindings.bind(node.id, None)
     if node.id in DYNAMIC or (node.id in DYNAMIC_AT_IMPORT and scope is not CodeScope.FUNCTION):
-        found.is_dynamic = True
+        bindings.is_dynamic = True
 
 
-def _attribute(node: ast.Attribute, scope: CodeScope, found: Bindings) -> None:
+def _attribute(node: ast.Attribute, scope: CodeScope, bindings: Bindings) -> None:
     at_import = scope is not CodeScope.FUNCTION
     if node.attr in DYNAMIC_ATTRIBUTES or (node.attr in DYNAMIC_AT_IMPORT and at_import):
-        found.is_dynamic = True
+        bindings.is_dynamic = True
     is_stored = not isinstance(node.ctx, ast.Load)
     if is_stored and isinstance(node.value, ast.Name) and (at_import or node.attr in SIGNATURE):
-        found.statements[node.value.id] = None  # the object changes: its definition may no longer describe it
+        bindings.statements[node.value.id] = None  # the object changes: its definition may no longer describe it
 
 
-def _import(node: ast.Import | ast.ImportFrom, scope: CodeScope, found: Bindings, module: str) -> None:
+def _import(node: ast.Import | ast.ImportFrom, scope: CodeScope, bindings: Bindings, module: str) -> None:
     for alias in node.names:
         last = alias.name.rpartition(".")[2]
         if last in DYNAMIC or last == module:
-            found.is_dynamic = True  # a module that imports itself can set its own attributes
+            bindings.is_dynamic = True  # a module that imports itself can set its own attributes
         if alias.name == "*":
-            found.last_star_import = max(found.last_star_import, node.lineno)
+            bindings.last_star_import = max(bindings.last_star_import, node.lineno)
         elif scope is CodeScope.MODULE:
             bound = alias.asname or (alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name)
-            found.bind(bound, node)
+            bindings.bind(bound, node)
 
 
 def _imports_itself(call: ast.Call, module: str) -> bool:
@@ -189,17 +189,17 @@ def signature(function: Function) -> Signature:
     args = function.args
     by_position = [*args.posonlyargs, *args.args]
     required = len(by_position) - len(args.defaults)
-    found = []
+    parameters = []
     for number, arg in enumerate(by_position):
         kind = Parameter.POSITIONAL_ONLY if number < len(args.posonlyargs) else Parameter.POSITIONAL_OR_KEYWORD
-        found.append(Parameter(arg.arg, kind, default=Parameter.empty if number < required else None))
+        parameters.append(Parameter(arg.arg, kind, default=Parameter.empty if number < required else None))
     if args.vararg:
-        found.append(Parameter(args.vararg.arg, Parameter.VAR_POSITIONAL))
+        parameters.append(Parameter(args.vararg.arg, Parameter.VAR_POSITIONAL))
     for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        found.append(Parameter(arg.arg, Parameter.KEYWORD_ONLY, default=None if default else Parameter.empty))
+        parameters.append(Parameter(arg.arg, Parameter.KEYWORD_ONLY, default=None if default else Parameter.empty))
     if args.kwarg:
-        found.append(Parameter(args.kwarg.arg, Parameter.VAR_KEYWORD))
-    return Signature(found, __validate_parameters__=False)
+        parameters.append(Parameter(args.kwarg.arg, Parameter.VAR_KEYWORD))
+    return Signature(parameters, __validate_parameters__=False)
 
 
 def is_generator(function: Function) -> bool:

@@ -60,8 +60,8 @@ INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
 class Reader:
     """Turns nodes that match the schema into values. It reports errors and returns None for them."""
 
-    def __init__(self, found: Findings, environments: tuple[str, ...]) -> None:
-        self.found = found
+    def __init__(self, findings: Findings, environments: tuple[str, ...]) -> None:
+        self.findings = findings
         self.environments = environments
         self.executors: dict[str, Engine | None] = {}  # of the file; None: its entry is not valid
         self.limits: dict[str, int | None] = {}  # the same
@@ -73,8 +73,8 @@ class Reader:
 
     def read(self, spot: Spot) -> Any:
         """Return the value of a job's key, None if it is invalid."""
-        if not self.found.is_valid(spot):
-            self.found.mark_invalid(spot.path)
+        if not self.findings.is_valid(spot):
+            self.findings.mark_invalid(spot.path)
             return None
         reader = READERS.get(str(spot.path[-1]))
         return spot.value if reader is None else reader(self, spot)
@@ -92,26 +92,26 @@ class Reader:
             bound = f"{least} or more{', such as 1m' * is_delay}"
         else:
             reason, bound = f"is too long; at most {durations.show(high)} is allowed", f"{durations.show(high)} or less"
-        self.found.error(spot, "YS111", f"{spot}: {spot.value} {reason}", f"Write {bound}.")
+        self.findings.error(spot, "YS111", f"{spot}: {spot.value} {reason}", f"Write {bound}.")
         return None
 
     def cron(self, spot: Spot) -> Cron | None:
-        return expression(spot, self.found)
+        return expression(spot, self.findings)
 
     def crons(self, spot: Spot) -> tuple[Cron, ...] | None:
-        expressions = [expression(item, self.found) for item in spot.children()]
-        return tuple(one for one in expressions if one) if all(expressions) else None
+        expressions = [expression(item, self.findings) for item in spot.children()]
+        return tuple(cron for cron in expressions if cron) if all(expressions) else None
 
     def date(self, spot: Spot) -> date | None:
-        return day(spot.value, spot, self.found)
+        return day(spot.value, spot, self.findings)
 
     def timezone(self, spot: Spot) -> str | None:
         name: str = spot.value
         if name in timezones.names():
             return name
         if name not in self.timezone_errors:
-            self.timezone_errors[name] = timezones.explain(name, self.found.source.closest_match)
-        self.found.report(spot, self.timezone_errors[name])
+            self.timezone_errors[name] = timezones.explain(name, self.findings.source.closest_match)
+        self.findings.report(spot, self.timezone_errors[name])
         return None
 
     def job_environments(self, spot: Spot) -> tuple[str, ...]:
@@ -119,10 +119,10 @@ class Reader:
             if item.value not in self.environments and self.is_environment_list_closed:
                 message = f"{spot}: {quoted(item.value)} is not in the environments of the file"
                 known = f"Known: {', '.join(self.environments[:MAX_LISTED_NAMES])}."
-                remedy = self.found.source.did_you_mean(item.value, self.environments, known)
+                remedy = self.findings.source.did_you_mean(item.value, self.environments, known)
                 if not self.has_environment_list:
                     remedy = f"List it at the top level: environments: [{item.value}]"
-                self.found.error(item, "YS112", message, remedy)
+                self.findings.error(item, "YS112", message, remedy)
         return self.strings(spot)
 
     def strings(self, spot: Spot) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class Reader:
             size = stored_bytes(value)
             if size > MAX_PAYLOAD_BYTES:
                 message = f"{spot} has {size:,} bytes as JSON, more than {MAX_PAYLOAD_BYTES:,}"
-                self.found.error(spot.key, "YS117", message, "Store the data elsewhere and pass a reference.")
+                self.findings.error(spot.key, "YS117", message, "Store the data elsewhere and pass a reference.")
         return value
 
     def backoff(self, spot: Spot) -> Backoff | None:
@@ -149,7 +149,7 @@ class Reader:
             values["jitter"] = float(values["jitter"])
         if "delays" in values:
             values["delays"] = tuple(map(self.duration, spot.child("delays").children()))
-        return Backoff(**values) if self.found.is_valid(spot) else None
+        return Backoff(**values) if self.findings.is_valid(spot) else None
 
     def mapping(self, spot: Spot) -> dict[str, Any]:
         return {name: item.value for name, item in spot.value.items()}
@@ -163,10 +163,10 @@ class Reader:
                 if first is not item:
                     notes = [(first.key.node.start, "the first one is here")]
                     message = f"{spot}: exit code {code} is listed twice"
-                    self.found.error(item.key, "YS120", message, "Remove one of the two.", notes=notes)
+                    self.findings.error(item.key, "YS120", message, "Remove one of the two.", notes=notes)
                 elif code == 0 and "success" not in spot.value:
                     message = f"{spot}: exit code 0 is in {child.path[-1]}, and success is [0] by default"
-                    self.found.error(item.key, "YS120", message, "Write success: too, without 0.")
+                    self.findings.error(item.key, "YS120", message, "Write success: too, without 0.")
         default = ExitCodes()
         values = {key: tuple(item.value for item in spot.child(key).children()) for key in spot.value}
         delays = {code: delay for code, delay in default.retry_after.items() if code not in listed}
@@ -174,7 +174,7 @@ class Reader:
             items = spot.child("retry_after").children()
             delays = {int(item.path[-1]): self.duration(item) or timedelta(0) for item in items}
         codes = ExitCodes(values.get("success", default.success), values.get("discard", ()), delays)
-        return codes if self.found.is_valid(spot) else None
+        return codes if self.findings.is_valid(spot) else None
 
     def executor(self, spot: Spot) -> str | None:
         if spot.value == LOCAL:
@@ -193,12 +193,12 @@ class Reader:
         if declared.get(name) is not None:
             return name
         if name in declared:
-            self.found.mark_invalid(spot.path)  # its entry is reported
+            self.findings.mark_invalid(spot.path)  # its entry is reported
             return None
-        known = [*others, *(one for one in declared if one not in others)]
+        known = [*others, *(name for name in declared if name not in others)]
         if declared:
-            remedy = self.found.source.did_you_mean(name, known, f"Known: {', '.join(known[:MAX_LISTED_NAMES])}.")
-        self.found.error(spot, code, f"{spot}: {quoted(name)} is not one of the {kind} of the file", remedy)
+            remedy = self.findings.source.did_you_mean(name, known, f"Known: {', '.join(known[:MAX_LISTED_NAMES])}.")
+        self.findings.error(spot, code, f"{spot}: {quoted(name)} is not one of the {kind} of the file", remedy)
         return None
 
     def used_calendars(self, spot: Spot) -> Calendars | None:
@@ -206,18 +206,18 @@ class Reader:
         used = []
         for item in spot.children():
             name = self._declared(item, self.calendars, "YS126", "calendars", [], remedy)
-            if name is None or (one := self.calendars[name]) is None:
+            if name is None or (calendar := self.calendars[name]) is None:
                 continue
-            if spot.path[-1] == "only_on" and one.until is None:
-                message = f"{item}: calendar {quoted(one.name)} has no until, and nothing runs after its last date"
-                self.found.error(item, "YS127", message, "Add until: to it, the date up to which it is complete.")
-            used.append(one)
-        return tuple(used) if self.found.is_valid(spot) else None
+            if spot.path[-1] == "only_on" and calendar.until is None:
+                message = f"{item}: calendar {quoted(calendar.name)} has no until, and nothing runs after its last date"
+                self.findings.error(item, "YS127", message, "Add until: to it, the date up to which it is complete.")
+            used.append(calendar)
+        return tuple(used) if self.findings.is_valid(spot) else None
 
     def notify(self, spot: Spot) -> tuple[str, ...] | None:
         remedy = "Declare it at the top level under notify."
         names = [self._declared(item, self.targets, "YS128", "targets", [], remedy) for item in spot.children()]
-        return tuple(name for name in names if name) if self.found.is_valid(spot) else None
+        return tuple(name for name in names if name) if self.findings.is_valid(spot) else None
 
     def output(self, spot: Spot) -> Output:
         return Output(Keep(spot.value["keep"].value))
@@ -265,7 +265,7 @@ def build_jobs(
     inherited: dict[str, Any] = {}
     if defaults is not None and isinstance(defaults.value, dict):
         inherited = {key: reader.read(defaults.child(key)) for key in defaults.value if key in INHERITABLE}
-        _check_combinations(inherited, defaults, None, reader.found)
+        _check_combinations(inherited, defaults, None, reader.findings)
     if jobs is None or not isinstance(jobs.value, dict):
         return {}
     built = (_build_job(job, reader, inherited, defaults, timezone, environment, paths) for job in jobs.children())
@@ -285,7 +285,7 @@ def _build_job(
         return None
 
     def has(key: str) -> bool:
-        return key in spot.value or (*spot.path, key) in reader.found.intended
+        return key in spot.value or (*spot.path, key) in reader.findings.intended
 
     output = Output(Keep.ALWAYS if has("command") else Keep.FAILED)
     values = {"timezone": timezone, "output": output, **inherited}
@@ -295,26 +295,26 @@ def _build_job(
             values[key] = reader.read(spot.child(key))
     for key in unused:
         values.pop(key, None)
-    _check_isolation(values, spot, reader.found)
+    _check_isolation(values, spot, reader.findings)
     if has("cron") or has("crons") or has("after"):
-        combine_cron(values, spot, reader.found)
-        _check_combinations(values, spot, defaults, reader.found)
-        limit_spread(values, spot, reader.found)
-    if not reader.found.is_valid(spot) or any(values[key] is None for key in values):
+        combine_cron(values, spot, reader.findings)
+        _check_combinations(values, spot, defaults, reader.findings)
+        limit_spread(values, spot, reader.findings)
+    if not reader.findings.is_valid(spot) or any(values[key] is None for key in values):
         return None
     environments = values.pop("environments", None)
     if environments is not None:
         values["enabled"] = values.get("enabled", True) and environment in environments
     engine = reader.executors.get(values.get("executor", LOCAL))
     if values.get("resources") and not isinstance(engine, DaskExecutor):
-        message = f"resources of {spot} has no effect on executor {quoted(values.get('executor', LOCAL))}"
-        reader.found.error(spot.child("resources").key, "YS114", message, "Only executors of type dask know resources.")
+        what = f"resources of {spot} has no effect on executor {quoted(values.get('executor', LOCAL))}"
+        reader.findings.error(spot.child("resources").key, "YS114", what, "Only executors of type dask know resources.")
         return None
     secrets = tuple(sorted({target.url_env for target in reader.targets.values() if target is not None}))
     return Job(str(spot.path[-1]), paths=paths, engine=engine, secret_env=secrets, **values)
 
 
-def _check_isolation(values: dict[str, Any], own: Spot, found: Findings) -> None:
+def _check_isolation(values: dict[str, Any], own: Spot, findings: Findings) -> None:
     """Report ``isolation: shared`` of a job without a handler on this host; from defaults it does not apply to one."""
     if values.get("isolation") is not Isolation.SHARED:
         return
@@ -325,21 +325,21 @@ def _check_isolation(values: dict[str, Any], own: Spot, found: Findings) -> None
     else:
         return
     if "isolation" in own.value:
-        found.error(own.child("isolation"), "YS122", f"{own}: isolation: shared does not apply: {why}", remedy)
+        findings.error(own.child("isolation"), "YS122", f"{own}: isolation: shared does not apply: {why}", remedy)
     else:
         values["isolation"] = Isolation.PROCESS
 
 
-def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None, found: Findings) -> None:
+def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None, findings: Findings) -> None:
     """Report keys that contradict each other, at one that the job sets itself."""
     if values.get("catchup") is Catchup.ALL and values.get("overlap") is Overlap.SKIP:
         at, other = ("catchup", "overlap") if "catchup" in own.value else ("overlap", "catchup")
         if at not in own.value:
             # both are inherited, and reported there
-            found.mark_invalid(own.path)
+            findings.mark_invalid(own.path)
             return
         elsewhere = own.get(other) or (defaults and defaults.get(other))
         notes = [(elsewhere.key.node.start, f"{other}: {values[other]} is here")] if elsewhere else []
         message = f"{own}: catchup: all cannot be combined with overlap: skip"
         remedy = "Runs that are created together would skip each other: write overlap: wait, or catchup: latest."
-        found.error(own.child(at), "YS115", message, remedy, notes=notes)
+        findings.error(own.child(at), "YS115", message, remedy, notes=notes)

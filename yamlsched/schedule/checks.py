@@ -31,15 +31,15 @@ class Checked:
     jobs: dict[str, Job]
 
 
-def check(loaded: Loaded, file: Path, given: Sequence[str | Path] | None) -> Checked:
-    """Return the errors of a file. Handlers are looked up in ``given`` (--path) first; None skips their checks."""
-    path = paths.import_path(file, loaded.paths, given or ())
-    of_handlers = [] if given is None else check_handlers(loaded, file, path)
-    found = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
+def check(loaded: Loaded, file: Path, folders: Sequence[str | Path] | None) -> Checked:
+    """Return the errors of a file. Handlers are looked up in ``folders`` (--path) first; None skips their checks."""
+    path = paths.import_path(file, loaded.paths, folders or ())
+    of_handlers = [] if folders is None else check_handlers(loaded, file, path)
+    diagnostics = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
     wrong = {calls.job for calls in loaded.calls if _is_wrong(loaded, calls, file, path)} if of_handlers else set()
     lookup.clear_caches()  # a worker runs for weeks, and the syntax trees of all handlers are large
     return Checked(
-        [one for one in found if one.severity == ERROR],
+        [diagnostic for diagnostic in diagnostics if diagnostic.severity == ERROR],
         {name: job for name, job in loaded.jobs.items() if name not in wrong},
     )
 
@@ -52,7 +52,7 @@ def check_handlers(loaded: Loaded, file: Path, path: Sequence[Path]) -> list[Dia
 def check_all(
     loaded: Loaded,
     file: Path,
-    given: Sequence[str | Path] | None,
+    folders: Sequence[str | Path] | None,
     now: datetime,
     imports: bool = False,
     require_owner: bool = False,
@@ -61,20 +61,20 @@ def check_all(
 
     ``imports``: import the handlers too, which runs the project's code.
     """
-    found = [*loaded.diagnostics, *lint(loaded, now, require_owner), *check_editor_copy(loaded, file)]
-    if given is not None:
-        of_handlers = check_handlers(loaded, file, paths.import_path(file, loaded.paths, given))
-        known = {(one.line, one.column) for one in of_handlers}
-        found += of_handlers
+    diagnostics = [*loaded.diagnostics, *lint(loaded, now, require_owner), *check_editor_copy(loaded, file)]
+    if folders is not None:
+        of_handlers = check_handlers(loaded, file, paths.import_path(file, loaded.paths, folders))
+        known = {(diagnostic.line, diagnostic.column) for diagnostic in of_handlers}
+        diagnostics += of_handlers
         if imports:
-            by_import = handlers.check_by_import(loaded, paths.search_path(file, loaded.paths, given))
-            found += [one for one in by_import if (one.line, one.column) not in known]
-    return apply_suppressions(found, loaded.source)
+            by_import = handlers.check_by_import(loaded, paths.search_path(file, loaded.paths, folders))
+            diagnostics += [diagnostic for diagnostic in by_import if (diagnostic.line, diagnostic.column) not in known]
+    return apply_suppressions(diagnostics, loaded.source)
 
 
 def _is_wrong(loaded: Loaded, calls: Calls, file: Path, path: Sequence[Path]) -> bool:
-    found = [*handlers.check_again(loaded, calls, path), *commands.check_again(loaded, calls, file)]
-    return any(one.severity == ERROR and not is_suppressed(one) for one in found)
+    diagnostics = [*handlers.check_again(loaded, calls, path), *commands.check_again(loaded, calls, file)]
+    return any(diagnostic.severity == ERROR and not is_suppressed(diagnostic) for diagnostic in diagnostics)
 
 
 MODELINE = re.compile(r"^#[ \t]*yaml-language-server:[ \t]*\$schema=(\S+)", re.M)

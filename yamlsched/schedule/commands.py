@@ -91,8 +91,8 @@ def not_on_path(program: str, search_path: str) -> Obstacle:
     if " " in program:
         return Obstacle(f"there is no program {_shown(program)}", "Write each argument as an item of its own.")
     message = f"there is no program {_shown(program)} in PATH"
-    shown = truncate(search_path, MAX_SHOWN_PATH_CHARS)
-    return Obstacle(message, f"Install it, write its full path, or set PATH in env (PATH is {shown}).")
+    path = truncate(search_path, MAX_SHOWN_PATH_CHARS)
+    return Obstacle(message, f"Install it, write its full path, or set PATH in env (PATH is {path}).")
 
 
 def which(program: str, folder: str, search_path: str) -> str | None:
@@ -135,24 +135,24 @@ def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
 
     A name that is not in PATH is a warning: the PATH of the worker may be another one.
     """
-    found, folder = Findings(loaded.source), str(file.resolve().parent)
+    findings, folder = Findings(loaded.source), str(file.resolve().parent)
     for cached in (_directory_obstacle, _program_obstacle):
         cached.cache_clear()  # programs may have changed since the last check
     for calls in loaded.calls:
-        if found.is_full:
+        if findings.is_full:
             break
-        _check_calls(loaded, calls, folder, found)
-    return found.diagnostics()
+        _check_calls(loaded, calls, folder, findings)
+    return findings.diagnostics()
 
 
 def check_again(loaded: Loaded, calls: Calls, file: Path) -> list[Diagnostic]:
     """Return what is wrong with one job's command, by what ``check`` has found on this host."""
-    found = Findings(loaded.source)
-    _check_calls(loaded, calls, str(file.resolve().parent), found)
-    return found.diagnostics()
+    findings = Findings(loaded.source)
+    _check_calls(loaded, calls, str(file.resolve().parent), findings)
+    return findings.diagnostics()
 
 
-def _check_calls(loaded: Loaded, calls: Calls, home: str, found: Findings) -> None:
+def _check_calls(loaded: Loaded, calls: Calls, home: str, findings: Findings) -> None:
     """Report what is wrong with one job's command, in a file in the folder ``home``."""
     job = loaded.jobs.get(calls.job)
     if not calls.command or (job is not None and not (job.enabled and job.executor == LOCAL)):
@@ -162,12 +162,12 @@ def _check_calls(loaded: Loaded, calls: Calls, home: str, found: Findings) -> No
     spot = loaded.spot(calls.job, "command").child(0)
     if obstacle := _directory_obstacle(folder, calls.cwd or folder):
         at = loaded.spot(calls.job, "cwd") if calls.cwd else spot
-        found.error(at, "YS311", f"{at}: {obstacle.message}", obstacle.remedy)
+        findings.error(at, "YS311", f"{at}: {obstacle.message}", obstacle.remedy)
     elif obstacle := _program_obstacle(program, folder, env.get("PATH") or os.environ.get("PATH") or os.defpath):
         is_name = "/" not in program and bool(program)
         if is_name and len(calls.command) == 1 and " " in program:
             return  # a whole command line, which is a warning of its own
-        report, code = (found.warning, "YS422") if is_name else (found.error, "YS310")
+        report, code = (findings.warning, "YS422") if is_name else (findings.error, "YS310")
         report(spot, code, f"{spot}: {obstacle.message}", obstacle.remedy)
 
 
@@ -238,17 +238,17 @@ def command_without_secrets(words: Sequence[str], redact: Callable[[str], str]) 
     ['/usr/bin/redis-cli', '-a', '***']
     """
     programs = " ".join(words)
-    shown = [_hide_passwords(hide_in_string(word, redact), programs) for word in words]
+    redacted = [_hide_passwords(hide_in_string(word, redact), programs) for word in words]
     for nth, (option, value) in enumerate(pairwise(words), start=1):
         name = option.lstrip("-")
         if name == option:
             continue
         pair = _hide_passwords(f"{option} {SPACE_OR_QUOTE.sub('_', value)}", programs)
         if is_secret_name(name) and not value.startswith("-"):
-            shown[nth] = HIDDEN
+            redacted[nth] = HIDDEN
         elif pair.endswith(HIDDEN):
-            shown[nth] = pair.rpartition(" ")[2]
-    return shown
+            redacted[nth] = pair.rpartition(" ")[2]
+    return redacted
 
 
 def hide_in_string(text: str, redact: Callable[[str], str]) -> str:
@@ -261,10 +261,10 @@ def hide_in_string(text: str, redact: Callable[[str], str]) -> str:
     """
     text = redact(text)
     if "=" in text:
-        text = ASSIGNMENT.sub(lambda found: found[1] + HIDDEN if is_secret_name(found[2]) else found[0], text)
+        text = ASSIGNMENT.sub(lambda match: match[1] + HIDDEN if is_secret_name(match[2]) else match[0], text)
     folded = text.casefold()
     if "bearer" in folded or "basic" in folded or "cookie" in folded:  # a search by pattern takes longer
-        text = TOKEN.sub(lambda found: (found[1] or found[2]) + HIDDEN, text)
+        text = TOKEN.sub(lambda match: (match[1] or match[2]) + HIDDEN, text)
     return _hide_passwords(text, text) if "-" in text else text
 
 

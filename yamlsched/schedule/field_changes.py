@@ -78,14 +78,14 @@ def of_job(
 ) -> tuple[FieldChange, ...]:
     """Return the keys that differ, defaults merged in. A job of one side only is compared with the ``defaults``."""
     is_edited = before is not None and after is not None
-    found: list[FieldChange] = []
-    for one in differences(defaults if before is None else before, defaults if after is None else after):
-        if is_edited and _is_nested(one):
-            found += differences(one.before, one.after, f"{one.field}.")
+    changes: list[FieldChange] = []
+    for change in differences(defaults if before is None else before, defaults if after is None else after):
+        if is_edited and _is_nested(change):
+            changes += differences(change.before, change.after, f"{change.field}.")
         else:
-            of_before, of_after = (None if before is None else one.before), (None if after is None else one.after)
-            found.append(FieldChange(one.field, of_before, of_after))
-    return tuple(found)
+            of_before, of_after = (None if before is None else change.before), (None if after is None else change.after)
+            changes.append(FieldChange(change.field, of_before, of_after))
+    return tuple(changes)
 
 
 def settings(file: Any) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, Retention):
         return value.to_row()
     if isinstance(value, Mapping):
-        return {name: one if isinstance(one, int) else one.to_yaml() for name, one in value.items()}
+        return {name: member if isinstance(member, int) else member.to_yaml() for name, member in value.items()}
     return value if isinstance(value, str) else list(value) or None
 
 

@@ -19,19 +19,19 @@ MAX_USELESS_COMMENTS = 1_000
 COMMENT = re.compile(r"#\s*yamlsched:\s*ignore\[([^\[\]\r\n]{0,500})\]")
 
 
-def apply_suppressions(found: Collection[Diagnostic], source: Source) -> list[Diagnostic]:
+def apply_suppressions(diagnostics: Collection[Diagnostic], source: Source) -> list[Diagnostic]:
     """Return the diagnostics that no comment on their line suppresses, in the order of the file.
 
     A comment that suppresses nothing is a warning, so that it is removed when it is no longer needed.
     """
-    useless = islice(_useless_comments(found, source), MAX_USELESS_COMMENTS)
-    left = [one for one in found if not is_suppressed(one)]
-    return sorted([*left, *useless], key=lambda one: one.order)
+    useless = islice(_useless_comments(diagnostics, source), MAX_USELESS_COMMENTS)
+    left = [diagnostic for diagnostic in diagnostics if not is_suppressed(diagnostic)]
+    return sorted([*left, *useless], key=lambda diagnostic: diagnostic.order)
 
 
-def _useless_comments(found: Collection[Diagnostic], source: Source) -> Iterator[Diagnostic]:
-    used = {(one.line, one.code) for one in found if is_suppressed(one)}
-    has_errors = any(one.severity == ERROR for one in found)
+def _useless_comments(diagnostics: Collection[Diagnostic], source: Source) -> Iterator[Diagnostic]:
+    used = {(diagnostic.line, diagnostic.code) for diagnostic in diagnostics if is_suppressed(diagnostic)}
+    has_errors = any(diagnostic.severity == ERROR for diagnostic in diagnostics)
     for comment in COMMENT.finditer(source.text):
         line, _ = source.position(comment.start())
         for code in re.finditer(r"[^,\s]+", comment[1]):
@@ -49,11 +49,11 @@ def _useless_comments(found: Collection[Diagnostic], source: Source) -> Iterator
             yield source.diagnostic(span, "YS413", f"{quoted(code[0])} {reason}", remedy, (), WARNING)
 
 
-def is_suppressed(one: Diagnostic) -> bool:
+def is_suppressed(diagnostic: Diagnostic) -> bool:
     """Return whether a comment on its line suppresses a diagnostic."""
-    comment = COMMENT.search(one.source)
+    comment = COMMENT.search(diagnostic.source)
     codes = [code.strip() for code in comment[1].split(",")] if comment else []
-    return one.code in codes and can_be_suppressed(one.code)
+    return diagnostic.code in codes and can_be_suppressed(diagnostic.code)
 
 
 def can_be_suppressed(code: str) -> bool:
@@ -79,12 +79,12 @@ class Findings:
         """The paths of invalid values, and of everything that contains them."""
         self.intended: set[Path] = set()
         """The paths of keys that unknown keys were probably meant to be: they are not reported as missing."""
-        self._found: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
+        self._added: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
         self._suppresses = COMMENT.search(source.text) is not None
         self._suppressed = 0
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._added)
 
     def error(
         self,
@@ -121,30 +121,30 @@ class Findings:
         spot: Spot | None = None,
     ) -> None:
         key = span[0], code
-        if key not in self._found:
+        if key not in self._added:
             if self.is_full and not self._suppresses:
                 return
-            found = self.source.diagnostic(span, code, message, remedy, notes, severity)
-            if is_suppressed(found):
+            diagnostic = self.source.diagnostic(span, code, message, remedy, notes, severity)
+            if is_suppressed(diagnostic):
                 self._suppressed += 1
             elif self.is_full:
                 return
-            self._found[key] = found, {}
+            self._added[key] = diagnostic, {}
         if spot is not None:
             self.repeat([key], spot.alias_at)
 
     def is_reported(self, code: str, line: int) -> bool:
-        return any(one.code == code and one.line == line for one, _ in self._found.values())
+        return any(diagnostic.code == code and diagnostic.line == line for diagnostic, _ in self._added.values())
 
     def since(self, count: int) -> list[Key]:
         """Return which diagnostics were added after the first ``count``."""
-        return list(islice(self._found, count, None)) if len(self._found) > count else []
+        return list(islice(self._added, count, None)) if len(self._added) > count else []
 
     def repeat(self, keys: Iterable[Key], alias_at: int | None) -> None:
         """Note that the alias at an offset leads to these diagnostics too."""
         if alias_at is not None:
             for key in keys:
-                self._found[key][1][alias_at] = None
+                self._added[key][1][alias_at] = None
 
     def mark_invalid(self, path: Path) -> None:
         """Mark the value at ``path``, and everything that contains it, as invalid."""
@@ -159,18 +159,18 @@ class Findings:
 
     @property
     def is_full(self) -> bool:
-        return len(self._found) - self._suppressed >= MAX_DIAGNOSTICS
+        return len(self._added) - self._suppressed >= MAX_DIAGNOSTICS
 
     def diagnostics(self) -> list[Diagnostic]:
         """Return the diagnostics in the order of the file."""
-        found = [self._with_aliases(one, sorted(aliases)) for one, aliases in self._found.values()]
-        return sorted(found, key=lambda one: one.order)
+        diagnostics = [self._with_aliases(diagnostic, sorted(aliases)) for diagnostic, aliases in self._added.values()]
+        return sorted(diagnostics, key=lambda diagnostic: diagnostic.order)
 
-    def _with_aliases(self, found: Diagnostic, aliases: list[int]) -> Diagnostic:
-        notes = [Note(found.file, *self.source.position(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
+    def _with_aliases(self, diagnostic: Diagnostic, aliases: list[int]) -> Diagnostic:
+        notes = [Note(diagnostic.file, *self.source.position(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
         if more := len(aliases) - len(notes):
             notes[-1] = replace(notes[-1], message=f"used here and in {more} more places")
-        return replace(found, notes=(*found.notes, *notes)) if notes else found
+        return replace(diagnostic, notes=(*diagnostic.notes, *notes)) if notes else diagnostic
 
 
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x85\x86-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -181,36 +181,36 @@ UTF8_MARK = b"\xef\xbb\xbf"
 
 def decode(data: bytes, file: str) -> Findings:
     """Return the text of a file as the source of its findings. They have one error if it cannot be read."""
-    found = Findings(Source(file, ""))
+    findings = Findings(Source(file, ""))
     if len(data) > MAX_FILE_BYTES:
         message = f"the file has more than {MAX_FILE_BYTES:,} bytes"
-        found.error_at((0, 0), "YS013", message, "Split it into several namespaces.")
+        findings.error_at((0, 0), "YS013", message, "Split it into several namespaces.")
     elif data.startswith(UTF16_MARKS):
-        found.error_at((0, 0), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
+        findings.error_at((0, 0), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
     elif data.startswith(UTF8_MARK):
-        found.error_at((0, 0), "YS002", "the file starts with a byte order mark", "Save it as UTF-8 without BOM.")
+        findings.error_at((0, 0), "YS002", "the file starts with a byte order mark", "Save it as UTF-8 without BOM.")
     else:
         try:
-            found = Findings(Source(file, data.decode()))
+            findings = Findings(Source(file, data.decode()))
         except UnicodeDecodeError as error:
             text = data[: error.start].decode()
-            found = Findings(Source(file, text + "\ufffd"))
+            findings = Findings(Source(file, text + "\ufffd"))
             message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
-            found.error_at((len(text), len(text) + 1), "YS002", message, "Save the file as UTF-8.")
+            findings.error_at((len(text), len(text) + 1), "YS002", message, "Save the file as UTF-8.")
         else:
-            _check_characters(found)
-    return found
+            _check_characters(findings)
+    return findings
 
 
-def _check_characters(found: Findings) -> None:
-    text = found.source.text
+def _check_characters(findings: Findings) -> None:
+    text = findings.source.text
     bad = FORBIDDEN.search(text)
     if bad is None:
         return
     code = ord(bad[0])
     if code == 0 and text.count("\0") * 4 > len(text):
-        found.error_at(bad.span(), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
+        findings.error_at(bad.span(), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
         return
     name = "NUL" if code == 0 else f"U+{code:04X}"
     remedy = "Remove it." if code < 0x20 else f'Remove it, or write "\\u{code:04x}" in double quotes.'
-    found.error_at(bad.span(), "YS003", f"the character {name} is not allowed", remedy)
+    findings.error_at(bad.span(), "YS003", f"the character {name} is not allowed", remedy)

@@ -32,12 +32,12 @@ class _Edges:
     """Which job follows which, and where that is written. A job whose entry has other errors is one of them."""
 
     def __init__(self, jobs: Mapping[str, Job], entries: Spot, defaults: Spot | None, reader: Reader) -> None:
-        self.jobs, self.entries, self.defaults, self.found = jobs, entries, defaults, reader.found
-        self.source = reader.found.source
+        self.jobs, self.entries, self.defaults, self.findings = jobs, entries, defaults, reader.findings
+        self.source = reader.findings.source
         self.items = {
             str(entry.path[-1]): list(after.children())
             for entry in entries.children()
-            if (after := entry.get("after")) is not None and self.found.is_valid(after)
+            if (after := entry.get("after")) is not None and self.findings.is_valid(after)
         }
         for name, items in self.items.items():
             for item in items:
@@ -49,7 +49,7 @@ class _Edges:
         known = f"Known: {', '.join(others[:MAX_LISTED_NAMES])}." if others else "There is no other job."
         names = (name for name in self.entries.value if name != job)  # read for the first of many errors only
         remedy = self.source.did_you_mean(item.value, names, known)
-        self.found.error(item, "YS130", f"{item}: {quoted(item.value)} is not one of the jobs of the file", remedy)
+        self.findings.error(item, "YS130", f"{item}: {quoted(item.value)} is not one of the jobs of the file", remedy)
 
     def in_order(self) -> list[str]:
         """Return the jobs, each after those that it follows. Of circles that share a job, one is reported."""
@@ -80,7 +80,7 @@ class _Edges:
         if len(circle) > MAX_LISTED_NAMES:
             circle[MAX_LISTED_NAMES - 2 : -2] = [f"({len(circle) - MAX_LISTED_NAMES} more)"]
         message = f"{item}: the jobs follow each other in a circle: {' -> '.join(circle)}"
-        self.found.error(item, "YS131", message, "Remove one of them from after.")
+        self.findings.error(item, "YS131", message, "Remove one of them from after.")
 
     def resolve(self, name: str, done: Mapping[str, Job]) -> Job | None:
         """Return a job with its slots, after those that it follows; None if it is not valid."""
@@ -90,12 +90,12 @@ class _Edges:
             if self.jobs[upstream.name].cron is None and not upstream.after:
                 message = f"{item}: {quoted(upstream.name)} has no slots to wait for: it runs when it is enqueued"
                 remedy = f"Give {upstream.name} a cron expression, or enqueue {name} from it."
-                self.found.error(item, "YS132", message, remedy)
-        if job and items and self.found.is_valid(spot):
+                self.findings.error(item, "YS132", message, remedy)
+        if job and items and self.findings.is_valid(spot):
             if job.cron is None and len(upstreams) == len(items):
                 job = self._with_slots(job, spot, upstreams)
             self._check_environments(spot, upstreams)
-        return job if self.found.is_valid(spot) else None
+        return job if self.findings.is_valid(spot) else None
 
     def _with_slots(self, job: Job, spot: Spot, upstreams: list[tuple[Spot, Job]]) -> Job:
         """Return a job without a cron with the slots of those that it follows, which must agree."""
@@ -106,10 +106,10 @@ class _Edges:
                     f"{_shown_slots(first)}, {other.name} has {_shown_slots(other)}"
                 )
                 remedy = "Give it a cron of its own: the time before which it does not run."
-                self.found.error(item, "YS133", message, remedy)
+                self.findings.error(item, "YS133", message, remedy)
                 return job
         values: dict[str, Any] = {"cron": first.cron, "spread": job.spread}
-        limit_spread(values, spot, self.found)
+        limit_spread(values, spot, self.findings)
         return replace(job, timezone=first.timezone, **values)
 
     def _check_environments(self, spot: Spot, upstreams: list[tuple[Spot, Job]]) -> None:
@@ -120,7 +120,7 @@ class _Edges:
                 message = (
                     f"{item}: {upstream.name} is enabled in {', '.join(others)} only, and {spot} in {', '.join(own)}"
                 )
-                self.found.error(item, "YS134", message, "Remove it, or enable both in one environment.")
+                self.findings.error(item, "YS134", message, "Remove it, or enable both in one environment.")
 
     def _environments(self, spot: Spot) -> list[str]:
         listed = spot.get("environments") or (self.defaults and self.defaults.get("environments"))
@@ -131,7 +131,7 @@ def _slots(job: Job) -> tuple[object, ...]:
     cron = job.cron
     if cron is None:
         return job.timezone, None
-    expressions = {(one.times, one.date_fields, one.wildcard) for one in cron.expressions}
+    expressions = {(expression.times, expression.date_fields, expression.wildcard) for expression in cron.expressions}
     return job.timezone, expressions, cron.dates, bool(cron.parts)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from yamlsched import __version__, log
 from yamlsched.schedule import catalog
-from yamlsched.schedule.source import ERROR, Diagnostic
+from yamlsched.schedule.source import ERROR, Diagnostic, Note
 from yamlsched.text import escape_ci_commands, escape_line
 
 FORMAT_VERSION = 1
@@ -22,46 +22,50 @@ MAX_SHOWN_CHARS = 140
 """Of a longer source line, only a part is shown."""
 
 
-def one_line(found: Diagnostic) -> str:
+def one_line(diagnostic: Diagnostic) -> str:
     """Return position, severity, code, message and remedy, in the form that editors parse."""
-    return escape_line(f"{found.file}:{found.line}:{found.column}: {found.severity}[{found.code}]: {_sentence(found)}")
+    return escape_line(f"{_position(diagnostic)}: {diagnostic.severity}[{diagnostic.code}]: {_sentence(diagnostic)}")
 
 
-def _sentence(found: Diagnostic) -> str:
-    return f"{found.message}. {found.remedy}" if found.remedy else found.message
+def _position(place: Diagnostic | Note) -> str:
+    return f"{place.file}:{place.line}:{place.column}"
+
+
+def _sentence(diagnostic: Diagnostic) -> str:
+    return f"{diagnostic.message}. {diagnostic.remedy}" if diagnostic.remedy else diagnostic.message
 
 
 def _plain(severity: str, text: str) -> str:
     return text
 
 
-def text(found: Diagnostic, paint: Paint = _plain) -> str:
+def text(diagnostic: Diagnostic, paint: Paint = _plain) -> str:
     """Return a diagnostic with its source line, a caret below the error, and the remedy.
 
     ``paint`` colours a part of it by severity.
     """
-    label = f"{found.severity}[{found.code}]"
-    heading = escape_line(f"{found.file}:{found.line}:{found.column}: {label}: {found.message}")
-    lines = [heading.replace(label, paint(found.severity, label), 1)]
-    gutter = " " * len(str(found.line))
-    if found.source.strip():
-        first, last = _window(found)
-        shown = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in found.source[first:last])
-        start, end = found.column - 1 - first, found.end_column - 1 - first
+    label = f"{diagnostic.severity}[{diagnostic.code}]"
+    heading = escape_line(f"{_position(diagnostic)}: {label}: {diagnostic.message}")
+    lines = [heading.replace(label, paint(diagnostic.severity, label), 1)]
+    gutter = " " * len(str(diagnostic.line))
+    if diagnostic.source.strip():
+        first, last = _window(diagnostic)
+        excerpt = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in diagnostic.source[first:last])
+        start, end = diagnostic.column - 1 - first, diagnostic.end_column - 1 - first
         # a tab stays a tab, so that the caret is below its character
-        margin = "".join("\t" if character == "\t" else " " * _columns(character) for character in shown[:start])
-        carets = "^" * max(1, sum(map(_columns, shown[start:end])))
-        lines.append(escape_ci_commands(f" {found.line} | {shown.rstrip()}"))
-        lines.append(f" {gutter} | {margin}{paint(found.severity, carets)}")
-    if found.remedy:
-        lines.append(escape_line(f" {gutter} = {found.remedy}"))
-    lines += [escape_line(f" {gutter} : {note.file}:{note.line}:{note.column}: {note.message}") for note in found.notes]
+        margin = "".join("\t" if character == "\t" else " " * _columns(character) for character in excerpt[:start])
+        carets = "^" * max(1, sum(map(_columns, excerpt[start:end])))
+        lines.append(escape_ci_commands(f" {diagnostic.line} | {excerpt.rstrip()}"))
+        lines.append(f" {gutter} | {margin}{paint(diagnostic.severity, carets)}")
+    if diagnostic.remedy:
+        lines.append(escape_line(f" {gutter} = {diagnostic.remedy}"))
+    lines += [escape_line(f" {gutter} : {_position(note)}: {note.message}") for note in diagnostic.notes]
     return "\n".join(lines)
 
 
-def _window(found: Diagnostic) -> tuple[int, int]:
+def _window(diagnostic: Diagnostic) -> tuple[int, int]:
     """Return which part of the source line to show: of a long line, a part around the column."""
-    first = max(0, min(found.column - 1 - MAX_SHOWN_CHARS // 3, len(found.source) - MAX_SHOWN_CHARS))
+    first = max(0, min(diagnostic.column - 1 - MAX_SHOWN_CHARS // 3, len(diagnostic.source) - MAX_SHOWN_CHARS))
     return first, first + MAX_SHOWN_CHARS
 
 
@@ -72,19 +76,19 @@ def _columns(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def as_text(found: Sequence[Diagnostic], files: Sequence[str], paint: Paint = _plain) -> str:
-    return "\n\n".join(text(one, paint) for one in found)
+def as_text(diagnostics: Sequence[Diagnostic], files: Sequence[str], paint: Paint = _plain) -> str:
+    return "\n\n".join(text(diagnostic, paint) for diagnostic in diagnostics)
 
 
-def as_concise(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
-    return "\n".join(one_line(one) for one in found)
+def as_concise(diagnostics: Sequence[Diagnostic], files: Sequence[str]) -> str:
+    return "\n".join(one_line(diagnostic) for diagnostic in diagnostics)
 
 
-def as_json(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
-    diagnostics = [asdict(one) for one in found]
-    for one in diagnostics:
-        del one["source"]
-    return _json({"format_version": FORMAT_VERSION, "diagnostics": diagnostics})
+def as_json(diagnostics: Sequence[Diagnostic], files: Sequence[str]) -> str:
+    documents = [asdict(diagnostic) for diagnostic in diagnostics]
+    for document in documents:
+        del document["source"]
+    return _json({"format_version": FORMAT_VERSION, "diagnostics": documents})
 
 
 def _json(document: dict[str, Any]) -> str:
@@ -92,12 +96,13 @@ def _json(document: dict[str, Any]) -> str:
     return "\n".join(log.printable_json(line) for line in lines)
 
 
-def as_github(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
+def as_github(diagnostics: Sequence[Diagnostic], files: Sequence[str]) -> str:
     """Return workflow commands, which GitHub shows as annotations on the lines of a pull request."""
     return "\n".join(
-        f"::{one.severity} file={_property(escape_line(one.file))},line={one.line},col={one.column},"
-        f"endColumn={one.end_column},title={one.code}::{_data(escape_line(_sentence(one)))}"
-        for one in found
+        f"::{diagnostic.severity} file={_property(escape_line(diagnostic.file))},line={diagnostic.line},"
+        f"col={diagnostic.column},endColumn={diagnostic.end_column},title={diagnostic.code}"
+        f"::{_data(escape_line(_sentence(diagnostic)))}"
+        for diagnostic in diagnostics
     )
 
 
@@ -109,9 +114,9 @@ def _property(value: str) -> str:
     return _data(value).replace(":", "%3A").replace(",", "%2C")
 
 
-def as_sarif(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
+def as_sarif(diagnostics: Sequence[Diagnostic], files: Sequence[str]) -> str:
     """Return SARIF 2.1.0, the format of code scanning services."""
-    codes = sorted({one.code for one in found})
+    codes = sorted({diagnostic.code for diagnostic in diagnostics})
     rules = [
         {
             "id": code,
@@ -124,23 +129,23 @@ def as_sarif(found: Sequence[Diagnostic], files: Sequence[str]) -> str:
         "tool": {"driver": {"name": "yamlsched", "version": __version__, "rules": rules}},
         "columnKind": "unicodeCodePoints",
         "artifacts": [{"location": {"uri": _uri(file)}} for file in files],
-        "results": [_result(one, codes) for one in found],
+        "results": [_result(diagnostic, codes) for diagnostic in diagnostics],
     }
     return _json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
-def _result(found: Diagnostic, codes: list[str]) -> dict[str, Any]:
+def _result(diagnostic: Diagnostic, codes: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "ruleId": found.code,
-        "ruleIndex": codes.index(found.code),
-        "level": "error" if found.severity == ERROR else "warning",
-        "message": {"text": _sentence(found)},
-        "locations": [_location(found.file, found.line, found.column, found.end_column)],
+        "ruleId": diagnostic.code,
+        "ruleIndex": codes.index(diagnostic.code),
+        "level": "error" if diagnostic.severity == ERROR else "warning",
+        "message": {"text": _sentence(diagnostic)},
+        "locations": [_location(diagnostic.file, diagnostic.line, diagnostic.column, diagnostic.end_column)],
     }
-    if found.notes:
+    if diagnostic.notes:
         result["relatedLocations"] = [
             {**_location(note.file, note.line, note.column, note.column + 1), "message": {"text": note.message}}
-            for note in found.notes
+            for note in diagnostic.notes
         ]
     return result
 

@@ -29,20 +29,20 @@ def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
 
     A job with errors in other keys is checked too, so that everything is reported at once.
     """
-    found = Findings(loaded.source)
+    findings = Findings(loaded.source)
     lookup.clear_caches()
     for calls in loaded.calls:
-        if found.is_full:
+        if findings.is_full:
             break
-        _check_calls(loaded, calls, tuple(path), found)
-    return found.diagnostics()
+        _check_calls(loaded, calls, tuple(path), findings)
+    return findings.diagnostics()
 
 
 def check_again(loaded: Loaded, calls: Calls, path: Sequence[Path]) -> list[Diagnostic]:
     """Return what is wrong with one job's handlers, from the files that ``check`` has read."""
-    found = Findings(loaded.source)
-    _check_calls(loaded, calls, tuple(path), found)
-    return found.diagnostics()
+    findings = Findings(loaded.source)
+    _check_calls(loaded, calls, tuple(path), findings)
+    return findings.diagnostics()
 
 
 def _called(loaded: Loaded, calls: Calls) -> Iterator[tuple[str, str, Spot]]:
@@ -52,38 +52,38 @@ def _called(loaded: Loaded, calls: Calls) -> Iterator[tuple[str, str, Spot]]:
             yield key, dotted, loaded.spot(calls.job, key)
 
 
-def _check_calls(loaded: Loaded, calls: Calls, path: tuple[Path, ...], found: Findings) -> None:
+def _check_calls(loaded: Loaded, calls: Calls, path: tuple[Path, ...], findings: Findings) -> None:
     for key, dotted, spot in _called(loaded, calls):
         result = lookup.look_up(dotted, path)
         if key == "handler" and calls.is_shared:
-            _check_shared(dotted, spot, lookup.find(dotted, path), found)
+            _check_shared(dotted, spot, lookup.find(dotted, path), findings)
         if isinstance(result, Finding):
-            found.report(spot, result)
+            findings.report(spot, result)
         elif result is None:
             continue
         elif key == "handler":
-            _check_payload(loaded, calls, spot, Parameters.of(dotted, result), found)
+            _check_payload(loaded, calls, spot, Parameters.of(dotted, result), findings)
         elif _bind_error(result.bind, [object()], {}):
             name = dotted.replace(":", ".").rpartition(".")[2]
             message = f"{spot}: {name} must take one argument, the run that is dead"
-            found.error(spot, "YS308", message, f"Write def {name}(run): ...")
+            findings.error(spot, "YS308", message, f"Write def {name}(run): ...")
 
 
-def _check_shared(dotted: str, spot: Spot, function: object, found: Findings) -> None:
+def _check_shared(dotted: str, spot: Spot, function: object, findings: Findings) -> None:
     """Report a handler that cannot share a process, and one that had better not."""
     if isinstance(function, ast.FunctionDef) and not function.decorator_list:
         message = f"{spot}: {dotted} is not an async def, which isolation: shared requires"
-        found.error(spot, "YS312", message, f"Write async def {function.name}, or isolation: process.")
+        findings.error(spot, "YS312", message, f"Write async def {function.name}, or isolation: process.")
     elif isinstance(function, ast.AsyncFunctionDef) and any(map(_raises_in_doubt, ast.walk(function))):
         message = f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process leaves it dead'
-        found.warning(spot, "YS428", message, "Write isolation: process, or another in_doubt.")
+        findings.warning(spot, "YS428", message, "Write isolation: process, or another in_doubt.")
 
 
 def _raises_in_doubt(node: ast.AST) -> bool:
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "once"):
         return False
-    given = (keyword.value for keyword in node.keywords if keyword.arg == "in_doubt")
-    return any(isinstance(value, ast.Constant) and value.value == "raise" for value in given)
+    values = (keyword.value for keyword in node.keywords if keyword.arg == "in_doubt")
+    return any(isinstance(value, ast.Constant) and value.value == "raise" for value in values)
 
 
 def _bind_error(bind: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]) -> str:
@@ -133,8 +133,8 @@ class Parameters:
         remedy = did_you_mean(key, self.expected, taken)
         return Finding("YS304", f"{self.handler} has no parameter {quoted(key)}", remedy)
 
-    def missing(self, given: Collection[str]) -> list[str]:
-        return [name for name in self.required if name not in given]
+    def missing(self, keys: Collection[str]) -> list[str]:
+        return [name for name in self.required if name not in keys]
 
     def requires(self, missing: list[str]) -> str:
         names = join_words(map(quoted, missing), "and")
@@ -143,8 +143,8 @@ class Parameters:
 
 def parameters(handler: str, path: Sequence[Path]) -> Parameters | None:
     """Return what ``handler`` takes; None if its source does not determine it."""
-    found = lookup.look_up(handler, tuple(path))
-    return None if found is None or isinstance(found, Finding) else Parameters.of(handler, found)
+    signature = lookup.look_up(handler, tuple(path))
+    return None if signature is None or isinstance(signature, Finding) else Parameters.of(handler, signature)
 
 
 def payload_problem(parameters: Parameters | None, payload: Collection[str]) -> str | None:
@@ -157,27 +157,27 @@ def payload_problem(parameters: Parameters | None, payload: Collection[str]) -> 
     return parameters.requires(missing) if missing else None
 
 
-def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, found: Findings) -> None:
+def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, findings: Findings) -> None:
     """Report payload keys that the handler does not take, and parameters that have no value."""
     if parameters.by_position_only:
         message = f"{handler}: {parameters.handler} takes {quoted(parameters.by_position_only)} by position only"
-        found.error(handler, "YS306", message, "Payload keys are passed by name: remove the / from its parameters.")
+        findings.error(handler, "YS306", message, "Payload keys are passed by name: remove the / from its parameters.")
         return
     problems = {key: problem for key in calls.payload or () if (problem := parameters.problem(key))}
     for key, problem in problems.items():
-        found.report(loaded.spot(calls.job, "payload", key).key, problem)
+        findings.report(loaded.spot(calls.job, "payload", key).key, problem)
     if calls.payload is None or not calls.has_cron or not calls.is_whole or problems:
         return  # the payload may come with each enqueue, or an unknown key may be a misspelt parameter
     if missing := parameters.missing(calls.payload):
         remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
         if missing[0] == "self" and "." in parameters.handler.partition(":")[2]:
             remedy = "Make it a static method: a handler is called without an object."
-        found.error(handler, "YS305", f"{handler}: {parameters.requires(missing)}", remedy)
+        findings.error(handler, "YS305", f"{handler}: {parameters.requires(missing)}", remedy)
 
 
 def check_by_import(loaded: Loaded, path: Sequence[Path], jobs: Collection[str] | None = None) -> list[Diagnostic]:
     """Import the handlers, or those of ``jobs``, and bind the payloads to them. Runs the project's code."""
-    found = Findings(loaded.source)
+    findings = Findings(loaded.source)
     before = list(sys.path)
     sys.path[:0] = [str(folder) for folder in path]
     try:
@@ -186,12 +186,12 @@ def check_by_import(loaded: Loaded, path: Sequence[Path], jobs: Collection[str] 
                 continue
             for key, dotted, spot in _called(loaded, calls):
                 if reason := _import_and_bind(dotted, calls if key == "handler" else None):
-                    found.error(
+                    findings.error(
                         spot, "YS309", f"{spot}: {reason}", f"To reproduce it, run: yamlsched invoke {calls.job}"
                     )
     finally:
         sys.path[:] = before
-    return found.diagnostics()
+    return findings.diagnostics()
 
 
 def _import_and_bind(dotted: str, calls: Calls | None) -> str:

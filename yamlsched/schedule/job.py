@@ -227,7 +227,7 @@ class Job:
     @property
     def calendars(self) -> dict[str, Any]:
         """The calendars that it names, as the file has them."""
-        return {one.name: one.to_yaml() for one in (*self.skip_on, *self.only_on)}
+        return {calendar.name: calendar.to_yaml() for calendar in (*self.skip_on, *self.only_on)}
 
     @property
     def lane(self) -> str:
@@ -301,7 +301,7 @@ def _load_calendars(rows: Any) -> Calendars:
 
 
 def _show_names(calendars: Calendars) -> list[str] | None:
-    return [one.name for one in calendars] or None
+    return [calendar.name for calendar in calendars] or None
 
 
 def _show_date(day: date | None) -> str | None:

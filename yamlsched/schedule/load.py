@@ -52,7 +52,7 @@ class Loaded:
 
     ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``executors``, ``limits``,
     ``notify`` and ``jobs`` have those whose own entry is valid, with what they inherit, despite errors elsewhere.
-    ``root`` is the top-level mapping, None if there is none. ``root`` and ``found`` are for further checks.
+    ``root`` is the top-level mapping, None if there is none. ``root`` and ``findings`` are for further checks.
     """
 
     namespace: str | None = None
@@ -66,11 +66,11 @@ class Loaded:
     jobs: dict[str, Job] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...]
     root: Spot | None = field(default=None, repr=False, compare=False)
-    found: Findings = field(repr=False, compare=False)
+    findings: Findings = field(repr=False, compare=False)
 
     @property
     def source(self) -> Source:
-        return self.found.source
+        return self.findings.source
 
     @property
     def has_errors(self) -> bool:
@@ -96,7 +96,7 @@ class Loaded:
 
     def is_known(self, key: str) -> bool:
         """Return whether a top-level key is valid, or absent from a file whose top level is a mapping."""
-        return self.root is not None and _is_known(self.root, key, self.found)
+        return self.root is not None and _is_known(self.root, key, self.findings)
 
     @cached_property
     def calls(self) -> tuple[Calls, ...]:
@@ -126,7 +126,7 @@ class Loaded:
     def _valid(self, job: Spot, key: str) -> Any:
         """Return the plain value of a job's key, None if it is absent or invalid."""
         spot = job.get(key) or (self._defaults and self._defaults.get(key))
-        return spot.node.plain() if spot is not None and self.found.is_valid(spot) else None
+        return spot.node.plain() if spot is not None and self.findings.is_valid(spot) else None
 
     def written(self, job: str, *keys: str) -> Spot | None:
         """Return where a key of a job is written, in its entry or in defaults; None if it is not."""
@@ -143,7 +143,7 @@ class Loaded:
     @property
     def path_spots(self) -> list[Spot]:
         """The valid items of ``paths``."""
-        return _path_spots(self.root, self.found)
+        return _path_spots(self.root, self.findings)
 
 
 def load(data: bytes, file: str, environment: str | None, is_validated: bool = False) -> Loaded:
@@ -152,30 +152,30 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
     ``file`` is the name that diagnostics show. ``is_validated`` skips the schema: this version of yamlsched has
     applied exactly these bytes before.
     """
-    found = decode(data, file)
-    document = None if len(found) else parse(found)
+    findings = decode(data, file)
+    document = None if len(findings) else parse(findings)
     if document is not None and not is_validated:
-        schema_check.check(Spot(document), found)
+        schema_check.check(Spot(document), findings)
     if document is None or not isinstance(document.value, dict):
-        return Loaded(diagnostics=_diagnostics(found), found=found)
+        return Loaded(diagnostics=_diagnostics(findings), findings=findings)
 
     root = Spot(document)
     namespace, timezone = root.get("namespace"), root.get("timezone")
-    environments = _environments(root.get("environments"), environment, found)
-    reader = build.Reader(found, environments)
+    environments = _environments(root.get("environments"), environment, findings)
+    reader = build.Reader(findings, environments)
     reader.has_environment_list = "environments" in root.value
     reader.is_environment_list_closed = (
-        _is_known(root, "environments", found) and ("environments",) not in found.intended
+        _is_known(root, "environments", findings) and ("environments",) not in findings.intended
     )
     zone = reader.read(timezone) if timezone else "UTC"
     retention = build_retention(root, reader)
-    paths = tuple(spot.value for spot in _path_spots(root, found))
+    paths = tuple(spot.value for spot in _path_spots(root, findings))
     reader.executors = build_executors(root, reader)
     reader.limits = build_limits(root, reader)
-    reader.calendars = build_calendars(root, found)
+    reader.calendars = build_calendars(root, findings)
     reader.targets = build_targets(root, reader)
     jobs = follow(build.build_jobs(root, reader, zone, environment, paths), root, reader)
-    is_namespace_known = _is_known(root, "namespace", found)
+    is_namespace_known = _is_known(root, "namespace", findings)
     return Loaded(
         namespace=(namespace.value if namespace else "default") if is_namespace_known else None,
         timezone=zone or "UTC",
@@ -185,42 +185,42 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
         executors={name: executor for name, executor in reader.executors.items() if executor is not None},
         limits={name: most for name, most in reader.limits.items() if most is not None},
         notify={name: target for name, target in reader.targets.items() if target is not None},
-        jobs=jobs if _is_known(root, "version", found) else {},  # in another version, a job may mean something else
-        diagnostics=_diagnostics(found),
+        jobs=jobs if _is_known(root, "version", findings) else {},  # in another version, a job may mean something else
+        diagnostics=_diagnostics(findings),
         root=root,
-        found=found,
+        findings=findings,
     )
 
 
-def _is_known(root: Spot, key: str, found: Findings) -> bool:
+def _is_known(root: Spot, key: str, findings: Findings) -> bool:
     spot = root.get(key)
-    return spot is None or found.is_valid(spot)
+    return spot is None or findings.is_valid(spot)
 
 
-def _path_spots(root: Spot | None, found: Findings) -> list[Spot]:
+def _path_spots(root: Spot | None, findings: Findings) -> list[Spot]:
     paths = root.get("paths") if root else None
     items = paths.children() if paths and isinstance(paths.value, list) else ()
-    return [item for item in items if isinstance(item.value, str) and item.path not in found.invalid]
+    return [item for item in items if isinstance(item.value, str) and item.path not in findings.invalid]
 
 
-def _environments(spot: Spot | None, environment: str | None, found: Findings) -> tuple[str, ...]:
+def _environments(spot: Spot | None, environment: str | None, findings: Findings) -> tuple[str, ...]:
     if spot is None or not isinstance(spot.value, list):
         return ()
     names = tuple(item.value for item in spot.value if isinstance(item.value, str))
     if environment is not None and environment not in names:
         message = f"environment {quoted(environment)} is not in the environments of the file"
-        remedy = found.source.did_you_mean(environment, names, "Add it here, or fix --env or YAMLSCHED_ENV.")
-        found.error(spot.key, "YS116", message, remedy)
+        remedy = findings.source.did_you_mean(environment, names, "Add it here, or fix --env or YAMLSCHED_ENV.")
+        findings.error(spot.key, "YS116", message, remedy)
     return names
 
 
-def _diagnostics(found: Findings) -> tuple[Diagnostic, ...]:
-    diagnostics = found.diagnostics()
-    if found.is_full:
-        end = len(found.source.text)
+def _diagnostics(findings: Findings) -> tuple[Diagnostic, ...]:
+    diagnostics = findings.diagnostics()
+    if findings.is_full:
+        end = len(findings.source.text)
         message = f"only the first {MAX_DIAGNOSTICS:,} errors are reported"
         remedy = "Fix them, and run it again."
-        diagnostics.append(found.source.diagnostic((end, end), "YS016", message, remedy, (), ERROR))
+        diagnostics.append(findings.source.diagnostic((end, end), "YS016", message, remedy, (), ERROR))
     return tuple(diagnostics)
 
 
@@ -236,8 +236,8 @@ def read_head(data: bytes, file: str) -> Head:
 
     jsonschema is not imported, which takes longer than the rest.
     """
-    found = decode(data, file)
-    document = None if len(found) else parse(found)
+    findings = decode(data, file)
+    document = None if len(findings) else parse(findings)
     if document is None or not isinstance(document.value, dict):
         return Head(None, "UTC")
     namespace = _string(document.value.get("namespace"))

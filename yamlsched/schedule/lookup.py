@@ -54,8 +54,8 @@ def source_hash(dotted: str, path: tuple[Path, ...]) -> str | None:
 
 def module_problem(dotted: str, path: tuple[Path, ...]) -> Finding | None:
     """Return why the module in a dotted path cannot be imported; None if it exists, or may exist."""
-    found = _find(split_path(dotted)[0], path)
-    return found if isinstance(found, Finding) else None
+    file = _find(split_path(dotted)[0], path)
+    return file if isinstance(file, Finding) else None
 
 
 @cache
@@ -64,10 +64,10 @@ def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Finding | None:
 
     None if the source does not determine it.
     """
-    found = find(dotted, path)
-    if found is None or isinstance(found, Finding):
-        return found
-    return None if found.decorator_list else bindings.signature(found)  # a decorator may change the parameters
+    function = find(dotted, path)
+    if function is None or isinstance(function, Finding):
+        return function
+    return None if function.decorator_list else bindings.signature(function)  # a decorator may change the parameters
 
 
 @cache
@@ -168,7 +168,7 @@ def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Pa
 @cache
 def _modules(folders: tuple[Path, ...]) -> list[str]:
     """Return the names of the modules and packages in folders."""
-    names = {found.name for found in iter_modules(map(str, folders))}
+    names = {module.name for module in iter_modules(map(str, folders))}
     return sorted(name for name in names if name.isidentifier() and not name.startswith("__"))
 
 
@@ -273,7 +273,7 @@ def _callable(statement: ast.stmt, module: str, name: str, path: tuple[Path, ...
 
 def _a_module(statement: ast.Import, module: str, name: str, path: tuple[Path, ...]) -> Finding | None:
     """Return the error for a name that is a module, unless the module may have replaced itself by a callable."""
-    alias = next(one for one in statement.names if (one.asname or one.name.partition(".")[0]) == name)
+    alias = next(alias for alias in statement.names if (alias.asname or alias.name.partition(".")[0]) == name)
     source = alias.name if alias.asname else alias.name.partition(".")[0]
     if source not in sys.stdlib_module_names:
         file = _find(source, path)
@@ -312,8 +312,8 @@ def _imported(
         source = resolve_name("." * statement.level + (statement.module or ""), package)
     except ImportError:
         return None
-    found = _find(source, path)
+    target = _find(source, path)
     wanted = f"{alias.name}.{rest}" if rest else alias.name
-    result = None if isinstance(found, Finding) else _named(found, source, wanted, path, hops - 1)
+    result = None if isinstance(target, Finding) else _named(target, source, wanted, path, hops - 1)
     # a missing name may be a submodule: only what is certainly not a handler is reported
     return None if isinstance(result, Finding) and result.code != "YS306" else result

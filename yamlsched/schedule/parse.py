@@ -51,17 +51,17 @@ BLOCK_HEADER = re.compile(r"[^\r\n]*\s*")
 TAG = re.compile(r"[^\s,\[\]{}]*")
 
 
-def parse(found: Findings) -> Node | None:
+def parse(findings: Findings) -> Node | None:
     """Return the one document of the source, None if it cannot be parsed.
 
     In a document that is returned with errors, ``BAD`` stands for the invalid values.
     """
     try:
-        return _Builder(found).document()
+        return _Builder(findings).document()
     except _Stop:
         return None
     except yaml.YAMLError as error:
-        yaml_errors.translate_error(error, found)
+        yaml_errors.translate_error(error, findings)
         return None
 
 
@@ -86,15 +86,15 @@ class _Open:
 
 
 class _Builder:
-    def __init__(self, found: Findings) -> None:
-        self.found = found
-        self.text = found.source.text
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
+        self.text = findings.source.text
         self.anchors: dict[str, Node | None] = {}
         """The value of each anchor; None while it is being parsed."""
         self.expanded_size = 0
 
     def stop(self, span: Span, code: str, message: str, remedy: str) -> NoReturn:
-        self.found.error_at(span, code, message, remedy)
+        self.findings.error_at(span, code, message, remedy)
         raise _Stop
 
     def document(self) -> Node:
@@ -145,7 +145,7 @@ class _Builder:
             value = self.resolve(text, (start, end))
         if type(value) is str and "\0" in value:
             message = "a string with a NUL character cannot be stored"
-            self.found.error_at((start, end), "YS003", message, "Remove it.")
+            self.findings.error_at((start, end), "YS003", message, "Remove it.")
             value = BAD
         node = Node(value, start, end, style, 1 + len(text) // CHARS_PER_UNIT)
         if event.anchor is not None:
@@ -167,18 +167,18 @@ class _Builder:
             decimal = quoted(text.lstrip("+-0") or "0")[1:-1]
             other = f"the octal {int(text, 8)}" if re.fullmatch("[-+]?[0-7]{1,40}", text) else "a string"
             message = f"{quoted(text)[1:-1]} starts with a zero: some tools read {decimal}, others {other}"
-            self.found.error_at(span, "YS008", message, "Write it without the zero, or in quotes if it is a string.")
+            self.findings.error_at(span, "YS008", message, "Write it without the zero, or in quotes if it is a string.")
             return BAD
         is_integer = INTEGER.fullmatch(text) is not None
         if is_integer or FLOAT.fullmatch(text):
             number = _number(text, is_integer)
             if number is None:
                 message = f"the number {quoted(text)[1:-1]} is too large"
-                self.found.error_at(span, "YS009", message, "Write it in quotes.")
+                self.findings.error_at(span, "YS009", message, "Write it in quotes.")
                 return BAD
             return number
         if NOT_JSON.fullmatch(text):
-            self.found.error_at(span, "YS009", f"{text} is not a valid JSON number", "Write a finite number.")
+            self.findings.error_at(span, "YS009", f"{text} is not a valid JSON number", "Write a finite number.")
             return BAD
         return text
 
@@ -192,7 +192,7 @@ class _Builder:
         value = self.resolve(text, span)
         if value is not BAD and type(value) is not TYPES[core]:
             message = f"{quoted(text)} does not match its tag !!{core}"
-            self.found.error_at(span, "YS010", message, "Remove the tag, or change the value.")
+            self.findings.error_at(span, "YS010", message, "Remove the tag, or change the value.")
             return BAD
         return value
 
@@ -202,18 +202,18 @@ class _Builder:
             start = self.text.find("!", start)
         end = self.skip(TAG, start, len(self.text))
         written = quoted(self.text[start:end])[1:-1]
-        self.found.error_at((start, end), "YS010", f"the tag {written} is not supported", "Remove the tag.")
+        self.findings.error_at((start, end), "YS010", f"the tag {written} is not supported", "Remove the tag.")
 
     def alias(self, event: Any, depth: int) -> Node:
         name, span = event.anchor, (event.start_mark.index, event.end_mark.index)
         if name not in self.anchors:
             known = [anchor for anchor, node in self.anchors.items() if node is not None][:MAX_DIAGNOSTICS]
-            yaml_errors.report_unknown_alias(name, span, known, self.found)
+            yaml_errors.report_unknown_alias(name, span, known, self.findings)
             return Node(BAD, *span)
         target = self.anchors[name]
         if target is None:
             message = f"the alias *{name} is inside &{name}, which makes it self-referencing"
-            self.found.error_at(span, "YS014", message, "Remove the alias, or move it out.")
+            self.findings.error_at(span, "YS014", message, "Remove the alias, or move it out.")
             return Node(BAD, *span)
         self.expanded_size += target.size
         if self.expanded_size > MAX_EXPANDED_SIZE:
@@ -264,12 +264,13 @@ class _Builder:
                 key.value = name = str(name)
             if type(name) is not str:
                 if name is not BAD:
-                    yaml_errors.report_invalid_key(key, self.found)
+                    yaml_errors.report_invalid_key(key, self.findings)
                 key.has_errors = True
             elif name in values:
                 first = values[name]
                 notes = [(first.key.start if first.key else first.start, "the first one is here")]
-                self.found.error_at(key.span, "YS006", f"duplicate key {quoted(name)}", "Remove one of the two.", notes)
+                message = f"duplicate key {quoted(name)}"
+                self.findings.error_at(key.span, "YS006", message, "Remove one of the two.", notes)
                 first.has_errors = item.has_errors = True
             else:
                 values[name] = item
@@ -289,7 +290,7 @@ class _Builder:
             elif source.value is not BAD:
                 span = source.span if source.alias_at is None else (source.alias_at, source.alias_at + 1)
                 message = "the merge key << needs a mapping, or a list of mappings"
-                self.found.error_at(span, "YS015", message, "Write <<: *name with the anchor of a mapping.")
+                self.findings.error_at(span, "YS015", message, "Write <<: *name with the anchor of a mapping.")
                 merged.has_errors = True
 
 

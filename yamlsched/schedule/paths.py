@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from yamlsched.schedule.load import Loaded
 
 
-def search_path(file: Path, paths: Iterable[str], given: Iterable[str | Path] = ()) -> tuple[Path, ...]:
+def search_path(file: Path, paths: Iterable[str], folders: Iterable[str | Path] = ()) -> tuple[Path, ...]:
     """Return the directories that come first on ``sys.path``.
 
-    ``paths`` are those of the file, relative to it; ``given`` are those of ``--path``.
+    ``paths`` are those of the file, relative to it; ``folders`` are those of ``--path``.
     """
     folder = file.resolve().parent
-    return (*(Path(path).resolve() for path in given), *((folder / path).resolve() for path in paths), folder)
+    return (*(Path(path).resolve() for path in folders), *((folder / path).resolve() for path in paths), folder)
 
 
-def import_path(file: Path, paths: Iterable[str], given: Iterable[str | Path] = ()) -> tuple[Path, ...]:
+def import_path(file: Path, paths: Iterable[str], folders: Iterable[str | Path] = ()) -> tuple[Path, ...]:
     """Return all directories from which handlers are imported: those of ``search_path``, then ``sys.path``."""
-    return (*search_path(file, paths, given), *(Path(entry) for entry in sys.path if entry))
+    return (*search_path(file, paths, folders), *(Path(entry) for entry in sys.path if entry))
 
 
 def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
     """Return an error for each directory of ``paths`` that does not exist."""
-    found = Findings(loaded.source)
+    findings = Findings(loaded.source)
     folder = file.resolve().parent
     for spot in loaded.path_spots:
         if not isdir(folder / spot.value):
             message = f"{spot}: the directory {quoted(spot.value)} does not exist"
-            found.error(spot, "YS118", message, "Create it, or correct the path.")
-    return found.diagnostics()
+            findings.error(spot, "YS118", message, "Create it, or correct the path.")
+    return findings.diagnostics()

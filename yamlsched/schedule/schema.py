@@ -36,7 +36,7 @@ DATES: str = SCHEMA["properties"]["calendars"]["additionalProperties"]["properti
 
 def needed_keys(dependency: Any) -> tuple[str, ...]:
     """Return the keys without one of which a key has no effect, from its entry in ``dependencies``."""
-    choices = [one["required"] for one in dependency["anyOf"]] if isinstance(dependency, dict) else [dependency]
+    choices = [choice["required"] for choice in dependency["anyOf"]] if isinstance(dependency, dict) else [dependency]
     return tuple(name for [name] in choices)
 
 
@@ -48,7 +48,7 @@ ENDINGS = "eeks?|ays?|ours?|rs?|inutes?|ins?|econds?|ecs?"
 SPELLED = rf"\s*([0-9]{{1,9}}(?:\.[0-9]{{1,3}})?)\s*([wdhms])(?:{ENDINGS})?[\s,]*"
 
 
-def not_a_duration(spot: Spot, found: Findings) -> None:
+def not_a_duration(spot: Spot, findings: Findings) -> None:
     text = str(spot.value).strip()
     guess = _guess_duration(text)
     if re.fullmatch("[0-9]+", text):
@@ -56,7 +56,7 @@ def not_a_duration(spot: Spot, found: Findings) -> None:
     else:
         reason, remedy = f"{quoted(text)} is not a duration", "Write for example 90s, 5m, 1h30m or 2d."
     remedy = f'Did you mean "{guess}"?' if guess else remedy
-    found.error(spot, "YS107", f"{spot}: {reason}", remedy)
+    findings.error(spot, "YS107", f"{spot}: {reason}", remedy)
 
 
 def _guess_duration(text: str) -> str:
@@ -74,7 +74,7 @@ def _guess_duration(text: str) -> str:
     return durations.show(timedelta(seconds=seconds))
 
 
-def not_a_name(spot: Spot, found: Findings) -> None:
+def not_a_name(spot: Spot, findings: Findings) -> None:
     text = str(spot.value)
     allowed = "only a-z, 0-9 and _"
     if not text:
@@ -106,10 +106,10 @@ def not_a_name(spot: Spot, found: Findings) -> None:
     else:
         is_job = spot.path[0] == "jobs" and (len(spot.path) == 2 or "after" in spot.path[2:])
         kind = "job name" if is_job else "environment"
-    found.error(spot, "YS106", f"the {kind} {quoted(text)} {reason}", remedy)
+    findings.error(spot, "YS106", f"the {kind} {quoted(text)} {reason}", remedy)
 
 
-def not_a_handler(spot: Spot, found: Findings) -> None:
+def not_a_handler(spot: Spot, findings: Findings) -> None:
     text = str(spot.value)
     guessed_from = text.strip() if len(text) <= MAX_GUESS_CHARS else ""  # the expressions below are not linear-time
     better = re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
@@ -129,24 +129,24 @@ def not_a_handler(spot: Spot, found: Findings) -> None:
         remedy = f'Write "{better}.run", with the name of the function.' if ends_in_module else f'Write "{better}".'
     else:
         remedy = "Write package.module.function."
-    found.error(spot, "YS301", f"{spot}: {quoted(text)} {reason}", remedy)
+    findings.error(spot, "YS301", f"{spot}: {quoted(text)} {reason}", remedy)
 
 
-def not_a_tag(spot: Spot, found: Findings) -> None:
+def not_a_tag(spot: Spot, findings: Findings) -> None:
     if spot.value.startswith("max-late:"):
         message = f"{spot}: {quoted(spot.value)} has no effect: start_within says when a job is late"
-        found.error(spot, "YS129", message, "Remove the tag, and write for example start_within: 2h.")
+        findings.error(spot, "YS129", message, "Remove the tag, and write for example start_within: 2h.")
         return
     message = f"{spot}: {quoted(spot.value)} is not a valid tag"
-    found.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ : / - only.")
+    findings.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ : / - only.")
 
 
-def not_a_relative_path(spot: Spot, found: Findings) -> None:
+def not_a_relative_path(spot: Spot, findings: Findings) -> None:
     reason = f": {quoted(spot.value)} is an absolute path" if spot.value else " is empty"
-    found.error(spot, "YS118", f"{spot}{reason}", "Write a path relative to this file, such as src or ../lib.")
+    findings.error(spot, "YS118", f"{spot}{reason}", "Write a path relative to this file, such as src or ../lib.")
 
 
-def not_a_variable(spot: Spot, found: Findings) -> None:
+def not_a_variable(spot: Spot, findings: Findings) -> None:
     name = str(spot.value)
     if "://" in name:  # an address of notifications
         message = "an address is a secret, and this is the name of the variable that has it"
@@ -156,26 +156,27 @@ def not_a_variable(spot: Spot, found: Findings) -> None:
     else:
         message = f"{quoted(name)} is not a name of an environment variable"
         remedy = "Use letters, digits and _ only; the first one is not a digit."
-    found.error(spot, "YS106", f"{_mapping(spot)}: {message}", remedy)
+    findings.error(spot, "YS106", f"{_mapping(spot)}: {message}", remedy)
 
 
-def not_an_exit_code(spot: Spot, found: Findings) -> None:
+def not_an_exit_code(spot: Spot, findings: Findings) -> None:
     message = f"{_mapping(spot)}: {quoted(spot.value)} is not an exit code"
-    found.error(spot, "YS105", message, "Write a number from 0 to 255.")
+    findings.error(spot, "YS105", message, "Write a number from 0 to 255.")
 
 
-def not_a_resource(spot: Spot, found: Findings) -> None:
+def not_a_resource(spot: Spot, findings: Findings) -> None:
     message = f"{_mapping(spot)}: {quoted(spot.value)} is not a valid name of a resource"
-    found.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ - only, such as GPU.")
+    findings.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ - only, such as GPU.")
 
 
-def not_an_address(spot: Spot, found: Findings) -> None:
+def not_an_address(spot: Spot, findings: Findings) -> None:
     message = f"{spot}: {quoted(spot.value)} is not the address of a Dask scheduler"
-    found.error(spot, "YS106", message, "Write for example tls://scheduler:8786, or tcp://127.0.0.1:8786 without TLS.")
+    remedy = "Write for example tls://scheduler:8786, or tcp://127.0.0.1:8786 without TLS."
+    findings.error(spot, "YS106", message, remedy)
 
 
-def not_a_date(spot: Spot, found: Findings) -> None:
-    found.error(
+def not_a_date(spot: Spot, findings: Findings) -> None:
+    findings.error(
         spot, "YS106", f"{spot}: {quoted(str(spot.value))} is not a date", "Write year, month and day: 2026-12-24."
     )
 

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 
-def check(root: Spot, found: Findings) -> None:
+def check(root: Spot, findings: Findings) -> None:
     """Report every violation of the schema.
 
     Jobs are checked one by one, and each distinct value once, however many aliases share it.
     """
     of_file, of_job = _validators()
-    _check(of_file, root, _plain(root.node), found)
+    _check(of_file, root, _plain(root.node), findings)
     jobs = root.get("jobs")
     checked: dict[int, tuple[Spot, list[Key]]] = {}
     for job in jobs.children() if jobs and isinstance(jobs.value, dict) else ():
         first, keys = checked.get(id(job.value), (None, []))
         if first is None:
-            before = len(found)
-            _check(of_job, job, _plain(job.node), found)
-            checked[id(job.value)] = job, found.since(before)
-        elif first.path in found.invalid:
-            found.repeat(keys, job.alias_at)
+            before = len(findings)
+            _check(of_job, job, _plain(job.node), findings)
+            checked[id(job.value)] = job, findings.since(before)
+        elif first.path in findings.invalid:
+            findings.repeat(keys, job.alias_at)
             for child in job.children():
-                found.mark_invalid(child.path)
-            found.mark_invalid(job.path)
+                findings.mark_invalid(child.path)
+            findings.mark_invalid(job.path)
 
 
 @cache
@@ -87,7 +87,7 @@ def _check_unique(validator: Validator, is_wanted: bool, value: Any, schema: Sch
         yield registry.jsonschema.ValidationError("not unique")
 
 
-def _check(validator: Validator, spot: Spot, plain: Any, found: Findings) -> None:
+def _check(validator: Validator, spot: Spot, plain: Any, findings: Findings) -> None:
     """Report the violations in one value, which is ``plain`` without positions."""
     last: list[Callable[[], None]] = []
     report: Report
@@ -108,7 +108,7 @@ def _check(validator: Validator, spot: Spot, plain: Any, found: Findings) -> Non
             inner = inner.child(error.instance).key
         if inner.value is BAD:
             continue
-        call: Callable[[], None] = partial(report, inner, error.schema, found)
+        call: Callable[[], None] = partial(report, inner, error.schema, findings)
         if report in LAST:
             last.append(call)
         elif report is wrong_type or validator.is_type(error.instance, error.schema.get("type", "string")):

@@ -83,18 +83,18 @@ MISSING = {
 """What to do about each required key."""
 
 
-def wrong_type(spot: Spot, schema: Schema, found: Findings) -> None:
+def wrong_type(spot: Spot, schema: Schema, findings: Findings) -> None:
     value, expected = spot.value, schema["type"]
     if value is None:
         remedy = "Write jobs: {} to have no jobs." if spot.path == ("jobs",) else "Add a value, or remove the key."
         is_written = spot.node.start < spot.node.end
-        found.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
+        findings.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
     elif schema.get("pattern") in (durations.PATTERN, DATE, DATES) and type(value) in (int, float):
-        PATTERNS[schema["pattern"]](spot, found)
+        PATTERNS[schema["pattern"]](spot, findings)
     else:
         message = f"{spot} must be {TYPES[expected]}, found {described(value)}"
         remedy = f"Write {join_words(schema['enum'])}." if "enum" in schema else _conversion(value, expected, spot.path)
-        found.error(spot, "YS101", message, remedy)
+        findings.error(spot, "YS101", message, remedy)
 
 
 def _conversion(value: Any, expected: str, path: Path) -> str:
@@ -137,50 +137,50 @@ def _argv(line: str) -> str:
     return "Write a list: [program, argument], or for a shell [/bin/sh, -c, '...']"
 
 
-def _not_a_choice(spot: Spot, schema: Schema, found: Findings) -> None:
+def _not_a_choice(spot: Spot, schema: Schema, findings: Findings) -> None:
     choices = schema["enum"]
     message = f"{spot}: {quoted(spot.value)} is not one of {', '.join(choices)}"
-    remedy = found.source.did_you_mean(spot.value, choices, f"Write {join_words(choices)}.")
-    found.error(spot, "YS104", message, remedy)
+    remedy = findings.source.did_you_mean(spot.value, choices, f"Write {join_words(choices)}.")
+    findings.error(spot, "YS104", message, remedy)
 
 
-def _too_short(spot: Spot, schema: Schema, found: Findings) -> None:
+def _too_short(spot: Spot, schema: Schema, findings: Findings) -> None:
     remedy = "List at least one, or remove the key." if "minItems" in schema else "Add a value, or remove the key."
-    found.error(spot, "YS108", f"{spot} is empty", remedy)
+    findings.error(spot, "YS108", f"{spot} is empty", remedy)
 
 
-def _too_long(spot: Spot, schema: Schema, found: Findings) -> None:
+def _too_long(spot: Spot, schema: Schema, findings: Findings) -> None:
     unit, limit = ("items", schema["maxItems"]) if "maxItems" in schema else ("characters", schema["maxLength"])
-    found.error(spot, "YS108", f"{spot} has {len(spot.value)} {unit}, more than {limit}", "Shorten it.")
+    findings.error(spot, "YS108", f"{spot} has {len(spot.value)} {unit}, more than {limit}", "Shorten it.")
 
 
-def _not_the_version(spot: Spot, schema: Schema, found: Findings) -> None:
+def _not_the_version(spot: Spot, schema: Schema, findings: Findings) -> None:
     known = schema["const"]
     message = f"{spot} {quoted(spot.value)} is not supported; this yamlsched reads version {known}"
-    found.error(spot, "YS110", message, f"Write {spot.path[-1]}: {known}")
+    findings.error(spot, "YS110", message, f"Write {spot.path[-1]}: {known}")
 
 
-def _out_of_range(spot: Spot, schema: Schema, found: Findings) -> None:
+def _out_of_range(spot: Spot, schema: Schema, findings: Findings) -> None:
     low, high = schema["minimum"], schema["maximum"]
     message = f"{spot}: {quoted(spot.value)} is not in {low}-{high}"
-    found.error(spot, "YS105", message, f"Write a number from {low} to {high}.")
+    findings.error(spot, "YS105", message, f"Write a number from {low} to {high}.")
 
 
-def _not_unique(spot: Spot, schema: Schema, found: Findings) -> None:
+def _not_unique(spot: Spot, schema: Schema, findings: Findings) -> None:
     seen: dict[str, Spot] = {}
     for item in spot.children():
         first = seen.setdefault(item.value, item) if isinstance(item.value, str) else item
         if first is not item:
             message = f"{spot} contains {quoted(item.value)} twice"
             notes = [(first.node.start, "the first one is here")]
-            found.error(item, "YS109", message, "Remove one of the two.", notes=notes)
+            findings.error(item, "YS109", message, "Remove one of the two.", notes=notes)
 
 
-def _no_match(spot: Spot, schema: Schema, found: Findings) -> None:
-    PATTERNS.get(schema["pattern"], not_a_tag)(spot, found)
+def _no_match(spot: Spot, schema: Schema, findings: Findings) -> None:
+    PATTERNS.get(schema["pattern"], not_a_tag)(spot, findings)
 
 
-def _unknown_keys(spot: Spot, schema: Schema, found: Findings) -> None:
+def _unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
     """Report the keys that the schema does not have, and note which ones were probably meant."""
     properties: dict[str, Schema] = schema["properties"]
     ignored = tuple(pattern.removeprefix("^") for pattern in schema.get("patternProperties", ()))
@@ -188,23 +188,23 @@ def _unknown_keys(spot: Spot, schema: Schema, found: Findings) -> None:
         key = str(child.path[-1])
         if key in properties or key.startswith(ignored):
             continue
-        if found.is_full:
-            found.mark_invalid(child.path)
+        if findings.is_full:
+            findings.mark_invalid(child.path)
         elif spot.path == ("defaults",) and key in JOB_KEYS:
-            found.error(child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job.")
+            findings.error(child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job.")
         else:
-            meant = _closest_key(key, spot, properties, found)
+            meant = _closest_key(key, spot, properties, findings)
             if meant is not None:
-                found.intended.add((*spot.path, meant))
+                findings.intended.add((*spot.path, meant))
             message = f"unknown key {quoted(key)} {f'in {spot}' if spot.path else 'at the top level'}"
             remedy = f'Did you mean "{meant}"?' if meant else _place_of(child)
-            found.error(child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}.")
+            findings.error(child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}.")
 
 
-def _closest_key(key: str, spot: Spot, properties: dict[str, Schema], found: Findings) -> str | None:
+def _closest_key(key: str, spot: Spot, properties: dict[str, Schema], findings: Findings) -> str | None:
     """Return the key that an unknown one was probably meant to be, preferably one that is absent."""
     absent = [name for name in properties if name not in spot.value]
-    meant = found.source.closest_match(key, absent, 0.7) or found.source.closest_match(key, properties, 0.75)
+    meant = findings.source.closest_match(key, absent, 0.7) or findings.source.closest_match(key, properties, 0.75)
     synonym = SYNONYMS.get(key.lower().replace("-", "_"))
     return meant or (synonym if synonym in properties else None)
 
@@ -226,32 +226,32 @@ def _place_of(spot: Spot) -> str:
     return "" if parent else "For anchors and notes, start the key with x-"
 
 
-def _missing_keys(spot: Spot, schema: Schema, found: Findings) -> None:
-    keys = [key for key in schema["required"] if key not in spot.value and (*spot.path, key) not in found.intended]
+def _missing_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
+    keys = [key for key in schema["required"] if key not in spot.value and (*spot.path, key) not in findings.intended]
     if not keys or spot.node.has_errors:
         return
     message = f"{spot} has " + " and ".join(f'no key "{key}"' for key in keys)
     if spot.path:
-        found.error(spot.key, "YS103", message, MISSING[keys[0]])
+        findings.error(spot.key, "YS103", message, MISSING[keys[0]])
     else:
         # only the key is invalid, not the jobs: a forgotten version must not stop them
         start = spot.node.start
-        found.error(Spot(spot.node, (keys[0],)), "YS103", message, MISSING[keys[0]], (start, start))
+        findings.error(Spot(spot.node, (keys[0],)), "YS103", message, MISSING[keys[0]], (start, start))
 
 
-def _without_effect(spot: Spot, schema: Schema, found: Findings) -> None:
+def _without_effect(spot: Spot, schema: Schema, findings: Findings) -> None:
     for key, dependency in SCHEMA["definitions"]["job"]["dependencies"].items():
         child, needed = spot.get(key), needed_keys(dependency)
-        is_needed = not any(name in spot.value or (*spot.path, name) in found.intended for name in needed)
-        if child and is_needed and child.path not in found.invalid:
+        is_needed = not any(name in spot.value or (*spot.path, name) in findings.intended for name in needed)
+        if child and is_needed and child.path not in findings.invalid:
             message = f"{key} of {spot} has no effect without {join_words(needed)}"
             what = {"cron": "a cron expression", "command": "a command"}.get(needed[0], needed[0])
             if key == "timezone" and "after" in spot.value:
                 what += " of its own: it has the slots of the jobs in after"
-            found.error(child.key, "YS114", message, f"Remove it, or give the job {what}.")
+            findings.error(child.key, "YS114", message, f"Remove it, or give the job {what}.")
 
 
-def _handler_or_command(spot: Spot, schema: Schema, found: Findings) -> None:
+def _handler_or_command(spot: Spot, schema: Schema, findings: Findings) -> None:
     """Report a job that has neither, or both."""
     if not isinstance(spot.value, dict):
         return
@@ -259,29 +259,29 @@ def _handler_or_command(spot: Spot, schema: Schema, found: Findings) -> None:
         both = sorted((spot.child(key) for key in ("handler", "command")), key=lambda child: child.key.node.start)
         notes = [(both[0].key.node.start, "the first one is here")]
         message = f"{spot} has a handler and a command"
-        found.error(both[1].key, "YS119", message, "Remove one of the two.", notes=notes)
-    elif not any((*spot.path, key) in found.intended for key in ("handler", "command")) and not spot.node.has_errors:
+        findings.error(both[1].key, "YS119", message, "Remove one of the two.", notes=notes)
+    elif not any((*spot.path, key) in findings.intended for key in ("handler", "command")) and not spot.node.has_errors:
         message = f'{spot} has no key "handler" or "command"'
-        found.error(spot.key, "YS103", message, MISSING["handler"])
+        findings.error(spot.key, "YS103", message, MISSING["handler"])
 
 
-def _cron_and_crons(spot: Spot, schema: Schema, found: Findings) -> None:
+def _cron_and_crons(spot: Spot, schema: Schema, findings: Findings) -> None:
     both = sorted((spot.child(key) for key in ("cron", "crons")), key=lambda child: child.key.node.start)
     notes = [(both[0].key.node.start, "the first one is here")]
     remedy = "Write all expressions in crons. Keys then have the minute in UTC, also those of a daily job."
-    found.error(both[1].key, "YS124", f"{spot} has cron and crons", remedy, notes=notes)
+    findings.error(both[1].key, "YS124", f"{spot} has cron and crons", remedy, notes=notes)
 
 
-def policy_and_delays(spot: Spot, schema: Schema, found: Findings) -> None:
+def policy_and_delays(spot: Spot, schema: Schema, findings: Findings) -> None:
     """Report delays without the policy steps, and the policy steps without delays."""
-    if not found.is_valid(spot):
+    if not findings.is_valid(spot):
         return
     policy, delays = spot.get("policy"), spot.get("delays")
     if delays:
         message = f"{spot} has delays, which the policy {policy.value if policy else 'exponential'} does not use"
-        found.error(delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay.")
+        findings.error(delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay.")
     elif policy:
-        found.error(policy, "YS113", f"{spot} has the policy steps, but no delays", "Add delays: [1m, 10m, 1h]")
+        findings.error(policy, "YS113", f"{spot} has the policy steps, but no delays", "Add delays: [1m, 10m, 1h]")
 
 
 Report = Callable[[Spot, Schema, Findings], None]

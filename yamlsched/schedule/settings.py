@@ -38,15 +38,15 @@ def build_executors(root: Spot, reader: Reader) -> dict[str, Engine | None]:
         name = str(entry.path[-1])
         if name in (LOCAL, SHARED):
             message = f"executors: {quoted(name)} is the name of processes of each host"
-            reader.found.error(entry.key, "YS121", message, "Choose another name.")
-        elif reader.found.is_valid(entry) and _has_keys_of_its_type(entry, reader):
+            reader.findings.error(entry.key, "YS121", message, "Choose another name.")
+        elif reader.findings.is_valid(entry) and _has_keys_of_its_type(entry, reader):
             kind = KINDS[entry.value["type"].value]
             values: dict[str, Any] = {kind.key: kind.read(reader, entry.child(kind.key))}
             if (most := entry.get("concurrency")) is not None:
                 values["concurrency"] = reader.integer(most)
             if (within := entry.get("begin_within")) is not None:
                 values["begin_within"] = reader.duration(within)
-            values |= {key: kind.read(reader, one) for key in kind.optional if (one := entry.get(key)) is not None}
+            values |= {key: kind.read(reader, value) for key in kind.optional if (value := entry.get(key)) is not None}
             if values.get("begin_within", True) is not None:
                 built[name] = kind.build(name=name, **values)
         built.setdefault(name, None)
@@ -59,18 +59,18 @@ def _has_keys_of_its_type(entry: Spot, reader: Reader) -> bool:
     for name, key in ((name, key) for name, kind in KINDS.items() for key in (kind.key, *kind.optional)):
         if name != own and (child := entry.get(key)) is not None:
             message = f"{entry}: an executor of type {own} has no key {quoted(key)}"
-            reader.found.error(child.key, "YS102", message, f"Remove it, or write type: {name}.")
+            reader.findings.error(child.key, "YS102", message, f"Remove it, or write type: {name}.")
     key = KINDS[own].key
-    if key not in entry.value and reader.found.is_valid(entry):
-        reader.found.error(entry.key, "YS103", f"{entry} has no key {quoted(key)}", MISSING[key])
-    return reader.found.is_valid(entry)
+    if key not in entry.value and reader.findings.is_valid(entry):
+        reader.findings.error(entry.key, "YS103", f"{entry} has no key {quoted(key)}", MISSING[key])
+    return reader.findings.is_valid(entry)
 
 
 def build_limits(root: Spot, reader: Reader) -> dict[str, int | None]:
     """Return how many runs may execute at once under each limit of the file; None where that is not valid."""
     spot = root.get("limits")
     entries = spot.children() if spot is not None and isinstance(spot.value, dict) else ()
-    return {str(entry.path[-1]): reader.integer(entry) if reader.found.is_valid(entry) else None for entry in entries}
+    return {str(item.path[-1]): reader.integer(item) if reader.findings.is_valid(item) else None for item in entries}
 
 
 def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:
@@ -80,7 +80,7 @@ def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:
     for entry in spot.children() if spot is not None and isinstance(spot.value, dict) else ():
         name, events = str(entry.path[-1]), entry.get("events")
         built[name] = None
-        if reader.found.is_valid(entry):
+        if reader.findings.is_valid(entry):
             variable = entry.value["url_env"].value
             built[name] = NotifyTarget(variable, reader.strings(events)) if events else NotifyTarget(variable)
     return built
@@ -89,7 +89,7 @@ def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:
 def build_retention(root: Spot, reader: Reader) -> Retention:
     """Return how long rows are kept."""
     spot = root.get("retention")
-    if spot is None or not reader.found.is_valid(spot):
+    if spot is None or not reader.findings.is_valid(spot):
         return Retention()
     folder = spot.get("archive")
     ages = {str(item.path[-1]): reader.duration(item) for item in spot.children() if item.path[-1] != "archive"}

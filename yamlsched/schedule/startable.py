@@ -22,25 +22,25 @@ class Lack(NamedTuple):
 
 
 def lacks(
-    jobs: Mapping[str, Job], file: Path, given: Sequence[str] | None, environment: Mapping[str, str]
+    jobs: Mapping[str, Job], file: Path, folders: Sequence[str] | None, environment: Mapping[str, str]
 ) -> dict[str, Lack]:
     """Return what keeps this host from starting enabled jobs of ``file``, by name. No code is imported.
 
-    ``given`` are the folders of --path; None skips the checks of modules, programs and directories. What the attempt of
+    ``folders`` are those of --path; None skips the checks of modules, programs and directories. What the attempt of
     an executor needs is not looked for here, only what submitting it needs.
     """
     host = _Host(file, environment)
     lookup.clear_caches()
-    found: dict[str, Lack] = {}
+    lacks: dict[str, Lack] = {}
     for name, job in jobs.items():
         if not job.enabled:
             continue
         if job.engine is None and (reason := missing_variables(job, environment)):
-            found[name] = Lack(reason, waits=True)
-        elif given is not None and (reason := host.obstacle(job, given)):
-            found[name] = Lack(reason)
+            lacks[name] = Lack(reason, waits=True)
+        elif folders is not None and (reason := host.obstacle(job, folders)):
+            lacks[name] = Lack(reason)
     lookup.clear_caches()  # a worker runs for weeks
-    return found
+    return lacks
 
 
 def missing_variables(job: Job, environment: Mapping[str, str]) -> str:
@@ -58,9 +58,9 @@ class _Host:
         self.file, self.folder = file, str(file.resolve().parent)
         self.search_path = environment.get("PATH") or os.defpath
         self.directory, self.program = cache(commands.directory_obstacle), cache(commands.program_obstacle)
-        self.import_path = cache(lambda of_file, given: paths.import_path(file, of_file, given))
+        self.import_path = cache(lambda of_file, folders: paths.import_path(file, of_file, folders))
 
-    def obstacle(self, job: Job, given: Sequence[str]) -> str:
+    def obstacle(self, job: Job, folders: Sequence[str]) -> str:
         """Return why a job cannot be started; "" if nothing is known against it."""
         if isinstance(job.engine, CommandExecutor):
             return _text(self.program(job.engine.command[0], self.folder, self.search_path))
@@ -72,7 +72,7 @@ class _Host:
                 self.directory(folder, job.cwd or folder)
                 or self.program(job.command[0], folder, job.env.get("PATH") or self.search_path)
             )
-        problem = lookup.module_problem(job.handler or "", self.import_path(job.paths, tuple(given)))
+        problem = lookup.module_problem(job.handler or "", self.import_path(job.paths, tuple(folders)))
         return problem.message if problem else ""
 
 

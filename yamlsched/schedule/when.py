@@ -13,7 +13,7 @@ from yamlsched.timetable.calendars import Calendar
 from yamlsched.timetable.cron import ALIASES, Cron, combine, parse_cron, smallest_gap
 
 
-def expression(spot: Spot, found: Findings) -> Cron | None:
+def expression(spot: Spot, findings: Findings) -> Cron | None:
     """Return the cron expression at ``spot``; None after reporting what is wrong with it."""
     text: str = spot.value
     try:
@@ -29,52 +29,52 @@ def expression(spot: Spot, found: Findings) -> Cron | None:
         remedy = error.remedy[:1].upper() + error.remedy[1:]
         remedy += "" if remedy[-1:] in ("", ".", "?") else "."
         if code == "YS203" and "@reboot" not in text:
-            remedy = found.source.did_you_mean(text.strip(), ALIASES, remedy)
-        span = found.source.span_within(spot.node, error.start, error.end)
-        found.error(spot, code, f"{spot}: {error.message}", remedy, span)
+            remedy = findings.source.did_you_mean(text.strip(), ALIASES, remedy)
+        span = findings.source.span_within(spot.node, error.start, error.end)
+        findings.error(spot, code, f"{spot}: {error.message}", remedy, span)
         return None
 
 
-def day(text: str, spot: Spot, found: Findings) -> date | None:
+def day(text: str, spot: Spot, findings: Findings) -> date | None:
     """Return the date that ``text``, at ``spot``, names; None after reporting that there is no such date."""
     try:
         return date.fromisoformat(text)
     except ValueError:
-        found.error(spot, "YS125", f"{spot}: there is no {text}", "Write year, month and day: 2026-12-24.")
+        findings.error(spot, "YS125", f"{spot}: there is no {text}", "Write year, month and day: 2026-12-24.")
         return None
 
 
-def build_calendars(root: Spot, found: Findings) -> dict[str, Calendar | None]:
+def build_calendars(root: Spot, findings: Findings) -> dict[str, Calendar | None]:
     """Return the calendars of the file, by name; None for an entry that is not valid."""
     spot = root.get("calendars")
     entries = spot.children() if spot is not None and isinstance(spot.value, dict) else ()
-    return {str(entry.path[-1]): _calendar(entry, found) if found.is_valid(entry) else None for entry in entries}
+    return {str(entry.path[-1]): _calendar(entry, findings) if findings.is_valid(entry) else None for entry in entries}
 
 
-def _calendar(entry: Spot, found: Findings) -> Calendar | None:
+def _calendar(entry: Spot, findings: Findings) -> Calendar | None:
     dates: list[tuple[date, date]] = []
     for item in entry.child("dates").children():
-        first, last = (day(text, item, found) for text in (item.value.split("/") * 2)[:2])
+        first, last = (day(text, item, findings) for text in (item.value.split("/") * 2)[:2])
         if first and last and last < first:
-            found.error(item, "YS125", f"{item} ends on {last}, before it starts on {first}", "Exchange the two.")
+            findings.error(item, "YS125", f"{item} ends on {last}, before it starts on {first}", "Exchange the two.")
         elif first and last:
             dates.append((first, last))
-    until = day(entry.child("until").value, entry.child("until"), found) if "until" in entry.value else None
-    return Calendar(str(entry.path[-1]), tuple(dates), until) if found.is_valid(entry) else None
+    until = day(entry.child("until").value, entry.child("until"), findings) if "until" in entry.value else None
+    return Calendar(str(entry.path[-1]), tuple(dates), until) if findings.is_valid(entry) else None
 
 
-def combine_cron(values: dict[str, Any], own: Spot, found: Findings) -> None:
+def combine_cron(values: dict[str, Any], own: Spot, findings: Findings) -> None:
     """Make one value of all that decides the slots of a job."""
     expression, expressions = values.get("cron"), values.pop("crons", None)
     starts_on, ends_on = values.pop("starts_on", None), values.pop("ends_on", None)
     if starts_on and ends_on and ends_on < starts_on:
         spot = own.get("ends_on") or own.get("starts_on") or own
-        found.error(spot, "YS125", f"{own} ends on {ends_on}, before it starts on {starts_on}", "Exchange the two.")
+        findings.error(spot, "YS125", f"{own} ends on {ends_on}, before it starts on {starts_on}", "Exchange the two.")
     elif expression or expressions:
         values["cron"] = combine(expressions or [expression], bool(expressions), starts_on, ends_on)
 
 
-def limit_spread(values: dict[str, Any], own: Spot, found: Findings) -> None:
+def limit_spread(values: dict[str, Any], own: Spot, findings: Findings) -> None:
     """Report a ``spread`` that could start a run after the job's next slot; limit one from defaults to what fits."""
     cron, spread = values.get("cron"), values.get("spread")
     if not cron or not spread or spread <= smallest_gap(cron):
@@ -83,10 +83,10 @@ def limit_spread(values: dict[str, Any], own: Spot, found: Findings) -> None:
     if "spread" not in own.value:
         values["spread"] = apart
         return
-    spot, shown = own.child("spread"), durations.show(apart)
-    message = f"{spot}: with {spot.value} a run could start after the next slot; slots come every {shown}"
+    spot, interval = own.child("spread"), durations.show(apart)
+    message = f"{spot}: with {spot.value} a run could start after the next slot; slots come every {interval}"
     if len(cron.times) > 1 or apart < timedelta(days=1):
-        message = f"{spot}: with {spot.value} a run could start after the next slot; some slots are {shown} apart"
+        message = f"{spot}: with {spot.value} a run could start after the next slot; some slots are {interval} apart"
     source = next(key for key in ("cron", "crons", "after") if key in own.value)
     notes = [(own.child(source).key.node.start, f"{source} is here")]
-    found.error(spot, "YS207", message, f"Write {shown} or less.", notes=notes)
+    findings.error(spot, "YS207", message, f"Write {interval} or less.", notes=notes)

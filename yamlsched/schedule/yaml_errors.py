@@ -32,20 +32,20 @@ class Explanation(NamedTuple):
     notes: Notes = ()
 
 
-def report_unknown_alias(name: str, span: Span, known: Iterable[str], found: Findings) -> None:
+def report_unknown_alias(name: str, span: Span, known: Iterable[str], findings: Findings) -> None:
     """Report an alias without an anchor, or a cron expression that YAML takes for one."""
-    value = _value(found.source, span[0])
+    value = _value(findings.source, span[0])
     if CRON_LIKE.fullmatch(value):
-        found.error_at(*_unquoted(found.source, span[0]))
+        findings.error_at(*_unquoted(findings.source, span[0]))
         return
-    meant = found.source.closest_match(name, known)
+    meant = findings.source.closest_match(name, known)
     remedy = f"Did you mean *{meant}?" if meant else f'If it is a string, put it in quotes: "{value}"'
-    found.error_at(span, "YS014", f"the alias *{name} has no anchor &{name} before it", remedy)
+    findings.error_at(span, "YS014", f"the alias *{name} has no anchor &{name} before it", remedy)
 
 
-def report_invalid_key(key: Node, found: Findings) -> None:
+def report_invalid_key(key: Node, findings: Findings) -> None:
     """Report a key that is not a string."""
-    text = found.source.text
+    text = findings.source.text
     written = text[key.start : key.end].strip()
     message = f"a key must be a string, found {described(key.value)}" if written else "a key is missing here"
     if not written or isinstance(key.value, (dict, list)):
@@ -54,14 +54,14 @@ def report_invalid_key(key: Node, found: Findings) -> None:
             remedy = "Templates are not rendered here: render the file first, or put the string in quotes."
     else:
         remedy = f'Write "{written}":'
-    found.error_at(key.span, "YS007", message, remedy)
+    findings.error_at(key.span, "YS007", message, remedy)
 
 
-def translate_error(error: yaml.YAMLError, found: Findings) -> None:
+def translate_error(error: yaml.YAMLError, findings: Findings) -> None:
     """Report what libyaml could not read, unless that line has the same error already."""
-    explained = _explain(error, found.source)
-    if not found.is_reported(explained.code, found.source.position(explained.span[0])[0]):
-        found.error_at(*explained)
+    explained = _explain(error, findings.source)
+    if not findings.is_reported(explained.code, findings.source.position(explained.span[0])[0]):
+        findings.error_at(*explained)
 
 
 def _explain(error: yaml.YAMLError, source: Source) -> Explanation:
@@ -130,8 +130,8 @@ PROBLEMS = (
 
 def _value(source: Source, at: int) -> str:
     """Return what is written from ``at`` to the end of the value: of the line, or of an item in brackets."""
-    found = VALUE.match(source.text, at, at + MAX_LINE_CHARS)
-    value = found[0].rstrip() if found else ""
+    match = VALUE.match(source.text, at, at + MAX_LINE_CHARS)
+    value = match[0].rstrip() if match else ""
     if value.count("}") > value.count("{") or value.count("]") > value.count("["):
         value = re.split(r", |[]}]", value, maxsplit=1)[0].rstrip()
     return value

@@ -22,22 +22,22 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
     schedule = target.read_file()
     with target.database() as dsn, db.connect(dsn) as connection:
         snapshot = poll_database(connection, schedule, target.may_migrate)
-        found = current(snapshot, schedule)
-        if found is None:
+        state = current(snapshot, schedule)
+        if state is None:
             from yamlsched.sync.apply import inspect_file
 
-            found = inspect_file(connection, schedule, snapshot)
-        on_messages(result.add(found))
-        if found.namespace is None:
+            state = inspect_file(connection, schedule, snapshot)
+        on_messages(result.add(state))
+        if state.namespace is None:
             raise Refused(f'{target.file} has not been applied to this database yet: run "yamlsched sync" first')
-        if not found.may_claim:
+        if not state.may_claim:
             return result
         from yamlsched.service.workers import claimable, create_worker, run_worker
 
-        jobs, scope = claimable(connection, schedule, found)
-        worker = create_worker(connection, dsn, found.namespace, jobs, scope, target, options)
+        jobs, scope = claimable(connection, schedule, state)
+        worker = create_worker(connection, dsn, state.namespace, jobs, scope, target, options)
         run_worker(worker, target, result, *tasks)
         if snapshot.messages_due:
-            notify(dsn, found.namespace)
+            notify(dsn, state.namespace)
     send_to_monitors(target, result)
     return result

@@ -32,8 +32,8 @@ def code(string: str) -> str:
 def prose(sentence: str) -> str:
     """Return a sentence so that nothing in it is markup."""
     escaped = escape_line(sentence).rstrip().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    escaped = MARKUP.sub(lambda found: "\\" + found[0], escaped)
-    return LINKED.sub(lambda found: found[0] + ZERO_WIDTH_SPACE, escaped)
+    escaped = MARKUP.sub(lambda match: "\\" + match[0], escaped)
+    return LINKED.sub(lambda match: match[0] + ZERO_WIDTH_SPACE, escaped)
 
 
 COMMAND = re.compile(

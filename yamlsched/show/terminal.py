@@ -59,8 +59,8 @@ def paint(text: str, style: str) -> str:
 
 def coloured(word: str, text: str | None = None) -> Styled:
     """Return ``text``, by default ``word``, in the colour of ``word``."""
-    shown = printable_line(word if text is None else text)
-    return Styled(paint(shown, COLOURS[word]) if word in COLOURS else shown)
+    line = printable_line(word if text is None else text)
+    return Styled(paint(line, COLOURS[word]) if word in COLOURS else line)
 
 
 def instant(value: datetime | None) -> str:
@@ -132,9 +132,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], free_text: str
 
 def fields(pairs: Iterable[tuple[str, str]]) -> str:
     """Return a line for each pair of a name and a value."""
-    shown = [(name, printable_line(value)) for name, value in pairs]
-    width = max((len(name) for name, _ in shown), default=0)
-    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in shown)
+    rows = [(name, printable_line(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
 
 
 @contextmanager
@@ -184,5 +184,5 @@ def _cell(value: Any) -> Any:
         return _plain(value)
     if not isinstance(value, str):
         return value
-    shown = printable(value)
-    return f"'{shown}" if shown.startswith(("=", "+", "-", "@", "\t", "\n")) else shown
+    text = printable(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text

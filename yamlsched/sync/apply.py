@@ -173,14 +173,14 @@ class FileSync:
         """Continue to present what this host presented before, and return its namespace, else that of the file."""
         presented = self.schedule.presented()
         mistakes = None if errors is None else max(1, len(errors))
-        lines = [formats.one_line(found)[:MAX_STORED_CHARS] for found in (errors or ())[:MAX_STORED_ERRORS]]
-        found = files.keep_presenting(self.connection, presented, self.now, mistakes, loaded.namespace, lines)
-        return found or loaded.namespace
+        lines = [formats.one_line(error)[:MAX_STORED_CHARS] for error in (errors or ())[:MAX_STORED_ERRORS]]
+        namespace = files.keep_presenting(self.connection, presented, self.now, mistakes, loaded.namespace, lines)
+        return namespace or loaded.namespace
 
     def _refuse(self, loaded: Loaded, checked: Checked) -> None:
         errors = max(1, len(checked.errors))
         self.result.namespace = self._keep_presenting(loaded, checked.errors)
-        self.result.add_findings(*(formats.text(found) for found in checked.errors))
+        self.result.add_findings(*(formats.text(error) for error in checked.errors))
         log.error("sync.refused", file=self.schedule.path, hash=self.schedule.sha256[:8], mistakes=errors)
         _report_left_out(self.schedule, loaded, checked.jobs, errors)
         self._check_environment()
@@ -194,11 +194,11 @@ class FileSync:
         changes = converge.converge(connection, namespace, loaded.jobs, loaded.limits, self.now, recompute, is_behind)
         definitions.put_targets(connection, namespace, loaded.notify)
         if engines := loaded.executors.values():
-            given = {
+            parameters = {
                 "names": [engine.name for engine in engines],
                 "numbers": [engine.concurrency for engine in engines],
             }
-            connection.execute(query.load("begins")["put_executors"], {"namespace": namespace, **given})
+            connection.execute(query.load("begins")["put_executors"], {"namespace": namespace, **parameters})
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
             files.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)
@@ -233,7 +233,7 @@ def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, result: 
     if jobs is None:
         loaded = load.load(schedule.data, schedule.path, schedule.environment or None, result.is_validated)
         jobs = result.jobs = loaded.jobs
-        _report_left_out(schedule, loaded, jobs, sum(one.severity == "error" for one in loaded.diagnostics))
+        _report_left_out(schedule, loaded, jobs, sum(entry.severity == "error" for entry in loaded.diagnostics))
     if result.verdict in HELD and result.namespace is not None:
         known = definitions.targets(connection, result.namespace)
         jobs = {name: job for name, job in jobs.items() if known.get(name) == (job.handler, job.command)}

@@ -51,8 +51,8 @@ def insert_edit(connection: Connection[Any], edit: Mapping[str, Any], jobs: Sequ
     """
     as_json = {name: Jsonb(edit[name]) for name in ("counts", "after", "settings")}
     before = None if edit["before"] is None else Jsonb(edit["before"])
-    given = {**edit, **as_json, "before": before, "jobs": Jsonb(jobs)}
-    return connection.execute(load("edits")["record"], given).rowcount
+    parameters = {**edit, **as_json, "before": before, "jobs": Jsonb(jobs)}
+    return connection.execute(load("edits")["record"], parameters).rowcount
 
 
 MAX_VALUE_CHARS = 2_000
@@ -86,7 +86,7 @@ def of_jobs(
     differences: Iterable[Difference], before: Mapping[str, StoredJob], jobs: Mapping[str, Job]
 ) -> list[dict[str, Any]]:
     """Return how each job changes, as the columns of edited_jobs with the job's name."""
-    return [_of_job(one, before.get(one.job_type), jobs.get(one.job_type)) for one in differences]
+    return [_of_job(change, before.get(change.job_type), jobs.get(change.job_type)) for change in differences]
 
 
 def _of_job(difference: Difference, stored: StoredJob | None, new: Job | None) -> dict[str, Any]:
@@ -100,8 +100,8 @@ def _of_job(difference: Difference, stored: StoredJob | None, new: Job | None) -
         fields = field_changes.of_job(
             _keys(old, differing) if old else None, _keys(new, differing), _keys(defaults, differing)
         )
-        before = {one.field: _shown(one.field, one.before) for one in fields}
-        after = {one.field: _shown(one.field, one.after) for one in fields}
+        before = {change.field: _shown(change.field, change.before) for change in fields}
+        after = {change.field: _shown(change.field, change.after) for change in fields}
         if old and old.cron is None and "cron" in before:
             before["cron"] = stored.schedule
     elif stored:
@@ -111,17 +111,17 @@ def _of_job(difference: Difference, stored: StoredJob | None, new: Job | None) -
     return {"job_type": difference.job_type, "change": difference.change, "before": before, "after": after}
 
 
-def _differing(one: Job, other: Job) -> Iterator[str]:
+def _differing(job: Job, other: Job) -> Iterator[str]:
     """Yield the keys that differ. Most are alike: only the others are made readable."""
-    for key, a, b in zip(KEYS, _values(one), _values(other), strict=True):
+    for key, a, b in zip(KEYS, _values(job), _values(other), strict=True):
         if a is not b and (a != b or (a and isinstance(a, dict) and not field_changes.is_same(a, b))):
             yield key
 
 
 def _set_keys(job: Job, defaults: Job) -> dict[str, Any]:
     """Return the keys of a job that differ from the defaults."""
-    shown = ((key, KEYS[key](getattr(job, key))) for key in _differing(job, defaults))
-    return {key: _shown(key, value) for key, value in shown if value is not None}
+    pairs = ((key, KEYS[key](getattr(job, key))) for key in _differing(job, defaults))
+    return {key: _shown(key, value) for key, value in pairs if value is not None}
 
 
 def _keys(job: Job, keys: Iterable[str]) -> dict[str, Any]:
@@ -144,12 +144,12 @@ def _shown(field: str, value: Any) -> Any:
 
 def _shown_settings(loaded: Loaded) -> dict[str, Any]:
     """Return what a file says outside of its jobs, as it is recorded."""
-    found = {key: value for key, value in field_changes.settings(loaded).items() if key != "executors"}
+    settings = {key: value for key, value in field_changes.settings(loaded).items() if key != "executors"}
     executors = {
         name: {key: _shown(key, value) for key, value in executor.to_yaml().items()}
         for name, executor in loaded.executors.items()
     }
-    return {**found, "executors": executors}
+    return {**settings, "executors": executors}
 
 
 def record(
@@ -178,8 +178,8 @@ def record(
             "author": revision.author,
             "subject": revision.subject,
             "counts": changes.summary(),
-            "before": None if former is None else {one.field: one.before for one in fields},
-            "after": {one.field: one.after for one in fields},
+            "before": None if former is None else {change.field: change.before for change in fields},
+            "after": {change.field: change.after for change in fields},
             "settings": settings,
             "now": changes.now,
         },
@@ -255,7 +255,7 @@ def converge(
         now=instant,
         **{kind: tuple(d.job_type for d in differences if d.change == kind) for kind in CHANGES},
         owed=owed,
-        unreadable=tuple(found for found in unreadable if found not in owed.unreadable),
+        unreadable=tuple(job for job in unreadable if job not in owed.unreadable),
         edits=tuple(changed),
     )
 

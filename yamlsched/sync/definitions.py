@@ -77,9 +77,9 @@ def differences(
 
     They are what ``definitions.job.to_row`` returns, and ``defaults`` is the DEFAULT_ROW there.
     """
-    given = {"namespace": namespace, "jobs": Jsonb(jobs), "defaults": Jsonb(defaults)}
+    parameters = {"namespace": namespace, "jobs": Jsonb(jobs), "defaults": Jsonb(defaults)}
     with connection.cursor(row_factory=class_row(Difference)) as cursor:
-        cursor.execute(load("definitions")["differences"], given)
+        cursor.execute(load("definitions")["differences"], parameters)
         return cursor.fetchall()
 
 
@@ -99,8 +99,7 @@ def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
 def apply_spread(connection: Connection[Any], offsets: Mapping[int, timedelta], now: datetime) -> None:
     """Give runs that wait for their spread time the new one; ``offsets`` are from the slot, by definition."""
     seconds = [offset.total_seconds() for offset in offsets.values()]
-    parameters = {"ids": list(offsets), "seconds": seconds, "now": now}
-    connection.execute(load("definitions")["apply_spread"], parameters)
+    connection.execute(load("definitions")["apply_spread"], {"ids": list(offsets), "seconds": seconds, "now": now})
 
 
 def ids_with_next_slot(connection: Connection[Any], namespace: str) -> list[int]:
@@ -160,8 +159,8 @@ def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
 def put_limits(connection: Connection[Any], namespace: str, limits: Mapping[str, int | None], now: datetime) -> None:
     """Write limits, whose gates are locked, and let go what waited for them. None: the limit has left the file."""
     names = list(limits)
-    given = {"namespace": namespace, "names": names, "numbers": list(limits.values())}
-    connection.execute(load("definitions")["put_limits"], given)
+    parameters = {"namespace": namespace, "names": names, "numbers": list(limits.values())}
+    connection.execute(load("definitions")["put_limits"], parameters)
     connection.execute(load("runs")["hand_on"], {"namespace": namespace, "jobs": [], "limits": names, "now": now})
 
 
@@ -169,8 +168,8 @@ def put_targets(connection: Connection[Any], namespace: str, targets: Mapping[st
     """Write the targets of notifications that the file has."""
     variables = [target.url_env for target in targets.values()]
     events = [",".join(target.events) for target in targets.values()]
-    given = {"namespace": namespace, "names": list(targets), "url_envs": variables, "events": events}
-    connection.execute(load("notify")["put_targets"], given)
+    parameters = {"namespace": namespace, "names": list(targets), "url_envs": variables, "events": events}
+    connection.execute(load("notify")["put_targets"], parameters)
 
 
 def apply_lane(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
@@ -194,6 +193,6 @@ def cancel_retired(
 
     ``after`` are definition and run with which the batch before ended.
     """
-    given = {"namespace": namespace, "now": now, "definition": after[0], "id": after[1], "limit": limit, **LOST_WORKER}
-    runs = connection.execute(load("definitions")["cancel_retired"], given).fetchall()
+    values = {"namespace": namespace, "now": now, "definition": after[0], "id": after[1], "limit": limit, **LOST_WORKER}
+    runs = connection.execute(load("definitions")["cancel_retired"], values).fetchall()
     return sorted(runs, key=lambda run: (run.definition_id, run.id))

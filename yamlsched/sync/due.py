@@ -49,14 +49,14 @@ def _write_rows(
     statement: str,
     rows: Sequence[NewRun | Gap | CursorMove | AwaitedSlot],
     file: str = "slots",
-    **given: Any,
+    **parameters: Any,
 ) -> list[Cursor[Any]]:
     """Execute a statement for rows in chunks: each field is a parameter of that name, an array."""
     sql = load(file)[statement]
     cursors = []
     for chunk in _chunks(rows):
         columns = zip(chunk[0]._fields, map(_array, zip(*chunk, strict=True)), strict=True)
-        cursors.append(connection.execute(sql, {**dict(columns), **given}))
+        cursors.append(connection.execute(sql, {**dict(columns), **parameters}))
     return cursors
 
 
@@ -87,18 +87,17 @@ def lock_due_jobs(connection: Connection[Any], ids: Sequence[int], now: datetime
 
 def earliest_open_slots(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> dict[int, datetime]:
     """Return, by definition, the earliest slot with an unfinished run that excludes others."""
-    given = {"namespace": namespace, "ids": _array(ids)}
-    return {row.id: row.slot for row in connection.execute(load("slots")["earliest_open_slots"], given)}
+    parameters = {"namespace": namespace, "ids": _array(ids)}
+    return {row.id: row.slot for row in connection.execute(load("slots")["earliest_open_slots"], parameters)}
 
 
 def key_holders(connection: Connection[Any], namespace: str, keys: Sequence[str]) -> dict[str, KeyHolder]:
     """Return the holders of those keys that are, or were, in use."""
-    found = {}
+    holders = {}
     for chunk in _chunks(keys):
-        given = {"namespace": namespace, "keys": _array(chunk)}
-        for row in connection.execute(load("slots")["key_holders"], given):
-            found[row.key] = KeyHolder(row.job_type, row.scheduled_for, row.run_id, row.status)
-    return found
+        for row in connection.execute(load("slots")["key_holders"], {"namespace": namespace, "keys": _array(chunk)}):
+            holders[row.key] = KeyHolder(row.job_type, row.scheduled_for, row.run_id, row.status)
+    return holders
 
 
 def create_runs(
@@ -126,9 +125,9 @@ def await_upstreams(
     """Store what new runs wait for. ``upstreams`` is what ``followed`` returned, under the lock of ``jobs``."""
     after = {job.id: [upstreams[name] for name in job.after if name in upstreams] for job in jobs if job.after}
     rows = [
-        AwaitedSlot(run.key, one.id, slot_plan.awaited_slot(one.schedule, one.timezone, one.effective_from, run.slot))
+        AwaitedSlot(run.key, job.id, slot_plan.awaited_slot(job.schedule, job.timezone, job.effective_from, run.slot))
         for run in runs
-        for one in after.get(run.definition_id, ())
+        for job in after.get(run.definition_id, ())
     ]
     _write_rows(connection, "await", rows, "follow", namespace=namespace, now=now)
 
@@ -250,11 +249,9 @@ class Changes:
 
     def summary(self) -> dict[str, Any]:
         """Return how many jobs were added, changed, retired and returned, and the first of each, as JSON values."""
-        found = {kind: getattr(self, kind) for kind in CHANGES}
+        jobs = {kind: getattr(self, kind) for kind in CHANGES}
         return {
-            kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])}
-            for kind, names in found.items()
-            if names
+            kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])} for kind, names in jobs.items() if names
         }
 
     @property
@@ -394,9 +391,9 @@ def plan_slots(
             unreadable.append(FailedJob(job.job_type, str(error)))
             if is_closing:
                 owed.append(slot_plan.owed_by_unreadable(job, now))
-    keys = [candidate.key for one in owed for candidate in one.candidates] if read_keys else []
+    keys = [candidate.key for job in owed for candidate in job.candidates] if read_keys else []
     holders = key_holders(connection, namespace, keys) if keys else {}
-    return [slot_plan.decide(namespace, one, open_slots.get(one.definition.id), holders) for one in owed], unreadable
+    return [slot_plan.decide(namespace, job, open_slots.get(job.definition.id), holders) for job in owed], unreadable
 
 
 def _write(

@@ -96,9 +96,9 @@ class TimeZoneData(NamedTuple):
     presented: list[str]
 
 
-def _one(connection: Connection[Any], row_class: type[Row], statement: str, given: dict[str, Any]) -> Row:
+def _one(connection: Connection[Any], row_class: type[Row], statement: str, parameters: dict[str, Any]) -> Row:
     with connection.cursor(row_factory=class_row(row_class)) as cursor:
-        [row] = cursor.execute(load("files")[statement], given).fetchall()
+        [row] = cursor.execute(load("files")[statement], parameters).fetchall()
     return row
 
 
@@ -120,17 +120,17 @@ def state(
     needs: dict[str, int] | None = None,
 ) -> FileState:
     """Return what decides whether the file is applied. ``needs``: see FileState; None: what a tick has stored."""
-    found = _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
-    needs = found.needs if needs is None else needs
-    return found._replace(needs=needs, behind=tuple(places_behind(connection, namespace, needs, now)))
+    state = _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
+    needs = state.needs if needs is None else needs
+    return state._replace(needs=needs, behind=tuple(places_behind(connection, namespace, needs, now)))
 
 
 def places_behind(
     connection: Connection[Any], namespace: str, needs: dict[str, int] | None, now: datetime | None
 ) -> list[str]:
     """Return the places whose release does not know what a file needs, those that ticked last first."""
-    given = {"namespace": namespace, "needs": max(needs.values()), "now": now} if needs else {}
-    return fetch_column(connection, load("files")["places_behind"], given) if needs else []
+    parameters = {"namespace": namespace, "needs": max(needs.values()), "now": now} if needs else {}
+    return fetch_column(connection, load("files")["places_behind"], parameters) if needs else []
 
 
 def mark_needs(connection: Connection[Any], namespace: str, presented: dict[str, Any], needs: dict[str, int]) -> None:
@@ -172,8 +172,8 @@ def keep_presenting(
     ``mistakes`` is the number of errors for which the file that is there now is refused, ``errors`` are the first ones.
     ``namespace`` is that of the file, if it can be read: it identifies the path of a host with a new name.
     """
-    given = {**presented, "now": now, "mistakes": mistakes, "namespace": namespace, "errors": list(errors)}
-    row = connection.execute(load("files")["keep_presenting"], given).fetchone()
+    parameters = {**presented, "now": now, "mistakes": mistakes, "namespace": namespace, "errors": list(errors)}
+    row = connection.execute(load("files")["keep_presenting"], parameters).fetchone()
     return row.namespace if row else None
 
 
@@ -185,14 +185,14 @@ def mark_applied(
     now: datetime,
 ) -> None:
     """Record that the file is in force from ``now`` on."""
-    given = {**presented, "namespace": namespace, "retention": Jsonb(retention), "now": now}
-    connection.execute(load("files")["mark_applied"], given)
+    parameters = {**presented, "namespace": namespace, "retention": Jsonb(retention), "now": now}
+    connection.execute(load("files")["mark_applied"], parameters)
 
 
 def mark_renewed(connection: Connection[Any], id: int, yamlsched_version: str, tzdata_version: str) -> None:
     """Record that the file in force was applied again by these versions."""
-    given = {"id": id, "yamlsched_version": yamlsched_version, "tzdata_version": tzdata_version}
-    connection.execute(load("files")["mark_renewed"], given)
+    parameters = {"id": id, "yamlsched_version": yamlsched_version, "tzdata_version": tzdata_version}
+    connection.execute(load("files")["mark_renewed"], parameters)
 
 
 def prune_unapplied(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
@@ -225,8 +225,8 @@ def is_older(version: str | None, other: str) -> bool:
 
 def _version_key(version: str) -> list[tuple[int, int | str]]:
     """Return a sort key: letters sort before the end of a version (1.0rc1), numbers after it."""
-    found = re.findall(r"[0-9]+|[a-z]+", version.lower())
-    return [(2, int(part)) if part.isdigit() else (0, part) for part in found] + [(1, 0)]
+    parts = re.findall(r"[0-9]+|[a-z]+", version.lower())
+    return [(2, int(part)) if part.isdigit() else (0, part) for part in parts] + [(1, 0)]
 
 
 def newest_version(*versions: str | None) -> str:

@@ -21,14 +21,14 @@ def record(
     now: datetime | None = None,
 ) -> list[str]:
     """Store what ``place``, a host and the path of its file, cannot start: its jobs by name. Return which are new."""
-    given: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "names": list(lacks),
         "reasons": [lack.reason for lack in lacks.values()],
         "waits": [lack.waits for lack in lacks.values()],
     }
     host, path = place
-    given |= {"namespace": namespace, "host": host, "path": path, "now": now}
-    return fetch_column(connection, load("lacks")["record"], given)
+    parameters |= {"namespace": namespace, "host": host, "path": path, "now": now}
+    return fetch_column(connection, load("lacks")["record"], parameters)
 
 
 def lacked_everywhere(
@@ -36,8 +36,8 @@ def lacked_everywhere(
 ) -> set[str]:
     """Return the jobs of which ``place``, and every other one that ticks, has lacked the code for 10 minutes."""
     host, path = place
-    given = {"namespace": namespace, "host": host, "path": path, "now": now}
-    return set(fetch_column(connection, load("lacks")["lacked_everywhere"], given))
+    parameters = {"namespace": namespace, "host": host, "path": path, "now": now}
+    return set(fetch_column(connection, load("lacks")["lacked_everywhere"], parameters))
 
 
 async def note_fault(
@@ -45,5 +45,5 @@ async def note_fault(
 ) -> None:
     """Store that ``place`` cannot use ``executor`` at present, and why; "" removes that."""
     host, path = place
-    given = {"namespace": namespace, "host": host, "path": path, "executor": executor, "reason": reason, "now": None}
-    await connection.execute(load("lacks")["note_fault" if reason else "end_fault"], given)
+    values = {"namespace": namespace, "host": host, "path": path, "executor": executor, "reason": reason, "now": None}
+    await connection.execute(load("lacks")["note_fault" if reason else "end_fault"], values)

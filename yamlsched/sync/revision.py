@@ -53,8 +53,8 @@ def short(commit: str | None, is_dirty: bool) -> str | None:
     """
     if commit is None:
         return None
-    shown = commit[:8] if COMMIT_ID.fullmatch(commit) else commit
-    return f"{shown}-dirty" if is_dirty else shown
+    short_id = commit[:8] if COMMIT_ID.fullmatch(commit) else commit
+    return f"{short_id}-dirty" if is_dirty else short_id
 
 
 class _Unknown(Exception):
@@ -68,12 +68,12 @@ def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
         return Revision(named, author=author)
     try:
         place = Path(os.path.realpath(path))
-        found = _of_git(place, data, environment) if _is_below_git(place) else Revision()
+        facts = _of_git(place, data, environment) if _is_below_git(place) else Revision()
     except _Unknown as error:
-        found = Revision(problem=str(error.args[0]), remedy=str(error.args[1]))
+        facts = Revision(problem=str(error.args[0]), remedy=str(error.args[1]))
     except (OSError, ValueError) as error:  # a path that the system does not accept is one, too
-        found = Revision(problem=one_line(f"git could not be run: {error}"), remedy="")
-    return Revision(found.commit, found.is_dirty, author or found.author, found.subject, found.problem, found.remedy)
+        facts = Revision(problem=one_line(f"git could not be run: {error}"), remedy="")
+    return Revision(facts.commit, facts.is_dirty, author or facts.author, facts.subject, facts.problem, facts.remedy)
 
 
 def of_code(path: str, environment: Mapping[str, str]) -> str | None:

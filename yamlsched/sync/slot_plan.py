@@ -160,26 +160,26 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
             gaps += _not_run(definition, start, until if reason == "late" else start, reason, until)
             start = until
 
-    found: tuple[Slot, ...] = ()
+    owed: tuple[Slot, ...] = ()
     if start < now:
         limit = MAX_CATCHUP_RUNS if definition.catchup == "all" and not is_closing else None
         if definition.after and definition.catchup != "all":
             due = _slots_to_wait(fires, where, start, now)
         else:
             due = _due_slots(fires, where, start, now, definition.catchup == "latest", limit)
-        found = due.candidates
-        end = found[-1].at if len(found) == limit else now
+        owed = due.candidates
+        end = owed[-1].at if len(owed) == limit else now
         next_slot = due.next_slot if fires is cron else _next(cron, where, end)
         next_at = next_slot.at if next_slot else None
         gaps += _not_run(definition, start, end, "superseded", due.superseded.last if due.superseded else start)
     else:
         next_at = next_slot_of(definition, now)
-    if gaps and not (found and found[0].at < gaps[0].first):
+    if gaps and not (owed and owed[0].at < gaps[0].first):
         gaps[0] = gaps[0]._replace(follows=definition.last_slot_at)
 
-    newest = [slot.at for slot in found[-1:]] + [gap.last for gap in gaps[-1:]]
+    newest = [slot.at for slot in owed[-1:]] + [gap.last for gap in gaps[-1:]]
     accounted = max(newest, default=definition.last_slot_at)
-    candidates = [Candidate(slot_key(definition.job_type, cron, slot), slot) for slot in found]
+    candidates = [Candidate(slot_key(definition.job_type, cron, slot), slot) for slot in owed]
     return OwedSlots(definition, gaps, candidates, accounted, next_at)
 
 
@@ -187,14 +187,14 @@ def _not_run(definition: Definition, start: datetime, end: datetime, reason: str
     """Yield the slots that calendars skip in (start, end], and the others in (start, last] for ``reason``, in order."""
     cron, where = parse_schedule(definition.schedule or ""), zone(definition.timezone)
     if end <= start or not (definition.skip_on or definition.only_on):
-        if last > start and (found := _span(cron, where, start, last)):
-            yield _gap(definition, found, reason)
+        if last > start and (span := _span(cron, where, start, last)):
+            yield _gap(definition, span, reason)
         return
     dates = _dates(where, start, max(end, last))
     for part in days(of_rows(definition.skip_on), of_rows(definition.only_on), *dates):
         until = end if part.skipped_by else last
-        if until > start and (found := _span(on_dates(cron, [(part.first, part.last)]), where, start, until)):
-            yield _gap(definition, found, "calendar" if part.skipped_by else reason, part.skipped_by or None)
+        if until > start and (span := _span(on_dates(cron, [(part.first, part.last)]), where, start, until)):
+            yield _gap(definition, span, "calendar" if part.skipped_by else reason, part.skipped_by or None)
 
 
 def _dates(where: ZoneInfo, start: datetime, end: datetime) -> tuple[date, date]:
@@ -247,8 +247,8 @@ def _due_slots(
     if second is None or second.at > now:
         return DueSlots((first,), next_slot=second)
     if not latest:
-        found = tuple(islice(slots.slots(cron, where, start, now), limit))
-        return DueSlots(found, next_slot=_next(cron, where, found[-1].at))
+        candidates = tuple(islice(slots.slots(cron, where, start, now), limit))
+        return DueSlots(candidates, next_slot=_next(cron, where, candidates[-1].at))
     newest = slots.newest_slot(cron, where, start, now)
     assert newest is not None
     superseded = slots.span(cron, where, start, newest.at - MICROSECOND)
@@ -257,21 +257,21 @@ def _due_slots(
 
 def _slots_to_wait(cron: Cron, where: ZoneInfo, start: datetime, now: datetime) -> DueSlots:
     """Return the slots in (start, now] of a job that follows others: which is run depends on what each waits for."""
-    found: deque[Slot] = deque()
+    candidates: deque[Slot] = deque()
     until = now
-    while len(found) < MAX_CATCHUP_RUNS and (slot := slots.newest_slot(cron, where, start, until)):
-        found.appendleft(slot)
+    while len(candidates) < MAX_CATCHUP_RUNS and (slot := slots.newest_slot(cron, where, start, until)):
+        candidates.appendleft(slot)
         until = slot.at - MICROSECOND
-    superseded = _span(cron, where, start, until) if len(found) == MAX_CATCHUP_RUNS else None
-    return DueSlots(tuple(found), superseded, next_slot=_next(cron, where, now))
+    superseded = _span(cron, where, start, until) if len(candidates) == MAX_CATCHUP_RUNS else None
+    return DueSlots(tuple(candidates), superseded, next_slot=_next(cron, where, now))
 
 
 def awaited_slot(schedule: str | None, timezone: str, effective_from: datetime, slot: datetime) -> datetime | None:
     """Return the latest slot of a followed job at or before ``slot``; None if it has none since it counts."""
     with suppress(ScheduleError):
         if schedule is not None:
-            found = slots.newest_slot(parse_schedule(schedule), zone(timezone), effective_from, slot)
-            return found.at if found else None
+            awaited = slots.newest_slot(parse_schedule(schedule), zone(timezone), effective_from, slot)
+            return awaited.at if awaited else None
     return None
 
 

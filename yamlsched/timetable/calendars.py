@@ -78,16 +78,16 @@ def parse_dates(text: str) -> tuple[date, date]:
 
 def skipped_by(skip_on: Calendars, only_on: Calendars, day: date) -> str:
     """Return the calendars that skip the slots of a local date, as a gap is stored with them; "" if they run."""
-    if only_on and not any(one.has(day) for one in only_on):
-        return "not in " + ", ".join(one.name for one in only_on)
-    return ", ".join(one.name for one in skip_on if one.has(day))
+    if only_on and not any(calendar.has(day) for calendar in only_on):
+        return "not in " + ", ".join(calendar.name for calendar in only_on)
+    return ", ".join(calendar.name for calendar in skip_on if calendar.has(day))
 
 
 def days(skip_on: Calendars, only_on: Calendars, first: date, last: date) -> list[Days]:
     """Return the dates from ``first`` to ``last`` in parts that are treated alike, in order."""
     starts = {first}
-    for one in (*skip_on, *only_on):
-        for begin, end in one.dates:
+    for calendar in (*skip_on, *only_on):
+        for begin, end in calendar.dates:
             starts |= {begin, end + timedelta(days=1)} if end < date.max else {begin}
     edges = sorted(day for day in starts if first <= day <= last)
     parts: list[Days] = []
@@ -106,7 +106,7 @@ def without_skipped(cron: Cron, skip_on: Calendars, only_on: Calendars) -> Cron:
     if not skip_on and not only_on:
         return cron
     parts = days(skip_on, only_on, date.min, date.max)
-    return on_dates(cron, [(one.first, one.last) for one in parts if not one.skipped_by])
+    return on_dates(cron, [(part.first, part.last) for part in parts if not part.skipped_by])
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]]) -> Calendars:
@@ -119,4 +119,4 @@ def of_rows(rows: Sequence[Mapping[str, Any]]) -> Calendars:
 
 def to_rows(calendars: Calendars) -> list[dict[str, Any]]:
     """Return how job_definitions stores calendars: with their dates, so that a job's slots are decided by its row."""
-    return [{"name": one.name, **one.to_yaml()} for one in calendars]
+    return [{"name": calendar.name, **calendar.to_yaml()} for calendar in calendars]

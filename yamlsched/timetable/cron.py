@@ -115,17 +115,17 @@ def combine(
     dates = ((starts_on or date.min, ends_on or date.max),) if starts_on or ends_on else None
     bounds = (f" from {starts_on}" if starts_on else "") + (f" until {ends_on}" if ends_on else "")
     parts = [
-        replace(one, source=written(one)[0] + bounds, starts_on=starts_on, ends_on=ends_on, dates=dates)
-        for one in expressions
+        replace(cron, source=written(cron)[0] + bounds, starts_on=starts_on, ends_on=ends_on, dates=dates)
+        for cron in expressions
     ]
     if not is_list:
         return parts[0]
     return replace(
         parts[0],
-        source="; ".join(written(one)[0] for one in expressions) + ";" * (len(expressions) == 1) + bounds,
-        expression="; ".join(one.expression for one in expressions),
-        wildcard=any(one.wildcard for one in expressions),
-        times=tuple(sorted({time for one in expressions for time in one.times})),
+        source="; ".join(written(cron)[0] for cron in expressions) + ";" * (len(expressions) == 1) + bounds,
+        expression="; ".join(cron.expression for cron in expressions),
+        wildcard=any(cron.wildcard for cron in expressions),
+        times=tuple(sorted({time for cron in expressions for time in cron.times})),
         parts=tuple(parts),
     )
 
@@ -138,7 +138,7 @@ def on_dates(cron: Cron, allowed: Sequence[tuple[date, date]]) -> Cron:
         for begin, end in allowed
         if begin <= last and first <= end
     ]
-    return replace(cron, dates=tuple(both), parts=tuple(on_dates(one, allowed) for one in cron.parts))
+    return replace(cron, dates=tuple(both), parts=tuple(on_dates(part, allowed) for part in cron.parts))
 
 
 def written(cron: Cron) -> list[str]:
@@ -227,8 +227,8 @@ def _nearest_dates(date_fields: tuple[str, str, str]) -> int:
         for day in matching_days(date_fields, year, month)
     )
     nearest = 366 * CALENDAR_CYCLE_YEARS
-    for one, other in pairwise(days):
-        nearest = min(nearest, other - one)
+    for day, next_day in pairwise(days):
+        nearest = min(nearest, next_day - day)
         if nearest == 1:
             break
     return nearest
@@ -237,23 +237,23 @@ def _nearest_dates(date_fields: tuple[str, str, str]) -> int:
 def mismatches(cron: Cron, wall: datetime) -> list[str]:
     """Return a sentence for each field, and each date, that the naive wall time ``wall`` does not match."""
     minute, hour, day_of_month, month, day_of_week = cron.fields
-    found = []
+    reasons = []
     if wall.minute not in field_values(fields.MINUTE, minute).plain:
-        found.append(f"minute {wall.minute} is not in {minute}")
+        reasons.append(f"minute {wall.minute} is not in {minute}")
     if wall.hour not in field_values(fields.HOUR, hour).plain:
-        found.append(f"hour {wall.hour} is not in {hour}")
+        reasons.append(f"hour {wall.hour} is not in {hour}")
     if wall.month not in field_values(fields.MONTH, month).plain:
-        found.append(f"month {wall.month} is not in {month}")
+        reasons.append(f"month {wall.month} is not in {month}")
     elif wall.day not in matching_days(cron.date_fields, wall.year, wall.month):
         if is_restricted(day_of_month):
-            found.append(f"day-of-month {wall.day} is not in {day_of_month}")
+            reasons.append(f"day-of-month {wall.day} is not in {day_of_month}")
         if is_restricted(day_of_week):
-            found.append(f"day-of-week {fields.WEEKDAYS[wall.isoweekday() % 7]} is not in {day_of_week}")
+            reasons.append(f"day-of-week {fields.WEEKDAYS[wall.isoweekday() % 7]} is not in {day_of_week}")
     if cron.starts_on and wall.date() < cron.starts_on:
-        found.append(f"{wall.date()} is before starts_on, {cron.starts_on}")
+        reasons.append(f"{wall.date()} is before starts_on, {cron.starts_on}")
     if cron.ends_on and wall.date() > cron.ends_on:
-        found.append(f"{wall.date()} is after ends_on, {cron.ends_on}")
-    return found
+        reasons.append(f"{wall.date()} is after ends_on, {cron.ends_on}")
+    return reasons
 
 
 def day_fields_warning(cron: Cron) -> str:
@@ -297,8 +297,8 @@ def _check_characters(stripped: str, shift: int) -> None:
     for place, character in enumerate(stripped, shift):
         code = f"U+{ord(character):04X}"
         if not character.isascii():
-            shown = f'"{character}" ' if character.isprintable() else ""
-            message = f"character {shown}({code}) in the cron expression is not ASCII"
+            literal = f'"{character}" ' if character.isprintable() else ""
+            message = f"character {literal}({code}) in the cron expression is not ASCII"
             raise CronError(message, place, place + 1, EXAMPLE)
         if character != "\t" and not character.isprintable():
             remedy = "write the five fields on one line, separated by spaces"
@@ -327,6 +327,6 @@ def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
         remedy = f'write "{" ".join(parts[1 : count + 1])}" if the first field means seconds'
         raise CronError(message, shift, end, remedy)
     if len(parts) != count:
-        found = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
-        raise CronError(f"{found}, but cron has five", shift, end, f"write {FIELD_NAMES}")
+        number = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
+        raise CronError(f"{number}, but cron has five", shift, end, f"write {FIELD_NAMES}")
     return parts, [shift + match.start() for match in matches]

@@ -227,9 +227,9 @@ def _expand(index: int, field: str) -> FieldValues:
         expanded, nth = registry.croniter.croniter.expand(" ".join(expression))
     except ValueError as error:
         raise CronError(f"{rule.name} {field} cannot be read", 0, len(field), "write numbers and ranges") from error
-    found = expanded[index]
+    values = expanded[index]
     everything = tuple(range(rule.low, rule.low + rule.size))
-    plain = everything if found == ["*"] else tuple(sorted(int(value) for value in found))
+    plain = everything if values == ["*"] else tuple(sorted(int(value) for value in values))
     return FieldValues(
         plain=plain if numbers and not nth else (),
         last_day=len(numbers) < len(items),

@@ -72,8 +72,8 @@ def next_slot(cron: str, zone: str | ZoneInfo, after: datetime) -> datetime | No
     if not isinstance(after, datetime) or after.utcoffset() is None:
         raise Refused(f"after is {after!r:.100}: pass an aware datetime, for example datetime.now(UTC)")
     where = zone if isinstance(zone, ZoneInfo) else zones.zone(zone)
-    found = slots.next_slot(parse_cron(cron), where, after)
-    return found.at if found else None
+    slot = slots.next_slot(parse_cron(cron), where, after)
+    return slot.at if slot else None
 
 
 def merge(jobs: Iterable[ScheduledJob], after: datetime, until: datetime | None = None) -> Iterator[Upcoming]:
@@ -84,8 +84,8 @@ def merge(jobs: Iterable[ScheduledJob], after: datetime, until: datetime | None 
 def starts(job: ScheduledJob, after: datetime, until: datetime) -> Iterator[Upcoming]:
     """Yield the slots of a job whose runs are due in (after, until]."""
     fires = without_skipped(job.cron, job.skip_on, job.only_on)
-    found = _upcoming(job._replace(cron=fires), after - job.offset, until)
-    return (slot for slot in found if after < slot.run_at <= until)
+    upcoming = _upcoming(job._replace(cron=fires), after - job.offset, until)
+    return (slot for slot in upcoming if after < slot.run_at <= until)
 
 
 def _upcoming(job: ScheduledJob, after: datetime, until: datetime | None) -> Iterator[Upcoming]:
@@ -150,21 +150,21 @@ class PileUp(NamedTuple):
 
 def hours(span: ForecastSpan) -> tuple[Hour, ...]:
     """Return the hours of the local days that ``span`` touches, those without a minute of it included."""
-    found: dict[tuple[date, int], tuple[int, int]] = {}
+    spans: dict[tuple[date, int], tuple[int, int]] = {}
     first, minutes = span.first_minute, span.minutes
     for start, end, utc_offset in slots.offsets(zone(span.timezone), first, first + minutes):
         local = start + utc_offset
         while start < end:
             following = min(end, start + 60 - local % 60)
             wall = slots.LOCAL_EPOCH + local * MINUTE
-            before = found.get((wall.date(), wall.hour), (start, start))
-            found[wall.date(), wall.hour] = (before[0], following)
+            before = spans.get((wall.date(), wall.hour), (start, start))
+            spans[wall.date(), wall.hour] = (before[0], following)
             local, start = local + following - start, following
-    day, last = min(found)[0], max(found)[0]
+    day, last = min(spans)[0], max(spans)[0]
     hours = []
     while True:
         for hour in range(24):
-            low, high = found.get((day, hour), (first, first))
+            low, high = spans.get((day, hour), (first, first))
             hours.append(Hour(day, hour, low - first, high - first))
         if day == last:
             return tuple(hours)
@@ -240,8 +240,8 @@ class Forecast:
         for minute, groups in enumerate(self.groups_at):
             if self.jobs_by_minute[minute] > 1:
                 together[clocks[minute], tuple(groups)].append(minute)
-        found = [(self.jobs_by_minute[minutes[0]], clock, minutes) for (clock, _), minutes in together.items()]
-        return sorted(found, key=lambda one: (-one[0], -len(one[2]), one[1], one[2]))
+        starts = [(self.jobs_by_minute[minutes[0]], clock, minutes) for (clock, _), minutes in together.items()]
+        return sorted(starts, key=lambda start: (-start[0], -len(start[2]), start[1], start[2]))
 
 
 def forecast(jobs: Iterable[ScheduledJob], span: ForecastSpan, now: datetime | None = None) -> Forecast:
@@ -287,12 +287,12 @@ def start_minutes(
         yield from slots.slot_minutes(cron, where, earliest, until)
         return
     earliest = after - shift if not_before is None else max(after - shift, not_before)
-    found = slots.slot_minutes(cron, where, earliest, until + shift)
+    minutes = slots.slot_minutes(cron, where, earliest, until + shift)
     # whole seconds since 1970: those that are after `after`, and not after `until`
     first, end, seconds = ((at - EPOCH) // SECOND for at in (after + SECOND, until, EPOCH + shift))
-    slot = next(found, None)
+    slot = next(minutes, None)
     while slot is not None:
-        following = next(found, None)
+        following = next(minutes, None)
         start = slot * 60 + seconds
         if following is not None:
             start = min(start, following * 60 - 1)

@@ -92,7 +92,7 @@ def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Itera
     slot of one sync is never the first of the next. An instant that several expressions name is one slot.
     """
     if cron.parts:
-        together = merge(*(slots(one, zone, after, until) for one in cron.parts), key=attrgetter("at"))
+        together = merge(*(slots(part, zone, after, until) for part in cron.parts), key=attrgetter("at"))
         yield from (next(same) for _, same in groupby(together, attrgetter("at")))
         return
     for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
@@ -103,7 +103,7 @@ def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Itera
 def slot_minutes(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[int]:
     """Yield the slots in (after, until] as minutes since 1970, for counting many of them."""
     if cron.parts:
-        together = merge(*(slot_minutes(one, zone, after, until) for one in cron.parts))
+        together = merge(*(slot_minutes(part, zone, after, until) for part in cron.parts))
         yield from (minute for minute, _ in groupby(together))
         return
     for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
@@ -116,7 +116,7 @@ def slot_minutes(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -
 def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
     """Return the first slot after ``after``; None if there is none within 50 years of it."""
     if cron.parts:
-        firsts = [slot for one in cron.parts if (slot := next_slot(one, zone, after))]
+        firsts = [slot for part in cron.parts if (slot := next_slot(part, zone, after))]
         return min(firsts, key=attrgetter("at"), default=None)
     start = _first_minute(after)
     horizon = start + HORIZON_YEARS * 366 * DAY
@@ -129,7 +129,7 @@ def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
 def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Slot | None:
     """Return the last slot in (after, until], searched from ``until`` backwards; None if there is none."""
     if cron.parts:
-        newest = [slot for one in cron.parts if (slot := newest_slot(one, zone, after, until))]
+        newest = [slot for part in cron.parts if (slot := newest_slot(part, zone, after, until))]
         return max(newest, key=attrgetter("at"), default=None)
     for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until), backwards=True):
         for local in _matches(cron, piece, backwards=True):
@@ -158,7 +158,7 @@ def is_slot(cron: Cron, zone: ZoneInfo, at: datetime) -> bool:
     minute, rest = divmod(at - EPOCH, MINUTE)
     if rest or not FIRST_MINUTE <= minute < LAST_MINUTE:
         return False
-    return any(_count(one, piece) for one in cron.expressions for piece in _pieces(one, zone, minute, minute + 1))
+    return any(_count(part, piece) for part in cron.expressions for piece in _pieces(part, zone, minute, minute + 1))
 
 
 def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
@@ -166,8 +166,8 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
     if is_slot(cron, zone, at):
         return ""
     wall = at.astimezone(zone).replace(tzinfo=None)
-    each = ["; ".join(mismatches(one, wall)) for one in cron.expressions]
-    named = [f"{one.expression}: {why}" for one, why in zip(cron.parts, each, strict=False)]
+    each = ["; ".join(mismatches(expression, wall)) for expression in cron.expressions]
+    named = [f"{part.expression}: {why}" for part, why in zip(cron.parts, each, strict=False)]
     reasons = [why for why in named or each if why]
     if (at - EPOCH) % MINUTE:
         reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
@@ -245,14 +245,14 @@ def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = 
 @lru_cache(maxsize=8192)
 def _allowed(allowed: tuple[tuple[date, date], ...], dates: tuple[int, ...]) -> tuple[int, ...]:
     """Return those of ``dates`` that are within one of the ranges ``allowed``."""
-    found: list[int] = []
+    days: list[int] = []
     nth = bisect_left(allowed, LOCAL_EPOCH.date() + timedelta(days=dates[0]), key=itemgetter(1)) if dates else 0
     for first, last in allowed[nth:]:
         low, high = ((day - LOCAL_EPOCH.date()).days for day in (first, last))
         if not dates or low > dates[-1]:
             break
-        found += dates[bisect_left(dates, low) : bisect_left(dates, high + 1)]
-    return tuple(found)
+        days += dates[bisect_left(dates, low) : bisect_left(dates, high + 1)]
+    return tuple(days)
 
 
 def _cut(cron: Cron, dates: tuple[int, ...], stretch: Stretch, start: int, end: int) -> Iterator[Piece]:
@@ -300,11 +300,11 @@ def _dates(date_fields: tuple[str, str, str], number: int) -> tuple[int, ...]:
     epoch = LOCAL_EPOCH.toordinal()
     first, end = (number * WINDOW - MARGIN) // DAY, ((number + 1) * WINDOW + MARGIN) // DAY
     earliest, latest = date.fromordinal(first + epoch), date.fromordinal(end - 1 + epoch)
-    found = []
+    days = []
     for month in range(earliest.year * 12 + earliest.month - 1, latest.year * 12 + latest.month):
         before = date(month // 12, month % 12 + 1, 1).toordinal() - 1 - epoch
-        found += [before + day for day in matching_days(date_fields, month // 12, month % 12 + 1)]
-    return tuple(day for day in found if first <= day < end)
+        days += [before + day for day in matching_days(date_fields, month // 12, month % 12 + 1)]
+    return tuple(day for day in days if first <= day < end)
 
 
 @lru_cache(maxsize=4096)

@@ -84,12 +84,12 @@ def parse(text: str) -> TimeInput:
         clock = _time_of_day(clocks[0]) if clocks else None
         return NamedDay(days[0], clock) if days else clock  # type: ignore[return-value]
     try:
-        found = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text.replace("z", "Z"))
+        value = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text.replace("z", "Z"))
     except ValueError:
         raise ValueError(f'"{text}" is not a valid time: write {FORMS}') from None
-    if not MIN_YEAR <= found.year <= MAX_YEAR:
+    if not MIN_YEAR <= value.year <= MAX_YEAR:
         raise ValueError(f'"{text}" is out of range: write a year from {MIN_YEAR} to {MAX_YEAR}')
-    return found
+    return value
 
 
 def _day_name(word: str) -> str | None:
@@ -102,10 +102,10 @@ def _day_name(word: str) -> str | None:
 def _time_of_day(text: str) -> time:
     clock = text.removesuffix("z")
     try:
-        found = time.fromisoformat(clock.zfill(5) if len(clock) < 6 else clock.zfill(8))
+        value = time.fromisoformat(clock.zfill(5) if len(clock) < 6 else clock.zfill(8))
     except ValueError:
         raise ValueError(f'"{text}" is not a valid time of day: write 00:00 to 23:59') from None
-    return found.replace(tzinfo=UTC) if text.endswith("z") else found
+    return value.replace(tzinfo=UTC) if text.endswith("z") else value
 
 
 def is_local(value: TimeInput) -> bool:
@@ -134,8 +134,8 @@ def _named_day(day: NamedDay, zone: ZoneInfo, now: datetime, is_future: bool) ->
     """Return a date, or the local time on it. A weekday is the next one or the latest one, today included if past."""
     today = now.astimezone(zone).date()
     if day.name in RELATIVE_DAYS:
-        found = today + timedelta(days=RELATIVE_DAYS[day.name])
-        return found if day.clock is None else datetime.combine(found, day.clock)
+        local_day = today + timedelta(days=RELATIVE_DAYS[day.name])
+        return local_day if day.clock is None else datetime.combine(local_day, day.clock)
     dates = [today + timedelta(days=days) for days in range(-8, 9)]
     dates = [each for each in dates if each.weekday() == WEEKDAYS.index(day.name)]
     if day.clock is None:
@@ -148,10 +148,10 @@ def _named_day(day: NamedDay, zone: ZoneInfo, now: datetime, is_future: bool) ->
 
 def resolve(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_future: bool) -> datetime:
     """Return the instant that a time means at ``now``, in UTC; of a date its first. See ``anchor``."""
-    found = anchor(value, zone, now, is_future)
-    if isinstance(found, datetime) and found.tzinfo is not None:
-        return found.astimezone(UTC)
-    return bounds(found, zone())[0]
+    moment = anchor(value, zone, now, is_future)
+    if isinstance(moment, datetime) and moment.tzinfo is not None:
+        return moment.astimezone(UTC)
+    return bounds(moment, zone())[0]
 
 
 def bounds(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
@@ -168,12 +168,12 @@ def bounds(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
 
 def last_occurrence(clock: time, zone: tzinfo, now: datetime) -> datetime:
     """Return the last instant up to ``now`` at which a clock in ``zone`` showed ``clock``."""
-    return max(found for found in _occurrences(clock, zone, now) if found <= now)
+    return max(at for at in _occurrences(clock, zone, now) if at <= now)
 
 
 def next_occurrence(clock: time, zone: tzinfo, now: datetime) -> datetime:
     """Return the first instant after ``now`` at which a clock in ``zone`` shows ``clock``."""
-    return min(found for found in _occurrences(clock, zone, now) if found > now)
+    return min(at for at in _occurrences(clock, zone, now) if at > now)
 
 
 def _occurrences(clock: time, zone: tzinfo, now: datetime) -> list[datetime]:

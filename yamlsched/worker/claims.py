@@ -140,13 +140,13 @@ class Claims:
                 return await claiming.release_claim(connection, self._namespace, token)
 
             try:
-                found = await self._session.run(release, TIMEOUT_SECONDS)
+                released = await self._session.run(release, TIMEOUT_SECONDS)
             except (Unanswered, psycopg.OperationalError):
                 return
             self._lost[token] = until = self._lost[token] or clock.now() + LOST_CLAIM_SECONDS
-            if found:
+            if released:
                 self.poll_now()
-            if found or clock.now() > until:
+            if released or clock.now() > until:
                 del self._lost[token]
 
     async def claim(self, limit: int, scope: claiming.ClaimScope) -> tuple[claiming.ClaimResult, float] | None:
@@ -160,8 +160,8 @@ class Claims:
 
         async def ask(connection: Connection) -> tuple[claiming.ClaimResult, list[int]]:
             async with self._places(connection, limit) as (places, taken):
-                given = (connection, self._namespace, token, places, scope)
-                claimed, gated = await claiming.claim(*given, lane=self._lane, busy=busy, chance=random.random())
+                arguments = (connection, self._namespace, token, places, scope)
+                claimed, gated = await claiming.claim(*arguments, lane=self._lane, busy=busy, chance=random.random())
                 taken += claimed.runs
             claimed.is_complete |= places == 0
             return claimed, gated
@@ -177,8 +177,8 @@ class Claims:
             async def ask_gated(connection: Connection) -> bool:
                 async with self._places(connection, len(gated)) as (places, taken):
                     before = len(claimed.runs)
-                    given = (connection, self._namespace, claimed, gated_token, gated[:places])
-                    await claiming.claim_gated(*given, revision=scope.revision)
+                    arguments = (connection, self._namespace, claimed, gated_token, gated[:places])
+                    await claiming.claim_gated(*arguments, revision=scope.revision)
                     taken += claimed.runs[before:]
                 return True
 
@@ -197,8 +197,8 @@ class Claims:
             yield limit, []
             return
         async with connection.transaction():
-            given = {"namespace": self._namespace, "executor": self._lane}
-            [(places,)] = await (await connection.execute(load("begins")["places"], given)).fetchall()
+            parameters = {"namespace": self._namespace, "executor": self._lane}
+            [(places,)] = await (await connection.execute(load("begins")["places"], parameters)).fetchall()
             if places is None:  # another claim or a sync has the gate
                 self.retry_in(LOOK_INTERVAL_SECONDS)
             taken: list[ClaimedRun] = []
@@ -278,8 +278,8 @@ class Upkeep:
         if is_complete:
             self._complete_at = clock.now() + COMPLETE_INTERVAL_SECONDS
         settled, reclaimed, repaired = answer
-        for one in settled:
-            self._report.note_outcome(*one)
+        for outcome in settled:
+            self._report.note_outcome(*outcome)
         self._report.note_reclaimed(reclaimed)
         if repaired:
             log.warning("runs.repaired", runs=repaired)

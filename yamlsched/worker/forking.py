@@ -95,14 +95,14 @@ def ignore(signum: int, frame: object) -> None:
 
 
 def _open_descriptors() -> list[int]:
-    found = []
+    descriptors = []
     for descriptor in map(int, os.listdir("/dev/fd")):
         try:
             os.fstat(descriptor)
         except OSError:
             continue  # the one that the folder was read through
-        found.append(descriptor)
-    return found
+        descriptors.append(descriptor)
+    return descriptors
 
 
 class PipeWriter:

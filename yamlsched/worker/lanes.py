@@ -79,18 +79,18 @@ class Lanes:
 
     def submit(self, attempts: list[Attempt]) -> None:
         """Submit each attempt to the executor of its job."""
-        for lane, given in self._grouped(attempts):
-            lane.executor.submit(given)
+        for lane, group in self._grouped(attempts):
+            lane.executor.submit(group)
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
         """Stop attempts as ``Executor.stop`` does, each on its executor."""
-        for lane, given in self._grouped(list(attempts)):
-            lane.executor.stop(given, grace)
+        for lane, group in self._grouped(list(attempts)):
+            lane.executor.stop(group, grace)
 
     def _grouped(self, attempts: list[Attempt]) -> Iterator[tuple[Lane, list[Attempt]]]:
         if len(self._by_name) == 1:
             yield self.local, attempts
             return
         for lane in self._by_name.values():
-            if given := [attempt for attempt in attempts if attempt.lane == lane.name]:
-                yield lane, given
+            if group := [attempt for attempt in attempts if attempt.lane == lane.name]:
+                yield lane, group

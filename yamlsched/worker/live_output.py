@@ -60,8 +60,8 @@ async def _write(attempts: list[Attempt], connection: Connection) -> None:
     texts, omitted = zip(*[attempt.live_output or ("", 0) for attempt in attempts], strict=True)
     if connection.info.parameter_status("server_encoding") != "UTF8":
         texts = tuple(text.encode("ascii", "backslashreplace").decode() for text in texts)
-    given = {**fence(attempt.run for attempt in attempts), "outputs": list(texts), "omitted": list(omitted)}
-    await connection.execute(load("progress")["write_outputs"], given)
+    parameters = {**fence(attempt.run for attempt in attempts), "outputs": list(texts), "omitted": list(omitted)}
+    await connection.execute(load("progress")["write_outputs"], parameters)
 
 
 async def forget(connection: Connection, attempts: Iterable[Attempt]) -> None:

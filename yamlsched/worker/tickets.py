@@ -65,10 +65,10 @@ async def settle(
     connection: Any, namespace: str | None, held: Collection[int] = (), ids: Sequence[int] | None = None
 ) -> list[Settled]:
     """Apply outcomes in tickets and refund what has not begun, but not of ``held``; or only the outcomes of ``ids``."""
-    given = {"namespace": namespace, "held": list(held), "ids": ids}
-    rows = await (await connection.execute(load("begins")["unsettled"], given)).fetchall()
+    parameters = {"namespace": namespace, "held": list(held), "ids": ids}
+    rows = await (await connection.execute(load("begins")["unsettled"], parameters)).fetchall()
     settled = [await _settle(connection, row.namespace, row) for row in rows]
-    return [one for one in settled if one is not None]
+    return [outcome for outcome in settled if outcome is not None]
 
 
 class _Blocking:

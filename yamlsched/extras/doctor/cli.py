@@ -30,8 +30,8 @@ from yamlsched.show import terminal
 @click.option("--notify", is_flag=True, help="Send a test message to each target of notifications.")
 @click.pass_obj
 def command(settings: Settings, /, paths: tuple[str, ...], offline: bool, notify: bool) -> int:
-    found = _offline(settings, paths) if offline else _complete(settings, paths, notify)
-    checks = [*found, *doctor_offline.check(os.environ)]
+    results = _offline(settings, paths) if offline else _complete(settings, paths, notify)
+    checks = [*results, *doctor_offline.check(os.environ)]
     failed = any(check.level == "fail" for check in checks)
     if settings.wants_json:
         click.echo(terminal.document(healthy=not failed, checks=checks))
@@ -47,8 +47,8 @@ def command(settings: Settings, /, paths: tuple[str, ...], offline: bool, notify
 
 def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Iterator[Check]:
     """Check everything, with the database and the executors."""
-    loaded, found = doctor.schedule(settings.file, settings.env, paths)
-    yield from found
+    loaded, file_checks = doctor.schedule(settings.file, settings.env, paths)
+    yield from file_checks
     is_valid = loaded is None or not loaded.has_errors
     yield from doctor.database(
         settings.database(), settings.is_embedded, settings.namespace, settings.file, settings.env, is_valid
@@ -62,8 +62,8 @@ def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Itera
 def _offline(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
     """Check what needs neither a database nor an executor."""
     yield from doctor_offline.installation(settings.dsn)
-    loaded, found = doctor.schedule(settings.file, settings.env, paths, must_exist=True)
-    yield from found
+    loaded, file_checks = doctor.schedule(settings.file, settings.env, paths, must_exist=True)
+    yield from file_checks
     if loaded is not None and not loaded.has_errors:
         yield from doctor_offline.schedule(loaded, settings.file, paths)
         yield from doctor.archive(loaded, settings.file)

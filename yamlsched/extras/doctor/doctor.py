@@ -47,20 +47,20 @@ def schedule(
     if loaded.jobs and not enabled:
         wrong_environment = "check the keys environments and enabled"
         remedy = wrong_environment if environment else "set --env or YAMLSCHED_ENV, in the crontab too"
-        found = [Check("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
+        results = [Check("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
     else:
         place = f" in environment {environment}" if environment else ""
-        found = [Check("file", "ok", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")]
-    found += commit(file)
-    found += [Check("schema", "warn", one.message, one.remedy) for one in checks.check_editor_copy(loaded, file)]
+        results = [Check("file", "ok", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")]
+    results += commit(file)
+    results += [Check("schema", "warn", note.message, note.remedy) for note in checks.check_editor_copy(loaded, file)]
     diagnostics = checks.check_handlers(loaded, file, import_path(file, loaded.paths, paths))
     errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
-    return loaded, [*found, summary("handlers", "all are found", errors)]
+    return loaded, [*results, summary("handlers", "all are found", errors)]
 
 
-def summary(name: str, what: str, found: list[Diagnostic]) -> Check:
+def summary(name: str, what: str, diagnostics: list[Diagnostic]) -> Check:
     """Return one check for what was found, without what comments in the file suppress."""
-    left = [one for one in found if not is_suppressed(one)]
+    left = [diagnostic for diagnostic in diagnostics if not is_suppressed(diagnostic)]
     if not left:
         return Check(name, "ok", what)
     count = f"{len(left)} problems, the first: " if len(left) > 1 else ""
@@ -69,15 +69,15 @@ def summary(name: str, what: str, found: list[Diagnostic]) -> Check:
 
 def commit(file: Path) -> list[Check]:
     """Return which commit a sync of the file would record; nothing for a file without one, outside of a repository."""
-    found = revision.read(str(file), file.read_bytes(), os.environ)
-    if found.problem:
-        what = f"{found.problem}, so edits are recorded without commit and author"
-        return [Check("commit", "warn", what, found.remedy)]
-    if found.commit is None:
+    recorded = revision.read(str(file), file.read_bytes(), os.environ)
+    if recorded.problem:
+        what = f"{recorded.problem}, so edits are recorded without commit and author"
+        return [Check("commit", "warn", what, recorded.remedy)]
+    if recorded.commit is None:
         return []
     differs = ": the file has changes that are not committed, so the edit would have no author"
-    by = f" by {found.author}" if found.author else ""
-    return [Check("commit", "ok", f"{found.shown}{differs if found.is_dirty else by}")]
+    by = f" by {recorded.author}" if recorded.author else ""
+    return [Check("commit", "ok", f"{recorded.shown}{differs if recorded.is_dirty else by}")]
 
 
 def database(
@@ -101,9 +101,9 @@ def database(
             if is_embedded:
                 migrations.ensure_usable(connection, apply=True)
             for check in (server.tables,) if is_embedded else (server.tables, server.privileges):
-                found = check(connection)
-                yield found
-                if found.level == "fail":
+                result = check(connection)
+                yield result
+                if result.level == "fail":
                     return
             try:
                 named = history.namespace_in_file(file) if namespace is None and file.is_file() else None

@@ -81,7 +81,7 @@ def schedule(loaded: Loaded, file: Path, paths: Sequence[str]) -> Iterator[Check
         local = {name for name, job in loaded.jobs.items() if job.executor == LOCAL}
         imported = handlers.check_by_import(loaded, search_path(file, loaded.paths, paths), local)
     yield summary("imports", "every handler can be imported", imported)
-    missing = [one for one in commands.check(loaded, file) if one.code == "YS422"]
+    missing = [diagnostic for diagnostic in commands.check(loaded, file) if diagnostic.code == "YS422"]
     yield summary("programs", "every command is found", missing)
     yield from executors(loaded, file)
     try:
@@ -108,7 +108,7 @@ def _tested_pythons() -> list[tuple[int, int]]:
         classifiers = metadata.metadata("yamlsched").get_all("Classifier") or []
     except metadata.PackageNotFoundError:  # a checkout that is not installed
         return []
-    return [(int(found[1]), int(found[2])) for one in classifiers if (found := CLASSIFIER.fullmatch(one))]
+    return [(int(match[1]), int(match[2])) for classifier in classifiers if (match := CLASSIFIER.fullmatch(classifier))]
 
 
 def _is_installed(module: str) -> bool:

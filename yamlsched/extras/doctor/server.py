@@ -75,8 +75,8 @@ def read_role(connection: psycopg.Connection[Any]) -> Role:
 
 def identity(connection: psycopg.Connection[Any]) -> str | None:
     """Return the identity of the database; see ``yamlsched db identity``."""
-    found = connection.execute(load("identity")["identity"]).fetchone()
-    return None if found is None else str(found[0])
+    row = connection.execute(load("identity")["identity"]).fetchone()
+    return None if row is None else str(row[0])
 
 
 def server(connection: psycopg.Connection[Any], host_now: datetime | None = None, dsn: str = "") -> Iterator[Check]:
@@ -167,22 +167,22 @@ def _is_loopback(host: str) -> bool:
 
 def tables(connection: psycopg.Connection[Any]) -> Check:
     """Check the version of the tables."""
-    found, own = migrations.applied(connection), migrations.latest_version()
+    tables, own = migrations.applied(connection), migrations.latest_version()
     try:
-        must_migrate = migrations.must_migrate(found, apply=True)
-        migrations.refuse_changed(found.checksums)
+        must_migrate = migrations.must_migrate(tables, apply=True)
+        migrations.refuse_changed(tables.checksums)
     except EnvironmentFailed as error:
         return Check("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
     if must_migrate:
-        what = "none yet" if found.version == 0 else f"version {found.version} of {own}"
+        what = "none yet" if tables.version == 0 else f"version {tables.version} of {own}"
         return Check("tables", "fail", what, "yamlsched migrate")
     if read_role(connection).can_read and identity(connection) is None:
         remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
-        return Check("tables", "fail", f"version {found.version}, but the database has no identity", remedy)
-    if found.version > own:
-        what = f"version {found.version}, of a newer yamlsched; they support version {own}, that of this host"
+        return Check("tables", "fail", f"version {tables.version}, but the database has no identity", remedy)
+    if tables.version > own:
+        what = f"version {tables.version}, of a newer yamlsched; they support version {own}, that of this host"
         return Check("tables", "warn", what, "upgrade yamlsched on this host too")
-    return Check("tables", "ok", f"version {found.version}")
+    return Check("tables", "ok", f"version {tables.version}")
 
 
 def privileges(connection: psycopg.Connection[Any]) -> Check:

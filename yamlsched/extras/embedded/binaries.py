@@ -50,18 +50,18 @@ def available(by_name: bool) -> bool:
 def _candidates(by_name: bool) -> list[Path]:
     from importlib.util import find_spec
 
-    found = []
+    folders = []
     for wheel in WHEELS:
         if spec := find_spec(wheel):
-            found += [Path(location, "pginstall", "bin") for location in spec.submodule_search_locations or []]
+            folders += [Path(location, "pginstall", "bin") for location in spec.submodule_search_locations or []]
     if by_name:
         import shutil
 
         if on_path := shutil.which("postgres"):
-            found.append(Path(os.path.realpath(on_path)).parent)
+            folders.append(Path(os.path.realpath(on_path)).parent)
         versions = [folder for folder in SYSTEM_FOLDERS.glob("*/bin") if folder.parent.name.isdigit()]
-        found += sorted(versions, key=lambda folder: int(folder.parent.name), reverse=True)
-    return found
+        folders += sorted(versions, key=lambda folder: int(folder.parent.name), reverse=True)
+    return folders
 
 
 def _has_server(folder: Path) -> bool:
@@ -73,8 +73,8 @@ def version(binaries: Path) -> str:
     import subprocess
 
     answer = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True)
-    if found := re.search(r"[0-9]+(\.[0-9]+)?", answer.stdout):
-        return found[0]
+    if match := re.search(r"[0-9]+(\.[0-9]+)?", answer.stdout):
+        return match[0]
     raise EnvironmentFailed(f"{binaries / 'postgres'} does not run: {answer.stderr.strip() or answer.stdout.strip()}")
 
 

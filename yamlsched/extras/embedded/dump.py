@@ -115,10 +115,10 @@ def restore(dsn: str, binaries: Path, file: Path, clean: bool) -> None:
     """
     psql = [str(client(binaries, "psql")), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={dsn}"]
     search = [*psql, "--tuples-only", "--no-align"]
-    found = subprocess.run(search, input=FILLED_TABLES.encode(), capture_output=True, env=client_environment())
-    if found.returncode:
-        raise EnvironmentFailed(f"cannot inspect the database: {_error_line(found.stderr)}")
-    filled = found.stdout.decode().split("\n")[:-1]
+    process = subprocess.run(search, input=FILLED_TABLES.encode(), capture_output=True, env=client_environment())
+    if process.returncode:
+        raise EnvironmentFailed(f"cannot inspect the database: {_error_line(process.stderr)}")
+    filled = process.stdout.decode().split("\n")[:-1]
     if filled and not clean:
         more = f" and {len(filled) - 3} more" if len(filled) > 3 else ""
         raise Refused(f"the database holds data, in {', '.join(filled[:3])}{more}: to replace it, pass --clean")

@@ -149,10 +149,10 @@ def open_file(path: Path) -> BinaryIO:
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe must not block
         descriptor = os.open(path.name, flags | os.O_CREAT, 0o600, dir_fd=folder)
         try:
-            owner, found = os.fstat(folder), os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            owner, status = os.fstat(folder), os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
                 raise EnvironmentFailed(f"{path} is not a regular file with one name: remove it")
-            if os.geteuid() == 0 and owner.st_uid != found.st_uid:
+            if os.geteuid() == 0 and owner.st_uid != status.st_uid:
                 os.fchown(descriptor, owner.st_uid, owner.st_gid)
             return os.fdopen(descriptor, "r+b", buffering=0)
         except BaseException:
@@ -220,8 +220,8 @@ def _account(existing: Path) -> Account | None:
     owner, group = us, os.getegid()
     try:
         with _opened(existing) as descriptor:
-            found = os.fstat(descriptor)
-        owner, group = found.st_uid, found.st_gid
+            status = os.fstat(descriptor)
+        owner, group = status.st_uid, status.st_gid
     except FileNotFoundError:
         pass
     except PermissionError:
@@ -251,8 +251,8 @@ def _make_home_for(account: Account, folder: Path) -> Path:
     account.can("cd", Path("/"))  # raises if root cannot switch users at all
     home = folder / "postgres"
     with _opened(folder) as descriptor:
-        found = os.fstat(descriptor)
-        if found.st_uid == 0 and stat.S_IMODE(found.st_mode) == 0o700:
+        status = os.fstat(descriptor)
+        if status.st_uid == 0 and stat.S_IMODE(status.st_mode) == 0o700:
             os.fchown(descriptor, 0, account.gid)
             os.fchmod(descriptor, 0o710)  # the server's user may enter it, but not list it
         with contextlib.suppress(FileNotFoundError):
@@ -283,8 +283,8 @@ def _make_sockets(location: Location) -> None:
     if location.account and folder.lstat().st_uid == 0:
         os.chown(folder, location.account.uid, location.account.gid, follow_symlinks=False)
     # Every user may create folders in /tmp, so the owner must be checked.
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != location.uid or stat.S_IMODE(found.st_mode) & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != location.uid or stat.S_IMODE(status.st_mode) & 0o077:
         raise EnvironmentFailed(
             f"{folder}, the folder for the embedded PostgreSQL's socket, is not private to "
             f"{_name_of(location.uid)}: remove it, or move schedules.yaml to a shorter path"

@@ -36,9 +36,9 @@ def read_pid_file(location: Location) -> PidFile | None:
 
 def postmaster(location: Location) -> int | None:
     """Return the pid of the server's main process, if the process in postmaster.pid is that process."""
-    found = read_pid_file(location)
-    if found and f" -D {location.data} " in _command(found.pid, location.uid) + " ":
-        return found.pid
+    pid_file = read_pid_file(location)
+    if pid_file and f" -D {location.data} " in _command(pid_file.pid, location.uid) + " ":
+        return pid_file.pid
     return None
 
 
@@ -59,8 +59,8 @@ def forget_reused_pid(location: Location) -> None:
     A postmaster.pid whose pid is unused stays, because PostgreSQL needs it to find its old shared memory.
     """
     (location.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
-    found = read_pid_file(location)
-    if found and exists(found.pid):
+    pid_file = read_pid_file(location)
+    if pid_file and exists(pid_file.pid):
         (location.data / "postmaster.pid").unlink()
 
 

@@ -78,8 +78,8 @@ def is_ready(location: Location) -> bool:
 
 
 def _status_is_ready(location: Location) -> bool:
-    found = read_pid_file(location)
-    return found is not None and found.status == "ready" and postmaster(location) is not None
+    pid_file = read_pid_file(location)
+    return pid_file is not None and pid_file.status == "ready" and postmaster(location) is not None
 
 
 def ensure(location: Location, folder: Path) -> None:
@@ -191,11 +191,11 @@ def _log(location: Location) -> Iterator[BinaryIO]:
 
 def _check_version(location: Location, folder: Path) -> None:
     made_by = (location.data / "PG_VERSION").read_text().strip()
-    found = binaries.version(folder)
-    if int(made_by) != binaries.major(found):
+    number = binaries.version(folder)
+    if int(made_by) != binaries.major(number):
         raise EnvironmentFailed(
             f"the data in {location.data} was created by PostgreSQL {made_by}, and the programs in {folder} are "
-            f"{found}: set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL {made_by} (to move: `yamlsched db dump` "
+            f"{number}: set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL {made_by} (to move: `yamlsched db dump` "
             f"with it, remove {location.data}, then `yamlsched db restore`)"
         )
 

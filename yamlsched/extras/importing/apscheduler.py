@@ -47,8 +47,8 @@ def read(whole: Place) -> None:
     named = [(python_source.written(call.func), call) for call in _calls(tree)]
     configured = [call for name, call in named if _method(call) == "configure" and names.get(name[:-10]) != name[:-10]]
     schedulers = [call for name, call in named if call not in configured and _is_scheduler(names.get(name, name), call)]
-    given = [(word.arg, word.value) for call in (*schedulers, *configured) for word in call.keywords]
-    settings = {name: node for name, node in given if name in ("timezone", "job_defaults")}
+    options = [(word.arg, word.value) for call in (*schedulers, *configured) for word in call.keywords]
+    settings = {name: node for name, node in options if name in ("timezone", "job_defaults")}
     for several in (schedulers[1:], configured[1:]):
         if several and settings:
             raise Refusal("it has several schedulers with settings: pass a file for each", several[0].lineno)
@@ -56,16 +56,16 @@ def read(whole: Place) -> None:
     calls = [call for call in _calls(tree) if _method(call) in ("add_job", "scheduled_job")]
     if not calls:
         raise Refusal("no add_job or scheduled_job found")
-    before = len(whole.found.jobs)
+    before = len(whole.batch.jobs)
     for call in calls:
         with whole.at(call.lineno, f"{python_source.written(call)}: ").reporting():
             read_call = python_source.value(call)
             signature = SIGNATURE if read_call.name == "add_job" else SIGNATURE[1:]
-            given = defaults | dict(zip(signature, read_call.args, strict=False)) | read_call.kwargs
+            options = defaults | dict(zip(signature, read_call.args, strict=False)) | read_call.kwargs
             if read_call.name == "scheduled_job":
-                given["func"] = Name(of_decorator.get(id(call), ""))
+                options["func"] = Name(of_decorator.get(id(call), ""))
             zone_name = _zone(python_source.value(settings.get("timezone", ast.Constant(None))), whole.source.zone)
-            _job(whole.at(call.lineno), given, names, zone_name)
+            _job(whole.at(call.lineno), options, names, zone_name)
     for call in (*schedulers, *configured):
         others = [word.arg or "**" for word in call.keywords if word.arg not in settings]
         for name in [*others, *("its arguments" for _ in call.args)]:
@@ -73,7 +73,7 @@ def read(whole: Place) -> None:
     for call in _calls(tree):
         if _method(call) in ("add_jobstore", "add_executor", "add_listener"):
             whole.at(call.lineno).dropped(f"{_method(call)} of the scheduler has no counterpart")
-    if len(whole.found.jobs) > before:
+    if len(whole.batch.jobs) > before:
         whole.changed(HANDLERS)
 
 
@@ -103,9 +103,9 @@ def _method(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _job(place: Place, given: dict[str, Any], names: Mapping[str, str], zone_name: str) -> None:
-    handler = _handler(given.get("func"), names)
-    kind, arguments = _trigger(given)
+def _job(place: Place, options: dict[str, Any], names: Mapping[str, str], zone_name: str) -> None:
+    handler = _handler(options.get("func"), names)
+    kind, arguments = _trigger(options)
     zone_name = _zone(arguments.get("timezone"), zone_name)
     if kind == "cron":
         written, times = _crontab(place, arguments, zone_name)
@@ -122,11 +122,11 @@ def _job(place: Place, given: dict[str, Any], names: Mapping[str, str], zone_nam
     else:
         raise Refusal(f"its trigger {shown(kind)} is not cron or an interval")
     keys: dict[str, Any] = {"cron": written, "timezone": zone_name, "handler": handler}
-    keys |= _options(place, given)
+    keys |= _options(place, options)
     if isinstance(jitter := arguments.get("jitter"), int) and not isinstance(jitter, bool) and 0 < jitter <= 86400:
         keys["spread"] = durations.show(timedelta(seconds=jitter))
         place.changed(f"jitter={jitter} becomes spread: a stable delay, never ahead of the schedule")
-    name = given.get("id") if isinstance(given.get("id"), str) else handler.replace(":", ".").rpartition(".")[2]
+    name = options.get("id") if isinstance(options.get("id"), str) else handler.replace(":", ".").rpartition(".")[2]
     place.add(str(name), f"{name}: {handler}", keys, times)
 
 
@@ -145,11 +145,11 @@ def _handler(function: Any, names: Mapping[str, str]) -> str:
     return handler
 
 
-def _trigger(given: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def _trigger(options: dict[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """Return the kind of a trigger, and its arguments."""
-    trigger = given.get("trigger", "date")
+    trigger = options.get("trigger", "date")
     if not isinstance(trigger, Call):
-        return (trigger.path if isinstance(trigger, Name) else str(trigger)), given
+        return (trigger.path if isinstance(trigger, Name) else str(trigger)), options
     if trigger.name == "from_crontab":
         parts = str(trigger.args[0]).split() if trigger.args else []
         if len(parts) != len(FIELDS):
@@ -190,35 +190,35 @@ def _crontab(place: Place, arguments: Mapping[str, Any], zone_name: str) -> tupl
 
 def _fields(arguments: Mapping[str, Any]) -> list[str]:
     """Return the five fields: those below the largest that is given have their lowest value, as in APScheduler."""
-    given = {
+    fields = {
         key: "".join(str(arguments[key]).lower().split()) for key in LARGEST_FIRST if arguments.get(key) is not None
     }
     second = arguments.get("second")
-    if str(second if second is not None else 0 if given else "*") != "0":
+    if str(second if second is not None else 0 if fields else "*") != "0":
         raise Refusal("it fires at seconds, which cron does not have")
-    if not given:
+    if not fields:
         return ["*"] * len(FIELDS)
-    largest = min(map(LARGEST_FIRST.index, given))
-    parts = {key: given.get(key, "*" if index < largest else LOWEST[key]) for index, key in enumerate(LARGEST_FIRST)}
+    largest = min(map(LARGEST_FIRST.index, fields))
+    parts = {key: fields.get(key, "*" if index < largest else LOWEST[key]) for index, key in enumerate(LARGEST_FIRST)}
     return [parts[key] for key in FIELDS]
 
 
-def _options(place: Place, given: Mapping[str, Any]) -> dict[str, Any]:
-    keys = python_source.payload(given)
-    if isinstance(given.get("name"), str):
-        keys["description"] = " ".join(given["name"].split()) or "-"
+def _options(place: Place, options: Mapping[str, Any]) -> dict[str, Any]:
+    keys = python_source.payload(options)
+    if isinstance(options.get("name"), str):
+        keys["description"] = " ".join(options["name"].split()) or "-"
     if place.source.is_faithful:
         keys |= FAITHFUL
-    keys["overlap"] = "skip" if given.get("max_instances", 1) == 1 else "allow"
-    grace = given.get("misfire_grace_time", 1)  # in seconds; None: no limit
+    keys["overlap"] = "skip" if options.get("max_instances", 1) == 1 else "allow"
+    grace = options.get("misfire_grace_time", 1)  # in seconds; None: no limit
     if grace is None:
         keys["catchup"] = "latest"
     elif isinstance(grace, int) and timedelta(seconds=min(abs(grace), 10**7)) > MIN_GRACE:
         window = timedelta(seconds=abs(grace)) if abs(grace) <= MAX_GRACE.total_seconds() else MAX_GRACE
         keys |= {"catchup": "latest", "catchup_window": durations.show(window)}
-    if keys.get("catchup") == "latest" and given.get("coalesce") is not True:
+    if keys.get("catchup") == "latest" and options.get("coalesce") is not True:
         place.changed("coalesce is off in APScheduler: here only the latest missed run is made up for")
     for key in NO_COUNTERPART:
-        if given.get(key) is not None:
+        if options.get(key) is not None:
             place.dropped(f"{key}: it has no counterpart")
     return keys

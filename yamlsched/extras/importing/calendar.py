@@ -60,32 +60,32 @@ class OnCalendar:
 
     def fires(self, start: datetime, end: datetime) -> set[int]:
         """Return the instants in [start, end), in minutes since 1970."""
-        found: set[int] = set()
+        instants: set[int] = set()
         reached: int | None = None  # the local minute up to which the clock has counted
         for stretch in stretches(self.zone, start, end):
             first, last = stretch.start + stretch.offset, stretch.end + stretch.offset
             if reached is not None and 0 < first - reached < MAX_SHIFT:
                 skipped = self._local(reached, first)
                 if self.clock.gap == "after" and skipped:
-                    found.add(stretch.start)
+                    instants.add(stretch.start)
                 elif self.clock.gap == "shifted":
-                    found.update(stretch.start + local - reached for local in skipped)
+                    instants.update(stretch.start + local - reached for local in skipped)
             elif reached is not None and not self.clock.repeats and reached - first < MAX_SHIFT:
                 first = max(first, reached)
-            found.update(local - stretch.offset for local in self._local(first, last))
+            instants.update(local - stretch.offset for local in self._local(first, last))
             reached = max(last, reached or last)
-        return found
+        return instants
 
     def _local(self, start: int, end: int) -> list[int]:
         """Return the matching local minutes in [start, end)."""
         times = [hour * 60 + minute for hour in sorted(self.fields.hours) for minute in sorted(self.fields.minutes)]
-        found: list[int] = []
+        matching: list[int] = []
         for day in range(start // DAY, -(-end // DAY)):
             if self._matches(date.fromordinal(day + FIRST_DAY)):
                 minutes = [day * DAY + time for time in times]
                 is_whole = start <= day * DAY and (day + 1) * DAY <= end
-                found += minutes if is_whole else [minute for minute in minutes if start <= minute < end]
-        return found
+                matching += minutes if is_whole else [minute for minute in minutes if start <= minute < end]
+        return matching
 
     def _matches(self, day: date) -> bool:
         if day.month not in self.fields.months:
@@ -105,7 +105,7 @@ class OffsetPeriod(NamedTuple):
 @lru_cache(maxsize=64)
 def stretches(zone: ZoneInfo, start: datetime, end: datetime) -> tuple[OffsetPeriod, ...]:
     """Return the spans of constant offset of ``zone`` between two aware instants."""
-    found: list[OffsetPeriod] = []
+    periods: list[OffsetPeriod] = []
     at, last = minute_of(start), minute_of(end)
     while at < last:
         offset, until = _offset(zone, at), min(at + DAY, last)
@@ -114,10 +114,10 @@ def stretches(zone: ZoneInfo, start: datetime, end: datetime) -> tuple[OffsetPer
             while until - low > 1:
                 middle = (low + until) // 2
                 low, until = (middle, until) if _offset(zone, middle) == offset else (low, middle)
-        begin = found.pop().start if found and found[-1].offset == offset else at
-        found.append(OffsetPeriod(begin, until, offset))
+        begin = periods.pop().start if periods and periods[-1].offset == offset else at
+        periods.append(OffsetPeriod(begin, until, offset))
         at = until
-    return tuple(found)
+    return tuple(periods)
 
 
 def minute_of(instant: datetime) -> int:

@@ -43,12 +43,12 @@ COUNTS_FROM = "its interval of {} is counted from midnight UTC here, from the st
 
 def read(whole: Place, now: datetime) -> None:
     """Add the jobs of a beat_schedule or a dump. Tasks of a dump that do not run at ``now`` are disabled."""
-    before = len(whole.found.jobs)
+    before = len(whole.batch.jobs)
     if whole.source.text.lstrip()[:1] in ("[", "{"):
         _read_dump(whole, now)
     else:
         _read_python(whole)
-    if len(whole.found.jobs) > before:
+    if len(whole.batch.jobs) > before:
         whole.changed(HANDLERS)
 
 
@@ -140,10 +140,10 @@ def _crontab(arguments: Mapping[str, Any], zone_name: str) -> tuple[str, FireTim
     return cron_expression(calendar, parts), calendar
 
 
-def _field(given: Any) -> str:
-    items = given if isinstance(given, list) else [given]
+def _field(value: Any) -> str:
+    items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
-        raise Refusal(f"{shown(given)} is not a field of a crontab")
+        raise Refusal(f"{shown(value)} is not a field of a crontab")
     text = LONG_NAMES.sub(r"\1", ",".join("".join(str(item).split()) for item in items))
     if "," in text and "*" in text.split(","):
         return "*"
@@ -198,12 +198,12 @@ def _read_dump(whole: Place, now: datetime) -> None:
 
 def _lines(text: str) -> dict[str, int]:
     """Return the line of each name; dumps of one line have none."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         if match := re.fullmatch(r'\s*"name": ("[^"]*"),?\s*', line):
             with suppress(ValueError):  # an escape that is cut off
-                found.setdefault(json.loads(match[1], strict=False), number)
-    return found
+                numbers.setdefault(json.loads(match[1], strict=False), number)
+    return numbers
 
 
 Row = Mapping[str, Any]

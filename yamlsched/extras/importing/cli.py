@@ -73,16 +73,16 @@ def command(
     comments = target.only_comments(data)
     loaded = target.load_valid(into, data) if into and data and comments is None else None
     sources = [_source(file, zone, policy == "faithful", home) for file in files]
-    found = read.read(sources, kind, loaded, datetime.now(UTC))
-    if found.jobs:
-        text = target.extended(loaded, found.jobs) if loaded else (comments or "") + write.as_file(found.jobs, zone)
+    batch = read.read(sources, kind, loaded, datetime.now(UTC))
+    if batch.jobs:
+        text = target.extended(loaded, batch.jobs) if loaded else (comments or "") + write.as_file(batch.jobs, zone)
         if into is not None:
             target.save(into, text, data)
         else:
             click.echo(text, nl=False)
-    for line in read.report(found, loaded, zone_remedy="" if timezone else _zone_remedy()):
+    for line in read.report(batch, loaded, zone_remedy="" if timezone else _zone_remedy()):
         click.echo(line, err=True)
-    return FINDINGS if found.has_refusals else OK
+    return FINDINGS if batch.has_refusals else OK
 
 
 def _zone_remedy() -> str:
@@ -99,7 +99,7 @@ def _source(file: Path, zone: str, is_faithful: bool, home: str) -> Origin:
         data, name = sys.stdin.buffer.read(schedule_file.MAX_FILE_BYTES + 1), "stdin"
     else:
         data, name = schedule_file.read(file), str(file)
-    found = decode(data, name)
-    for error in found.diagnostics():
+    findings = decode(data, name)
+    for error in findings.diagnostics():
         raise Refused(f"{name}:{error.line}: {error.message}. {error.remedy}")
-    return Origin(found.source.text, name, zone, is_faithful, home)
+    return Origin(findings.source.text, name, zone, is_faithful, home)

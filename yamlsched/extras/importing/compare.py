@@ -23,21 +23,21 @@ def compare(jobs: Sequence[ImportedJob], start: datetime, days: int) -> list[tup
     """Return the jobs whose fire times differ in the ``days`` days from ``start`` on, and how; or NOT_COMPARED."""
     start = start.replace(second=0, microsecond=0)
     end = start + timedelta(days=days)
-    found: list[tuple[ImportedJob, str]] = []
+    differences: list[tuple[ImportedJob, str]] = []
     known: dict[Any, tuple[list[datetime], list[datetime]]] = {}
     compared = 0
     for job in jobs:
         key = (expression(job.keys), job.keys["timezone"], job.times)
         if key not in known and compared > MAX_FIRE_TIMES:
-            found.append((job, NOT_COMPARED))
+            differences.append((job, NOT_COMPARED))
             continue
         if key not in known:
             theirs = job.times.fires(start, end)
             compared += len(theirs)
             known[key] = _difference(job, theirs, start, end)
         if any(known[key]):
-            found.append((job, f"{job.name} fires at other times within {days} days: {_describe(*known[key])}"))
-    return found
+            differences.append((job, f"{job.name} fires at other times within {days} days: {_describe(*known[key])}"))
+    return differences
 
 
 def _difference(
@@ -60,7 +60,7 @@ def _describe(missing: Sequence[datetime], extra: Sequence[datetime]) -> str:
     parts = []
     for where, instants in (("only there", missing), ("only in yamlsched", extra)):
         if instants:
-            shown = ", ".join(f"{instant:%Y-%m-%dT%H:%MZ}" for instant in instants[:MAX_EXAMPLES])
+            examples = ", ".join(f"{instant:%Y-%m-%dT%H:%MZ}" for instant in instants[:MAX_EXAMPLES])
             more = f" and {len(instants) - MAX_EXAMPLES} more" if len(instants) > MAX_EXAMPLES else ""
-            parts.append(f"{where}: {shown}{more}")
+            parts.append(f"{where}: {examples}{more}")
     return "; ".join(parts)

@@ -48,9 +48,9 @@ class _Settings:
 
 def read(whole: Place, has_user: bool) -> None:
     """Add the jobs of a crontab. ``has_user``: a user's name follows the five fields (/etc/crontab, /etc/cron.d)."""
-    source, found = whole.source, whole.found
+    source, batch = whole.source, whole.batch
     settings = _Settings(source.zone, home=source.home)
-    before = len(found.jobs) + len(found.notes)
+    before = len(batch.jobs) + len(batch.notes)
     if "\r\n" in source.text:
         whole.changed("lines end with CR LF: cron passes the CR on to commands, and here it is removed")
     for number, raw in enumerate(source.text.split("\n"), 1):
@@ -73,7 +73,7 @@ def read(whole: Place, has_user: bool) -> None:
                 _job(place, raw.lstrip(" \t").rstrip("\r"), settings, has_user)
         except Refusal as error:
             place.refused(f"{error}: {shown(line)}")
-    if len(found.jobs) + len(found.notes) == before:
+    if len(batch.jobs) + len(batch.notes) == before:
         whole.refused("it has no jobs")
     elif not source.text.endswith("\n") and line and not line.startswith("#"):
         place.advise("there is no newline at the end: Debian's cron ignores such a file")
@@ -157,7 +157,7 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
     name = shell.name_of(command)
     if place.source.is_faithful:
         keys |= FAITHFUL
-        for message in shell.advice(command, place.found.limits):
+        for message in shell.advice(command, place.batch.limits):
             place.advise(message)
     else:
         command = _advised(place, command, keys)
@@ -209,7 +209,7 @@ def _advised(place: Place, command: str, keys: dict[str, Any]) -> str:
     """Replace flock and a random sleep by the keys for them."""
     for _ in range(2):  # in either order
         locked = shell.without_flock(command)
-        limit = place.found.limits.get(locked[2]) if locked else None
+        limit = place.batch.limits.get(locked[2]) if locked else None
         if locked and limit == "":
             place.advise(f"flock {shown(locked[2])} is kept: other lines use the same lock, and not all in this way")
             return command

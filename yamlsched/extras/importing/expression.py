@@ -38,7 +38,7 @@ def numbers(text: str, rule: FieldRange, is_celery: bool = False) -> frozenset[i
 
     ``is_celery``: a range may go on at the lowest number, as in ``22-2``, and a step needs a range or ``*``.
     """
-    found: set[int] = set()
+    values: set[int] = set()
     for item in text.split(","):
         span, slash, step_text = item.partition("/")
         step = number_of(step_text, FieldRange(f"{rule.name}'s step", 1, 9999)) if slash else 1
@@ -51,12 +51,12 @@ def numbers(text: str, rule: FieldRange, is_celery: bool = False) -> frozenset[i
         if is_celery and slash and not dash and span != "*":
             raise Refusal(f'Celery refuses the {rule.name} "{shown(item)}": a step needs a range')
         if first <= last:
-            found.update(range(first, last + 1, step))
+            values.update(range(first, last + 1, step))
         elif is_celery:
-            found.update([*range(first, rule.high + 1), *range(rule.low, last + 1)][::step])
+            values.update([*range(first, rule.high + 1), *range(rule.low, last + 1)][::step])
         else:
             raise Refusal(f'the {rule.name} "{shown(item)}" is a reversed range')
-    return frozenset(found)
+    return frozenset(values)
 
 
 def number_of(text: str, rule: FieldRange) -> int:
@@ -98,10 +98,10 @@ def cron_expression(calendar: OnCalendar, written: Sequence[str] = ("",) * 5) ->
 
 def _reads_as(index: int, text: str, values: frozenset[int]) -> bool:
     try:
-        found = field_values(index, text) if text else None
+        expanded = field_values(index, text) if text else None
     except CronError:
         return False
-    return found is not None and not found.nth and not found.last_day and set(found.plain) == values
+    return expanded is not None and not expanded.nth and not expanded.last_day and set(expanded.plain) == values
 
 
 def _written(values: frozenset[int], rule: FieldRange) -> str:

@@ -142,7 +142,7 @@ class Imported:
 class Place:
     """A line of a source, 0 for all of it, where something is noted or a job is added. Notes start with ``label``."""
 
-    found: Imported
+    batch: Imported
     source: Origin
     line: int = 0
     label: str = ""
@@ -159,9 +159,9 @@ class Place:
             (self.at(error.line) if error.line else self).refused(str(error))
 
     def _note(self, effect: Treatment, message: str) -> None:
-        if len(self.found.notes) >= MAX_NOTES:
+        if len(self.batch.notes) >= MAX_NOTES:
             raise TooMany
-        self.found.notes.append(ImportNote(effect, self.source.file, self.line, self.label + message))
+        self.batch.notes.append(ImportNote(effect, self.source.file, self.line, self.label + message))
 
     def changed(self, message: str) -> None:
         """Report that a job is imported, and behaves differently."""
@@ -181,22 +181,22 @@ class Place:
 
     def add(self, name: str, origin: str, keys: Mapping[str, Any], times: FireTimes) -> None:
         """Add a job under a valid name that is free. Raises Refusal for values that the file cannot hold."""
-        if len(self.found.jobs) == MAX_JOBS:
+        if len(self.batch.jobs) == MAX_JOBS:
             raise Refusal(f"{MAX_JOBS:,} jobs are imported at once: import the rest by itself")
         if unstorable := _unstorable(keys):
             raise Refusal(f"{unstorable} cannot be stored")
         keys = self._with_possible_spread(self._without_secrets(keys))
         wanted = job_name(name)
-        free = free_name(wanted, self.found.names)
+        free = free_name(wanted, self.batch.names)
         if free != wanted:
             self.changed(f"the name {wanted} is taken: the job is called {free}")
-        self.found.jobs.append(ImportedJob(free, self.source.file, self.line, origin, keys, times))
+        self.batch.jobs.append(ImportedJob(free, self.source.file, self.line, origin, keys, times))
 
     def _without_secrets(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
         """Leave out variables that look like secrets: the file is in git, and what it says in the database."""
         env = keys.get("env") or {}
-        given = [name for name, value in env.items() if value and not is_reference(name, value)]
-        secret = list(filter(is_secret_name, given))
+        names = [name for name, value in env.items() if value and not is_reference(name, value)]
+        secret = list(filter(is_secret_name, names))
         for name in secret:
             remedy = "~/.pgpass, or PGPASSFILE in env" if name.startswith("PG") else "set it where the worker starts"
             self.dropped(f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}")

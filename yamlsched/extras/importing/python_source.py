@@ -79,18 +79,18 @@ def value(node: ast.AST | None, depth: int = 0) -> Any:
     raise Refusal(f"{written(node)} is not a constant, and nothing is executed")
 
 
-def payload(given: Mapping[str, Any]) -> dict[str, Any]:
+def payload(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the key ``payload`` for the arguments of a task, if it has any. Raises Refusal."""
-    if given.get("args"):
-        raise Refusal(f"it has positional arguments {shown(given['args'])}: a payload has names, write them as kwargs")
-    kwargs = given.get("kwargs") or {}
+    if values.get("args"):
+        raise Refusal(f"it has positional arguments {shown(values['args'])}: a payload has names, write them as kwargs")
+    kwargs = values.get("kwargs") or {}
     if not isinstance(kwargs, dict):
         raise Refusal(f"its kwargs {shown(kwargs)} are not a dict of constants")
     return {"payload": kwargs} if kwargs else {}
 
 
-def _is_number(found: Any) -> bool:
-    return isinstance(found, int | float) and not isinstance(found, bool)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def written(node: ast.AST | None) -> str:

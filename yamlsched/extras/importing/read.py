@@ -77,10 +77,10 @@ def read(
     kinds = [(source, kind or kind_of(source)) for source in sources]
     crontabs = [(source.text, name == "cron.d") for source, name in kinds if name in ("crontab", "cron.d")]
     names, limits = (set(into.entries), set(into.limits)) if into else (set(), set())
-    found = Imported(names, crontab.shared_locks(crontabs, limits))
+    batch = Imported(names, crontab.shared_locks(crontabs, limits))
     units = [source for source, name in kinds if name == "systemd"]
     for source, name in kinds:
-        place = Place(found, source)
+        place = Place(batch, source)
         try:
             with place.reporting():
                 match name:
@@ -93,51 +93,51 @@ def read(
                     case "apscheduler":
                         apscheduler.read(place)
                     case _ if source is units[0]:
-                        systemd.read(units, found)
+                        systemd.read(units, batch)
         except TooMany:
             message = f"after {MAX_NOTES:,} messages the rest is not read"
-            found.notes.append(ImportNote(Treatment.REFUSED, source.file, 0, message))
+            batch.notes.append(ImportNote(Treatment.REFUSED, source.file, 0, message))
             break
         except RecursionError:
             place.refused("it is nested too deeply")
-    _leave_out_invalid(found)
-    for job, difference in compare.compare(found.jobs, start, days):
-        found.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, difference))
-        found.differing += difference != compare.NOT_COMPARED
+    _leave_out_invalid(batch)
+    for job, difference in compare.compare(batch.jobs, start, days):
+        batch.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, difference))
+        batch.differing += difference != compare.NOT_COMPARED
     on_host_clock = {source.file for source, name in kinds if name in ON_HOST_CLOCK}
-    in_utc = [job for job in found.jobs if job.keys["timezone"] == "UTC" and isinstance(job.times, OnCalendar)]
-    found.assumes_utc = any(job.file in on_host_clock for job in in_utc)
+    in_utc = [job for job in batch.jobs if job.keys["timezone"] == "UTC" and isinstance(job.times, OnCalendar)]
+    batch.assumes_utc = any(job.file in on_host_clock for job in in_utc)
     order = {source.file: index for index, source in enumerate(sources)}
-    found.notes.sort(key=lambda note: (order[note.file], note.line))
-    return found
+    batch.notes.sort(key=lambda note: (order[note.file], note.line))
+    return batch
 
 
-def _leave_out_invalid(found: Imported) -> None:
+def _leave_out_invalid(batch: Imported) -> None:
     """Leave out jobs that ``validate`` would reject, so that the rest is a valid file."""
-    if not found.jobs:
+    if not batch.jobs:
         return
-    text = write.as_file(found.jobs, "UTC")
-    errors = [one for one in load(text.encode(), "", None).diagnostics if one.severity == "error"]
+    text = write.as_file(batch.jobs, "UTC")
+    errors = [diagnostic for diagnostic in load(text.encode(), "", None).diagnostics if diagnostic.severity == "error"]
     if not errors:
         return
     lines = text.split("\n")
-    starts = {job.name: lines.index(f"  {job.name}:") + 1 for job in found.jobs}
-    for job in list(found.jobs):
+    starts = {job.name: lines.index(f"  {job.name}:") + 1 for job in batch.jobs}
+    for job in list(batch.jobs):
         end = min((line for line in starts.values() if line > starts[job.name]), default=len(lines) + 1)
-        reasons = [one for one in errors if starts[job.name] <= one.line < end]
+        reasons = [error for error in errors if starts[job.name] <= error.line < end]
         if reasons:
-            found.jobs.remove(job)
-            found.notes.append(ImportNote(Treatment.REFUSED, job.file, job.line, f"{job.name}: {reasons[0].message}"))
+            batch.jobs.remove(job)
+            batch.notes.append(ImportNote(Treatment.REFUSED, job.file, job.line, f"{job.name}: {reasons[0].message}"))
 
 
-def report(found: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
+def report(batch: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
     """Return the notes as lines, one for each message with all its places, and a summary.
 
     ``into`` is the file that the jobs were appended to. ``zone_remedy`` says what to do if files name no
     time zone; empty if one was passed.
     """
     by_message: dict[tuple[str, Treatment, str], list[int]] = {}
-    for note in found.notes:
+    for note in batch.notes:
         by_message.setdefault((note.file, note.effect, note.message), []).append(note.line)
     lines = []
     for (file, effect, message), numbers in by_message.items():
@@ -145,18 +145,18 @@ def report(found: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
         others = [str(number) for number in numbers[1:] if number]
         also = f" (also line{'s' * (len(others) > 1)} {join_first(others, MAX_LINES)})" if others else ""
         lines.append(f"{place}: {effect}: {message}{also}")
-    if found.assumes_utc and zone_remedy:
+    if batch.assumes_utc and zone_remedy:
         lines.append(f"time zone: UTC is used where a file names none. {zone_remedy}")
-    if into is not None and found.jobs and (inherited := _inherited(into, found)):
+    if into is not None and batch.jobs and (inherited := _inherited(into, batch)):
         lines.append(f"{into.source.file}: its defaults apply to the imported jobs too: {inherited}")
-    left_out = sum(note.effect is Treatment.REFUSED for note in found.notes)
-    jobs = "1 job" if len(found.jobs) == 1 else f"{len(found.jobs)} jobs"
-    times = f" ({found.differing} with other fire times)" if found.differing else ""
+    left_out = sum(note.effect is Treatment.REFUSED for note in batch.notes)
+    jobs = "1 job" if len(batch.jobs) == 1 else f"{len(batch.jobs)} jobs"
+    times = f" ({batch.differing} with other fire times)" if batch.differing else ""
     lines.append(f"{jobs} imported{times}, {left_out} left out")
     return [escape_line(line) for line in lines]
 
 
-def _inherited(into: Loaded, found: Imported) -> str:
+def _inherited(into: Loaded, batch: Imported) -> str:
     defaults = into.root.get("defaults") if into.root else None
     keys = defaults.value if defaults else {}
-    return ", ".join(key for key in keys if not all(key in job.keys for job in found.jobs))
+    return ", ".join(key for key in keys if not all(key in job.keys for job in batch.jobs))

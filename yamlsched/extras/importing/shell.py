@@ -112,11 +112,11 @@ def without_random_sleep(command: str) -> tuple[str, timedelta] | None:
     >>> without_random_sleep("sleep $((RANDOM % 300)); certbot renew")
     ('certbot renew', datetime.timedelta(seconds=300))
     """
-    found = RANDOM_SLEEP.search(command)
-    if found is None:
+    match = RANDOM_SLEEP.search(command)
+    if match is None:
         return None
-    seconds = int(found["modulo"] or found["shuf"] or found["perl"]) * UNITS[found["unit"] or ""]
-    rest = command[: found.start()] + (" " if found.start() else "") + command[found.end() :]
+    seconds = int(match["modulo"] or match["shuf"] or match["perl"]) * UNITS[match["unit"] or ""]
+    rest = command[: match.start()] + (" " if match.start() else "") + command[match.end() :]
     return (rest, min(timedelta(seconds=seconds), MAX_SPREAD)) if seconds and rest.strip() else None
 
 
@@ -134,20 +134,20 @@ def without_failing_guard(command: str) -> str:
 
 def advice(command: str, limits: Mapping[str, str]) -> list[str]:
     """Return what yamlsched does better than a part of ``command``. ``limits`` are those for locks."""
-    found = []
+    hints = []
     locked = without_flock(command)
     limit = limits.get(locked[2]) if locked else ""
     if locked and limit != "":
         waits = ", but waits where it skips" if limit and locked[1] == "skip" else ""
         key = f"limit: {limit}" if limit else f"overlap: {locked[1]}"
-        found.append(f"flock: {key} does this on all hosts together{waits}; --policy advised writes it")
+        hints.append(f"flock: {key} does this on all hosts together{waits}; --policy advised writes it")
     elif ANY_FLOCK.search(command):
-        found.append("flock: overlap, or a limit that jobs share, does this on all hosts together")
+        hints.append("flock: overlap, or a limit that jobs share, does this on all hosts together")
     if slept := without_random_sleep(command):
-        found.append(f"random sleep: spread: {durations.show(slept[1])} does this; --policy advised writes it")
+        hints.append(f"random sleep: spread: {durations.show(slept[1])} does this; --policy advised writes it")
     elif ANY_RANDOM_SLEEP.search(command):
-        found.append("random sleep: spread does this, with the same delay each time")
-    return found
+        hints.append("random sleep: spread does this, with the same delay each time")
+    return hints
 
 
 def name_of(command: str) -> str:

@@ -63,16 +63,16 @@ Unit = dict[str, list[tuple[int, str]]]
 """By key: the lines and values, in order."""
 
 
-def read(sources: Iterable[Origin], found: Imported) -> None:
+def read(sources: Iterable[Origin], batch: Imported) -> None:
     """Add the jobs of all timers, with the commands of the services among the sources."""
     units = {PurePath(source.file).name: (source, _parse(source.text)) for source in sources}
     timers = [name for name in units if name.endswith(".timer")]
     if not timers:
         for source, _ in units.values():
-            Place(found, source).refused("no .timer unit among the files")
+            Place(batch, source).refused("no .timer unit among the files")
     for name in timers:
         source, timer = units[name]
-        place = Place(found, source, label=f"{name}: ")
+        place = Place(batch, source, label=f"{name}: ")
         with place.reporting():
             _timer(place, name, timer, units)
 
@@ -133,14 +133,14 @@ def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, 
             raise Refusal("it has no OnCalendar")
         return
     service_source, service = units[service_name]
-    of_service = Place(place.found, service_source, label=f"{service_name}: ")
+    of_service = Place(place.batch, service_source, label=f"{service_name}: ")
     keys = _timer_keys(place, timer) | _service_keys(of_service, service_name, service)
     zones = list(dict.fromkeys(zone_name for _, _, zone_name, _, _ in schedules))
     if len(zones) > 1:
         what = "its schedules in each time zone are a job: runs of different ones may overlap"
         place.at(schedules[0][0]).changed(what)
     for zone_name in zones:
-        lines, texts, _, written, times = zip(*(one for one in schedules if one[2] == zone_name), strict=True)
+        lines, texts, _, written, times = zip(*(row for row in schedules if row[2] == zone_name), strict=True)
         expressions = list(dict.fromkeys(written))
         cron = {"cron": expressions[0]} if len(expressions) == 1 else {"crons": expressions}
         with place.at(lines[0]).reporting():
@@ -253,7 +253,7 @@ def _command(place: Place, name: str, unit: Unit) -> list[str]:
     if len(commands) > 1:
         place.at(lines[0][0]).changed(f"its {len(commands)} commands are joined by && in a shell")
     parts = [(shlex.join(words), is_ignored) for words, is_ignored in commands]
-    return ["/bin/sh", "-c", " && ".join(f"{{ {one} || true; }}" if is_ignored else one for one, is_ignored in parts)]
+    return ["/bin/sh", "-c", " && ".join(f"{{ {cmd} || true; }}" if is_ignored else cmd for cmd, is_ignored in parts)]
 
 
 def _words(text: str) -> list[str]:

@@ -35,7 +35,7 @@ def only_comments(data: bytes | None) -> str | None:
 def load_valid(file: Path, data: bytes) -> Loaded:
     """Return what ``data``, the content of the file, means. Raises Refused if it is not valid."""
     loaded = load(data, str(file), None)
-    errors = [one for one in loaded.diagnostics if one.severity == "error" and one.code != "YS116"]
+    errors = [error for error in loaded.diagnostics if error.severity == "error" and error.code != "YS116"]
     if errors:
         message = f"{file}:{errors[0].line}:{errors[0].column}: {errors[0].message}"
         raise Refused(f"{message}: nothing was imported. Fix it first: yamlsched validate {file}")
@@ -49,10 +49,10 @@ def extended(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
         text = write.append(loaded.source.text, loaded, jobs)
     except write.CannotAppend as error:
         raise Refused(f"{file} was not changed: {error}") from error
-    known = {one.message for one in loaded.diagnostics}
-    for one in load(text.encode(), file, None).diagnostics:
-        if one.severity == "error" and one.message not in known:
-            raise Refused(f"{file} was not changed: with the imported jobs it is not valid: {one.message}")
+    known = {diagnostic.message for diagnostic in loaded.diagnostics}
+    for diagnostic in load(text.encode(), file, None).diagnostics:
+        if diagnostic.severity == "error" and diagnostic.message not in known:
+            raise Refused(f"{file} was not changed: with the imported jobs it is not valid: {diagnostic.message}")
     return text
 
 

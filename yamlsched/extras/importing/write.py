@@ -86,7 +86,7 @@ def flow(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"\d+[smhd](\d+[smhd])*", value):
         return value  # a duration
     text = json.dumps(value, ensure_ascii=False)
-    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _comment(text: str) -> str:

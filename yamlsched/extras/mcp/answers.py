@@ -28,9 +28,9 @@ def answer(printed: str, with_payloads: bool, rest: str, is_marked: bool) -> str
     document |= {name: document[name][::-1] for name in OLDEST_FIRST if isinstance(document.get(name), list)}
     for members in MEMBERS:
         cut: list[str] = []
-        shown = _bounded(document, members, is_marked, cut, "")
+        content = _bounded(document, members, is_marked, cut, "")
         more = {"truncated": True, "left_out": cut[:10], "rest": rest} if cut else {}
-        text = _json({**({"note": MARKED} if is_marked else {}), **more, "answer": shown})
+        text = _json({**({"note": MARKED} if is_marked else {}), **more, "answer": content})
         if len(text) <= MAX_ANSWER_CHARS:
             return text
     return _json({"truncated": True, "rest": rest})
@@ -74,10 +74,10 @@ def _bounded(value: Any, members: int, is_marked: bool, cut: list[str], path: st
         return value
     chars = 40 + 20 * members
     _note(cut, path, chars, len(value), " characters, the last ones")
-    shown = value[-chars:]
-    return {DATA: shown} if is_marked and not SAFE.fullmatch(shown) else shown
+    tail = value[-chars:]
+    return {DATA: tail} if is_marked and not SAFE.fullmatch(tail) else tail
 
 
-def _note(cut: list[str], path: str, shown: int, number: int, what: str) -> None:
-    if number > shown:
-        cut.append(f"{path[:80] or 'answer'}: {shown} of {number}{what}")
+def _note(cut: list[str], path: str, kept: int, number: int, what: str) -> None:
+    if number > kept:
+        cut.append(f"{path[:80] or 'answer'}: {kept} of {number}{what}")

@@ -23,15 +23,15 @@ def read_actions(text: str) -> dict[str, list[str]]:
     """Return the actions of ``retry,enqueue:JOB``, with the jobs that may be enqueued. Raises UsageError."""
     from yamlsched.extras.mcp.tools import ACTIONS
 
-    found: dict[str, list[str]] = {}
+    actions: dict[str, list[str]] = {}
     for word in filter(None, map(str.strip, text.split(","))):
         action, _, job = word.partition(":")
         if action not in ACTIONS:
             raise click.UsageError(f'--actions: "{action}" is not one of {", ".join(ACTIONS)}')
         if bool(job) != (action == "enqueue"):
             raise click.UsageError(f'--actions: "{word}": write enqueue:JOB for each job, and other actions alone')
-        found.setdefault(action, []).extend([job] * bool(job))
-    return found
+        actions.setdefault(action, []).extend([job] * bool(job))
+    return actions
 
 
 @click.command(cls=Verb, uses="file dsn env namespace", formats=("text",), help=HELP)
@@ -54,15 +54,15 @@ def command(settings: Settings, /, actions: str, payloads: bool) -> int:
 def environments(settings: Settings, dsn: str, actions_dsn: str) -> dict[bool, dict[str, str]]:
     """Return the environments of the processes of reading verbs, and of actions (True)."""
     own = {"FILE": os.path.abspath(settings.file), "ENV": settings.env, "NAMESPACE": settings.namespace}
-    given = {key: value for key, value in os.environ.items() if key != "YAMLSCHED_ACTIONS_DSN"}
-    given |= {f"YAMLSCHED_{name}": value for name, value in own.items() if value is not None}
-    return {False: {**given, "YAMLSCHED_DSN": read_only(dsn)}, True: {**given, "YAMLSCHED_DSN": actions_dsn}}
+    variables = {key: value for key, value in os.environ.items() if key != "YAMLSCHED_ACTIONS_DSN"}
+    variables |= {f"YAMLSCHED_{name}": value for name, value in own.items() if value is not None}
+    return {False: {**variables, "YAMLSCHED_DSN": read_only(dsn)}, True: {**variables, "YAMLSCHED_DSN": actions_dsn}}
 
 
 def read_only(dsn: str) -> str:
     """Return a DSN whose sessions change nothing, whatever the privileges of its role."""
-    given = conninfo_to_dict(dsn)
-    options = str(given.get("options") or os.environ.get("PGOPTIONS") or "")
-    where = given.get("target_session_attrs", "read-write")
+    parameters = conninfo_to_dict(dsn)
+    options = str(parameters.get("options") or os.environ.get("PGOPTIONS") or "")
+    where = parameters.get("target_session_attrs", "read-write")
     where = "primary" if where == "read-write" else where  # libpq would find no server whose sessions may write
     return make_conninfo(dsn, options=f"{options} -c default_transaction_read_only=on", target_session_attrs=where)

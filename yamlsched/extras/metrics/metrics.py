@@ -71,8 +71,8 @@ def ended_runs(
 
     ``bounds`` are seconds.
     """
-    given = {"definitions": list(definitions), "bounds": [float(bound) for bound in bounds], "now": now}
-    return fetch(connection, EndedRuns, load("metrics")["ended"], given)
+    parameters = {"definitions": list(definitions), "bounds": [float(bound) for bound in bounds], "now": now}
+    return fetch(connection, EndedRuns, load("metrics")["ended"], parameters)
 
 
 DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)

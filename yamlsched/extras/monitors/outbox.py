@@ -114,8 +114,8 @@ class Outbox:
         requests = list(self._requests)
         self._requests.clear()
         for variable, state in self._states.items():
-            found = [targets.request(variable, self._urls[variable], each) for each in state.take(now)]
-            requests += [request for request in found if request is not None]
+            candidates = [targets.request(variable, self._urls[variable], each) for each in state.take(now)]
+            requests += [request for request in candidates if request is not None]
         self.has_news.clear()
         return requests
 

@@ -53,10 +53,10 @@ class Project:
     @classmethod
     def of(cls, dsn: str, environment: str | None) -> Project:
         """Return the project of a DSN: scheme://key@host/path/project."""
-        found = DSN.fullmatch(dsn)
-        if found is None:
+        match = DSN.fullmatch(dsn)
+        if match is None:
             return cls(error=BAD_DSN)
-        scheme, key, host, project = found.groups()
+        scheme, key, host, project = match.groups()
         host, _, path = host.partition("/")
         return cls(
             f"{scheme}{host}/{path and path + '/'}api/{project}/envelope/", key, environment or DEFAULT_ENVIRONMENT

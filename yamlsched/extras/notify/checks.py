@@ -21,11 +21,11 @@ from yamlsched.worker.sessions import run_in_helper
 
 def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
     """Check the variables of the targets of a file, and send a test message to each if ``sends``."""
-    set_here = {name: one.url_env for name, one in loaded.notify.items() if os.environ.get(one.url_env)}
-    for name, one in loaded.notify.items():
+    set_here = {name: target.url_env for name, target in loaded.notify.items() if os.environ.get(target.url_env)}
+    for name, target in loaded.notify.items():
         if name not in set_here:
-            what = f"target {name}: this host lacks {one.url_env}, so only other hosts send its messages"
-            yield Check("notify", "warn", what, f"set {one.url_env} where ticks run, in the crontab too")
+            what = f"target {name}: this host lacks {target.url_env}, so only other hosts send its messages"
+            yield Check("notify", "warn", what, f"set {target.url_env} where ticks run, in the crontab too")
     if set_here and find_spec("apprise") is None:
         yield Check("notify", "fail", MISSING, "on one host that ticks at least")
     elif sends:
@@ -47,7 +47,7 @@ def _send_tests(variables: Mapping[str, str], namespace: str) -> dict[str, str]:
     messages = [Message(name, variable, "test of yamlsched", text, True, []) for name, variable in variables.items()]
     deadline = time.monotonic() + MAX_SECONDS
     try:
-        answers = asyncio.run(run_in_helper(partial(send_streams, [[one] for one in messages], send_one, deadline)))
+        answers = asyncio.run(run_in_helper(partial(send_streams, [[msg] for msg in messages], send_one, deadline)))
     except EnvironmentFailed as error:
         return dict.fromkeys(variables, str(error))
     return {message.target: error for message, error in answers}

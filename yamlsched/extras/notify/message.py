@@ -108,8 +108,8 @@ def _on(note: Note) -> str:
 
 def _counts(notes: Sequence[Note]) -> str:
     counts = Counter(note.events[0] for note in notes if note.events)
-    shown = [f"{count} {'in trouble' if event == 'problem' else event}" for event, count in counts.items()]
-    return join_words(shown or ["0"], "and")
+    words = [f"{count} {'in trouble' if event == 'problem' else event}" for event, count in counts.items()]
+    return join_words(words or ["0"], "and")
 
 
 def _error(note: Note, most: int) -> str:
@@ -118,4 +118,4 @@ def _error(note: Note, most: int) -> str:
 
 def _plain(text: str) -> str:
     """Return the lines that are not empty, without what would call people."""
-    return "\n".join(MENTION.sub(lambda found: f"{found[0]} ", line) for line in text.splitlines() if line)
+    return "\n".join(MENTION.sub(lambda match: f"{match[0]} ", line) for line in text.splitlines() if line)

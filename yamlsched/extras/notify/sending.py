@@ -100,12 +100,12 @@ def send_due(dsn: str, namespace: str, variables: Sequence[str], seconds: float)
     deadline = time.monotonic() + seconds - SECONDS_TO_WRITE
     sql = load("notify")
     with db.connect(dsn, SETTINGS) as connection:
-        given = {"namespace": namespace, "variables": variables, "now": None}
-        connection.execute(sql["settle"], given)
-        messages = _messages(connection, namespace, fetch(connection, Note, sql["take"], given))
-        for message, error in send_streams([[one] for one in messages], send_one, deadline):
+        parameters = {"namespace": namespace, "variables": variables, "now": None}
+        connection.execute(sql["settle"], parameters)
+        messages = _messages(connection, namespace, fetch(connection, Note, sql["take"], parameters))
+        for message, error in send_streams([[message] for message in messages], send_one, deadline):
             _write(connection, namespace, message, error)
-        [due] = connection.execute(sql["next_due"], given).fetchall()
+        [due] = connection.execute(sql["next_due"], parameters).fetchall()
         return None if due.seconds is None else float(due.seconds)
 
 
@@ -123,7 +123,7 @@ def _messages(connection: psycopg.Connection[Any], namespace: str, rows: list[No
 
 def _write(connection: psycopg.Connection[Any], namespace: str, message: Message, error: str) -> None:
     """Write what a target was told, or why it was not."""
-    sql, given = load("notify"), {"namespace": namespace, "target": message.target, "error": error or None}
+    sql, parameters = load("notify"), {"namespace": namespace, "target": message.target, "error": error or None}
     if error:
         log.warning("notify.failed", target=message.target, variable=message.variable, error=error)
     else:
@@ -135,8 +135,8 @@ def _write(connection: psycopg.Connection[Any], namespace: str, message: Message
             "dead_runs": [note.dead_runs for note in notes],
             "events": [",".join(note.events) for note in notes],
         }
-        connection.execute(sql["sent"], {**given, **told})
-    connection.execute(sql["end_send"], given)
+        connection.execute(sql["sent"], {**parameters, **told})
+    connection.execute(sql["end_send"], parameters)
 
 
 def send_one(message: Message, deadline: float) -> str:
@@ -159,6 +159,6 @@ def send_one(message: Message, deadline: float) -> str:
         return type(error).__name__
     if result:
         return ""
-    entries = [e for one in getattr(result, "results", ()) for attempt in one.attempts for e in attempt.logs]
+    entries = [e for outcome in getattr(result, "results", ()) for attempt in outcome.attempts for e in attempt.logs]
     status = next(filter(None, (STATUS.search(str(e.message)) for e in entries)), None)
     return f"HTTP {status[1]}" if status else "the service has not accepted the message"

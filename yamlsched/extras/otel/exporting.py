@@ -95,8 +95,8 @@ def _exporter_names() -> list[str]:
 
 
 def _exporter_class(name: str) -> Any:
-    found = next(iter(entry_points(group="opentelemetry_traces_exporter", name=name)), None)
-    return None if found is None else found.load()
+    entry_point = next(iter(entry_points(group="opentelemetry_traces_exporter", name=name)), None)
+    return None if entry_point is None else entry_point.load()
 
 
 def preload() -> None:

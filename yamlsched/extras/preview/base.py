@@ -94,10 +94,10 @@ class _Repository:
             raise EnvironmentFailed(
                 f"{name} cannot be read: it has {int(size):,} bytes, over the limit of {MAX_FILE_BYTES:,}"
             )
-        found = self.answer("cat-file", "blob", blob)
-        if found is None:
+        content = self.answer("cat-file", "blob", blob)
+        if content is None:
             raise EnvironmentFailed(f"{name} is not a file: pass the path of a file, from the repository's top")
-        return found
+        return content
 
     def remedy(self, commit: str) -> str:
         """Return what to do about a revision that is not known, as the end of a sentence."""

@@ -46,18 +46,18 @@ def base_side(name: str, loaded: Loaded | None, environment: str | None, head: S
         return Side(name, head.namespace, {}, remark=note(remark))
     valid = file_side(name, loaded, environment)
     # an environment that only the edit adds is not an error of the base
-    errors = [one for one in loaded.diagnostics if one.severity == ERROR and one.code != UNKNOWN_ENVIRONMENT]
+    errors = [error for error in loaded.diagnostics if error.severity == ERROR and error.code != UNKNOWN_ENVIRONMENT]
     if not errors:
         return valid
 
     def is_known(key: str) -> bool:
-        return ("version",) not in loaded.found.invalid and loaded.is_known(key)
+        return ("version",) not in loaded.findings.invalid and loaded.is_known(key)
 
     count = f"{len(errors)} error{'s' * (len(errors) > 1)}"
     first = f"line {errors[0].line}: {errors[0].message}"
     unknown: dict[str, Any] = {key: None for key in SETTINGS if not is_known(key)}
     # the slots of a job that follows one with errors are not known
-    entries = {name: one for name, one in valid.entries.items() if one.job.cron or not one.job.after}
+    entries = {name: entry for name, entry in valid.entries.items() if entry.job.cron or not entry.job.after}
     return replace(
         valid,
         namespace=valid.namespace if is_known("namespace") else head.namespace,
@@ -111,7 +111,7 @@ def compare(
                 change = replace(change, notes=(note(text), *change.notes))
             jobs.append(change)
     file_fields = tuple(_file_fields(base, head))
-    is_timezone_changed = any(one.field == "timezone" for one in file_fields)
+    is_timezone_changed = any(change.field == "timezone" for change in file_fields)
     return Preview(
         base,
         head,
@@ -149,15 +149,15 @@ def _job_change(
     rules = slot_changes.rule(old), slot_changes.rule(new)
     slots = slot_changes.changes(*rules, at, until)
     conflicts = slot_changes.key_conflicts(new, at, until, holders) if new and rules[0] != rules[1] else ()
-    found: list[Hint] = [*notes.of_conflicts(conflicts, job), *notes.of_missed(slots.missed, job)]
+    hints: list[Hint] = [*notes.of_conflicts(conflicts, job), *notes.of_missed(slots.missed, job)]
     if after and rules[0] != rules[1]:
-        found += notes.of_slots(after, base, head, at)
+        hints += notes.of_slots(after, base, head, at)
     if before and after:
-        found += notes.of_edit(head.namespace, before, after, environment)
+        hints += notes.of_edit(head.namespace, before, after, environment)
     elif old:
-        found.append(notes.RETIRED)
+        hints.append(notes.RETIRED)
     if old and old.enabled and not (new and new.enabled):
-        found += notes.of_followers(name, base, head)
+        hints += notes.of_followers(name, base, head)
     return JobChange(
         job.name,
         Change.ADDED if old is None else Change.REMOVED if new is None else Change.CHANGED,
@@ -166,10 +166,10 @@ def _job_change(
         fields,
         slot_changes.per_week(rules[0], at),
         slot_changes.per_week(rules[1], at),
-        slot_changes.next_run_slot(rules[1], at, {one.scheduled_for for one in conflicts}),
+        slot_changes.next_run_slot(rules[1], at, {conflict.scheduled_for for conflict in conflicts}),
         slots,
         conflicts,
-        tuple(found),
+        tuple(hints),
     )
 
 

@@ -42,9 +42,9 @@ def _heading(preview: Preview) -> Iterator[str]:
         return
     yield from (f"**yamlsched plan** of namespace {code(preview.head.namespace)}", "")
     yield from (f"- {prose(' '.join(fact.split()))}" for fact in text.plan_facts(preview, preview.plan))
-    for title, found in text.plan_sections(preview):
-        yield from ("", f"{title}: {len(found)}", "")
-        yield from _list([code(line) for line in found])
+    for title, lines in text.plan_sections(preview):
+        yield from ("", f"{title}: {len(lines)}", "")
+        yield from _list([code(line) for line in lines])
 
 
 def _list(lines: Sequence[str], noun: str = "") -> Iterator[str]:
@@ -70,24 +70,24 @@ def _row(jobs: list[JobChange]) -> str:
 
 def _what(job: JobChange) -> str:
     if job.change is not Change.CHANGED:
-        crons = [one for one in job.fields if one.field in ("cron", "crons")]
-        shown = [code(field_changes.before_and_after(one, job.change)) for one in crons]
+        crons = [change for change in job.fields if change.field in ("cron", "crons")]
+        parts = [code(field_changes.before_and_after(change, job.change)) for change in crons]
         if job.next_slot_at:
-            shown.append(f"next {text.clock(job.next_slot_at, job.timezone)} {job.timezone}")
-        return ", ".join(shown) or "runs when enqueued"
-    fields = ", ".join(code(field_changes.field_name(one)) for one in job.fields)
+            parts.append(f"next {text.clock(job.next_slot_at, job.timezone)} {job.timezone}")
+        return ", ".join(parts) or "runs when enqueued"
+    fields = ", ".join(code(field_changes.field_name(change)) for change in job.fields)
     slots = text.slot_counts(job)
     return f"{fields}: {slots}" if slots else fields
 
 
 def _warnings(preview: Preview) -> Iterator[str]:
-    found = [prose(note.text) for note in preview.notes if note.level is Level.WARNING]
+    warnings = [prose(note.text) for note in preview.notes if note.level is Level.WARNING]
     for job in preview.jobs:
-        found += [f"{code(job.job_type)}: {prose(note.text)}" for note in job.notes if note.level is Level.WARNING]
-    found += [prose(text.pile_up(one, preview)) for one in preview.pile_ups]
-    if found:
+        warnings += [f"{code(job.job_type)}: {prose(note.text)}" for note in job.notes if note.level is Level.WARNING]
+    warnings += [prose(text.pile_up(pile_up, preview)) for pile_up in preview.pile_ups]
+    if warnings:
         yield ""
-        yield from _list([f":warning: {line}" for line in found], " warnings")
+        yield from _list([f":warning: {line}" for line in warnings], " warnings")
 
 
 def _details(groups: list[list[JobChange]], preview: Preview, room: int) -> Iterator[str]:
@@ -99,11 +99,11 @@ def _details(groups: list[list[JobChange]], preview: Preview, room: int) -> Iter
     at = f"{preview.at:%Y-%m-%d %H:%M} UTC"
     yield from ("", "<details>", f"<summary>Fields, effects, and slots of {days} if applied {at}</summary>", "")
     yield from (f"- {prose(sentence)}" for sentence in notes)
-    for shown, jobs in enumerate(groups):
+    for number, jobs in enumerate(groups):
         block = list(_block(jobs, preview))
         room -= sum(len(line) + 1 for line in block)
-        if room < 0 or shown == MAX_ROWS:
-            yield from (f"and {len(groups) - shown} more: `yamlsched diff` without `--format markdown` shows all.", "")
+        if room < 0 or number == MAX_ROWS:
+            yield from (f"and {len(groups) - number} more: `yamlsched diff` without `--format markdown` shows all.", "")
             break
         yield from block
     yield "</details>"
@@ -133,13 +133,13 @@ def _fields(fields: Sequence[FieldChange], kind: Change) -> Iterator[str]:
     if kind is not Change.CHANGED:
         yield from ("| key | value |", "| --- | --- |")
         yield from (
-            f"| {code(field_changes.field_name(one))} | {code(field_changes.before_and_after(one, kind))} |"
-            for one in fields
+            f"| {code(field_changes.field_name(change))} | {code(field_changes.before_and_after(change, kind))} |"
+            for change in fields
         )
         return
     yield from ("| key | before | after |", "| --- | --- | --- |")
-    for one in fields:
+    for change in fields:
         before, after = (
-            code(field_changes.value(side)) if side is not None else "" for side in (one.before, one.after)
+            code(field_changes.value(side)) if side is not None else "" for side in (change.before, change.after)
         )
-        yield f"| {code(field_changes.field_name(one))} | {before} | {after} |"
+        yield f"| {code(field_changes.field_name(change))} | {before} | {after} |"

@@ -316,7 +316,7 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _job(job: JobChange) -> dict[str, Any]:
-    members: dict[str, Any] = {one.name: getattr(job, one.name) for one in fields(job)}
+    members: dict[str, Any] = {field.name: getattr(job, field.name) for field in fields(job)}
     members["slots"] = {
         "added_count": len(job.slots.added),
         "added": job.slots.added[:MAX_JSON_SLOTS],

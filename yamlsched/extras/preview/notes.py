@@ -37,9 +37,9 @@ RETIRED = note("it is retired: no slots, no claims; its unfinished runs are canc
 
 
 def of_conflicts(conflicts: Sequence[KeyConflict], job: Job) -> Iterator[Hint]:
-    for one in conflicts:
-        by = f"the slot at {_local(one.by, job)}" if one.by else "a run that was enqueued manually"
-        yield warning(f"it does not run at {_local(one.scheduled_for, job)}: its key {one.key} was used by {by}")
+    for slot in conflicts:
+        by = f"the slot at {_local(slot.by, job)}" if slot.by else "a run that was enqueued manually"
+        yield warning(f"it does not run at {_local(slot.scheduled_for, job)}: its key {slot.key} was used by {by}")
 
 
 def of_missed(missed: Sequence[MovedSlot], job: Job) -> Iterator[Hint]:
@@ -113,7 +113,7 @@ def of_followers(name: str, base: Side, head: Side) -> Iterator[Hint]:
 
 def followers(name: str, side: Side) -> tuple[str, ...]:
     """Return the jobs whose slots are skipped if there is nothing to wait for at one that they follow."""
-    jobs = (one.job for one in side.entries.values())
+    jobs = (entry.job for entry in side.entries.values())
     return tuple(job.name for job in jobs if name in job.after and job.on_upstream_failure is not UpstreamFailure.RUN)
 
 
@@ -122,8 +122,8 @@ def _environments(before: tuple[str, ...] | None, after: tuple[str, ...] | None)
         return "it now runs in every environment"
     if before is None:
         return f"it now runs only in {join_words(after, 'and')}"
-    found = _sets(before, after, "now runs in", "no longer runs in")
-    return f"it {found}" if found else "its environments are written in another order"
+    change = _sets(before, after, "now runs in", "no longer runs in")
+    return f"it {change}" if change else "its environments are written in another order"
 
 
 def _sets(before: Sequence[str], after: Sequence[str], gains: str, loses: str) -> str:
@@ -193,6 +193,6 @@ def of_file(before: Side, after: Side, jobs: Sequence[JobChange], is_timezone_ch
         new, old = show(after.retention.keys), show(before.retention.keys)
         yield note(f"a key can be used again {new} after its run was pruned (was {old})")
     if is_timezone_changed:
-        moved = [job.job_type for job in jobs if job.slots and any(one.field == "timezone" for one in job.fields)]
+        moved = [job.job_type for job in jobs if job.slots and any(change.field == "timezone" for change in job.fields)]
         slots = f"the slots of {join_first(moved, MAX_NAMES)}" if moved else "no slots"
         yield note(f"the new timezone moves {slots}")

@@ -67,10 +67,10 @@ def read(
 ) -> Preview:
     """Return what syncing a valid file would do. The database is only read, in a transaction that is rolled back."""
     sql, namespace = load("preview"), loaded.namespace or "default"
-    given = {"namespace": namespace, "host": schedule.host, "path": schedule.path, "now": now}
+    parameters = {"namespace": namespace, "host": schedule.host, "path": schedule.path, "now": now}
     with snapshot(connection):
         at: datetime
-        [at] = fetch_column(connection, sql["now"], given)
+        [at] = fetch_column(connection, sql["now"], parameters)
         until = at + days * DAY
         state = files.state(connection, namespace, schedule.presented(), at, needs(loaded.jobs.values()))
         stored = applied_definitions(connection, namespace)
@@ -79,36 +79,36 @@ def read(
         is_recomputed = state.in_force_id is not None and not schedule.version.is_covered_by(
             state.in_force_yamlsched, state.in_force_tzdata
         )
-        changed = {one.id for one in differences if one.id is not None}
+        changed = {change.id for change in differences if change.id is not None}
         plan = SyncPlan(schedule.path, schedule.version, decide(state, schedule.version, at_once=False), state)
         closing = changed.union(definitions.followers(connection, namespace, changed))
         _account(plan, connection, namespace, stored, closing, at, is_recomputed, loaded.jobs)
 
-        entries = {one.job_type: Entry(one.job, one.job.enabled, None) for one in stored if one.retired_at is None}
-        retired = tuple(one.job_type for one in stored if one.retired_at is not None)
+        entries = {row.job_type: Entry(row.job, row.job.enabled, None) for row in stored if row.retired_at is None}
+        retired = tuple(row.job_type for row in stored if row.retired_at is not None)
         base = Side(DATABASE, namespace, entries, retired=retired)
-        for kept in fetch_column(connection, sql["retention"], given):  # one row, once a file is in force
+        for kept in fetch_column(connection, sql["retention"], parameters):  # one row, once a file is in force
             base = replace(base, retention=Retention.from_row(kept))
         head = file_side(schedule.path, loaded, schedule.environment)
         known = {
-            name: replace(one, is_enabled=one.job.enabled, environments=None) for name, one in head.entries.items()
+            name: replace(new, is_enabled=new.job.enabled, environments=None) for name, new in head.entries.items()
         }
         head = replace(head, entries=known)
         keys = list(_edited_keys(base, head, at, until))
         holders = due.key_holders(connection, namespace, keys) if keys else {}
         holders |= {run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in plan.runs}
-        others = fetch_column(connection, sql["other_namespaces"], given)
+        others = fetch_column(connection, sql["other_namespaces"], parameters)
         retired_at = {
-            one.id: one.retired_at or at
-            for one in stored
-            if one.job_type not in loaded.jobs and (one.retired_at is not None or one.id in changed)
+            row.id: row.retired_at or at
+            for row in stored
+            if row.job_type not in loaded.jobs and (row.retired_at is not None or row.id in changed)
         }
-        unfinished = connection.execute(sql["unfinished"], {**given, "ids": list(retired_at)}).fetchall()
+        unfinished = connection.execute(sql["unfinished"], {**parameters, "ids": list(retired_at)}).fetchall()
     edit = compare(base, head, at, until, schedule.environment or None, holders)
-    by_name = {one.job_type: one for one in stored}
-    returned = {one.job_type: by_name[one.job_type].retired_at for one in differences if one.is_retired}
+    by_name = {row.job_type: row for row in stored}
+    returned = {change.job_type: by_name[change.job_type].retired_at for change in differences if change.is_retired}
     plan.returned += sorted(returned)
-    names = {one.id: one.job_type for one in stored}
+    names = {row.id: row.job_type for row in stored}
     plan.leaving += [
         model.LeavingRuns(names[row.definition_id], row.runs, row.running, retired_at[row.definition_id] + DAY)
         for row in sorted(unfinished, key=lambda row: names[row.definition_id])
@@ -142,14 +142,14 @@ def _account(
                 continue
         if definition.id in closing or (next_slot_at is not None and next_slot_at <= now):
             owing.append(definition)
-    open_slots = due.earliest_open_slots(connection, namespace, [one.id for one in owing])
+    open_slots = due.earliest_open_slots(connection, namespace, [row.id for row in owing])
     ready: dict[bool, list[AppliedDefinition]] = {True: [], False: []}
-    for one in owing:
-        if one.id in closing or not due.is_waiting(one, open_slots):
-            ready[one.id in closing].append(one)
+    for row in owing:
+        if row.id in closing or not due.is_waiting(row, open_slots):
+            ready[row.id in closing].append(row)
         else:
-            assert one.next_slot_at is not None
-            plan.waiting.append(model.WaitingSlot(one.job_type, one.next_slot_at, open_slots[one.id]))
+            assert row.next_slot_at is not None
+            plan.waiting.append(model.WaitingSlot(row.job_type, row.next_slot_at, open_slots[row.id]))
     for is_closing, jobs in ready.items():
         plans, unreadable = due.plan_slots(connection, namespace, jobs, open_slots, now, is_closing)
         plan.unreadable += [f"{job}: {why}" for job, why in unreadable]
@@ -189,8 +189,8 @@ def _with_database_notes(edit: Preview, returned: Mapping[str, datetime | None],
 
 
 def _paused(stored: Iterable[AppliedDefinition], head: Side, now: datetime) -> Iterator[model.PausedJob]:
-    for one in stored:
-        name, since, until = one.job_type, one.paused_at, one.paused_until
+    for row in stored:
+        name, since, until = row.job_type, row.paused_at, row.paused_until
         is_over = until is not None and until <= now
-        if since is not None and not is_over and (one.retired_at is None or name in head.entries):
-            yield model.PausedJob(name, since, until, one.paused_by, one.paused_reason, notes.followers(name, head))
+        if since is not None and not is_over and (row.retired_at is None or name in head.entries):
+            yield model.PausedJob(name, since, until, row.paused_by, row.paused_reason, notes.followers(name, head))

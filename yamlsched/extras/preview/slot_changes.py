@@ -113,17 +113,17 @@ def _by_date(
     rule: Rule | None, at: datetime, until: datetime
 ) -> tuple[Mapping[date, list[datetime]], dict[datetime, str]]:
     """Return the slots of the local dates that overlap (at, until], by nominal date, and the notes of clock changes."""
-    found: defaultdict[date, list[datetime]] = defaultdict(list)
+    by_date: defaultdict[date, list[datetime]] = defaultdict(list)
     remarks = {}
     if rule is not None:
         where = zone(rule.timezone)
         first, last = (instant.astimezone(where).date() for instant in (at, until))
         for slot in rule.slots(at - DATE_MARGIN, until + DATE_MARGIN):
             if first <= slot.nominal.date() <= last or at < slot.at <= until:
-                found[slot.nominal.date()].append(slot.at)
+                by_date[slot.nominal.date()].append(slot.at)
                 if slot.at.astimezone(where).replace(tzinfo=None) != slot.nominal:
                     remarks[slot.at] = slot.note
-    return found, remarks
+    return by_date, remarks
 
 
 def next_run_slot(rule: Rule | None, at: datetime, skipped: Collection[datetime]) -> datetime | None:
@@ -138,24 +138,24 @@ def next_run_slot(rule: Rule | None, at: datetime, skipped: Collection[datetime]
 
 def date_keys(job: Job, after: datetime, until: datetime) -> Iterator[tuple[str, Slot]]:
     """Yield the slots of (after, until] whose keys are dates, by key: only these can be used by another slot."""
-    found = rule(job)
-    if found is not None and is_daily(found.cron):
-        for slot in found.slots(after, until):
-            yield slot_key(job.name, found.cron, slot), slot
+    timing = rule(job)
+    if timing is not None and is_daily(timing.cron):
+        for slot in timing.slots(after, until):
+            yield slot_key(job.name, timing.cron, slot), slot
 
 
 def assumed_holders(jobs: Mapping[str, Job], at: datetime) -> dict[str, KeyHolder]:
     """Return the keys that runs of ``jobs`` have used by ``at`` if every slot was run."""
-    found = ((job.name, *pair) for job in jobs.values() for pair in date_keys(job, at - DATE_MARGIN, at))
-    return {key: KeyHolder(name, slot.at) for name, key, slot in found}
+    uses = ((job.name, *pair) for job in jobs.values() for pair in date_keys(job, at - DATE_MARGIN, at))
+    return {key: KeyHolder(name, slot.at) for name, key, slot in uses}
 
 
 def key_conflicts(job: Job, at: datetime, until: datetime, holders: Mapping[str, KeyHolder]) -> tuple[KeyConflict, ...]:
     """Return the slots of (at, until] whose key something else has used."""
-    found = [(slot.at, key, holders.get(key)) for key, slot in date_keys(job, at, until)]
+    candidates = [(slot.at, key, holders.get(key)) for key, slot in date_keys(job, at, until)]
     return tuple(
         KeyConflict(slot, key, holder.scheduled_for)
-        for slot, key, holder in found
+        for slot, key, holder in candidates
         if holder is not None and not holder.is_of(job.name, slot)
     )
 
@@ -173,11 +173,11 @@ def pile_ups(
     if not edited:
         return ()
     span = ForecastSpan(at, until, "UTC")
-    jobs_before, found = forecast(old.values(), span).jobs_by_minute, forecast({**new, **edited}.values(), span)
+    jobs_before, new_forecast = forecast(old.values(), span).jobs_by_minute, forecast({**new, **edited}.values(), span)
     groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-    for minute, jobs in enumerate(found.jobs_by_minute):
+    for minute, jobs in enumerate(new_forecast.jobs_by_minute):
         if jobs >= MIN_PILE_UP_JOBS and jobs > jobs_before[minute]:
-            groups[found.names_at(minute)].append(minute)
+            groups[new_forecast.names_at(minute)].append(minute)
     return tuple(
         NewPileUp(names, len(minutes), span.instant(minutes[0]), max(jobs_before[minute] for minute in minutes))
         for names, minutes in sorted(groups.items(), key=lambda group: (-len(group[0]), group[1][0]))
@@ -186,7 +186,7 @@ def pile_ups(
 
 def _scheduled(namespace: str, jobs: Mapping[str, Job], at: datetime, until: datetime) -> dict[str, ScheduledJob]:
     return {
-        name: ScheduledJob(name, found.cron, found.timezone, keys.offset(namespace, name, job.spread))
+        name: ScheduledJob(name, timing.cron, timing.timezone, keys.offset(namespace, name, job.spread))
         for name, job in jobs.items()
-        if (found := rule(job)) is not None and not is_busy(found, at, until)
+        if (timing := rule(job)) is not None and not is_busy(timing, at, until)
     }

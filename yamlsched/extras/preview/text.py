@@ -62,9 +62,9 @@ def _changes(preview: Preview) -> Iterator[list[str]]:
     for jobs in groups(preview):
         yield list(_group(jobs, preview))
     if preview.pile_ups:
-        shown = [f"{MARKS[Level.WARNING]} {pile_up(one, preview)}" for one in preview.pile_ups[:MAX_PILE_UPS]]
-        more = len(preview.pile_ups) - len(shown)
-        yield [*shown, *[f"  and {more} more such groups of jobs"] * bool(more)]
+        lines = [f"{MARKS[Level.WARNING]} {pile_up(group, preview)}" for group in preview.pile_ups[:MAX_PILE_UPS]]
+        more = len(preview.pile_ups) - len(lines)
+        yield [*lines, *[f"  and {more} more such groups of jobs"] * bool(more)]
 
 
 def _group(jobs: list[JobChange], preview: Preview) -> Iterator[str]:
@@ -120,34 +120,34 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
         return
     sections = {
         "runs to create": [
-            one.idempotency_key
-            + ("" if one.idempotency_key.endswith("Z") else f"  {_utc(one.scheduled_for)}")
-            + (f", starts at {_utc(one.run_at)}" if one.run_at > preview.at else "")
-            + (", owed by the definition in force" if one.settles else "")
-            for one in plan.runs
+            run.idempotency_key
+            + ("" if run.idempotency_key.endswith("Z") else f"  {_utc(run.scheduled_for)}")
+            + (f", starts at {_utc(run.run_at)}" if run.run_at > preview.at else "")
+            + (", owed by the definition in force" if run.settles else "")
+            for run in plan.runs
         ],
         "slots to skip": [
-            f"{one.job_type}  {count(one.slots, 'slot')}, {_utc(one.first_slot)}"
-            + (f" to {_utc(one.last_slot)}" if one.slots > 1 else "")
-            + f": {one.reason}"
-            for one in plan.skipped
+            f"{gap.job_type}  {count(gap.slots, 'slot')}, {_utc(gap.first_slot)}"
+            + (f" to {_utc(gap.last_slot)}" if gap.slots > 1 else "")
+            + f": {gap.reason}"
+            for gap in plan.skipped
         ],
         "slots that wait": [
-            f"{one.job_type}  {_utc(one.scheduled_for)}, until the run of {_utc(one.open_slot)} has finished"
-            for one in plan.waiting
+            f"{slot.job_type}  {_utc(slot.scheduled_for)}, until the run of {_utc(slot.open_slot)} has finished"
+            for slot in plan.waiting
         ],
         "unfinished runs of jobs that are not in the file": [
-            f"{one.job_type}  {count(one.unfinished, 'run')}, {one.running} of them running; "
-            f"those left are cancelled from {_utc(one.cancelled_at)} on"
-            for one in plan.leaving
+            f"{job.job_type}  {count(job.unfinished, 'run')}, {job.running} of them running; "
+            f"those left are cancelled from {_utc(job.cancelled_at)} on"
+            for job in plan.leaving
         ],
         "paused by an operator; sync does not change this": [
-            f"{one.job_type}  since {_utc(one.paused_at)}"
-            + (f" by {value(one.paused_by)}" if one.paused_by else "")
-            + (f", until {_utc(one.paused_until)}" if one.paused_until else ", until it is resumed")
-            + (f": {value(one.paused_reason)}" if one.paused_reason else "")
-            + (f"; slots of {join_first(one.followers, MAX_NAMES)} have nothing to wait for" if one.followers else "")
-            for one in plan.paused
+            f"{job.job_type}  since {_utc(job.paused_at)}"
+            + (f" by {value(job.paused_by)}" if job.paused_by else "")
+            + (f", until {_utc(job.paused_until)}" if job.paused_until else ", until it is resumed")
+            + (f": {value(job.paused_reason)}" if job.paused_reason else "")
+            + (f"; slots of {join_first(job.followers, MAX_NAMES)} have nothing to wait for" if job.followers else "")
+            for job in plan.paused
         ],
         "jobs whose slots cannot be computed here": plan.unreadable,
     }
@@ -173,8 +173,8 @@ def headline(preview: Preview) -> str:
 
 def _counts(noun: str, numbers: Mapping[str, int]) -> str:
     """Return the numbers that are not zero, each with its name: ``2 jobs added, 1 changed``."""
-    found = [(name, many) for name, many in numbers.items() if many]
-    return ", ".join(f"{many if nth else count(many, noun)} {name}" for nth, (name, many) in enumerate(found))
+    pairs = [(name, many) for name, many in numbers.items() if many]
+    return ", ".join(f"{many if nth else count(many, noun)} {name}" for nth, (name, many) in enumerate(pairs))
 
 
 def _rates(before: float, after: float) -> str:
@@ -224,7 +224,7 @@ def clock(instant: datetime, timezone: str, beside: datetime | None = None) -> s
 def slot_lines(job: JobChange) -> list[str]:
     """Return one line for each moved, removed or added slot; a summary of each kind that has many."""
     slots, timezone = job.slots, job.timezone
-    skipped, remarks = {one.scheduled_for for one in job.key_taken}, dict(slots.remarks)
+    skipped, remarks = {conflict.scheduled_for for conflict in job.key_taken}, dict(slots.remarks)
 
     def suffix(slot: datetime) -> str:
         if slot in skipped:
@@ -242,22 +242,22 @@ def slot_lines(job: JobChange) -> list[str]:
     return lines or ["no slot differs"]
 
 
-def _kind(name: str, found: Sequence[Any], show: Callable[[Any], str], remark: str = "") -> list[str]:
-    if len(found) <= MAX_LISTED_SLOTS:
-        return [f"{name:<8} {show(one)}" for one in found]
+def _kind(name: str, slots: Sequence[Any], show: Callable[[Any], str], remark: str = "") -> list[str]:
+    if len(slots) <= MAX_LISTED_SLOTS:
+        return [f"{name:<8} {show(slot)}" for slot in slots]
     return [
-        f"{name:<8} {len(found)} slots{remark}",
-        f"{'':<8} first {show(found[0])}",
-        f"{'':<8} last  {show(found[-1])}",
+        f"{name:<8} {len(slots)} slots{remark}",
+        f"{'':<8} first {show(slots[0])}",
+        f"{'':<8} last  {show(slots[-1])}",
     ]
 
 
 def _shifts(moved: Sequence[MovedSlot]) -> str:
-    shifts = sorted({one.shift for one in moved})
+    shifts = sorted({move.shift for move in moved})
     if not shifts:
         return ""
-    shown = [f"{durations.show(abs(s))} {'later' if s > timedelta(0) else 'earlier'}" for s in (shifts[0], shifts[-1])]
-    return f", each {shown[0]}" if len(shifts) == 1 else f", from {shown[0]} to {shown[1]}"
+    words = [f"{durations.show(abs(s))} {'later' if s > timedelta(0) else 'earlier'}" for s in (shifts[0], shifts[-1])]
+    return f", each {words[0]}" if len(shifts) == 1 else f", from {words[0]} to {words[1]}"
 
 
 def compared(job: JobChange, preview: Preview) -> str:
@@ -269,25 +269,25 @@ def compared(job: JobChange, preview: Preview) -> str:
 def slot_counts(job: JobChange) -> str:
     """Return how many slots are moved, removed, added and skipped."""
     slots = job.slots
-    skipped = {one.scheduled_for for one in job.key_taken}
+    skipped = {conflict.scheduled_for for conflict in job.key_taken}
     added = sum(slot not in skipped for slot in slots.added)
     numbers = {"moved": len(slots.moved), "removed": len(slots.removed), "added": added, "skipped": len(skipped)}
     counts = _counts("slot", numbers)
     return f"at least {counts}" if slots.compared_until and counts else counts
 
 
-def pile_up(found: NewPileUp, preview: Preview) -> str:
+def pile_up(group: NewPileUp, preview: Preview) -> str:
     """Return which jobs start together, and when first."""
     timezone = preview.head.timezone or "UTC"
-    first = f"{clock(found.first_at, timezone)} {timezone}"
-    when = f"at {first}" if found.times == 1 else f"{found.times} times in {count(preview.days, 'day')}, first {first}"
-    names = join_first(found.jobs, MAX_NAMES)
-    return f"{len(found.jobs)} jobs now start in one minute, {when} (before: {found.jobs_before}): {names}"
+    first = f"{clock(group.first_at, timezone)} {timezone}"
+    when = f"at {first}" if group.times == 1 else f"{group.times} times in {count(preview.days, 'day')}, first {first}"
+    names = join_first(group.jobs, MAX_NAMES)
+    return f"{len(group.jobs)} jobs now start in one minute, {when} (before: {group.jobs_before}): {names}"
 
 
 def groups(preview: Preview) -> list[list[JobChange]]:
     """Return the jobs that change, those that change in the same way together: an edit of defaults is shown once."""
-    found: dict[object, list[JobChange]] = {}
+    groups: dict[object, list[JobChange]] = {}
     for job in preview.jobs:
         key: object = job.job_type
         if job.change is Change.CHANGED:
@@ -295,8 +295,8 @@ def groups(preview: Preview) -> list[list[JobChange]]:
             if not job.slots:
                 alike = replace(alike, timezone="", fires_per_week_before=0, fires_per_week_after=0, next_slot_at=None)
             key = repr(alike), job.slots
-        found.setdefault(key, []).append(job)
-    return list(found.values())
+        groups.setdefault(key, []).append(job)
+    return list(groups.values())
 
 
 def shown_fields(job: JobChange) -> tuple[FieldChange, ...]:

@@ -217,7 +217,7 @@ class Agent:
         attempt, sent_at = self.attempt, clock.now()
         self._check_at = sent_at + RETRY_SECONDS  # if there is no answer
         try:
-            found = await self._session.run(
+            state = await self._session.run(
                 lambda connection: tickets.check(connection, self.ticket, self.name, self.attempt.run.lease),
                 max(MIN_MARGIN_SECONDS, attempt.run.lease / 4),
             )
@@ -226,15 +226,15 @@ class Agent:
         await self._live_output.write(self._session, [attempt], max(MIN_MARGIN_SECONDS, attempt.run.lease / 4))
         if attempt.run.lease / 4 > KEPT_OPEN_SECONDS:
             await self._session.drop()
-        if found is not None and found.is_same_claim and found.status == Status.SUCCEEDED:
+        if state is not None and state.is_same_claim and state.status == Status.SUCCEEDED:
             self._check_at = sent_at + attempt.run.lease / 4  # its own transaction has: what is left may take the lease
-        elif found is None or not found.is_same_claim or found.status != Status.RUNNING:
+        elif state is None or not state.is_same_claim or state.status != Status.RUNNING:
             attempt.is_lost, grace = True, LOST_GRACE_SECONDS
-            if attempt.is_command and found is not None and found.status == Status.CANCELLED:
+            if attempt.is_command and state is not None and state.status == Status.CANCELLED:
                 grace = max(grace, min(attempt.kill_after, attempt.lease_ends_at - clock.now()))
             self._stop(LOST, grace, is_lost=True)
         else:
-            self._note_lease(sent_at, found.lease_seconds)
+            self._note_lease(sent_at, state.lease_seconds)
 
     def _stop(self, end: AttemptEnd, grace: float | None = None, is_lost: bool = False) -> None:
         if self.attempt.stopped is None or is_lost:

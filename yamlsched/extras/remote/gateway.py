@@ -201,10 +201,10 @@ class Gateway:
             return
         with contextlib.suppress(Unanswered, psycopg.OperationalError):
             tickets = [flight.ticket for flight in flights]
-            found = await self._session.run(lambda connection: begins.read(connection, tickets), TIMEOUT_SECONDS)
+            agents = await self._session.run(lambda connection: begins.read(connection, tickets), TIMEOUT_SECONDS)
             for flight in flights:
-                if flight.ticket in found and flight.number in self._flights:
-                    self._note(flight, found[flight.ticket])
+                if flight.ticket in agents and flight.number in self._flights:
+                    self._note(flight, agents[flight.ticket])
             now = clock.now()
             await self._withdraw([flight for flight in self._flights.values() if flight.why_not(now)])
 
@@ -259,20 +259,20 @@ class Gateway:
 
     def _let_go(self) -> None:
         """Close launchers that have exited; terminate those that should have, and then kill them."""
-        now, ending = clock.now(), self._ending
+        now, endings = clock.now(), self._ending
         self._ending = []
-        for one in ending:
-            status = one.launcher.status
-            if status is None and now <= one.terminate_at + LEAVE_SECONDS:
-                if now > one.terminate_at and not one.is_terminated:
-                    one.is_terminated = True
-                    one.launcher.terminate()
-                self._ending.append(one)
+        for ending in endings:
+            status = ending.launcher.status
+            if status is None and now <= ending.terminate_at + LEAVE_SECONDS:
+                if now > ending.terminate_at and not ending.is_terminated:
+                    ending.is_terminated = True
+                    ending.launcher.terminate()
+                self._ending.append(ending)
                 continue
-            if one.is_withdrawal and status != 0:
-                how = f"no end within {WITHDRAW_SECONDS:.0f} s" if one.is_terminated else one.launcher.describe()
-                self._note_failed_withdrawal(f"{one.launcher.title}: {how}")
-            one.launcher.close()
+            if ending.is_withdrawal and status != 0:
+                how = f"no end within {WITHDRAW_SECONDS:.0f} s" if ending.is_terminated else ending.launcher.describe()
+                self._note_failed_withdrawal(f"{ending.launcher.title}: {how}")
+            ending.launcher.close()
         for launcher in [launcher for launcher in self._left if launcher.status is not None]:
             self._left.remove(launcher)
             launcher.close(kills=False)

@@ -92,9 +92,9 @@ class ProgramLauncher:
         """
         if self._status is None:
             self._read()
-            found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is not None:
-                self._status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None:
+                self._status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
         return self._status
 
     def describe(self) -> str:

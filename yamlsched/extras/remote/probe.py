@@ -56,7 +56,7 @@ def answer(argument: str, dsn: str | None, file: Path) -> str:
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise Refused('this is not a probe: only "yamlsched doctor" makes one') from error
     sys.path[:0] = map(str, search_path(file, paths, ()))
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "yamlsched": __version__,
         "python": platform.python_version(),
         "host": socket.gethostname(),
@@ -65,7 +65,7 @@ def answer(argument: str, dsn: str | None, file: Path) -> str:
         "handlers": {path: problem for path in handlers if (problem := _import_problem(path))},
         **_database(dsn),
     }
-    return MARK + json.dumps(found)
+    return MARK + json.dumps(facts)
 
 
 def _import_problem(path: str) -> str:
@@ -101,8 +101,8 @@ def ask(executor: Engine, folder: Path, handlers: Sequence[str], paths: Sequence
         status, output = _ask_program(executor, folder, words)
     for line in output.splitlines():
         if line.startswith(MARK):
-            found: dict[str, Any] = json.loads(line.removeprefix(MARK))
-            return found
+            answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
+            return answer
     if status == 0:
         return {}
     last = " / ".join(line.strip() for line in output.splitlines() if line.strip())[-MAX_ERROR_CHARS:]
@@ -162,49 +162,49 @@ def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractCont
         jobs = [job for job in loaded.jobs.values() if job.executor == name]
         handlers = sorted({path for job in jobs for path in (job.handler, job.on_dead) if path is not None})
         try:
-            found = ask(executor, file.resolve().parent, handlers, loaded.paths)
+            answer = ask(executor, file.resolve().parent, handlers, loaded.paths)
         except EnvironmentFailed as error:
             yield Check(f"executor {name}", "fail", str(error), ON_DASK if is_dask else BY_HAND)
             continue
-        if not found:
+        if not answer:
             what = "its program has handed the question over and exited, so that no answer can be read"
             yield Check(f"executor {name}", "warn", what, "enqueue a run, and look at status and the log of the engine")
             continue
         own = {handler: source_hash(handler, folders) for handler in handlers}
-        yield judge(name, found, own, own_identity)
+        yield judge(name, answer, own, own_identity)
 
 
-def judge(name: str, found: dict[str, Any], own: dict[str, str | None], own_identity: str | None) -> Check:
+def judge(name: str, answer: dict[str, Any], own: dict[str, str | None], own_identity: str | None) -> Check:
     """Judge the answer of an agent. ``own`` has the handlers, each with the hash of its source file on this host."""
-    name, host = f"executor {name}", found["host"]
-    where = f"{host}, Python {found['python']}, yamlsched {found['yamlsched']}"
-    if error := found.get("database_error"):
+    name, host = f"executor {name}", answer["host"]
+    where = f"{host}, Python {answer['python']}, yamlsched {answer['yamlsched']}"
+    if error := answer.get("database_error"):
         remedy = "the agent takes the DSN from the environment of its own host, never from this one"
         return Check(name, "fail", f"{where}: the database cannot be reached from there: {error}", remedy)
-    if found["lacks"]:
-        what = f"{where}: {found['role']} lacks {', '.join(found['lacks'])}"
-        return Check(name, "fail", what, f"grant yamlsched_worker to {found['role']}")
-    if own_identity is not None and found["identity"] not in (None, own_identity):
+    if answer["lacks"]:
+        what = f"{where}: {answer['role']} lacks {', '.join(answer['lacks'])}"
+        return Check(name, "fail", what, f"grant yamlsched_worker to {answer['role']}")
+    if own_identity is not None and answer["identity"] not in (None, own_identity):
         remedy = "set the YAMLSCHED_DSN of this host there"
         return Check(name, "fail", f"{where}: its DSN leads to another database", remedy)
-    if problems := found["handlers"]:
+    if problems := answer["handlers"]:
         path, problem = next(iter(problems.items()))
         count = f"{len(problems)} of {_handlers(len(own))}"
-        what = f"{where}: {count} cannot be imported in {found['folder']}: {path}: {problem}"
+        what = f"{where}: {count} cannot be imported in {answer['folder']}: {path}: {problem}"
         return Check(name, "fail", what, "deploy the code there, and let the agent start in its folder")
-    if found["yamlsched"] != __version__:
+    if answer["yamlsched"] != __version__:
         remedy = "install the same version on both"
         return Check(name, "warn", f"{where}, but yamlsched {__version__} here", remedy)
-    hashes = found["sources"]
+    hashes = answer["sources"]
     if differing := [path for path in own if own[path] != hashes[path] and None not in (own[path], hashes[path])]:
         path, count = differing[0], f"{len(differing)} of {_handlers(len(own))}"
         what = f"{split_path(path)[0]} is {hashes[path]} there, {own[path]} here"
         return Check(name, "warn", f"{where}: the code of {count} differs from that of this host: {what}", DEPLOY)
-    if abs(found["skew"]) > server.MAX_CLOCK_SKEW.total_seconds():
-        what = f"{where}: its clock is {approximate(timedelta(seconds=abs(found['skew'])))} off the database's"
+    if abs(answer["skew"]) > server.MAX_CLOCK_SKEW.total_seconds():
+        what = f"{where}: its clock is {approximate(timedelta(seconds=abs(answer['skew'])))} off the database's"
         return Check(name, "warn", what, "synchronize it by NTP: log lines of handlers follow it")
-    clock = f"{abs(found['skew']) * 1000:.0f} ms off the database's"
-    return Check(name, "ok", f"{where}, clock {clock}, database role {found['role']}, {_handlers(len(own))}")
+    clock = f"{abs(answer['skew']) * 1000:.0f} ms off the database's"
+    return Check(name, "ok", f"{where}, clock {clock}, database role {answer['role']}, {_handlers(len(own))}")
 
 
 def _handlers(count: int) -> str:

@@ -70,7 +70,7 @@ async def read(connection: Connection, tickets: Sequence[Ticket]) -> dict[Ticket
     """Return who has those of ``tickets`` that are taken: an agent, or None if no agent can have it any more."""
     cursor = await connection.execute(load("begins")["read"], _parameters(tickets))
     agents = {(row.run_id, row.locked_by): row.agent for row in await cursor.fetchall()}
-    return {one: agents[key] for one in tickets if (key := (one.run_id, one.locked_by)) in agents}
+    return {ticket: agents[key] for ticket in tickets if (key := (ticket.run_id, ticket.locked_by)) in agents}
 
 
 def _parameters(tickets: Sequence[Ticket]) -> dict[str, Any]:

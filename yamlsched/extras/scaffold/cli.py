@@ -57,8 +57,8 @@ def command(settings: Settings, deploy: str | None) -> int:
             has_handlers=(beside / "handlers").is_dir(),
             has_schema=(beside / _deploy.SCHEMA).is_file(),
         )
-        found = _deploy.contents(deploy, here)
-        _write({folder / name: text for name, text in found.items()})
+        files = _deploy.contents(deploy, here)
+        _write({folder / name: text for name, text in files.items()})
     if is_new:
         file = "" if settings.file == Path("schedules.yaml") else f" --file {shlex.quote(str(settings.file))}"
         click.echo("\nTry it:")
@@ -76,8 +76,8 @@ def command(settings: Settings, deploy: str | None) -> int:
     if settings.dsn:
         click.echo("    # the DSN that you use here; cron does not read your shell's configuration")
         click.echo("    YAMLSCHED_DSN=...")
-    given = (("--env", settings.env), ("--namespace", settings.namespace))
-    options = [word for name, value in given if value for word in (name, value)]
+    flags = (("--env", settings.env), ("--namespace", settings.namespace))
+    options = [word for name, value in flags if value for word in (name, value)]
     click.echo(f"    {_deploy.tick_line(here, *options)}")
     return 0
 
@@ -85,16 +85,16 @@ def command(settings: Settings, deploy: str | None) -> int:
 def _write(contents: dict[Path, str]) -> None:
     """Write the files that do not exist, and report each."""
     for path, text in contents.items():
-        shown = os.path.relpath(path)
+        name = os.path.relpath(path)
         if os.path.lexists(path):
-            click.echo(f"kept     {shown}")
+            click.echo(f"kept     {name}")
             continue
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
         except OSError as error:
-            raise EnvironmentFailed(f"{shown} cannot be written: {error.strerror}") from error
-        click.echo(f"written  {shown}")
+            raise EnvironmentFailed(f"{name} cannot be written: {error.strerror}") from error
+        click.echo(f"written  {name}")
 
 
 def _contents(file: Path, root: Path, source: dict[str, Any] | None) -> dict[Path, str]:

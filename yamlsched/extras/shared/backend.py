@@ -134,12 +134,12 @@ class SharedBackend(PostgresBackend):
     async def offload(self, call: Callable[[], T], must_finish: bool = False) -> T:
         return await self.sessions.offload(call, must_finish)
 
-    def record(self, statement: Callable[..., Returned], *given: Any) -> Returned:
+    def record(self, statement: Callable[..., Returned], *arguments: Any) -> Returned:
         """Call ``statement`` with the session of this thread; see ``PostgresBackend.record``."""
         purpose = f"effects {threading.get_ident()}"
 
         def execute() -> Returned:
             with sessions.use(self.dsn, purpose, self.timeout or MAX_OUTAGE_SECONDS) as session:
-                return statement(session, *given)
+                return statement(session, *arguments)
 
         return persist(execute, MAX_OUTAGE_SECONDS)

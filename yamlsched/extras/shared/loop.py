@@ -182,8 +182,8 @@ class Steps(Coroutine[Any, Any, Any]):
         self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        found: Generator[Any, Any, Any] = self._coroutine.__await__()
-        return found
+        steps: Generator[Any, Any, Any] = self._coroutine.__await__()
+        return steps
 
     def __getattr__(self, name: str) -> Any:  # what debuggers and reprs ask for: cr_frame, cr_code, __qualname__
         return getattr(self._coroutine, name)
@@ -287,12 +287,12 @@ class Watchdog(threading.Thread):
 
 def place(frame: FrameType) -> str:
     """Return file and line of the innermost frame that is the project's: neither a library's nor ours."""
-    found: FrameType | None = frame
-    while found is not None:
-        file = found.f_code.co_filename
+    current: FrameType | None = frame
+    while current is not None:
+        file = current.f_code.co_filename
         if not file.startswith((*LIBRARIES, OWN_FOLDER, "<")):
-            return f"{file}:{found.f_lineno}"
-        found = found.f_back
+            return f"{file}:{current.f_lineno}"
+        current = current.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 

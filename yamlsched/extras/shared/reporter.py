@@ -92,7 +92,7 @@ class Reporter:
         for start in range(MAX_REPORTS, len(plain), MAX_REPORTS):
             self._unsent += frame(tuple(Batch([], [], plain[start : start + MAX_REPORTS], [])))
         for report in fan_outs:
-            self._unsent += protocol.bounded(report, lambda one: frame(tuple(Batch([], [], [one.encode()], []))))
+            self._unsent += protocol.bounded(report, lambda text: frame(tuple(Batch([], [], [text.encode()], []))))
         self._successes, self._reports, self._returned = [], [], []
         self._write()
 

@@ -83,35 +83,35 @@ class ActionPages:
         is_form = request.method not in SAFE_METHODS
         try:
             fields = await read_form(request) if is_form else _of_link(request)
-            given = _given(action, fields, is_form)
+            values = _given(action, fields, is_form)
         except FormError as error:
             return self._reject(request, Rejection(error.status, str(error), "Nothing was done."))
         answer = self._confirmed if is_form and fields.get("confirm") else self._asked
-        return await run_in_threadpool(self._guarded, request, lambda: answer(request, action, given, fields, is_form))
+        return await run_in_threadpool(self._guarded, request, lambda: answer(request, action, values, fields, is_form))
 
     def _asked(
-        self, request: Request, action: Action, given: Given, fields: Mapping[str, str], is_form: bool
+        self, request: Request, action: Action, values: Given, fields: Mapping[str, str], is_form: bool
     ) -> Response:
         """Show what will happen, or the form if something is missing or not valid."""
         with self._open_visit(request) as visit:
-            is_complete = all(given[name] for name in action.required)
+            is_complete = all(values[name] for name in action.required)
             if action.asks_first and not is_form:
-                is_complete = is_complete and any(given[name] for name in action.one_of)
+                is_complete = is_complete and any(values[name] for name in action.one_of)
             errors = {}
             if is_form and not is_complete and not fields.get("edit"):
-                errors = {name: "This is needed." for name in action.required if not given[name]}
+                errors = {name: "This is needed." for name in action.required if not values[name]}
             form = _form_id(fields) if is_form else new_request()
             if done := audit.of_request(visit.connection, form, MAX_COUNTED + 1) if is_form else []:
-                return self._already_done(request, visit, action, given, done)
+                return self._already_done(request, visit, action, values, done)
             if is_complete and not fields.get("edit"):
                 try:
-                    return self._review(request, visit, action, given, form)
+                    return self._review(request, visit, action, values, form)
                 except Invalid as error:
                     errors = {error.name: str(error)}
-            return self._form(request, visit, action, given, form, errors)
+            return self._form(request, visit, action, values, form, errors)
 
     def _already_done(
-        self, request: Request, visit: Visit, action: Action, given: Given, entries: Sequence[TrailEntry]
+        self, request: Request, visit: Visit, action: Action, values: Given, entries: Sequence[TrailEntry]
     ) -> Response:
         """Say what the form has done: a browser that goes back sends it again."""
         return self._show(
@@ -122,22 +122,22 @@ class ActionPages:
             view=sentence(say(entries[0], visit.now, visit.user)),
             more=bounded(len(entries) - 1, MAX_COUNTED, "other") if len(entries) > 1 else "",
             path=path_of(entries[0]) if len(entries) == 1 else "/actions",
-            again=self._again(visit, action, given),
+            again=self._again(visit, action, values),
         )
 
-    def _again(self, visit: Visit, action: Action, given: Given) -> str:
+    def _again(self, visit: Visit, action: Action, values: Given) -> str:
         """Return the URL of a new form."""
-        return visit.url("actions", action.name, **{name: given[name] for name in (*action.required, *action.one_of)})
+        return visit.url("actions", action.name, **{name: values[name] for name in (*action.required, *action.one_of)})
 
     def _form(
-        self, request: Request, visit: Visit, action: Action, given: Given, form: str, errors: Mapping[str, str]
+        self, request: Request, visit: Visit, action: Action, values: Given, form: str, errors: Mapping[str, str]
     ) -> Response:
         try:
-            view = action.ask(visit, given)
+            view = action.ask(visit, values)
         except Invalid as error:
-            errors, given = {error.name: str(error), **errors}, Given({**given, error.name: ""})
-            view = action.ask(visit, given)
-        given = Given({**view.values, **{name: value for name, value in given.items() if value}})
+            errors, values = {error.name: str(error), **errors}, Given({**values, error.name: ""})
+            view = action.ask(visit, values)
+        values = Given({**view.values, **{name: value for name, value in values.items() if value}})
         status = HTTPStatus.UNPROCESSABLE_ENTITY if errors else HTTPStatus.OK
         return self._show(
             request,
@@ -146,7 +146,7 @@ class ActionPages:
             visit=visit,
             view=view,
             action=action,
-            given=given,
+            given=values,
             form=form,
             errors=errors,
         )
@@ -156,15 +156,15 @@ class ActionPages:
         request: Request,
         visit: Visit,
         action: Action,
-        given: Given,
+        values: Given,
         form: str,
         errors: Mapping[str, str] | None = None,
     ) -> Response:
         """Show what will happen, or again what was confirmed with ``errors``."""
-        view = action.review(visit, given)
+        view = action.review(visit, values)
         latest = audit.latest(visit.connection, visit.namespace, view.target) if view.target else None
         asked = {field.name for field in view.asks}
-        hidden = {name: value for name, value in given.items() if value and name not in asked}
+        hidden = {name: value for name, value in values.items() if value and name not in asked}
         hidden |= {**view.carried, "seen": str(latest.id if latest else 0), "request": form}
         status = HTTPStatus.UNPROCESSABLE_ENTITY if errors else HTTPStatus.OK
         return self._show(
@@ -174,14 +174,14 @@ class ActionPages:
             visit=visit,
             view=view,
             action=action,
-            given=given,
+            given=values,
             hidden=hidden,
             who=visit.user or anonymous(),
             errors=errors or {},
         )
 
     def _confirmed(
-        self, request: Request, action: Action, given: Given, fields: Mapping[str, str], is_form: bool
+        self, request: Request, action: Action, values: Given, fields: Mapping[str, str], is_form: bool
     ) -> Response:
         """Carry out a form, and redirect to what it was about."""
         seen = fields.get("seen", "")
@@ -192,11 +192,11 @@ class ActionPages:
         doing = Doing(self._pool, namespace, visit.user, fields["request"], int(seen), self._options.file)
         try:
             try:
-                done = action.perform(doing, given)
+                done = action.perform(doing, values)
             except psycopg.OperationalError as error:
                 if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
                     raise
-                done = action.perform(doing, given)  # the session was lost; what was committed is found by the form
+                done = action.perform(doing, values)  # the session was lost; what was committed is found by the form
         except AlreadyDone as error:
             with self._open_visit(request) as visit:
                 what = f"Done already, and not repeated: {doing.say(visit.connection, error.entries[0])}."
@@ -205,13 +205,13 @@ class ActionPages:
             wrong = {error.name: str(error)}
             with self._open_visit(request) as visit:
                 try:
-                    return self._review(request, visit, action, given, fields["request"], wrong)
+                    return self._review(request, visit, action, values, fields["request"], wrong)
                 except Invalid:
-                    return self._form(request, visit, action, given, fields["request"], wrong)
+                    return self._form(request, visit, action, values, fields["request"], wrong)
         except Conflict as error:
-            return self._conflict(request, action, given, str(error))
+            return self._conflict(request, action, values, str(error))
         except Refused as error:
-            return self._conflict(request, action, given, f"{str(error)[:1].upper()}{str(error)[1:]}.")
+            return self._conflict(request, action, values, f"{str(error)[:1].upper()}{str(error)[1:]}.")
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
             what = "The database needed longer than its time limit, or another session holds what this would change."
             how = "Nothing was done; of an action on many runs, the rest was not. The form can be sent again."
@@ -234,9 +234,9 @@ class ActionPages:
         url = f"{request.scope['root_path']}{path}?{query + '&' if query else ''}{RESULT_PARAMETER}={parameter}"
         return RedirectResponse(url, HTTPStatus.SEE_OTHER, NO_STORE)
 
-    def _conflict(self, request: Request, action: Action, given: Given, what: str) -> Response:
+    def _conflict(self, request: Request, action: Action, values: Given, what: str) -> Response:
         with self._open_visit(request) as visit:
-            again = self._again(visit, action, given)
+            again = self._again(visit, action, values)
             return self._show(
                 request, "action_conflict.html", HTTPStatus.CONFLICT, visit=visit, view=what, action=action, again=again
             )
@@ -256,7 +256,7 @@ def _form_id(fields: Mapping[str, str]) -> str:
 
 def _given(action: Action, fields: Mapping[str, str], is_form: bool) -> Given:
     """Return the fields of the action. A form may have no others; a link may."""
-    given = Given()
+    values = Given()
     for name, value in fields.items():
         if name in action.fields:
             limit = action.limits.get(name, MAX_TEXT_CHARS)
@@ -264,7 +264,7 @@ def _given(action: Action, fields: Mapping[str, str], is_form: bool) -> Given:
                 raise FormError(f"The field {name} is longer than {limit} characters.")
             if "\0" in value:
                 raise FormError(f"The field {name} contains a NUL character.")
-            given[name] = value.strip()
+            values[name] = value.strip()
         elif is_form and name not in RESERVED:
             raise FormError(f'{IS_NOT_A_FORM}: it has no field "{name[:100]}".')
-    return given
+    return values

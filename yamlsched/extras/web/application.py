@@ -136,15 +136,15 @@ class Application:
             if any("\0" in part for part in request.path_params.values()):
                 raise NotFound("There is no such page.")
             with self._visit(request) as visit:
-                shown = page if visit.namespace else namespaces.PAGE
-                view = shown.show(visit)
+                target = page if visit.namespace else namespaces.PAGE
+                view = target.show(visit)
                 clock = render.Clock(visit.timezone(view), visit.now, bool(visit.clock))
             caching = "private, no-cache" if self._options.auth == "none" else "no-store"
             if wants_json(request):
-                parts = {"namespace": visit.namespace, **DOCUMENTS[shown.path](view)}
+                parts = {"namespace": visit.namespace, **DOCUMENTS[target.path](view)}
                 return _if_changed(request, terminal.document(**parts).encode(), caching, "application/json")
             context = {"here": page.path, "visit": visit, "view": view, "clock": clock}
-            response = _if_changed(request, self._html(request, shown.template, HTTPStatus.OK, **context), caching)
+            response = _if_changed(request, self._html(request, target.template, HTTPStatus.OK, **context), caching)
             keep_clock(request, response)
             return response
 

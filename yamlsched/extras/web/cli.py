@@ -71,7 +71,7 @@ nothing.
     help="The DSN for actions, with the role yamlsched_worker (YAMLSCHED_ACTIONS_DSN; none: no actions).",
 )
 @click.pass_obj
-def command(settings: Settings, /, listen: str, users_file: Path | None, **given: Any) -> int:
+def command(settings: Settings, /, listen: str, users_file: Path | None, **flags: Any) -> int:
     from yamlsched.extras import web
 
     web.require_extra()
@@ -86,9 +86,9 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **given
                 pass
         try:
             where = parse_listen(listen)
-            users = _users(users_file) if given["auth"] == "basic" else {}
+            users = _users(users_file) if flags["auth"] == "basic" else {}
             options = WebOptions(
-                dsn=dsn, file=settings.file, namespace=settings.namespace, users=users, users_file=users_file, **given
+                dsn=dsn, file=settings.file, namespace=settings.namespace, users=users, users_file=users_file, **flags
             )
             check_bind(where, options)
         except ValueError as error:

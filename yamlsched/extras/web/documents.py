@@ -29,7 +29,7 @@ def _job(view: Any) -> Document:
         "problems": [problem for problem, _ in view.problems],
         "durations": view.durations,
         "slots": [
-            {"at": one.at, "state": one.state, "run_id": one.run and one.run.id, "took": one.took} for one in slots
+            {"at": row.at, "state": row.state, "run_id": row.run and row.run.id, "took": row.took} for row in slots
         ],
         "gaps": view.timeline.gaps if view.timeline else (),
         "actions": view.actions,
@@ -54,7 +54,7 @@ def _calendar(view: Any) -> Document:
 
 
 def _namespaces(view: Any) -> Document:
-    summaries = [attention.summary(one.health, Thresholds()) for one in view.found]
+    summaries = [attention.summary(namespace.health, Thresholds()) for namespace in view.found]
     return {"healthy": not view.problems, "namespaces": summaries, "unused": view.others, "pages": view.pages}
 
 

@@ -219,34 +219,34 @@ def path_of(entry: TrailEntry) -> str:
     return {"run": f"/runs/{name}", "job": f"/jobs/{name}"}.get(kind, "/actions")
 
 
-def run_of(visit: Visit, given: Given) -> RunOutlook:
+def run_of(visit: Visit, values: Given) -> RunOutlook:
     """Return the run that the field ``run`` names by its id or key."""
     try:
-        found = outlook.find(
-            visit.connection, visit.namespace, history.find(visit.connection, visit.namespace, given["run"])
+        run = outlook.find(
+            visit.connection, visit.namespace, history.find(visit.connection, visit.namespace, values["run"])
         )
     except Refused as error:
         raise Invalid("run", sentence(str(error))) from None
-    if found is None:
-        raise Invalid("run", f'Run {given["run"]} does not exist in namespace "{visit.namespace}", or was pruned.')
-    return found
+    if run is None:
+        raise Invalid("run", f'Run {values["run"]} does not exist in namespace "{visit.namespace}", or was pruned.')
+    return run
 
 
-def job_field(visit: Visit, given: Given) -> Field:
+def job_field(visit: Visit, values: Given) -> Field:
     """Return the field ``job``. If a link has not set it, names are offered."""
-    names = [] if given["job"] else definitions.names(visit.connection, visit.namespace)[:MAX_OFFERED_JOBS]
+    names = [] if values["job"] else definitions.names(visit.connection, visit.namespace)[:MAX_OFFERED_JOBS]
     return Field("job", "Job", "subject", choices=[(name, name) for name in names], is_required=True)
 
 
-def job_of(visit: Visit, given: Given) -> Definition:
+def job_of(visit: Visit, values: Given) -> Definition:
     """Return the job that the field ``job`` names."""
-    return job_for(visit.connection, visit.namespace, given["job"])
+    return job_for(visit.connection, visit.namespace, values["job"])
 
 
 def job_for(connection: psycopg.Connection[object], namespace: str, name: str) -> Definition:
     """Return the job ``name``. Raises Invalid for the field ``job``."""
-    found = definitions.find(connection, namespace, name)
-    if found is None:
+    definition = definitions.find(connection, namespace, name)
+    if definition is None:
         hint = did_you_mean(name, definitions.names(connection, namespace))
         raise Invalid("job", f'There is no job "{name}" in namespace "{namespace}". {hint}'.strip())
-    return found
+    return definition

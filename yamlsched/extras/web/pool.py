@@ -140,7 +140,7 @@ class Pool:
         with self._mutex:
             limit = time.monotonic() - IDLE_SECONDS
             old = [session for since, session in self._idle if since <= limit]
-            self._idle = [one for one in self._idle if one[0] > limit]
+            self._idle = [entry for entry in self._idle if entry[0] > limit]
             self._timer = None
             if self._idle and not self._is_closed:
                 self._set_timer()

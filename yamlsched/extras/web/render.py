@@ -52,14 +52,14 @@ class Asset:
 @cache
 def assets() -> dict[str, Asset]:
     """Return the static files of the package by their names without a hash."""
-    found = {}
+    by_name = {}
     for file in files("yamlsched.extras.web").joinpath("static").iterdir():
         stem, _, extension = file.name.rpartition(".")
         if extension in TYPES:
             content = file.read_bytes()
             digest = hashlib.sha256(content).hexdigest()[:HASH_CHARS]
-            found[file.name] = Asset(f"{stem}.{digest}.{extension}", content, TYPES[extension])
-    return found
+            by_name[file.name] = Asset(f"{stem}.{digest}.{extension}", content, TYPES[extension])
+    return by_name
 
 
 def visible(text: str) -> str:
@@ -79,9 +79,9 @@ def element(name: str, *content: str, **attributes: Any) -> Markup:
     >>> element("rect", class_="dead", x=1.5, stroke_width=None)
     Markup('<rect class="dead" x="1.5"></rect>')
     """
-    given = "".join([f' {_name(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None])
+    pairs = "".join([f' {_name(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None])
     inside = "".join([part if isinstance(part, Markup) else escape(visible(part)) for part in content])
-    return Markup(f"<{name}{given}>{inside}</{name}>")
+    return Markup(f"<{name}{pairs}>{inside}</{name}>")
 
 
 @cache
@@ -124,14 +124,14 @@ class Clock:
         """
         return INSTANT.sub(self._word, text)
 
-    def _word(self, found: re.Match[str]) -> str:
-        local = found["before"] or found["after"]
+    def _word(self, match: re.Match[str]) -> str:
+        local = match["before"] or match["after"]
         if local and not self.is_chosen:
             return local  # in the time zone of the job that the message is about
         try:
-            return self.show(datetime.fromisoformat(found["utc"] or found["at"]))
+            return self.show(datetime.fromisoformat(match["utc"] or match["at"]))
         except (ValueError, OverflowError):
-            return found[0]
+            return match[0]
 
 
 @pass_context
@@ -208,26 +208,26 @@ def steps(context: Context, text: str) -> Markup:
     Messages are those of the verbs. Where the page has no such step, the command stays.
     """
     parts, end, say = [], 0, context["clock"].words
-    for found in COMMAND.finditer(text):
-        link = _link(found, context["url"], context["has_actions"]) or element("code", found[0])
-        parts += [escape(visible(say(text[end : found.start()]))), link]
-        end = found.end()
+    for match in COMMAND.finditer(text):
+        link = _link(match, context["url"], context["has_actions"]) or element("code", match[0])
+        parts += [escape(visible(say(text[end : match.start()]))), link]
+        end = match.end()
     return Markup("").join([*parts, escape(visible(say(text[end:])))])
 
 
-def _link(found: re.Match[str], url: Callable[..., str], has_actions: bool) -> Markup | None:
+def _link(match: re.Match[str], url: Callable[..., str], has_actions: bool) -> Markup | None:
     def link(label: str, href: str) -> Markup:
         return element("a", label, href=href, class_="command")
 
-    if found["shown"]:
-        return link(f"show run {found['shown']}", url("runs", found["shown"]))
-    if has_actions and found["job"]:
-        return link(f"resume {found['job']}", url("actions", "resume", job=found["job"]))
-    if has_actions and found["key"]:
-        [key] = shlex.split(found["key"])
+    if match["shown"]:
+        return link(f"show run {match['shown']}", url("runs", match["shown"]))
+    if has_actions and match["job"]:
+        return link(f"resume {match['job']}", url("actions", "resume", job=match["job"]))
+    if has_actions and match["key"]:
+        [key] = shlex.split(match["key"])
         return link(f"settle {key}", url("actions", "settle", key=key))
-    if has_actions and found["run"]:
-        return link(f"{found['action']} run {found['run']}", url("actions", found["action"], run=found["run"]))
+    if has_actions and match["run"]:
+        return link(f"{match['action']} run {match['run']}", url("actions", match["action"], run=match["run"]))
     return None
 
 
@@ -239,7 +239,7 @@ def _asset(name: str) -> str:
 @cache
 def environment() -> Environment:
     """Return the environment of the templates. All are compiled here, once in a process, so that no request waits."""
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("yamlsched.extras.web"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -248,7 +248,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    found.filters.update(
+    environment.filters.update(
         instant=instant,
         clocked=clocked,
         ago=ago,
@@ -258,8 +258,8 @@ def environment() -> Environment:
         seconds=timedelta.total_seconds,
         rfc3339=times.short_utc,
     )
-    found.filters.update(bytes=terminal.show_bytes, steps=steps)
-    found.globals.update(asset=_asset, count=count, bounded=bounded)
-    for name in found.list_templates(extensions=["html", "svg"]):
-        found.get_template(name)
-    return found
+    environment.filters.update(bytes=terminal.show_bytes, steps=steps)
+    environment.globals.update(asset=_asset, count=count, bounded=bounded)
+    for name in environment.list_templates(extensions=["html", "svg"]):
+        environment.get_template(name)
+    return environment

@@ -293,8 +293,8 @@ def _host_name(host: str) -> str:
     >>> _host_name("Ops.example.com:8040"), _host_name("[::1]:8040"), _host_name("[::1]"), _host_name("a:1@evil.com")
     ('ops.example.com', '::1', '::1', '')
     """
-    found = HOST.fullmatch(host)
-    return (found[1] or found[2]).lower() if found else ""
+    match = HOST.fullmatch(host)
+    return (match[1] or match[2]).lower() if match else ""
 
 
 def _credentials(header: str) -> tuple[str, str]:

@@ -93,8 +93,8 @@ class Visit:
 
     def timezone(self, view: object) -> str:
         """Return the time zone of the page that shows ``view``: that of its job, else that of most jobs."""
-        if found := getattr(view, "timezone", "") or self.clock:
-            return str(found)
+        if name := getattr(view, "timezone", "") or self.clock:
+            return str(name)
         return fetch_column(self.connection, load("deployments")["timezone"], {"namespace": self.namespace})[0] or "UTC"
 
     def with_clock(self, clock: str) -> str:
@@ -123,12 +123,12 @@ class Visit:
         """Return an instant of the query; None if it is missing."""
         text = self.text(name)
         try:
-            found = datetime.fromisoformat(text) if text else None
-            if found is not None and (found.tzinfo is None or not 1970 < found.year < 9000):
+            instant = datetime.fromisoformat(text) if text else None
+            if instant is not None and (instant.tzinfo is None or not 1970 < instant.year < 9000):
                 raise ValueError(text)
         except ValueError:
             raise BadRequest(f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z.") from None
-        return found
+        return instant
 
     def page_of(self, rows: Sequence[Row], size: int) -> tuple[Sequence[Row], int, int]:
         """Return the rows of the page that the query asks for, its number, and how many pages there are."""
@@ -180,9 +180,9 @@ def finder(text: str) -> Callable[..., bool]:
     """Return the function that says whether every word of ``text`` occurs in what is shown, in any case."""
     words = text.lower().split()
 
-    def finds(*shown: str) -> bool:
-        found = " ".join(shown).lower()
-        return not [word for word in words if word not in found]
+    def finds(*texts: str) -> bool:
+        text = " ".join(texts).lower()
+        return not [word for word in words if word not in text]
 
     return finds
 
@@ -192,8 +192,8 @@ def url_under(prefix: str) -> Callable[..., str]:
 
     def url(*parts: object, **query: object) -> str:
         path = "/".join(quote(str(part), safe="") for part in parts)
-        given = {name: str(value) for name, value in query.items() if value not in (None, "")}
-        return f"{prefix}/{path}" + (f"?{urlencode(given)}" if given else "")
+        parameters = {name: str(value) for name, value in query.items() if value not in (None, "")}
+        return f"{prefix}/{path}" + (f"?{urlencode(parameters)}" if parameters else "")
 
     return url
 
@@ -227,6 +227,6 @@ def read_result(
 
 
 def _signature(connection: psycopg.Connection[object], path: str, encoded: str) -> str:
-    found = effects.read(connection)
-    key = f"result of {found.identity if found else ''}".encode()
+    row = effects.read(connection)
+    key = f"result of {row.identity if row else ''}".encode()
     return hmac.new(key, f"{path} {encoded}".encode(), hashlib.sha256).hexdigest()[:32]

@@ -35,24 +35,24 @@ day field is enough, and where ranges are parts of a list of hours."""
 @lru_cache(maxsize=4096)
 def in_words(cron: Cron, timezone: str) -> str:
     """Return when ``cron`` fires, in words; "" where those of an expression would not be true."""
-    if not all(IS_DESCRIBED.fullmatch(one.expression.upper()) for one in cron.expressions):
+    if not all(IS_DESCRIBED.fullmatch(part.expression.upper()) for part in cron.expressions):
         return ""
     from cron_descriptor import ExpressionDescriptor, Options  # type: ignore[import-untyped]
 
     words = []
-    for one in cron.expressions:
-        options = Options(locale_code="en_US", use_24hour_time_format=True, verbose=not one.wildcard)
-        words.append(ExpressionDescriptor(one.expression.upper(), options).get_description())
-    found = f"{'; '.join(words)} ({timezone})"
-    found += f", from {cron.starts_on}" if cron.starts_on else ""
-    found += f", until {cron.ends_on}" if cron.ends_on else ""
-    return found if len(found) <= MAX_CHARS else ""
+    for part in cron.expressions:
+        options = Options(locale_code="en_US", use_24hour_time_format=True, verbose=not part.wildcard)
+        words.append(ExpressionDescriptor(part.expression.upper(), options).get_description())
+    sentence = f"{'; '.join(words)} ({timezone})"
+    sentence += f", from {cron.starts_on}" if cron.starts_on else ""
+    sentence += f", until {cron.ends_on}" if cron.ends_on else ""
+    return sentence if len(sentence) <= MAX_CHARS else ""
 
 
 def describe(cron: Cron, timezone: str, after: datetime) -> str:
     """Return when ``cron`` fires after ``after``: in words, or else its next slots; "" if there are none."""
-    if found := in_words(cron, timezone):
-        return found
+    if words := in_words(cron, timezone):
+        return words
     coming = islice(merge([ScheduledJob("x", cron, timezone)], after), MAX_SLOTS)
-    found = ", ".join(f"{slot.local:%a %Y-%m-%d %H:%M}" for slot in coming)
-    return f"next {found} ({timezone})" if found else ""
+    words = ", ".join(f"{slot.local:%a %Y-%m-%d %H:%M}" for slot in coming)
+    return f"next {words} ({timezone})" if words else ""

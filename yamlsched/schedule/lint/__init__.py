@@ -20,7 +20,7 @@ class Linter:
 
     def __init__(self, loaded: Loaded, now: datetime) -> None:
         self.loaded = loaded
-        self.found = Findings(loaded.source)
+        self.findings = Findings(loaded.source)
         self.now = now
         self.expression: Spot | None = None  # that a rule of cron expressions looks at
         self._slots: dict[tuple[Cron, str], int] = {}
@@ -35,20 +35,20 @@ class Linter:
         if spot.path[0] == "defaults":
             notes = [(spot.key.node.start, f"{key} is set here")]
             spot = self.spot_of_cron(job)
-        self.found.warning(spot, code, f"job {quoted(job.name)}: {message}", remedy, notes=notes)
+        self.findings.warning(spot, code, f"job {quoted(job.name)}: {message}", remedy, notes=notes)
 
     def warn_where_written(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
         """Warn about a key where it is written, even in defaults: the value suits no job."""
         spot = self.loaded.spot(job.name, key)
-        self.found.warning(spot, code, f"{spot}: {message}", remedy)
+        self.findings.warning(spot, code, f"{spot}: {message}", remedy)
 
     def warn_about_cron(self, code: str, job: Job, field: int | None, message: str, remedy: str) -> None:
         """Warn about a job's cron expression, with the caret under one of its fields."""
         spot, span = self.expression or self.spot_of_cron(job), None
         if field is not None and not spot.value.strip().startswith("@"):
             match = list(re.finditer(r"\S+", spot.value))[field]
-            span = self.found.source.span_within(spot.node, *match.span())
-        self.found.warning(spot, code, f"{spot}: {message}", remedy, span)
+            span = self.findings.source.span_within(spot.node, *match.span())
+        self.findings.warning(spot, code, f"{spot}: {message}", remedy, span)
 
     def spot_of_cron(self, job: Job) -> Spot:
         """Return where the expressions of a job are written."""
@@ -67,8 +67,8 @@ class Linter:
             return 0
         key = job.cron, job.timezone
         if key not in self._slots:
-            found = span(job.cron, zone(job.timezone), self.now, self.now + timedelta(days=365))
-            self._slots[key] = found.count if found else 0
+            slots = span(job.cron, zone(job.timezone), self.now, self.now + timedelta(days=365))
+            self._slots[key] = slots.count if slots else 0
         return self._slots[key]
 
     def is_written(self, job: Job, *keys: str) -> bool:

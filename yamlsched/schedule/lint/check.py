@@ -54,7 +54,7 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
             linter.expression = None
         if require_owner and not job.owner:
             spot = loaded.spot(job.name)
-            linter.found.warning(spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name")
+            linter.findings.warning(spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name")
     for calls in loaded.calls:
         jobs.secrets(linter, calls)
         jobs.executes_payload(linter, calls)
@@ -63,4 +63,4 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
     file.ending_calendars(linter)
     file.open_schedulers(linter)
     file.misspelt_tags(linter)
-    return linter.found.diagnostics()
+    return linter.findings.diagnostics()

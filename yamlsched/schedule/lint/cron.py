@@ -42,15 +42,15 @@ def clock_change(linter: Linter, job: Job, cron: Cron) -> None:
 @lru_cache(maxsize=1024)
 def _clock_changes(zone: ZoneInfo, now: datetime) -> tuple[datetime, ...]:
     """Return the minutes at which the offset of ``zone`` changes in the year after ``now``."""
-    found = []
+    changes = []
     first = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     for number in range(366):
         day = first + timedelta(days=number)
         before = _offset(zone, day, 0)
         if before != _offset(zone, day, DAY):
             minute = bisect_right(range(DAY), False, key=lambda at: _offset(zone, day, at) != before)
-            found.append(day + timedelta(minutes=minute))
-    return tuple(found)
+            changes.append(day + timedelta(minutes=minute))
+    return tuple(changes)
 
 
 def _offset(zone: ZoneInfo, day: datetime, minute: int) -> timedelta | None:

@@ -60,11 +60,11 @@ def crowded_minutes(linter: Linter) -> None:
 
 def ending_calendars(linter: Linter) -> None:
     """Report calendars in use that are complete for a short time only: after it, what they skip runs."""
-    used = {one.name: one for job in linter.loaded.jobs.values() for one in (*job.skip_on, *job.only_on)}
-    for one in used.values():
-        spot = linter.loaded.root.get("calendars", one.name, "until") if linter.loaded.root else None
-        if spot is not None and (what := one.ends_soon(linter.now)):
-            linter.found.warning(spot, "YS433", what, "Add the dates that follow, and a later until.")
+    used = {calendar.name: calendar for job in linter.loaded.jobs.values() for calendar in (*job.skip_on, *job.only_on)}
+    for calendar in used.values():
+        spot = linter.loaded.root.get("calendars", calendar.name, "until") if linter.loaded.root else None
+        if spot is not None and (what := calendar.ends_soon(linter.now)):
+            linter.findings.warning(spot, "YS433", what, "Add the dates that follow, and a later until.")
 
 
 def open_schedulers(linter: Linter) -> None:
@@ -73,7 +73,8 @@ def open_schedulers(linter: Linter) -> None:
         spot = linter.loaded.root.get("executors", name, "address") if linter.loaded.root else None
         if spot is not None and not PROTECTED.match(spot.value):
             what = f"{spot}: whoever reaches {quoted(spot.value)} can run code on this host"
-            linter.found.warning(spot, "YS434", what, "Write tls://, and set the certificates in Dask's configuration.")
+            remedy = "Write tls://, and set the certificates in Dask's configuration."
+            linter.findings.warning(spot, "YS434", what, remedy)
 
 
 def _on_busiest_date(jobs: list[Job]) -> list[Job]:
@@ -125,13 +126,13 @@ def misspelt_tags(linter: Linter) -> None:
             known.setdefault(shortened, tag)
     for tag, jobs in users.items():
         is_suspect = len(jobs) == 1 and len(tag) > MIN_TAG_CHARS
-        candidates = _without_one(tag) if is_suspect and not linter.found.is_full else []
-        found = (known[shortened] for shortened in candidates if shortened in known)
-        meant = next((other for other in found if not _is_variant(tag, other)), "")
+        candidates = _without_one(tag) if is_suspect and not linter.findings.is_full else []
+        others = (known[shortened] for shortened in candidates if shortened in known)
+        meant = next((other for other in others if not _is_variant(tag, other)), "")
         if meant:
             spot = next(item for item in linter.loaded.spot(jobs[0].name, "tags").children() if item.value == tag)
             message = f"the tag {quoted(tag)} is used once, {quoted(meant)} by {len(users[meant])} jobs"
-            linter.found.warning(spot, "YS415", message, f'Did you mean "{meant}"?')
+            linter.findings.warning(spot, "YS415", message, f'Did you mean "{meant}"?')
 
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"}
@@ -161,13 +162,13 @@ def check(linter: Linter, calls: Calls) -> None:
     programs = {program for line in lines for program in _programs(line)}
     if "sudo" in programs:
         message = f"{spot}: a worker may be unable to stop what sudo starts, and sudo may ask for a password"
-        linter.found.warning(at, "YS424", message, "Run the worker as that user, with a namespace of its own.")
+        linter.findings.warning(at, "YS424", message, "Run the worker as that user, with a namespace of its own.")
     if "flock" in programs:
         message = f"{spot}: flock excludes runs on one host, overlap excludes them on all hosts"
-        linter.found.warning(at, "YS425", message, "Remove flock, and write overlap: skip, or overlap: wait.")
+        linter.findings.warning(at, "YS425", message, "Remove flock, and write overlap: skip, or overlap: wait.")
     if RANDOM_SLEEP.search(" ".join(calls.command)):
         message = f"{spot}: a random sleep holds a worker, and moves with every attempt"
-        linter.found.warning(at, "YS426", message, "Remove it, and write spread: 1h for example.")
+        linter.findings.warning(at, "YS426", message, "Remove it, and write spread: 1h for example.")
 
 
 def _script(command: list[str]) -> int | None:
@@ -199,12 +200,12 @@ def _shell_syntax(linter: Linter, spot: Spot, items: list[Spot]) -> None:
     if " " in first and "/" not in first and len(items) == 1:
         message = f"{items[0]}: {quoted(first)} is a whole command line, and no shell reads it"
         remedy = "Write each argument as an item, or [/bin/sh, -c, '...'] for a shell."
-        linter.found.warning(items[0], "YS423", message, remedy)
+        linter.findings.warning(items[0], "YS423", message, remedy)
         return
     has_own_syntax = basename(first) in OWN_SYNTAX
     for item in items:
         is_expansion = EXPANSION.match(item.value) is not None and not has_own_syntax
         if OPERATOR.fullmatch(item.value) or is_expansion:
             message = f"{item}: {quoted(item.value)} is passed to the program as it is, because no shell reads it"
-            linter.found.warning(item, "YS423", message, "For a shell, write [/bin/sh, -c, '...'].")
+            linter.findings.warning(item, "YS423", message, "For a shell, write [/bin/sh, -c, '...'].")
             return

@@ -82,7 +82,7 @@ def jitter(linter: Linter, job: Job) -> None:
         spot = linter.loaded.written(job.name, "backoff", "jitter")
         if spot is not None:
             message = f"{spot}: runs that fail together are retried together, each time"
-            linter.found.warning(spot, "YS418", message, "Write jitter: 0.1 or more.")
+            linter.findings.warning(spot, "YS418", message, "Write jitter: 0.1 or more.")
 
 
 def payload_size(linter: Linter, job: Job) -> None:
@@ -104,7 +104,7 @@ def executes_payload(linter: Linter, calls: Calls) -> None:
         spot = linter.loaded.spot(calls.job, "handler")
         message = f"{spot}: {calls.handler} executes its payload, which anyone who can enqueue can set"
         remedy = "Write command: [program, argument] in place of the handler."
-        linter.found.warning(spot, "YS421", message, remedy)
+        linter.findings.warning(spot, "YS421", message, remedy)
 
 
 def required_variables(linter: Linter, job: Job) -> None:
@@ -123,14 +123,14 @@ def secrets(linter: Linter, calls: Calls) -> None:
             remedy = "Set it in the environment of the worker."
             if name.startswith("PG"):  # a command does not get the worker's
                 remedy = "Write it to ~/.pgpass, or to a file that PGPASSFILE in env names."
-            linter.found.warning(spot.key, "YS409", message, remedy)
+            linter.findings.warning(spot.key, "YS409", message, remedy)
 
     def look(value: Any, keys: tuple[str, ...]) -> None:
         for key, inner in value.items() if isinstance(value, dict) else ():
             if is_secret_name(key) and isinstance(inner, str) and inner and not is_reference(key, inner):
                 spot = linter.loaded.spot(calls.job, *keys, key)
                 message = f"{spot} looks like a secret: payloads are stored unencrypted in the database"
-                linter.found.warning(spot.key, "YS409", message, "Let the handler read it from its environment.")
+                linter.findings.warning(spot.key, "YS409", message, "Let the handler read it from its environment.")
             look(inner, (*keys, key))
 
     look(calls.payload, ("payload",))
@@ -149,19 +149,19 @@ def zone_names(linter: Linter, job: Job, cron: Cron) -> None:
     if linter.is_written(job, "timezone"):
         linter.warn("YS412", job, "timezone", f"timezone {reason}", remedy)
     elif linter.loaded.root and (spot := linter.loaded.root.get("timezone")):
-        linter.found.warning(spot, "YS412", f"timezone {reason}", remedy)
+        linter.findings.warning(spot, "YS412", f"timezone {reason}", remedy)
 
 
 def backoff(linter: Linter, job: Job) -> None:
     spot = linter.loaded.written(job.name, "backoff")
     if spot is None:
         return
-    given = job.backoff
+    backoff = job.backoff
 
     def add(key: str, message: str, remedy: str) -> None:
-        linter.found.warning(spot.child(key).key, "YS414", f"{spot}: {message}", remedy)
+        linter.findings.warning(spot.child(key).key, "YS414", f"{spot}: {message}", remedy)
 
-    if given.policy == "steps":
+    if backoff.policy == "steps":
         for key in ("delay", "max_delay"):
             if key in spot.value:
                 add(key, f"{key} has no effect with the policy steps", "Remove it.")
@@ -169,12 +169,12 @@ def backoff(linter: Linter, job: Job) -> None:
         attempts = linter.loaded.spot(job.name, "max_attempts")
         has_own_attempts = attempts.path == ("jobs", job.name, "max_attempts")
         is_of_one_place = spot.path[0] != "defaults" or not has_own_attempts
-        if len(given.delays) > max(1, job.max_attempts - 1) and is_of_one_place:
-            message = f"{job.max_attempts} attempts use {job.max_attempts - 1} of the {len(given.delays)} delays"
-            add("delays", message, f"Write max_attempts: {len(given.delays) + 1}, or fewer delays.")
-    elif given.max_delay < given.delay:
-        delay = durations.show(given.delay)
-        message = f"the delay {delay} is limited to max_delay {durations.show(given.max_delay)}"
+        if len(backoff.delays) > max(1, job.max_attempts - 1) and is_of_one_place:
+            message = f"{job.max_attempts} attempts use {job.max_attempts - 1} of the {len(backoff.delays)} delays"
+            add("delays", message, f"Write max_attempts: {len(backoff.delays) + 1}, or fewer delays.")
+    elif backoff.max_delay < backoff.delay:
+        delay = durations.show(backoff.delay)
+        message = f"the delay {delay} is limited to max_delay {durations.show(backoff.max_delay)}"
         add("max_delay" if "max_delay" in spot.value else "delay", message, f"Write max_delay: {delay} or more.")
 
 

@@ -29,27 +29,27 @@ LAST = Field("last", "To", hint="The same; a date includes the whole day. Empty:
 BEFORE_FIRST = Field("before_first", "Also slots from before the job was first applied", "check")
 
 
-def ask(visit: Visit, given: Given) -> Asking:
-    title = f"Backfill {given['job']}" if given["job"] else "Backfill slots"
+def ask(visit: Visit, values: Given) -> Asking:
+    title = f"Backfill {values['job']}" if values["job"] else "Backfill slots"
     lines = ["A backfill creates the runs of past slots that have none. The job's own progress does not change."]
-    return Asking(title, [flow.job_field(visit, given), FIRST, LAST, BEFORE_FIRST], lines)
+    return Asking(title, [flow.job_field(visit, values), FIRST, LAST, BEFORE_FIRST], lines)
 
 
-def review(visit: Visit, given: Given) -> Review:
-    name, connection = given["job"], visit.connection
-    flow.job_of(visit, given)
+def review(visit: Visit, values: Given) -> Review:
+    name, connection = values["job"], visit.connection
+    flow.job_of(visit, values)
     try:
-        job = backfill.definition_for(connection, visit.namespace, name, is_range=bool(given["last"]))
+        job = backfill.definition_for(connection, visit.namespace, name, is_range=bool(values["last"]))
     except Refused as error:
         raise Invalid("job", sentence(str(error))) from None
     where = zone(job.timezone)
-    first = _time("first", given)
+    first = _time("first", values)
     assert first is not None
-    start, end = backfill.read_range(first, _time("last", given), where, visit.now)
+    start, end = backfill.read_range(first, _time("last", values), where, visit.now)
     if end < start:
         raise Invalid("last", f"{times.show(end, where)} is before {times.show(start, where)}.")
     try:
-        chosen = backfill.select(connection, job, start, end, bool(given["before_first"]), limit=MAX_SLOTS)
+        chosen = backfill.select(connection, job, start, end, bool(values["before_first"]), limit=MAX_SLOTS)
     except Refused as error:
         raise Invalid(
             "first", f"{sentence(str(error).partition(': pass')[0])} Tick the box to include earlier slots."
@@ -58,26 +58,26 @@ def review(visit: Visit, given: Given) -> Review:
         command = f"yamlsched backfill {name} --from {short_utc(chosen.first)} --to {short_utc(end)}"
         raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots. Choose a shorter span, or run: {command}")
     last = min(chosen.last, visit.now)
-    refusal, found = "", backfill.BackfillResult()
+    refusal, trial = "", backfill.BackfillResult()
     try:
-        backfill.backfill(connection, visit.namespace, job, chosen.first, last, "", dry_run=True, result=found)
+        backfill.backfill(connection, visit.namespace, job, chosen.first, last, "", dry_run=True, result=trial)
     except Refused as error:
         refusal = sentence(str(error))
-    if not refusal and not found.created:
+    if not refusal and not trial.created:
         span = f"from {times.show(chosen.first, where)} to {times.show(last, where)}"
-        had = count(len(found.existing) + len(found.used), "slot")
-        refusal = f"Nothing is missing: {had} of this span had a run." if found.done else f"The job has no slot {span}."
+        had = count(len(trial.existing) + len(trial.used), "slot")
+        refusal = f"Nothing is missing: {had} of this span had a run." if trial.done else f"The job has no slot {span}."
     lines = [
         f"The span is {times.show(chosen.first, where)} to {times.show(last, where)}.",
-        f"{count(len(found.created), 'run')} will be created, due at once, the oldest first.",
+        f"{count(len(trial.created), 'run')} will be created, due at once, the oldest first.",
     ]
-    if found.existing:
+    if trial.existing:
         lines.append(
-            f"{count(len(found.existing), 'slot')} {'has' if len(found.existing) == 1 else 'have'} a run already."
+            f"{count(len(trial.existing), 'slot')} {'has' if len(trial.existing) == 1 else 'have'} a run already."
         )
-    if found.used:
+    if trial.used:
         lines.append(
-            f"The keys of {count(len(found.used), 'slot')} were used, by pruned runs or by others: none is created."
+            f"The keys of {count(len(trial.used), 'slot')} were used, by pruned runs or by others: none is created."
         )
     if job.overlap != "allow":
         lines.append("They are run one after another.")
@@ -92,15 +92,15 @@ def review(visit: Visit, given: Given) -> Review:
         lines.append("The job is paused: the runs wait for the end of the pause.")
     return Review(
         title=f"Backfill {name}",
-        button=f"Create {count(len(found.created), 'run')}",
+        button=f"Create {count(len(trial.created), 'run')}",
         back=f"/jobs/{name}",
         lines=lines,
         refusal=refusal,
         carried={"start": rfc3339(chosen.first), "end": rfc3339(last)},
         target=f"job:{name}",
         heading="Runs that will be created",
-        listed=[_slot(slot) for slot in found.created[:MAX_LISTED]],
-        total=len(found.created),
+        listed=[_slot(slot) for slot in trial.created[:MAX_LISTED]],
+        total=len(trial.created),
         change="Change",
     )
 
@@ -109,36 +109,36 @@ def _slot(slot: BackfillSlot) -> str:
     return f"{slot.key} for {short_utc(slot.at)}"
 
 
-def _time(name: str, given: Given) -> TimeInput | None:
-    if not given[name]:
+def _time(name: str, values: Given) -> TimeInput | None:
+    if not values[name]:
         return None
     try:
-        return times.parse(given[name])
+        return times.parse(values[name])
     except ValueError as error:
         raise Invalid(name, sentence(str(error))) from None
 
 
-def perform(doing: Doing, given: Given) -> Redirect:
-    name = given["job"]
-    start, end = (_instant(given, edge) for edge in ("start", "end"))
+def perform(doing: Doing, values: Given) -> Redirect:
+    name = values["job"]
+    start, end = (_instant(values, edge) for edge in ("start", "end"))
     with doing.transaction(f"job:{name}") as connection:
-        job = backfill.definition_for(connection, doing.namespace, name, is_range=bool(given["last"]))
+        job = backfill.definition_for(connection, doing.namespace, name, is_range=bool(values["last"]))
         if backfill.select(connection, job, start, end, before_first=True, limit=MAX_SLOTS).slots > MAX_SLOTS:
             raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots.")
-        found = backfill.backfill(connection, doing.namespace, job, start, end, doing.who)
-    made = len(found.created)
-    others = f"; {count(found.done - made, 'slot')} had one, or its key was used" if found.done > made else ""
+        result = backfill.backfill(connection, doing.namespace, job, start, end, doing.who)
+    made = len(result.created)
+    others = f"; {count(result.done - made, 'slot')} had one, or its key was used" if result.done > made else ""
     return Redirect(f"/jobs/{name}", Result(f"{count(made, 'run')} {'was' if made == 1 else 'were'} created{others}."))
 
 
-def _instant(given: Given, name: str) -> datetime:
+def _instant(values: Given, name: str) -> datetime:
     try:
-        found = times.parse(given[name])
+        value = times.parse(values[name])
     except ValueError as error:
         raise Invalid(name, sentence(str(error))) from None
-    if not isinstance(found, datetime) or found.tzinfo is None:
-        raise Invalid(name, f'"{given[name]}" is not an instant.')
-    return found
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise Invalid(name, f'"{values[name]}" is not an instant.')
+    return value
 
 
 ACTION = Action(

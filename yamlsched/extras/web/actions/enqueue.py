@@ -37,60 +37,60 @@ AT = Field(
 )
 
 
-def ask(visit: Visit, given: Given) -> Asking:
+def ask(visit: Visit, values: Given) -> Asking:
     lines, hint = [], "A JSON object: its keys become keyword arguments of the handler."
-    if given["job"]:
-        job = flow.job_of(visit, given)
-        found = _taken(visit, job)
-        if found is not None:
-            hint = f"{hint} {_describe(found)}"
-            if found.payload:
-                lines.append(f"The job's own payload, which this one is merged over: {shown_payload(found.payload)}")
+    if values["job"]:
+        job = flow.job_of(visit, values)
+        accepted = _taken(visit, job)
+        if accepted is not None:
+            hint = f"{hint} {_describe(accepted)}"
+            if accepted.payload:
+                lines.append(f"The job's own payload, which this one is merged over: {shown_payload(accepted.payload)}")
         lines += _state_lines(visit, job)
     fields = [
-        flow.job_field(visit, given),
+        flow.job_field(visit, values),
         Field("payload", "Payload", "area", hint),
         Field("key", "Key", hint="One run per key, for ever: if a run has it, none is created."),
         AT,
         PRIORITY,
     ]
-    return Asking(f"Enqueue a run of {given['job']}" if given["job"] else "Enqueue a run", fields, lines)
+    return Asking(f"Enqueue a run of {values['job']}" if values["job"] else "Enqueue a run", fields, lines)
 
 
-def review(visit: Visit, given: Given) -> Review:
-    job = flow.job_of(visit, given)
-    payload = parse_payload(given)
-    found = _taken(visit, job)
+def review(visit: Visit, values: Given) -> Review:
+    job = flow.job_of(visit, values)
+    payload = parse_payload(values)
+    accepted = _taken(visit, job)
     try:
         payloads.check(visit.file, visit.namespace, job.job_type, payload, (), _is_own(visit))
         enqueue.make_batch(job.job_type, [payload], None)
     except Refused as error:
         raise Invalid("payload", sentence(str(error))) from None
     try:
-        enqueue.make_batch(job.job_type, [{}], [given["key"] or None])
+        enqueue.make_batch(job.job_type, [{}], [values["key"] or None])
     except Refused as error:
         raise Invalid("key", sentence(str(error))) from None
-    run_at, due = _due(visit, given, job)
+    run_at, due = _due(visit, values, job)
     refusal = ""
     if job.retired_at is not None:
         refusal = f"{job.job_type} was removed from schedules.yaml: restore it there to enqueue it."
     elif not job.enabled:
         refusal = f"{job.job_type} is not enabled in schedules.yaml, so no worker would claim a run."
-    elif given["key"] and (taken := id_of_key(visit.connection, visit.namespace, given["key"])):
+    elif values["key"] and (taken := id_of_key(visit.connection, visit.namespace, values["key"])):
         id, pruned_at = taken
         when = f", which was pruned on {pruned_at:%Y-%m-%d}" if pruned_at else ""
-        refusal = f'The key "{given["key"]}" was used by run {id}{when}. Nothing would be created: use another key.'
+        refusal = f'The key "{values["key"]}" was used by run {id}{when}. Nothing would be created: use another key.'
     lines = [f"A run is created. It is due at {due}." if run_at else "A run is created. It is due at once."]
     lines += _state_lines(visit, job)
     lines.append(f"Payload: {shown_payload(payload)}" if payload else "It has no payload of its own.")
-    if found is not None and found.payload:
-        lines.append(f"It is merged over that of the job: {shown_payload(found.payload)}")
-    if given["key"]:
-        lines.append(f'Its key is "{given["key"]}". Another enqueue with this key creates nothing.')
-    if given["priority"]:
-        lines.append(f"Its priority is {given['priority']}.")
+    if accepted is not None and accepted.payload:
+        lines.append(f"It is merged over that of the job: {shown_payload(accepted.payload)}")
+    if values["key"]:
+        lines.append(f'Its key is "{values["key"]}". Another enqueue with this key creates nothing.')
+    if values["priority"]:
+        lines.append(f"Its priority is {values['priority']}.")
     warnings = []
-    if found is None and payload:
+    if accepted is None and payload:
         warnings.append(
             "Whether the handler takes this payload is not known: the host of the page has no "
             "schedules.yaml with this job."
@@ -107,50 +107,50 @@ def review(visit: Visit, given: Given) -> Review:
     )
 
 
-def perform(doing: Doing, given: Given) -> Redirect:
-    payload = parse_payload(given)
-    at = times.parse(given["instant"]) if given["instant"] else None
+def perform(doing: Doing, values: Given) -> Redirect:
+    payload = parse_payload(values)
+    at = times.parse(values["instant"]) if values["instant"] else None
     with doing.transaction() as connection:
-        job = flow.job_for(connection, doing.namespace, given["job"])
-        found = runs.enqueue(
+        job = flow.job_for(connection, doing.namespace, values["job"])
+        run = runs.enqueue(
             connection,
             doing.namespace,
             job.job_type,
             payload,
-            key=given["key"] or None,
+            key=values["key"] or None,
             at=at,
-            priority=_priority(given),
+            priority=_priority(values),
             who=doing.who,
         )
-    if not found.created:
-        holder = f"run {found.run_id}" if found.run_id else "a run that was pruned"
-        path = f"/runs/{found.run_id}" if found.run_id and not found.pruned_at else f"/jobs/{job.job_type}"
-        return Redirect(path, Result(f'Nothing was created: {holder} has the key "{given["key"]}".', is_partial=True))
-    due = f", due at {found.due}" if found.due else ""
-    waits = f"; {found.note}" if found.note else ""
-    return Redirect(f"/runs/{found.run_id}", Result(f"Run {found.run_id} of {job.job_type} was created{due}{waits}."))
+    if not run.created:
+        holder = f"run {run.run_id}" if run.run_id else "a run that was pruned"
+        path = f"/runs/{run.run_id}" if run.run_id and not run.pruned_at else f"/jobs/{job.job_type}"
+        return Redirect(path, Result(f'Nothing was created: {holder} has the key "{values["key"]}".', is_partial=True))
+    due = f", due at {run.due}" if run.due else ""
+    waits = f"; {run.note}" if run.note else ""
+    return Redirect(f"/runs/{run.run_id}", Result(f"Run {run.run_id} of {job.job_type} was created{due}{waits}."))
 
 
-def parse_payload(given: Given) -> dict[str, Any]:
+def parse_payload(values: Given) -> dict[str, Any]:
     """Return the field ``payload``; {} if it is empty."""
     try:
-        return payloads.parse(given["payload"]) if given["payload"] else {}
+        return payloads.parse(values["payload"]) if values["payload"] else {}
     except ValueError as error:
         raise Invalid("payload", sentence(str(error))) from None
 
 
-def _priority(given: Given) -> Any:
-    if given["priority"] and given["priority"] not in enqueue.PRIORITIES:
+def _priority(values: Given) -> Any:
+    if values["priority"] and values["priority"] not in enqueue.PRIORITIES:
         raise Invalid("priority", f"Choose one of: {', '.join(enqueue.PRIORITIES)}.")
-    return given["priority"] or None
+    return values["priority"] or None
 
 
-def _due(visit: Visit, given: Given, job: Definition) -> tuple[datetime | None, str]:
-    _priority(given)
-    if not given["at"]:
+def _due(visit: Visit, values: Given, job: Definition) -> tuple[datetime | None, str]:
+    _priority(values)
+    if not values["at"]:
         return None, ""
     try:
-        run_at, due = runs.due_at(times.parse(given["at"]), zone(job.timezone), visit.now)
+        run_at, due = runs.due_at(times.parse(values["at"]), zone(job.timezone), visit.now)
         enqueue.make_batch(job.job_type, [{}], [None], run_at)
     except (ValueError, Refused) as error:
         raise Invalid("at", sentence(str(error))) from None
@@ -165,13 +165,13 @@ def _taken(visit: Visit, job: Definition) -> Taken | None:
     return payloads.taken(visit.file, visit.namespace, job.job_type, (), _is_own(visit))
 
 
-def _describe(found: Taken) -> str:
-    if found.parameters is None:
-        return f"What {found.handler} takes cannot be read from its source."
-    required = found.parameters.missing(found.payload)
-    names = [f"{name} (required)" if name in required else name for name in found.parameters.expected]
-    more = ["any others"] if found.parameters.takes_any else []
-    return f"{found.handler} takes: {', '.join([*names, *more]) or 'none'}."
+def _describe(accepted: Taken) -> str:
+    if accepted.parameters is None:
+        return f"What {accepted.handler} takes cannot be read from its source."
+    required = accepted.parameters.missing(accepted.payload)
+    names = [f"{name} (required)" if name in required else name for name in accepted.parameters.expected]
+    more = ["any others"] if accepted.parameters.takes_any else []
+    return f"{accepted.handler} takes: {', '.join([*names, *more]) or 'none'}."
 
 
 def _state_lines(visit: Visit, job: Definition) -> list[str]:

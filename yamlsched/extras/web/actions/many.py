@@ -42,12 +42,12 @@ LIMITS = {"runs": 2_000}
 TIME_HINT = "Such as 2h (ago), 18:00, yesterday or 2026-01-14T02:00Z."
 
 
-def ask_retry(visit: Visit, given: Given) -> Asking:
+def ask_retry(visit: Visit, values: Given) -> Asking:
     choices = [("", "included"), ("no", "left out"), ("only", "only these")]
     return _ask(visit, "Retry dead runs", Field("calls", "Calls of on_dead", "select", choices=choices))
 
 
-def ask_cancel(visit: Visit, given: Given) -> Asking:
+def ask_cancel(visit: Visit, values: Given) -> Asking:
     choices = [
         ("waiting", "waiting: queued, or waiting to retry"),
         ("running", "running: their handlers are killed"),
@@ -60,7 +60,7 @@ def _ask(visit: Visit, title: str, more: Field) -> Asking:
     jobs = all_jobs(visit.connection, visit.namespace)
 
     def field(name: str, label: str, values: Iterable[str]) -> Field:
-        return Field(name, label, choices=[(one, one) for one in sorted(set(values))[: flow.MAX_OFFERED_JOBS]])
+        return Field(name, label, choices=[(word, word) for word in sorted(set(values))[: flow.MAX_OFFERED_JOBS]])
 
     fields = [
         field("job", "Job", (job.job_type for job in jobs)),
@@ -73,22 +73,22 @@ def _ask(visit: Visit, title: str, more: Field) -> Asking:
     return Asking(title, [more, *fields], ["What is empty does not filter."])
 
 
-def review_retry(visit: Visit, given: Given) -> Review:
-    found, span = _reviewed(visit, given, _to_retry(given), visit.now)
-    lines, warnings, refusal = _outlook(visit, found)
-    review = _review("Retry", "chosen" if given["runs"] else "dead", given, found, [*lines, *_left_out(given, found)])
+def review_retry(visit: Visit, values: Given) -> Review:
+    rows, span = _reviewed(visit, values, _to_retry(values), visit.now)
+    lines, warnings, refusal = _outlook(visit, rows)
+    review = _review("Retry", "chosen" if values["runs"] else "dead", values, rows, [*lines, *_left_out(values, rows)])
     return review(back="/dead", warnings=warnings, refusal=refusal, carried=span)
 
 
-def _outlook(visit: Visit, found: Sequence[MatchingRun]) -> tuple[list[str], list[str], str]:
+def _outlook(visit: Visit, rows: Sequence[MatchingRun]) -> tuple[list[str], list[str], str]:
     """Return what happens to runs that are retried, warnings, and why that is refused."""
-    if not found:
+    if not rows:
         return [], [], ""
-    names = {row.job_type for row in found}
+    names = {row.job_type for row in rows}
     jobs = [job for job in all_jobs(visit.connection, visit.namespace) if job.job_type in names]
     off = {job.job_type for job in jobs if job.retired_at is not None or not job.enabled}
     paused = sum(job.is_paused for job in statements.jobs(visit.connection, [job.id for job in jobs], None))
-    outlook = statements.outlook(visit.connection, visit.namespace, found[0].id) if len(names) == 1 else None
+    outlook = statements.outlook(visit.connection, visit.namespace, rows[0].id) if len(names) == 1 else None
     attempts, on_dead = "the attempts of its job", "on_dead of its job"
     if outlook is not None:
         attempts, on_dead = count(outlook.budget, "more attempt"), outlook.on_dead or ""
@@ -100,16 +100,16 @@ def _outlook(visit: Visit, found: Sequence[MatchingRun]) -> tuple[list[str], lis
         [f"{count(paused, 'job')} of these {_is(paused)} paused: the runs wait until that ends."] if paused else []
     )
     if off and len(off) < len(names):
-        left = count(sum(row.job_type in off for row in found), "run")
+        left = count(sum(row.job_type in off for row in rows), "run")
         warnings.append(f"{left} of jobs that are not enabled, or were removed, will not change: no worker claims it.")
     which = f"{next(iter(off))} is" if len(names) == 1 and off else "Their jobs are"
     refusal = f"{which} not enabled in schedules.yaml, or removed, so no worker would claim them."
     return lines, warnings, refusal if len(off) == len(names) else ""
 
 
-def review_cancel(visit: Visit, given: Given) -> Review:
-    statuses = _to_cancel(given)
-    found, span = _reviewed(visit, given, statuses, None)
+def review_cancel(visit: Visit, values: Given) -> Review:
+    statuses = _to_cancel(values)
+    rows, span = _reviewed(visit, values, statuses, None)
     lines = [
         "They count as neither succeeded nor dead: on_dead is not called. A retry makes a cancelled run due again."
     ]
@@ -117,69 +117,69 @@ def review_cancel(visit: Visit, given: Given) -> Review:
         lines.insert(0, "Waiting runs are cancelled at once, and do not run. Slots to come are not affected.")
     if Status.RUNNING in statuses:
         lines.insert(0, "Running handlers are killed at the next heartbeat of their worker. What is done stays done.")
-    review = _review("Cancel", given["state"], given, found, [*lines, *_left_out(given, found)])
-    upto = str(max((row.id for row in found), default=0))
-    return review(back=_page(given, "/runs"), asks=[REASON], carried={**span, "upto": upto}, is_final=True)
+    review = _review("Cancel", values["state"], values, rows, [*lines, *_left_out(values, rows)])
+    upto = str(max((row.id for row in rows), default=0))
+    return review(back=_page(values, "/runs"), asks=[REASON], carried={**span, "upto": upto}, is_final=True)
 
 
 def _review(
-    verb: str, state: str, given: Given, found: Sequence[MatchingRun], lines: Sequence[str]
+    verb: str, state: str, values: Given, rows: Sequence[MatchingRun], lines: Sequence[str]
 ) -> Callable[..., Review]:
-    """Return the function that makes the review of ``found`` with what else it has."""
-    names = {row.job_type for row in found}
-    of = f" of {given['job']}" if given["job"] else f" of {count(len(names), 'job')}" if found else ""
-    what = f"{state} {'run' if len(found) == 1 else 'runs'}{of}{_condition(given)}"
-    if len(found) > MAX_RUNS:
+    """Return the function that makes the review of ``rows`` with what else it has."""
+    names = {row.job_type for row in rows}
+    of = f" of {values['job']}" if values["job"] else f" of {count(len(names), 'job')}" if rows else ""
+    what = f"{state} {'run' if len(rows) == 1 else 'runs'}{of}{_condition(values)}"
+    if len(rows) > MAX_RUNS:
         number = (
             f"There are more than {MAX_RUNS:,} {what}. The oldest {MAX_RUNS:,} are taken: do it again for the rest."
         )
     else:
-        number = f"{len(found):,} {what}."
+        number = f"{len(rows):,} {what}."
 
     def review(refusal: str = "", **more: Any) -> Review:
         return Review(
-            title=f"{verb} {bounded(len(found), MAX_RUNS, state + ' run')}{of}",
-            button=f"{verb} {count(min(len(found), MAX_RUNS), 'run')}",
+            title=f"{verb} {bounded(len(rows), MAX_RUNS, state + ' run')}{of}",
+            button=f"{verb} {count(min(len(rows), MAX_RUNS), 'run')}",
             lines=[number, *lines],
-            refusal=refusal or ("" if found else f"There are no {what}."),
+            refusal=refusal or ("" if rows else f"There are no {what}."),
             heading="The runs",
-            listed=[f"run {row.id}{' of ' + row.job_type if len(names) > 1 else ''}" for row in found[:MAX_LISTED]],
-            total=min(len(found), MAX_RUNS),
-            change="" if given["runs"] else "Change the filter",
+            listed=[f"run {row.id}{' of ' + row.job_type if len(names) > 1 else ''}" for row in rows[:MAX_LISTED]],
+            total=min(len(rows), MAX_RUNS),
+            change="" if values["runs"] else "Change the filter",
             **more,
         )
 
     return review
 
 
-def _left_out(given: Given, found: Sequence[MatchingRun]) -> list[str]:
-    number = len(_ids(given)) - len(found)
+def _left_out(values: Given, rows: Sequence[MatchingRun]) -> list[str]:
+    number = len(_ids(values)) - len(rows)
     return [f"{count(number, 'chosen run')} {_is(number)} in another state, and not changed."] if number > 0 else []
 
 
-def perform_retry(doing: Doing, given: Given) -> Redirect:
-    statuses = _to_retry(given)
-    if not given["until"]:
+def perform_retry(doing: Doing, values: Given) -> Redirect:
+    statuses = _to_retry(values)
+    if not values["until"]:
         raise Invalid("until", "This is not an instant.")
 
     def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
         return runs.retry(connection, ids, doing.who, expected=statuses)
 
-    return _perform(doing, given, statuses, act, "queued again", "/dead")
+    return _perform(doing, values, statuses, act, "queued again", "/dead")
 
 
-def perform_cancel(doing: Doing, given: Given) -> Redirect:
-    statuses, _ = _to_cancel(given), given.number("upto")
+def perform_cancel(doing: Doing, values: Given) -> Redirect:
+    statuses, _ = _to_cancel(values), values.number("upto")
 
     def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
-        return runs.cancel(connection, ids, doing.who, reason=given["reason"] or None, expected=statuses)
+        return runs.cancel(connection, ids, doing.who, reason=values["reason"] or None, expected=statuses)
 
-    return _perform(doing, given, statuses, act, "cancelled", _page(given, "/runs"))
+    return _perform(doing, values, statuses, act, "cancelled", _page(values, "/runs"))
 
 
 def _perform(
     doing: Doing,
-    given: Given,
+    values: Given,
     statuses: Sequence[str],
     act: Callable[[Any, Sequence[int]], list[ActionResult]],
     done: str,
@@ -187,73 +187,73 @@ def _perform(
 ) -> Redirect:
     """Change the runs in transactions that no worker waits long for. Sent again, a form continues where it stopped."""
     with doing.transaction(is_whole=False) as connection:
-        since, until = (_instant(given, name, "UTC", None) for name in ("since", "until"))
-        found = [row.id for row in _select(connection, doing.namespace, given, statuses, since, until)][:MAX_RUNS]
+        since, until = (_instant(values, name, "UTC", None) for name in ("since", "until"))
+        ids = [row.id for row in _select(connection, doing.namespace, values, statuses, since, until)][:MAX_RUNS]
     others: Counter[str] = Counter()
-    for start in range(0, len(found), BATCH_RUNS):
+    for start in range(0, len(ids), BATCH_RUNS):
         with doing.transaction(is_whole=False) as connection:
-            results = act(connection, found[start : start + BATCH_RUNS])
+            results = act(connection, ids[start : start + BATCH_RUNS])
             others.update(result.what for result in results if not result.changed)
     with doing.transaction(is_whole=False) as connection:
         entries = of_request(connection, doing.request, MAX_RUNS)
     changed, jobs = len(entries), {entry.job_type for entry in entries}
-    of = given["job"] or (count(len(jobs), "job") if len(jobs) != 1 else jobs.pop())
+    of = values["job"] or (count(len(jobs), "job") if len(jobs) != 1 else jobs.pop())
     text = f"{count(changed, 'run')} of {of} {_is(changed)} {done}."
-    if skipped := max(0, len(found) - changed):
+    if skipped := max(0, len(ids) - changed):
         why = others.most_common(1)[0][0]
         text += f" {count(skipped, 'run')} {'was' if skipped == 1 else 'were'} not changed: each {why}."
     return Redirect(path, Result(text, is_partial=bool(skipped) or not changed))
 
 
 def _reviewed(
-    visit: Visit, given: Given, statuses: Sequence[str], newest: datetime | None
+    visit: Visit, values: Given, statuses: Sequence[str], newest: datetime | None
 ) -> tuple[list[MatchingRun], dict[str, str]]:
     """Return the runs of a review, and its span as the form carries it: up to ``newest``, if there is one."""
-    jobs = [given["job"]] if given["job"] else []
+    jobs = [values["job"]] if values["job"] else []
     timezone = history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
-    since, until = (_instant(given, name, timezone, visit.now) for name in ("since", "until"))
+    since, until = (_instant(values, name, timezone, visit.now) for name in ("since", "until"))
     until = min(until, newest) if until and newest else until or newest
-    found = _select(visit.connection, visit.namespace, given, statuses, since, until)
-    return found, {"since": rfc3339(since) if since else "", "until": rfc3339(until) if until else ""}
+    rows = _select(visit.connection, visit.namespace, values, statuses, since, until)
+    return rows, {"since": rfc3339(since) if since else "", "until": rfc3339(until) if until else ""}
 
 
 def _select(
     connection: Any,
     namespace: str,
-    given: Given,
+    values: Given,
     statuses: Sequence[str],
     since: datetime | None,
     until: datetime | None,
 ) -> list[MatchingRun]:
     """Return the runs that a form is about, the oldest first; one more than ``MAX_RUNS`` if there are more."""
-    if given["job"]:
-        flow.job_for(connection, namespace, given["job"])
+    if values["job"]:
+        flow.job_for(connection, namespace, values["job"])
     filter = Filter(
-        jobs=[given["job"]] if given["job"] else [],
-        tags=[given["tag"]] if given["tag"] else [],
-        owner=given["owner"],
+        jobs=[values["job"]] if values["job"] else [],
+        tags=[values["tag"]] if values["tag"] else [],
+        owner=values["owner"],
         statuses=statuses,
         since=since,
         until=until,
-        error_type={"": None, NO_TYPE: ""}.get(given["error_type"], given["error_type"]),
-        on_dead=CALLS[given.choice("calls", tuple(CALLS))],
+        error_type={"": None, NO_TYPE: ""}.get(values["error_type"], values["error_type"]),
+        on_dead=CALLS[values.choice("calls", tuple(CALLS))],
     )
-    upto = given.number("upto") if given["upto"] else 10**18
+    upto = values.number("upto") if values["upto"] else 10**18
     try:
         jobs = history.definitions(connection, namespace, filter.jobs, filter.tags, filter.owner)
     except Refused as error:
         raise Invalid("owner" if "the owner" in str(error) else "tag", sentence(str(error))) from None
-    ids = _ids(given) or None
-    found = statements.matching(connection, namespace, filter.parameters(jobs), ids, MAX_RUNS + 1)
-    return [row for row in found if row.id <= upto]
+    ids = _ids(values) or None
+    rows = statements.matching(connection, namespace, filter.parameters(jobs), ids, MAX_RUNS + 1)
+    return [row for row in rows if row.id <= upto]
 
 
-def _instant(given: Given, name: str, timezone: str, now: datetime | None) -> datetime | None:
+def _instant(values: Given, name: str, timezone: str, now: datetime | None) -> datetime | None:
     """Return a time of the form; without ``now``, as the review has written it."""
-    if not given[name]:
+    if not values[name]:
         return None
     try:
-        value = times.parse(given[name])
+        value = times.parse(values[name])
         if now is not None:
             return times.resolve(value, lambda: zone_or_utc(timezone), now, is_future=False)
     except (ValueError, OverflowError) as error:
@@ -263,30 +263,30 @@ def _instant(given: Given, name: str, timezone: str, now: datetime | None) -> da
     return value
 
 
-def _ids(given: Given) -> list[int]:
-    words = given["runs"].split()
+def _ids(values: Given) -> list[int]:
+    words = values["runs"].split()
     if not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
         raise Invalid("runs", "These are not ids of runs.")
     return [int(word) for word in dict.fromkeys(words)]
 
 
-def _to_retry(given: Given) -> Sequence[str]:
-    return (Status.DEAD, Status.CANCELLED, Status.FAILED) if given["runs"] else (Status.DEAD,)
+def _to_retry(values: Given) -> Sequence[str]:
+    return (Status.DEAD, Status.CANCELLED, Status.FAILED) if values["runs"] else (Status.DEAD,)
 
 
-def _to_cancel(given: Given) -> Sequence[str]:
-    return STATES[given.choice("state", tuple(STATES))]
+def _to_cancel(values: Given) -> Sequence[str]:
+    return STATES[values.choice("state", tuple(STATES))]
 
 
-def _page(given: Given, otherwise: str) -> str:
-    return f"/jobs/{given['job']}" if given["job"] else otherwise
+def _page(values: Given, otherwise: str) -> str:
+    return f"/jobs/{values['job']}" if values["job"] else otherwise
 
 
-def _condition(given: Given) -> str:
+def _condition(values: Given) -> str:
     names = {"": "", NO_TYPE: " without an error class"}
     calls = {"": "", "no": ", without calls of on_dead", "only": ", calls of on_dead only"}
-    parts = [names.get(given["error_type"], f" that died of {given['error_type']}"), calls[given["calls"]]]
-    parts += [f", {name} {given[name]}" for name in ("tag", "owner") if given[name]]
+    parts = [names.get(values["error_type"], f" that died of {values['error_type']}"), calls[values["calls"]]]
+    parts += [f", {name} {values[name]}" for name in ("tag", "owner") if values[name]]
     return "".join(parts)
 
 

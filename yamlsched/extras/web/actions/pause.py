@@ -43,74 +43,74 @@ UNTIL = Field(
 )
 
 
-def ask(visit: Visit, given: Given) -> Asking:
+def ask(visit: Visit, values: Given) -> Asking:
     lines = []
-    if given["job"]:
-        job = flow.job_of(visit, given)
+    if values["job"]:
+        job = flow.job_of(visit, values)
         pause = outlook.read(visit.connection, visit.namespace, job, visit.now, None).pause
         if pause is not None:
             lines.append(f"It is paused {outlook.words(pause, job.timezone)}. This form replaces that.")
-    fields = [flow.job_field(visit, given), REASON, UNTIL]
-    return Asking(f"Pause {given['job']}" if given["job"] else "Pause a job", fields, lines)
+    fields = [flow.job_field(visit, values), REASON, UNTIL]
+    return Asking(f"Pause {values['job']}" if values["job"] else "Pause a job", fields, lines)
 
 
-def review(visit: Visit, given: Given) -> Review:
-    job = flow.job_of(visit, given)
-    until = read_until(visit, given, job.timezone)
-    found = outlook.read(visit.connection, visit.namespace, job, visit.now, until)
+def review(visit: Visit, values: Given) -> Review:
+    job = flow.job_of(visit, values)
+    until = read_until(visit, values, job.timezone)
+    expected = outlook.read(visit.connection, visit.namespace, job, visit.now, until)
     end = times.show(until, zone(job.timezone)) if until else "it is resumed"
-    lines = [f"It stays paused until {end}.", _slot_line(job, found, until), _run_line(found)]
+    lines = [f"It stays paused until {end}.", _slot_line(job, expected, until), _run_line(expected)]
     lines.append("A deploy does not end the pause.")
     warnings = []
-    if found.pause is not None:
-        before = outlook.words(found.pause, job.timezone)
+    if expected.pause is not None:
+        before = outlook.words(expected.pause, job.timezone)
         warnings.append(f"It is paused {before}. That is replaced.")
-        if found.pause.paused_until is not None and until is None:
+        if expected.pause.paused_until is not None and until is None:
             warnings.append("Without a new end, the end of that pause stays.")
     return Review(
         title=f"Pause {job.job_type}",
         button=f"Pause {job.job_type}",
         back=f"/jobs/{job.job_type}",
-        state=f"Reason: {given['reason']}",
+        state=f"Reason: {values['reason']}",
         lines=list(filter(None, lines)),
         warnings=warnings,
         refusal="It was removed from schedules.yaml: there is nothing to pause." if job.retired_at else "",
         carried={"instant": rfc3339(until) if until else ""},
         target=f"job:{job.job_type}",
-        heading="Slots that are not run" if found.first_slots else "",
-        listed=[f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})" for slot in found.first_slots],
-        total=found.slots,
+        heading="Slots that are not run" if expected.first_slots else "",
+        listed=[f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})" for slot in expected.first_slots],
+        total=expected.slots,
         change="Change",
     )
 
 
-def _slot_line(job: Definition, found: PauseOutlook, until: datetime | None) -> str:
+def _slot_line(job: Definition, expected: PauseOutlook, until: datetime | None) -> str:
     if job.schedule is None:
         return "It has no cron. Runs that are enqueued meanwhile wait for the end of the pause."
     if until is None:
         return "Its slots are recorded as skipped, and not run."
-    if not found.slots:
+    if not expected.slots:
         return "No slot of it falls into the pause."
-    are = "is" if found.slots == 1 else "are"
-    return f"{bounded(found.slots, MAX_COUNTED, 'slot')} of the pause {are} recorded as skipped, and not run."
+    are = "is" if expected.slots == 1 else "are"
+    return f"{bounded(expected.slots, MAX_COUNTED, 'slot')} of the pause {are} recorded as skipped, and not run."
 
 
-def _run_line(found: PauseOutlook) -> str:
-    waiting, running = (bounded(runs, MAX_COUNTED, "run") for runs in (found.waiting_runs, found.running_runs))
+def _run_line(expected: PauseOutlook) -> str:
+    waiting, running = (bounded(runs, MAX_COUNTED, "run") for runs in (expected.waiting_runs, expected.running_runs))
     parts = []
-    if found.waiting_runs:
-        parts.append(f"{waiting} that {'waits' if found.waiting_runs == 1 else 'wait'} can only start after it.")
-    if found.running_runs:
+    if expected.waiting_runs:
+        parts.append(f"{waiting} that {'waits' if expected.waiting_runs == 1 else 'wait'} can only start after it.")
+    if expected.running_runs:
         parts.append(f"{running} already running will continue.")
     return " ".join(parts)
 
 
-def read_until(visit: Visit, given: Given, timezone: str) -> datetime | None:
+def read_until(visit: Visit, values: Given, timezone: str) -> datetime | None:
     """Return the field ``until``, which is read in ``timezone``; None if it is empty."""
-    if not given["until"]:
+    if not values["until"]:
         return None
     try:
-        value = times.parse(given["until"])
+        value = times.parse(values["until"])
         until = times.resolve(value, lambda: zone(timezone), visit.now, is_future=True)
     except ValueError as error:
         raise Invalid("until", f"{error}.") from None
@@ -119,50 +119,50 @@ def read_until(visit: Visit, given: Given, timezone: str) -> datetime | None:
     return until
 
 
-def ask_resume(visit: Visit, given: Given) -> Asking:
-    return Asking("Resume a job", [flow.job_field(visit, given)])
+def ask_resume(visit: Visit, values: Given) -> Asking:
+    return Asking("Resume a job", [flow.job_field(visit, values)])
 
 
-def review_resume(visit: Visit, given: Given) -> Review:
-    job = flow.job_of(visit, given)
-    found = outlook.read(visit.connection, visit.namespace, job, job.paused_at or visit.now, visit.now)
+def review_resume(visit: Visit, values: Given) -> Review:
+    job = flow.job_of(visit, values)
+    expected = outlook.read(visit.connection, visit.namespace, job, job.paused_at or visit.now, visit.now)
     lines = []
-    if found.slots:
+    if expected.slots:
         lines.append(
-            f"{bounded(found.slots, MAX_COUNTED, 'slot')} of the pause {'is' if found.slots == 1 else 'are'} not run. "
-            "A backfill creates the missing runs."
+            f"{bounded(expected.slots, MAX_COUNTED, 'slot')} of the pause {'is' if expected.slots == 1 else 'are'} "
+            "not run. A backfill creates the missing runs."
         )
-    if found.waiting_runs:
-        waits = "waits" if found.waiting_runs == 1 else "wait"
-        lines.append(f"{bounded(found.waiting_runs, MAX_COUNTED, 'run')} that {waits} can start at once, if due.")
+    if expected.waiting_runs:
+        waits = "waits" if expected.waiting_runs == 1 else "wait"
+        lines.append(f"{bounded(expected.waiting_runs, MAX_COUNTED, 'run')} that {waits} can start at once, if due.")
     lines.append("From now on its slots are run again.")
     return Review(
         title=f"Resume {job.job_type}",
         button=f"Resume {job.job_type}",
         back=f"/jobs/{job.job_type}",
-        state=f"Paused {outlook.words(found.pause, job.timezone)}" if found.pause else "",
+        state=f"Paused {outlook.words(expected.pause, job.timezone)}" if expected.pause else "",
         lines=lines,
-        refusal="" if found.pause else "It is not paused.",
+        refusal="" if expected.pause else "It is not paused.",
         target=f"job:{job.job_type}",
-        heading="Slots that were not run" if found.first_slots and found.pause else "",
-        listed=[f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})" for slot in found.first_slots],
-        total=found.slots,
+        heading="Slots that were not run" if expected.first_slots and expected.pause else "",
+        listed=[f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})" for slot in expected.first_slots],
+        total=expected.slots,
     )
 
 
-def ask_tag(visit: Visit, given: Given) -> Asking:
-    title = f"Pause the jobs tagged {given['tag']}" if given["tag"] else "Pause all jobs with a tag"
-    return Asking(title, [_tag_field(visit, given), REASON, UNTIL])
+def ask_tag(visit: Visit, values: Given) -> Asking:
+    title = f"Pause the jobs tagged {values['tag']}" if values["tag"] else "Pause all jobs with a tag"
+    return Asking(title, [_tag_field(visit, values), REASON, UNTIL])
 
 
-def review_tag(visit: Visit, given: Given) -> Review:
-    jobs = _jobs(visit.connection, visit.namespace, given)
+def review_tag(visit: Visit, values: Given) -> Review:
+    jobs = _jobs(visit.connection, visit.namespace, values)
     timezone = history.timezone_of(visit.connection, visit.namespace, (), visit.file)
-    until = read_until(visit, given, timezone)
+    until = read_until(visit, values, timezone)
     already = sum(job.is_paused for job in jobs)
     end = times.show(until, zone(timezone)) if until else "they are resumed"
     lines = [
-        f"{_number(jobs, given)}. All are paused until {end}.",
+        f"{_number(jobs, values)}. All are paused until {end}.",
         "Their slots are recorded as skipped, and not run. Runs that wait can only start afterwards.",
         "Runs that are running already will continue.",
         "A deploy does not end the pause.",
@@ -174,32 +174,32 @@ def review_tag(visit: Visit, given: Given) -> Review:
             f"{already} of them {are} paused already: the reason is replaced{', and the end' if until else ''}."
         )
     return _review(
-        visit, given, "Pause", jobs, lines,
-        warnings=warnings, state=f"Reason: {given['reason']}", change="Change",
+        visit, values, "Pause", jobs, lines,
+        warnings=warnings, state=f"Reason: {values['reason']}", change="Change",
         carried={"instant": rfc3339(until) if until else ""},
     )  # fmt: skip
 
 
-def ask_resume_tag(visit: Visit, given: Given) -> Asking:
-    return Asking("Resume all jobs with a tag", [_tag_field(visit, given)])
+def ask_resume_tag(visit: Visit, values: Given) -> Asking:
+    return Asking("Resume all jobs with a tag", [_tag_field(visit, values)])
 
 
-def review_resume_tag(visit: Visit, given: Given) -> Review:
-    jobs = _jobs(visit.connection, visit.namespace, given)
+def review_resume_tag(visit: Visit, values: Given) -> Review:
+    jobs = _jobs(visit.connection, visit.namespace, values)
     paused = [job for job in jobs if job.paused_at is not None]
     are = "is" if len(paused) == 1 else "are"
     lines = [
-        f"{_number(jobs, given)}. {len(paused)} of them {are} paused, and resumed.",
+        f"{_number(jobs, values)}. {len(paused)} of them {are} paused, and resumed.",
         "Slots of the pause are not run. A backfill creates the missing runs.",
         "Runs that wait can start at once, if due.",
     ]
-    refusal = "" if paused else f"{_number(jobs, given)}, and none of them is paused."
-    return _review(visit, given, "Resume", paused, lines, refusal=refusal, among=jobs)
+    refusal = "" if paused else f"{_number(jobs, values)}, and none of them is paused."
+    return _review(visit, values, "Resume", paused, lines, refusal=refusal, among=jobs)
 
 
 def _review(
     visit: Visit,
-    given: Given,
+    values: Given,
     verb: str,
     jobs: Sequence[PausableJob],
     lines: Sequence[str],
@@ -213,11 +213,11 @@ def _review(
 ) -> Review:
     """Return what will happen to ``jobs``, which are all with the tag, or some ``among`` them."""
     if len(jobs) > MAX_JOBS:
-        command = f"yamlsched {verb.lower()} --tag {given['tag']}"
-        refusal = f"More than {MAX_JOBS:,} jobs have the tag {given['tag']}. The command line has no limit: {command}"
+        command = f"yamlsched {verb.lower()} --tag {values['tag']}"
+        refusal = f"More than {MAX_JOBS:,} jobs have the tag {values['tag']}. The command line has no limit: {command}"
     newest = trail(visit.connection, visit.namespace, limit=1)
     return Review(
-        title=f"{verb} {count(len(jobs), 'job')} tagged {given['tag']}",
+        title=f"{verb} {count(len(jobs), 'job')} tagged {values['tag']}",
         button=f"{verb} {count(len(jobs), 'job')}",
         back="/actions",
         state=state,
@@ -240,39 +240,39 @@ def _line(job: PausableJob) -> str:
     return f"{job.job_type}, paused {outlook.words(job, 'UTC')}" if job.is_paused else job.job_type
 
 
-def perform(doing: Doing, given: Given) -> Redirect:
-    until = times.parse(given["instant"]) if given["instant"] else None
+def perform(doing: Doing, values: Given) -> Redirect:
+    until = times.parse(values["instant"]) if values["instant"] else None
 
     def act(connection: psycopg.Connection[object], ids: Sequence[int], timezone: str) -> list[ActionResult]:
-        reason = given["reason"]
+        reason = values["reason"]
         return pausing.pause(connection, doing.namespace, ids, doing.who, reason=reason, until=until, timezone=timezone)
 
-    return _perform(doing, given, "paused", act)
+    return _perform(doing, values, "paused", act)
 
 
-def perform_resume(doing: Doing, given: Given) -> Redirect:
+def perform_resume(doing: Doing, values: Given) -> Redirect:
     def act(connection: psycopg.Connection[object], ids: Sequence[int], timezone: str) -> list[ActionResult]:
-        paused = ids if given["job"] else pausing.paused(connection, ids)
+        paused = ids if values["job"] else pausing.paused(connection, ids)
         return pausing.resume(connection, doing.namespace, paused, doing.who)
 
-    return _perform(doing, given, "resumed", act)
+    return _perform(doing, values, "resumed", act)
 
 
 def _perform(
     doing: Doing,
-    given: Given,
+    values: Given,
     done: str,
     act: Callable[[psycopg.Connection[object], Sequence[int], str], list[ActionResult]],
 ) -> Redirect:
-    name, tag = given["job"], given["tag"]
+    name, tag = values["job"], values["tag"]
     target = f"job:{name}" if name else f"tag:{tag}"
     with doing.transaction(target) as connection:
-        jobs = _jobs(connection, doing.namespace, given)
+        jobs = _jobs(connection, doing.namespace, values)
         ids = [job.id for job in jobs]
         definitions.lock(connection, ids)
         if tag:
-            _refuse_changes(connection, doing, jobs, given.number("upto"))
-            if _digest(jobs) != given["jobs"] or len(jobs) > MAX_JOBS:
+            _refuse_changes(connection, doing, jobs, values.number("upto"))
+            if _digest(jobs) != values["jobs"] or len(jobs) > MAX_JOBS:
                 raise Conflict(f"Other jobs have the tag {tag} now: schedules.yaml has changed.")
         timezone = flow.job_for(connection, doing.namespace, name).timezone if name else "UTC"
         results = act(connection, ids, timezone)
@@ -299,30 +299,30 @@ def _refuse_changes(
                 raise Conflict(sentence(doing.say(connection, entry)))
 
 
-def _tag_field(visit: Visit, given: Given) -> Field:
+def _tag_field(visit: Visit, values: Given) -> Field:
     """Return the field ``tag``. If a link has not set it, the tags of jobs are offered."""
     tags: list[str] = []
-    if not given["tag"]:
+    if not values["tag"]:
         jobs = runs.jobs(visit.connection, visit.namespace)
         tags = sorted({tag for job in jobs if job.retired_at is None for tag in job.tags})[: flow.MAX_OFFERED_JOBS]
     return Field("tag", "Tag", "subject", choices=[(tag, tag) for tag in tags], is_required=True)
 
 
-def _jobs(connection: psycopg.Connection[object], namespace: str, given: Given) -> list[PausableJob]:
+def _jobs(connection: psycopg.Connection[object], namespace: str, values: Given) -> list[PausableJob]:
     """Return the job, or those that have the tag, by name. Raises Invalid if there are none."""
-    if given["job"]:
-        return statements.jobs(connection, [flow.job_for(connection, namespace, given["job"]).id], None)
+    if values["job"]:
+        return statements.jobs(connection, [flow.job_for(connection, namespace, values["job"]).id], None)
     try:
-        ids = history.present_jobs(connection, namespace, (), [given["tag"]])
+        ids = history.present_jobs(connection, namespace, (), [values["tag"]])
     except Refused as error:
         raise Invalid("tag", sentence(str(error))) from None
     if not ids:
-        raise Invalid("tag", f'No job in schedules.yaml has the tag "{given["tag"]}" any more.')
+        raise Invalid("tag", f'No job in schedules.yaml has the tag "{values["tag"]}" any more.')
     return statements.jobs(connection, ids, None)
 
 
-def _number(jobs: Sequence[PausableJob], given: Given) -> str:
-    return f"{count(len(jobs), 'job')} {'has' if len(jobs) == 1 else 'have'} the tag {given['tag']}"
+def _number(jobs: Sequence[PausableJob], values: Given) -> str:
+    return f"{count(len(jobs), 'job')} {'has' if len(jobs) == 1 else 'have'} the tag {values['tag']}"
 
 
 def _digest(jobs: Sequence[PausableJob]) -> str:

@@ -23,20 +23,20 @@ FORCE = Field("force", "Run it again although it has succeeded", "check")
 PAYLOAD = Field("payload", "Payload", "area", "A JSON object, merged over the payload of the job. Empty: as before.")
 
 
-def ask(visit: Visit, given: Given) -> Asking:
-    if not given["run"]:
+def ask(visit: Visit, values: Given) -> Asking:
+    if not values["run"]:
         return Asking("Retry a run", [flow.RUN])
-    run = flow.run_of(visit, given)
-    values = {"payload": json.dumps(run.payload, ensure_ascii=False, indent=2)} if run.payload else {}
-    return Asking(f"Retry run {run.id} of {run.job_type}", [flow.RUN, PAYLOAD], [outlook.state(run)], values)
+    run = flow.run_of(visit, values)
+    defaults = {"payload": json.dumps(run.payload, ensure_ascii=False, indent=2)} if run.payload else {}
+    return Asking(f"Retry run {run.id} of {run.job_type}", [flow.RUN, PAYLOAD], [outlook.state(run)], defaults)
 
 
-def review(visit: Visit, given: Given) -> Review:
-    run = flow.run_of(visit, given)
-    found = outlook.of_retry(visit.connection, run)
-    lines = list(found.lines)
-    if given["payload"]:
-        payload = _payload(visit, run, given)
+def review(visit: Visit, values: Given) -> Review:
+    run = flow.run_of(visit, values)
+    expected = outlook.of_retry(visit.connection, run)
+    lines = list(expected.lines)
+    if values["payload"]:
+        payload = _payload(visit, run, values)
         if payload == run.payload:
             lines.append("Its payload stays as it is.")
         else:
@@ -45,20 +45,20 @@ def review(visit: Visit, given: Given) -> Review:
         title=f"Retry run {run.id} of {run.job_type}",
         button=f"Retry run {run.id}",
         back=f"/runs/{run.id}",
-        state=found.state,
+        state=expected.state,
         lines=lines,
-        warnings=found.warnings,
-        refusal=found.refusal,
+        warnings=expected.warnings,
+        refusal=expected.refusal,
         asks=[FORCE] if run.status == Status.SUCCEEDED else [],
         carried={"run": str(run.id), "was": run.status},
         target=f"run:{run.id}",
-        change="" if found.refusal or run.is_on_dead_call else "With another payload",
+        change="" if expected.refusal or run.is_on_dead_call else "With another payload",
     )
 
 
-def _payload(visit: Visit, run: RunOutlook, given: Given) -> dict[str, Any]:
+def _payload(visit: Visit, run: RunOutlook, values: Given) -> dict[str, Any]:
     """Return the payload that replaces the run's. Raises Invalid if no call of the handler can succeed with it."""
-    payload = parse_payload(given)
+    payload = parse_payload(values)
     if run.is_on_dead_call:
         raise Invalid("payload", "This is a call of on_dead, which gets the dead run and no payload.")
     try:
@@ -70,21 +70,21 @@ def _payload(visit: Visit, run: RunOutlook, given: Given) -> dict[str, Any]:
     return payload
 
 
-def perform(doing: Doing, given: Given) -> Redirect:
-    id, was = given.number("run"), given.choice("was", list(Status))
-    if was == Status.SUCCEEDED and not given["force"]:
+def perform(doing: Doing, values: Given) -> Redirect:
+    id, was = values.number("run"), values.choice("was", list(Status))
+    if was == Status.SUCCEEDED and not values["force"]:
         raise Invalid("force", "Tick this to run it a second time.")
     target = f"run:{id}"
     with doing.transaction(target) as connection:
         run = outlook.find(connection, doing.namespace, id)
         if run is None:
             raise Conflict(f"Run {id} does not exist any more: it was pruned.")
-        payload = parse_payload(given) if given["payload"] and not run.is_on_dead_call else None
+        payload = parse_payload(values) if values["payload"] and not run.is_on_dead_call else None
         [result] = runs.retry(
             connection,
             [id],
             doing.who,
-            force=bool(given["force"]),
+            force=bool(values["force"]),
             expected=[was],
             payload=None if payload == run.payload else payload,
         )
@@ -99,21 +99,21 @@ ACTION = Action(
 )  # fmt: skip
 
 
-def ask_cancel(visit: Visit, given: Given) -> Asking:
+def ask_cancel(visit: Visit, values: Given) -> Asking:
     return Asking("Cancel a run", [flow.RUN])
 
 
-def review_cancel(visit: Visit, given: Given) -> Review:
-    run = flow.run_of(visit, given)
-    found = outlook.of_cancel(visit.connection, run)
+def review_cancel(visit: Visit, values: Given) -> Review:
+    run = flow.run_of(visit, values)
+    expected = outlook.of_cancel(visit.connection, run)
     return Review(
         title=f"Cancel run {run.id} of {run.job_type}",
         button=f"Cancel run {run.id}",
         back=f"/runs/{run.id}",
-        state=found.state,
-        lines=found.lines,
-        warnings=found.warnings,
-        refusal=found.refusal,
+        state=expected.state,
+        lines=expected.lines,
+        warnings=expected.warnings,
+        refusal=expected.refusal,
         asks=[REASON],
         carried={"run": str(run.id), "was": run.status},
         target=f"run:{run.id}",
@@ -121,13 +121,13 @@ def review_cancel(visit: Visit, given: Given) -> Review:
     )
 
 
-def perform_cancel(doing: Doing, given: Given) -> Redirect:
-    id, was = given.number("run"), given.choice("was", list(Status))
+def perform_cancel(doing: Doing, values: Given) -> Redirect:
+    id, was = values.number("run"), values.choice("was", list(Status))
     target = f"run:{id}"
     with doing.transaction(target) as connection:
         if outlook.find(connection, doing.namespace, id) is None:
             raise Conflict(f"Run {id} does not exist any more: it was pruned.")
-        [result] = runs.cancel(connection, [id], doing.who, reason=given["reason"] or None, expected=[was])
+        [result] = runs.cancel(connection, [id], doing.who, reason=values["reason"] or None, expected=[was])
         if not result.changed:
             raise Conflict(f"Run {id} {result.what}{doing.since(connection, target)}.")
     return Redirect(f"/runs/{id}", Result(f"Run {id} {result.what}."))

@@ -32,28 +32,28 @@ RESULT = Field(
 )
 
 
-def ask(visit: Visit, given: Given) -> Asking:
+def ask(visit: Visit, values: Given) -> Asking:
     key = Field("key", "Effect", "subject", "Its key, for example run:118:mail.", is_required=True)
-    if not given["key"]:
+    if not values["key"]:
         return Asking("Settle an effect in doubt", [key])
-    found = _effect(visit, given)
+    effect = _effect(visit, values)
     lines = [
-        f"Attempt {found.attempt} of run {found.run_id} started it at {times.short_utc(found.claimed_at)}, and did not "
-        "report its end. It is unknown whether it happened.",
-        f"Look it up first, at the mail server or the provider. The idempotency key that it got: {found.provider_key}",
+        f"Attempt {effect.attempt} of run {effect.run_id} started it at {times.short_utc(effect.claimed_at)}, "
+        "and did not report its end. It is unknown whether it happened.",
+        f"Look it up first, at the mail server or the provider. The idempotency key that it got: {effect.provider_key}",
     ]
-    return Asking(f"Settle the effect {given['key']}", [key, HAPPENED, RESULT], lines)
+    return Asking(f"Settle the effect {values['key']}", [key, HAPPENED, RESULT], lines)
 
 
-def review(visit: Visit, given: Given) -> Review:
-    found = _effect(visit, given)
-    happened = _happened(given)
-    result = _result(given)
-    run = outlook.find(visit.connection, visit.namespace, found.run_id)
+def review(visit: Visit, values: Given) -> Review:
+    effect = _effect(visit, values)
+    happened = _happened(values)
+    result = _result(values)
+    run = outlook.find(visit.connection, visit.namespace, effect.run_id)
     lines = []
     if happened:
         lines.append("It is recorded as done. No attempt performs it again.")
-        if given["result"]:
+        if values["result"]:
             lines.append(f"A later attempt reads this effect.result: {json.dumps(result, ensure_ascii=False)[:2000]}")
     else:
         lines.append("It is reset. The next attempt performs it, as if it had not been started.")
@@ -64,48 +64,48 @@ def review(visit: Visit, given: Given) -> Review:
     elif run.finished_at is None:
         lines.append(f"Run {run.id} continues: {outlook.state(run)}.")
     return Review(
-        title=f"Settle the effect {given['key']}",
+        title=f"Settle the effect {values['key']}",
         button="Record that it happened" if happened else "Record that it did not happen",
-        back=f"/runs/{found.run_id}",
+        back=f"/runs/{effect.run_id}",
         lines=lines,
         warnings=[] if happened else ["If it did happen after all, it happens twice."],
-        carried={"run": str(found.run_id)},
-        target=f"run:{found.run_id}",
+        carried={"run": str(effect.run_id)},
+        target=f"run:{effect.run_id}",
         is_final=not happened,
         change="Change",
     )
 
 
-def perform(doing: Doing, given: Given) -> Redirect:
-    happened, result, id = _happened(given), _result(given), given.number("run")
+def perform(doing: Doing, values: Given) -> Redirect:
+    happened, result, id = _happened(values), _result(values), values.number("run")
     with doing.transaction(f"run:{id}") as connection:
         try:
-            what = settle.settle(connection, doing.namespace, given["key"], doing.who, happened, result)
+            what = settle.settle(connection, doing.namespace, values["key"], doing.who, happened, result)
         except Refused as error:
             raise Conflict(sentence(str(error))) from None
     return Redirect(f"/runs/{id}", Result(sentence(what)))
 
 
-def _effect(visit: Visit, given: Given) -> EffectStatus:
+def _effect(visit: Visit, values: Given) -> EffectStatus:
     try:
-        return settle.find(visit.connection, visit.namespace, given["key"])
+        return settle.find(visit.connection, visit.namespace, values["key"])
     except Refused as error:
         raise Invalid("key", sentence(str(error))) from None
 
 
-def _happened(given: Given) -> bool:
-    if given["happened"] not in ANSWERS:
+def _happened(values: Given) -> bool:
+    if values["happened"] not in ANSWERS:
         raise Invalid("happened", "Choose one.")
-    return given["happened"] == "done"
+    return values["happened"] == "done"
 
 
-def _result(given: Given) -> Any:
-    if not given["result"]:
+def _result(values: Given) -> Any:
+    if not values["result"]:
         return None
-    if given["happened"] != "done":
+    if values["happened"] != "done":
         raise Invalid("result", "An effect that did not happen has no result.")
     try:
-        value = json.loads(given["result"])
+        value = json.loads(values["result"])
         encode_result(value, "the result")
     except (ValueError, RecursionError):
         raise Invalid(

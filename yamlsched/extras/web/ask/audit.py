@@ -121,8 +121,8 @@ def page(
     ``filters`` are those of ``trail``. An action on many runs has an entry for each: its first ones are
     read, and the others counted.
     """
-    found: list[TrailGroup] = []
-    while len(found) < limit:
+    newest: list[TrailGroup] = []
+    while len(newest) < limit:
         entries = trail(connection, namespace, limit=READ_ENTRIES, before=before, **filters)
         read = groups(entries)
         is_last = len(entries) < READ_ENTRIES
@@ -130,11 +130,11 @@ def page(
             read.pop()  # it may continue, and is read again
         elif not is_last:
             read = [_whole(connection, namespace, read[0], filters)]
-        found += read
-        if is_last and len(found) <= limit:
-            return found, None
-        before = found[-1].end
-    return found[:limit], found[limit - 1].end
+        newest += read
+        if is_last and len(newest) <= limit:
+            return newest, None
+        before = newest[-1].end
+    return newest[:limit], newest[limit - 1].end
 
 
 def _whole(
@@ -147,19 +147,19 @@ def _whole(
 
 def groups(entries: Sequence[TrailEntry]) -> list[TrailGroup]:
     """Return the entries of each action together."""
-    found: list[list[TrailEntry]] = []
+    actions: list[list[TrailEntry]] = []
     for entry in entries:
-        if found and _is_same_action(found[-1][-1], entry):
-            found[-1].append(entry)
+        if actions and _is_same_action(actions[-1][-1], entry):
+            actions[-1].append(entry)
         else:
-            found.append([entry])
-    return [TrailGroup(group) for group in found]
+            actions.append([entry])
+    return [TrailGroup(group) for group in actions]
 
 
 def _is_same_action(later: TrailEntry, entry: TrailEntry) -> bool:
-    def what(one: TrailEntry) -> tuple[object, ...]:
-        job = None if one.verb in JOB_VERBS else one.job_type
-        return one.who, one.verb, job, one.detail.get("reason")
+    def what(entry: TrailEntry) -> tuple[object, ...]:
+        job = None if entry.verb in JOB_VERBS else entry.job_type
+        return entry.who, entry.verb, job, entry.detail.get("reason")
 
     is_near = abs(later.at - entry.at) < SAME_ACTION
     return entry.verb in (*RUN_VERBS, *JOB_VERBS) and is_near and what(later) == what(entry)

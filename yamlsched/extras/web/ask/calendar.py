@@ -79,10 +79,10 @@ class Schedule:
         return [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
 
 
-def scheduled(found: Sequence[CalendarJob], namespace: str, now: datetime) -> Schedule:
+def scheduled(jobs: Sequence[CalendarJob], namespace: str, now: datetime) -> Schedule:
     """Return which jobs of a namespace have slots to come. A job that is paused until some time has those after it."""
     schedule = Schedule({}, [], [], [], [])
-    for job in found:
+    for job in jobs:
         is_paused = job.is_paused(now)
         if not job.enabled:
             schedule.disabled.append(job)
@@ -118,23 +118,23 @@ class Coming:
 
 
 def agenda(
-    found: Forecast, schedule: Schedule, now: datetime, hours: slice, limit: int
+    forecast: Forecast, schedule: Schedule, now: datetime, hours: slice, limit: int
 ) -> tuple[list[tuple[Hour, list[Coming]]], int]:
     """Return the jobs that start in each of ``hours``, and how many of the last hour are left out.
 
     It ends with the hour in which ``limit`` jobs are listed.
     """
     listed: list[tuple[Hour, list[Coming]]] = []
-    for nth in range(len(found.hours))[hours]:
-        if not found.jobs_by_hour[nth]:
+    for nth in range(len(forecast.hours))[hours]:
+        if not forecast.jobs_by_hour[nth]:
             continue
-        names = found.jobs(nth)
-        hour = found.hours[nth]
-        begin, end = found.span.instant(hour.start), found.span.instant(hour.end)
+        names = forecast.jobs(nth)
+        hour = forecast.hours[nth]
+        begin, end = forecast.span.instant(hour.start), forecast.span.instant(hour.end)
         after = max(begin - MICROSECOND, now)
         rows = [_coming(schedule.coming[name], after, end - MICROSECOND) for name in names[:limit]]
-        shown = sorted((row for row in rows if row), key=lambda row: (row.first[0].run_at, row.job.name))
-        listed.append((hour, shown))
+        starting = sorted((row for row in rows if row), key=lambda row: (row.first[0].run_at, row.job.name))
+        listed.append((hour, starting))
         limit -= len(names)
         if limit <= 0:
             return listed, -limit
@@ -142,11 +142,11 @@ def agenda(
 
 
 def _coming(job: ScheduledJob, after: datetime, until: datetime) -> Coming | None:
-    found = starts(job, after, until)
-    first = list(islice(found, MAX_SHOWN_STARTS))
+    upcoming = starts(job, after, until)
+    first = list(islice(upcoming, MAX_SHOWN_STARTS))
     if not first:
         return None
-    rest = list(found)
+    rest = list(upcoming)
     return Coming(job, first, len(rest), (rest or first)[-1])
 
 
@@ -234,7 +234,7 @@ def effect(cron: Cron, where: ZoneInfo, change: ClockChange) -> str:
 
 
 def _times(named: Sequence[datetime]) -> str:
-    clocks = [f"{one:%H:%M}" for one in named]
+    clocks = [f"{instant:%H:%M}" for instant in named]
     if len(clocks) <= MAX_SHOWN_STARTS:
         return join_words(clocks, "and")
     return f"{len(clocks)} times from {clocks[0]} to {clocks[-1]}"

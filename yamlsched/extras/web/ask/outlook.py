@@ -44,64 +44,64 @@ def find(connection: psycopg.Connection[object], namespace: str, id: int) -> Run
 def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
     """Return what a retry of ``run`` leads to; of a run that has succeeded, what a forced one does."""
     obstacle = retry_obstacle(run)
-    found = Outlook(run, state(run), refusal=f"It {obstacle}." if obstacle else "")
-    if found.refusal:
-        return found
+    outlook = Outlook(run, state(run), refusal=f"It {obstacle}." if obstacle else "")
+    if outlook.refusal:
+        return outlook
     is_over = run.finished_at is not None
     if run.paused:
-        found.lines.append(f"It {'is queued' if is_over else 'becomes due'}, and waits: {_paused(run)}.")
+        outlook.lines.append(f"It {'is queued' if is_over else 'becomes due'}, and waits: {_paused(run)}.")
     elif run.held_until is not None and run.held_until > run.now:
-        found.lines.append(f"It runs again at {_at(run, run.held_until)}: its cancelled handler may run until then.")
+        outlook.lines.append(f"It runs again at {_at(run, run.held_until)}: its cancelled handler may run until then.")
     elif is_over:
-        found.lines.append("It runs again at once, as soon as a worker is free.")
+        outlook.lines.append("It runs again at once, as soon as a worker is free.")
     elif run.run_at <= run.now:
-        found.lines.append("It is due already, and waits for a worker: a retry does not make it faster.")
+        outlook.lines.append("It is due already, and waits for a worker: a retry does not make it faster.")
     else:
-        found.lines.append(f"It is due at once, instead of at {_at(run, run.run_at)}.")
+        outlook.lines.append(f"It is due at once, instead of at {_at(run, run.run_at)}.")
     if run.running_run_id is not None and run.is_slot_run and run.overlap != "allow":
-        found.lines.append(f"It first waits for run {run.running_run_id} of the same job, which is running.")
+        outlook.lines.append(f"It first waits for run {run.running_run_id} of the same job, which is running.")
     if is_over:
-        found.lines.append(
+        outlook.lines.append(
             f"Attempts so far: {run.attempts}. It gets {run.budget} more, and the delays between them start over."
         )
     else:
-        found.lines.append(f"Attempts so far: {run.attempts} of {run.max_attempts}. It gets no further ones.")
+        outlook.lines.append(f"Attempts so far: {run.attempts} of {run.max_attempts}. It gets no further ones.")
     if run.on_dead and not run.is_on_dead_call:
         again = "again " if run.status == Status.DEAD else ""
-        found.lines.append(f"If it dies, {run.on_dead} is called {again}(on_dead).")
+        outlook.lines.append(f"If it dies, {run.on_dead} is called {again}(on_dead).")
     if run.effects_done:
         are = "effect is" if run.effects_done == 1 else "effects are"
-        found.lines.append(f"{run.effects_done} {are} done already (run.once), and not repeated.")
+        outlook.lines.append(f"{run.effects_done} {are} done already (run.once), and not repeated.")
     if run.status == Status.SUCCEEDED:
-        found.warnings.append("It has succeeded. What its handler does without run.once() is done a second time.")
-    found.warnings.extend(
+        outlook.warnings.append("It has succeeded. What its handler does without run.once() is done a second time.")
+    outlook.warnings.extend(
         f'Effect "{key}" is in doubt: settle it first. With in_doubt="raise" the run will be dead again.'
         for key in run.effects_in_doubt
     )
-    _add_recent(connection, run, found)
-    return found
+    _add_recent(connection, run, outlook)
+    return outlook
 
 
 def of_cancel(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
     """Return what cancelling ``run`` leads to."""
-    found = Outlook(run, state(run), refusal="It is over." if run.finished_at is not None else "")
-    if found.refusal:
-        return found
+    outlook = Outlook(run, state(run), refusal="It is over." if run.finished_at is not None else "")
+    if outlook.refusal:
+        return outlook
     if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until > run.now:
-        found.lines.append(
+        outlook.lines.append(
             "It is stopped at its worker's next heartbeat, at the latest when its lease ends, at "
             f"{_at(run, run.locked_until)}."
         )
-        found.warnings.append(
+        outlook.warnings.append(
             "What the handler has done so far stays done, except in run.transaction(), which is rolled back."
         )
     elif run.status == Status.RUNNING:
-        found.lines.append("It is cancelled at once. It has lost its worker, so no handler is running.")
+        outlook.lines.append("It is cancelled at once. It has lost its worker, so no handler is running.")
     else:
-        found.lines.append("It is cancelled at once, and does not run.")
-    found.lines.append("It counts as neither succeeded nor dead: on_dead is not called. A retry makes it due again.")
-    _add_recent(connection, run, found)
-    return found
+        outlook.lines.append("It is cancelled at once, and does not run.")
+    outlook.lines.append("It counts as neither succeeded nor dead: on_dead is not called. A retry makes it due again.")
+    _add_recent(connection, run, outlook)
+    return outlook
 
 
 def state(run: RunOutlook) -> str:
@@ -122,10 +122,10 @@ def state(run: RunOutlook) -> str:
     return run.status.capitalize() + ended
 
 
-def _add_recent(connection: psycopg.Connection[object], run: RunOutlook, found: Outlook) -> None:
+def _add_recent(connection: psycopg.Connection[object], run: RunOutlook, outlook: Outlook) -> None:
     latest = audit.latest(connection, run.namespace, f"run:{run.id}")
     if latest is not None:
-        found.lines.append(f"Before: {sentence(latest, run.now)}.")
+        outlook.lines.append(f"Before: {sentence(latest, run.now)}.")
 
 
 def _paused(run: RunOutlook) -> str:
@@ -163,14 +163,14 @@ def read(
     connection: psycopg.Connection[object], namespace: str, job: Definition, start: datetime, end: datetime | None
 ) -> PauseOutlook:
     """Return what a pause of ``job`` in (start, end] concerns. Without an end, the first slots are not counted."""
-    found = list(islice(_slots(job, start, end), MAX_LISTED_SLOTS if end is None else MAX_COUNTED + 1))
+    slots = list(islice(_slots(job, start, end), MAX_LISTED_SLOTS if end is None else MAX_COUNTED + 1))
     [state] = statements.jobs(connection, [job.id], None)
     waiting = statements.open_ids(connection, namespace, job.id, WAITING, None, MAX_COUNTED + 1)
     running = statements.open_ids(connection, namespace, job.id, [Status.RUNNING], None, MAX_COUNTED + 1)
     return PauseOutlook(
         pause=state if state.is_paused else None,
-        slots=0 if end is None else len(found),
-        first_slots=found[:MAX_LISTED_SLOTS],
+        slots=0 if end is None else len(slots),
+        first_slots=slots[:MAX_LISTED_SLOTS],
         waiting_runs=len(waiting),
         running_runs=len(running),
     )

@@ -82,9 +82,9 @@ def day_rows(
     """
     flat = [(timezone, nth, *span) for timezone, parts in spans.items() for nth, span in enumerate(parts)]
     columns = ("span_zones", "nths", "starts", "ends")
-    given: dict[str, Any] = {name: [row[place] for row in flat] for place, name in enumerate(columns)}
-    given |= {"namespace": namespace, "jobs": list(jobs), "zones": list(jobs.values()), "limit": MAX_RUNS_OF_DAY}
-    return fetch(connection, DayOfJob, load("timeline")["days"], given)
+    parameters: dict[str, Any] = {name: [row[place] for row in flat] for place, name in enumerate(columns)}
+    parameters |= {"namespace": namespace, "jobs": list(jobs), "zones": list(jobs.values()), "limit": MAX_RUNS_OF_DAY}
+    return fetch(connection, DayOfJob, load("timeline")["days"], parameters)
 
 
 def job_facts(connection: Connection[Any], namespace: str, name: str) -> JobFacts | None:
@@ -154,8 +154,8 @@ def timeline(
     calendars = of_rows(job.skip_on), of_rows(job.only_on)
     every = slots.slots(cron, where, start, end)
     # those that a calendar will skip are not coming; of those of the past there is a gap
-    found = [slot for slot in every if slot.at <= now or not skipped_by(*calendars, slot.nominal.date())][-MAX_SLOTS:]
-    known = accounts(connection, job, namespace, [slot.at for slot in found], (start, end))
+    recent = [slot for slot in every if slot.at <= now or not skipped_by(*calendars, slot.nominal.date())][-MAX_SLOTS:]
+    known = accounts(connection, job, namespace, [slot.at for slot in recent], (start, end))
     actions = actions_on(connection, namespace, job) if any(gap.reason == "paused" for gap in known.gaps) else []
     return Timeline(
         start=start,
@@ -185,5 +185,5 @@ def of_runs(rows: Sequence[RunRow], now: datetime) -> Timeline | None:
 
 
 def _number(cron: Cron, where: Any, now: datetime, length: timedelta) -> int:
-    found = slots.span(cron, where, now - length, now)
-    return found.count if found else 0
+    span = slots.span(cron, where, now - length, now)
+    return span.count if span else 0

@@ -105,26 +105,26 @@ class Axis:
             wall += step
 
 
-def timeline(shown: Timeline, zone: ZoneInfo, link: Link, edits: Sequence[tuple[datetime, str]] = ()) -> Chart:
+def timeline(timeline: Timeline, zone: ZoneInfo, link: Link, edits: Sequence[tuple[datetime, str]] = ()) -> Chart:
     """Return the chart of the slots. Each bar and each band is a link to its explanation.
 
     ``edits`` are the instants at which the job was edited, and by which commits.
     """
-    axis = Axis(shown.start, shown.end, zone)
-    width = _bar_width(shown, axis)
+    axis = Axis(timeline.start, timeline.end, zone)
+    width = _bar_width(timeline, axis)
     gaps = []
-    for gap in shown.gaps:
+    for gap in timeline.gaps:
         left, right = axis.x(gap.first) - width / 2, axis.x(gap.last) + width / 2
         words = f"{gap.slots} skipped: {gap.reason}. {gap.sentence}"
         gaps.append(Part(left, max(right - left, width), words, gap.reason, link(gap)))
-    now = axis.x(shown.now) if shown.start < shown.now < shown.end else None
+    now = axis.x(timeline.now) if timeline.start < timeline.now < timeline.end else None
     return Chart(
-        words=summary(shown, zone) + (f"; {count(len(edits), 'edit')}" if edits else ""),
+        words=summary(timeline, zone) + (f"; {count(len(edits), 'edit')}" if edits else ""),
         ticks=[(axis.x(at), label) for at, label in axis.ticks()],
         now=now,
         gaps=gaps,
-        bars=[Part(axis.x(cell.at), width, describe(cell, zone), cell.state, link(cell)) for cell in shown.cells],
-        reasons=list(_reasons(shown, gaps, axis, now)),
+        bars=[Part(axis.x(cell.at), width, describe(cell, zone), cell.state, link(cell)) for cell in timeline.cells],
+        reasons=list(_reasons(timeline, gaps, axis, now)),
         edits=[Part(axis.x(at), 0, f"edited {at.astimezone(zone):%a %-d %b %H:%M %Z}: {by}") for at, by in edits],
     )
 
@@ -136,27 +136,27 @@ def describe(cell: SlotAccount, zone: ZoneInfo) -> str:
     return f"{cell.at.astimezone(zone):%a %-d %b %H:%M %Z}: {WORDS[cell.state]}{attempts}"
 
 
-def summary(shown: Timeline, zone: ZoneInfo) -> str:
+def summary(timeline: Timeline, zone: ZoneInfo) -> str:
     """Return the chart in a sentence."""
-    numbers = {state: sum(cell.state == state for cell in shown.cells) for state in WORDS}
+    numbers = {state: sum(cell.state == state for cell in timeline.cells) for state in WORDS}
     said = [f"{number} {WORDS[state]}" for state, number in numbers.items() if number]
-    skipped = sum(gap.slots for gap in shown.gaps)
+    skipped = sum(gap.slots for gap in timeline.gaps)
     if skipped:
         said.append(f"{skipped} skipped")
-    start, end = (f"{at.astimezone(zone):%a %-d %b %H:%M}" for at in (shown.start, shown.end))
+    start, end = (f"{at.astimezone(zone):%a %-d %b %H:%M}" for at in (timeline.start, timeline.end))
     return f"Slots from {start} to {end}: {', '.join(said) or 'none'}"
 
 
-def _bar_width(shown: Timeline, axis: Axis) -> float:
-    xs = sorted(axis.x(cell.at) for cell in shown.cells)
+def _bar_width(timeline: Timeline, axis: Axis) -> float:
+    xs = sorted(axis.x(cell.at) for cell in timeline.cells)
     closest = min((b - a for a, b in pairwise(xs) if b > a), default=MAX_BAR / 0.7)
     return min(MAX_BAR, max(MIN_BAR, closest * 0.7))
 
 
-def _reasons(shown: Timeline, gaps: Sequence[Part], axis: Axis, now: float | None) -> Iterator[Label]:
+def _reasons(timeline: Timeline, gaps: Sequence[Part], axis: Axis, now: float | None) -> Iterator[Label]:
     """Yield the reason of each gap inside its band, or above a narrow one, where there is room."""
-    marks = [axis.x(cell.at) for cell in shown.cells if cell.state in MARKED] + ([now] if now is not None else [])
-    for gap, part in zip(shown.gaps, gaps, strict=True):
+    marks = [axis.x(cell.at) for cell in timeline.cells if cell.state in MARKED] + ([now] if now is not None else [])
+    for gap, part in zip(timeline.gaps, gaps, strict=True):
         middle = part.x + part.width / 2
         text = next((t for t in (f"{gap.reason} ({gap.slots})", gap.reason) if part.width > _wide(t) + 6), None)
         half = _wide(gap.reason) / 2 + 4

@@ -112,16 +112,16 @@ def show(visit: Visit) -> CalendarPage:
     day = _day(visit, today)
     end = day + timedelta(days=SPANS[name] - 1)
     span = ForecastSpan(times.bounds(day, where)[0] - MICROSECOND, times.bounds(end, where)[1], timezone)
-    found = forecast(schedule.coming.values(), span, visit.now)
+    outlook = forecast(schedule.coming.values(), span, visit.now)
     chosen = _chosen(visit, span)
     nights = calendar.clock_change_nights(schedule, max(visit.now, span.after))
-    pile_ups = found.pile_ups()
-    fullest = found.fullest(min(pile_ups, MAX_PILE_UPS))
-    days = _days(visit, found)
+    pile_ups = outlook.pile_ups()
+    fullest = outlook.fullest(min(pile_ups, MAX_PILE_UPS))
+    days = _days(visit, outlook)
     first = max(chosen or visit.now, span.instant(0))
-    hours = slice(_place(found, first), _place(found, first) + 1 if chosen else None)
+    hours = slice(_place(outlook, first), _place(outlook, first) + 1 if chosen else None)
     limit = MAX_STARTS_OF_HOUR if chosen else MAX_LISTED_STARTS
-    listed, more = calendar.agenda(found, schedule, visit.now, hours, limit)
+    listed, more = calendar.agenda(outlook, schedule, visit.now, hours, limit)
     return CalendarPage(
         jobs=len(jobs),
         matching=len(matching),
@@ -135,7 +135,7 @@ def show(visit: Visit) -> CalendarPage:
         nights=nights,
         pile_ups=fullest,
         more_pile_ups=pile_ups - len(fullest),
-        agenda=[(hour, rows, _link(visit, found, hour)) for hour, rows in listed],
+        agenda=[(hour, rows, _link(visit, outlook, hour)) for hour, rows in listed],
         agenda_more=more,
         chosen=chosen,
         earlier=max(day - timedelta(days=SPANS[name]), today) if day > today else None,
@@ -162,53 +162,53 @@ def _day(visit: Visit, today: date) -> date:
     if not text:
         return today
     try:
-        found = date.fromisoformat(text)
+        day = date.fromisoformat(text)
     except ValueError:
         raise BadRequest(f'"{text}" is not a valid date.', "Write a date such as 2026-03-29.") from None
-    if not today <= found <= today + timedelta(days=MAX_DAYS_AHEAD):
-        if found < today and today - found <= timedelta(days=7):
+    if not today <= day <= today + timedelta(days=MAX_DAYS_AHEAD):
+        if day < today and today - day <= timedelta(days=7):
             return today  # a page that was left open over midnight
         raise BadRequest(
             f'"{text}" is out of range.', f"Write a date from {today} to {today + timedelta(days=MAX_DAYS_AHEAD)}."
         )
-    return found
+    return day
 
 
 def _chosen(visit: Visit, span: ForecastSpan) -> datetime | None:
     """Return the start of the hour whose slots are listed; None: of all hours from now on."""
-    found = visit.instant("at")
-    return found if found and span.after < found <= span.until else None
+    hour = visit.instant("at")
+    return hour if hour and span.after < hour <= span.until else None
 
 
-def _place(found: Forecast, at: datetime) -> int:
+def _place(outlook: Forecast, at: datetime) -> int:
     """Return the place of the hour that has an instant."""
-    minute = (at - found.span.instant(0)) // timedelta(minutes=1)
-    return next((nth for nth, hour in enumerate(found.hours) if hour.start <= minute < hour.end), len(found.hours))
+    minute = (at - outlook.span.instant(0)) // timedelta(minutes=1)
+    return next((nth for nth, hour in enumerate(outlook.hours) if hour.start <= minute < hour.end), len(outlook.hours))
 
 
-def _days(visit: Visit, found: Forecast) -> list[list[Cell]]:
-    piled, numbers = _piled(found), [jobs for jobs in found.jobs_by_hour if jobs] or [0]
+def _days(visit: Visit, outlook: Forecast) -> list[list[Cell]]:
+    piled, numbers = _piled(outlook), [jobs for jobs in outlook.jobs_by_hour if jobs] or [0]
     least, most = min(numbers), max(numbers)
     cells = []
-    for nth, (hour, jobs) in enumerate(zip(found.hours, found.jobs_by_hour, strict=True)):
+    for nth, (hour, jobs) in enumerate(zip(outlook.hours, outlook.jobs_by_hour, strict=True)):
         level = 1 + (LEVELS - 1) * (jobs - least) // max(most - least, 1) if jobs else 0
-        is_past = hour.start < hour.end and found.span.instant(hour.end) <= visit.now
-        cells.append(Cell(hour, jobs, level, _link(visit, found, hour) if jobs else "", nth in piled, is_past))
+        is_past = hour.start < hour.end and outlook.span.instant(hour.end) <= visit.now
+        cells.append(Cell(hour, jobs, level, _link(visit, outlook, hour) if jobs else "", nth in piled, is_past))
     return [cells[nth : nth + 24] for nth in range(0, len(cells), 24)]
 
 
-def _piled(found: Forecast) -> set[int]:
+def _piled(outlook: Forecast) -> set[int]:
     """Return the hours that have a minute in which many jobs start."""
     return {
         nth
-        for nth, hour in enumerate(found.hours)
-        if max(found.jobs_by_minute[hour.start : hour.end], default=0) >= MIN_PILE_UP_JOBS
+        for nth, hour in enumerate(outlook.hours)
+        if max(outlook.jobs_by_minute[hour.start : hour.end], default=0) >= MIN_PILE_UP_JOBS
     }
 
 
-def _link(visit: Visit, found: Forecast, hour: Hour) -> str:
+def _link(visit: Visit, outlook: Forecast, hour: Hour) -> str:
     query = {name: visit.text(name) for name in ("q", "span", "from", "tz")}
-    return visit.url("calendar", **query, at=rfc3339(found.span.instant(hour.start), "minutes")) + "#list"
+    return visit.url("calendar", **query, at=rfc3339(outlook.span.instant(hour.start), "minutes")) + "#list"
 
 
 PAGE = Page("/calendar", "calendar.html", show, title="Calendar")

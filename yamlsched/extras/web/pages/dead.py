@@ -54,16 +54,16 @@ def show(visit: Visit) -> DeadPage:
     except Refused as error:
         raise BadRequest(sentence(str(error))) from None
     since = visit.now - length if length else None
-    found = failures.groups(visit.connection, visit.namespace, since, definitions=ids, only_dead=True)
-    groups = [group for group in found.groups if filter["type"] in ("", group.error_type or NO_TYPE)]
+    failed = failures.groups(visit.connection, visit.namespace, since, definitions=ids, only_dead=True)
+    groups = [group for group in failed.groups if filter["type"] in ("", group.error_type or NO_TYPE)]
     total = sum(group.runs for group in groups)
     groups = [*groups] if by == "job" else by_error(groups)
     groups.sort(key=lambda group: -group.runs if sort == "largest" else -group.last_at.timestamp())
     return DeadPage(
         groups=groups[:MAX_GROUPS],
-        total=total if filter["type"] or not found.groups else found.groups[0].total,
+        total=total if filter["type"] or not failed.groups else failed.groups[0].total,
         hidden=len(groups[MAX_GROUPS:]),
-        found=found,
+        found=failed,
         span=span,
         sort=sort,
         filter=filter,
@@ -73,9 +73,9 @@ def show(visit: Visit) -> DeadPage:
 
 def by_error(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
     """Return one group for each type of error. Its ``job_type`` is that of its only job, else their number."""
-    found: dict[tuple[str, bool], list[FailureGroup]] = {}
+    by_type: dict[tuple[str, bool], list[FailureGroup]] = {}
     for group in groups:
-        found.setdefault((group.error_type, group.is_call), []).append(group)
+        by_type.setdefault((group.error_type, group.is_call), []).append(group)
     return [
         replace(
             max(of_type, key=lambda group: group.last_at),
@@ -83,7 +83,7 @@ def by_error(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
             runs=sum(group.runs for group in of_type),
             first_at=min(group.first_at for group in of_type),
         )
-        for of_type in found.values()
+        for of_type in by_type.values()
     ]
 
 

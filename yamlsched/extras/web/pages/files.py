@@ -142,10 +142,10 @@ class Deployments:
 
 def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> Deployments:
     """Read the files of a namespace."""
-    statements, given = load("deployments"), {"namespace": namespace}
-    places = fetch(connection, HostFile, statements["places"], {**given, "limit": MAX_PLACES + 1})
-    applied = fetch(connection, AppliedFile, statements["applied"], {**given, "limit": MAX_APPLIED})
-    [counts] = fetch(connection, JobCounts, statements["jobs"], given)
+    statements, parameters = load("deployments"), {"namespace": namespace}
+    places = fetch(connection, HostFile, statements["places"], {**parameters, "limit": MAX_PLACES + 1})
+    applied = fetch(connection, AppliedFile, statements["applied"], {**parameters, "limit": MAX_APPLIED})
+    [counts] = fetch(connection, JobCounts, statements["jobs"], parameters)
     edits = edits_of(connection, namespace, limit=MAX_EDITS + 1)
     namespaces = fetch(connection, NamespaceInForce, statements["namespaces"], {"limit": MAX_NAMESPACES + 1})
     in_force = applied[0] if applied else None
@@ -190,13 +190,13 @@ def _compared(
         refused = RefusedFile(f"{place.host}:{place.path}", place.mistakes, place.refused_at)
         return Presented(place, "refused", refusal(refused), differs=not is_same, changes=changes)
     version = FileVersion(place.hash, place.environment, place.yamlsched_version, place.tzdata_version)
-    given = {
+    presented = {
         **version._asdict(),
         "host": place.host,
         "path": place.path,
         "namespace_override": namespace if place.overrides_namespace else None,
     }
-    state = stored_state(connection, namespace, given, now)
+    state = stored_state(connection, namespace, presented, now)
     verdict = decide(state, version, at_once=False)
     is_to_apply = verdict in (Verdict.APPLY, Verdict.CURRENT, Verdict.RENEW)
     why = "" if is_to_apply else explain(verdict, state, place.path, version)
@@ -214,17 +214,17 @@ class Files:
 
 
 def show(visit: Visit) -> Files:
-    found = read(visit.connection, visit.namespace, visit.now)
+    current = read(visit.connection, visit.namespace, visit.now)
     return Files(
-        found=found,
-        problems=sum(one.state != "in force" for one in found.presented),
+        found=current,
+        problems=sum(file.state != "in force" for file in current.presented),
         history=[
             (
                 edit,
                 [ChangedJobs(kind, **jobs) for kind, jobs in edit.jobs.items()],
-                [one.field for one in edits.fields(edit.before, edit.after)],
+                [change.field for change in edits.fields(edit.before, edit.after)],
             )
-            for edit in found.edits
+            for edit in current.edits
         ],
     )
 

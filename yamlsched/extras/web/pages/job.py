@@ -88,25 +88,25 @@ def show(visit: Visit) -> JobPage:
     thresholds = Thresholds()
     now = health.read(visit.connection, visit.namespace, thresholds.within, [definition.id])
     [job] = now.jobs
-    shown = None
+    series = None
     earlier = later = None
     why_not = slots_in_words = ""
     if facts.schedule is not None:
         until, span = visit.instant("until"), visit.choice("span", tuple(operations.SPANS), "")
         try:
-            shown = operations.timeline(visit.connection, visit.namespace, definition, visit.now, span, until)
+            series = operations.timeline(visit.connection, visit.namespace, definition, visit.now, span, until)
         except ScheduleError as error:
             why_not = f"The slots cannot be computed here: {error}."
         else:
-            earlier = rfc3339(shown.start, "seconds")
+            earlier = rfc3339(series.start, "seconds")
             slots_in_words = describe(parse_schedule(facts.schedule), facts.timezone, visit.now)
-            if until is not None and shown.end < visit.now:
-                later = rfc3339(min(shown.end + (shown.end - shown.start), visit.now), "seconds")
+            if until is not None and series.end < visit.now:
+                later = rfc3339(min(series.end + (series.end - series.start), visit.now), "seconds")
     else:
         runs = search.page(
             visit.connection, visit.namespace, search.Filter(jobs=[name]), MAX_RUNS, max_ids=search.MAX_SEARCHED_IDS
         )
-        shown = operations.of_runs(runs.runs, visit.now)
+        series = operations.of_runs(runs.runs, visit.now)
     timezone = visit.clock or (facts.timezone if facts.schedule else visit.timezone(None))
     where = zone_or_utc(timezone)
     edited = _edits(visit, name)
@@ -118,9 +118,9 @@ def show(visit: Visit) -> JobPage:
         problems=[
             (each, target(each, visit.url, thresholds)) for each in problems(now, thresholds) if each.job_type == name
         ],
-        timeline=shown,
-        chart=charts.timeline(shown, where, _link(visit, facts), _marks(visit, name, shown)) if shown else None,
-        runs=[cell for cell in shown.cells if cell.run is not None][: -MAX_LISTED_RUNS - 1 : -1] if shown else (),
+        timeline=series,
+        chart=charts.timeline(series, where, _link(visit, facts), _marks(visit, name, series)) if series else None,
+        runs=[cell for cell in series.cells if cell.run is not None][: -MAX_LISTED_RUNS - 1 : -1] if series else (),
         durations=of_week(visit, [name]).get(name),
         actions=trail(visit.connection, visit.namespace, target=f"job:{name}", limit=MAX_ACTIONS),
         edits=edited[:MAX_EDITS],
@@ -134,22 +134,22 @@ def show(visit: Visit) -> JobPage:
 
 def _edits(visit: Visit, name: str) -> list[JobEdit]:
     """Return the latest edits of the job, and one more if there are more."""
-    found = edits.edits(visit.connection, visit.namespace, limit=MAX_EDITS + 1, job_type=name)
-    changes = edits.changes(visit.connection, found, job_type=name)
+    latest = edits.edits(visit.connection, visit.namespace, limit=MAX_EDITS + 1, job_type=name)
+    changes = edits.changes(visit.connection, latest, job_type=name)
     kinds = {"added": Change.ADDED, "retired": Change.REMOVED}
     listed = []
-    for edit in found:
+    for edit in latest:
         [change] = changes[edit.id]
         kind = kinds.get(change.change, Change.CHANGED)
-        fields = [(field_name(one), before_and_after(one, kind)) for one in edits.fields(change.before, change.after)]
+        fields = [(field_name(key), before_and_after(key, kind)) for key in edits.fields(change.before, change.after)]
         listed.append(JobEdit(edit, edits.commit(edit), change.change, fields))
     return listed
 
 
-def _marks(visit: Visit, name: str, shown: Timeline) -> list[tuple[datetime, str]]:
+def _marks(visit: Visit, name: str, series: Timeline) -> list[tuple[datetime, str]]:
     """Return when the job was edited in the span of the timeline, and by which commits."""
-    found = edits.edits(visit.connection, visit.namespace, shown.start, shown.end, limit=MAX_MARKS, job_type=name)
-    return [(edit.applied_at, edits.label(edit)) for edit in found]
+    rows = edits.edits(visit.connection, visit.namespace, series.start, series.end, limit=MAX_MARKS, job_type=name)
+    return [(edit.applied_at, edits.label(edit)) for edit in rows]
 
 
 def unknown_job(visit: Visit, name: str) -> NotFound:

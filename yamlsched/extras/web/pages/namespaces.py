@@ -39,13 +39,13 @@ def show(visit: Visit) -> Namespaces:
     text = visit.text("q")
     in_use, others = attention.read_all(visit.connection, Thresholds(), MAX_SUSPECTS)
     finds = finder(text)
-    matching = [one for one in in_use if finds(one.health.namespace)]
+    matching = [namespace for namespace in in_use if finds(namespace.health.namespace)]
     listed, number, pages = visit.page_of(matching, PAGE_NAMESPACES)
     return Namespaces(
         found=listed,
         total=len(in_use),
         matching=len(matching),
-        problems=sum(bool(one.problems) for one in in_use),
+        problems=sum(bool(namespace.problems) for namespace in in_use),
         others=[name for name in others if finds(name)],
         text=text,
         number=number,

@@ -47,11 +47,11 @@ def strips(
     """Return the last ``number`` days of each job, given by name and time zone, oldest first; the last one is today."""
     days = {timezone: _last_days(timezone, now, number) for timezone in {timezone for _, timezone in jobs}}
     spans = {timezone: [(start, end) for _, start, end in parts] for timezone, parts in days.items()}
-    zones, found = dict(jobs), {name: list[Day]() for name, _ in jobs}
+    zones, by_job = dict(jobs), {name: list[Day]() for name, _ in jobs}
     for row in timeline.day_rows(connection, namespace, zones, spans):
         day, _, _ = days[zones[row.job_type]][row.nth]
-        found[row.job_type].append(_day(day, row))
-    return found
+        by_job[row.job_type].append(_day(day, row))
+    return by_job
 
 
 class LatestRun(NamedTuple):
@@ -80,11 +80,11 @@ def latest_runs(
     connection: Connection[Any], namespace: str, jobs: Sequence[str], limit: int
 ) -> dict[str, list[LatestRun]]:
     """Return the newest ``limit`` runs of each job that have ended, oldest first."""
-    found: dict[str, list[LatestRun]] = {name: [] for name in jobs}
-    given = {"namespace": namespace, "jobs": list(jobs), "limit": limit}
-    for run in fetch(connection, LatestRun, load("timeline")["latest"], given):
-        found[run.job_type].insert(0, run)
-    return found
+    runs: dict[str, list[LatestRun]] = {name: [] for name in jobs}
+    parameters = {"namespace": namespace, "jobs": list(jobs), "limit": limit}
+    for run in fetch(connection, LatestRun, load("timeline")["latest"], parameters):
+        runs[run.job_type].insert(0, run)
+    return runs
 
 
 def summary(days: Sequence[Day]) -> str:
@@ -220,9 +220,9 @@ def _nights(visit: Visit, jobs: Sequence[JobSummary]) -> dict[str, list[Mark]]:
 
 
 def _runs(visit: Visit, jobs: Sequence[JobSummary]) -> dict[str, list[Mark]]:
-    found = latest_runs(visit.connection, visit.namespace, [job.job_type for job in jobs], NIGHTS)
+    latest = latest_runs(visit.connection, visit.namespace, [job.job_type for job in jobs], NIGHTS)
     marks = {}
-    for name, runs in found.items():
+    for name, runs in latest.items():
         marks[name] = [Mark("none", "no earlier run", "")] * (NIGHTS - len(runs))
         for run in runs:
             took = f", took {durations.show(run.took)}" if run.took is not None else ""

@@ -52,14 +52,14 @@ class NotRun:
 
 def not_run(connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime) -> list[NotRun]:
     """Return what did not run in [since, until), by job and reason, unintended reasons first."""
-    found: dict[tuple[str, str, str], NotRun] = {}
-    for one in (*_recorded(connection, namespace, since, until), *_unaccounted(connection, namespace, since, until)):
-        key = one.job_type, one.reason, one.why
-        if known := found.get(key):
-            first, last = min(known.first_at, one.first_at), max(known.last_at, one.last_at)
-            one = replace(one, slots=known.slots + one.slots, first_at=first, last_at=last)
-        found[key] = one
-    return sorted(found.values(), key=lambda one: (URGENT_FIRST.index(one.reason), -one.slots, one.job_type))
+    totals: dict[tuple[str, str, str], NotRun] = {}
+    for gap in (*_recorded(connection, namespace, since, until), *_unaccounted(connection, namespace, since, until)):
+        key = gap.job_type, gap.reason, gap.why
+        if known := totals.get(key):
+            first, last = min(known.first_at, gap.first_at), max(known.last_at, gap.last_at)
+            gap = replace(gap, slots=known.slots + gap.slots, first_at=first, last_at=last)
+        totals[key] = gap
+    return sorted(totals.values(), key=lambda gap: (URGENT_FIRST.index(gap.reason), -gap.slots, gap.job_type))
 
 
 def _recorded(
@@ -90,8 +90,8 @@ def _unaccounted(
     connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime
 ) -> Iterator[NotRun]:
     """Yield the slots of the span that no sync has recorded."""
-    given = {"namespace": namespace, "until": until, "limit": MAX_JOBS}
-    jobs = connection.execute(load("report")["unaccounted"], given).fetchall()
+    parameters = {"namespace": namespace, "until": until, "limit": MAX_JOBS}
+    jobs = connection.execute(load("report")["unaccounted"], parameters).fetchall()
     environment = files.environment_in_force(connection, namespace) if jobs else ""
     for job in jobs:
         start = max(since - report.MICROSECOND, job.accounted_to)
@@ -141,12 +141,12 @@ class ReportPage:
 def show(visit: Visit) -> ReportPage:
     span = visit.choice("since", tuple(SPANS), "12h")
     since = visit.now - SPANS[span]
-    found = report.read(visit.connection, visit.namespace, since, timezone=timezone_of_file(visit.file))
+    summary = report.read(visit.connection, visit.namespace, since, timezone=timezone_of_file(visit.file))
     clock = visit.timezone(None)
     return ReportPage(
-        found=found,
-        words=document(replace(found, timezone=clock, clock=clock), SCREENS),
-        problems=[(each, target(each, visit.url, Thresholds())) for each in found.problems],
+        found=summary,
+        words=document(replace(summary, timezone=clock, clock=clock), SCREENS),
+        problems=[(each, target(each, visit.url, Thresholds())) for each in summary.problems],
         not_run=not_run(visit.connection, visit.namespace, since, visit.now),
         span=span,
     )

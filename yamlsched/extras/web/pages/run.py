@@ -90,9 +90,9 @@ def show(visit: Visit) -> RunView:
     attempts = runs.attempts(details)[::-1]
     download = visit.choice("download", ("output", "stack"), "")
     if download == "stack":
-        for one in attempts:
-            if one.number == attempt and one.stack:
-                raise Download(f"run-{id}-attempt-{attempt}-stack.txt", one.stack)
+        for record in attempts:
+            if record.number == attempt and record.stack:
+                raise Download(f"run-{id}-attempt-{attempt}-stack.txt", record.stack)
         raise NotFound("No stack was kept of this attempt.")
     if download:
         try:
@@ -127,8 +127,8 @@ def _children(visit: Visit, details: RunDetails) -> Sequence[ChildRun]:
     """Return the runs that the handler enqueued, the dead ones first."""
     if len(details.children) < MAX_CHILDREN:
         return details.children
-    given = {"id": details.run.id, "limit": MAX_COUNTED_CHILDREN}
-    return fetch(visit.connection, ChildRun, load("history")["children"], given)
+    parameters = {"id": details.run.id, "limit": MAX_COUNTED_CHILDREN}
+    return fetch(visit.connection, ChildRun, load("history")["children"], parameters)
 
 
 def pretty(value: Any) -> Cut:

@@ -81,11 +81,11 @@ class RunsPage:
     @property
     def command(self) -> str:
         """Return the same selection for the command line."""
-        given = [f"--{name.replace('_', '-')} {shlex.quote(self.query[name])}" for name in OPTIONS if self.query[name]]
+        words = [f"--{name.replace('_', '-')} {shlex.quote(self.query[name])}" for name in OPTIONS if self.query[name]]
         if self.query["type"] not in ("", NO_TYPE):
-            given.append(f"--error-type {shlex.quote(self.query['type'])}")
-        given += {"only": ["--on-dead"], "none": ["--no-on-dead"]}.get(self.query["on_dead"], [])
-        return " ".join(["yamlsched runs", *given])
+            words.append(f"--error-type {shlex.quote(self.query['type'])}")
+        words += {"only": ["--on-dead"], "none": ["--no-on-dead"]}.get(self.query["on_dead"], [])
+        return " ".join(["yamlsched runs", *words])
 
     def but(self, **changed: str) -> dict[str, str]:
         """Return the filters with some changed."""
@@ -109,21 +109,21 @@ def show(visit: Visit) -> RunsPage:
     filter, timezone = _filter(visit, query, notes)
     before, after = visit.number("before", 0) or None, visit.number("after", 0) or None
     sort = visit.choice("sort", ("newest", "took"), "newest")
-    found = _page(visit, filter, before, after)
+    page = _page(visit, filter, before, after)
     if sort == "took":
         runs = sorted(_page(visit, filter, None, None, MAX_SORTED_RUNS).runs, key=_took, reverse=True)
-        found = replace(found, runs=runs[:PAGE_RUNS], older=None, newer=None)
-    if after is not None and found.newer is None:  # this reaches the newest runs: the first page shows them
-        before, found = None, _page(visit, filter, None, None)
-    is_first = sort == "took" or (before is None and (after is None or found.newer is None))
-    running = sorted({run.job_type for run in found.runs if run.status == Status.RUNNING})
+        page = replace(page, runs=runs[:PAGE_RUNS], older=None, newer=None)
+    if after is not None and page.newer is None:  # this reaches the newest runs: the first page shows them
+        before, page = None, _page(visit, filter, None, None)
+    is_first = sort == "took" or (before is None and (after is None or page.newer is None))
+    running = sorted({run.job_type for run in page.runs if run.status == Status.RUNNING})
     usual = of_week(visit, running) if running else {}
     has_groups = is_first and query["status"] == Status.FAILED and not _has_other(query, "job", "status")
     return RunsPage(
         query=query,
-        rows=[_row(visit, run, usual) for run in found.runs],
+        rows=[_row(visit, run, usual) for run in page.runs],
         sort=sort,
-        page=found,
+        page=page,
         is_first=is_first,
         notes=notes,
         jobs=known[:MAX_OFFERED_JOBS],
@@ -140,8 +140,8 @@ def _has_other(query: dict[str, str], *names: str) -> bool:
 def _failing(visit: Visit, filter: Filter) -> list[FailureGroup]:
     """Return the largest groups of unfinished runs that failed within a day."""
     ids = history.definitions(visit.connection, visit.namespace, filter.jobs, filter.tags, filter.owner)
-    found = failures.groups(visit.connection, visit.namespace, visit.now - FAILING_SPAN, definitions=ids)
-    return sorted((group for group in found.groups if group.failing), key=lambda group: -group.failing)[:MAX_GROUPS]
+    failed = failures.groups(visit.connection, visit.namespace, visit.now - FAILING_SPAN, definitions=ids)
+    return sorted((group for group in failed.groups if group.failing), key=lambda group: -group.failing)[:MAX_GROUPS]
 
 
 def _took(run: RunRow) -> timedelta:
@@ -149,8 +149,8 @@ def _took(run: RunRow) -> timedelta:
 
 
 def _page(visit: Visit, filter: Filter, before: int | None, after: int | None, limit: int = 0) -> RunPage:
-    given = {"before": before, "after": after, "max_ids": search.MAX_SEARCHED_IDS}
-    return search.page(visit.connection, visit.namespace, filter, limit or PAGE_RUNS, **given)
+    parameters = {"before": before, "after": after, "max_ids": search.MAX_SEARCHED_IDS}
+    return search.page(visit.connection, visit.namespace, filter, limit or PAGE_RUNS, **parameters)
 
 
 def _filter(visit: Visit, query: dict[str, str], notes: list[str]) -> tuple[Filter, str]:
