@@ -309,7 +309,7 @@ def test_next_shows_what_a_calendar_skips_and_says_when_its_list_ends(tmp_path: 
 
     result = CliRunner().invoke(cli, ["next", "list", "-n", "2", "--file", str(file)])
 
-    _, first, second = result.stdout.splitlines()
+    *_, first, second = result.stdout.splitlines()
     assert first.split("  ")[-1] == "skipped: holidays"
     assert second.rstrip().endswith(f"list:{today + 2 * day}")
     assert f'calendar "holidays" ends on {today + 30 * day}' in result.stderr

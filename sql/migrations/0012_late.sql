@@ -48,8 +48,9 @@ begin
                 when slot_at <= coalesce(least(runs.free_at, runs.turn_at), 'infinity') then 'no sync has created the run of its slot'
                 else 'no worker has claimed its run' end;
     since := case when since is not null then greatest(since, d.resumed_at, d.paused_until) end;
+    since := case when since < now - d.start_within then since end;
     slot := coalesce(runs.slot, d.next_slot_at);
-    if (since < now - d.start_within) is not true then
+    if since is null and d.finish_within is not null then
         slot := (select max(x.scheduled_for) from (select r.scheduled_for, r.by_hand from yamlsched.job_runs r
                  where r.definition_id = d.id and r.dead_at is not null order by r.dead_at desc limit 100) x
                  where x.scheduled_for < now - d.finish_within and not x.by_hand);

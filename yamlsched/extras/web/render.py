@@ -118,7 +118,7 @@ class Clock:
     def words(self, text: str) -> str:
         """Return a message with its instants on this clock. Keys and options of commands stay as they are.
 
-        >>> at = datetime(2026, 1, 14, tzinfo=UTC)
+        >>> at = datetime.fromisoformat("2026-01-14T00:00Z")
         >>> Clock("Asia/Tokyo", at).words("paused until 2026-01-14T01:30Z; see purge:2026-01-14T01:30Z")
         'paused until Wed 14 Jan 10:30 JST; see purge:2026-01-14T01:30Z'
         """
