@@ -73,7 +73,7 @@ def address_of(demo_site: str, chromium: Any) -> Any:
 
 def words(tab: Any) -> str:
     """Return what a page says, without what changes with time."""
-    return re.sub(r"<?(\d+ ?(ms|[smhd]) ?)+|\bjust now\b", "", tab.inner_text("main"))
+    return " ".join(re.sub(r"<?(\d+ ?(ms|[smhd]) ?)+|\bjust now\b", "", tab.inner_text("main")).split())
 
 
 @pytest.mark.parametrize("place", PLACES)
