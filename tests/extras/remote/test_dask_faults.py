@@ -174,12 +174,11 @@ def test_the_wrong_code_on_the_cluster_is_reported_with_what_to_do_and_fails_onl
     [run] = project.enqueue("wrong")
 
     worker = project.start("work", "--loop")
-    until(lambda: project.row(run).status != "running" and project.row(run).started_at)
+    until(lambda: error in ((project.row(run).last_error or "") if begun else worker.text), "the report")
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
 
     assert project.summary(run) == (("dead", 1, 0, 0, 1) if begun else ("queued", 0, 0, 0, 0))
-    assert error in (project.row(run).last_error if begun else worker.text)
     assert len([ticket for ticket in tickets(project, run) if ticket.agent]) == begun
     if site:
         cluster.kill(dask_worker)
