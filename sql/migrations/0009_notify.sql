@@ -71,25 +71,6 @@ as $$
                else n.late_since is null and coalesce(n.slot < excluded.slot, true) end
 $$;
 
--- The jobs with targets that are late, with the slot that is. A slot that was recorded as late, or as skipped because a run
--- died, counts for an hour.
-create view yamlsched.late_jobs as
-select d.namespace, d.id as definition_id, min(l.since) as late_since, max(l.slot) as slot
-from yamlsched.job_definitions d
-cross join lateral (
-    select q.overdue_since as since, coalesce((select min(r.scheduled_for) from yamlsched.job_runs r
-                                               where r.definition_id = d.id and r.finished_at is null), d.next_slot_at) as slot
-    from yamlsched.job_queues q
-    where q.definition_id = d.id and q.overdue_since < clock_timestamp() - interval '15 minutes'
-    union all
-    select s.first_slot, s.last_slot from yamlsched.skipped_slots s
-    where s.definition_id = d.id and s.recorded_at > clock_timestamp() - interval '1 hour'
-      and (s.reason = 'late' or s.reason = 'upstream' and (
-          select r.dead_at from yamlsched.job_runs r where r.id = substring(s.detail, ':([0-9]{1,18})$')::bigint) is not null)
-) l
-where d.notify <> '{}' and not yamlsched.is_withheld(d, clock_timestamp())
-group by d.namespace, d.id;
-
 -- Whether a job's run that died is still what there is to say of the job: no run of a later slot exists, or, of a run that
 -- was enqueued, for a day.
 create function yamlsched.is_still_dead(died bigint, at timestamptz, now timestamptz) returns boolean

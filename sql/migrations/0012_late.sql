@@ -71,7 +71,9 @@ begin
 end
 $$;
 
--- One row per job, as before, with `late` for what is overdue. Without a job that may be late, no finished run is read.
+-- One row per job: its unfinished runs, and whether it is late. Without a job that may be late, no finished run is read.
+-- failing: runs with a failed attempt, since an operator's retry and without the attempt that is running; no calls of
+-- on_dead.
 create or replace view yamlsched.job_queues as
 select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at, d.effective_from, state.paused,
        coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
@@ -117,6 +119,6 @@ cross join lateral yamlsched.late(case  -- asked only where a job may be late, b
     then d end) l;
 
 -- The jobs with targets of notifications that are late, with the slot that is.
-create or replace view yamlsched.late_jobs as
+create view yamlsched.late_jobs as
 select q.namespace, q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot
 from yamlsched.job_queues q join yamlsched.job_definitions d on d.id = q.definition_id where q.overdue_since is not null and d.notify <> '{}';
