@@ -150,14 +150,23 @@ where u.namespace = %(namespace)s and u.idempotency_key = %(key)s
 limit 1;
 
 -- name: run
+-- `waits_since`: since when a run may be claimed that waits for no pause, no run of its job and no other jobs.
 select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts,
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
        r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
        r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, r.revision,
        r.cpu_seconds, abs(r.peak_memory_bytes) as peak_memory_bytes, r.peak_memory_bytes < 0 as peak_memory_is_bound, d.handler, d.command, d.output ->> 'keep' as keeps_output,
-       d.owner, d.timezone,
-       d.enabled, d.retired_at,
+       d.owner, d.timezone, d.enabled, d.retired_at, d.start_within,
+       case when not r.by_hand and r.scheduled_for is not null
+                 and (r.finished_at is not null or not yamlsched.is_withheld(d, clock_timestamp()))
+            then d.finish_within end as finish_within,
+       yamlsched.could_begin_at(r, d.spread) as could_begin_at,
+       case when r.attempts <= 1 then r.started_at
+            else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id and f.attempt = 1) end as first_started_at,
+       case when r.status in ('queued', 'failed') and not r.unreleased and r.withheld not in (1, 2, 4)
+                 and not yamlsched.is_withheld(d, clock_timestamp())
+            then greatest(r.run_at, r.created_at, r.released_at, r.ready_at) end as waits_since,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
        substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,
        r.status = 'cancelled' and coalesce((

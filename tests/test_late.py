@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_gates import Worker
 
+from support.command_line import Cli, command_line
 from support.health import of_metrics, reasons, the_job
 from support.rows import a_job, a_run, row, value
 from support.schedules import a_file
@@ -290,6 +292,101 @@ def test_a_lost_slot_is_late_for_an_hour_and_hides_nothing_that_is_late_now(db: 
     db.execute("delete from yamlsched.job_runs")
     db.execute("update yamlsched.skipped_slots set recorded_at = %s", [ago(61)])
     assert late(db, job) == (None, None)
+
+
+# -- what show and why say of a run
+
+
+@pytest.fixture
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+NOT_BEGUN, NOT_DONE = "it has not begun 2h after it was due", "it has not succeeded 2h after its slot"
+BOTH = "it began 1h after it was due (start_within: 15m); it {} 1h58m after its slot (finish_within: 1h)"
+
+
+@pytest.mark.parametrize(
+    ("status", "values", "words"),
+    [
+        ("queued", {}, f"{NOT_BEGUN} (start_within: 15m); {NOT_DONE} (finish_within: 1h)"),
+        (
+            "queued",
+            {"withheld": 3, "limit_name": "x"},
+            f"{NOT_BEGUN} (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
+        ),
+        ("queued", {"withheld": 2, "exclusive": True}, f"{NOT_DONE} (finish_within: 1h)"),
+        ("queued", {"unreleased": True, "exclusive": True}, f"{NOT_DONE} (finish_within: 1h)"),
+        ("queued", {"ready_at": 10}, f"{NOT_DONE} (finish_within: 1h)"),
+        (
+            "queued",
+            {"ready_at": 60},
+            f"it has not begun 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
+        ),
+        ("queued", {"by_hand": True}, f"{NOT_BEGUN} (start_within: 15m)"),
+        ("queued", {"scheduled_for": None}, f"{NOT_BEGUN} (start_within: 15m)"),
+        ("queued", {"idempotency_key": "on_dead:7", "scheduled_for": None}, None),
+        (
+            "running",
+            {"started_at": 60},
+            f"it began 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
+        ),
+        ("running", {"started_at": 106}, f"{NOT_DONE} (finish_within: 1h)"),
+        (
+            "failed",
+            {"started_at": 60, "run_at": -5},
+            f"it began 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
+        ),
+        ("succeeded", {"started_at": 60, "finished_at": 2}, BOTH.format("succeeded")),
+        ("succeeded", {"started_at": 60, "finished_at": 61}, "it began 1h after it was due (start_within: 15m)"),
+        ("succeeded", {"started_at": 110, "finished_at": 70}, "no (start_within: 15m, finish_within: 1h)"),
+        ("dead", {"started_at": 110, "finished_at": 100, "attempts": 1}, f"{NOT_DONE} (finish_within: 1h)"),
+        ("cancelled", {}, "no (start_within: 15m, finish_within: 1h)"),
+    ],
+)
+def test_show_and_why_say_by_which_key_a_run_is_late(
+    db: Db, cli: Cli, status: str, values: dict[str, Any], words: str | None
+) -> None:
+    # given a run of the slot two hours ago; numbers are minutes ago
+    slot = ago(120).replace(second=0, microsecond=0)
+    schedule = f"{slot.minute} {slot.hour} * * *"
+    job = a_job(db, schedule=schedule, finish_within=HOUR)
+    db.execute("update yamlsched.job_definitions set effective_from = '2026-01-01', last_slot_at = %s", [slot])
+    given = {"scheduled_for": slot, "run_at": slot, "created_at": slot, "idempotency_key": f"purge:{slot:%Y-%m-%d}"}
+    given |= {
+        name: slot + (120 - value) * MINUTE if type(value) is int and name.endswith("_at") else value
+        for name, value in values.items()
+    }
+    run = a_run(db, job, status, **given)
+
+    late = [line.split(maxsplit=1)[1] for line in cli("show", run).out.splitlines() if line.startswith("late ")]
+    why = cli("why", "purge", "--at", f"{slot:%Y-%m-%dT%H:%MZ}").out
+
+    assert late == ([] if words is None else [words])
+    if given["scheduled_for"] is not None:
+        said = [line.strip() for line in why.splitlines() if "late" in line]
+        assert said == [f"late: {part}" for part in (words or "").split("; ") if not part.startswith("no ")]
+
+
+def test_a_run_that_was_retried_began_with_its_first_attempt(db: Db, cli: Cli) -> None:
+    slot = ago(120)
+    more = {"attempts": 2, "started_at": ago(2), "finished_at": ago(1), "created_at": slot, "scheduled_for": slot}
+    run = a_run(db, a_job(db), "succeeded", run_at=ago(3), **more)
+    for attempt, started in ((1, ago(40)), (2, ago(20))):
+        db.execute(
+            "insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error)"
+            " values (%s, %s, 'w', %s, now(), 'x')",
+            [run, attempt, started],
+        )
+
+    assert "late      it began 1h20m after it was due (start_within: 15m)\n" in cli("show", run).out
+
+
+@pytest.mark.parametrize("values", [{"enabled": False}, {"paused_at": ago(500)}, {"retired_at": ago(500)}])
+def test_a_waiting_run_of_a_job_that_is_not_late_is_not_late(db: Db, cli: Cli, values: dict[str, Any]) -> None:
+    run = due(db, a_job(db, finish_within=HOUR, **values), 120, scheduled_for=ago(120))
+
+    assert "late      no (start_within: 15m)\n" in cli("show", run).out
 
 
 # -- any history of a job, by a model that knows events and nothing of what is stored

@@ -6,6 +6,15 @@ alter table yamlsched.job_definitions
     add column start_within interval not null default '15 minutes',
     add column finish_within interval, add column resumed_at timestamptz;  -- null: no limit; when an operator resumed the job last
 
+-- Since when a run could begin: its slot or run_at, without the time in which it waited for a pause, its turn or other jobs. A
+-- retry moves run_at, so a retried run counts from its slot, at the earliest from its creation or release: it may be of a backfill.
+create function yamlsched.could_begin_at(r yamlsched.job_runs, spread interval) returns timestamptz
+    language sql immutable
+as $$
+    select greatest(r.ready_at, case when r.attempts > 1 or r.status = 'failed' then greatest(r.scheduled_for + spread, r.created_at, r.released_at)
+                                     when r.scheduled_for is null then greatest(r.run_at, r.created_at) else r.run_at end)
+$$;
+
 -- Since when and why a job is late, and the slot that is; null: it is not. The one definition. Late is
 -- 1. a slot or a due run that has not begun for longer than start_within since it could: since its slot or run_at, without
 --    the time in which it waited for a pause, for a run of its own job, or for the jobs that it follows;

@@ -13,7 +13,7 @@ from psycopg.types.json import set_json_loads
 
 from yamlsched.ask.edits import InForce
 from yamlsched.db.query import fetch, fetch_column, load
-from yamlsched.durations import show
+from yamlsched.durations import approximate, show
 from yamlsched.runs import progress
 from yamlsched.runs.lifecycle import ON_DEAD_PREFIX, Status, error_text
 from yamlsched.runs.progress import StoredProgress
@@ -212,6 +212,27 @@ class StoredRun(RunRow):
     enabled: bool
     retired_at: datetime | None
     paused: bool
+    start_within: timedelta
+    finish_within: timedelta | None  # if it applies to this run
+    could_begin_at: datetime  # for the first time
+    first_started_at: datetime | None
+    waits_since: datetime | None
+
+    def lateness(self, now: datetime) -> list[str]:
+        """Return in words by which keys of its job it is late, or was when it ended."""
+        lines = []
+        waits = now - (self.waits_since or now)
+        began = (self.first_started_at or self.could_begin_at) - self.could_begin_at
+        if max(waits, began) > self.start_within and self.dead_run_id is None:
+            what, late_by = ("has not begun", waits) if waits > self.start_within else ("began", began)
+            lines.append(f"it {what} {approximate(late_by)} after it was due (start_within: {show(self.start_within)})")
+        if self.finish_within is not None and self.scheduled_for is not None and self.status != Status.CANCELLED:
+            succeeded_at = self.finished_at if self.status == Status.SUCCEEDED else None
+            after = (succeeded_at or now) - self.scheduled_for
+            if after > self.finish_within:
+                what = f"{'succeeded' if succeeded_at else 'has not succeeded'} {approximate(after)} after its slot"
+                lines.append(f"it {what} (finish_within: {show(self.finish_within)})")
+        return lines
 
 
 @dataclass(frozen=True)

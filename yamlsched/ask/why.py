@@ -194,9 +194,9 @@ def _explain(
     if run is not None:
         report.verdict, report.run_id, report.status, decided_at = "run", run.id, run.status, run.created_at
         report.lines.append(_run(run, now))
-        known = runs.run(connection, run.id) if run.status in ("queued", "failed") else None
-        if known is not None and known.waits:
-            report.lines.append(f"it {known.waits}")
+        if (known := runs.run(connection, run.id)) is not None:
+            report.lines += [f"it {known.waits}"] if known.waits else []
+            report.lines += [f"late: {line}" for line in known.lateness(now)]
     elif pruned is not None:
         report.verdict, report.run_id = "pruned", pruned.run_id
         report.lines.append(f"run {pruned.run_id} was created for it, and pruned at {short_utc(pruned.pruned_at)}")

@@ -132,6 +132,10 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     )
     yield "key", run.key or "none"
     yield "status", _output.Styled(_output.coloured(run.status) + _output.printable_line(waits_for(run, now)))
+    if not is_call:
+        finish = f", finish_within: {durations.show(run.finish_within)}" if run.finish_within else ""
+        limits = f"no (start_within: {durations.show(run.start_within)}{finish})"
+        yield "late", "; ".join(run.lateness(now)) or limits
     yield "priority", run.priority
     yield "attempts", f"{run.attempts} of {run.max_attempts}"
     if run.status == Status.RUNNING and run.progress is not None:
