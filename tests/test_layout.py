@@ -20,7 +20,7 @@ PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
     "core": 20_930,
-    "web": 5_200,
+    "web": 5_170,
     "importing": 2_210,
     "preview": 1_398,
     "remote": 1_426,

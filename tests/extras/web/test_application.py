@@ -6,9 +6,12 @@ import html
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -16,6 +19,7 @@ from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
 from support.forms import SAME_ORIGIN, confirm, hidden, review
+from support.project import until
 from support.rows import a_file_row, a_job, a_run
 from yamlsched.db import migrations
 from yamlsched.db.connection import connect_for_handler
@@ -289,6 +293,52 @@ def test_sessions_that_nobody_needs_are_closed(page_dsn: str, monkeypatch: pytes
     assert first.closed
     with shared.transaction() as another:
         assert another is not first
+    shared.close()
+
+
+def test_a_request_that_waits_for_a_session_gets_it_before_one_that_comes_later(page_dsn: str) -> None:
+    shared = Pool(page_dsn, 1, READER_SETTINGS)
+    order = []
+
+    def request() -> None:
+        with shared.transaction():
+            order.append("waiting")
+
+    with ThreadPoolExecutor(1) as threads:
+        with shared.transaction():
+            waiting = threads.submit(request)
+            until(lambda: shared._sessions.get_stats()["requests_waiting"] == 1)
+        with shared.transaction():
+            order.append("later")
+        waiting.result()
+    shared.close()
+    assert order == ["waiting", "later"]
+
+
+def test_sessions_that_the_server_has_ended_are_replaced_in_one_request(page_dsn: str) -> None:
+    shared = Pool(page_dsn, 3, READER_SETTINGS)
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(shared.transaction()) for _ in range(3)]
+    with psycopg.connect(page_dsn, autocommit=True) as other:
+        for session in sessions:
+            other.execute("select pg_terminate_backend(%s, 5000)", (session.info.backend_pid,))
+    with shared.transaction() as session:
+        assert session.execute("select 1").fetchall() == [(1,)]
+    shared.close()
+
+
+def test_open_sessions_are_used_while_no_more_can_be_opened(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a server whose limit of connections is reached with the first session
+    shared = Pool(page_dsn, 2, READER_SETTINGS)
+    with shared.transaction() as first:
+        monkeypatch.setattr(pool.db, "connect", Mock(side_effect=EnvironmentFailed("too many clients")))
+        with pytest.raises(EnvironmentFailed, match="too many clients"), shared.transaction():
+            pass
+
+    # then requests that come one by one have it, in whatever order the pool keeps what it has
+    for _ in range(4):
+        with shared.transaction() as session:
+            assert session is first
     shared.close()
 
 

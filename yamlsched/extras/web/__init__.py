@@ -47,7 +47,7 @@ def require_extra() -> None:
     """Raise EnvironmentFailed if a package of the extra ``web`` is not installed."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("jinja2", "starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("jinja2", "psycopg_pool", "starlette", "uvicorn") if find_spec(name) is None]
     if missing:
         raise EnvironmentFailed(
             f"the web page needs {', '.join(missing)}: install the extra with: pip install 'yamlsched[web]'"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PGconn
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from yamlsched import db
-from yamlsched.db.connection import SESSION_SETTINGS, describe
+from yamlsched.db.connection import SESSION_SETTINGS
 from yamlsched.db.dsn import parse_dsn
 from yamlsched.db.session import Session
 from yamlsched.errors import EnvironmentFailed
@@ -31,23 +33,24 @@ WAIT_SECONDS = 5.0
 FAILURE_SECONDS = 1.0
 """For this long after a failed attempt to connect, requests get its error at once."""
 IDLE_SECONDS = 60.0
-"""A session that has not been used for this long is closed, also below an application that does not pass on its end."""
+"""Sessions that are not needed for this long are closed, also below an application that does not pass on its end."""
 
 
 class Pool:
-    """At most ``size`` sessions on ``dsn``, opened when they are needed."""
+    """At most ``size`` sessions on ``dsn``, opened when they are needed. Requests that wait for one get it in turn."""
 
     def __init__(self, dsn: str, size: int, settings: dict[str, str]) -> None:
         self._dsn = dsn
         self._settings = settings
-        self._free = threading.BoundedSemaphore(size)
-        self._size = size
-        self._idle: list[tuple[float, Session]] = []  # sessions that nobody uses, and since when
-        self._timer: threading.Timer | None = None
-        self._mutex = threading.Lock()
-        self._connecting = threading.Lock()  # opening a session changes the environment of the process
-        self._failure: tuple[float, EnvironmentFailed] = (float("-inf"), EnvironmentFailed())
-        self._is_closed = False
+        self._failure: tuple[float, Exception] = (float("-inf"), EnvironmentFailed())
+        self._sessions: ConnectionPool[Session] = ConnectionPool(
+            connection_class=type("PageSession", (Session,), {"connect": self._connect}),
+            min_size=0,
+            max_size=size,
+            open=False,  # its threads would not survive a fork of the application
+            max_idle=IDLE_SECONDS / size,  # each time, one of the sessions that were not needed is closed
+            num_workers=1,  # opening a session changes the environment of the process
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
@@ -58,94 +61,60 @@ class Pool:
     @contextmanager
     def session(self) -> Iterator[Session]:
         """Yield a session. Raises EnvironmentFailed if none can be had."""
-        if not self._free.acquire(timeout=WAIT_SECONDS):
-            raise EnvironmentFailed(f"all {self._size} sessions of this page are in use: reload the page")
+        self._sessions.open()
+        session = self._take()
         try:
-            session = self._take()
-            try:
-                yield session
-            finally:
-                self._return(session)
+            yield session
         finally:
-            self._free.release()
+            self._sessions.putconn(session)
 
     def close(self) -> None:
-        with self._mutex:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-            if self._timer is not None:
-                self._timer.cancel()
-        for _, session in idle:
-            session.close()
+        self._sessions.close()
 
     def _take(self) -> Session:
         """Return a session on tables that support this yamlsched, which may have been migrated since it was used."""
-        while True:
-            with self._mutex:
-                session = self._idle.pop()[1] if self._idle else None
-            if session is None:
-                return self._connect()
+        for attempt in count():
             try:
-                db.migrations.ensure_usable(session, apply=False)
-            except db.migrations.WrongTables:
+                session = self._sessions.getconn(WAIT_SECONDS)
+            except PoolTimeout:
+                what = "no connection to the database: it does not answer, or all {} sessions of this page are in use"
+                raise EnvironmentFailed(what.format(self._sessions.max_size)) from None
+            try:
+                if not session.closed:
+                    db.migrations.ensure_usable(session, apply=False)
+                    return session
+            except BaseException as error:
                 session.close()
-                raise
-            except (psycopg.Error, EnvironmentFailed):
-                session.close()  # another one may work
-            else:
-                return session
+                is_lost = isinstance(error, psycopg.Error | EnvironmentFailed)  # another one may work
+                if not is_lost or isinstance(error, db.migrations.WrongTables):
+                    raise
+            finally:
+                if session.closed:
+                    self._sessions.putconn(session)
+            if attempt >= self._sessions.max_size and self._has_failed():
+                break
+        raise self._failure[1].with_traceback(None)
 
-    def _connect(self) -> Session:
-        if not self._connecting.acquire(timeout=WAIT_SECONDS):
-            raise EnvironmentFailed("no connection to the database: it does not answer")
-        try:
-            failed_at, why = self._failure
-            if time.monotonic() - failed_at < FAILURE_SECONDS:
-                raise type(why)(str(why))
+    def _connect(self, *_: Any, **options: Any) -> Session:
+        """Open a session. After an error the pool gets a closed one, because its own requests do not see errors."""
+        if not self._has_failed():
             try:
                 session = db.connect(_with_timeout(self._dsn), self._settings)
                 try:
                     db.migrations.ensure_usable(session, apply=False)
+                    return session
                 except BaseException:
                     session.close()
                     raise
-            except psycopg.OperationalError as error:
-                failed = EnvironmentFailed(describe(error))
-                self._failure = (time.monotonic(), failed)
-                raise failed from error
-            except EnvironmentFailed as error:
+            except (psycopg.Error, EnvironmentFailed) as error:
                 self._failure = (time.monotonic(), error)
-                raise
-            return session
-        finally:
-            self._connecting.release()
+        closed = PGconn.connect_start(b"none")
+        closed.finish()
+        return Session(closed)
 
-    def _return(self, session: Session) -> None:
-        is_usable = not session.closed and session.info.transaction_status == TransactionStatus.IDLE
-        with self._mutex:
-            if is_usable and not self._is_closed:
-                self._idle.append((time.monotonic(), session))
-                if self._timer is None:
-                    self._set_timer()
-                return
-        session.close()
-
-    def _set_timer(self) -> None:
-        self._timer = threading.Timer(IDLE_SECONDS, self._close_idle)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _close_idle(self) -> None:
-        """Close the sessions that have been idle for long; look again later if there are others."""
-        with self._mutex:
-            limit = time.monotonic() - IDLE_SECONDS
-            old = [session for since, session in self._idle if since <= limit]
-            self._idle = [entry for entry in self._idle if entry[0] > limit]
-            self._timer = None
-            if self._idle and not self._is_closed:
-                self._set_timer()
-        for session in old:
-            session.close()
+    def _has_failed(self) -> bool:
+        """Return whether an attempt to connect has just failed."""
+        return time.monotonic() - self._failure[0] < FAILURE_SECONDS
 
 
 def _with_timeout(dsn: str) -> str:
