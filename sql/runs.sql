@@ -237,7 +237,7 @@ returning r.id;
 -- has to be escaped.
 with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
-    from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)b::text[], %(statuses)b::text[],
+    from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)b::text[],
                 %(delays)s::float8[], %(refunds)s::boolean[], %(errors)b::text[], %(error_types)b::text[],
                 %(stacks)b::text[], %(results)b::text[], %(outputs)b::text[], %(omitted)s::bigint[],
                 %(sessions_lost)s::int[], %(lanes)s::text[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])

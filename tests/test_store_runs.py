@@ -267,6 +267,19 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
     assert (done.finished_at, done.updated_at, done.locked_until, done.locked_by) == (NOON, NOON, None, "A")
 
 
+@pytest.mark.parametrize("host", ["web,1", '{"a"}', "back\\slash", "NULL", " ", "büro 7", "it's"])
+def test_the_name_of_a_host_may_be_any_string(db: psycopg.Connection[Any], ask: Ask, host: str) -> None:
+    job = a_job(db, overlap="allow")
+    due(db, job)
+    due(db, job)
+    runs = claim(ask, f"{host}:7:x", 2).runs
+
+    assert ask(store.heartbeat, runs) == {run.id for run in runs}
+    assert ask(store.succeed, [(runs[0], None)])
+    assert ask(store.finish, "default", [(runs[1], SUCCESS)])
+    assert [row(db, run.id).status for run in runs] == ["succeeded"] * 2
+
+
 def test_a_heartbeat_renews_only_the_leases_of_its_own_runs(db: psycopg.Connection[Any], ask: Ask) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(3):

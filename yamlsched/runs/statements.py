@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -69,13 +70,20 @@ def fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
     return {
         "ids": array(run.id for run in held),
         "attempts": array(run.attempt for run in held),
-        "tokens": [run.locked_by for run in held],
+        "tokens": array(_quoted(run.locked_by) for run in held),
     }
 
 
 def array(values: Iterable[object]) -> str:
     """Return the literal of an array of numbers, booleans or names: psycopg takes ten times as long for a list."""
     return f"{{{','.join(map(str, values))}}}"
+
+
+@lru_cache(maxsize=1_000)
+def _quoted(token: str) -> str:
+    """Return the token of a claim as an element of an array: it has the host's name, which may be any string."""
+    escaped = token.replace("\\", r"\\").replace('"', r"\"")
+    return f'"{escaped}"'
 
 
 async def succeed(
