@@ -103,6 +103,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder.mkdir(exist_ok=True)
     file = folder / "schedules.yaml"
     with embedded.running(file) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            # no test lets the machine crash, and each database that is dropped waits for a checkpoint
+            admin.execute("alter system set fsync = off")
+            admin.execute("select pg_reload_conf()")
         yield dsn
     embedded.discard(file)  # as root, the data may be outside of pytest's folder; the last process removes it
 
