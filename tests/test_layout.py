@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_930,
+    "core": 20_935,
     "web": 5_170,
     "importing": 2_210,
     "preview": 1_398,
