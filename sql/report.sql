@@ -24,15 +24,10 @@ where d.namespace = %(namespace)s and d.tags::text like '%%max-%%'
 order by d.job_type;
 
 -- name: ended
--- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those that ended last. The
--- longest attempt, and the latest start. Of all jobs, or of `of`. A run is late if its first attempt started more than
--- start_within after it was due. A retry moves run_at, so a retried run counts from its slot, at the earliest from its
--- creation or release: it may be of a backfill, or have waited for other jobs. A run that waited for a pause or its turn
--- counts from ready_at on. `latest` is microseconds, an id below zero, and an instant in microseconds: the greatest array
--- has the lowest id of those that were latest; sorting takes as long as the rest. Calls of on_dead do not count, as in
--- job_health: they have no status here. `offset 0` keeps the planner from computing late_by once for each column that uses it.
+-- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those that ended last; and the longest
+-- attempt. Of all jobs, or of `of`. Calls of on_dead do not count, as in job_health: they have no status here.
 select d.job_type, d.timezone, e.succeeded + e.dead + e.cancelled as runs, e.succeeded, e.retried, e.dead, e.cancelled, e.took,
-       e.late, e.late_by, -e.latest[2] as late_id, to_timestamp(e.latest[3] / 1e6) as late_at, e.examined, e.largest[1] as peak, -e.largest[2] as peak_id
+       e.examined, e.largest[1] as peak, -e.largest[2] as peak_id
 from yamlsched.job_definitions d
 cross join lateral (
     select (count(*) filter (where x.status = 'succeeded'))::integer as succeeded,
@@ -40,36 +35,67 @@ cross join lateral (
            (count(*) filter (where x.status = 'dead'))::integer as dead,
            (count(*) filter (where x.status = 'cancelled'))::integer as cancelled,
            max(x.finished_at - x.started_at) filter (where x.status <> 'cancelled') as took,
-           (count(*) filter (where x.late_by is not null))::integer as late,
-           max(x.late_by) as late_by,
-           max(case when x.late_by is not null
-                    then array[(date_part('epoch', x.late_by) * 1e6)::bigint, -x.id,
-                               (date_part('epoch', x.first_start) * 1e6)::bigint] end) as latest,
            count(*)::integer as examined,
            max(array[x.peak_memory_bytes, -x.id]) filter (where x.peak_memory_bytes > 0) as largest
     from (
-        select w.id, w.status, w.attempts, w.started_at, w.finished_at, w.first_start, w.peak_memory_bytes,
-               case when w.first_start > w.due + d.start_within and w.status is not null then w.first_start - w.due end as late_by
-        from (
-            select r.id, case when coalesce(r.idempotency_key not like 'on\_dead:%%', true) then r.status end as status,
-                   r.attempts - r.prior_attempts as attempts, r.started_at, r.finished_at, r.peak_memory_bytes,
-                   case when r.attempts <= 1 then r.started_at
-                        else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id and f.attempt = 1)
-                        end as first_start,
-                   greatest(r.ready_at, case when r.attempts > 1 then greatest(r.scheduled_for + d.spread, r.created_at, r.released_at)
-                                             when r.scheduled_for is null then greatest(r.run_at, r.created_at)
-                                             else r.run_at end) as due
-            from yamlsched.job_runs r
-            where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
-            order by r.finished_at desc
-            limit %(of_job)s
-        ) w
-        offset 0
+        select r.id, case when coalesce(r.idempotency_key not like 'on\_dead:%%', true) then r.status end as status,
+               r.attempts - r.prior_attempts as attempts, r.started_at, r.finished_at, r.peak_memory_bytes
+        from yamlsched.job_runs r
+        where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
+        order by r.finished_at desc
+        limit %(of_job)s
     ) x
 ) e
 where d.namespace = %(namespace)s and (%(of)s::text[] is null or d.job_type = any (%(of)s))
   and e.succeeded + e.dead + e.cancelled > 0
 order by d.job_type;
+
+-- name: late
+-- The runs of each job that began or succeeded in [since, until) later than start_within and finish_within allow: how many, and
+-- the latest. At the end of a span that is past (`is_past`) also those that had not by then; `at` is null. Among those that
+-- `ended` reads, a hundred that ended after the span, and `of_job` that have not ended. What waits for a pause, its turn or
+-- other jobs has not begun late; one that died or was cancelled, and a backfill, have not finished late. Calls of on_dead do not count.
+select d.job_type, d.timezone, l.kind, l.runs, l.late_by, l.run_id, l.at
+from yamlsched.job_definitions d
+cross join lateral (
+    select distinct on (v.kind) v.kind, (count(*) over (partition by v.kind))::integer as runs,
+           coalesce(v.at, %(until)s) - v.since as late_by, r.id as run_id, v.at
+    from (
+        (select r.id, r.idempotency_key, r.attempts, r.scheduled_for, r.by_hand, r.started_at, r.finished_at, false as is_open,
+                r.status = 'succeeded' as has_succeeded, yamlsched.could_begin_at(r, d.spread) as could_begin_at
+         from yamlsched.job_runs r
+         where r.definition_id = d.id and r.finished_at >= %(since)s and r.finished_at < %(until)s
+         order by r.finished_at desc
+         limit %(of_job)s)
+        union all
+        (select r.id, r.idempotency_key, r.attempts, r.scheduled_for, r.by_hand, r.started_at, null, true,
+                false, yamlsched.could_begin_at(r, d.spread)
+         from yamlsched.job_runs r
+         where r.definition_id = d.id and r.finished_at >= %(until)s
+         order by r.finished_at
+         limit 100)
+        union all
+        (select r.id, r.idempotency_key, r.attempts, r.scheduled_for, r.by_hand, r.started_at, null, true, false,
+                case when not r.unreleased and r.withheld not in (1, 2, 4) then yamlsched.could_begin_at(r, d.spread) end
+         from yamlsched.job_runs r
+         where r.definition_id = d.id and r.finished_at is null and not yamlsched.is_withheld(d, %(now)s)
+         limit %(of_job)s)
+    ) r
+    cross join lateral (
+        select case when r.attempts <= 1 then r.started_at
+                    else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id and f.attempt = 1) end as begun_at
+    ) f
+    cross join lateral (values
+        ('started', case when r.is_open or f.begun_at is not null then r.could_begin_at end,
+         case when f.begun_at < %(until)s then f.begun_at end, d.start_within),
+        ('finished', case when not r.by_hand and (r.is_open or r.has_succeeded) then r.scheduled_for end, r.finished_at, d.finish_within)
+    ) v (kind, since, at, within)
+    where coalesce(v.at, %(until)s) > v.since + v.within and coalesce(v.at >= %(since)s, %(is_past)s)
+      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
+    order by v.kind, late_by desc, r.id
+) l
+where d.namespace = %(namespace)s
+order by l.late_by desc, d.job_type;
 
 -- name: longest
 -- The longest attempt of each of the jobs `of`, among the runs that `ended` reads.

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_935,
+    "core": 20_942,
     "web": 5_170,
     "importing": 2_210,
     "preview": 1_398,
@@ -34,7 +34,7 @@ BUDGETS = {
     "otel": 251,
     "words": 45,
     "shared": 1_192,
-    "sql": 4_393,
+    "sql": 4_418,
     "templates, script and style": 2_100,
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,

@@ -227,6 +227,140 @@ def test_a_run_that_waited_for_a_pause_counts_from_its_end_on(db: Db) -> None:
     assert [(one.runs, one.late_by) for one in night(db).late] == [(1, 16 * MINUTE)]
 
 
+def late(db: Db) -> list[tuple[str, str, int, timedelta, datetime | None]]:
+    return [(job.job_type, job.kind, job.runs, job.late_by, job.at) for job in night(db).late]
+
+
+@pytest.mark.parametrize(
+    ("status", "ended_at", "values", "found"),
+    [
+        ("succeeded", START + 4 * HOUR, {}, None),
+        ("succeeded", START + 4 * HOUR + SECOND, {}, (4 * HOUR + SECOND, START + 4 * HOUR + SECOND)),
+        ("succeeded", END - SECOND, {}, (12 * HOUR - SECOND, END - SECOND)),
+        ("succeeded", END - SECOND, {"attempts": 3}, (12 * HOUR - SECOND, END - SECOND)),
+        ("succeeded", END - SECOND, {"by_hand": True}, None),
+        ("succeeded", END - SECOND, {"scheduled_for": None}, None),
+        ("succeeded", END - SECOND, {"scheduled_for": END - 2 * HOUR}, None),
+        ("succeeded", START, {"scheduled_for": START - 5 * HOUR}, (5 * HOUR, START)),
+        ("succeeded", START - SECOND, {"scheduled_for": START - 5 * HOUR}, None),  # in the report of the day before
+        ("dead", END - SECOND, {}, None),
+        ("cancelled", END - SECOND, {}, None),
+        # at the end of the night it had not succeeded, whatever came then
+        ("succeeded", END, {}, (12 * HOUR, None)),
+        ("dead", END + HOUR, {}, (12 * HOUR, None)),
+        ("succeeded", END, {"scheduled_for": END - 4 * HOUR}, None),
+        ("succeeded", END, {"by_hand": True}, None),
+        ("queued", None, {}, (12 * HOUR, None)),
+        ("failed", None, {}, (12 * HOUR, None)),
+        ("running", None, {}, (12 * HOUR, None)),
+        ("queued", None, {"unreleased": True, "exclusive": True}, (12 * HOUR, None)),
+        ("queued", None, {"scheduled_for": END}, None),
+    ],
+)
+def test_a_run_finished_late_if_it_succeeded_later_after_its_slot_than_the_job_says(
+    db: Db, status: str, ended_at: datetime | None, values: dict[str, Any], found: tuple[timedelta, Any] | None
+) -> None:
+    job = a_job(db, start_within=timedelta(days=9), finish_within=4 * HOUR)
+    a_run(db, job, status, **{"scheduled_for": START, "created_at": START, "run_at": START, "started_at": START,
+          **({"finished_at": ended_at} if ended_at else {}), **values})  # fmt: skip
+
+    assert late(db) == ([("purge", "finished", 1, *found)] if found else [])
+    db.execute("update yamlsched.job_definitions set finish_within = null")
+    assert late(db) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "values", "found"),
+    [
+        ("queued", {}, (12 * HOUR, None)),
+        ("queued", {"withheld": 3, "limit_name": "x"}, (12 * HOUR, None)),
+        ("queued", {"withheld": 1}, None),
+        ("queued", {"withheld": 2, "exclusive": True}, None),
+        ("queued", {"unreleased": True, "exclusive": True}, None),
+        ("queued", {"ready_at": END - 15 * MINUTE}, None),
+        ("queued", {"ready_at": END + HOUR}, None),
+        ("queued", {"run_at": END, "created_at": END}, None),
+        ("queued", {"idempotency_key": "on_dead:7"}, None),
+        ("running", {"started_at": START + HOUR}, (HOUR, START + HOUR)),
+        ("running", {"started_at": START + MINUTE}, None),
+        ("running", {"started_at": END}, (12 * HOUR, None)),
+        ("failed", {"started_at": START + HOUR, "run_at": END, "scheduled_for": START}, (HOUR, START + HOUR)),
+        ("succeeded", {"started_at": START + HOUR, "finished_at": END}, (HOUR, START + HOUR)),
+        ("succeeded", {"started_at": END, "finished_at": END}, (12 * HOUR, None)),
+        ("cancelled", {"finished_at": END}, (12 * HOUR, None)),
+        ("cancelled", {"finished_at": END - SECOND}, None),
+    ],
+)
+def test_a_run_that_has_not_ended_by_the_end_of_the_night_started_late_or_had_not_started(
+    db: Db, status: str, values: dict[str, Any], found: tuple[timedelta, Any] | None
+) -> None:
+    job = a_job(db, overlap="allow")
+    a_run(db, job, status, **{"created_at": START, "run_at": START, **values})
+
+    assert late(db) == ([("purge", "started", 1, *found)] if found else [])
+    db.execute("update yamlsched.job_definitions set paused_at = %s", [END + HOUR])
+    if status in ("queued", "running", "failed"):
+        assert late(db) == []
+
+
+def test_what_began_late_before_the_night_is_in_the_report_of_then(db: Db) -> None:
+    ended(db, a_job(db), "succeeded", START + HOUR, took=2 * HOUR, run_at=START - 3 * HOUR, created_at=START - 3 * HOUR)
+
+    assert late(db) == []
+    before = report.read(db, "default", START - 12 * HOUR, START).late
+    assert [(job.kind, job.at) for job in before] == [("started", START - HOUR)]
+
+
+def test_a_report_of_now_leaves_what_is_late_now_to_the_state_of_the_job(db: Db, cli: Cli) -> None:
+    # given a run that began late and is late by finish_within, one that has not begun, and a host that ticks
+    a_file_row(db)
+    now = datetime.now(UTC)
+    slow, stuck = a_job(db, "slow", finish_within=HOUR, timeout=9 * HOUR), a_job(db, "waits")
+    slot = now - 3 * HOUR
+    due = {"run_at": slot, "created_at": slot, "scheduled_for": slot}
+    run = a_run(db, slow, "running", started_at=now - 2 * HOUR, **due)
+    a_run(db, stuck, **due)
+
+    shown = [problem for problem in report.read(db, "default", now - 4 * HOUR).problems if problem.kind != "old"]
+
+    assert [(problem.kind, problem.what) for problem in shown] == [
+        ("late", "slow: late by 3h: not finished: the run of its slot has not succeeded"),
+        ("late", "waits: late by 3h: no worker has claimed its run"),
+        ("started_late", "slow: 1 run started late, by 1h"),
+    ]
+    assert shown[-1].remedy == f"yamlsched show {run}"
+
+
+def test_of_several_late_runs_the_number_and_the_latest_are_said(db: Db, cli: Cli) -> None:
+    load = a_job(db, "load", finish_within=HOUR, overlap="allow")
+    done = []
+    for nth, hours in enumerate((2, 4, 3)):
+        slot = START + nth * MINUTE
+        due = {"scheduled_for": slot, "run_at": slot, "created_at": slot}
+        done.append(ended(db, load, "succeeded", slot + hours * HOUR, took=hours * HOUR - 5 * MINUTE, **due))
+    begun = {"run_at": START, "created_at": START, "started_at": START, "scheduled_for": START}
+    running = a_run(db, a_job(db, "one", finish_within=2 * HOUR), "running", **begun)
+    waits = a_job(db, "waits")
+    first, _ = (a_run(db, waits, run_at=START, created_at=START) for _ in range(2))
+
+    lines = cli(*NIGHT).out.splitlines()
+
+    assert lines[3:10] == [
+        "3 problems need attention",
+        "  waits: 2 runs had not started in time, up to 12h after they were due",
+        f"      yamlsched show {first}",
+        "  one: 1 run had not finished in time, 12h after its slot",
+        f"      yamlsched show {running}",
+        "  load: 3 runs finished late, up to 4h after their slots",
+        f"      yamlsched show {done[1]}",
+    ]
+    assert re.sub(" {2,}", "  ", "\n".join(lines[13:])).split("\n\n")[:2] == [
+        f"Started late\nRUNS  JOB  LATEST  STARTED  RUN\n2  waits  12h  not by then  {first}",
+        "Finished late\nRUNS  JOB  LATEST  FINISHED  RUN\n"
+        f"1  one  12h  not by then  {running}\n3  load  4h  2026-01-14 00:01 UTC  {done[1]}",
+    ]
+
+
 def test_the_longest_run_of_each_job_is_listed_and_those_that_still_run(db: Db, cli: Cli) -> None:
     now = datetime.now(UTC)
     purge, mail = a_job(db), a_job(db, "mail", schedule=None)
@@ -400,6 +534,8 @@ def a_bad_night(db: Db) -> dict[str, int]:
         last_error="took too long",
     )  # fmt: skip
     a_gap(db, purge, START + 6 * HOUR, START + 7 * HOUR, 2, "overlap")
+    load = a_job(db, "load", timezone="Europe/Berlin", finish_within=4 * HOUR)
+    runs["finished"] = ended(db, load, "succeeded", START + 10 * HOUR, scheduled_for=START + 5 * HOUR)
     return runs
 
 
@@ -413,13 +549,15 @@ def test_the_text_of_a_bad_night(db: Db, cli: Cli) -> None:
 yamlsched report: default
 Tue 2026-01-13 20:00 UTC to Wed 2026-01-14 08:00 UTC (12h)
 
-2 problems need attention
+3 problems need attention
   purge: 1 run died: OSError: disk full | `x` <b>
   yamlsched show <dead>; then yamlsched retry <dead>
   mail: 1 run started late, by 1h59m
   yamlsched show <late>
+  load: 1 run finished late, 5h after its slot
+  yamlsched show <finished>
 
-ran  4 runs of 2 jobs: 3 succeeded (1 after a retry), 1 died
+ran  5 runs of 3 jobs: 4 succeeded (1 after a retry), 1 died
 dead  1, by type of error: OSError 1
 skipped  2 slots: 2 overlap
 
@@ -437,9 +575,14 @@ Started late
 RUNS  JOB  LATEST  STARTED  RUN
 1  mail  1h59m  2026-01-14 06:59 UTC  <late>
 
+Finished late
+RUNS  JOB  LATEST  FINISHED  RUN
+1  load  5h  2026-01-14 07:00 CET (06:00Z)  <finished>
+
 Longest
 TOOK  JOB  ENDED  RUN
 1h30m  purge  2026-01-14 02:00 CET (01:00Z)  <ok>
+1m  load  2026-01-14 07:00 CET (06:00Z)  <finished>
 1m  mail  2026-01-14 07:00 UTC  <late>
 """
     for name, run in runs.items():
@@ -448,13 +591,21 @@ TOOK  JOB  ENDED  RUN
 
 
 def test_markdown_shows_the_same_and_nothing_in_it_is_markup(db: Db, cli: Cli) -> None:
-    a_bad_night(db)
+    runs = a_bad_night(db)
 
     shown = cli(*NIGHT, "--format", "markdown")
     html = MarkdownIt("commonmark").enable("table").render(shown.out)
 
     assert shown.code == 1
-    assert html.count("<h3>") == 4
+    assert html.count("<h3>") == 5
+    finished = html.partition("<h3>Finished late</h3>")[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    assert re.findall("<td.*?>(.*?)</td>", finished) == [
+        "1",
+        "load",
+        "5h",
+        "2026-01-14 07:00 CET (06:00Z)",
+        str(runs["finished"]),
+    ]
     assert "disk full | `x` &lt;b&gt;" in html
     assert re.search(r"<code>yamlsched show \d+</code>; then <code>yamlsched retry \d+</code>", html)
     rows = re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
@@ -502,7 +653,13 @@ def test_the_html_is_one_file_that_loads_nothing(db: Db, cli: Cli) -> None:
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
     assert "prefers-color-scheme: dark" in shown.out
     assert "purge: 1 run died: OSError: disk full | `x` <b>" in page.text
-    for words in ("2 problems need attention", "1h59m", "Started late", "2026-01-13 22:00 CET (21:00Z)"):
+    for words in (
+        "3 problems need attention",
+        "1h59m",
+        "Started late",
+        "Finished late",
+        "2026-01-13 22:00 CET (21:00Z)",
+    ):
         assert words in page.text
 
 
@@ -586,13 +743,18 @@ def test_json_has_everything(db: Db, cli: Cli) -> None:
     assert [(one["kind"], one["run_id"]) for one in document["problems"]] == [
         ("dead", runs["dead"]),
         ("started_late", runs["late"]),
+        ("finished_late", runs["finished"]),
     ]
     assert document["ran"] == {
-        "runs": 4, "jobs": 2, "succeeded": 3, "retried": 1, "dead": 1, "cancelled": 0, "is_bounded": False,
+        "runs": 5, "jobs": 3, "succeeded": 4, "retried": 1, "dead": 1, "cancelled": 0, "is_bounded": False,
     }  # fmt: skip
     assert [group["error_type"] for group in document["failures"]] == ["OSError", "Timeout"]
     assert [(one["reason"], one["slots"]) for one in document["skipped"]] == [("overlap", 2)]
     assert [one["late_by"] for one in document["started_late"]] == [7140.0]
+    assert document["finished_late"] == [
+        {"job_type": "load", "timezone": "Europe/Berlin", "kind": "finished", "runs": 1, "late_by": 18000.0,
+         "run_id": runs["finished"], "at": "2026-01-14T06:00:00Z"}
+    ]  # fmt: skip
     assert document["longest"][0]["took"] == 5400.0
 
 
@@ -645,4 +807,7 @@ def test_a_report_reads_only_what_ended_within_its_span(own_dsn: str) -> None:
         for minutes, most in ((90, 4 * 91 + 4), (4_000, 4 * 1_000)):
             span = {**given, "since": now - minutes * MINUTE}
             assert rows_read(db, load("report")["ended"], span) <= most
+            for until, is_past in ((now, False), (now - 10 * MINUTE, True)):
+                late = {**span, "until": until, "now": now, "is_past": is_past}
+                assert 0 < rows_read(db, load("report")["late"], late) <= most + 10 + 4 * 11
         assert rows_read(db, load("report")["running"], given) <= 20

@@ -18,7 +18,7 @@ from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
 from yamlsched.ask.health import DoubtfulEffect
-from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, JobLimits, Skipped, StartedLate
+from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, JobLimits, LateRuns, Skipped
 from yamlsched.db import query
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.timetable import slots
@@ -41,6 +41,7 @@ KINDS = (
         "late",
         "skipped",
         "started_late",
+        "finished_late",
         "failing",
         "file",
         "prune",
@@ -123,7 +124,7 @@ class Report:
     dead: Sequence[DeadOfType]
     dead_calls: int  # of on_dead: they are no runs of their job
     skipped: Sequence[Skipped]
-    late: Sequence[StartedLate]
+    late: Sequence[LateRuns]  # the latest first
     in_doubt: Sequence[DoubtfulEffect]
     longest: Sequence[LongRun]
     largest: Sequence[LargeRun]
@@ -160,12 +161,13 @@ def read(
     gaps = read_gaps(connection, namespace, since, end)
     skipped = _skipped(gaps, since, end)
     failed = failures.groups(connection, namespace, since, end)
-    late = _late(ended)
+    values |= {"now": at, "of_job": of_job, "is_past": until is not None}
+    late = query.fetch(connection, LateRuns, sql["late"], values)
     in_doubt = [effect for effect in now.in_doubt if effect.since < end]
     problems = [*(report_problems.current_problems(now, limits) if until is None else ())]
     problems += report_problems.in_doubt(now, in_doubt, until is None)
     problems += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
-    problems += [*report_problems.not_run(skipped), *report_problems.started_late(late)]
+    problems += [*report_problems.not_run(skipped), *report_problems.late(late)]
     large = {"of_job": of_job, "of": _top(ended, "peak"), "since": end - 7 * DAY, "until": end - 6 * DAY}
     before = {job.job_type: job.peak for job in query.fetch(connection, EndedOfJob, sql["ended"], {**values, **large})}
     largest = [
@@ -173,7 +175,7 @@ def read(
         for job in ended
         if job.peak_id and job.peak
     ]
-    values |= {"limit": MAX_LONGEST, "of_job": of_job, "of": _top(ended, "took")}
+    values |= {"limit": MAX_LONGEST, "of": _top(ended, "took")}
     longest = query.fetch(connection, LongRun, sql["running"], values) if until is None else []
     longest += query.fetch(connection, LongRun, sql["longest"], values)
     held_up = query.fetch(connection, HeldUp, sql["held_up"], values) if until is None else []
@@ -289,12 +291,3 @@ def within_span(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, d
     except (CronError, ScheduleError):
         return gap.slots, first, last
     return (min(span.count, gap.slots), span.first, span.last) if span else None
-
-
-def _late(ended: Sequence[EndedOfJob]) -> list[StartedLate]:
-    jobs = [
-        StartedLate(job.job_type, job.timezone, job.late, job.late_by, job.late_id, job.late_at)
-        for job in ended
-        if job.late and job.late_by is not None and job.late_id is not None and job.late_at is not None
-    ]
-    return sorted(jobs, key=lambda job: job.late_by, reverse=True)

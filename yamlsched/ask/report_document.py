@@ -124,21 +124,23 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
         ],
         _more(len(report.skipped) - MAX_SKIPPED * screens, _all_problems(report)),
     )
-    yield Section(
-        "Started late",
-        ("runs", "job", "latest", "started", "run"),
-        [
-            (
-                str(job.runs),
-                job.job_type,
-                durations.approximate(job.late_by),
-                _time(job.started_at, job.timezone, report),
-                str(job.run_id),
-            )
-            for job in report.late[: MAX_LATE * screens]
-        ],
-        _more(len(report.late) - MAX_LATE * screens, _all_problems(report)),
-    )
+    for kind in ("started", "finished"):
+        late = [job for job in report.late if job.kind == kind]
+        yield Section(
+            f"{kind.capitalize()} late",
+            ("runs", "job", "latest", kind, "run"),
+            [
+                (
+                    str(job.runs),
+                    job.job_type,
+                    durations.approximate(job.late_by),
+                    _time(job.at, job.timezone, report) if job.at else "not by then",
+                    str(job.run_id),
+                )
+                for job in late[: MAX_LATE * screens]
+            ],
+            _more(len(late) - MAX_LATE * screens, _all_problems(report)),
+        )
     yield Section(
         "Longest",
         ("took", "job", "ended", "run"),

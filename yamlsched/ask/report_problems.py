@@ -39,19 +39,23 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class StartedLate:
-    """Runs of a job that started later than tolerated, and the one that was latest."""
+class LateRuns:
+    """Runs of a job that started or finished later than its keys allow, and the one that was latest.
+
+    ``at`` is when it did; None: not by the end of the span. ``late_by`` counts from when it was due, or from its slot.
+    """
 
     job_type: str
     timezone: str
+    kind: str  # started or finished
     runs: int
     late_by: timedelta
     run_id: int
-    started_at: datetime
+    at: datetime | None
 
 
 class EndedOfJob(NamedTuple):
-    """How the runs of a job ended in a span: the longest attempt, and the run that started latest after it was due.
+    """How the runs of a job ended in a span, and the longest attempt.
 
     A tuple, as ``GapOfJob``, because there may be 10,000 of them: a frozen dataclass takes three times as long.
     ``examined`` is how many runs were read: as many as the limit if there may be more.
@@ -65,10 +69,6 @@ class EndedOfJob(NamedTuple):
     dead: int
     cancelled: int
     took: timedelta | None
-    late: int
-    late_by: timedelta | None
-    late_id: int | None
-    late_at: datetime | None
     examined: int
     peak: int | None  # bytes of memory, of the latest attempt of a run
     peak_id: int | None
@@ -167,8 +167,19 @@ def not_run(skipped: Sequence[Skipped]) -> Iterator[Problem]:
             yield attention.lost_slots(gap.job_type, gap.slots, gap.first_at, gap.last_at)
 
 
-def started_late(late: Sequence[StartedLate]) -> Iterator[Problem]:
+def late(late: Sequence[LateRuns]) -> Iterator[Problem]:
     for job in late:
-        runs = "1 run" if job.runs == 1 else f"{job.runs} runs"
-        what = f"{job.job_type}: {runs} started late, by {'' if job.runs == 1 else 'up to '}{approximate(job.late_by)}"
-        yield Problem("started_late", job.job_type, what, f"yamlsched show {job.run_id}", job.run_id)
+        runs, is_one = f"{job.runs} run{'' if job.runs == 1 else 's'}", job.runs == 1
+        by = f"{'' if is_one else 'up to '}{approximate(job.late_by)}"
+        if job.kind == "started":
+            by = f"by {by}" if job.at else f"{by} after {'it was' if is_one else 'they were'} due"
+        else:
+            by += f" after {'its slot' if is_one else 'their slots'}"
+        what = f"{job.kind} late, {by}" if job.at else f"had not {job.kind} in time, {by}"
+        yield Problem(
+            f"{job.kind}_late",
+            job.job_type,
+            f"{job.job_type}: {runs} {what}",
+            f"yamlsched show {job.run_id}",
+            job.run_id,
+        )

@@ -24,8 +24,9 @@ EDIT_COLUMNS = ("id", "applied_at", "commit", "is_dirty", "author", "subject", "
 FORMATS = ("text", "markdown", "json", "html")
 HELP = """Show what happened since a time, over all jobs, worst first, with the commands that help.
 
-What ran, failed by type of error, was skipped and why, started late, took longest, effects in doubt, and edits. Exits
-1 if something needs attention: a morning line for cron is "yamlsched report --since 12h". The HTML is one file to mail.
+What ran, failed by type of error, was skipped and why, started or finished late, took longest, effects in doubt, and
+edits. Exits 1 if something needs attention: a morning line for cron is "yamlsched report --since 12h". The HTML is one
+file to mail.
 """
 
 
@@ -101,7 +102,8 @@ def document(report: Report) -> dict[str, Any]:
         "dead_by_error_type": report.dead,
         "dead_calls_of_on_dead": report.dead_calls,
         "skipped": report.skipped,
-        "started_late": report.late,
+        "started_late": [job for job in report.late if job.kind == "started"],
+        "finished_late": [job for job in report.late if job.kind == "finished"],
         "in_doubt": report.in_doubt,
         "longest": report.longest,
         "largest": report.largest,

@@ -78,6 +78,9 @@ def test_last_night_is_one_click_from_the_first_page_and_has_what_the_report_has
     a_run(db, job, "succeeded")
     dead = a_run(db, job, "dead", last_error="no route to host")
     a_gap(db, job, "overlap", hours_ago=2)
+    slot = datetime.now(UTC) - 2 * HOUR
+    load = a_job(db, "load", finish_within=HOUR)
+    late = a_run(db, load, "succeeded", scheduled_for=slot, run_at=slot, created_at=slot, started_at=slot)
 
     # then the first link of the content of / leads to it
     home = page.get("/").text.partition("<main")[2]
@@ -86,7 +89,10 @@ def test_last_night_is_one_click_from_the_first_page_and_has_what_the_report_has
     # and it says what ran, what died and what did not run, with links
     answer = page.get("/report").text
     shown = words(answer)
-    assert "2 runs of 1 job: 1 succeeded, 1 died" in shown
+    assert "3 runs of 2 jobs: 2 succeeded, 1 died" in shown
+    assert "load: 1 run finished late, 2h after its slot" in shown
+    assert "Finished late runs job latest finished run 1 load 2h" in shown
+    assert f'href="/runs/{late}"' in answer
     assert "OSError: no route to host" in shown
     assert "overlap a run of an earlier slot was unfinished" in shown
     assert f'href="/runs/{dead}"' in answer

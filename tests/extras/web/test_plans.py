@@ -19,8 +19,8 @@ from yamlsched.extras.web.pages import PAGES
 from yamlsched.extras.web.pool import Pool
 
 JOBS, RUNS = 200, 60_000
-MAX_ROWS = 10_000
-"""Rows and index entries of runs that one page may read: up to some dozens for each job of the list, and failures."""
+MAX_ROWS = 12_000
+"""Rows and index entries of runs that one page may read: up to some dozens for each job of the list, and failures. The report reads runs twice."""
 READ = """
 select c.relname,
        sum(pg_stat_get_xact_numscans(c.oid))::integer as scans,
