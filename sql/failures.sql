@@ -114,3 +114,26 @@ join yamlsched.job_failures f on f.run_id = failed.id and f.failed_at >= %(since
 where d.id = any (%(definitions)s)
 group by d.job_type, coalesce(f.error_type, '')
 order by d.job_type, attempts desc, error_type;
+
+-- name: by_hour
+-- Dead runs by the hour in which they died, the latest first, with the job and the type of error that most of them have.
+-- Of all that `definitions` leaves, the `limit` that died last are read: `examined`, with those of other types.
+select date_trunc('hour', r.dead_at) as at, date_trunc('hour', r.dead_at) + interval '1 hour' as until,
+       count(*)::integer as runs, count(distinct r.definition_id)::integer as jobs,
+       mode() within group (order by d.job_type) as job_type, mode() within group (order by r.error_type) as error_type,
+       max(r.examined)::integer as examined
+from (
+    select l.dead_at, l.definition_id, coalesce(l.error_type, '') as error_type, count(*) over () as examined
+    from (
+        select x.dead_at, x.definition_id, x.error_type
+        from yamlsched.job_runs x
+        where x.namespace = %(namespace)s and x.dead_at >= %(since)s
+          and (%(definitions)s::bigint[] is null or x.definition_id = any (%(definitions)s))
+        order by x.dead_at desc
+        limit %(limit)s
+    ) l
+) r
+join yamlsched.job_definitions d on d.id = r.definition_id
+where %(error_type)s::text is null or r.error_type = %(error_type)s
+group by 1
+order by 1 desc;

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_942,
-    "web": 5_170,
+    "core": 20_961,
+    "web": 5_188,
     "importing": 2_210,
     "preview": 1_398,
     "remote": 1_426,
@@ -34,8 +34,8 @@ BUDGETS = {
     "otel": 251,
     "words": 45,
     "shared": 1_192,
-    "sql": 4_418,
-    "templates, script and style": 2_100,
+    "sql": 4_437,
+    "templates, script and style": 2_118,
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,
     "imports in functions": 0,

@@ -104,6 +104,32 @@ def groups(
     return Failures(groups, not groups or groups[0].total < MAX_FAILED)
 
 
+@dataclass(frozen=True)
+class DeadHour:
+    """The runs that died in [at, until), of how many jobs, and the job and the type of error that most of them have."""
+
+    at: datetime
+    until: datetime
+    runs: int
+    jobs: int
+    job_type: str
+    error_type: str
+    examined: int  # of all hours and types
+
+
+def by_hour(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    since: datetime | None,
+    definitions: Sequence[int] | None = None,
+    error_type: str | None = None,
+) -> list[DeadHour]:
+    """Return the hours in which runs died, the latest first. The ``MAX_FAILED`` that died last are read."""
+    values: dict[str, Any] = {"namespace": namespace, "definitions": definitions, "error_type": error_type}
+    values |= {"since": since or "-infinity", "limit": MAX_FAILED}
+    return fetch(connection, DeadHour, load("failures")["by_hour"], values)
+
+
 def example(group: FailureGroup) -> str:
     """Return the error of the example, with its type, and the hosts of the group if there are several."""
     hosts = f" (on {join_first(group.hosts, MAX_HOSTS)})" if len(group.hosts) > 1 else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from typing import Any
 
 from extras.web.test_pages import words
@@ -113,6 +114,42 @@ def test_a_problem_has_a_button_for_what_helps(page: TestClient, db: Any) -> Non
     shown = page.get("/").text
     [retry] = re.findall(r'<a class="button" href="(/actions/retry-dead\?[^"]*)">Retry …</a>', shown)
     assert "Retry 1 dead run of purge" in words(page.get(retry.replace("&amp;", "&")).text)
+
+
+def test_dead_runs_are_counted_by_the_hour_in_which_they_died(page: TestClient, db: Any) -> None:
+    # given an outage between two and three, and what died around it
+    purge, mail = a_job(db, "purge", owner="shop"), a_job(db, "mail", owner="crm")
+    [[day]] = db.execute("select date_trunc('day', now()) - interval '2 days'").fetchall()
+    for job, hour, minute, type in (
+        *((purge, 2, minute, "OSError") for minute in (0, 10, 59)),
+        (mail, 2, 30, "TimeoutError"),
+        (mail, 3, 0, "TimeoutError"),
+        (purge, 1, 59, None),
+    ):
+        a_run(db, job, "dead", finished_at=day + timedelta(hours=hour, minutes=minute), error_type=type)
+
+    def hours(**query: str) -> list[tuple[int, int, int, str, str]]:
+        answer = page.get("/dead", params={"by": "hour", **query}, headers={"Accept": "application/json"}).json()
+        names = ("runs", "jobs", "job_type", "error_type")
+        return [(datetime.fromisoformat(one["at"]).hour, *(one[name] for name in names)) for one in answer["hours"]]
+
+    # then each hour has what died in it: the latest first, or the worst
+    assert hours() == [(3, 1, 1, "mail", "TimeoutError"), (2, 4, 2, "purge", "OSError"), (1, 1, 1, "purge", "")]
+    assert [hour for hour, *_ in hours(sort="largest")] == [2, 3, 1]
+    assert [runs for _, runs, *_ in hours(owner="shop")] == [3, 1]
+    assert [runs for _, runs, *_ in hours(type="TimeoutError")] == [1, 1]
+    assert [hour for hour, *_ in hours(type="-")] == [1]
+    assert hours(span="24h") == []
+
+    # and its row says so in words, and leads to exactly these runs, also to retry them
+    shown = page.get("/dead?by=hour&clock=UTC").text
+    assert "6 dead runs in 3 hours" in words(shown)
+    assert re.search(r" 02:00 UTC \S+ ago purge and 1 other job OSError Retry", words(shown))
+    [runs] = re.findall(r'<a class="large" href="([^"]*)">4</a>', shown)
+    assert page.get(runs.replace("&amp;", "&")).text.count('<a class="name" href="/runs/') == 4
+    retries = re.findall(r'<td><a class="button" href="([^"]*)">Retry …</a>', shown)
+    assert "4 dead runs of 2 jobs" in words(page.get(retries[1].replace("&amp;", "&")).text)
+    assert "No run died in the last 24h" in words(page.get("/dead?by=hour&span=24h").text)
 
 
 def test_the_page_of_symptoms_leads_to_pages_that_exist(page: TestClient) -> None:

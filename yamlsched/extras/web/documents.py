@@ -68,7 +68,11 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
     "/jobs/{job:path}": _job,
     "/runs": lambda view: {"runs": view.page.runs, "next_before": view.page.older},
     "/runs/{run:path}": lambda view: show.document(view.details),
-    "/dead": lambda view: {"groups": view.groups, "more_groups": view.hidden, "is_complete": view.found.is_complete},
+    "/dead": lambda view: {
+        ("hours" if view.by == "hour" else "groups"): view.hours or view.groups,
+        "more_groups": view.hidden,
+        "is_complete": view.found.is_complete,
+    },
     "/why": _why,
     "/graph": lambda view: {"jobs": [row.job for row in view.rows]},
     "/calendar": _calendar,

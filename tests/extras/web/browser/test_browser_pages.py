@@ -26,6 +26,7 @@ VARIANTS = (
     "/why?job=nightly_backup",
     "/runs?status=dead",
     "/dead?span=all",
+    "/dead?by=hour",
 )
 PLACES = [*PATTERNS, *(path for path in VARIANTS if any(p.match(urlsplit(path).path) for p in PATTERNS.values()))]
 TABBABLE = """() => [...document.querySelectorAll(

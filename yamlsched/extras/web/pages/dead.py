@@ -1,13 +1,14 @@
-"""``/dead``: dead runs by job and by the type of their error."""
+"""``/dead``: dead runs by job and by the type of their error, or by the hour in which they died."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from yamlsched.ask import failures, history
-from yamlsched.ask.failures import MAX_FAILED, MAX_OF_JOB, FailureGroup, Failures
+from yamlsched.ask.failures import MAX_FAILED, MAX_OF_JOB, DeadHour, FailureGroup, Failures
 from yamlsched.errors import Refused
 from yamlsched.extras.web.pages.runs import NO_TYPE
 from yamlsched.extras.web.render import sentence
@@ -16,7 +17,7 @@ from yamlsched.extras.web.visit import BadRequest, Page, Visit
 SPANS = {"24h": timedelta(hours=24), "7d": timedelta(days=7), "all": None}
 MAX_GROUPS = 150
 FILTERS = ("type", "tag", "owner")
-BY = ("job", "error")
+BY = ("job", "error", "hour")
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class DeadPage:
     """The page. ``total`` counts what was read: ``found`` says whether these are all."""
 
     groups: Sequence[FailureGroup]
+    hours: Sequence[DeadHour]
     total: int
     hidden: int
     found: Failures
@@ -54,6 +56,8 @@ def show(visit: Visit) -> DeadPage:
     except Refused as error:
         raise BadRequest(sentence(str(error))) from None
     since = visit.now - length if length else None
+    if by == "hour":
+        return by_hour(visit, ids, since, span=span, sort=sort, filter=filter)
     failed = failures.groups(visit.connection, visit.namespace, since, definitions=ids, only_dead=True)
     groups = [group for group in failed.groups if filter["type"] in ("", group.error_type or NO_TYPE)]
     total = sum(group.runs for group in groups)
@@ -61,6 +65,7 @@ def show(visit: Visit) -> DeadPage:
     groups.sort(key=lambda group: -group.runs if sort == "largest" else -group.last_at.timestamp())
     return DeadPage(
         groups=groups[:MAX_GROUPS],
+        hours=(),
         total=total if filter["type"] or not failed.groups else failed.groups[0].total,
         hidden=len(groups[MAX_GROUPS:]),
         found=failed,
@@ -69,6 +74,17 @@ def show(visit: Visit) -> DeadPage:
         filter=filter,
         by=by,
     )
+
+
+def by_hour(visit: Visit, ids: Sequence[int] | None, since: datetime | None, **chosen: Any) -> DeadPage:
+    type = chosen["filter"]["type"]
+    error_type = None if not type else "" if type == NO_TYPE else type
+    hours = failures.by_hour(visit.connection, visit.namespace, since, ids, error_type)
+    found = Failures((), not hours or hours[0].examined < MAX_FAILED)
+    if chosen["sort"] == "largest":
+        hours.sort(key=lambda hour: -hour.runs)
+    total, hidden = sum(hour.runs for hour in hours), len(hours[MAX_GROUPS:])
+    return DeadPage(groups=(), hours=hours[:MAX_GROUPS], total=total, hidden=hidden, found=found, by="hour", **chosen)
 
 
 def by_error(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
