@@ -20,7 +20,7 @@ from yamlsched.extras.web.pool import Pool
 
 JOBS, RUNS = 200, 60_000
 MAX_ROWS = 12_000
-"""Rows and index entries of runs that one page may read: up to some dozens for each job of the list, and failures. The report reads runs twice."""
+"""Rows and index entries of runs that a page may read: dozens for each job of a list, and failures; a report, twice."""
 READ = """
 select c.relname,
        sum(pg_stat_get_xact_numscans(c.oid))::integer as scans,
