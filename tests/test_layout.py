@@ -21,7 +21,7 @@ PACKAGE = ROOT / "yamlsched"
 BUDGETS = {
     "core": 20_961,
     "web": 5_188,
-    "importing": 2_210,
+    "importing": 2_246,
     "preview": 1_398,
     "remote": 1_426,
     "embedded": 947,

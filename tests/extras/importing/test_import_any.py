@@ -91,7 +91,7 @@ def test_what_is_imported_from_a_crontab_fires_as_under_debians_cron(
             "2: left out: CronJob (no name): metadata.name",
         ),
         ("kubernetes", "kind: [\n---\nx: 1\n---\n", "1: left out: a value is missing"),
-        ("kubernetes", "kind: Pod\n", " left out: no CronJob found"),
+        ("kubernetes", "kind: Pod\n", " left out: no CronJob or CronWorkflow found"),
         ("celery", "\nx = (\n", "2: left out: it is not valid Python: '(' was never closed"),
         ("celery", "[\n{]", "2: left out: it is not valid JSON"),
         ("celery", "x = 1", " left out: no beat_schedule found"),

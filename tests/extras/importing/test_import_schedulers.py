@@ -278,3 +278,87 @@ def test_a_periodic_task_that_does_not_run_now_is_disabled_and_its_other_fields_
 
     assert only_job(found).get("enabled", True) is is_enabled
     assert message in messages(found)
+
+
+WORKFLOW = """
+kind: CronWorkflow
+metadata: {name: settle}
+spec:
+  schedules: [SCHEDULES]
+  timezone: Etc/UTC
+  workflowSpec: {entrypoint: main, templates: [{name: main, TEMPLATE}]}
+"""
+CONTAINER = "container: {command: [bin/settle]}"
+
+
+def import_workflow(template: str = CONTAINER, schedules: str = '"0 2 * * *"', **keys: Any) -> Imported:
+    return import_text(WORKFLOW.replace("SCHEDULES", schedules).replace("TEMPLATE", template), "kubernetes", **keys)
+
+
+@pytest.mark.parametrize(
+    ("schedules", "keys"),
+    [
+        ('"0 2 * * *"', {"cron": "0 2 * * *"}),
+        ('"0 2 * * *", "0 2 * * *"', {"cron": "0 2 * * *"}),
+        ('"0 2 * * *", "30 3 * * 1"', {"crons": ["0 2 * * *", "30 3 * * 1"]}),
+        ('"TZ=Asia/Tokyo 0 2 * * *", "CRON_TZ=Asia/Tokyo 0 3 * * *"', {"crons": ["0 2 * * *", "0 3 * * *"]}),
+    ],
+)
+def test_the_schedules_of_a_workflow_are_one_job(schedules: str, keys: dict[str, Any]) -> None:
+    zone = "Asia/Tokyo" if "Tokyo" in schedules else "Etc/UTC"
+
+    assert {"command": ["bin/settle"], "timezone": zone, **keys}.items() <= only_job(
+        import_workflow(schedules=schedules)
+    ).items()
+
+
+@pytest.mark.parametrize("schedules", ["", "1", '"0 2 * * *", 7', '"0 2 * * *", {}', '"0 2 * * *", "0 2 30 2 *"'])
+def test_a_workflow_with_a_schedule_that_is_none_is_left_out(schedules: str) -> None:
+    found = import_workflow(schedules=schedules)
+
+    assert found.jobs == []
+    assert "left out: CronWorkflow settle: " in messages(found)
+
+
+@pytest.mark.parametrize(
+    ("retries", "max_attempts"),
+    [
+        ("", 1), ("retryStrategy: {limit: 2}, ", 3), ('retryStrategy: {limit: "0"}, ', 1), ("retryStrategy: {}, ", 100),
+        ('retryStrategy: {limit: "asInt(x)"}, ', 1), ("retryStrategy: [], ", 1), ("retryStrategy: {limit: 500}, ", 100),
+    ],
+)  # fmt: skip
+def test_a_workflow_is_repeated_as_often_as_its_template_says(retries: str, max_attempts: int) -> None:
+    assert only_job(import_workflow(retries + CONTAINER))["max_attempts"] == max_attempts
+    assert ("limit asInt(x) of the retryStrategy" in messages(import_workflow(retries + CONTAINER))) == (
+        "(x)" in retries
+    )
+    advised = only_job(import_workflow(retries + CONTAINER, policy="advised"))
+    assert advised.get("max_attempts", 1) == max_attempts
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("script: {command: [sh], source: date}", "its entrypoint is no template with a container"),
+        ("container: 7", "its entrypoint is no template with a container"),
+        ("container: {image: shop}", "it runs the entry point of the image shop"),
+        ('container: {command: [echo], env: [{name: A, value: "{{workflow.uid}}"}]}', "parameters of Argo"),
+        ('container: {command: [echo], workingDir: "/{{inputs.parameters.x}}"}', "parameters of Argo"),
+    ],
+)
+def test_a_workflow_whose_command_cannot_be_known_is_left_out(template: str, message: str) -> None:
+    found = import_workflow(template)
+
+    assert found.jobs == []
+    assert message in messages(found)
+
+
+def test_workflows_are_found_by_their_kind_wherever_they_stand() -> None:
+    item = json.dumps({"kind": "CronWorkflow", "metadata": {"name": "a"}, "spec": {
+        "schedule": "0 2 * * *", "workflowSpec": {"entrypoint": "m", "templates": [
+            {"name": "m", "container": {"command": ["x"]}}]}}})  # fmt: skip
+    source = Origin(f'{{"kind": "List", "items": [{item}]}}', "all.json")
+
+    assert read.kind_of(source) == "kubernetes"
+    assert read.kind_of(Origin("kind: CronWorkflow\n", "stdin")) == "kubernetes"
+    assert only_job(read.read([source], None, None, START))["command"] == ["x"]

@@ -1,4 +1,4 @@
-"""Kubernetes CronJob manifests: YAML documents or JSON, also a List.
+"""Manifests of Kubernetes: CronJobs, and CronWorkflows of Argo, as YAML documents or JSON, also in a List.
 
 The command of the container becomes the command of the job. Its image and volumes are not part of it.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import EVERY_MATCH, OnCalendar
 from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, FieldRange, cron_expression, fields_of, interval
-from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, AnyOf, FireTimes, Place, Refusal, cron_keys, known_zone, shown
 from yamlsched.schedule.findings import decode
 from yamlsched.schedule.node import Node
 from yamlsched.schedule.parse import parse
@@ -22,20 +22,23 @@ from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
 RULES = (*CRON_RULES[:4], FieldRange("day of week", 0, 6, WEEKDAYS))
-OVERLAP = {"Allow": "allow", "Forbid": "wait"}
-"""Forbid does not forget a start: it comes when the running job has ended, like overlap: wait."""
+OVERLAP = {"CronJob": {"Allow": "allow", "Forbid": "wait"}, "CronWorkflow": {"Allow": "allow", "Forbid": "skip"}}
+"""Forbid does not forget the start of a CronJob: it comes when the running job has ended, like overlap: wait."""
 MIN_CATCHUP_WINDOW, MAX_DURATION = timedelta(minutes=1), timedelta(days=365)
 MAX_ATTEMPTS = 100
 DEFAULT_BACKOFF_LIMIT = 6
-FAITHFUL_RETRIES = {
-    "timeout": FAITHFUL["timeout"],
-    "backoff": {"policy": "exponential", "delay": "10s", "max_delay": "6m"},
+BACKOFF = {
+    "CronJob": {"policy": "exponential", "delay": "10s", "max_delay": "6m"},
+    "CronWorkflow": {"policy": "fixed", "delay": "1s"},
 }
+HISTORY = ("successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+OF_BOTH = ("schedule", "concurrencyPolicy", "startingDeadlineSeconds", "suspend", *HISTORY)
 KNOWN = {
-    "CronJob": (
-        *("schedule", "timeZone", "concurrencyPolicy", "startingDeadlineSeconds", "suspend", "jobTemplate"),
-        *("successfulJobsHistoryLimit", "failedJobsHistoryLimit"),
-    ),
+    "CronJob": (*OF_BOTH, "timeZone", "jobTemplate"),
+    "CronWorkflow": (*OF_BOTH, "schedules", "timezone", "workflowSpec"),
+    "workflow": ("entrypoint", "templates", "activeDeadlineSeconds", "ttlStrategy", "podGC", "archiveLogs"),
+    "template": ("name", "container", "activeDeadlineSeconds", "retryStrategy"),
+    "retryStrategy": ("limit",),
     "job": (
         *("template", "suspend", "completions", "parallelism", "completionMode", "podFailurePolicy"),
         *("backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
@@ -51,7 +54,7 @@ KNOWN = {
 }
 """Keys of each specification that are imported, or without which a run means the same. All others are reported."""
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
-JOB = ("spec", "jobTemplate", "spec")
+JOB, WORKFLOW = ("spec", "jobTemplate", "spec"), ("spec", "workflowSpec")
 POD = (*JOB, "template", "spec")
 DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
@@ -69,13 +72,14 @@ def read(whole: Place) -> None:
         for manifest in _manifests(document):
             is_any = True
             line = findings.source.position(manifest.start)[0]
-            with whole.at(line, "CronJob (no name): ").reporting():
+            kind = "CronWorkflow" if _at(manifest, "kind") == "CronWorkflow" else "CronJob"
+            with whole.at(line, f"{kind} (no name): ").reporting():
                 name = str(_at(manifest, "metadata", "name") or "")
-                place = whole.at(line, f"CronJob {shown(name or '(no name)')}: ")
+                place = whole.at(line, f"{kind} {shown(name or '(no name)')}: ")
                 with place.reporting():
-                    _job(place, name, manifest)
+                    _job(place, kind, name, manifest)
     if not is_any:
-        whole.refused("no CronJob found")
+        whole.refused("no CronJob or CronWorkflow found")
 
 
 def _documents(text: str) -> Iterator[str]:
@@ -88,12 +92,12 @@ def _documents(text: str) -> Iterator[str]:
 
 def _manifests(node: Node | None) -> Iterator[Node]:
     kind = _at(node, "kind")
-    if kind == "CronJob" and node is not None:
+    if kind in OVERLAP and node is not None:
         yield node
     elif kind in ("List", "CronJobList") and node is not None and "items" in node.value:
         items = node.value["items"].value
         for item in items if isinstance(items, list) else ():
-            if kind == "CronJobList" or _at(item, "kind") == "CronJob":
+            if kind == "CronJobList" or _at(item, "kind") in OVERLAP:
                 yield item
 
 
@@ -108,35 +112,61 @@ def _at(node: Node | None, *keys: str) -> Any:
     return node.plain()
 
 
-def _job(place: Place, name: str, manifest: Node) -> None:
-    schedule = _at(manifest, "spec", "schedule")
-    if not isinstance(schedule, str) or not name:
+def _job(place: Place, kind: str, name: str, manifest: Node) -> None:
+    is_workflow = kind == "CronWorkflow"
+    schedules = (_at(manifest, "spec", "schedules") if is_workflow else None) or [_at(manifest, "spec", "schedule")]
+    if not isinstance(schedules, list) or not all(isinstance(text, str) for text in schedules) or not name:
         raise Refusal("it has no spec.schedule or no metadata.name")
     policy = _at(manifest, "spec", "concurrencyPolicy") or "Allow"
     if policy == "Replace":
         raise Refusal("concurrencyPolicy Replace stops running jobs: choose Forbid or Allow, and activeDeadlineSeconds")
-    if policy not in OVERLAP:
+    if policy not in OVERLAP[kind]:
         raise Refusal(f"concurrencyPolicy {shown(policy)} is unknown")
-    zone_name, words = _at(manifest, "spec", "timeZone"), schedule.split()
-    if words and words[0].startswith(("TZ=", "CRON_TZ=")):
-        zone_name = words.pop(0).partition("=")[2]
-    if zone_name is None:
-        place.changed("it has no timeZone: UTC is used, as by most clusters")
-    written, times = _schedule(" ".join(words), known_zone(zone_name or "UTC"))
-    keys: dict[str, Any] = {"cron": written, "timezone": zone_name or "UTC"}
-    keys |= _container(place, _only_container(manifest))
-    for key in ("parallelism", "completions"):
+    keys, times = _timing(place, schedules, "timezone" if is_workflow else "timeZone", manifest)
+    job, pod = (WORKFLOW, _entry(place, manifest)) if is_workflow else (JOB, _at(manifest, *POD))
+    keys |= _container(place, pod["container"] if is_workflow else _only_container(manifest))
+    if is_workflow and "{{" in str(keys):
+        raise Refusal("its command uses parameters of Argo ({{...}}): write their values")
+    for key in ("parallelism", "completions") if not is_workflow else ():
         if (pods := _at(manifest, *JOB, key)) not in (None, 0, 1):
             raise Refusal(f"{key} {shown(pods)} starts several pods: write one command that does the work of all")
-    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *JOB, "suspend")):
+    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *job, "suspend")):
         keys["enabled"] = False
-    if codes := _exit_codes(place, _at(manifest, *JOB, "podFailurePolicy")):
+    if codes := _exit_codes(place, _at(manifest, *job, "podFailurePolicy")):
         keys["exit_codes"] = {"discard": codes}
-    for part, path in (("CronJob", ("spec",)), ("job", JOB), ("pod", POD)):
-        _report_others(place, part, _at(manifest, *path))
-    keys["overlap"], keys["catchup"] = OVERLAP[policy], "latest"
-    _limits(place, manifest, keys)
-    place.add(name, f"CronJob {name}", keys, times)
+    parts = ("workflow", "template") if is_workflow else ("job", "pod")
+    for part, settings in zip((kind, *parts), (_at(manifest, "spec"), _at(manifest, *job), pod), strict=True):
+        _report_others(place, part, settings)
+    keys["overlap"], keys["catchup"] = OVERLAP[kind][policy], "latest"
+    _limits(place, kind, manifest, job, pod, keys)
+    place.add(name, f"{kind} {name}", keys, times)
+
+
+def _timing(place: Place, schedules: list[str], zone_key: str, manifest: Node) -> tuple[dict[str, Any], FireTimes]:
+    """Return the keys and the fire times of one or several expressions."""
+    zones, texts, own_zone = set(), [], _at(manifest, "spec", zone_key)
+    for words in map(str.split, schedules):
+        is_own = not words or not words[0].startswith(("TZ=", "CRON_TZ="))
+        zones.add(own_zone if is_own else words.pop(0).partition("=")[2])
+        texts.append(" ".join(words))
+    if len(zones) > 1:
+        raise Refusal("its schedules are in several time zones: write a CronWorkflow for each")
+    if zones == {None}:
+        place.changed(f"it has no {zone_key}: UTC is used, as by most clusters")
+    zone_name = zones.pop() or "UTC"
+    written, times = zip(*(_schedule(text, known_zone(zone_name)) for text in texts), strict=True)
+    return {**cron_keys(written), "timezone": zone_name}, AnyOf(times)
+
+
+def _entry(place: Place, manifest: Node) -> dict[str, Any]:
+    """Return the template with the container that a workflow starts."""
+    templates, name = _at(manifest, *WORKFLOW, "templates"), _at(manifest, *WORKFLOW, "entrypoint")
+    for template in templates if isinstance(templates, list) else ():
+        match template:
+            case {"name": str(own), "container": dict()} if own == name:
+                _report_others(place, "retryStrategy", template.get("retryStrategy"))
+                return dict(template)
+    raise Refusal("its entrypoint is no template with a container: write one command that does the work of all")
 
 
 def _is_true(value: Any) -> bool:
@@ -238,26 +268,36 @@ def _expanded(text: str, env: dict[str, str], strict: bool = True) -> str:
     return REFERENCE.sub(value, text)
 
 
-def _limits(place: Place, manifest: Node, keys: dict[str, Any]) -> None:
+def _limits(
+    place: Place, kind: str, manifest: Node, job: tuple[str, ...], pod: dict[str, Any], keys: dict[str, Any]
+) -> None:
+    is_faithful, is_workflow = place.source.is_faithful, kind == "CronWorkflow"
     if (window := _seconds(_at(manifest, "spec", "startingDeadlineSeconds"))) is not None:
         if window < MIN_CATCHUP_WINDOW:
             place.changed(f"startingDeadlineSeconds {window.seconds} becomes catchup_window: 1m, the shortest")
         keys["catchup_window"] = durations.show(max(window, MIN_CATCHUP_WINDOW))
-    retries = _at(manifest, *JOB, "backoffLimit")
+    elif is_workflow and is_faithful:
+        keys["catchup"] = "none"
+    retries, default = _at(manifest, *job, "backoffLimit"), 0 if is_workflow else DEFAULT_BACKOFF_LIMIT
+    if is_workflow and isinstance(strategy := pod.get("retryStrategy"), dict):
+        text = str(strategy.get("limit", MAX_ATTEMPTS))
+        retries = int(text) if text.isdecimal() else None
+        if retries is None:
+            place.dropped(f"limit {shown(text)} of the retryStrategy")
     is_given = isinstance(retries, int) and not isinstance(retries, bool)
-    if place.source.is_faithful:
-        keys |= FAITHFUL_RETRIES
-    if is_given or place.source.is_faithful:
-        keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries if is_given else DEFAULT_BACKOFF_LIMIT) + 1)
-    if (limit := _seconds(_at(manifest, *JOB, "activeDeadlineSeconds"))) is not None:
+    if is_faithful:
+        keys |= {"timeout": FAITHFUL["timeout"], "backoff": BACKOFF[kind]}
+    if is_given or is_faithful:
+        keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries if is_given else default) + 1)
+    if (limit := _seconds(_at(manifest, *job, "activeDeadlineSeconds"))) is not None:
         keys["timeout"] = durations.show(limit)
         if keys.get("max_attempts") != 1:
             place.changed("activeDeadlineSeconds limits all attempts together, timeout limits each of them")
-    if (limit := _seconds(_at(manifest, *POD, "activeDeadlineSeconds"))) is not None:  # of each attempt, like timeout
+    if (limit := _seconds(pod.get("activeDeadlineSeconds"))) is not None:  # of each attempt, like timeout
         keys["timeout"] = durations.show(min(limit, durations.parse(keys.get("timeout") or "365d")))
-    if (grace := _seconds(_at(manifest, *POD, "terminationGracePeriodSeconds"))) is not None:
+    if (grace := _seconds(pod.get("terminationGracePeriodSeconds"))) is not None:
         keys["kill_after"] = durations.show(min(grace, timedelta(hours=1)))
-    for key in ("successfulJobsHistoryLimit", "failedJobsHistoryLimit"):
+    for key in HISTORY:
         if _at(manifest, "spec", key) is not None:
             place.dropped(f"{key}: retention keeps all runs for its time")
 

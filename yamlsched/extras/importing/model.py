@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -81,6 +81,12 @@ class AnyOf:
 
     def fires(self, start: datetime, end: datetime) -> set[int]:
         return {minute for part in self.parts for minute in part.fires(start, end)}
+
+
+def cron_keys(expressions: Iterable[str]) -> dict[str, Any]:
+    """Return the key of a job with these expressions."""
+    different = list(dict.fromkeys(expressions))
+    return {"cron": different[0]} if len(different) == 1 else {"crons": different}
 
 
 def expression(keys: Mapping[str, Any]) -> Cron:

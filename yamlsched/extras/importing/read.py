@@ -38,13 +38,13 @@ def kind_of(source: Origin) -> str:
         case ".yaml" | ".yml":
             return "kubernetes"
         case ".json":
-            return "kubernetes" if '"CronJob' in source.text else "celery"
+            return "kubernetes" if re.search('"Cron(Job|Workflow)', source.text) else "celery"
         case ".py":
             is_celery = any(name in source.text for name in (*celery.SCHEDULES, celery.PERIODIC))
             return "celery" if is_celery else "apscheduler"
     if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or _has_users(source.text):
         return "cron.d"
-    if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|List)", source.text, re.MULTILINE):
+    if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|CronWorkflow|List)", source.text, re.MULTILINE):
         return "kubernetes"
     return "crontab"
 

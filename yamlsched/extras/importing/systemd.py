@@ -22,6 +22,7 @@ from yamlsched.extras.importing.model import (
     Origin,
     Place,
     Refusal,
+    cron_keys,
     known_zone,
     shown,
 )
@@ -141,10 +142,8 @@ def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, 
         place.at(schedules[0][0]).changed(what)
     for zone_name in zones:
         lines, texts, _, written, times = zip(*(row for row in schedules if row[2] == zone_name), strict=True)
-        expressions = list(dict.fromkeys(written))
-        cron = {"cron": expressions[0]} if len(expressions) == 1 else {"crons": expressions}
         with place.at(lines[0]).reporting():
-            job = {**cron, "timezone": zone_name, **keys}
+            job = {**cron_keys(written), "timezone": zone_name, **keys}
             place.at(lines[0]).add(name.removesuffix(".timer"), "; ".join(texts), job, AnyOf(times))
 
 
