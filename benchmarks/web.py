@@ -39,7 +39,8 @@ uvicorn.run(Starlette(routes=[Route("/", page)]), port=int(sys.argv[2]), log_lev
 JOBS = """
 insert into yamlsched.job_definitions
     (namespace, job_type, handler, schedule, timezone, max_attempts, backoff, timeout, lease, overlap, catchup,
-     catchup_window, spread, enabled, effective_from, last_slot_at, next_slot_at, description, owner, tags, paused_at)
+     catchup_window, spread, enabled, effective_from, last_slot_at, next_slot_at, description, owner, tags, paused_at,
+     after)
 select 'default', 'job_' || n, 'handlers.shop.run',
        case when n = 1 then '* * * * *'
             when n %% 20 = 0 then '*/' || 5 * (1 + n / 20 %% 6) || ' * * * *'
@@ -52,7 +53,8 @@ select 'default', 'job_' || n, 'handlers.shop.run',
        n %% 50 <> 3, now() - interval '120 days', now() - interval '1 minute',
        case when n %% 97 <> 0 then now() + n %% 1440 * interval '1 minute' end,
        'Describes what job ' || n || ' does', 'team-' || n %% 20, array['tag-' || n %% 5],
-       case when n %% 200 = 7 then now() - interval '1 day' end
+       case when n %% 200 = 7 then now() - interval '1 day' end,
+       case when n %% 10 in (6, 7) then array['job_' || n - 1] else '{}' end
 from generate_series(1, %(jobs)s) n
 """
 RUNS = """
@@ -149,12 +151,19 @@ def paths(dsn: str) -> list[str]:
     found = [re.sub(r"\{(\w+)[^}]*\}", lambda part: values[part[1]], page.path) for page in PAGES]
     more = {
         "/": ["/?q=team-7"],
+        "/nights": ["/nights?by=runs", "/nights?only=failing"],
         "/jobs/job_1": ["/jobs/job_1?span=90d", "/jobs/job_77"],
-        "/runs": ["/runs?status=dead", "/runs?job=job_1", "/runs?error=host", f"/runs?before={run // 2}"],
+        "/runs": [
+            "/runs?status=dead",
+            "/runs?job=job_1",
+            "/runs?error=host",
+            f"/runs?before={run // 2}",
+            "/runs?sort=took",
+        ],
         f"/runs/{run}": [f"/runs/{dead}"],
         "/why": [f"/why?job=job_1&at={at}", f"/why?job=job_1&at={at[:10]}"],
         "/calendar": ["/calendar?span=1d", "/calendar?q=team-7"],
-        "/dead": ["/dead?job=job_1"],
+        "/dead": ["/dead?by=error", "/dead?by=hour"],
     }
     return [path for page in found for path in (page, *more.get(page, ()))]
 
@@ -169,7 +178,7 @@ def run(bench: Bench) -> None:
             served(server, "127.0.0.1:{}") as pages,
             served([PYTHON, "-c", SELECT_1, dsn], "{}") as reference,
         ):
-            for path in paths(dsn):
+            for path in (*paths(dsn), "/report?since=7d"):
                 _measure(bench, path, pages, reference)
     slow = [row for row in bench.rows if row.part == PART and row.median > TARGET_MS and row.contender == "yamlsched"]
     for row in slow:

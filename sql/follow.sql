@@ -139,4 +139,4 @@ left join lateral (
     order by l.finished_at desc, l.id desc limit 1
 ) r on true
 where d.namespace = %(namespace)s and d.retired_at is null and (d.after <> '{}' or d.job_type in (
-    select unnest(f.after) from yamlsched.job_definitions f where f.namespace = d.namespace and f.retired_at is null));
+    select unnest(f.after) from yamlsched.job_definitions f where f.namespace = %(namespace)s and f.retired_at is null));

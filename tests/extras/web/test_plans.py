@@ -29,7 +29,7 @@ select c.relname,
                        from pg_catalog.pg_index i where i.indrelid = c.oid), 0)::integer as rows
 from pg_catalog.pg_class c
 where c.oid = any (array['yamlsched.job_runs', 'yamlsched.job_failures', 'yamlsched.attempt_outputs',
-                         'yamlsched.used_keys']::regclass[])
+                         'yamlsched.used_keys', 'yamlsched.job_definitions']::regclass[])
 group by c.oid, c.relname
 """
 
