@@ -222,7 +222,9 @@ def test_lists_and_the_report_say_which_runs_wait_for_a_dead_one(world: World) -
         "report": f"waits for load: run {waiting} is queued",
     }
     assert found.held_up == [report.HeldUp("load", "extract", 1)]
-    assert ("held up", "by dead or cancelled runs: 1 run of load for extract") in report_document.document(found).facts
+    assert ("held up", "by dead or cancelled runs: 1 run of load for extract") in report_document.document(found).parts[
+        1
+    ].pairs
 
 
 def test_the_page_of_a_job_says_what_it_follows_and_who_follows_it(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from yamlsched import durations
 from yamlsched.ask import edits, failures
-from yamlsched.show.document import Document, Section
+from yamlsched.show.document import Document, Facts, Problems, Section, and_more
 from yamlsched.text import join_first, show_bytes, truncate
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
@@ -27,17 +27,16 @@ DAYS_WITH_NAMES = timedelta(days=6)
 
 def document(report: Report, screens: int = 1) -> Document:
     """Return the report in words, with lists as long as so many screens have room for."""
-    number = len(report.problems)
-    more = number - MAX_PROBLEMS * screens
-    return Document(
-        title=f"yamlsched report: {report.namespace}",
-        span=_span(report),
+    most, number = MAX_PROBLEMS * screens, len(report.problems)
+    problems = Problems(
+        _verdict(report),
         is_healthy=not number,
-        verdict=_verdict(report),
-        problems=[(truncate(each.what, 300), each.remedy) for each in report.problems[: MAX_PROBLEMS * screens]],
-        more_problems=f"and {more} more: {_all_problems(report)}" if more > 0 else "",
-        facts=list(_facts(report)),
-        sections=[section for section in _sections(report, screens) if section.rows],
+        problems=[(truncate(each.what, 300), each.remedy) for each in report.problems[:most]],
+        more=and_more(number - most, _all_problems(report)),
+    )
+    sections = [section for section in _sections(report, screens) if section.rows]
+    return Document(
+        f"yamlsched report: {report.namespace}", [problems, Facts(list(_facts(report))), *sections], _span(report)
     )
 
 
@@ -122,7 +121,7 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
             )
             for gap in report.skipped[: MAX_SKIPPED * screens]
         ],
-        _more(len(report.skipped) - MAX_SKIPPED * screens, _all_problems(report)),
+        and_more(len(report.skipped) - MAX_SKIPPED * screens, _all_problems(report)),
     )
     for kind in ("started", "finished"):
         late = [job for job in report.late if job.kind == kind]
@@ -139,7 +138,7 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
                 )
                 for job in late[: MAX_LATE * screens]
             ],
-            _more(len(late) - MAX_LATE * screens, _all_problems(report)),
+            and_more(len(late) - MAX_LATE * screens, _all_problems(report)),
         )
     yield Section(
         "Longest",
@@ -169,7 +168,7 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
             (_time(edit.applied_at, report.timezone, report), edits.counts(edit.jobs), edits.label(edit))
             for edit in report.edits[: MAX_EDITS * screens]
         ],
-        _more(len(report.edits) - MAX_EDITS * screens, f"yamlsched log --since {times.short_utc(report.since)}"),
+        and_more(len(report.edits) - MAX_EDITS * screens, f"yamlsched log --since {times.short_utc(report.since)}"),
     )
 
 
@@ -199,15 +198,11 @@ def _failures(report: Report, screens: int) -> Section:
         "Failures",
         ("runs", "job", "now", "attempts", "first", "last", "example", "error"),
         rows,
-        _more(len(groups) - MAX_GROUPS * screens, command),
+        and_more(len(groups) - MAX_GROUPS * screens, command),
         ""
         if report.failures.is_complete
         else f"Only {failures.MAX_FAILED:,} runs were read, of the jobs with most: there are more.",
     )
-
-
-def _more(number: int, command: str) -> str:
-    return f"and {number} more: {command}" if number > 0 else ""
 
 
 def _time(at: datetime, timezone: str, report: Report) -> str:

@@ -18,6 +18,11 @@ from yamlsched.errors import EnvironmentFailed
 if TYPE_CHECKING:
     import psycopg
 
+    from yamlsched.show.document import Document
+
+FORMATS = ("text", "markdown", "json", "html")
+"""The formats of a verb that shows a document."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -34,6 +39,14 @@ class Settings:
     @property
     def wants_json(self) -> bool:
         return self.format == "json"
+
+    def echo(self, document: Document, **fields: Any) -> None:
+        """Write ``document`` in the format that was passed; JSON has ``fields`` instead."""
+        from yamlsched.show import document as text
+        from yamlsched.show import html, markdown, terminal
+
+        renderers = {"text": text.as_text, "markdown": markdown.render, "html": html.render}
+        click.echo(terminal.document(**fields) if self.wants_json else renderers[self.format](document))
 
     @contextmanager
     def database(self) -> Iterator[str]:

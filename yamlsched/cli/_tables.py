@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -13,7 +13,9 @@ from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import Settings
 from yamlsched.db.query import now
 from yamlsched.show import terminal
+from yamlsched.show.document import Document, Entries, Entry, Part, Problems, Section
 
+NAMESPACE_HEADINGS = ("namespace", "state", "jobs", "last tick", "by", "open", "dead in a day")
 MAX_NAMESPACES_LISTED = 30
 """Of more namespaces, the healthy ones are only counted."""
 MAX_PROBLEMS_LISTED = 5
@@ -26,11 +28,10 @@ def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: b
         instant = now(connection)
         namespaces, unused = attention.read_all(connection, thresholds)
     problems = [problem for state in namespaces for problem in state.problems]
-    if settings.wants_json:
+    if settings.wants_json or not is_check:
+        document = Document("yamlsched status", _in_words(namespaces, unused, show_all))
         summaries = [attention.summary(state.health, thresholds) for state in namespaces]
-        click.echo(terminal.document(now=instant, healthy=not problems, namespaces=summaries, unused=unused))
-    elif not is_check:
-        click.echo(_screen(namespaces, unused, show_all))
+        settings.echo(document, now=instant, healthy=not problems, namespaces=summaries, unused=unused)
     elif problems:
         for state in namespaces:
             for problem in state.problems:
@@ -41,35 +42,37 @@ def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: b
     return FINDINGS if is_check and problems else OK
 
 
-def _screen(namespaces: list[NamespaceHealth], unused: list[str], show_all: bool) -> str:
+def _in_words(namespaces: list[NamespaceHealth], unused: list[str], show_all: bool) -> Iterator[Part]:
     listed = [state for state in namespaces if state.problems or show_all or len(namespaces) <= MAX_NAMESPACES_LISTED]
-    lines = []
-    if listed:
-        headings = ("NAMESPACE", "STATE", "JOBS", "LAST TICK", "BY", "OPEN", "DEAD IN A DAY")
-        lines.append(terminal.table(headings, [_line(state) for state in listed]))
-    if omitted := len(namespaces) - len(listed):
-        lines.append(f"and {omitted} more are healthy: --all lists them")
+    omitted, note = len(namespaces) - len(listed), ""
     if unused:
         names = f": {', '.join(unused)}" if show_all else "; --all lists them"
-        lines.append(f"{terminal.count(len(unused), 'namespace')} without jobs, unfinished runs and hosts{names}")
-    if bad := [state for state in namespaces if state.problems]:
-        lines += ["", terminal.paint("Needs attention", "bold")]
-        for state in bad:
-            first = state.problems[:MAX_PROBLEMS_LISTED]
-            lines += [f"  {terminal.printable_line(f'{state.health.namespace}: {problem.what}')}" for problem in first]
-            more = len(state.problems) - len(first)
-            lines.append(
-                f"      {f'and {more} more: ' if more else ''}yamlsched status --namespace {state.health.namespace}"
-            )
-    return "\n".join(lines) or "no namespaces yet: run yamlsched sync to apply a schedules.yaml"
+        note = f"{terminal.count(len(unused), 'namespace')} without jobs, unfinished runs and hosts{names}"
+    if not (namespaces or unused):
+        yield Entries([Entry("no namespaces yet: run yamlsched sync to apply a schedules.yaml")])
+    else:
+        more = f"and {omitted} more are healthy: --all lists them" if omitted else ""
+        yield Section("", NAMESPACE_HEADINGS, [_line(state) for state in listed], more, note)
+    if problems := [problem for state in listed for problem in _problems(state)]:
+        yield needs_attention(problems)
+
+
+def _problems(state: NamespaceHealth) -> Iterator[tuple[str, str]]:
+    """Yield the first problems of a namespace; the last of them with the command that lists all."""
+    name, more = state.health.namespace, len(state.problems) - MAX_PROBLEMS_LISTED
+    hint = (f"and {more} more: " if more > 0 else "") + f"yamlsched status --namespace {name}"
+    first = state.problems[:MAX_PROBLEMS_LISTED]
+    yield from ((f"{name}: {problem.what}", hint if problem is first[-1] else "") for problem in first)
+
+
+def needs_attention(problems: Sequence[tuple[str, str]], more: str = "") -> Problems:
+    """Return what status says about problems."""
+    return Problems(terminal.Styled(terminal.paint("Needs attention", "bold")), False, problems, more)
 
 
 def _line(state: NamespaceHealth) -> tuple[str, ...]:
-    health = state.health
-    if state.problems:
-        label = terminal.coloured("late", terminal.count(len(state.problems), "problem"))
-    else:
-        label = terminal.coloured("ok")
+    health, problems = state.health, len(state.problems)
+    label = terminal.coloured("late", terminal.count(problems, "problem")) if problems else terminal.coloured("ok")
     return (
         health.namespace,
         label,
@@ -81,16 +84,16 @@ def _line(state: NamespaceHealth) -> tuple[str, ...]:
     )
 
 
-HEADINGS = ("RUNS", "JOB", "NOW", "ATTEMPTS", "FIRST", "LAST", "EXAMPLE", "ERROR")
+HEADINGS = ("runs", "job", "now", "attempts", "first", "last", "example", "error")
 CSV_COLUMNS = (
     *("job_type", "error_type", "is_call", "runs", "dead", "failing", "recovered", "attempts", "first_at", "last_at"),
     *("example_id", "example_key", "example_error"),
 )
 
 
-def table(failures: Failures, groups: Sequence[FailureGroup]) -> str:
+def section(failures: Failures, groups: Sequence[FailureGroup]) -> Section:
     """Return a table of ``groups``, which are some of ``failures``."""
-    return terminal.table(HEADINGS, [_failure_line(failures, group) for group in groups], free_text="ERROR")
+    return Section("", HEADINGS, [_failure_line(failures, group) for group in groups])
 
 
 def comma_separated(groups: Sequence[FailureGroup]) -> str:

@@ -8,20 +8,16 @@ from typing import Any
 import click
 from psycopg import Connection
 
-from yamlsched.ask import report
+from yamlsched.ask import report, report_document
 from yamlsched.ask.report import MAX_LISTED, Report
-from yamlsched.ask.report_document import document as in_words
 from yamlsched.cli import FINDINGS, OK, _filters
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, Verb
 from yamlsched.db.query import now
 from yamlsched.schedule.load import timezone_of_file
-from yamlsched.show import html, markdown, terminal
-from yamlsched.show.document import as_text
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone
 
 EDIT_COLUMNS = ("id", "applied_at", "commit", "is_dirty", "author", "subject", "hash", "host", "path", "jobs")
-FORMATS = ("text", "markdown", "json", "html")
 HELP = """Show what happened since a time, over all jobs, worst first, with the commands that help.
 
 What ran, failed by type of error, was skipped and why, started or finished late, took longest, effects in doubt, and
@@ -46,7 +42,7 @@ def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInpu
     with settings.connect_in() as (connection, namespace):
         start, end = _span(connection, since, until, timezone)
         summary = report.read(connection, namespace, start, end, timezone)
-    click.echo(_rendered(summary, settings.format))
+    settings.echo(report_document.document(summary), **document(summary))
     return FINDINGS if summary.problems else OK
 
 
@@ -68,17 +64,6 @@ def _span(
     if end <= start:
         raise click.UsageError(f"--until {times.short_utc(end)} is not after --since {times.short_utc(start)}")
     return start, end if end < at else None
-
-
-def _rendered(report: Report, form: str) -> str:
-    if form == "json":
-        return terminal.document(**document(report))
-    words = in_words(report)
-    if form == "markdown":
-        return markdown.render(words)
-    if form == "html":
-        return html.render(words)
-    return as_text(words)
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from yamlsched.cli import _filters, _tables
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.show import terminal as _output
+from yamlsched.show.document import Document
 
 CSV_COLUMNS = (
     *("id", "job_type", "key", "status", "priority", "attempts", "max_attempts"),
@@ -102,7 +103,7 @@ def _show_groups(settings: Settings, connection: Connection[Any], namespace: str
     elif not groups:
         click.echo("no failed attempts match", err=True)
     else:
-        click.echo(_tables.table(failed, page))
+        settings.echo(Document("", [_tables.section(failed, page)]))
     if more and settings.format == "text":
         click.echo(f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True)
     if not failed.is_complete:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import click
@@ -28,8 +29,9 @@ from yamlsched.ask.health import (
 )
 from yamlsched.ask.runs import namespaces
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, Verb
 from yamlsched.show import terminal
+from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Section, and_more
 from yamlsched.text import did_you_mean, join_first
 from yamlsched.timetable.zones import zone_or_utc
 
@@ -38,12 +40,14 @@ MAX_JOBS_LISTED = 30
 MAX_HOSTS_LISTED = 8
 MAX_LISTED_LACKS = 10
 MAX_GROUPS_LISTED = 15
+HEADINGS = ("job", "state", "last success", "last failure", "streak", "next slot", "open", "note")
 FAILURES_SPAN = timedelta(days=1)
 
 
 @click.command(
     cls=Verb,
     uses="file dsn namespace verbose",
+    formats=FORMATS,
     help="Show the health of the jobs, with -v also the failures of the last day by type. With --check, print one line "
     "for each problem, and exit 1 if any.",
 )
@@ -101,6 +105,8 @@ def command(
     show_all: bool,
     all_namespaces: bool,
 ) -> int:
+    if check and settings.format not in ("text", "json"):
+        raise click.UsageError("--check prints lines or JSON: leave out --format")
     thresholds = attention.Thresholds(
         max_dead, within, max_tick_age, max_dead_total, max_failing, max_streak, max_paused
     )
@@ -119,16 +125,16 @@ def command(
         if now.last_tick_at is None and not now.totals.jobs and not check:
             known = namespaces(connection)
     problems = attention.problems(now, thresholds)
-    if settings.wants_json:
-        more = {"failures": failed.worst_first()} if failed is not None else {}
-        click.echo(terminal.document(**attention.summary(now, thresholds), **more))
-    elif not check:
-        click.echo(screen(now, problems, present, show_all))
+    if settings.wants_json or not check:
+        parts = list(in_words(now, problems, present, show_all))
         if known and namespace not in known:
             meant = did_you_mean(namespace, known, f"There are: {join_first(known, MAX_HOSTS_LISTED)}")
-            click.echo(f'\nNo job and no file has namespace "{namespace}". {meant}')
+            parts.append(Entries([Entry(f'No job and no file has namespace "{namespace}". {meant}')]))
+        more = {}
         if failed is not None:
-            click.echo(f"\n{failures_table(failed)}")
+            parts.append(recent_failures(failed))
+            more["failures"] = failed.worst_first()
+        settings.echo(Document(f"yamlsched status: {namespace}", parts), **attention.summary(now, thresholds), **more)
     elif problems:
         click.echo("\n".join(terminal.printable_line(problem.what) for problem in problems))
     else:
@@ -136,36 +142,27 @@ def command(
     return FINDINGS if check and problems else OK
 
 
-def failures_table(failures: Failures) -> str:
+def recent_failures(failures: Failures) -> Part:
     """Return the failures of the last day by job and type of error."""
     groups = failures.worst_first()
     if not groups:
-        return "No attempt failed in the last day"
-    lines = [terminal.paint("Failures of the last day", "bold"), _tables.table(failures, groups[:MAX_GROUPS_LISTED])]
-    if more := len(groups[MAX_GROUPS_LISTED:]):
-        lines.append(f"and {more} more: yamlsched runs --group-by error_type --since 1d")
-    return "\n".join(lines)
+        return Entries([Entry("No attempt failed in the last day")])
+    more = and_more(len(groups) - MAX_GROUPS_LISTED, "yamlsched runs --group-by error_type --since 1d")
+    return replace(_tables.section(failures, groups[:MAX_GROUPS_LISTED]), title="Failures of the last day", more=more)
 
 
-def screen(health: Health, problems: list[Problem], present: int, show_all: bool) -> str:
-    """Return the namespace, its jobs, and what needs attention. ``present`` are the jobs that may be listed."""
-    lines = [terminal.fields(heading(health))]
+def in_words(health: Health, problems: list[Problem], present: int, show_all: bool) -> Iterator[Part]:
+    """Yield the namespace, its jobs, and what needs attention. ``present`` are the jobs that may be listed."""
     jobs = listed(health.jobs, is_unhealthy=not show_all and present > MAX_JOBS_LISTED)
-    omitted = present - len(jobs)
+    omitted = f"and {present - len(jobs)} more are healthy: --all lists them" if present > len(jobs) else ""
+    yield Facts(list(heading(health)), "" if jobs else omitted)
     if jobs:
-        headings = ("JOB", "STATE", "LAST SUCCESS", "LAST FAILURE", "STREAK", "NEXT SLOT", "OPEN", "NOTE")
-        lines += ["", terminal.table(headings, [line(job, health) for job in jobs], free_text="NOTE")]
-    if omitted:
-        lines.append(f"and {omitted} more are healthy: --all lists them")
+        yield Section("", HEADINGS, [line(job, health) for job in jobs], omitted)
     if problems:
-        lines += ["", terminal.paint("Needs attention", "bold")]
-        for problem in problems[:MAX_JOBS_LISTED]:
-            lines += [f"  {terminal.printable_line(problem.what)}", f"      {problem.remedy}"]
-        if len(problems) > MAX_JOBS_LISTED:
-            lines.append(f"  and {len(problems) - MAX_JOBS_LISTED} more: yamlsched status --check")
+        more = and_more(len(problems) - MAX_JOBS_LISTED, "yamlsched status --check")
+        yield _tables.needs_attention([(problem.what, problem.remedy) for problem in problems[:MAX_JOBS_LISTED]], more)
     elif not jobs and not omitted:
-        lines += ["", "no jobs yet: run yamlsched sync to apply schedules.yaml"]
-    return "\n".join(lines)
+        yield Entries([Entry("no jobs yet: run yamlsched sync to apply schedules.yaml")])
 
 
 def heading(health: Health) -> Iterator[tuple[str, str]]:
@@ -212,12 +209,9 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
             text += f"since {terminal.instant(other.presented_since_at)}, and is not in force"
             text += f": {what}" if (what := waiting(other)) else ""
         yield "", terminal.coloured("late", text) if other in drifted else text
-    for refused in health.refused:
-        yield "", terminal.coloured("late", refusal(refused))
-    for calendar in health.calendars:
-        yield "", terminal.coloured("late", calendar.what)
-    for host in health.lacks[:MAX_LISTED_LACKS]:
-        yield "", terminal.coloured("late", lack(host))
+    late = [*map(refusal, health.refused), *(calendar.what for calendar in health.calendars)]
+    late += map(lack, health.lacks[:MAX_LISTED_LACKS])
+    yield from (("", terminal.coloured("late", line)) for line in late)
     if len(health.lacks) > MAX_LISTED_LACKS:
         yield "", f"{len(health.lacks) - MAX_LISTED_LACKS} more: yamlsched status --format json"
 

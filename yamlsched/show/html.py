@@ -1,14 +1,16 @@
-"""A report as one HTML file to mail: it loads nothing, and its styles are attributes, which mail clients keep.
+"""A document as one HTML file to mail: it loads nothing, and its styles are attributes, which mail clients keep.
 
 The style sheet only adds what attributes cannot express: colours for a dark screen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import chain
 
-from yamlsched.show.document import Document, Section
+from yamlsched.show.document import FREE_TEXT, Document, Entries, Entry, Facts, Part, Problems, Section
+from yamlsched.show.terminal import printable, unstyled
 from yamlsched.text import escape_control
 
 FONT = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans',Arial,sans-serif"
@@ -26,6 +28,8 @@ STYLES = {
     "problems": "margin:0;padding:4px 18px 12px 36px",
     "problem": "margin:8px 0 0;overflow-wrap:anywhere",
     "command": f"{MONO};font-size:12px;color:#5b6579;overflow-wrap:anywhere",
+    "entries": "margin:0;padding:8px 18px 12px 36px",
+    "text": f"margin:4px 0 0;{MONO};font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere",
     "scroll": "overflow-x:auto;padding:0 18px 12px",
     "table": "border-collapse:collapse;width:100%;font-size:13px",
     "th": "padding:5px 14px 5px 0;text-align:left;vertical-align:top;color:#5b6579;font-weight:600;"
@@ -41,12 +45,12 @@ DARK = """\
   .quiet, .command, .th { color: #9aa5b8 !important; }
   .th, .td { border-color: #2a3242 !important; }
 }"""
-FREE_TEXT = ("error", "reason", "edit")
-"""A column of free text gets a line of its own below the others, so that all of a table is seen on a narrow screen."""
 
 
 def render(document: Document) -> str:
-    """Return the report as an HTML document."""
+    """Return the document as an HTML file."""
+    parts = list(document.parts)
+    verdict = [f"{part.verdict}: " for part in parts if isinstance(part, Problems)]
     return "\n".join(
         [
             "<!doctype html>",
@@ -56,61 +60,80 @@ def render(document: Document) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-            f"<title>{_text(f'{document.verdict}: {document.title}')}</title>",
+            f"<title>{_text(''.join([*verdict, document.title]))}</title>",
             f"<style>\n:root {{ color-scheme: light dark; }}\n{DARK}\n</style>",
             "</head>",
             f"<body{_style('page')}>",
-            *_body(document),
+            f"<div{_style('head')}><h1{_style('h1')}>{_text(document.title)}</h1>",
+            f"<p{_style('quiet')}>{_text(document.span)}</p></div>",
+            *chain.from_iterable(map(_card, parts)),
             "</body>",
             "</html>",
         ]
     )
 
 
-def _body(document: Document) -> Iterator[str]:
-    yield f"<div{_style('head')}><h1{_style('h1')}>{_text(document.title)}</h1>"
-    yield f"<p{_style('quiet')}>{_text(document.span)}</p></div>"
-    yield f"<div{_style('card')}>"
-    tone, mark = ("good", "&#10003;") if document.is_healthy else ("bad", "&#9888;&#65038;")
-    yield f"<p{_style(tone, '' if document.problems else 'border-radius:8px')}>{mark} {_text(document.verdict)}</p>"
-    if document.problems:
-        yield f"<ol{_style('problems')}>"
-        for what, remedy in document.problems:
-            yield f"<li{_style('problem')}>{_text(what)}<br><code{_style('command')}>{_text(remedy)}</code></li>"
-        yield "</ol>"
-    if document.more_problems:
-        yield f"<p{_style('quiet', 'padding:0 18px 12px')}>{_text(document.more_problems)}</p>"
-    yield "</div>"
-    yield f'<div{_style("card")}><div{_style("body")}><table role="presentation"{_style("table")}>'
-    for name, value in document.facts:
-        yield f'<tr><th scope="row"{_style("th", "width:70px;border:0")}>{_text(name)}</th>'
-        yield f"<td{_style('td', 'border:0')}>{_text(value)}</td></tr>"
-    yield "</table></div></div>"
-    for section in document.sections:
-        yield from _section(section)
+def _card(part: Part) -> Iterator[str]:
+    head = f"<div{_style('card')}>"
+    match part:
+        case Facts():
+            yield f'{head}<div{_style("body")}><table role="presentation"{_style("table")}>'
+            for name, value in part.pairs:
+                yield f'<tr><th scope="row"{_style("th", "width:70px;border:0")}>{_text(name)}</th>'
+                yield f"<td{_style('td', 'border:0')}>{_text(value)}</td></tr>"
+            yield f"</table></div>{_notes(part.note)}</div>"
+        case Problems():
+            yield head
+            tone, mark = ("good", "&#10003;") if part.is_healthy else ("bad", "&#9888;&#65038;")
+            yield f"<p{_style(tone, '' if part.problems else 'border-radius:8px')}>{mark} {_text(part.verdict)}</p>"
+            if part.problems:
+                yield f"<ol{_style('problems')}>"
+                for what, remedy in part.problems:
+                    command = f"<br><code{_style('command')}>{_text(remedy)}</code>" if remedy else ""
+                    yield f"<li{_style('problem')}>{_text(what)}{command}</li>"
+                yield "</ol>"
+            yield f"{_notes(part.more)}</div>"
+        case Section():
+            yield head
+            yield from (f"<h2{_style('h2')}>{_text(title)}</h2>" for title in [part.title] if title)
+            yield from _table(part) if part.rows else ()
+            yield f"{_notes(part.more, part.note)}</div>"
+        case Entries():
+            yield from (head, *_entries(part.entries), "</div>")
 
 
-def _section(section: Section) -> Iterator[str]:
+def _table(section: Section) -> Iterator[str]:
+    # a column of free text gets a line of its own, so that all of a table is seen on a narrow screen
     short = [nth for nth, heading in enumerate(section.headings) if heading not in FREE_TEXT]
     long = [nth for nth, heading in enumerate(section.headings) if heading in FREE_TEXT]
-    yield f"<div{_style('card')}>"
-    yield f"<h2{_style('h2')}>{_text(section.title)}</h2>"
-    yield f"<div{_style('scroll')}><table{_style('table')}>"
-    yield "<thead><tr>"
+    yield f"<div{_style('scroll')}><table{_style('table')}>\n<thead><tr>"
     for nth in short:
         yield f'<th scope="col"{_style("th", _align(section, nth))}>{_text(section.headings[nth])}</th>'
-    yield "</tr></thead>"
-    yield "<tbody>"
+    yield "</tr></thead>\n<tbody>"
     for row in section.rows:
-        no_line = "border:0" if long else ""
+        filled = [nth for nth in long if row[nth]]
+        no_line = "border:0" if filled else ""
         yield f"<tr>{''.join(_cell(section, nth, row[nth], no_line) for nth in short)}</tr>"
-        for nth in long:
+        for nth in filled:
             style = _style("td", "padding-top:0;overflow-wrap:anywhere")
             yield f'<tr><td{_style("td")}></td><td colspan="{len(short) - 1}"{style}>{_text(row[nth])}</td></tr>'
     yield "</tbody></table></div>"
-    for line in filter(None, (section.more, section.note)):
-        yield f"<p{_style('quiet', 'padding:0 18px 12px')}>{_text(line)}</p>"
-    yield "</div>"
+
+
+def _notes(*lines: str) -> str:
+    return "".join(f"<p{_style('quiet', 'padding:0 18px 12px')}>{_text(line)}</p>\n" for line in lines if line)
+
+
+def _entries(entries: Sequence[Entry]) -> Iterator[str]:
+    if entries:
+        yield f"<ul{_style('entries')}>"
+        for entry in entries:
+            yield f"<li{_style('problem')}>{_text(entry.line)}"
+            if entry.text:
+                yield f"<pre{_style('text')}>{escape(printable(chr(10).join(entry.text)))}</pre>"
+            yield from _entries(entry.entries)
+            yield "</li>"
+        yield "</ul>"
 
 
 def _cell(section: Section, nth: int, text: str, more: str) -> str:
@@ -130,4 +153,4 @@ def _style(name: str, *more: str) -> str:
 
 def _text(text: str) -> str:
     """Return text without markup; characters that control or reorder what is shown are visible."""
-    return escape(escape_control(text))
+    return escape(escape_control(unstyled(text)))

@@ -1,11 +1,13 @@
-"""A report as Markdown, for a chat or an issue."""
+"""A document as Markdown, for a chat or an issue."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 
-from yamlsched.show.document import Document, Section
+from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Problems, Section
+from yamlsched.show.terminal import printable, unstyled
 from yamlsched.text import escape_line
 
 MARKUP = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
@@ -24,14 +26,19 @@ def code(string: str) -> str:
     if "|" in string or not string.strip():
         # a table is split at pipes before code is recognized, and how to escape them depends on backslashes
         return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in string)}</code>"
-    longest = max((len(run) for run in re.findall("`+", string)), default=0)
-    fence, pad = "`" * (longest + 1), " " * bool(longest)
+    fence = _fence(string, 1)
+    pad = " " * (len(fence) > 1)
     return f"{fence}{pad}{string}{pad}{fence}"
+
+
+def _fence(string: str, least: int) -> str:
+    """Return more backticks than ``string`` has in a row, and at least so many."""
+    return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", string))])
 
 
 def prose(sentence: str) -> str:
     """Return a sentence so that nothing in it is markup."""
-    escaped = escape_line(sentence).rstrip().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = escape_line(unstyled(sentence)).rstrip().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     escaped = MARKUP.sub(lambda match: "\\" + match[0], escaped)
     return LINKED.sub(lambda match: match[0] + ZERO_WIDTH_SPACE, escaped)
 
@@ -43,48 +50,50 @@ COMMAND = re.compile(
 
 
 def render(document: Document) -> str:
-    """Return the report as Markdown."""
-    return "\n".join(_lines(document))
+    """Return the document as Markdown."""
+    head = (f"## {prose(document.title)}", prose(document.span))
+    return "\n\n".join(filter(None, chain(head, ("\n".join(_lines(part)) for part in document.parts))))
 
 
-def _lines(document: Document) -> Iterator[str]:
-    yield f"## {prose(document.title)}"
-    yield ""
-    yield prose(document.span)
-    yield ""
-    yield f"**{prose(document.verdict)}**"
-    if document.problems:
-        yield ""
-        for what, remedy in document.problems:
-            yield f"- {prose(what)}  "
-            yield f"  {_with_commands(remedy)}"
-        if document.more_problems:
-            yield f"- {_with_commands(document.more_problems)}"
-    yield ""
-    yield from (f"- **{prose(name)}**: {prose(value)}" for name, value in document.facts)
-    for section in document.sections:
-        yield ""
-        yield from _section(section)
+def _lines(part: Part) -> Iterator[str]:
+    match part:
+        case Facts():
+            yield from (f"- {f'**{prose(name)}**: ' if name else ''}{prose(value)}" for name, value in part.pairs)
+            yield from (f"- {_with_commands(line)}" for line in [part.note] if line)
+        case Problems():
+            yield f"**{prose(part.verdict)}**"
+            yield from [""] * bool(part.problems)
+            for what, remedy in part.problems:
+                yield f"- {prose(what)}" + "  " * bool(remedy)
+                yield from (f"  {_with_commands(line)}" for line in [remedy] if line)
+            yield from (f"- {_with_commands(line)}" for line in [part.more] if line)
+        case Section():
+            yield "\n\n".join(filter(None, _section(part)))
+        case Entries():
+            for entry in part.entries:
+                yield from _entry(entry, "")
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield f"### {prose(section.title)}"
-    yield ""
-    yield f"| {' | '.join(section.headings)} |"
-    yield f"| {' | '.join('---:' if nth in section.numbers else '---' for nth in range(len(section.headings)))} |"
-    for row in section.rows:
-        yield f"| {' | '.join(map(prose, row))} |"
-    for line in filter(None, (section.more, section.note)):
-        yield ""
-        yield _with_commands(line)
+    yield section.title and f"### {prose(section.title)}"
+    if section.rows:
+        rules = ("---:" if nth in section.numbers else "---" for nth in range(len(section.headings)))
+        rows = (section.headings, rules, *(map(prose, row) for row in section.rows))
+        yield "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    yield from map(_with_commands, (section.more, section.note))
+
+
+def _entry(entry: Entry, indent: str) -> Iterator[str]:
+    yield f"{indent}- {prose(entry.line)}"
+    if entry.text:
+        fence = _fence("\n".join(entry.text), 3)
+        yield from ("", *(f"{indent}  {line}" for line in (fence, *map(printable, entry.text), fence)), "")
+    for below in entry.entries:
+        yield from _entry(below, indent + "  ")
 
 
 def _with_commands(text: str) -> str:
     """Return a line with its commands as code."""
     parts = COMMAND.split(text)
-    return "".join(code(part) if nth % 2 else prose_of(part) for nth, part in enumerate(parts))
-
-
-def prose_of(part: str) -> str:
-    """Return ``prose`` with the spaces around it."""
-    return prose(part) + " " * (len(part) - len(part.rstrip()))
+    spaces = [" " * (len(part) - len(part.rstrip())) for part in parts]  # which prose removes
+    return "".join(code(part) if nth % 2 else prose(part) + spaces[nth] for nth, part in enumerate(parts))

@@ -50,6 +50,11 @@ class Styled(str):
     """A string that may be printed unchanged: its colours are ours, and values from outside are escaped."""
 
 
+def unstyled(text: str) -> str:
+    """Return ``text`` without our colours."""
+    return terminal.without_styles(text) if isinstance(text, Styled) else text
+
+
 def paint(text: str, style: str) -> str:
     """Return ``text``, which must be printable, in a style of rich such as ``bold red``, if colours are wanted."""
     if not has_colours():
