@@ -7,20 +7,23 @@ import shlex
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from psycopg import Connection
 
 from yamlsched import durations
 from yamlsched import text as terminal
+from yamlsched.ask import history, runs
+from yamlsched.ask.edits import as_fields, sentences
+from yamlsched.ask.history import MAX_CHILDREN, next_step, waits_for
+from yamlsched.ask.runs import AttemptRecord, KeptOutput, RunDetails, took
 from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, Verb
+from yamlsched.db.query import now
+from yamlsched.runs.lifecycle import Status, error_text
 from yamlsched.show import terminal as _output
-
-if TYPE_CHECKING:
-    from psycopg import Connection
-
-    from yamlsched.ask.runs import KeptOutput, RunDetails
+from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Section
 
 MAX_LINES = 12
 """Lines of a stack or of output that are shown without --full: the last ones."""
@@ -32,6 +35,7 @@ FOLLOW_INTERVAL_SECONDS = 1.0
 @click.command(
     cls=Verb,
     uses="file dsn namespace",
+    formats=FORMATS,
     help="Show RUN: its attempts, errors, output, effects, and the runs it enqueued. RUN is an id or a key.",
 )
 @click.argument("name", metavar="RUN")
@@ -41,50 +45,45 @@ FOLLOW_INTERVAL_SECONDS = 1.0
 @click.option("--follow", is_flag=True, help="Print what its attempts print, until it has ended; exit 1 if it is dead.")
 @click.pass_obj
 def command(settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None, follow: bool) -> int:
-    from yamlsched.ask import history
-    from yamlsched.db.query import now
-
     if attempt is not None and not output:
         raise click.UsageError("--attempt needs --output")
-    if follow and (output or full or settings.wants_json):
-        raise click.UsageError("--follow prints text as it comes: leave out --output, --full and --format json")
-    namespace = ""
+    if output and settings.format not in ("text", "json"):
+        raise click.UsageError("--output prints text or JSON: leave out --format")
+    if follow and (output or full or settings.format != "text"):
+        raise click.UsageError("--follow prints text as it comes: leave out --output, --full and --format")
     with settings.connect() as connection:
-        if not history.is_id(name):
-            namespace = history.namespace_of(connection, settings.namespace, settings.file)
+        namespace = "" if history.is_id(name) else history.namespace_of(connection, settings.namespace, settings.file)
         id = history.find(connection, namespace, name)
         if follow:
             return _follow(connection, id)
         details = history.run_details(connection, id)
         instant = now(connection)
-    if output:
-        kept = history.kept_output(details, attempt)
-        if settings.wants_json:
-            click.echo(_output.document(output=kept))
-            return 0
-        if kept.omitted_bytes:
-            size, omitted = map(terminal.show_bytes, (len(kept.output.encode()), kept.omitted_bytes))
-            click.echo(f"the last {size}: {omitted} before it were not kept", err=True)
-        click.echo(printed(kept.output))
-        return 0
-    if settings.wants_json:
-        click.echo(_output.document(**document(details)))
-        return 0
-    sections = [
-        _output.fields((name, value) for name, value in facts(details, instant) if value),
-        "\n".join(attempts(details, full)),
-        effects(details),
-        "\n".join(relatives(details)),
-        "\n".join(_output.printable_line(action) for action in actions(details)),
-    ]
-    click.echo("\n\n".join(filter(None, sections)))
-    return 0
+    if not output:
+        settings.echo(Document(f"yamlsched show {id}", in_words(details, instant, full)), **document(details))
+        return OK
+    kept = history.kept_output(details, attempt)
+    if kept.omitted_bytes and not settings.wants_json:
+        size, omitted = map(terminal.show_bytes, (len(kept.output.encode()), kept.omitted_bytes))
+        click.echo(f"the last {size}: {omitted} before it were not kept", err=True)
+    click.echo(_output.document(output=kept) if settings.wants_json else printed(kept.output))
+    return OK
+
+
+def in_words(details: RunDetails, now: datetime, full: bool) -> Iterator[Part]:
+    """Yield what is shown of a run."""
+    yield Facts([(name, value) for name, value in facts(details, now) if value])
+    if records := runs.attempts(details):
+        yield Entries([attempt(record, full) for record in records])
+    if details.effects:
+        headings = ("effect", "state", "attempt", "when", "idempotency key", "result")
+        yield Section("", headings, list(effects(details)))
+    yield from relatives(details)
+    if details.actions:
+        yield Entries([Entry(action) for action in actions(details)])
 
 
 def document(details: RunDetails) -> dict[str, Any]:
     """Return the parts of the JSON document."""
-    from yamlsched.ask.edits import as_fields
-
     names = ("run", "retried_attempts", "outputs", "progress", "effects", "children", "actions")
     parts = {name: getattr(details, name) for name in names}
     return parts | {"attempts": details.failures, "parent_id": details.run.parent_id, **as_fields(details.edits)}
@@ -92,8 +91,6 @@ def document(details: RunDetails) -> dict[str, Any]:
 
 def _follow(connection: Connection[Any], id: int) -> int:
     """Print what the attempts of a run print, as far as it is in the database, until the run has ended."""
-    from yamlsched.ask import history
-
     seen: dict[tuple[int, str], int] = {}  # bytes of each attempt that were printed, or left out
     was_running = True
     while True:
@@ -119,10 +116,6 @@ def _follow(connection: Connection[Any], id: int) -> int:
 
 def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
-    from yamlsched.ask.history import next_step, waits_for
-    from yamlsched.ask.runs import took
-    from yamlsched.runs.lifecycle import Status, error_text
-
     run = details.run
     is_call = run.dead_run_id is not None
     yield (
@@ -151,8 +144,6 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
         yield "finished", _output.instant(run.finished_at) + last
     yield "owner", run.owner
     if details.edits is not None:
-        from yamlsched.ask.edits import sentences
-
         in_force, changed = sentences(details.edits)
         yield "file", in_force
         yield "job edited", changed
@@ -162,47 +153,40 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     yield "next", next_step(run, [effect.key for effect in details.effects if effect.state == "in_doubt"], now)
 
 
-def attempts(details: RunDetails, full: bool) -> Iterator[str]:
-    """Yield the lines of the attempts."""
-    from yamlsched.ask import runs as attempts
-
-    for record in attempts.attempts(details):
-        if record.status == "released":
-            head = f"attempt {record.number}  released  {_output.instant(record.ended_at)}"
-            yield f"{head}  {_output.printable_line(record.worker)}"
-        else:
-            took = f"  took {durations.show(record.took)}" if record.took is not None else ""
-            took += f"  {record.used}" if record.used else ""
-            head = f"attempt {record.number}  {_output.coloured(record.status)}  {_output.instant(record.started_at)}"
-            revision = f"  revision {record.revision}" if record.revision else ""
-            yield f"{head}{took}  {_output.printable_line((record.worker or '-') + revision)}"
-        if record.progress is not None and record.status != "running":
-            at = _output.instant(record.progress.reported_at)
-            yield _output.printable_line(f"    reached {record.progress}, at {at}")
-        if record.status == "failed":
-            yield _output.printable(f"    {record.error}")
-            yield from block("stack", record.stack, full)
-        yield from output_block(record.output, full)
+def attempt(record: AttemptRecord, full: bool) -> Entry:
+    """Return what is shown of an attempt."""
+    if record.status == "released":
+        words = ["released", _output.instant(record.ended_at), record.worker]
+    else:
+        took = f"took {durations.show(record.took)}" if record.took is not None else ""
+        revision = f"revision {record.revision}" if record.revision else ""
+        words = [_output.coloured(record.status), _output.instant(record.started_at), took, record.used]
+        words += [record.worker or "-", revision]
+    below = []
+    if record.progress is not None and record.status != "running":
+        below.append(Entry(f"reached {record.progress}, at {_output.instant(record.progress.reported_at)}"))
+    if record.status == "failed":
+        below += [Entry(_output.Styled(_output.printable(record.error))), *block("stack", record.stack, full)]
+    head = "  ".join(map(_output.printable_line, filter(None, [f"attempt {record.number}", *words])))
+    return Entry(_output.Styled(head), entries=[*below, *output_block(record.output, full)])
 
 
-def block(name: str, text: str | None, full: bool) -> list[str]:
-    """Return the end of ``text``, indented, under its name."""
-    if not text or not text.strip():
-        return []
-    lines = _output.printable(text).rstrip().split("\n")
-    omitted = 0 if full else max(0, len(lines) - MAX_LINES)
-    head = f"    {name}:" + (f" ({omitted} earlier lines; --full shows them)" if omitted else "")
-    return [head, *(f"      {line if full else terminal.truncate(line, MAX_LINE_CHARS)}" for line in lines[omitted:])]
+def block(name: str, text: str | None, full: bool) -> Iterator[Entry]:
+    """Yield the end of ``text`` under its name, if there is any."""
+    if text and text.strip():
+        lines = _output.printable(text).rstrip().split("\n")
+        omitted = 0 if full else max(0, len(lines) - MAX_LINES)
+        head = f"{name}:" + (f" ({omitted} earlier lines; --full shows them)" if omitted else "")
+        yield Entry(head, [line if full else terminal.truncate(line, MAX_LINE_CHARS) for line in lines[omitted:]])
 
 
-def output_block(kept: KeptOutput | None, full: bool) -> list[str]:
-    """Return the end of what an attempt printed, indented."""
-    if kept is None:
-        return []
-    is_cut = kept.omitted_bytes and full
-    omitted = f", after {terminal.show_bytes(kept.omitted_bytes)} that were not kept" if is_cut else ""
-    until = "" if kept.is_final else f" until {_output.instant(kept.ended_at)}"
-    return block(f"output{until}{omitted}", terminal.without_styles(kept.output), full)
+def output_block(kept: KeptOutput | None, full: bool) -> Iterator[Entry]:
+    """Yield the end of what an attempt printed."""
+    if kept is not None:
+        is_cut = kept.omitted_bytes and full
+        omitted = f", after {terminal.show_bytes(kept.omitted_bytes)} that were not kept" if is_cut else ""
+        until = "" if kept.is_final else f" until {_output.instant(kept.ended_at)}"
+        yield from block(f"output{until}{omitted}", terminal.without_styles(kept.output), full)
 
 
 def printed(output: str) -> str:
@@ -210,35 +194,30 @@ def printed(output: str) -> str:
     return _output.printable(terminal.without_styles(output)).removesuffix("\n")
 
 
-def effects(details: RunDetails) -> str:
-    rows = [
-        (
-            e.key,
-            "skipped" if e.state == "done" and e.doubted_at else e.state,
-            str(e.attempt),
-            _output.instant(e.done_at or e.claimed_at),
-            e.provider_key,
-            _json(e.result) if e.result else "",
+def effects(details: RunDetails) -> Iterator[tuple[str, ...]]:
+    for effect in details.effects:
+        yield (
+            effect.key,
+            "skipped" if effect.state == "done" and effect.doubted_at else effect.state,
+            str(effect.attempt),
+            _output.instant(effect.done_at or effect.claimed_at),
+            effect.provider_key,
+            _json(effect.result) if effect.result else "",
         )
-        for e in details.effects
-    ]
-    headings = ("EFFECT", "STATE", "ATTEMPT", "WHEN", "IDEMPOTENCY KEY", "RESULT")
-    return _output.table(headings, rows, free_text="RESULT") if rows else ""
 
 
-def relatives(details: RunDetails) -> Iterator[str]:
+def relatives(details: RunDetails) -> Iterator[Section]:
     """Yield the run whose handler enqueued this one, and those that this one's handler enqueued."""
-    from yamlsched.ask.history import MAX_CHILDREN
-
+    rows = [(str(run.id), run.job_type, _output.coloured(run.status), run.key or "-") for run in details.children]
+    parent = ""
     if details.run.parent_id is not None:
-        parent = details.parent
-        state = f" of {parent.job_type}, {parent.status}" if parent else ", which has been pruned"
-        yield f"enqueued by run {details.run.parent_id}{state}"
-    if details.children:
-        rows = [(str(run.id), run.job_type, _output.coloured(run.status), run.key or "-") for run in details.children]
-        yield _output.table(("ENQUEUED", "JOB", "STATUS", "KEY"), rows)
-        if len(rows) == MAX_CHILDREN:
-            yield f"only the first {MAX_CHILDREN} are shown"
+        state = (
+            f" of {details.parent.job_type}, {details.parent.status}" if details.parent else ", which has been pruned"
+        )
+        parent = _output.Styled(_output.printable_line(f"enqueued by run {details.run.parent_id}{state}"))
+    if parent or rows:
+        more = f"only the first {MAX_CHILDREN} are shown" if len(rows) == MAX_CHILDREN else ""
+        yield Section(parent, ("enqueued", "job", "status", "key"), rows, more)
 
 
 def actions(details: RunDetails) -> Iterator[str]:
