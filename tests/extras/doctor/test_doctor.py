@@ -17,12 +17,14 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from support.command_line import Cli, command_line
+from support.documents import HOSTILE, assert_harmless
 from support.project import a_project
 from support.rows import a_job
 from yamlsched import db as store
 from yamlsched.db import migrations
 from yamlsched.db.query import sql_folder
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.doctor import cli as doctor_cli
 from yamlsched.extras.doctor import doctor
 from yamlsched.extras.doctor import doctor_offline as offline_checks
 from yamlsched.extras.doctor import server as doctor_server
@@ -46,6 +48,21 @@ def a_database(server: str, encoding: str) -> Iterator[str]:
         admin.execute(f"create database {name} {how}".encode())
         yield make_conninfo(server, dbname=name)
         admin.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html", "json"])
+def test_the_doctor_shows_hostile_text_and_nothing_in_it_is_markup(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    checks = [doctor_cli.Check("file", "fail", HOSTILE, HOSTILE), doctor_cli.Check("database", "ok", "connected")]
+    monkeypatch.setattr(doctor_cli, "_complete", lambda *_: iter(checks))
+
+    shown = cli("doctor", "--format", form)
+
+    assert shown.code == 1
+    assert_harmless(shown.out, form)
+    if form == "text":
+        assert re.search(r"^fail  file      .*\n {16}</td>.*\nok    database  connected\n", shown.out)
 
 
 # -- read-only databases

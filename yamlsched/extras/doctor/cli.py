@@ -8,16 +8,18 @@ from collections.abc import Iterator
 import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, Verb
 from yamlsched.extras.doctor import Check, doctor, doctor_offline
 from yamlsched.extras.notify import checks as notify_checks
 from yamlsched.extras.remote import probe
 from yamlsched.show import terminal
+from yamlsched.show.document import Document, Section
 
 
 @click.command(
     cls=Verb,
     uses="file dsn env namespace",
+    formats=FORMATS,
     help="Check the setup and say what to fix. Covers the file, handlers, database, role, clocks, ticks and executors. "
     "Exit 1 if a check fails.",
 )
@@ -33,16 +35,16 @@ def command(settings: Settings, /, paths: tuple[str, ...], offline: bool, notify
     results = _offline(settings, paths) if offline else _complete(settings, paths, notify)
     checks = [*results, *doctor_offline.check(os.environ)]
     failed = any(check.level == "fail" for check in checks)
-    if settings.wants_json:
-        click.echo(terminal.document(healthy=not failed, checks=checks))
-    else:
-        width = max(len(check.name) for check in checks)
-        for check in checks:
-            level = terminal.coloured(check.level) + " " * (4 - len(check.level))
-            click.echo(f"{level}  {check.name:<{width}}  {terminal.printable_line(check.what)}")
-            if check.remedy and check.level != "ok":
-                click.echo(f"      {'':<{width}}  {terminal.printable_line(check.remedy)}")
+    table = Section("", [""] * 3, [*_rows(checks)])
+    settings.echo(Document("yamlsched doctor", [table]), healthy=not failed, checks=checks)
     return FINDINGS if failed else OK
+
+
+def _rows(checks: list[Check]) -> Iterator[tuple[str, str, str]]:
+    for check in checks:
+        yield terminal.Styled(terminal.coloured(check.level) + " " * (4 - len(check.level))), check.name, check.what
+        if check.remedy and check.level != "ok":
+            yield "", "", check.remedy
 
 
 def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Iterator[Check]:
