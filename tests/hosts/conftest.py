@@ -45,6 +45,14 @@ class HostsProject(Project):
         until(lambda: all(self.calls("completed", run) >= each[3] for run, each in expected.items()), "handlers return")
         assert {run: self.summary(run) for run in expected} == expected
 
+    def states(self, runs: Mapping[str, int]) -> dict[tuple[str, str], Any]:
+        """Return the columns of runs that have ended, but not those that are written a moment later: what an attempt
+        used whose handler committed it, and that an executor has a place again.
+        """
+        later = ("cpu_seconds", "peak_memory_bytes", "executor")
+        rows = {name: self.row(run)._asdict() for name, run in runs.items()}
+        return {(name, column): row[column] for name, row in rows.items() for column in row if column not in later}
+
 
 @pytest.fixture(scope="session")
 def network() -> Iterator[Network]:

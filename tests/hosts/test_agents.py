@@ -86,10 +86,10 @@ def test_an_agent_that_is_cut_off_from_the_database_stops_its_handler_before_the
     project.network.separate(["b"], ["db"])
 
     check_second_attempts(project, runs, SILENT)
-    ended = {name: project.row(run) for name, run in runs.items()}
+    ended = project.states(runs)
     project.network.heal()
     until_no_agent(project, "b")
-    assert {name: project.row(run) for name, run in runs.items()} == ended
+    assert project.states(runs) == ended
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0, worker.text
 

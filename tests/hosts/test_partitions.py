@@ -56,7 +56,7 @@ def test_a_host_that_is_cut_off_stops_its_handlers_before_another_host_takes_the
     assert cut_off.text.count("lease.unrenewed") == len(runs)
 
     # when it is back, then it changes nothing that it held, and works on
-    before = {name: project.row(run) for name, run in runs.items()}
+    before = project.states(runs)
     project.network.heal()
     until(lambda: "database.back" in cut_off.text, "host a is back")
     for other in others:
@@ -66,7 +66,7 @@ def test_a_host_that_is_cut_off_stops_its_handlers_before_another_host_takes_the
     [late] = project.enqueue("beats_until_go")
     project.until_status(late, "succeeded")
     assert project.row(late).locked_by.startswith("a:")
-    assert {name: project.row(run) for name, run in runs.items()} == before
+    assert project.states(runs) == before
     cut_off.signal(signal.SIGTERM)
     assert cut_off.wait() == 0, cut_off.text
 
