@@ -20,7 +20,7 @@ PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
     "core": 20_984,
-    "web": 5_188,
+    "web": 5_197,
     "importing": 2_246,
     "preview": 1_398,
     "remote": 1_426,
@@ -35,7 +35,7 @@ BUDGETS = {
     "words": 45,
     "shared": 1_192,
     "sql": 4_437,
-    "templates, script and style": 2_118,
+    "templates, script and style": 2_119,
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,
     "imports in functions": 0,

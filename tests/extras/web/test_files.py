@@ -114,7 +114,8 @@ def test_how_the_jobs_differ_is_shown_if_the_file_was_applied_and_said_to_be_unk
 def test_the_history_has_what_each_file_changed(page: TestClient) -> None:
     shown = words(page.get("/files").text).partition("Edits")[2]
 
-    assert "1 job added added 1 job changed edited 1 job retired removed" in shown
+    changed = "1 job added added 1 job changed edited 1 job retired removed cron 0 2 * * * -> 0 3 * * * edited"
+    assert changed in shown
     assert "3 jobs added edited , kept , removed" in shown
 
 
@@ -130,10 +131,44 @@ def test_each_edit_has_its_commit_author_and_subject_and_the_keys_outside_of_job
     answer = visit(own_dsn, namespace="default").get("/files").text
     shown = words(answer).partition("Edits")[2]
 
-    assert "01234567 <b>Maria</b> <script> in force 1 key outside of jobs retention.dead web-1" in shown
+    assert "01234567 <b>Maria</b> <script> in force retention.dead 90d -> 30d outside of jobs" in shown
     assert re.search("file [0-9a-f]{8} 3 jobs added edited , kept , removed web-1", shown)
     assert "<script>" not in answer.partition("<main")[2]
     assert "commit 01234567 <b>Maria</b> <script> sha256" in words(answer)
+
+
+def test_the_row_of_an_edit_has_five_of_the_keys_that_it_changed_and_the_rest_behind_a_line(
+    own_dsn: str, visit: Visit
+) -> None:
+    # given an edit of two jobs in the same way, and of six keys of another one
+    more = ", timezone: Europe/Berlin, timeout: 2h, max_attempts: 7, owner: x, tags: [y], description: z"
+    old, new = a_file("alike", "same"), a_file("alike", "same", crons="0 4 * * *")
+    with store.connect(own_dsn) as db:
+        present(db, "web-1", old + '  other: {handler: a.b, cron: "0 1 * * *"}\n')
+        present(db, "web-1", new + f'  other: {{handler: a.b, cron: "0 1 * * *"{more}}}\n  added: {{handler: a.b}}\n')
+    page = visit(own_dsn, namespace="default")
+
+    # then the row says what, from what to what, and of which jobs; a job that was added has no keys in it
+    shown = words(page.get("/files").text).partition("Edits")[2]
+    assert "cron 0 2 * * * -> 0 4 * * * alike and 1 other job" in shown
+    assert "timeout 1h -> 2h other" in shown
+    assert "2 more keys" in shown
+    [latest, first] = page.get("/files", headers={"Accept": "application/json"}).json()["edits"]
+    assert {key["key"]: (key["jobs"], key["first"]) for key in latest["keys"]} == {
+        "cron": (2, ["alike", "same"]),
+        **dict.fromkeys(("timezone", "timeout", "max_attempts", "owner", "tags", "description"), (1, ["other"])),
+    }
+    assert first["keys"] == []
+
+
+def test_edits_of_many_jobs_are_not_read(own_dsn: str, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.connect(own_dsn) as db:
+        present(db, "web-1", a_file("first", "second"))
+        present(db, "web-1", a_file("first", "second", crons="0 4 * * *"))
+        present(db, "web-1", a_file("first", "second", crons="0 5 * * *"))
+    monkeypatch.setattr(deployments, "MAX_EDITED_JOBS", 3)
+    listed = visit(own_dsn, namespace="default").get("/files", headers={"Accept": "application/json"}).json()["edits"]
+    assert [len(edit["keys"]) for edit in listed] == [1, 0, 0]
 
 
 def test_the_namespaces_of_the_database_are_listed_with_the_file_in_force_of_each(

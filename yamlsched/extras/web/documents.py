@@ -76,7 +76,10 @@ DOCUMENTS: dict[str, Callable[[Any], Document]] = {
     "/why": _why,
     "/graph": lambda view: {"jobs": [row.job for row in view.rows]},
     "/calendar": _calendar,
-    "/files": lambda view: {"files": view.found.presented, "edits": view.found.edits},
+    "/files": lambda view: {
+        "files": view.found.presented,
+        "edits": [{**vars(edit), "keys": keys} for edit, _, keys in view.history],
+    },
     "/actions": lambda view: {
         "pauses": view.pauses,
         "actions": [entry for group in view.groups for entry in group.entries],

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 
 import psycopg
 
 from yamlsched.ask import edits
-from yamlsched.ask.edits import Edit
+from yamlsched.ask.edits import ChangedAlike, Edit
 from yamlsched.ask.edits import edits as edits_of
 from yamlsched.ask.health import RefusedFile, refusal
 from yamlsched.db.query import fetch, load
 from yamlsched.extras.web.visit import Page, Visit
+from yamlsched.schedule.field_changes import Change, before_and_after, field_name
 from yamlsched.sync.files import FileVersion, Verdict
 from yamlsched.sync.files import state as stored_state
 from yamlsched.sync.in_force import decide, explain
@@ -66,26 +68,6 @@ class ChangedJobs:
     first: list[str]
 
 
-@dataclass(frozen=True)
-class JobCounts:
-    """How many jobs there are without retired ones, and how many of them are disabled."""
-
-    jobs: int
-    disabled: int
-
-
-@dataclass(frozen=True)
-class NamespaceInForce:
-    """A namespace and its file in force, if it has one."""
-
-    namespace: str
-    environment: str | None
-    host: str | None
-    path: str | None
-    hash: str | None
-    applied_at: datetime | None
-
-
 def changed_since(connection: psycopg.Connection[Any], namespace: str, since: datetime) -> list[ChangedJobs]:
     """Return how files that were applied after ``since`` changed the jobs."""
     parameters = {"namespace": namespace, "since": since}
@@ -97,6 +79,8 @@ MAX_APPLIED = 50
 """Files of places that are known to have been applied."""
 MAX_EDITS = 50
 MAX_NAMESPACES = 100
+MAX_EDITED_JOBS = 2_000
+"""Jobs of the latest edits whose keys are read."""
 MAX_COMPARED = 20
 """Files of hosts that are compared with the one in force: each needs a few statements."""
 STATES = {
@@ -130,11 +114,11 @@ class Deployments:
     """The file in force, the places that present files now, those that did, and the edits that were applied."""
 
     in_force: AppliedFile | None
-    counts: JobCounts
+    counts: Any  # jobs, and how many of them are disabled
     presented: Sequence[Presented]
     former: Sequence[HostFile]
     edits: Sequence[Edit]
-    namespaces: Sequence[NamespaceInForce]
+    namespaces: Sequence[Any]  # with the file in force of each
     has_more_places: bool
     has_more_edits: bool
     has_more_namespaces: bool
@@ -145,9 +129,9 @@ def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> 
     statements, parameters = load("deployments"), {"namespace": namespace}
     places = fetch(connection, HostFile, statements["places"], {**parameters, "limit": MAX_PLACES + 1})
     applied = fetch(connection, AppliedFile, statements["applied"], {**parameters, "limit": MAX_APPLIED})
-    [counts] = fetch(connection, JobCounts, statements["jobs"], parameters)
+    [counts] = connection.execute(statements["jobs"], parameters).fetchall()
     edits = edits_of(connection, namespace, limit=MAX_EDITS + 1)
-    namespaces = fetch(connection, NamespaceInForce, statements["namespaces"], {"limit": MAX_NAMESPACES + 1})
+    namespaces = connection.execute(statements["namespaces"], {"limit": MAX_NAMESPACES + 1}).fetchall()
     in_force = applied[0] if applied else None
     known = {(file.hash, file.environment): file.applied_at for file in reversed(applied)}
     presented, compared = [], 0
@@ -203,18 +187,35 @@ def _compared(
     return Presented(place, STATES[verdict], why, differs=not is_same, changes=changes)
 
 
+def changed_keys(edit: Edit, groups: Sequence[ChangedAlike]) -> list[dict[str, Any]]:
+    """Return the keys that an edit changed, in words: of how many jobs, with the first names; outside of jobs last."""
+    outside = Change.ADDED if edit.before is None else Change.CHANGED
+    parts: list[Any] = [
+        (group, Change.CHANGED, group.jobs, group.first) for group in groups if group.change == Change.CHANGED
+    ]
+    return [
+        {"key": field_name(key), "change": before_and_after(key, kind), "jobs": jobs, "first": first}
+        for part, kind, jobs, first in (*parts, (edit, outside, 0, ()))
+        for key in edits.fields(part.before, part.after)
+    ]
+
+
 @dataclass(frozen=True)
 class Files:
     """The page. ``problems`` counts the hosts whose file is not the one in force."""
 
     found: Deployments
     problems: int
-    history: Sequence[tuple[Edit, Sequence[ChangedJobs], Sequence[str]]]  # with the keys outside of jobs that changed
+    history: Sequence[tuple[Edit, Sequence[ChangedJobs], Sequence[dict[str, Any]]]]
     commit = staticmethod(edits.commit)
+    max_keys = 5
 
 
 def show(visit: Visit) -> Files:
     current = read(visit.connection, visit.namespace, visit.now)
+    totals = accumulate(sum(of["jobs"] for of in edit.jobs.values()) for edit in current.edits)
+    few = [edit for edit, jobs in zip(current.edits, totals, strict=True) if jobs <= MAX_EDITED_JOBS]
+    groups = edits.changes(visit.connection, few)
     return Files(
         found=current,
         problems=sum(file.state != "in force" for file in current.presented),
@@ -222,7 +223,7 @@ def show(visit: Visit) -> Files:
             (
                 edit,
                 [ChangedJobs(kind, **jobs) for kind, jobs in edit.jobs.items()],
-                [change.field for change in edits.fields(edit.before, edit.after)],
+                changed_keys(edit, groups.get(edit.id, ())),
             )
             for edit in current.edits
         ],
