@@ -273,6 +273,55 @@ def test_a_job_that_is_paused_or_not_enabled_is_not_late(db: Db, values: dict[st
     assert late(db, job) == (None, None)
 
 
+# -- what is read
+
+
+READ = """
+select sum(pg_stat_get_xact_tuples_returned(i.indexrelid))::integer
+       + 10000 * pg_stat_get_xact_numscans('yamlsched.job_runs'::regclass)::integer
+from pg_catalog.pg_index i where i.indrelid = 'yamlsched.job_runs'::regclass
+"""
+"""Entries of runs that this session has read, also inside functions; a scan of the table counts as 10,000."""
+
+
+def entries_read(db: Db, sql: str, *parameters: Any) -> tuple[Any, int]:
+    """Return the value of ``sql``, and how many entries of runs it read."""
+    with db.transaction():
+        before = value(db, READ)
+        return value(db, sql, *parameters), value(db, READ) - before
+
+
+def test_beside_many_finished_runs_few_are_read_to_say_whether_a_job_is_late(own_dsn: str) -> None:
+    # given jobs with 5,000 finished runs each, the latest of which ended two hours ago
+    usual, promise = {"start_within": HOUR, "next_slot_at": ago(-60)}, {"finish_within": HOUR}
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        jobs = {name: a_job(db, name, **usual) for name in ("plain", "busy", "waits")}
+        jobs |= {name: a_job(db, name, **usual, **promise) for name in ("promised", "recovered", "dead")}
+        db.execute(
+            "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, status, attempts,"
+            " max_attempts, scheduled_for, started_at, finished_at, exclusive)"
+            " select d.namespace, d.id, d.job_type, t, 'succeeded',"
+            " 1, 5, t, t, t, true from yamlsched.job_definitions d, generate_series(1, 5000) n,"
+            " lateral (select now() - interval '2 hours' - n * interval '1 minute' as t) s"
+        )
+        for nth in range(3):
+            due(db, jobs["busy"], 5, scheduled_for=ago(nth))
+        due(db, jobs["waits"], 500, exclusive=True)
+        a_run(db, jobs["recovered"], "dead", scheduled_for=ago(3000), finished_at=ago(2999))
+        a_run(db, jobs["dead"], "dead", scheduled_for=ago(90), finished_at=ago(80))
+        db.execute("vacuum analyze yamlsched.job_runs, yamlsched.job_definitions")
+
+        late = "select l.why from yamlsched.job_definitions d, yamlsched.late(d) l where d.job_type = %s"
+        found = {name: entries_read(db, late, name) for name in jobs}
+        [in_all, of_all] = entries_read(db, "select count(overdue_since) from yamlsched.job_queues")
+
+    # then unfinished runs are read; of a job that waits the run before it, for finish_within a death and a success
+    reasons = {name: why for name, (why, _) in found.items()}
+    assert reasons == {**dict.fromkeys(jobs), "waits": NO_WORKER, "dead": NOT_FINISHED}
+    assert all(entries <= 6 for _, entries in found.values()), found
+    assert (in_all, of_all <= 30) == (2, True), of_all
+
+
 # -- lost slots
 
 

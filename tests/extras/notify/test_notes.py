@@ -199,6 +199,25 @@ def test_enqueued_runs_do_not_recover_and_their_deaths_count_for_a_day(story: St
     assert story.row("backup") is None
 
 
+def test_a_job_is_still_dead_until_a_run_of_a_later_slot_begins_or_ends_after_the_death(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    # given two jobs of which runs died at the same instant
+    at = datetime.now(UTC)
+    story.die(job, SLOT, finished_at=at)
+    story.die(a_job(db, "other", notify=["ops"]), SLOT + DAY, finished_at=at)
+    assert story.send() == [("ops", "[default] 2 dead")]
+
+    # when a run of a later slot had ended before, and one of an earlier slot waits
+    a_run(db, job, "cancelled", scheduled_for=SLOT + HOUR, finished_at=at - MINUTE)
+    a_run(db, job, scheduled_for=SLOT - HOUR, run_at=at + 30 * DAY)
+    assert story.send(after=HOUR) == [("ops", "[default] 2 dead")]
+
+    # then that proves nothing, and a run of a later slot that waits does
+    a_run(db, job, scheduled_for=SLOT + 2 * HOUR, run_at=at + 30 * DAY)
+    assert story.send(after=2 * HOUR) == [("ops", "[default] other: is still dead")]
+
+
 @pytest.mark.parametrize(
     "change",
     [
