@@ -19,10 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_984,
+    "core": 20_976,
     "web": 5_197,
     "importing": 2_246,
-    "preview": 1_398,
+    "preview": 1_382,
     "remote": 1_426,
     "embedded": 947,
     "monitors": 387,

@@ -11,13 +11,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.documents import in_text
 from support.releases import BEFORE
 from support.rows import a_file_row
 from support.schedules import HOUR, MINUTE, a_bad_file, a_file, at, definition, runs
 from yamlsched import db as database
 from yamlsched.ask import attention, health
 from yamlsched.cli import status
-from yamlsched.extras.preview import model, plan, text
+from yamlsched.extras.preview import model, plan
 from yamlsched.extras.web.pages import files as deployments
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.load import load
@@ -220,7 +221,7 @@ def test_status_plan_and_the_page_name_the_hosts(db: Db) -> None:
     preview = plan.read(db, NEW_1, load(NEW_1.data, NEW_1.path, None), 7)
     assert preview.plan is not None
     assert says in preview.plan.explanation
-    assert "a tick waits for other hosts" in text.render(preview)
+    assert "a tick waits for other hosts" in in_text(preview)
     assert model.document(preview)["verdict"] == "awaits_hosts"
 
     presented = {one.place.host: one for one in deployments.read(db, "default", now).presented}

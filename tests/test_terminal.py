@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from support.documents import in_html, in_text
 from yamlsched import text as terminal
 from yamlsched.cli import cli
-from yamlsched.extras.preview import markdown, text
+from yamlsched.extras.preview import markdown
 from yamlsched.extras.preview.diff import base_side, compare, file_side
 from yamlsched.extras.preview.model import Preview, document
 from yamlsched.schedule import formats
@@ -142,14 +143,15 @@ def structure(source: str) -> list[str]:
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_written_anywhere_stays_where_it_is(place: str) -> None:
     plain = PLACES[place](BENIGN)
-    plain_lines = text.render(plain).count("\n")
+    plain_lines = in_text(plain).count("\n")
     plain_comment = markdown.render(plain)
     plain_structure = structure(plain_comment)
+    plain_elements = in_html(plain).elements
 
     for hostile in HOSTILE:
         forged = PLACES[place](hostile)
 
-        shown = text.render(forged)
+        shown = in_text(forged)
         assert_safe_lines(shown)
         assert shown.count("\n") == plain_lines, hostile
 
@@ -159,6 +161,8 @@ def test_what_is_written_anywhere_stays_where_it_is(place: str) -> None:
         assert structure(comment) == plain_structure, hostile
         outside = re.sub(r"`[^`\n]+`|<code>.*?</code>", "", comment)
         assert not re.search(r"@everyone|https://evil|www\.evil", outside), hostile
+
+        assert in_html(forged).elements == plain_elements, hostile
 
         written = _output.document(**document(forged))
         assert_safe_lines(written)
@@ -175,8 +179,8 @@ def test_no_text_breaks_out_of_a_table_of_a_comment(key: str, before: str, after
     plain = of_job({"payload": {"a": 1, "k": "b"}}, {"payload": {"a": 1, "k": "c"}})
 
     assert structure(markdown.render(edit)) == structure(markdown.render(plain))
-    assert_safe_lines(text.render(edit))
-    assert text.render(edit).count("\n") == text.render(plain).count("\n")
+    assert_safe_lines(in_text(edit))
+    assert in_text(edit).count("\n") == in_text(plain).count("\n")
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda text: ascii(text)[:20])
@@ -210,7 +214,7 @@ def test_a_file_of_any_name_is_compared(tmp_path: Path, monkeypatch: pytest.Monk
     for number, hostile in enumerate(HOSTILE):
         name = hostile.replace("/", "_")[:100] + f"{number}.yaml"
         Path(name).write_bytes(a_file({}, x={}))
-        for form in ("text", "markdown", "json"):
+        for form in ("text", "markdown", "html", "json"):
             done = CliRunner().invoke(cli, ["diff", "--format", form, "--", name, name], standalone_mode=False)
             assert done.return_value == 0, done
             assert_safe_lines(done.output)

@@ -7,6 +7,11 @@ from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt
 
+from yamlsched.extras.preview import text
+from yamlsched.extras.preview.model import Preview
+from yamlsched.show import html
+from yamlsched.show.document import as_text
+
 HOSTILE = (
     "</td><script>alert(1)</script>\x1b[31m\u202eevil\"'&amp;| `x` [y](http://z.example) @team\n::error::x\n```\n# y"
 )
@@ -41,6 +46,16 @@ class Page(HTMLParser):
             self.text += data
 
 
+def in_text(preview: Preview) -> str:
+    """Return what diff or plan prints."""
+    return as_text(text.document(preview))
+
+
+def in_html(preview: Preview) -> Page:
+    """Return the HTML of diff or plan."""
+    return Page(html.render(text.document(preview)))
+
+
 def rendered(markdown: str) -> str:
     """Return the HTML of Markdown, as forges render it."""
     return str(MarkdownIt("commonmark").enable("table").render(markdown))
@@ -51,12 +66,11 @@ def assert_harmless(out: str, form: str) -> None:
     assert "\x1b" not in out
     assert "\u202e" not in out
     assert not re.search("^ *::error::", out, re.MULTILINE)
-    html = rendered(out) if form == "markdown" else out
     if form in ("markdown", "html"):
-        page = Page(html)
+        page = Page(rendered(out) if form == "markdown" else out)
         assert page.open == []
         assert {"script", "a", "img"} & set(page.elements) == set()
         assert page.elements.count("h1") == (form == "html")
         assert "</td><script>alert(1)</script>\\x1b[31m\\u202eevil" in page.text
     if form == "markdown":
-        assert "@team" not in re.sub("<(code|pre)>.*?</\\1>", "", html, flags=re.DOTALL)
+        assert "@team" not in re.sub("<(code|pre)>.*?</\\1>", "", rendered(out), flags=re.DOTALL)

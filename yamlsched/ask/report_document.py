@@ -28,12 +28,8 @@ DAYS_WITH_NAMES = timedelta(days=6)
 def document(report: Report, screens: int = 1) -> Document:
     """Return the report in words, with lists as long as so many screens have room for."""
     most, number = MAX_PROBLEMS * screens, len(report.problems)
-    problems = Problems(
-        _verdict(report),
-        is_healthy=not number,
-        problems=[(truncate(each.what, 300), each.remedy) for each in report.problems[:most]],
-        more=and_more(number - most, _all_problems(report)),
-    )
+    listed = [(truncate(each.what, 300), each.remedy) for each in report.problems[:most]]
+    problems = Problems(_verdict(report), not number, listed, and_more(number - most, _all_problems(report)))
     sections = [section for section in _sections(report, screens) if section.rows]
     return Document(
         f"yamlsched report: {report.namespace}", [problems, Facts(list(_facts(report))), *sections], _span(report)

@@ -91,9 +91,9 @@ CSV_COLUMNS = (
 )
 
 
-def section(failures: Failures, groups: Sequence[FailureGroup]) -> Section:
+def section(failures: Failures, groups: Sequence[FailureGroup], title: str = "", more: str = "") -> Section:
     """Return a table of ``groups``, which are some of ``failures``."""
-    return Section("", HEADINGS, [_failure_line(failures, group) for group in groups])
+    return Section(title, HEADINGS, [_failure_line(failures, group) for group in groups], more)
 
 
 def comma_separated(groups: Sequence[FailureGroup]) -> str:

@@ -16,7 +16,6 @@ from yamlsched import durations
 from yamlsched import text as terminal
 from yamlsched.ask import history, runs
 from yamlsched.ask.edits import as_fields, sentences
-from yamlsched.ask.history import MAX_CHILDREN, next_step, waits_for
 from yamlsched.ask.runs import AttemptRecord, KeptOutput, RunDetails, took
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._settings import FORMATS, Settings, Verb
@@ -118,13 +117,10 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
     run = details.run
     is_call = run.dead_run_id is not None
-    yield (
-        "run",
-        f"{run.id} of {run.job_type}"
-        + (f": on_dead call for run {run.dead_run_id}" if is_call else f" ({run.handler or shlex.join(run.command)})"),
-    )
+    what = f": on_dead call for run {run.dead_run_id}" if is_call else f" ({run.handler or shlex.join(run.command)})"
+    yield "run", f"{run.id} of {run.job_type}{what}"
     yield "key", run.key or "none"
-    yield "status", _output.Styled(_output.coloured(run.status) + _output.printable_line(waits_for(run, now)))
+    yield "status", _output.Styled(_output.coloured(run.status) + _output.printable_line(history.waits_for(run, now)))
     if not is_call:
         finish = f", finish_within: {durations.show(run.finish_within)}" if run.finish_within else ""
         limits = f"no (start_within: {durations.show(run.start_within)}{finish})"
@@ -150,7 +146,7 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     yield "payload", _json(run.payload) if run.payload else ""
     yield "result", _json(run.result) if run.result is not None else ""
     yield "error", error_text(run.error_type, run.last_error) if run.status != "succeeded" else ""
-    yield "next", next_step(run, [effect.key for effect in details.effects if effect.state == "in_doubt"], now)
+    yield "next", history.next_step(run, [effect.key for effect in details.effects if effect.state == "in_doubt"], now)
 
 
 def attempt(record: AttemptRecord, full: bool) -> Entry:
@@ -216,7 +212,7 @@ def relatives(details: RunDetails) -> Iterator[Section]:
         )
         parent = _output.Styled(_output.printable_line(f"enqueued by run {details.run.parent_id}{state}"))
     if parent or rows:
-        more = f"only the first {MAX_CHILDREN} are shown" if len(rows) == MAX_CHILDREN else ""
+        more = f"only the first {history.MAX_CHILDREN} are shown" if len(rows) == history.MAX_CHILDREN else ""
         yield Section(parent, ("enqueued", "job", "status", "key"), rows, more)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 
 import click
@@ -148,7 +147,7 @@ def recent_failures(failures: Failures) -> Part:
     if not groups:
         return Entries([Entry("No attempt failed in the last day")])
     more = and_more(len(groups) - MAX_GROUPS_LISTED, "yamlsched runs --group-by error_type --since 1d")
-    return replace(_tables.section(failures, groups[:MAX_GROUPS_LISTED]), title="Failures of the last day", more=more)
+    return _tables.section(failures, groups[:MAX_GROUPS_LISTED], "Failures of the last day", more)
 
 
 def in_words(health: Health, problems: list[Problem], present: int, show_all: bool) -> Iterator[Part]:

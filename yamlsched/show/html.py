@@ -106,14 +106,19 @@ def _table(section: Section) -> Iterator[str]:
     # a column of free text gets a line of its own, so that all of a table is seen on a narrow screen
     short = [nth for nth, heading in enumerate(section.headings) if heading not in FREE_TEXT]
     long = [nth for nth, heading in enumerate(section.headings) if heading in FREE_TEXT]
+    styles = [
+        ("text-align:right" * (nth in section.numbers), "white-space:nowrap;font-weight:600" * (heading == "job"))
+        for nth, heading in enumerate(section.headings)
+    ]
     yield f"<div{_style('scroll')}><table{_style('table')}>\n<thead><tr>"
     for nth in short:
-        yield f'<th scope="col"{_style("th", _align(section, nth))}>{_text(section.headings[nth])}</th>'
+        yield f'<th scope="col"{_style("th", styles[nth][0])}>{_text(section.headings[nth])}</th>'
     yield "</tr></thead>\n<tbody>"
     for row in section.rows:
         filled = [nth for nth in long if row[nth]]
         no_line = "border:0" if filled else ""
-        yield f"<tr>{''.join(_cell(section, nth, row[nth], no_line) for nth in short)}</tr>"
+        cells = (f"<td{_style('td', *styles[nth], no_line)}>{_text(row[nth])}</td>" for nth in short)
+        yield f"<tr>{''.join(cells)}</tr>"
         for nth in filled:
             style = _style("td", "padding-top:0;overflow-wrap:anywhere")
             yield f'<tr><td{_style("td")}></td><td colspan="{len(short) - 1}"{style}>{_text(row[nth])}</td></tr>'
@@ -134,15 +139,6 @@ def _entries(entries: Sequence[Entry]) -> Iterator[str]:
             yield from _entries(entry.entries)
             yield "</li>"
         yield "</ul>"
-
-
-def _cell(section: Section, nth: int, text: str, more: str) -> str:
-    is_name = "white-space:nowrap;font-weight:600" if section.headings[nth] == "job" else ""
-    return f"<td{_style('td', _align(section, nth), is_name, more)}>{_text(text)}</td>"
-
-
-def _align(section: Section, nth: int) -> str:
-    return "text-align:right" if nth in section.numbers else ""
 
 
 def _style(name: str, *more: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from yamlsched.show.document import Document, Entries, Entry, Facts, Part, Problems, Section
@@ -77,10 +77,14 @@ def _lines(part: Part) -> Iterator[str]:
 def _section(section: Section) -> Iterator[str]:
     yield section.title and f"### {prose(section.title)}"
     if section.rows:
-        rules = ("---:" if nth in section.numbers else "---" for nth in range(len(section.headings)))
-        rows = (section.headings, rules, *(map(prose, row) for row in section.rows))
-        yield "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        yield "\n".join(table(section.headings, (map(prose, row) for row in section.rows), section.numbers))
     yield from map(_with_commands, (section.more, section.note))
+
+
+def table(headings: Sequence[str], rows: Iterable[Iterable[str]], numbers: Collection[int] = ()) -> Iterator[str]:
+    """Yield the lines of a table. Its cells are Markdown; ``numbers`` are the columns aligned to the right."""
+    rules = ("---:" if nth in numbers else "---" for nth in range(len(headings)))
+    yield from (f"| {' | '.join(row)} |" for row in (headings, rules, *rows))
 
 
 def _entry(entry: Entry, indent: str) -> Iterator[str]:

@@ -18,15 +18,16 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.documents import in_html, in_text
 from yamlsched.cli import cli
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.preview import base, markdown, slot_changes, text
-from yamlsched.extras.preview import cli_shared as _preview
 from yamlsched.extras.preview.diff import compare, file_side
 from yamlsched.extras.preview.model import JobChange, Level, Preview, document
 from yamlsched.extras.preview.slot_changes import rule
 from yamlsched.schedule.load import load
 from yamlsched.show import terminal as _output
+from yamlsched.show.document import Document, Entries, as_text
 from yamlsched.timetable.slots import slots
 
 DIFFS = Path(__file__).parent / "diffs"
@@ -36,7 +37,7 @@ AT = {"across_a_clock_change": datetime(2026, 3, 27, 12, tzinfo=UTC)}
 DAY = timedelta(days=1)
 WEEK = 7 * DAY
 RENDERERS = {
-    "txt": text.render,
+    "txt": in_text,
     "md": markdown.render,
     "json": lambda preview: _output.document(**document(preview)),
 }
@@ -80,6 +81,14 @@ def warned(preview: Preview) -> list[str]:
 def test_the_output_for_an_edit_is_exactly_that_of_its_file(name: str, suffix: str) -> None:
     expected = (DIFFS / name / f"diff.{suffix}").read_text("utf-8")
     assert RENDERERS[suffix](edit(name)) + "\n" == expected
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_html_has_what_text_has(name: str) -> None:
+    lines = (DIFFS / name / "diff.txt").read_text("utf-8").splitlines()
+    page = in_html(edit(name))
+    assert page.open == []
+    assert [line for line in lines if line.strip() not in page.text] == []
 
 
 CRONS = ["0 2 * * *", "0 23 * * *", "30 2 * * *", "0 2 1 * *", "*/15 * * * *", "7,37 * * * *", "15 1,3 * * *"]
@@ -168,15 +177,15 @@ def test_without_an_environment_all_jobs_count_as_enabled_and_with_one_only_thos
 
     assert [len(the_job(each).slots.moved) for each in (anywhere, qa, live)] == [7, 0, 7]
     assert (the_job(qa).fires_per_week_before, the_job(qa).fires_per_week_after) == (0, 7)
-    assert "enabled in qa" in text.render(qa)
-    assert "it now runs in qa" in text.render(anywhere)
+    assert "enabled in qa" in in_text(qa)
+    assert "it now runs in qa" in in_text(anywhere)
 
 
 def test_jobs_that_change_in_the_same_way_are_shown_once() -> None:
     names = [f"job_{number}" for number in range(40)]
     before = a_file(**{name: {"cron": "0 2 * * *"} for name in names})
     after = a_file("defaults: {timeout: 5m}", **{name: {"cron": "0 2 * * *"} for name in names})
-    written = text.render(preview_of(before, after))
+    written = in_text(preview_of(before, after))
     assert written.count("an attempt is now killed after 5m instead of 1h") == 1
     assert "job_0, job_1, job_10" in written
     assert "and 30 more" in written
@@ -247,13 +256,13 @@ def test_the_difference_of_a_busy_job_is_exact_until_the_reported_time(
         assert set(job.slots.added) == {slot for slot in after - before if slot <= until}
         assert set(job.slots.removed) == {slot for slot in before - after if slot <= until}
         assert job.slots.moved == ()
-        assert "slots until " in text.render(preview)
+        assert "slots until " in in_text(preview)
         assert "are compared" in markdown.render(preview)
 
 
 def test_a_busy_job_whose_first_slots_are_unchanged_reports_this() -> None:
     preview = preview_of(a_file(x={"cron": "* * * * *"}), a_file(x={"cron": "* * * * 1-5"}))
-    assert "slots until Thu 2026-01-15 08:00 (UTC)\n      no slot differs" in text.render(preview)
+    assert "slots until Thu 2026-01-15 08:00 (UTC)\n      no slot differs" in in_text(preview)
     assert "no slot differs" in markdown.render(preview)
 
 
@@ -299,15 +308,13 @@ def test_a_revision_is_read_through_git_from_any_folder(
 
 
 def test_signs_are_coloured_on_a_terminal_and_control_characters_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "a\x1b[2J\n+ job: x\n    ! a warning\n    - no sign"
-    assert _preview.coloured(text).splitlines() == ["a\\x1b[2J", "+ job: x", "    ! a warning", "    - no sign"]
+    def lines() -> list[str]:
+        below = [text.entry("! a warning"), text.entry("-no sign")]
+        return as_text(Document("", [Entries([text.entry("a\x1b[2J"), text.entry("+ job: x", below)])])).splitlines()
+
+    assert lines() == ["a\\x1b[2J", "+ job: x", "    ! a warning", "    -no sign"]
     monkeypatch.setattr(_output, "has_colours", lambda: True)
-    assert _preview.coloured(text).splitlines() == [
-        "a\\x1b[2J",
-        "\x1b[32m+ job: x\x1b[0m",
-        "\x1b[33m    ! a warning\x1b[0m",
-        "    - no sign",
-    ]
+    assert lines() == ["a\\x1b[2J", "\x1b[32m+ job: x\x1b[0m", "    \x1b[33m! a warning\x1b[0m", "    -no sign"]
 
 
 def test_the_file_of_the_options_is_compared_and_differences_exit_1_only_with_exit_code(repository: Path) -> None:

@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.command_line import Cli, command_line
+from support.documents import in_text
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, finish, gaps, slots
 from yamlsched import db as store
 from yamlsched.act import pause as pausing
-from yamlsched.extras.preview import markdown, text
+from yamlsched.extras.preview import markdown
 from yamlsched.extras.preview import plan as preview_rows
 from yamlsched.extras.preview.model import Level, Preview, SyncPlan, document
 from yamlsched.extras.preview.plan import read
@@ -148,7 +149,7 @@ def test_plan_announces_exactly_what_sync_does(
             # then nothing has changed, and the sync does exactly this
             assert contents(db) == before
             announced(planned, sync(db, file, now, at_once=True), db, held)
-            assert text.render(planned)
+            assert in_text(planned)
             assert json.loads(_output.document(**document(planned)))["jobs"] is not None
 
 
@@ -184,7 +185,7 @@ def test_the_complete_output_of_a_plan(db: Db) -> None:
     planned = plan(db, new)
 
     # then the plan announces all of it
-    assert text.render(planned) == EXPECTED.format(new=new.sha256[:8], old=old.sha256[:8])
+    assert in_text(planned) == EXPECTED.format(new=new.sha256[:8], old=old.sha256[:8])
     comment = markdown.render(planned)
     for line in (
         "**yamlsched plan** of namespace `default`",
@@ -207,7 +208,7 @@ def test_a_plan_escapes_what_an_operator_wrote(db: Db, reason: str) -> None:
     for each in ("plain", reason):
         pausing.pause(db, "default", [job.id], "ann", reason=each, now=NOON - HOUR)
         planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 5 * * *"}))
-        shown.append((text.render(planned), markdown.render(planned)))
+        shown.append((in_text(planned), markdown.render(planned)))
 
     for plain, forged in zip(*shown, strict=True):
         assert plain.count("\n") == forged.count("\n")
@@ -265,7 +266,7 @@ def test_a_job_that_returns_continues_and_its_missed_slots_are_recorded(db: Db) 
     planned = plan(db, a_file(top="x-edit: 2", x={"cron": "0 * * * *"}), NOON + 3 * HOUR + MINUTE)
     assert plan_of(planned).returned == ["x"]
     assert [(gap.slots, gap.reason) for gap in plan_of(planned).skipped] == [(2, "retired")]
-    assert "it was retired at 2026-01-14T13:00:00Z and returns with its history" in text.render(planned)
+    assert "it was retired at 2026-01-14T13:00:00Z and returns with its history" in in_text(planned)
 
 
 def test_a_key_that_was_used_by_hand_or_long_ago_is_found_in_the_database(db: Db) -> None:
@@ -279,7 +280,7 @@ def test_a_key_that_was_used_by_hand_or_long_ago_is_found_in_the_database(db: Db
     assert [(one.scheduled_for, one.key, one.by) for one in job.key_taken] == [
         (at("2026-01-16 03:00"), "x:2026-01-16", None)
     ]
-    assert "its key x:2026-01-16 was used by a run that was enqueued manually" in text.render(planned)
+    assert "its key x:2026-01-16 was used by a run that was enqueued manually" in in_text(planned)
 
 
 def test_a_due_run_that_is_not_created_yet_uses_the_key_of_its_date(db: Db) -> None:
@@ -379,18 +380,18 @@ def test_a_slot_that_waits_for_the_run_before_it_is_not_announced_as_a_run(db: D
 def test_a_plan_reports_whether_a_tick_would_apply_the_file(db: Db) -> None:
     old, new = a_file(x={"cron": "0 2 * * *"}), a_file(x={"cron": "0 3 * * *"})
     assert plan_of(plan(db, old)).verdict is Verdict.APPLY
-    assert "no file has been applied yet" in text.render(plan(db, old))
+    assert "no file has been applied yet" in in_text(plan(db, old))
     sync(db, old, NOON)
     sync(db, new, NOON + MINUTE)
 
     held = plan(db, old, NOON + 2 * MINUTE)
     assert plan_of(held).verdict is Verdict.HELD_BACK
-    assert "a tick holds it back; this is what yamlsched sync would do" in text.render(held)
+    assert "a tick holds it back; this is what yamlsched sync would do" in in_text(held)
     assert "it was superseded, and a newer file was presented recently" in plan_of(held).explanation
 
     elsewhere = plan(db, a_file(environment="live", x={"cron": "0 3 * * *"}), NOON + 2 * MINUTE)
     assert plan_of(elsewhere).verdict is Verdict.OTHER_ENVIRONMENT
-    assert 'belongs to no environment, and this is environment "live"' in text.render(elsewhere)
+    assert 'belongs to no environment, and this is environment "live"' in in_text(elsewhere)
 
 
 def test_a_file_that_changes_its_namespace_reports_what_remains_in_the_old_one(db: Db) -> None:

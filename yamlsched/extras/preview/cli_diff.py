@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from yamlsched.cli import FINDINGS, OK, _filters
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, Verb
 from yamlsched.extras.preview import cli_shared
 from yamlsched.timetable.times import TimeInput
 
@@ -16,7 +16,7 @@ from yamlsched.timetable.times import TimeInput
 @click.command(
     cls=Verb,
     uses="file env",
-    formats=cli_shared.FORMATS,
+    formats=FORMATS,
     help="Show offline what an edit of schedules.yaml changes. Compares the jobs, their fields and their next slots. "
     "BASE is a git revision, such as main or HEAD~1, or a file.",
 )
@@ -53,5 +53,5 @@ def command(
     if at is not None:
         _filters.echo_reading("at", at, instant, edited.timezone)
     preview = edit.preview(base, file, edited, environment, instant, timedelta(days=days))
-    cli_shared.echo(preview, settings.format)
+    cli_shared.echo(settings, preview)
     return FINDINGS if is_exit_code and preview.has_changes else OK

@@ -9,14 +9,14 @@ import click
 
 from yamlsched.cli import FINDINGS, OK
 from yamlsched.cli._flow import target, target_options
-from yamlsched.cli._settings import Settings, Verb
+from yamlsched.cli._settings import FORMATS, Settings, Verb
 from yamlsched.extras.preview import cli_shared
 
 
 @click.command(
     cls=Verb,
     uses="file dsn env namespace",
-    formats=cli_shared.FORMATS,
+    formats=FORMATS,
     help="Show what the next sync would change in the database. Lists jobs that change, runs to create, and slots to "
     "skip with the reason, and says whether a tick would apply the file. Changes nothing.",
 )
@@ -40,6 +40,6 @@ def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any
         return FINDINGS
     with settings.connect() as connection:
         preview = plan.read(connection, schedule, loaded, days)
-    cli_shared.echo(preview, settings.format)
+    cli_shared.echo(settings, preview)
     is_refused = preview.plan is not None and preview.plan.verdict in REFUSED
     return FINDINGS if is_refused or (is_exit_code and preview.has_changes) else OK

@@ -8,7 +8,7 @@ from yamlsched.extras.preview import text
 from yamlsched.extras.preview.model import JobChange, Level, Preview
 from yamlsched.schedule import field_changes
 from yamlsched.schedule.field_changes import Change, FieldChange
-from yamlsched.show.markdown import code, prose
+from yamlsched.show.markdown import code, prose, table
 
 MAX_ROWS = 50
 """Rows of the table, jobs with details, and lines of a list."""
@@ -130,16 +130,12 @@ def _block(jobs: list[JobChange], preview: Preview) -> Iterator[str]:
 
 
 def _fields(fields: Sequence[FieldChange], kind: Change) -> Iterator[str]:
+    names = [code(field_changes.field_name(change)) for change in fields]
     if kind is not Change.CHANGED:
-        yield from ("| key | value |", "| --- | --- |")
-        yield from (
-            f"| {code(field_changes.field_name(change))} | {code(field_changes.before_and_after(change, kind))} |"
-            for change in fields
-        )
-        return
-    yield from ("| key | before | after |", "| --- | --- | --- |")
-    for change in fields:
-        before, after = (
-            code(field_changes.value(side)) if side is not None else "" for side in (change.before, change.after)
-        )
-        yield f"| {code(field_changes.field_name(change))} | {before} | {after} |"
+        values = [code(field_changes.before_and_after(change, kind)) for change in fields]
+        return table(("key", "value"), zip(names, values, strict=True))
+    sides = [
+        ["" if side is None else code(field_changes.value(side)) for side in (change.before, change.after)]
+        for change in fields
+    ]
+    return table(("key", "before", "after"), ([name, *cells] for name, cells in zip(names, sides, strict=True)))

@@ -1,4 +1,4 @@
-"""A preview as text for a terminal, and the phrases that its other format for people, markdown, shares with it."""
+"""A preview as a document, and the phrases that the comment of a pull request shares with it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.preview.model import Hint, JobChange, Level, MovedSlot, NewPileUp, Preview, SlotChanges, SyncPlan
 from yamlsched.schedule.field_changes import SIGNS, Change, FieldChange, before_and_after, field_name, value
+from yamlsched.show.document import Document, Entries, Entry
+from yamlsched.show.terminal import Styled, instant, paint
 from yamlsched.sync.files import Verdict
 from yamlsched.text import escape_line, join_first
-from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone
 
 MAX_LISTED_SLOTS = 7
@@ -20,7 +21,7 @@ MAX_LISTED_SLOTS = 7
 MAX_PILE_UPS = 7
 MAX_NAMES = 10
 MAX_PLAN_LINES = 20
-INDENT = " " * 4
+COLOURS = {"+ ": "green", "- ": "red", "~ ": "yellow", "! ": "yellow"}
 MARKS = {Level.WARNING: "!", Level.NOTE: "*"}
 IDENTIFYING_FIELDS = ("cron", "crons", "timezone", "handler", "command")
 """All that is shown of a removed job."""
@@ -35,59 +36,63 @@ VERDICTS = {
 }
 
 
-def render(preview: Preview) -> str:
-    """Return the whole preview: what it is about, a paragraph for each job that changes, and what a sync would do."""
-    blocks = [list(_heading(preview)), *_changes(preview)]
+def document(preview: Preview) -> Document:
+    """Return the whole preview: what it is about, each job that changes, and what a sync would do."""
+    parts = [[entry(line) for line in _heading(preview)], *_changes(preview)]
     for title, lines in plan_sections(preview):
-        more = [f"{INDENT}and {len(lines) - MAX_PLAN_LINES} more"] * (len(lines) > MAX_PLAN_LINES)
-        blocks.append([f"{title}: {len(lines)}", *(INDENT + line for line in lines[:MAX_PLAN_LINES]), *more])
-    # any content remains one line
-    return "\n\n".join("\n".join(map(escape_line, block)) for block in blocks)
+        more = [f"and {len(lines) - MAX_PLAN_LINES} more"] * (len(lines) > MAX_PLAN_LINES)
+        parts.append([entry(f"{title}: {len(lines)}", [entry(line) for line in [*lines[:MAX_PLAN_LINES], *more]])])
+    return Document(f"yamlsched {'plan' if preview.plan else 'diff'}", map(Entries, parts))
+
+
+def entry(line: str, entries: Sequence[Entry] = (), text: Sequence[str] = ()) -> Entry:
+    """Return an entry, which is one line whatever it has, in the colour of its sign."""
+    line = escape_line(line)
+    return Entry(Styled(paint(line, COLOURS[line[:2]]) if line[:2] in COLOURS else line), text, entries)
 
 
 def _heading(preview: Preview) -> Iterator[str]:
     if preview.plan:
-        yield f"namespace {preview.head.namespace} at {_utc(preview.at)}"
+        yield f"namespace {preview.head.namespace} at {instant(preview.at)}"
         yield from plan_facts(preview, preview.plan)
     else:
         where = f" in {preview.environment}" if preview.environment else ""
-        yield f"{preview.base.name} -> {preview.head.name}{where}, if applied {_utc(preview.at)}"
+        yield f"{preview.base.name} -> {preview.head.name}{where}, if applied {instant(preview.at)}"
         yield headline(preview)
 
 
-def _changes(preview: Preview) -> Iterator[list[str]]:
-    """Yield a block of lines for what is outside of jobs, for each job, and for the minutes that fill up."""
+def _changes(preview: Preview) -> Iterator[list[Entry]]:
+    """Yield entries for what is outside of jobs, for each job, and for the minutes that fill up."""
     if preview.fields or preview.notes:
-        yield ["the file", *_fields(preview.fields, Change.CHANGED), *_notes(preview.notes)]
+        yield [entry("the file", [*_fields(preview.fields, Change.CHANGED), *_notes(preview.notes)])]
     for jobs in groups(preview):
-        yield list(_group(jobs, preview))
+        yield [_group(jobs, preview)]
     if preview.pile_ups:
-        lines = [f"{MARKS[Level.WARNING]} {pile_up(group, preview)}" for group in preview.pile_ups[:MAX_PILE_UPS]]
-        more = len(preview.pile_ups) - len(lines)
-        yield [*lines, *[f"  and {more} more such groups of jobs"] * bool(more)]
+        entries = [
+            entry(f"{MARKS[Level.WARNING]} {pile_up(each, preview)}") for each in preview.pile_ups[:MAX_PILE_UPS]
+        ]
+        more = len(preview.pile_ups) - len(entries)
+        yield [*entries, *[entry(f"  and {more} more such groups of jobs")] * bool(more)]
 
 
-def _group(jobs: list[JobChange], preview: Preview) -> Iterator[str]:
+def _group(jobs: list[JobChange], preview: Preview) -> Entry:
     first = jobs[0]
     names = f"{SIGNS[first.change]} {join_first([job.job_type for job in jobs], MAX_NAMES)}"
-    yield f"{names}: {rate(first)}" if len(jobs) == 1 or first.slots else names
-    yield from _fields(shown_fields(first), first.change)
-    yield from _notes(first.notes)
+    entries = [*_fields(shown_fields(first), first.change), *_notes(first.notes)]
     if first.change is Change.CHANGED and first.slots:
-        yield f"{INDENT}slots {compared(first, preview)} ({first.timezone})"
-        yield from (f"{INDENT}  {line}" for line in slot_lines(first))
+        entries.append(entry(f"slots {compared(first, preview)} ({first.timezone})", text=slot_lines(first)))
+    return entry(f"{names}: {rate(first)}" if len(jobs) == 1 or first.slots else names, entries)
 
 
-def _fields(fields: Sequence[FieldChange], kind: Change) -> Iterator[str]:
+def _fields(fields: Sequence[FieldChange], kind: Change) -> Iterator[Entry]:
     names = [field_name(change) for change in fields]
     width = max(map(len, names), default=0)
     for name, change in zip(names, fields, strict=True):
-        yield f"{INDENT}{name:<{width}}  {before_and_after(change, kind)}"
+        yield entry(f"{name:<{width}}  {before_and_after(change, kind)}")
 
 
-def _notes(notes: Sequence[Hint]) -> Iterator[str]:
-    for note in notes:
-        yield f"{INDENT}{MARKS[note.level]} {note.text}"
+def _notes(notes: Sequence[Hint]) -> Iterator[Entry]:
+    yield from (entry(f"{MARKS[note.level]} {note.text}") for note in notes)
 
 
 # What a plan adds
@@ -104,7 +109,7 @@ def plan_facts(preview: Preview, plan: SyncPlan) -> Iterator[str]:
         of = f" for {state.in_force_environment}" if state.in_force_environment else ""
         yield (
             f"in force  {state.in_force_path}{of}, hash {(state.in_force_hash or '')[:8]}, "
-            f"of host {state.in_force_host}, since {_utc(state.in_force_since)}"
+            f"of host {state.in_force_host}, since {instant(state.in_force_since)}"
         )
     if plan.explanation:
         yield f"! {plan.explanation}"
@@ -121,30 +126,30 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
     sections = {
         "runs to create": [
             run.idempotency_key
-            + ("" if run.idempotency_key.endswith("Z") else f"  {_utc(run.scheduled_for)}")
-            + (f", starts at {_utc(run.run_at)}" if run.run_at > preview.at else "")
+            + ("" if run.idempotency_key.endswith("Z") else f"  {instant(run.scheduled_for)}")
+            + (f", starts at {instant(run.run_at)}" if run.run_at > preview.at else "")
             + (", owed by the definition in force" if run.settles else "")
             for run in plan.runs
         ],
         "slots to skip": [
-            f"{gap.job_type}  {count(gap.slots, 'slot')}, {_utc(gap.first_slot)}"
-            + (f" to {_utc(gap.last_slot)}" if gap.slots > 1 else "")
+            f"{gap.job_type}  {count(gap.slots, 'slot')}, {instant(gap.first_slot)}"
+            + (f" to {instant(gap.last_slot)}" if gap.slots > 1 else "")
             + f": {gap.reason}"
             for gap in plan.skipped
         ],
         "slots that wait": [
-            f"{slot.job_type}  {_utc(slot.scheduled_for)}, until the run of {_utc(slot.open_slot)} has finished"
+            f"{slot.job_type}  {instant(slot.scheduled_for)}, until the run of {instant(slot.open_slot)} has finished"
             for slot in plan.waiting
         ],
         "unfinished runs of jobs that are not in the file": [
             f"{job.job_type}  {count(job.unfinished, 'run')}, {job.running} of them running; "
-            f"those left are cancelled from {_utc(job.cancelled_at)} on"
+            f"those left are cancelled from {instant(job.cancelled_at)} on"
             for job in plan.leaving
         ],
         "paused by an operator; sync does not change this": [
-            f"{job.job_type}  since {_utc(job.paused_at)}"
+            f"{job.job_type}  since {instant(job.paused_at)}"
             + (f" by {value(job.paused_by)}" if job.paused_by else "")
-            + (f", until {_utc(job.paused_until)}" if job.paused_until else ", until it is resumed")
+            + (f", until {instant(job.paused_until)}" if job.paused_until else ", until it is resumed")
             + (f": {value(job.paused_reason)}" if job.paused_reason else "")
             + (f"; slots of {join_first(job.followers, MAX_NAMES)} have nothing to wait for" if job.followers else "")
             for job in plan.paused
@@ -152,10 +157,6 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
         "jobs whose slots cannot be computed here": plan.unreadable,
     }
     yield from ((title, lines) for title, lines in sections.items() if lines)
-
-
-def _utc(instant: datetime | None) -> str:
-    return rfc3339(instant, "seconds") if instant else "-"
 
 
 # Phrases
