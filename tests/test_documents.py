@@ -77,6 +77,8 @@ def test_show_shows_hostile_text_and_nothing_in_it_is_markup(
         # the stack and the output are each one block of code, and what follows is outside of them
         blocks = re.findall("<pre><code>(.*?)</code></pre>", rendered(out), re.DOTALL)
         assert [block.count("```\n") for block in blocks] == [3, 1]
+        # the facts are a list of their own, without paragraphs
+        assert "<ul>\n<li><strong>run</strong>:" in rendered(out)
         assert "retry by" in re.sub("<pre>.*?</pre>", "", rendered(out), flags=re.DOTALL)
 
 

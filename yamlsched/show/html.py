@@ -28,7 +28,7 @@ STYLES = {
     "problems": "margin:0;padding:4px 18px 12px 36px",
     "problem": "margin:8px 0 0;overflow-wrap:anywhere",
     "command": f"{MONO};font-size:12px;color:#5b6579;overflow-wrap:anywhere",
-    "entries": "margin:0;padding:8px 18px 12px 36px",
+    "entries": "margin:0;padding:4px 18px 8px;list-style:none",
     "text": f"margin:4px 0 0;{MONO};font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere",
     "scroll": "overflow-x:auto;padding:0 18px 12px",
     "table": "border-collapse:collapse;width:100%;font-size:13px",
@@ -110,10 +110,11 @@ def _table(section: Section) -> Iterator[str]:
         ("text-align:right" * (nth in section.numbers), "white-space:nowrap;font-weight:600" * (heading == "job"))
         for nth, heading in enumerate(section.headings)
     ]
-    yield f"<div{_style('scroll')}><table{_style('table')}>\n<thead><tr>"
-    for nth in short:
-        yield f'<th scope="col"{_style("th", styles[nth][0])}>{_text(section.headings[nth])}</th>'
-    yield "</tr></thead>\n<tbody>"
+    yield f"<div{_style('scroll')}><table{_style('table')}>"
+    if any(section.headings):
+        head = (f'<th scope="col"{_style("th", styles[nth][0])}>{_text(section.headings[nth])}</th>' for nth in short)
+        yield "\n".join(["<thead><tr>", *head, "</tr></thead>"])
+    yield "<tbody>"
     for row in section.rows:
         filled = [nth for nth in long if row[nth]]
         no_line = "border:0" if filled else ""

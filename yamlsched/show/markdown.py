@@ -88,7 +88,7 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[str]], numbers: Colle
 
 
 def _entry(entry: Entry, indent: str) -> Iterator[str]:
-    yield f"{indent}- {prose(entry.line)}"
+    yield f"{indent}* {prose(entry.line)}"  # another bullet than that of facts: it starts another list
     if entry.text:
         fence = _fence("\n".join(entry.text), 3)
         yield from ("", *(f"{indent}  {line}" for line in (fence, *map(printable, entry.text), fence)), "")
