@@ -53,7 +53,7 @@ with taken as (
                   where n.namespace = t.namespace and n.target = t.name and n.due_at <= clock_timestamp())
     returning t.namespace, t.name, t.url_env
 )
-select t.name as target, t.url_env, n.subject, n.definition_id is null as is_problem, n.ended_at, n.dead_runs, n.late_since,
+select t.name as target, t.url_env, n.subject, n.definition_id is null as is_problem, n.ended_at, n.quiet_until, n.dead_runs, n.late_since,
        yamlsched.is_still_dead(n.run_id, n.dead_at, clock_timestamp()) as is_dead, n.what, n.run_id, d.owner, r.locked_by, r.error_type, r.last_error
 from taken t
 join yamlsched.notifications n on n.namespace = t.namespace and n.target = t.name and n.due_at <= clock_timestamp()
@@ -63,17 +63,18 @@ order by t.name, n.ended_at is not null, n.dead_at is null, n.subject
 limit 2000;
 
 -- name: sent
--- What a target was told, as it was read. A trouble that ended or came back since then is still to be told.
+-- What a target was told, as it was read. A trouble that ended or came back since then is still to be told. What another
+-- host has told since then, because this one was suspended for longer than its minute, is counted once.
 update yamlsched.notifications n
 set told = array(select distinct e from unnest(n.told || string_to_array(s.events, ',')) e), is_told = s.ended_at is null,
     dead_runs = n.dead_runs - s.dead_runs,
     quiet_until = case when s.ended_at is null then clock_timestamp() + n.pause else n.quiet_until end,
     pause = case when s.ended_at is null then least(2 * n.pause, interval '1 day') else n.pause end,
     due_at = case when s.ended_at is null and n.definition_id is not null then clock_timestamp() + n.pause end
-from unnest(%(subjects)s::text[], %(ended_at)s::timestamptz[], %(dead_runs)s::int[], %(events)s::text[])
-  as s (subject, ended_at, dead_runs, events)
+from unnest(%(subjects)s::text[], %(ended_at)s::timestamptz[], %(quiet_until)s::timestamptz[], %(dead_runs)s::int[], %(events)s::text[])
+  as s (subject, ended_at, quiet_until, dead_runs, events)
 where n.namespace = %(namespace)s and n.target = %(target)s and n.subject = s.subject
-  and n.ended_at is not distinct from s.ended_at;
+  and (n.ended_at, n.quiet_until) is not distinct from (s.ended_at, s.quiet_until);
 
 -- name: end_send
 -- How a send to a target has ended. After one that failed, the next one waits as long as sends have failed, up to an hour.

@@ -26,7 +26,7 @@ BUDGETS = {
     "remote": 1_426,
     "embedded": 947,
     "monitors": 387,
-    "notify": 261,
+    "notify": 263,
     "doctor": 505,
     "mcp": 265,
     "metrics": 261,

@@ -402,6 +402,28 @@ def test_a_death_while_a_message_is_on_its_way_is_told_later(
     assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
 
 
+def test_a_sender_that_is_suspended_for_longer_than_its_minute_counts_no_death_twice(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a sender during whose message another host sends the same, and then a run dies
+    def send_one(message: Message, deadline: float) -> str:
+        story.messages.append(message)
+        if len(story.messages) == 1:
+            story.later(2 * MINUTE)
+            sending.send_due(story.dsn, "default", variables(), 60)
+            story.die(job, SLOT + 2 * HOUR)
+        return ""
+
+    story.die(job, SLOT, SLOT + HOUR)
+    with monkeypatch.context() as during:
+        during.setattr(sending, "send_one", send_one)
+        assert story.send() == [("ops", "[default] backup: 2 runs died")] * 2
+
+    # then the later death is still to be told, after the first pause
+    assert (story.row("backup").dead_runs, story.row("backup").pause) == (1, 2 * HOUR)
+    assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
+
+
 def test_a_death_while_its_recovery_is_on_its_way_is_not_lost(
     story: Story, job: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ class Note(NamedTuple):
     subject: str
     is_problem: bool
     ended_at: datetime | None
+    quiet_until: datetime | None
     dead_runs: int
     late_since: datetime | None
     is_dead: bool

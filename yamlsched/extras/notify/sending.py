@@ -132,6 +132,7 @@ def _write(connection: psycopg.Connection[Any], namespace: str, message: Message
         told = {
             "subjects": [note.subject for note in notes],
             "ended_at": [note.ended_at for note in notes],
+            "quiet_until": [note.quiet_until for note in notes],
             "dead_runs": [note.dead_runs for note in notes],
             "events": [",".join(note.events) for note in notes],
         }
