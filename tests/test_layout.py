@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_977,
+    "core": 20_976,
     "web": 5_197,
-    "importing": 2_246,
+    "importing": 2_247,
     "preview": 1_382,
     "remote": 1_426,
     "embedded": 947,

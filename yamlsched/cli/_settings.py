@@ -40,13 +40,12 @@ class Settings:
     def wants_json(self) -> bool:
         return self.format == "json"
 
-    def echo(self, document: Document, **fields: Any) -> None:
-        """Write ``document`` in the format that was passed; JSON has ``fields`` instead."""
-        from yamlsched.show import document as text
-        from yamlsched.show import html, markdown, terminal
+    def echo(self, words: Document, err: bool = False, **fields: Any) -> None:
+        """Write ``words`` in the format that was passed, to stdout or stderr; JSON has ``fields`` instead."""
+        from yamlsched.show import document, html, markdown, terminal
 
-        renderers = {"text": text.as_text, "markdown": markdown.render, "html": html.render}
-        click.echo(terminal.document(**fields) if self.wants_json else renderers[self.format](document))
+        renderers = {"text": document.as_text, "markdown": markdown.render, "html": html.render}
+        click.echo(terminal.document(**fields) if self.wants_json else renderers[self.format](words), err=err)
 
     @contextmanager
     def database(self) -> Iterator[str]:

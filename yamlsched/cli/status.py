@@ -129,11 +129,11 @@ def command(
         if known and namespace not in known:
             meant = did_you_mean(namespace, known, f"There are: {join_first(known, MAX_HOSTS_LISTED)}")
             parts.append(Entries([Entry(f'No job and no file has namespace "{namespace}". {meant}')]))
-        more = {}
+        fields = attention.summary(now, thresholds)
         if failed is not None:
             parts.append(recent_failures(failed))
-            more["failures"] = failed.worst_first()
-        settings.echo(Document(f"yamlsched status: {namespace}", parts), **attention.summary(now, thresholds), **more)
+            fields["failures"] = failed.worst_first()
+        settings.echo(Document(f"yamlsched status: {namespace}", parts), **fields)
     elif problems:
         click.echo("\n".join(terminal.printable_line(problem.what) for problem in problems))
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from support.documents import HOSTILE, Page, rendered
 from support.imports import import_text, run
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.importing import target
@@ -20,6 +21,21 @@ def test_a_crontab_on_stdin_becomes_a_file_on_stdout() -> None:
     assert done.return_value == 0
     assert "timezone: Asia/Tokyo" in done.stdout
     assert done.stderr == "1 job imported, 0 left out\n"
+
+
+@pytest.mark.parametrize("form", ["markdown", "html"])
+def test_the_report_has_the_formats_of_documents_and_the_result_stays_yaml(form: str) -> None:
+    # in this crontab each line of hostile text but the first is none of cron's
+    crontab = f"0 2 * * * one\n@reboot {HOSTILE}\n".replace("\x1b", "")
+    plain = run("-", input=crontab)
+
+    done = run("-", "--format", form, input=crontab)
+
+    assert (done.return_value, done.stdout) == (plain.return_value, plain.stdout)
+    page = Page(rendered(done.stderr) if form == "markdown" else done.stderr)
+    assert plain.stderr.splitlines()[-1] in page.text
+    assert {"script", "a"} & set(page.elements) == set()
+    assert "<script>alert(1)</script>" in page.text
 
 
 def test_without_a_time_zone_the_report_says_that_utc_is_used() -> None:

@@ -15,16 +15,17 @@ from yamlsched.extras.importing import read, target, write
 from yamlsched.extras.importing.model import Origin, Refusal, known_zone
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import decode
+from yamlsched.show.document import Document, Entries, Entry
 
 HELP = """Translate the schedules of cron, Kubernetes, Argo, Celery, APScheduler or systemd to schedules.yaml.
 
 The result goes to stdout, or with --into to a file. Everything that was changed, dropped or left out is reported on
 stderr, also fire times that differ from those of the source within 400 days. A FILE is only read, never executed;
-"-" is stdin. Exit 1 if a job was left out.
+"-" is stdin. --format is that of the report. Exit 1 if a job was left out.
 """
 
 
-@click.command("import", cls=Verb, uses="", formats=("text",), help=HELP)
+@click.command("import", cls=Verb, uses="", formats=("text", "markdown", "html"), help=HELP)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option(
     "--from",
@@ -80,8 +81,8 @@ def command(
             target.save(into, text, data)
         else:
             click.echo(text, nl=False)
-    for line in read.report(batch, loaded, zone_remedy="" if timezone else _zone_remedy()):
-        click.echo(line, err=True)
+    report = [Entry(line) for line in read.report(batch, loaded, zone_remedy="" if timezone else _zone_remedy())]
+    settings.echo(Document("yamlsched import", [Entries(report)]), err=True)
     return FINDINGS if batch.has_refusals else OK
 
 
