@@ -123,8 +123,8 @@ cross join lateral yamlsched.late(case  -- asked only where a job may be late, b
               or d.finish_within is not null
                  and (open.definition_id is not null or d.next_slot_at < clock_timestamp() - d.finish_within
                       or exists (select from yamlsched.job_runs r where r.definition_id = d.id and r.dead_at is not null))
-              or exists (select from yamlsched.skipped_slots s
-                         where s.definition_id = d.id and s.recorded_at > clock_timestamp() - interval '1 hour'))
+              or exists (select from yamlsched.skipped_slots s where s.definition_id = d.id
+                           and s.reason in ('late', 'upstream') and s.recorded_at > clock_timestamp() - interval '1 hour'))
     then d end) l;
 
 -- The jobs with targets of notifications that are late, with the slot that is.
