@@ -17,6 +17,8 @@ from .proxy import Proxy
 from .schedule import ENVIRONMENT
 
 HOSTS = ("a", "b", "c")
+PATIENTLY = "import yamlsched.extras.notify.sending as s; s.MAX_SECONDS = s.MAX_LOOP_SECONDS = 12.0"
+"""More time to send messages: on a busy machine, to import Apprise takes seconds."""
 LOOPS = 3
 
 
@@ -61,6 +63,7 @@ class Cluster:
         self.members: list[Member] = []
         self.stopped: dict[Member, float] = {}  # stopped members, and when to continue them
         self.number = 0
+        self.env: dict[str, str] = {}  # of all processes
 
     def record(self, what: str, *pids: int, detail: str = "") -> None:
         self.journal.append(Entry(time.monotonic(), time.time(), what, pids, detail))
@@ -81,10 +84,11 @@ class Cluster:
                 "TMPDIR": str(temporary),
                 "PGAPPNAME": f"member-{self.number}",
                 "YAMLSCHED_ENV": ENVIRONMENT,
+                **self.env,
             },
             stdout=str(log.with_suffix(".out")),
             stderr=str(log),
-            before="",
+            before=PATIENTLY,
         )
         member = Member(Process(self.fork_server, pid, log), kind, host, by_proxy, f"member-{self.number}")
         self.members.append(member)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from support.monitoring import Received
 
 from .cluster import Cluster, Entry, Member
 
@@ -79,6 +82,15 @@ class Attempt:
         return f"run {self.run} attempt {self.number} ({self.act}, pid {self.pid}, {self.token})"
 
 
+@dataclass(frozen=True)
+class Message:
+    """What a target was told."""
+
+    target: str
+    at: float
+    text: str
+
+
 @dataclass
 class Evidence:
     runs: dict[int, list[Version]]
@@ -90,6 +102,10 @@ class Evidence:
     members: list[Member]
     acknowledged: list[tuple[int, str | None]]
     repeated_starts: list[str]
+    notes: dict[tuple[str, str], list[Version]] = field(default_factory=dict)  # by target and subject
+    targets: dict[str, list[Version]] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    ended: float = float("inf")  # when all that was due had time to be told
 
     def writers(self) -> dict[str, int]:
         """Return the process ids by the application_name of their sessions."""
@@ -142,13 +158,28 @@ class Evidence:
 
 
 def collect(
-    tables: dict[str, list[dict[str, Any]]], log: Path, cluster: Cluster, acknowledged: list[tuple[int, str | None]]
+    tables: dict[str, list[dict[str, Any]]],
+    log: Path,
+    cluster: Cluster,
+    acknowledged: list[tuple[int, str | None]],
+    received: Sequence[Received] = (),
+    ended: float = float("inf"),
 ) -> Evidence:
     runs: dict[int, list[Version]] = defaultdict(list)
     definitions: dict[int, list[Version]] = defaultdict(list)
+    notes: dict[tuple[str, str], list[Version]] = defaultdict(list)
+    targets: dict[str, list[Version]] = defaultdict(list)
     for row in tables["flight"]:
         version = Version(row["seq"], row["at"].timestamp(), row["xact"], row["op"], row["row"], row["writer"])
-        (runs if row["table_name"] == "job_runs" else definitions)[version.row["id"]].append(version)
+        match row["table_name"]:
+            case "job_runs":
+                runs[version.row["id"]].append(version)
+            case "job_definitions":
+                definitions[version.row["id"]].append(version)
+            case "notifications":
+                notes[version.row["target"], version.row["subject"]].append(version)
+            case "notify_targets":
+                targets[version.row["name"]].append(version)
     events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     attempts: dict[tuple[int, str], Attempt] = {}
     repeated = []
@@ -177,4 +208,14 @@ def collect(
         cluster.members,
         acknowledged,
         repeated,
+        dict(notes),
+        dict(targets),
+        [message(request) for request in received],
+        ended,
     )
+
+
+def message(request: Received) -> Message:
+    """Return what Apprise has posted as JSON to the path of a target."""
+    content = json.loads(request.body)
+    return Message(request.path.strip("/"), request.at, f"{content['title']}\n{content['message']}")

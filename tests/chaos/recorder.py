@@ -36,6 +36,11 @@ create trigger chaos_record after insert or update or delete on yamlsched.job_ru
 create trigger chaos_record after insert or update or delete on yamlsched.job_definitions
     for each row execute function chaos.record();
 
+create trigger chaos_record after insert or update or delete on yamlsched.notifications
+    for each row execute function chaos.record();
+create trigger chaos_record after insert or update or delete on yamlsched.notify_targets
+    for each row execute function chaos.record();
+
 -- rows that handlers write through run.transaction()
 create table chaos.ledger (
     run_id  bigint not null,

@@ -17,23 +17,30 @@ from typing import Any
 import psycopg
 
 from support.claiming import WRONGLY_WITHHELD
+from support.monitoring import service
 from support.project import ForkServer, is_alive, until
 from yamlsched import db as store
 from yamlsched.extras import embedded
 from yamlsched.sync.files import ScheduleFile
 from yamlsched.sync.flow import sync
 
-from . import checks, recorder, slots_check
+from . import checks, notes_check, recorder, slots_check
 from .cluster import LOOPS, Cluster, as_lines, count_entries
 from .evidence import Attempt, Evidence, collect
 from .faults import Faults
 from .operators import Application, Operators, host_of
-from .schedule import ENVIRONMENT, Schedule
+from .schedule import ENVIRONMENT, TARGETS, Schedule, variable
 
 DOWNTIME = timedelta(minutes=30)  # time between the first application of the schedule and the start
 STEP_SECONDS = 0.35  # mean time between faults
 ENQUEUES_PER_SECOND = 8.0  # runs per second that the applications enqueue
 DRAIN_SECONDS = 90.0
+MINUTE, SENDING = timedelta(minutes=1), timedelta(seconds=25)  # SENDING: also of a process that is stopped meanwhile
+UNFINISHED = """
+select (select count(*) from yamlsched.job_runs where finished_at is null)
+       + (select count(*) from yamlsched.job_definitions where next_slot_at <= now())
+"""
+UNTOLD = "select count(*) from yamlsched.notifications where due_at <= to_timestamp(%(ended)s)"
 
 
 @dataclass
@@ -68,9 +75,15 @@ class Scenario:
         self.applications = [
             Application(self.cluster, seed, name, ENQUEUES_PER_SECOND / 2) for name in ("one", "other")
         ]
-        self.started = time.monotonic()
+        self.started, self.ended = time.monotonic(), 0.0
 
     def run(self) -> Report:
+        with service() as self.receiver:
+            address = self.receiver.url.replace("http:", "json:")
+            self.cluster.env = {variable(target): f"{address}/{target}" for target in TARGETS}
+            return self._run()
+
+    def _run(self) -> Report:
         self._prepare()
         self.started = time.monotonic()
         try:
@@ -98,18 +111,27 @@ class Scenario:
     def _cause_faults(self) -> None:
         """Cause faults and operate until the time has ended."""
         end = self.started + self.seconds
-        next_tick = self.started + 1
+        next_tick = next_minute = self.started + 1
         while (now := time.monotonic()) < end:
             self._keep_loops_running()
             if now >= next_tick and len(self.cluster.alive("tick")) < 2:
                 self.cluster.start_tick(host_of(self.choice.randrange(3)), self.choice.random() < 0.3)
                 next_tick = now + self.choice.uniform(2, 5)
+            if now >= next_minute:
+                self._let_a_minute_pass()
+                next_minute = now + 4
             self.faults.tick(now)
             (self.operators.act if self.choice.random() < 0.4 else self.faults.cause)()
             pause_until = time.monotonic() + self.choice.expovariate(1 / STEP_SECONDS)
             while time.monotonic() < min(pause_until, end):
                 time.sleep(0.02)
                 self.faults.tick(time.monotonic())
+
+    def _let_a_minute_pass(self) -> None:
+        """Let targets be told again to which nobody is sending; a target is told once a minute."""
+        later = "update yamlsched.notify_targets set next_at = now() - interval '1 second' where next_at < now() + %s"
+        with suppress(psycopg.Error), psycopg.connect(self.cluster.dsn, application_name=notes_check.RESET) as session:
+            session.execute(later, [MINUTE - SENDING])
 
     def _keep_loops_running(self) -> None:
         for _ in range(LOOPS - len(self.cluster.alive("loop"))):
@@ -126,7 +148,10 @@ class Scenario:
         self.schedule.complete()
         until(lambda: len(self.cluster.alive()) == len(self.cluster.alive("loop")), "all commands and ticks end")
         self._resume_all()
-        is_drained = self._wait_until_drained()
+        is_drained = self._wait_until(UNFINISHED, DRAIN_SECONDS)
+        self._let_a_minute_pass()
+        self.ended = time.time()
+        is_drained = is_drained and self._wait_until(UNTOLD, DRAIN_SECONDS)
         for member in self.cluster.alive():
             self.cluster.kill(member, signal.SIGTERM)
         with suppress(AssertionError):
@@ -138,19 +163,17 @@ class Scenario:
             member = self.cluster.start(words[0], words, "a", by_proxy=False)
             assert member.process.wait() == 0, member.process.text
 
-    def _wait_until_drained(self) -> bool:
-        end = time.monotonic() + DRAIN_SECONDS
+    def _wait_until(self, nothing: str, seconds: float) -> bool:
+        """Keep workers running until a query counts none, or the time has ended; return whether it counts none."""
+        end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._keep_loops_running()
             if not self.cluster.alive("tick"):
                 self.cluster.start_tick("a", by_proxy=False)
             time.sleep(0.3)
             with store.connect(self.cluster.dsn) as connection:
-                [unfinished] = connection.execute(
-                    "select (select count(*) from yamlsched.job_runs where finished_at is null) "
-                    "+ (select count(*) from yamlsched.job_definitions where next_slot_at <= now())"
-                ).fetchone() or [1]
-            if not unfinished:
+                [count] = connection.execute(nothing.encode(), {"ended": self.ended}).fetchone() or [1]
+            if not count:
                 return True
         return False
 
@@ -158,8 +181,10 @@ class Scenario:
         with store.connect(self.cluster.dsn) as connection:
             tables = recorder.read(connection)
         acknowledged = [pair for application in self.applications for pair in application.acknowledged]
-        evidence = collect(tables, self.folder / "handlers.log", self.cluster, acknowledged)
-        violations = [f"{check.__name__}: {line}" for check in checks.CHECKS for line in check(evidence)]
+        received = self.receiver.requests
+        evidence = collect(tables, self.folder / "handlers.log", self.cluster, acknowledged, received, self.ended)
+        all_checks = (*checks.CHECKS, *notes_check.CHECKS)
+        violations = [f"{check.__name__}: {line}" for check in all_checks for line in check(evidence)]
         violations += [f"check_slots: {line}" for line in slots_check.check_slots(evidence, time.time())]
         violations += [f"orphan: {attempt} is still alive" for attempt in orphans(evidence)]
         violations += [f"application: {a.failure!r}" for a in self.applications if a.failure is not None]
@@ -176,6 +201,9 @@ class Scenario:
         return {
             "runs": len(e.runs),
             "attempts started": len(e.attempts),
+            "deaths": sum(after.status == "dead" != before.status for before, after in e.changes()),
+            "messages": len(e.messages),
+            "recoveries told": sum(len(notes_check.RECOVERED.findall(message.text)) for message in e.messages),
             "final": dict(Counter(versions[-1].status for versions in e.runs.values())),
             "kills": faults.get("SIGKILL", 0) + faults.get("SIGKILL child", 0),
             "attempts that lost their worker": sum(map(checks.is_loss, *zip(*e.changes(), strict=True))),

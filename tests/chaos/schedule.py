@@ -25,6 +25,13 @@ SCHEDULED: dict[str, dict[str, Any]] = {
     "skip_latest": {"cron": "* * * * *", "overlap": "skip", "catchup": "latest", "acts": ALL},
     "skip_often": {"cron": "* * * * *", "overlap": "skip", "catchup": "latest", "acts": ["nap", "raise late"]},
     "allow_all": {"cron": "*/3 * * * *", "overlap": "allow", "catchup": "all", "acts": ALL},
+    "flapping": {
+        "cron": "* * * * *",
+        "overlap": "allow",
+        "catchup": "all",
+        "acts": ["raise", "nothing"],
+        "max_attempts": 1,
+    },
     "allow_latest": {"cron": "1-59/2 * * * *", "overlap": "allow", "catchup": "latest", "acts": QUICK},
 }
 # They wait for no retry of a dead run: at the end, all runs have to end.
@@ -48,6 +55,8 @@ ENQUEUED: dict[str, dict[str, Any]] = {
     "patient": {"acts": ["long"], "lease": "3s", "max_attempts": 20, "limit": "pool"},
     "long_lived": {"acts": ["long", "longer"], "lease": "40s", "timeout": "1m", "max_attempts": 20},
 }
+TARGETS = ("ops", *(f"of_{name}" for name in (*SCHEDULED, *FOLLOWERS, *ENQUEUED)))
+"""Of notifications: one for all jobs, and one for each."""
 # how often an application enqueues each job; long attempts must not use all permits
 SHARES = {
     "anything": 3, "ledger": 4, "effects": 4, "fans": 1, "leaf": 1, "coroutine": 2, "mortal": 1, "patient": 1.5,
@@ -60,6 +69,11 @@ INVALID_FILES = [
     "jobs: [",
     "version: 1\njobs: {}\nx: 1\n",
 ]
+
+
+def variable(target: str) -> str:
+    """Return the variable with the address of a target."""
+    return f"NOTIFY_{target.upper()}"
 
 
 class Schedule:
@@ -76,7 +90,7 @@ class Schedule:
 
     def _text(self) -> str:
         self.edits += 1
-        entries = {name: self._entry(job) for name, job in self.jobs.items() if name not in self.removed}
+        entries = {name: self._entry(name, job) for name, job in self.jobs.items() if name not in self.removed}
         return json.dumps(
             {
                 "version": 1,
@@ -88,13 +102,14 @@ class Schedule:
                     "backoff": {"policy": "fixed", "delay": "1s", "max_delay": "1s"},
                 },
                 "limits": LIMITS,
+                "notify": {target: {"url_env": variable(target)} for target in TARGETS},
                 "retention": {"succeeded": "10s", "dead": "20s", "cancelled": "10s"},
                 "jobs": entries,
             }
         )
 
-    def _entry(self, job: dict[str, Any]) -> dict[str, Any]:
-        entry = {"handler": "scripted.play", **job}
+    def _entry(self, name: str, job: dict[str, Any]) -> dict[str, Any]:
+        entry = {"handler": "scripted.play", "notify": ["ops", f"of_{name}"], **job}
         return entry | {"payload": {"seed": self.seed, "acts": entry.pop("acts")}}
 
     def _put(self, text: str) -> None:

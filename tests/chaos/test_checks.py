@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from . import checks, slots_check
+from . import checks, notes_check, slots_check
 from .cluster import Entry, Member
-from .evidence import Attempt, Evidence, Version
+from .evidence import Attempt, Evidence, Message, Version
 
 NOON = "2026-01-14T12:00:00+00:00"
 WALL = 1768392000.0  # NOON in seconds
@@ -279,3 +280,85 @@ def test_slots_that_are_lost_duplicate_or_in_two_gaps_are_found() -> None:
     assert "has 2 runs" in lines([1, 1, 2], [])
     assert "overlap" in lines([], [(1, 2, 2), (2, 2, 1)])
     assert "records 3 slots" in lines([], [(1, 2, 3)])
+
+
+def a_note(**values: Any) -> dict[str, Any]:
+    return {
+        "target": "ops", "subject": "mortal", "definition_id": 1, "dead_runs": 0, "told": [], "ended_at": None,
+        "due_at": None, **values,
+    }  # fmt: skip
+
+
+def versions(*rows: dict[str, Any], op: str = "UPDATE", writer: str = "member-1") -> list[Version]:
+    """Return the versions of a row, a second apart; the last one may be deleted."""
+    return [
+        Version(nth, WALL + nth, str(nth), op if nth == len(rows) - 1 else "UPDATE", row, writer)
+        for nth, row in enumerate(rows)
+    ]
+
+
+def a_target(next_at: float, **values: Any) -> dict[str, Any]:
+    at = datetime.fromtimestamp(WALL + next_at, UTC).isoformat()
+    return {"name": "ops", "next_at": at, "error": None, "failing_since": None, **values}
+
+
+JOB_ON = {"job_type": "mortal", "enabled": True, "retired_at": None, "paused_at": None}
+ALWAYS_ON = {1: [Version(0, WALL - 100, "0", "INSERT", JOB_ON)]}
+
+
+def test_a_death_that_is_not_noted_in_its_transaction_is_found() -> None:
+    history = a_history(RUNNING, a_row("dead", 1, TOKEN))
+    noted = {(target, "mortal"): [Version(9, WALL, "2", "INSERT", a_note())] for target in ("ops", "of_mortal")}
+    elsewhere = noted | {("ops", "mortal"): [Version(9, WALL, "3", "INSERT", a_note())]}
+    paused = {1: [Version(0, WALL - 100, "0", "INSERT", JOB_ON | {"paused_at": NOON})]}
+
+    assert found(notes_check.check_noted, evidence(history, definitions=ALWAYS_ON, notes=noted)) == ""
+    assert found(notes_check.check_noted, evidence(history, definitions=paused)) == ""
+    for notes in (elsewhere, {}):
+        e = evidence(history, definitions=ALWAYS_ON, notes=notes)
+        assert "run 1 of mortal died at version 2, and ops has no row" in found(notes_check.check_noted, e)
+
+
+def test_deaths_that_are_forgotten_and_what_is_not_told_at_the_end_are_found() -> None:
+    died = a_note(dead_runs=2, due_at=NOON)
+    told = a_note(told=["dead"], due_at="2026-01-14T13:00:00+00:00")
+    for rows, op, violation in (
+        ((died, told), "UPDATE", ""),
+        ((died, a_note(ended_at=NOON)), "UPDATE", ""),
+        ((told, told), "DELETE", "was due and was deleted"),
+        ((a_note(), a_note()), "DELETE", ""),
+        ((died, a_note(dead_runs=1, due_at=NOON)), "UPDATE", "lost 1 deaths"),
+        ((told, a_note(dead_runs=-2, told=["dead"])), "UPDATE", "has -2 deaths"),
+        ((died, a_note(dead_runs=2)), "UPDATE", "has deaths that are never told"),
+        ((died, died), "UPDATE", "was due at 2026-01-14T12:00:00+00:00 and not told"),
+    ):
+        notes = {("ops", "mortal"): versions(*rows, op=op)}
+        shown = found(notes_check.check_told, evidence(definitions=ALWAYS_ON, notes=notes, ended=WALL + 60))
+        assert violation in shown
+        assert bool(violation) == bool(shown), shown
+
+
+def test_a_target_that_is_taken_by_two_senders_at_once_is_found() -> None:
+    free, taken, again = a_target(0), a_target(61), a_target(62)
+    reset = versions(free, taken)[1:] + versions(free, free, writer=notes_check.RESET)[1:] + versions(free, again)[1:]
+
+    assert found(notes_check.check_one_sender, evidence(targets={"ops": versions(free, taken)})) == ""
+    assert found(notes_check.check_one_sender, evidence(targets={"ops": [*versions(free), *reset]})) == ""
+    twice = evidence(targets={"ops": versions(free, taken, again)})
+    assert "ops was taken again 59.0 s early, by member-1" in found(notes_check.check_one_sender, twice)
+
+
+def test_a_message_that_was_told_twice_and_a_recovery_that_was_said_twice_are_found() -> None:
+    written = {"ops": versions(a_target(61), a_target(61))}
+    ended = {("ops", "mortal"): versions(a_note(), a_note(ended_at=NOON))}
+    [first, same] = [Message("ops", WALL + at, "[default] mortal has recovered") for at in (0.5, 20)]
+    other = Message("ops", WALL + 20, "[default] 2 recovered\nmortal: has recovered\nleaf: has recovered")
+
+    def shown(*messages: Message, **values: Any) -> str:
+        return found(notes_check.check_said_once, evidence(messages=list(messages), **{"targets": written, **values}))
+
+    assert shown(first, notes=ended) == ""
+    assert shown(first, same, notes=ended, targets={}) == ""  # the sender ended before it could write that
+    assert "ops was told twice" in shown(first, same, notes=ended)
+    assert "was told 2 times that mortal has recovered, which it did 1 times" in shown(first, other, notes=ended)
+    assert shown(first, same, notes={("ops", "mortal"): versions(a_note(), a_note(), op="DELETE")}) == ""
