@@ -28,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 600
 
+NOTIFICATIONS = [f"extras/notify/test_{name}" for name in ("notes", "notes_model")]
 # file -> names of its fast tests
 TESTS = {
     "sql/runs.sql": ["fences", "store_runs", "claims", "gates", "limits", "priority", "outcomes"],
@@ -48,6 +49,10 @@ TESTS = {
     "sql/retention.sql": ["operations_retention"],
     "sql/migrations/0001_tables.sql": ["store_runs", "enqueue", "sync", "sync_edits", "sync_faults"],
     "sql/migrations/0002_enqueue.sql": ["enqueue"],
+    "sql/notify.sql": NOTIFICATIONS,
+    "sql/migrations/0009_notify.sql": NOTIFICATIONS,
+    "yamlsched/act/notes.py": NOTIFICATIONS,
+    "yamlsched/extras/notify/sending.py": ["extras/notify/test_sending"],
     "sql/migrations/0005_ready.sql": ["gates", "limits", "claims", "store_runs"],
     "yamlsched/runs/statements.py": ["fences", "store_runs", "outcomes"],
     "yamlsched/runs/effects.py": ["fences", "effects", "effects_transactions", "effects_settle"],
@@ -58,6 +63,8 @@ TESTS = {
 }
 # file -> names of its slow tests, for mutations that the fast ones do not find
 SLOW_TESTS = {
+    "sql/notify.sql": ["extras/notify/test_sending"],
+    "sql/migrations/0009_notify.sql": ["extras/notify/test_sending"],
     "sql/runs.sql": ["effects", "effects_transactions", "effects_crashes", "worker", "faults"],
     "sql/slots.sql": ["sync_histories"],
     "sql/definitions.sql": ["sync_histories"],
@@ -89,6 +96,43 @@ GUARDS = [
     ("sql/migrations/0005_ready.sql", r"(?<=if )limits is not null(?= then)", "false"),
     ("sql/migrations/0005_ready.sql", r"(?<=when )exists \(select from yamlsched\.lacks x\)(?= then 0)", "false"),
     ("sql/migrations/0005_ready.sql", r"perform yamlsched\.lock_gates\([^;]*;", ""),
+    *(
+        ("sql/migrations/0009_notify.sql", pattern, new)
+        for pattern, new in (
+            (r"(?<=and )event = any \(t\.events\)", "true"),
+            (r"(?<=or )t\.name = any \(d\.notify\)", "true"),
+            (r"(?<=and )not yamlsched\.is_withheld\(d, now\)(?=\)\n    order)", "true"),
+            (r"greatest\(n\.slot, excluded\.slot\)", "excluded.slot"),
+            (r"n\.dead_runs \+ excluded\.dead_runs", "excluded.dead_runs"),
+            (r"coalesce\(excluded\.late_since, n\.late_since\)", "excluded.late_since"),
+            (r"(?<=active_at = now, )ended_at = null", "ended_at = n.ended_at"),
+            (r"greatest\(now, n\.quiet_until\)", "now"),
+            (r"(?<=else )least\(n\.due_at, now\)", "n.due_at"),
+            (r"(?<=when )s\.is_late and not s\.has_recovered(?= then n\.late)", "true"),
+            (r"(?<=active_at = case when )s\.is_late or s\.is_dead", "true"),
+            (r"n\.active_at < now - interval '1 day'(?= then '(?:\{\}|1 hour)')", "false"),
+            (r"(?<=dead_at = case when )not s\.has_recovered", "true"),
+            (r"(?<=dead_runs = case when )s\.has_recovered", "false"),
+            (r"(?<=case when )n\.is_told and s\.tells_end", "true"),
+            (r"(?<=case when n\.is_told) and s\.tells_end", ""),
+            (r"(?<=when )n\.ended_at is not null or (?=n\.due_at > now)", ""),
+            (r"n\.due_at > now or ", ""),
+            (r"n\.dead_runs > 0 or ", ""),
+            (r" or s\.is_dead(?= then n\.due_at)", ""),
+            (r"s\.is_late or (?=s\.is_dead then n\.due_at)", ""),
+        )
+    ),
+    ("sql/notify.sql", r"(?<=and )d\.notify <> '\{\}'", "true"),
+    ("sql/notify.sql", r"(?<=dead_runs = )n\.dead_runs - s\.dead_runs", "0"),
+    ("sql/notify.sql", r"(?<=is_told = )s\.ended_at is null", "true"),
+    ("sql/notify.sql", r"least\(2 \* n\.pause, interval '1 day'\)", "n.pause"),
+    ("sql/notify.sql", r"least\(clock_timestamp\(\) - f\.since, interval '1 hour'\)", "interval '0'"),
+    ("sql/notify.sql", r"(?<=when )s\.ended_at is null and n\.definition_id is not null", "s.ended_at is null"),
+    ("sql/notify.sql", r"(?<=then n\.due_at when )n\.is_told", "true"),
+    ("yamlsched/act/notes.py", r"(?<=if )problem\.kind in KINDS", "True"),
+    ("yamlsched/extras/notify/sending.py", r"error or None", "None"),
+    ("yamlsched/extras/notify/sending.py", r"(?<=if )error(?=:)", "False"),
+    ("yamlsched/extras/notify/sending.py", r"http_redirects=False", "http_redirects=True"),
 ]
 CHANGES = [
     (r"attempts\s*= r\.attempts - 1", "attempts = r.attempts"),
@@ -140,7 +184,8 @@ class Mutation:
 
 def mutations() -> list[Mutation]:
     found: list[Mutation] = []
-    for path in sorted([*(ROOT / "sql").glob("*.sql"), ROOT / "sql" / "migrations" / "0005_ready.sql"]):
+    migrations = [ROOT / "sql" / "migrations" / name for name in ("0005_ready.sql", "0009_notify.sql")]
+    for path in sorted([*(ROOT / "sql").glob("*.sql"), *migrations]):
         file = str(path.relative_to(ROOT))
         if file in TESTS:
             found += _of_statements(file, path.read_text())

@@ -88,6 +88,24 @@ def story(db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
     return story
 
 
+OTHER = """
+insert into yamlsched.notify_targets (namespace, name, url_env, events)
+values ('other', 'ops', 'A_URL', '{dead,late,recovered,problem}')
+"""
+
+
+def rows_of(db: psycopg.Connection[Any], namespace: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the notifications and the targets of a namespace."""
+    notes, targets = (
+        [row.content for row in db.execute(
+            f"select to_jsonb(t) as content from yamlsched.{table} t where t.namespace = %s order by {order}".encode(),
+            [namespace],
+        )]
+        for table, order in (("notifications", "t.target, t.subject"), ("notify_targets", "t.name"))
+    )  # fmt: skip
+    return notes, targets
+
+
 @pytest.fixture
 def job(db: psycopg.Connection[Any], story: Story) -> int:
     story.target()
@@ -566,3 +584,106 @@ def test_the_seconds_until_the_next_message_are_those_of_the_target_or_of_the_pa
     story.die(a_job(db, "second", notify=["ops"]), SLOT)
 
     assert 50 < (sending.send_due(story.dsn, "default", variables(), 60) or 0) <= 60
+
+
+def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    # given another namespace with the same names, in which a run died, one is late, and there is a problem
+    db.execute(OTHER.encode())
+    for name in ("backup", "late"):
+        of_other = a_job(db, name, namespace="other", notify=["ops"])
+        if name == "backup":
+            dead = a_run(db, of_other, "dead", scheduled_for=SLOT)
+            db.execute(load("notify")["note_dead"], {"namespace": "other", "ids": [dead], "now": None})
+        else:
+            a_late_run(db, of_other, 20)
+    a_file_row(db, namespace="other", refused_at="now", mistakes=3, errors=["x"])
+    notes.settle(db, "other")
+    before = rows_of(db, "other")
+    assert [row["subject"] for row in before[0]] == ["backup", "file", "late"]
+
+    # when this one is settled, sends, tells of a recovery, and has a problem that ends
+    assert notes.settle(db, "default") == [None]
+    assert story.send() == []
+    assert rows_of(db, "default")[0] == []
+    refused = a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
+    notes.settle(db, "default")
+    story.die(job, SLOT)
+    assert story.send() == [("ops", "[default] 1 dead and 1 in trouble")]
+    assert rows_of(db, "other") == before
+    story.succeed(job, SLOT)
+    ended = "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s"
+    db.execute(ended.encode(), [refused])
+    notes.settle(db, "default")
+    db.execute("update yamlsched.notify_targets set next_at = '-infinity' where namespace = 'default'")
+    assert story.send() == [("ops", "[default] 2 recovered")]
+
+    # then the other one's rows are as before
+    assert rows_of(db, "other") == before
+
+
+def test_what_is_old_is_deleted_in_its_own_namespace_only(
+    story: Story, job: int, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("A_URL")
+    db.execute(OTHER.encode())
+    dead = a_run(db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT)
+    db.execute(load("notify")["note_dead"], {"namespace": "other", "ids": [dead], "now": None})
+    story.die(job, SLOT)
+    story.later(DAY + MINUTE)
+
+    notes.settle(db, "default")
+
+    assert [len(rows_of(db, name)[0]) for name in ("default", "other")] == [0, 1]
+
+
+def test_a_target_that_left_the_file_is_deleted_in_its_own_namespace_only(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
+    db.execute(OTHER.encode())
+    for name in ("ops", "gone", "kept"):
+        story.target(name)
+    targets = {"namespace": "default", "names": ["kept"], "url_envs": ["B_URL"], "events": ["dead,late"]}
+
+    db.execute(load("notify")["put_targets"], targets)
+
+    assert [(row["name"], row["url_env"], row["events"]) for row in rows_of(db, "default")[1]] == [
+        ("kept", "B_URL", ["dead", "late"])
+    ]
+    assert [row["name"] for row in rows_of(db, "other")[1]] == ["ops"]
+
+
+def test_of_two_targets_only_that_which_a_message_is_due_to_is_taken(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.target("quiet")
+    db.execute(
+        "insert into yamlsched.notify_targets (namespace, name, url_env, events)"
+        " values ('default', 'far', 'B_URL', '{dead}')"
+    )
+    db.execute("update yamlsched.job_definitions set notify = '{ops,far}'")
+    story.die(job, SLOT)
+    assert set(notes.settle(db, "default")) == {"A_URL", "B_URL", None}
+
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+
+    taken = db.execute("select name from yamlsched.notify_targets where next_at > now()").fetchall()
+    assert [row.name for row in taken] == ["ops"]
+    assert story.row("backup", "far").dead_runs == 1
+    assert set(notes.settle(db, "default")) == {"B_URL", None}
+
+
+def test_a_job_that_leaves_one_target_is_still_told_to_the_other(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.target("others")
+    db.execute("update yamlsched.job_definitions set notify = '{ops,others}'")
+    story.die(job, SLOT)
+    assert len(story.send()) == 2
+
+    db.execute("update yamlsched.job_definitions set notify = '{others}'")
+    a_job(db, "unrelated", notify=["ops"])
+
+    assert story.send(after=HOUR) == [("others", "[default] backup: is still dead")]
+    assert story.row("backup") is None
