@@ -23,6 +23,12 @@ def temporary_database(server: str, template: str) -> Iterator[str]:
         admin.execute(f'drop database "{name}" with (force)'.encode())
 
 
+def code_of_doctor(db: psycopg.Connection[Any]) -> int:
+    """Return the exit code of ``doctor`` if all is well: 1 on a server without fsync, as that of the tests."""
+    row = db.execute("select setting = 'on' from pg_settings where name = 'fsync'").fetchone()
+    return 0 if row == (True,) else 1
+
+
 def while_waiting(
     db: psycopg.Connection[Any], waiter: psycopg.Connection[Any], act: Callable[[], Any], release: Callable[[], Any]
 ) -> Any:
