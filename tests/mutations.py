@@ -161,6 +161,7 @@ EQUIVALENT = {
     "hand_on: r.withheld": "redundant: the rows are locked and have the same condition",
     "hand_on: n.namespace": "redundant for turns: a job belongs to one namespace (that for limits is tested)",
     "hand_on: n.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
+    "mark_runs: r.id > past": "redundant: what is marked does not match again; this one spares reading it",
     "mark_runs: r.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
     "runs.sql finish: r.id = any": "redundant: the join has the same condition; this one helps the planner",
 }

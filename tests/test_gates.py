@@ -332,6 +332,19 @@ def test_a_pause_stores_the_reason_of_due_runs_that_wait_for_nothing_else_in_bat
     assert db.execute(written, [waiting]).fetchone() == (3,)
 
 
+def test_a_pause_and_a_resume_leave_out_a_run_that_another_session_has_and_wait_for_nothing(db: Db, dsn: str) -> None:
+    job = a_job(db, schedule=None)
+    taken, free = due(db, job, exclusive=False), due(db, job, exclusive=False)
+    db.execute("set lock_timeout = '1ms'")
+    with psycopg.connect(dsn) as other:
+        other.execute("select from yamlsched.job_runs where id = %s for no key update", [taken])
+
+        pauses.pause(db, "default", [job], "ann", now=NOW)
+        assert withheld(db, taken, free) == [OPEN, JOB]
+        pauses.resume(db, "default", [job], "ann", now=NOW)
+        assert withheld(db, taken, free) == [OPEN, OPEN]
+
+
 def test_a_pause_of_jobs_without_waiting_runs_writes_nothing_but_the_pause(db: Db) -> None:
     jobs = [a_job(db, f"job_{number}", schedule=None) for number in range(3)]
     due(db, jobs[0], exclusive=False, status="running", locked_until=NOW + LEASE)

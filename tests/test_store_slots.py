@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
+import pytest
 
 from support.rows import a_job
 from yamlsched.sync import due as store
@@ -55,6 +56,31 @@ def test_slots_that_another_outage_cost_have_a_row_of_their_own(db: Db) -> None:
     # then the time at which each was found is known
     rows = db.execute("select slots, recorded_at from yamlsched.skipped_slots order by id").fetchall()
     assert [tuple(row) for row in rows] == [(2, found), (1, found + 2 * week)]
+
+
+def test_a_gap_of_another_calendar_has_a_row_of_its_own(db: Db) -> None:
+    job = a_job(db)
+    store.record_gaps(db, [Gap(job, "", NOON, NOON, 1, "calendar", detail="holidays")], NOON)
+
+    later = NOON + MINUTE
+    store.record_gaps(db, [Gap(job, "", later, later, 1, "calendar", follows=NOON, detail="freeze")], later)
+
+    rows = db.execute("select detail, slots from yamlsched.skipped_slots order by id").fetchall()
+    assert [tuple(row) for row in rows] == [("holidays", 1), ("freeze", 1)]
+
+
+def test_a_job_that_another_session_has_is_left_to_it_without_a_wait(db: Db, dsn: str) -> None:
+    taken, free = a_job(db, "taken", next_slot_at=NOON), a_job(db, "free", next_slot_at=NOON)
+    with psycopg.connect(dsn) as other, db.transaction():
+        other.execute("select from yamlsched.job_definitions where id = %s for no key update", [taken])
+        db.execute("set local lock_timeout = '1ms'")
+
+        assert [definition.id for definition in store.lock_due_jobs(db, [taken, free], NOON)] == [free]
+
+        # the one that it locked stays its own
+        other.execute("set lock_timeout = '1ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            other.execute("select from yamlsched.job_definitions where id = %s for no key update", [free])
 
 
 def test_a_job_that_another_sync_has_processed_is_not_locked(db: Db) -> None:
