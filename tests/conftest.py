@@ -77,6 +77,11 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     return cores if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else max(cores, min(3 * cores, 6))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the longest story first: else one process would end with it alone."""
+    items.sort(key=lambda item: item.name != "test_a_release_is_rehearsed")
+
+
 def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = True
 
