@@ -262,14 +262,18 @@ def test_a_death_of_a_paused_job_is_not_told(story: Story, job: int, db: psycopg
     db.execute("update yamlsched.job_definitions set paused_at = now()")
     story.die(job, SLOT)
 
+    assert story.row("backup") is None
     assert story.send() == []
 
 
 def test_a_job_without_targets_has_no_rows(story: Story, db: psycopg.Connection[Any]) -> None:
     story.target()
+    story.target("others")
     story.die(a_job(db, "quiet"), SLOT)
-
     assert value(db, "select count(*) from yamlsched.notifications") == 0
+
+    story.die(a_job(db, "backup", notify=["others"]), SLOT)
+    assert [row.target for row in db.execute("select target from yamlsched.notifications")] == ["others"]
 
 
 def test_events_that_a_target_does_not_have_are_not_told(story: Story, db: psycopg.Connection[Any]) -> None:
@@ -320,6 +324,29 @@ def test_the_death_of_a_job_that_was_late_is_told_at_once(story: Story, job: int
     story.die(job, SLOT)
 
     assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_a_job_that_is_late_and_dead_is_told_so_in_one_message(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    a_late_run(db, job, 20)
+    assert len(story.send()) == 1
+
+    story.die(job, SLOT - HOUR)
+
+    [(_, title)] = story.send(after=2 * MINUTE)
+    assert title.startswith("[default] backup: 1 run died and is late since ")
+
+
+def test_the_recovery_is_a_success_of_the_latest_slot_in_trouble_whichever_died_last(story: Story, job: int) -> None:
+    story.die(job, SLOT + DAY)
+    story.send()
+    story.die(job, SLOT)
+    story.succeed(job, SLOT + HOUR)
+    assert story.send(after=2 * MINUTE) == []
+
+    story.succeed(job, SLOT + DAY)
+    assert story.send() == [("ops", "[default] backup has recovered")]
 
 
 def a_gap(db: psycopg.Connection[Any], job: int, reason: str, detail: str | None = None) -> None:
