@@ -110,7 +110,7 @@ GUARDS = [
             (r"(?<=else )least\(n\.due_at, now\)", "n.due_at"),
             (r"(?<=when )s\.is_late and not s\.has_recovered(?= then n\.late)", "true"),
             (r"(?<=active_at = case when )s\.is_late or s\.is_dead", "true"),
-            (r"n\.active_at < now - interval '1 day'(?= then '(?:\{\}|1 hour)')", "false"),
+            (r"n\.active_at < now - interval '1 day'(?= then '1 hour')", "false"),
             (r"(?<=dead_at = case when )not s\.has_recovered", "true"),
             (r"(?<=dead_runs = case when )s\.has_recovered", "false"),
             (r"(?<=case when )n\.is_told and s\.tells_end", "true"),
@@ -163,6 +163,7 @@ EQUIVALENT = {
     "hand_on: n.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
     "mark_runs: r.id > past": "redundant: what is marked does not match again; this one spares reading it",
     "mark_runs: r.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
+    "d.notify <> '{}' -> true": "redundant: without names no target is joined; this one saves work",
     "runs.sql finish: r.id = any": "redundant: the join has the same condition; this one helps the planner",
 }
 

@@ -226,7 +226,8 @@ def test_a_job_is_still_dead_until_a_run_of_a_later_slot_begins_or_ends_after_th
     story.die(a_job(db, "other", notify=["ops"]), SLOT + DAY, finished_at=at)
     assert story.send() == [("ops", "[default] 2 dead")]
 
-    # when a run of a later slot had ended before, and one of an earlier slot waits
+    # when a run of a later slot had ended before, one of an earlier slot waits, and one of another job
+    a_run(db, a_job(db, "third"), scheduled_for=SLOT + 9 * DAY, run_at=at + 30 * DAY)
     a_run(db, job, "cancelled", scheduled_for=SLOT + HOUR, finished_at=at - MINUTE)
     a_run(db, job, scheduled_for=SLOT - HOUR, run_at=at + 30 * DAY)
     assert story.send(after=HOUR) == [("ops", "[default] 2 dead")]
@@ -324,6 +325,66 @@ def test_the_death_of_a_job_that_was_late_is_told_at_once(story: Story, job: int
     story.die(job, SLOT)
 
     assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_what_is_not_told_after_a_recovery_has_no_recovery_to_tell(story: Story, job: int) -> None:
+    for nth in range(2):
+        story.die(job, SLOT + nth * HOUR)
+        told = story.send(after=2 * MINUTE)
+        story.succeed(job, SLOT + nth * HOUR)
+        # the second death lies within the pause
+        assert (len(told), len(story.send(after=2 * MINUTE))) == ((1, 1) if nth == 0 else (0, 0))
+
+
+def test_deaths_that_were_over_before_they_were_told_do_not_count_later(story: Story, job: int) -> None:
+    story.die(job, SLOT)
+    story.succeed(job, SLOT)
+    assert story.send() == []
+
+    story.die(job, SLOT + HOUR)
+
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+
+
+def test_after_a_day_in_which_it_was_unknown_how_it_goes_on_the_pauses_start_over(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    # given a job that was told to be dead twice, and whose next run waits
+    story.die(job, SLOT)
+    assert [len(story.send(after=span)) for span in (0 * HOUR, HOUR)] == [1, 1]
+    waits = a_run(db, job, scheduled_for=SLOT + HOUR, run_at=datetime.now(UTC) + 30 * DAY)
+    assert story.send(after=DAY + HOUR) == []
+
+    # when that dies
+    db.execute("delete from yamlsched.job_runs where id = %s", [waits])
+    story.die(job, SLOT + HOUR)
+
+    assert [len(story.send(after=span)) for span in (MINUTE, HOUR - 10 * MINUTE, 10 * MINUTE)] == [1, 0, 1]
+
+
+def test_a_job_whose_next_slot_became_a_gap_is_still_dead(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    story.die(job, SLOT)
+    story.send()
+    waits = a_run(db, job, scheduled_for=SLOT + HOUR, run_at=datetime.now(UTC) + 30 * DAY)
+    assert story.send(after=2 * MINUTE) == []
+
+    db.execute("delete from yamlsched.job_runs where id = %s", [waits])
+
+    assert story.send(after=HOUR) == [("ops", "[default] backup: is still dead")]
+
+
+def test_a_death_that_is_over_is_not_told_with_the_next_delay(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.die(job, SLOT)
+    story.send()
+    story.succeed(job, SLOT)
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
+
+    a_gap(db, job, "late")
+    db.execute("update yamlsched.skipped_slots set first_slot = %s, last_slot = %s", [SLOT + DAY, SLOT + DAY])
+
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: is late since 2026-01-15T02:00Z")]
 
 
 def test_a_job_that_is_late_and_dead_is_told_so_in_one_message(
@@ -548,6 +609,18 @@ def test_a_problem_is_told_once_and_once_when_it_is_gone(story: Story, db: psyco
     notes.settle(db, "default")
     assert story.send(after=DAY + MINUTE) == []
     assert story.row("file") is None
+
+
+def test_a_problem_that_is_gone_before_it_was_told_is_never_told(story: Story, db: psycopg.Connection[Any]) -> None:
+    story.target("ops", ["problem"])
+    refused = a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
+    notes.settle(db, "default")
+
+    ended = "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s"
+    db.execute(ended.encode(), [refused])
+    notes.settle(db, "default")
+
+    assert story.send() == []
 
 
 def test_problems_of_several_jobs_are_told_one_by_one(story: Story, db: psycopg.Connection[Any]) -> None:
