@@ -362,6 +362,16 @@ def test_after_a_day_in_which_it_was_unknown_how_it_goes_on_the_pauses_start_ove
     assert [len(story.send(after=span)) for span in (MINUTE, HOUR - 10 * MINUTE, 10 * MINUTE)] == [1, 0, 1]
 
 
+def test_a_death_is_told_although_the_next_run_waits_already(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.die(job, SLOT)
+    a_run(db, job, scheduled_for=SLOT + HOUR, run_at=datetime.now(UTC) + 30 * DAY)
+
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+    assert story.send(after=2 * HOUR) == []
+
+
 def test_a_job_whose_next_slot_became_a_gap_is_still_dead(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
     story.die(job, SLOT)
     story.send()
