@@ -362,6 +362,21 @@ def test_after_a_day_in_which_it_was_unknown_how_it_goes_on_the_pauses_start_ove
     assert [len(story.send(after=span)) for span in (MINUTE, HOUR - 10 * MINUTE, 10 * MINUTE)] == [1, 0, 1]
 
 
+def test_a_success_of_another_job_or_before_the_death_and_a_cancelled_run_are_no_recovery(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    # given a run that died after one of a later slot had succeeded
+    a_run(db, job, "succeeded", scheduled_for=SLOT + HOUR, finished_at=datetime.now(UTC) - MINUTE)
+    story.die(job, SLOT)
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+
+    story.succeed(a_job(db, "other"), SLOT + 2 * HOUR)
+    a_run(db, job, "cancelled", scheduled_for=SLOT + 3 * HOUR)
+
+    assert story.send(after=2 * MINUTE) == []
+    assert story.row("backup").ended_at is None
+
+
 def test_a_death_is_told_although_the_next_run_waits_already(
     story: Story, job: int, db: psycopg.Connection[Any]
 ) -> None:
