@@ -234,11 +234,12 @@ def run(combination: Combination, tests: str, here: bool, workers: str) -> Resul
 
 
 def words_of(combination: Combination, tests: str) -> list[str]:
-    """Return the arguments of pytest for a set of tests: all but the slow ones, ``core`` or ``smoke``."""
+    """Return the arguments of pytest for a set of tests, with their stories: all but the slow ones, ``core`` or ``smoke``."""
     if combination.pgbouncer:
         return ["-m", "pgbouncer", "tests/test_pgbouncer.py"]
     names = {"quick": [], "core": CORE, "smoke": SMOKE}[tests]
-    return [f"tests/{name}.py" for name in names]
+    others = "slow or chaos or daemon or browser or hosts or pgbouncer or promtool"
+    return ["-m", f"not ({others})", *(f"tests/{name}.py" for name in names)]
 
 
 # -- recording

@@ -23,6 +23,8 @@ from yamlsched.db.query import now
 from yamlsched.worker.local import usage
 from yamlsched.worker.local.protocol import Memory
 
+pytestmark = pytest.mark.story
+
 Db = psycopg.Connection[Any]
 HOUR = timedelta(hours=1)
 

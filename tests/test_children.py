@@ -12,6 +12,8 @@ import pytest
 from support.project import Process, Project, a_project, is_alive, until
 from yamlsched.worker.local.protocol import Memory
 
+pytestmark = pytest.mark.story
+
 DONE = ("succeeded", 1, 1, 1, 0)
 RELEASED = ("queued", 0, 1, 0, 0)
 

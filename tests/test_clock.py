@@ -18,6 +18,8 @@ from support.project import until
 from support.schedules import HOUR, MINUTE
 from yamlsched import db as store
 
+pytestmark = pytest.mark.story
+
 HANDLER = """
 import os, time
 from yamlsched import Run

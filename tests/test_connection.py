@@ -20,6 +20,8 @@ from yamlsched.db.connection import PINNED_SETTINGS
 from yamlsched.db.dsn import conninfo, seconds_to_connect
 from yamlsched.errors import EnvironmentFailed
 
+pytestmark = pytest.mark.story
+
 HOSTILE = {
     "datestyle": "SQL, DMY",
     "intervalstyle": "iso_8601",

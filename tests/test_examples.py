@@ -29,6 +29,8 @@ from support.http_server import QuietHandler, http_server
 from support.project import Process, Project, a_project, until
 from yamlsched import db as store
 
+pytestmark = pytest.mark.story
+
 ROOT = Path(__file__).resolve().parent.parent
 WEEK = "2026-W03"
 

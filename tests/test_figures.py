@@ -19,6 +19,8 @@ from support.project import until
 from yamlsched.cli import cli
 from yamlsched.extras import web
 
+pytestmark = pytest.mark.story
+
 HANDLERS = """
 import ctypes, os, signal, time
 

@@ -19,6 +19,8 @@ from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.live_output import LiveOutput
 from yamlsched.worker.local.output import OutputPipe
 
+pytestmark = pytest.mark.story
+
 HOSTILE = "\x1b]0;title\x07 \x1b[2J\u202e\n"
 
 

@@ -14,6 +14,8 @@ from support.project import Project, a_project, until
 from yamlsched.runs.lifecycle import MAX_ERROR_CHARS, MAX_OUTPUT_BYTES, MAX_STACK_CHARS
 from yamlsched.worker.local.protocol import MAX_FRAME_BYTES, Frames, frame
 
+pytestmark = pytest.mark.story
+
 PAGE, PIPE = 4_096, 65_536
 EDGES = [0, 1] + [edge + off for edge in (PAGE, PIPE - 128, PIPE - 64) for off in (-1, 0, 1)]
 LARGEST_PAYLOAD = PIPE - len('{"text": ""}')

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 from support.project import ForkServer, Project, until
 from yamlsched.cli import cli
 
+pytestmark = pytest.mark.story
+
 LATER = "interval '11 minutes'"
 
 

@@ -17,6 +17,8 @@ import pytest
 from support.command_line import yamlsched
 from support.project import is_alive, until
 
+pytestmark = pytest.mark.story
+
 JOBS: dict[str, Any] = {
     "good": {"command": ["/bin/echo", "fine"]},
     "bad": {"command": ["/bin/false"], "max_attempts": 1},

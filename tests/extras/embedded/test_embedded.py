@@ -27,6 +27,8 @@ from yamlsched.extras import embedded
 from yamlsched.extras.embedded import binaries, dump, location, server
 from yamlsched.extras.embedded.processes import read_pid_file
 
+pytestmark = pytest.mark.story
+
 AS_ROOT = os.geteuid() == 0
 only_root = pytest.mark.skipif(not AS_ROOT, reason="needs root, to become another user")
 SYSTEM_15 = Path("/usr/lib/postgresql/15/bin")

@@ -16,6 +16,8 @@ from aiosmtpd.controller import Controller
 from support.monitoring import Service, service
 from support.project import Process, Project, a_project, until
 
+pytestmark = pytest.mark.story
+
 TOKEN = "token-4f1c9a"
 PATIENTLY = "import yamlsched.extras.notify.sending as s; s.MAX_SECONDS = s.MAX_LOOP_SECONDS = 60.0"
 JOB: dict[str, Any] = {"max_attempts": 1, "notify": ["ops"], "owner": "team-x"}

@@ -23,6 +23,8 @@ from yamlsched.extras import otel as tracing
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, EnqueueBatch
 from yamlsched.runs.statements import fan_out
 
+pytestmark = pytest.mark.story
+
 PROPAGATE = {"YAMLSCHED_TRACE_PROPAGATE": "1"}
 HANDLERS = '''
 import os, time

@@ -10,6 +10,8 @@ from extras.remote.test_remote_executor import APART, EXEC, engine, on_engine, p
 
 from support.project import Project
 
+pytestmark = pytest.mark.story
+
 __all__ = ["project"]
 
 ENDS = ["/bin/sh", "-c", 'echo "$YAMLSCHED_UPSTREAM" > upstream']

@@ -19,6 +19,8 @@ from support.database import temporary_database
 from support.project import Process, Project, a_project, is_alive, until
 from yamlsched.schedule.load import load
 
+pytestmark = pytest.mark.story
+
 PAGE = Path(__file__).parents[3] / "docs" / "executors.md"
 ROOTS = ("/srv/app", "/etc/app")
 HANDLERS = """

@@ -23,6 +23,8 @@ from support.project import ForkServer, Process, Project, a_project, agent_expor
 from yamlsched import __version__
 from yamlsched.cli import cli
 
+pytestmark = pytest.mark.story
+
 ORDINARY_USER = 60_417
 AS_ORDINARY_USER = ["setpriv", f"--reuid={ORDINARY_USER}", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
 if os.getuid() != 0:

@@ -9,6 +9,8 @@ from extras.remote.test_remote_executor import engine, on_engine, project, ticke
 
 from support.project import Project, until
 
+pytestmark = pytest.mark.story
+
 __all__ = ["project"]
 
 WAITS = ["/bin/sh", "-c", 'while ! [ -e go ]; do sleep 0.01; done; exit "$(cat go)"']

@@ -30,6 +30,8 @@ from yamlsched.runs.lifecycle import ClaimedRun, Keep
 from yamlsched.schedule.job import ExitCodes, Job, Output
 from yamlsched.worker.attempt import Attempt
 
+pytestmark = pytest.mark.story
+
 EXEC = 'exec "$@"'  # the launcher becomes the agent, as with srun or docker run without a daemon
 APART = 'setsid "$@" & wait $!'  # no signal of the launcher's reaches the agent, as with ssh
 HANDED_OVER = 'setsid "$@" &'  # the program exits with 0 before the attempt has begun, as sbatch does

@@ -17,6 +17,8 @@ import yaml
 from support.command_line import yamlsched
 from yamlsched.extras.scaffold import deploy as _deploy
 
+pytestmark = pytest.mark.story
+
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 README_LINE = re.search(r"```cron\n(.*?)\n```", (ROOT / "README.md").read_text("utf-8"))

@@ -17,6 +17,8 @@ from support.command_line import yamlsched
 from yamlsched import __version__
 from yamlsched.extras.scaffold import cli as init
 
+pytestmark = pytest.mark.story
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -14,6 +14,8 @@ from support.project import Project, a_project, is_alive, until
 from support.proxy import a_proxy
 from support.shared_jobs import child_of, once, shared, start
 
+pytestmark = pytest.mark.story
+
 
 @pytest.fixture
 def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:

@@ -17,6 +17,8 @@ from support.shared_jobs import child_of, error, once, shared, start
 from yamlsched.extras.shared.pool import SharedPool
 from yamlsched.runs.lifecycle import AttemptEnd, EndKind
 
+pytestmark = pytest.mark.story
+
 
 @pytest.fixture
 def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:

@@ -17,6 +17,8 @@ import pytest
 from support.project import until
 from yamlsched.extras.web import connections
 
+pytestmark = pytest.mark.story
+
 
 @pytest.fixture
 def port(page_dsn: str) -> Iterator[int]:

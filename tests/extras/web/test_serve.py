@@ -17,6 +17,8 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras import embedded
 from yamlsched.extras.web.cli import command
 
+pytestmark = pytest.mark.story
+
 
 def get(address: str, **headers: str) -> http.client.HTTPResponse:
     if address.startswith("unix:"):
