@@ -234,7 +234,7 @@ def run(combination: Combination, tests: str, here: bool, workers: str) -> Resul
 
 
 def words_of(combination: Combination, tests: str) -> list[str]:
-    """Return the arguments of pytest for a set of tests, with their stories: all but the slow ones, ``core`` or ``smoke``."""
+    """Return the arguments of pytest: all but the slow ones and those of other steps, ``core`` or ``smoke``."""
     if combination.pgbouncer:
         return ["-m", "pgbouncer", "tests/test_pgbouncer.py"]
     names = {"quick": [], "core": CORE, "smoke": SMOKE}[tests]
