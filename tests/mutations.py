@@ -163,6 +163,7 @@ EQUIVALENT = {
     "hand_on: n.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
     "mark_runs: r.id > past": "redundant: what is marked does not match again; this one spares reading it",
     "mark_runs: r.finished_at": "redundant: what has ended waits for nothing; this one helps the planner",
+    "settle_notes: for update": "a race: sessions that lock the same rows in another order would wait for each other",
     "d.notify <> '{}' -> true": "redundant: without names no target is joined; this one saves work",
     "runs.sql finish: r.id = any": "redundant: the join has the same condition; this one helps the planner",
 }
