@@ -769,6 +769,7 @@ def test_a_target_that_left_the_file_is_deleted_in_its_own_namespace_only(
     db.execute(OTHER.encode())
     for name in ("ops", "gone", "kept"):
         story.target(name)
+    story.die(a_job(db, "backup", notify=["gone", "kept"]), SLOT)
     targets = {"namespace": "default", "names": ["kept"], "url_envs": ["B_URL"], "events": ["dead,late"]}
 
     db.execute(load("notify")["put_targets"], targets)
@@ -776,6 +777,7 @@ def test_a_target_that_left_the_file_is_deleted_in_its_own_namespace_only(
     assert [(row["name"], row["url_env"], row["events"]) for row in rows_of(db, "default")[1]] == [
         ("kept", "B_URL", ["dead", "late"])
     ]
+    assert [(row["target"], row["dead_runs"]) for row in rows_of(db, "default")[0]] == [("kept", 1)]
     assert [row["name"] for row in rows_of(db, "other")[1]] == ["ops"]
 
 
