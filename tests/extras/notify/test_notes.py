@@ -662,6 +662,15 @@ def test_problems_of_several_jobs_are_told_one_by_one(story: Story, db: psycopg.
         "stuck:report",
     }
 
+    # one of them ends
+    lease = "update yamlsched.job_runs set locked_until = now() + interval '9 minutes' where job_type = 'backup'"
+    db.execute(lease.encode())
+    notes.settle(db, "default")
+
+    assert story.send(after=MINUTE) == [("ops", "[default] stuck of backup: is over")]
+    other = story.row("stuck:report")
+    assert (other.ended_at, other.due_at) == (None, None)
+
 
 def test_two_senders_at_once_send_one_message(story: Story, job: int, monkeypatch: pytest.MonkeyPatch) -> None:
     story.die(job, SLOT)
@@ -767,17 +776,23 @@ def test_a_target_that_left_the_file_is_deleted_in_its_own_namespace_only(
     story: Story, db: psycopg.Connection[Any]
 ) -> None:
     db.execute(OTHER.encode())
-    for name in ("ops", "gone", "kept"):
+    for name in ("ops", "gone", "kept", "same"):
         story.target(name)
-    story.die(a_job(db, "backup", notify=["gone", "kept"]), SLOT)
-    targets = {"namespace": "default", "names": ["kept"], "url_envs": ["B_URL"], "events": ["dead,late"]}
+    story.die(a_job(db, "backup", notify=["gone", "kept", "same"]), SLOT)
+    targets = {
+        "namespace": "default",
+        "names": ["kept", "same"],
+        "url_envs": ["B_URL", "A_URL"],
+        "events": ["dead,late", ",".join(EVENTS)],
+    }
 
     db.execute(load("notify")["put_targets"], targets)
 
     assert [(row["name"], row["url_env"], row["events"]) for row in rows_of(db, "default")[1]] == [
-        ("kept", "B_URL", ["dead", "late"])
+        ("kept", "B_URL", ["dead", "late"]),
+        ("same", "A_URL", EVENTS),
     ]
-    assert [(row["target"], row["dead_runs"]) for row in rows_of(db, "default")[0]] == [("kept", 1)]
+    assert [(row["target"], row["dead_runs"]) for row in rows_of(db, "default")[0]] == [("kept", 1), ("same", 1)]
     assert [row["name"] for row in rows_of(db, "other")[1]] == ["ops"]
 
 
