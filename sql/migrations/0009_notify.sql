@@ -28,7 +28,7 @@ create table yamlsched.notify_targets (
 create table yamlsched.notifications (
     namespace     text not null,
     target        text not null,
-    subject       text not null,       -- the job's name; of a problem its kind, a colon and its job, if it has one
+    subject       text not null,       -- the job's name; of a problem its kind, a colon, and its job if it has one
     definition_id bigint references yamlsched.job_definitions (id) on delete cascade,  -- null: a problem
     slot          timestamptz,         -- the latest one that died or was late: a success of it or of a later one is the recovery
     run_id        bigint,              -- that died last

@@ -27,7 +27,7 @@ def settle(connection: psycopg.Connection[Any], namespace: str, now: datetime | 
     subjects: dict[str, str] = {}
     for problem in attention.problems(health.read(connection, namespace, thresholds.within, [], []), thresholds):
         if problem.kind in KINDS:
-            subject = problem.kind if problem.job_type is None else f"{problem.kind}:{problem.job_type}"
+            subject = f"{problem.kind}:{problem.job_type or ''}"  # no job has such a name
             subjects.setdefault(subject, f"{problem.what[:MAX_CHARS]}; {problem.remedy[:MAX_CHARS]}")
     parameters |= {"subjects": list(subjects), "whats": list(subjects.values())}
     for statement in ("end_problems", "note_problems"):

@@ -515,6 +515,14 @@ def test_a_send_that_is_tried_again_tells_the_state_of_then(
     assert value(db, "select failing_since is null and error is null from yamlsched.notify_targets")
 
 
+def test_each_job_of_a_message_was_told_its_own_deaths(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    story.die(job, SLOT, SLOT + HOUR, SLOT + 2 * HOUR)
+    story.die(a_job(db, "other", notify=["ops"]), SLOT)
+
+    assert story.send() == [("ops", "[default] 2 dead")]
+    assert [story.row(name).dead_runs for name in ("backup", "other")] == [0, 0]
+
+
 def test_a_death_while_a_message_is_on_its_way_is_told_later(
     story: Story, job: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -633,7 +641,17 @@ def test_a_problem_is_told_once_and_once_when_it_is_gone(story: Story, db: psyco
     assert story.send(after=2 * MINUTE) == [("ops", "[default] file: is over")]
     notes.settle(db, "default")
     assert story.send(after=DAY + MINUTE) == []
-    assert story.row("file") is None
+    assert story.row("file:") is None
+
+
+def test_a_job_may_have_the_name_of_a_problem(story: Story, db: psycopg.Connection[Any]) -> None:
+    story.target()
+    a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
+    notes.settle(db, "default")
+
+    story.die(a_job(db, "file", notify=["ops"]), SLOT)
+
+    assert story.send() == [("ops", "[default] 1 dead and 1 in trouble")]
 
 
 def test_a_problem_that_is_gone_before_it_was_told_is_never_told(story: Story, db: psycopg.Connection[Any]) -> None:
@@ -735,7 +753,7 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
     a_file_row(db, namespace="other", refused_at="now", mistakes=3, errors=["x"])
     notes.settle(db, "other")
     before = rows_of(db, "other")
-    assert [row["subject"] for row in before[0]] == ["backup", "file", "late"]
+    assert [row["subject"] for row in before[0]] == ["backup", "file:", "late"]
 
     # when this one is settled, sends, tells of a recovery, and has a problem that ends
     assert notes.settle(db, "default") == [None]

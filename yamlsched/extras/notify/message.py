@@ -74,7 +74,7 @@ def compose(notes: Sequence[Note], namespace: str, environment: str, web_url: st
 def _one(note: Note, namespace: str, page: str) -> tuple[str, list[str]]:
     name = "" if namespace == "default" else f" --namespace {namespace}"
     if note.is_problem:
-        kind = note.subject.replace(":", " of ").replace("_", " ")
+        kind = note.subject.removesuffix(":").replace(":", " of ").replace("_", " ")
         return f"{kind}: {note.state if note.ended_at else 'needs attention'}", [note.what or "", page]
     title = f"{note.subject} {note.state}" if note.ended_at else f"{note.subject}: {note.state}"
     lines = [f"job {note.subject}" + (f", owner {note.owner}" if note.owner else "")]
@@ -94,10 +94,10 @@ def _several(notes: Sequence[Note], page: str) -> tuple[str, list[str]]:
 
 
 def _line(note: Note) -> str:
+    if note.is_problem and note.ended_at:
+        return f"{note.subject.removesuffix(':')} {note.state}"
     if note.is_problem:
-        return (
-            f"{note.subject} {note.state}" if note.ended_at else truncate(one_line(note.what or ""), MAX_LISTED_CHARS)
-        )
+        return truncate(one_line(note.what or ""), MAX_LISTED_CHARS)
     run = f", run {note.run_id}{_on(note)}: {_error(note, MAX_LISTED_CHARS)}" if "dead" in note.events else ""
     return f"{note.subject}: {note.state}{run}"
 
