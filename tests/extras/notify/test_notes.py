@@ -502,6 +502,19 @@ def test_a_send_that_fails_is_tried_again_later_each_time_and_given_up_after_a_d
     assert story.row("backup") is None
 
 
+def test_a_send_that_fails_is_an_error_of_its_target_alone(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    story.target("quiet")
+    db.execute(OTHER.encode())
+    story.answer = "HTTP 500"
+    story.die(job, SLOT)
+    assert len(story.send()) == 1
+
+    errors = {
+        (row["namespace"], row["name"]): row["error"] for of in ("default", "other") for row in rows_of(db, of)[1]
+    }
+    assert errors == {("default", "ops"): "HTTP 500", ("default", "quiet"): None, ("other", "ops"): None}
+
+
 def test_a_send_that_is_tried_again_tells_the_state_of_then(
     story: Story, job: int, db: psycopg.Connection[Any]
 ) -> None:
