@@ -51,8 +51,13 @@ TABLES = [
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 sys.dont_write_bytecode = False  # until the tests are collected
 
-# a machine that is busy must not fail a test: an example has no time limit
-settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# a machine that is busy must not fail a test: an example has no time limit. Examples share the database of their test,
+# and empty it themselves
+settings.register_profile(
+    "busy machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.load_profile("busy machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -37,7 +37,7 @@ def calendars(names: str, around: date, ranges: list[list[tuple[int, int]]]) -> 
     return tuple(found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     schedule=st.sampled_from(SCHEDULES),
     place=st.sampled_from(PLACES),
@@ -141,7 +141,7 @@ def test_a_calendar_of_the_largest_size_is_not_compared_date_by_date_with_itself
     assert compared < 100 * 5_000
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ranges=st.lists(RANGES, min_size=2, max_size=2), others=st.lists(RANGES, max_size=1))
 def test_parts_of_days_agree_with_each_day(ranges, others):
     around = date(2026, 6, 15)

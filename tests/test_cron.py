@@ -280,7 +280,7 @@ ONE_ODD_FIELD = st.builds(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.one_of(st.text(), st.text(FIELD_CHARACTERS), ONE_ODD_FIELD))
 @example("0 0 * * 0-sun")
 @example("0 0 L,l * *")
@@ -338,7 +338,7 @@ def test_the_fields_that_do_not_match_are_named(text, wall, expected):
     assert mismatches(parse_cron(text), wall) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from(["*", "?", "1", "13", "29", "31", "1-7", "*/2", "*/9", "28-31", "5,15,25", "L", "1,L"]),
     st.sampled_from(["*", "2", "feb,apr", "*/3", "6-9"]),
@@ -391,7 +391,7 @@ DAYS_OF_WEEK = st.sampled_from(["*", "?", "*/7", "0", "1-5", "0#5", "3#5", "6#1"
 @example("29", "2", "*")
 @example("30,31", "2", "?")
 @example("31", "4,6,9,11", "*")
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_an_expression_is_refused_as_never_firing_exactly_if_no_date_of_fifty_years_matches(
     day_of_month: str, month: str, day_of_week: str
 ):

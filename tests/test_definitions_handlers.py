@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.schedule import checks, handlers, lookup
@@ -323,7 +323,7 @@ def modules(draw: st.DrawFn) -> str:
     return "\n".join(parts) + "\n"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @given(text=modules(), payload=st.sampled_from([{}, {"a": 1}, {"b": 1}, {"c": 1}]))
 def test_no_valid_handler_is_reported_however_its_name_is_bound(folder: Path, text: str, payload: dict[str, int]):
     name = f"m0_{next(NUMBERS)}"

@@ -576,19 +576,19 @@ def assert_reported(data: bytes) -> None:
 
 
 @given(mutated())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_mutation_of_a_real_file_crashes_the_checks(data: bytes):
     assert_reported(data)
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode("utf-8", "surrogatepass")))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_bytes_crash_the_checks(data: bytes):
     assert_reported(data)
 
 
 @given(st.lists(st.sampled_from([p.decode("latin-1") for p in PIECES] + ["a", "b", "\n", "\n  ", " "]), max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_combination_of_yaml_pieces_crashes_the_checks(pieces: list[str]):
     assert_reported("".join(pieces).encode())
 

@@ -16,7 +16,7 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg import IsolationLevel
 from psycopg.conninfo import conninfo_to_dict
@@ -155,7 +155,7 @@ def test_ten_thousand_runs_are_created_by_one_statement_in_their_order(db, job):
     assert db.execute("select count(distinct xmin::text) as n from yamlsched.job_runs").fetchone().n == 1
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(batches=st.lists(st.lists(st.one_of(st.none(), st.sampled_from("abcdef")), max_size=8), max_size=4))
 def test_for_any_list_of_keys_each_key_has_one_run_and_every_position_its_result(dsn: str, batches):
     with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):

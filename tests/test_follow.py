@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.rows import namedtuple_row
 
@@ -709,7 +709,7 @@ def jobs_of(choices: list[int], policy: str) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     choices=st.lists(st.integers(0, 5), min_size=3, max_size=3),
     policies=st.lists(POLICIES, min_size=2, max_size=2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from yamlsched.timetable.calendars import Calendar, without_skipped
@@ -46,7 +46,6 @@ spans = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(jobs, spans, st.none() | MINUTES)
 def test_the_numbers_are_those_of_the_starts(jobs: list[ScheduledJob], span: ForecastSpan, passed: int | None) -> None:
     now = None if passed is None else span.after + passed * MINUTE
@@ -67,7 +66,6 @@ def test_the_numbers_are_those_of_the_starts(jobs: list[ScheduledJob], span: For
         assert len(found.jobs(nth)) == by_hour[hour.date, hour.hour]
 
 
-@settings(deadline=None)
 @given(jobs, spans)
 def test_the_fullest_minutes_have_the_jobs_that_start_in_each(jobs: list[ScheduledJob], span: ForecastSpan) -> None:
     found = forecast(jobs, span)
@@ -85,7 +83,6 @@ def test_the_fullest_minutes_have_the_jobs_that_start_in_each(jobs: list[Schedul
         assert [len(one.names) for one in fullest] == sorted((len(one.names) for one in fullest), reverse=True)
 
 
-@settings(deadline=None)
 @given(jobs, spans)
 def test_start_minutes_are_those_of_the_runs(jobs: list[ScheduledJob], span: ForecastSpan) -> None:
     for job in jobs:

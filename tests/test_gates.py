@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.rows import namedtuple_row
 
@@ -689,7 +689,7 @@ ACTIONS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(history=st.lists(st.tuples(ACTIONS, st.integers(0, 5)), max_size=30))
 def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
     db: Db, worker: Worker, history: list[tuple[str, int]]

@@ -92,7 +92,7 @@ def test_keys_in_the_form_of_a_slots_key_are_recognized(key, refused):
     assert (SLOT_KEY_PATTERN.fullmatch(key) is not None) is refused
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     text=st.sampled_from(["30 1 * * *", "30 23 * * *", "0 0 * * *", "* * * * *", "0 * * * *", "0,30 0-3 * * *"]),
     zone=st.sampled_from(

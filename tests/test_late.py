@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_gates import Worker
 
@@ -459,7 +459,7 @@ class Model:
 STEPS = st.lists(st.sampled_from(["slot", "claim", "succeed", "die", "fail", "pause", "resume", "edit"]), max_size=25)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(steps=STEPS)
 def test_after_any_history_a_job_is_late_since_the_last_instant_at_which_something_held_it(
     db: Db, worker: Worker, steps: list[str]

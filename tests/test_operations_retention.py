@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
@@ -257,7 +257,7 @@ STATES = st.sampled_from(["queued", "failed", "running", "succeeded", "dead", "c
 KEPT = {"succeeded": 7, "dead": 90, "cancelled": 30}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(runs=st.lists(st.tuples(STATES, st.integers(0, 120)), max_size=12), batch=st.integers(1, 4))
 def test_for_any_runs_only_expired_ones_are_pruned_and_every_key_remains_used(
     db: Db, runs: list[tuple[str, int]], batch: int

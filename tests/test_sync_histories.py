@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, prune
@@ -252,9 +252,7 @@ def clear(db: Db) -> None:
         db.execute(f"delete from yamlsched.{table}".encode())
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=40)
 @given(
     start=st.sampled_from(STARTS),
     first=some_jobs,

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from support.rows import a_job, a_run
@@ -276,7 +276,7 @@ def story(*steps: str, job: str = "backup") -> list[tuple[str, str]]:
 @example(steps=[*story("die"), *story("be late", job="invoice"), *story("a minute", "retry", "succeed", "a minute")])
 @example(steps=story("be late", "a minute", "start", "an hour", "die", "a minute", "pause", "resume", "die", "an hour"))
 @example(steps=story("die enqueued", *["an hour"] * 3, "die enqueued", *["ten hours"] * 4, job="mail"))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(steps=st.lists(STEP, min_size=5, max_size=25))
 def test_each_target_is_told_what_the_rules_say_and_nothing_else(
     a_world: Callable[[], World], steps: list[tuple[str, str]]

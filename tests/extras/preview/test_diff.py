@@ -107,7 +107,7 @@ FILES = st.tuples(st.sampled_from(ZONES), st.dictionaries(st.sampled_from("abc")
 INSTANTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)).map(lambda naive: naive.replace(tzinfo=UTC))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(before=FILES, after=FILES, at=INSTANTS, days=st.integers(1, 9), environment=st.sampled_from([None, "qa"]))
 def test_the_slots_added_removed_and_moved_are_the_difference_of_the_slots_of_both_files(
     before: Any, after: Any, at: datetime, days: int, environment: str | None
@@ -141,7 +141,7 @@ def _slots(which: Any, name: str, preview: Preview) -> set[datetime]:
     return {slot.at for slot in decides.slots(preview.at, preview.until)}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(file=FILES, at=INSTANTS)
 def test_a_file_does_not_differ_from_itself(file: Any, at: datetime) -> None:
     written = a_file(f"timezone: {file[0]}\nenvironments: [qa, live]", **file[1])
@@ -234,7 +234,7 @@ def test_a_limited_number_of_slots_is_computed_for_busy_jobs(monkeypatch: pytest
         )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     crons=st.tuples(
         *[st.sampled_from(["* * * * *", "*/2 * * * *", "*/3 8-20 * * *", "0 3 * * *", "*/10 * * * *"])] * 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.command_line import Cli, command_line
@@ -115,7 +115,7 @@ JOBS = st.dictionaries(
 ).map(_valid)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(
     files=st.lists(JOBS, min_size=2, max_size=5),
     pauses=st.lists(st.sampled_from(["", "x", "y"]), min_size=5, max_size=5),
