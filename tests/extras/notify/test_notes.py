@@ -679,6 +679,22 @@ def test_a_problem_that_is_gone_before_it_was_told_is_never_told(story: Story, d
     assert story.send() == []
 
 
+def test_a_problem_is_over_since_it_was_first_found_to_be_gone(story: Story, db: psycopg.Connection[Any]) -> None:
+    story.target("ops", ["problem"])
+    refused = a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
+    notes.settle(db, "default")
+    assert len(story.send()) == 1
+    ended = "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s"
+    db.execute(ended.encode(), [refused])
+
+    notes.settle(db, "default")
+    row = story.row("file:")
+    assert row.ended_at is not None
+    notes.settle(db, "default")  # while its message waits
+
+    assert story.row("file:") == row
+
+
 def test_problems_of_several_jobs_are_told_one_by_one(story: Story, db: psycopg.Connection[Any]) -> None:
     story.target("ops", ["problem"])
     for name in ("backup", "report"):
