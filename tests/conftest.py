@@ -103,8 +103,12 @@ def _no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The DSN of a server on which tests may create databases."""
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The DSN of a server on which tests may create databases.
+
+    For most tests it is without fsync: no test lets the machine crash, and each database that is dropped waits for a
+    checkpoint. Long stories follow pages of the documentation, where doctor and the benchmarks want fsync.
+    """
     dsn = os.environ.get("YAMLSCHED_TEST_DSN")
     if dsn:
         yield dsn
@@ -114,11 +118,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = shared / "server"
     folder.mkdir(exist_ok=True)
     file = folder / "schedules.yaml"
+    marks = {mark.name for item in request.session.items for mark in item.iter_markers()}
     with embedded.running(file) as dsn:
-        with psycopg.connect(dsn, autocommit=True) as admin:
-            # no test lets the machine crash, and each database that is dropped waits for a checkpoint
-            admin.execute("alter system set fsync = off")
-            admin.execute("select pg_reload_conf()")
+        if not marks & {"slow", "pgbouncer"}:
+            with psycopg.connect(dsn, autocommit=True) as admin:
+                admin.execute("alter system set fsync = off")
+                admin.execute("select pg_reload_conf()")
         yield dsn
     embedded.discard(file)  # as root, the data may be outside of pytest's folder; the last process removes it
 
