@@ -21,7 +21,7 @@ PACKAGE = ROOT / "yamlsched"
 BUDGETS = {
     "core": 20_976,
     "web": 5_197,
-    "importing": 2_247,
+    "importing": 2_251,
     "preview": 1_382,
     "remote": 1_426,
     "embedded": 947,

@@ -339,8 +339,8 @@ def test_a_workflow_is_repeated_as_often_as_its_template_says(retries: str, max_
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("script: {command: [sh], source: date}", "its entrypoint is no template with a container"),
-        ("container: 7", "its entrypoint is no template with a container"),
+        ("script: {command: [sh], source: date}", "its entrypoint is not a template with a container"),
+        ("container: 7", "its entrypoint is not a template with a container"),
         ("container: {image: shop}", "it runs the entry point of the image shop"),
         ('container: {command: [echo], env: [{name: A, value: "{{workflow.uid}}"}]}', "parameters of Argo"),
         ('container: {command: [echo], workingDir: "/{{inputs.parameters.x}}"}', "parameters of Argo"),
@@ -348,6 +348,24 @@ def test_a_workflow_is_repeated_as_often_as_its_template_says(retries: str, max_
 )
 def test_a_workflow_whose_command_cannot_be_known_is_left_out(template: str, message: str) -> None:
     found = import_workflow(template)
+
+    assert found.jobs == []
+    assert message in messages(found)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ({"schedule": "0 1 * * *", "schedules": ["0 2 * * *"]}, "it has spec.schedule and spec.schedules"),
+        ({"schedules": "* * * * *"}, "no list of strings in spec.schedules"),
+        ({"schedules": [7, None]}, "no list of strings in spec.schedules"),
+        ({"schedules": []}, "no list of strings in spec.schedules"),
+    ],
+)
+def test_a_workflow_whose_schedules_are_unclear_is_left_out(schedule: dict[str, Any], message: str) -> None:
+    workflow = {"kind": "CronWorkflow", "metadata": {"name": "a"}, "spec": schedule}
+
+    found = read.read([Origin(json.dumps(workflow), "all.json")], None, None, START)
 
     assert found.jobs == []
     assert message in messages(found)

@@ -114,9 +114,13 @@ def _at(node: Node | None, *keys: str) -> Any:
 
 def _job(place: Place, kind: str, name: str, manifest: Node) -> None:
     is_workflow = kind == "CronWorkflow"
-    schedules = (_at(manifest, "spec", "schedules") if is_workflow else None) or [_at(manifest, "spec", "schedule")]
+    schedule, several = (_at(manifest, "spec", key) for key in ("schedule", "schedules"))
+    if is_workflow and schedule and several:
+        raise Refusal("it has spec.schedule and spec.schedules: remove one of them")
+    schedules = (several if is_workflow else None) or [schedule]
     if not isinstance(schedules, list) or not all(isinstance(text, str) for text in schedules) or not name:
-        raise Refusal("it has no spec.schedule or no metadata.name")
+        which = "spec.schedule, no list of strings in spec.schedules," if is_workflow else "spec.schedule"
+        raise Refusal(f"it has no {which} or no metadata.name")
     policy = _at(manifest, "spec", "concurrencyPolicy") or "Allow"
     if policy == "Replace":
         raise Refusal("concurrencyPolicy Replace stops running jobs: choose Forbid or Allow, and activeDeadlineSeconds")
@@ -166,7 +170,7 @@ def _entry(place: Place, manifest: Node) -> dict[str, Any]:
             case {"name": str(own), "container": dict()} if own == name:
                 _report_others(place, "retryStrategy", template.get("retryStrategy"))
                 return dict(template)
-    raise Refusal("its entrypoint is no template with a container: write one command that does the work of all")
+    raise Refusal("its entrypoint is not a template with a container: write one command that does the work of all")
 
 
 def _is_true(value: Any) -> bool:
