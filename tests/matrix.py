@@ -90,7 +90,7 @@ CORE = [
         "test_stories",
         "test_identity",
         "extras/doctor/test_doctor",
-        "extras/embedded/test_embedded",
+        *(f"extras/embedded/test_embedded{part}" for part in ("", "_sharing", "_root", "_dumps", "_verbs")),
         "test_cli",
         "test_definitions",
     ),

@@ -10,5 +10,6 @@ proxy            a network between a worker and its server
 schedules        files as hosts present them, and what sync made of them
 rows             rows as the product would write them
 command_line     the command line, in this process and in another one
+embedded_database  projects with a database of their own, and processes that use it
 database         temporary databases, and sessions that wait for each other
 """
