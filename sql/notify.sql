@@ -25,14 +25,14 @@ where (t.url_env, t.events) is distinct from (excluded.url_env, excluded.events)
 select yamlsched.settle_notes(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp()));
 
 -- name: end_problems
--- What is no problem any more has ended.
+-- What is no problem any more has ended. A problem's subject has a colon, which no job's name has.
 update yamlsched.notifications n
 set active_at = case when p.is_there then c.now else n.active_at end, ended_at = case when not p.is_there then c.now end,
     due_at = case when p.is_there then n.due_at when n.is_told then c.now end
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c,
      (select s.subject, s.subject = any (%(subjects)s::text[]) as is_there from yamlsched.notifications s
       where s.namespace = %(namespace)s and s.definition_id is null group by s.subject) p
-where n.namespace = %(namespace)s and n.subject = p.subject and n.definition_id is null and n.ended_at is null;
+where n.namespace = %(namespace)s and n.subject = p.subject and n.ended_at is null;
 
 -- name: note_problems
 select yamlsched.note(%(namespace)s, 'problem', (

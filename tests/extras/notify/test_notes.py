@@ -804,6 +804,18 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
     assert rows_of(db, "other") == before
 
 
+def test_the_notes_of_a_namespace_wait_for_no_row_of_another(story: Story, db: psycopg.Connection[Any]) -> None:
+    db.execute(OTHER.encode())
+    dead = a_run(db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT)
+    db.execute(load("notify")["note_dead"], {"namespace": "other", "ids": [dead], "now": None})
+    db.execute("set lock_timeout = '1s'")
+
+    with psycopg.connect(story.dsn) as other:
+        assert len(other.execute("select from yamlsched.notifications for update").fetchall()) == 1
+
+        assert notes.settle(db, "default") == []
+
+
 def test_what_is_old_is_deleted_in_its_own_namespace_only(
     story: Story, job: int, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
