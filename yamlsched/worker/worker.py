@@ -181,19 +181,19 @@ class Worker:
         """Claim whenever there is room for more, until cancelled."""
         while True:
             self._may_claim.clear()
-            may_wait = True
+            may_wait = self._is_claiming = True  # the upkeep included: it writes outcomes, which are to be reported
             if not self._must_not_claim() and await self.upkeep.run_if_due():
                 self.lanes.poll_now()
+                self.events.wake()
             for lane in self.lanes:
                 limit = self._room(lane)
                 if limit > 0 or lane.claims.has_lost_claims:
-                    self._is_claiming = True
                     await lane.claims.release_lost_claims()
                     if limit > 0 and await self._sessions.open() and not self._must_not_claim():
                         await self._claim(lane, limit)
-                    self._is_claiming = False
                     self.events.wake()
                 may_wait = may_wait and (limit <= 0 or lane.claims.is_exhausted)
+            self._is_claiming = False
             if may_wait:
                 if self.is_continuous:
                     self._sessions.claim.watch()

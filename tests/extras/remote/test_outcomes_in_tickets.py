@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
+import psycopg
 import pytest
 from extras.remote.test_remote_executor import engine, on_engine, project, tickets
 
@@ -83,3 +85,21 @@ def test_a_job_that_was_retired_a_day_ago_has_its_outcome_applied_before_what_is
     row = project.row(run)
     assert (row.status, len(project.failures(run))) == (status, code and 1)
     assert row.last_error is None or "lost its worker" not in row.last_error
+
+
+def test_a_worker_that_is_stopped_while_it_applies_an_outcome_waits_for_the_server_and_reports_it(
+    project: Project,
+) -> None:
+    run = ended_and_not_applied(project, 0)
+    with psycopg.connect(project.dsn) as other:
+        other.execute("select from yamlsched.job_runs where id = %s for update", [run])
+        worker = project.start("work", "--loop")
+        waits = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+        until(lambda: project.db.execute(waits).fetchall(), "the worker applies the outcome")
+
+        worker.signal(signal.SIGTERM)
+        until(lambda: "worker.stopping" in worker.text)
+
+    assert worker.wait() == 0
+    assert f"attempt.succeeded job=waits run={run}" in worker.text
+    assert "database.away" not in worker.text
