@@ -68,9 +68,9 @@ def prepare(project: Project, name: str) -> None:
 
     Only the folders are others, because those of the page belong to the machine.
     """
-    for root in ROOTS:
+    for root in (*ROOTS, "/tmp"):
         (project.folder / root[1:]).mkdir(parents=True)
-    replaced = lambda text: re.sub("/(srv|etc)/app", rf"{project.folder}/\1/app", text)  # noqa: E731
+    replaced = lambda text: re.sub(r"/(srv/app|etc/app|tmp)\b", rf"{project.folder}/\1", text)  # noqa: E731
     for block in blocks("sh"):
         if script := re.match("#!/bin/sh\n# (/srv/app/[a-z-]+)\n", block):
             path = Path(replaced(script[1]))
