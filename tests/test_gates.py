@@ -701,7 +701,8 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
         now += SECOND
         job = jobs[which % 2]
         if action == "create":
-            due(db, job, exclusive=which < 4 and job == jobs[0])
+            is_slot = which < 4 and job == jobs[0]
+            due(db, job, exclusive=is_slot, scheduled_for=now if is_slot else None)
         elif action == "claim":
             taken = worker.claim(which + 1, now)
             held += taken
