@@ -165,10 +165,12 @@ def test_a_run_that_was_created_for_another_lane_is_moved_to_that_of_its_job(
     runs = {a_run(db, remote): "cluster", a_run(db, shared, lane="shared"): "shared", a_run(db, shared): "shared"}
     suspect = a_run(db, shared, error_type="WorkerDied")  # for a process of its own
     call = a_run(db, shared, idempotency_key=f"on_dead:{suspect}")  # likewise
+    at_gate = a_run(db, shared, error_type="WorkerDied", exclusive=True)
 
-    assert worker.claim() == [suspect, call]
+    assert worker.claim() == [suspect, call, at_gate]
 
     assert {run: row(db, run).lane for run in runs} == runs
+    assert row(db, at_gate).lane == "local"
     assert [row(db, run).status for run in runs] == ["queued"] * 3
     assert not worker.claims.is_exhausted or worker.claim() == []
 

@@ -13,6 +13,7 @@ import pytest
 from psycopg.rows import namedtuple_row
 
 from support.claiming import claim_due
+from support.database import while_waiting
 from support.project import until
 from support.rows import a_job, a_run, row, value
 from yamlsched import db as database
@@ -183,6 +184,72 @@ def test_only_a_death_is_reported_and_only_if_the_job_has_on_dead(
 
     reports = value(db, "select count(*) from yamlsched.job_runs where idempotency_key like 'on!_dead:%%' escape '!'")
     assert reports == (name == "finish with a death" and on_dead is not None)
+
+
+CHANGED_SINCE_ITS_END = {
+    "another owner": "locked_by = 'B'",
+    "another attempt": "attempts = 2",
+    "waiting": "status = 'failed', finished_at = null, held_until = null",
+    "running": "status = 'running', finished_at = null, locked_until = now() + interval '1 minute'",
+}
+
+
+def an_ended_run_that_holds(db: psycopg.Connection[Any], since: str | None) -> ClaimedRun:
+    """Insert a run that was cancelled while A held it, changed ``since``, and another one of its claim."""
+    run = a_claimed_run(db)
+    a_run(db, value(db, "select definition_id from yamlsched.job_runs"), "running", locked_by="A")
+    db.execute(
+        "update yamlsched.job_runs set status = 'cancelled', finished_at = now(), locked_until = null, "
+        "held_until = now() + interval '1 hour'"
+    )
+    if since:
+        db.execute(f"update yamlsched.job_runs set {CHANGED_SINCE_ITS_END[since]} where id = %s".encode(), [run.id])
+    return run
+
+
+@pytest.mark.parametrize("since", [None, *(since for since in CHANGED_SINCE_ITS_END if since != "another attempt")])
+def test_only_the_hold_of_a_run_that_has_ended_under_its_claim_is_let_go(
+    db: psycopg.Connection[Any], dsn: str, since: str | None
+) -> None:
+    run = an_ended_run_that_holds(db, since)
+    before = db.execute("select * from yamlsched.job_runs order by id").fetchall()
+
+    write(dsn, lambda connection, run: store.let_go(connection, "default", [run]), run)
+
+    changed = [before[0] if since else before[0]._replace(held_until=None), before[1]]
+    assert db.execute("select * from yamlsched.job_runs order by id").fetchall() == changed
+
+
+@pytest.mark.parametrize("since", [None, *CHANGED_SINCE_ITS_END])
+def test_what_an_attempt_used_is_noted_only_of_the_run_that_it_has_ended(
+    db: psycopg.Connection[Any], dsn: str, since: str | None
+) -> None:
+    run = an_ended_run_that_holds(db, since)
+    before = db.execute("select * from yamlsched.job_runs order by id").fetchall()
+
+    for usage in ((0.5, 7), None):  # what is not known changes nothing
+        outcome = Outcome(Status.SUCCEEDED, usage=usage)
+        write(dsn, lambda connection, run, outcome=outcome: store.keep_outputs(connection, [(run, outcome)]), run)
+
+    changed = [before[0] if since else before[0]._replace(cpu_seconds=0.5, peak_memory_bytes=7), before[1]]
+    assert db.execute("select * from yamlsched.job_runs order by id").fetchall() == changed
+
+
+def test_the_output_of_a_run_that_is_being_pruned_is_not_kept(db: psycopg.Connection[Any], dsn: str) -> None:
+    run = a_claimed_run(db)
+    given = {**store.fence([run]), "omitted": [0], "outputs": ["printed"], "now": None}
+    with database.connect(dsn) as pruning, database.connect(dsn) as keeping:
+        pruning.execute("begin")
+        pruning.execute("delete from yamlsched.job_runs")
+
+        while_waiting(
+            db,
+            keeping,
+            lambda: keeping.execute(load("runs")["keep_outputs"], given),
+            lambda: pruning.execute("commit"),
+        )
+
+    assert value(db, "select count(*) from yamlsched.attempt_outputs") == 0
 
 
 def test_a_claim_without_an_answer_is_released_only_in_its_namespace(db: psycopg.Connection[Any], dsn: str) -> None:

@@ -21,7 +21,7 @@ from yamlsched.db.query import load
 from yamlsched.runs import claiming
 from yamlsched.runs import statements as store
 from yamlsched.runs.claiming import ClaimScope
-from yamlsched.runs.lifecycle import ClaimedRun, EnqueueBatch, Outcome, Status
+from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, EnqueueBatch, Outcome, Status
 from yamlsched.runs.statements import LOST, OURS
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
@@ -47,7 +47,9 @@ def ask(dsn: str) -> Iterator[Ask]:
     """Call a function of the store on its own session, at noon by default."""
     with asyncio.Runner() as runner:
         connection = runner.run(
-            psycopg.AsyncConnection.connect(dsn, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row)
+            psycopg.AsyncConnection.connect(
+                dsn, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row, options="-c lock_timeout=10s"
+            )
         )
 
         def call(function: Callable[..., Awaitable[Any]], *given: Any, **named: Any) -> Any:
@@ -235,9 +237,9 @@ def test_the_death_of_an_on_dead_call_that_loses_its_worker_is_not_reported(
     key = "on_dead:4711"
     due(db, job, status="running", locked_until=NOON - SECOND, max_attempts=1, idempotency_key=key)
 
-    assert [run.key for run in claim(ask).dead] == [key]
+    taken = claim(ask)
 
-    assert claim(ask, "B").runs == []
+    assert ([run.key for run in taken.dead], taken.runs) == ([key], [])
 
 
 def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Connection[Any], ask: Ask) -> None:
@@ -323,6 +325,19 @@ def test_a_heartbeat_does_not_wait_for_locks(db: psycopg.Connection[Any], dsn: s
         other.execute("select 1 from yamlsched.job_runs where id = %s for key share", [pointed_at])
 
         assert ask(store.heartbeat, runs, now=NOON + MINUTE) == {pointed_at}
+
+
+def test_a_reclaim_does_not_wait_for_locks(db: psycopg.Connection[Any], dsn: str, ask: Ask) -> None:
+    job = a_job(db, overlap="allow")
+    locked = due(db, job)
+    lost = due(db, job)
+    claim(ask)
+    with database.connect(dsn) as other, other.transaction():
+        other.execute("select 1 from yamlsched.job_runs where id = %s for no key update", [locked])
+
+        reclaimed = ask(claiming.reclaim, "default", now=NOON + LEASE + SECOND)
+
+    assert [run.id for run in reclaimed.lost] == [lost]
 
 
 @pytest.mark.parametrize("outcome", [SUCCESS, PRINTED, FAILURE, DEATH, RELEASED])
@@ -568,43 +583,61 @@ def test_a_slot_at_the_maximum_timestamp_stops_no_claim(db: psycopg.Connection[A
     assert len(claim(ask, "B").runs) == 3
 
 
-def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
-    db: psycopg.Connection[Any], dsn: str, ask: Ask
-) -> None:
-    # given a claim that is stopped after it has begun to read, and before it locks a run
-    run = due(db, a_job(db))
-    read = b"order by u.nth) p"
-    held_up = read + b" cross join (select pg_advisory_xact_lock(4711)) l"
-    statement = load("runs")["claim"]
+def held_up(
+    db: psycopg.Connection[Any], dsn: str, name: str, read: bytes, given: dict[str, Any], meanwhile: Callable[[], Any]
+) -> list[Any]:
+    """Execute a statement, and ``meanwhile`` once it has begun to ``read`` and has locked no run; return its rows."""
+    statement, rows = load("runs")[name], []
     assert statement.count(read) == 1
-    answers: list[Any] = []
-    given = {
-        "namespace": "default",
-        "lane": "local",
-        "token": "A",
-        "limit": 10,
-        "now": NOON,
-        **claiming.passes(10, 0.0),
-    }
-    given |= {"newest": 10**9, "skipped": [], "ended": [], "revision": None}
-    with database.connect(dsn) as holder, database.connect(dsn) as claimer:
+    waiting = statement.replace(read, read + b" cross join (select pg_advisory_xact_lock(4711)) held_up")
+    with database.connect(dsn) as holder, database.connect(dsn) as session:
         holder.execute("select pg_advisory_lock(4711)")
-        thread = threading.Thread(
-            target=lambda: answers.append(claimer.execute(statement.replace(read, held_up), given).fetchall())
-        )
+        thread = threading.Thread(target=lambda: rows.extend(session.execute(waiting, given).fetchall()))
         thread.start()
         waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
         while thread.is_alive() and not db.execute(waits).fetchone():
             pass
-
-        # when another worker claims the run, and its attempt fails
-        ask(store.finish, "default", [(one(ask, "B"), FAILURE)])
+        meanwhile()
         holder.execute("select pg_advisory_unlock(4711)")
         thread.join()
+    return rows
+
+
+def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
+    db: psycopg.Connection[Any], dsn: str, ask: Ask
+) -> None:
+    run = due(db, a_job(db))
+    given = {"namespace": "default", "lane": "local", "token": "A", "limit": 10, "now": NOON}
+    given |= {**claiming.passes(10, 0.0), "newest": 10**9, "skipped": [], "ended": [], "revision": None}
+
+    # when another worker claims the run meanwhile, and its attempt fails
+    def claim_and_fail() -> None:
+        ask(store.finish, "default", [(one(ask, "B"), FAILURE)])
 
     # then the claim does not take it before its backoff ends
-    assert answers == [[]]
+    assert held_up(db, dsn, "claim", b"order by u.nth) p", given, claim_and_fail) == []
     assert (row(db, run).status, row(db, run).run_at) == ("failed", NOON + MINUTE)
+
+
+def test_a_run_that_ends_or_is_renewed_while_a_reclaim_reads_is_not_lost(
+    db: psycopg.Connection[Any], dsn: str, ask: Ask
+) -> None:
+    # given two runs in their last attempts, whose leases are over
+    job = a_job(db, overlap="allow")
+    for _ in range(2):
+        due(db, job, max_attempts=1)
+    ended, renewed = claim(ask).runs
+    later = NOON + LEASE + SECOND
+    given = {"namespace": "default", "most": None, "held": [], "now": later, **LOST_WORKER}
+
+    # when their worker, which was suspended, writes about them meanwhile
+    def write() -> None:
+        ask(store.finish, "default", [(ended, SUCCESS)])
+        ask(store.heartbeat, [renewed], now=later)
+
+    assert held_up(db, dsn, "reclaim", b"from yamlsched.lanes(%(namespace)s) l", given, write) == []
+
+    assert [row(db, run.id).status for run in (ended, renewed)] == ["succeeded", "running"]
 
 
 def test_the_ownership_of_a_run_states_who_changed_it(db: psycopg.Connection[Any], ask: Ask) -> None:

@@ -13,6 +13,7 @@ from psycopg.rows import namedtuple_row
 from support.rows import a_job, a_run
 from yamlsched.extras.remote import tickets
 from yamlsched.extras.remote.tickets import Ticket
+from yamlsched.runs import claiming
 
 Db = psycopg.Connection[Any]
 AGENT = "engine-1:4711:a"
@@ -114,3 +115,19 @@ def test_the_ticket_of_a_run_that_was_pruned_cannot_be_withdrawn(db: Db, dsn: st
 
     assert withdrawn == {own: 1}
     assert db.execute("select run_id from yamlsched.attempt_begins").fetchall() == [(own.run_id,)]
+
+
+def test_a_reclaim_ends_only_attempts_that_an_agent_has_begun_and_not_ended(db: Db, dsn: str) -> None:
+    # given runs whose leases are over, each with another ticket, or without one
+    job, over = a_job(db, executor="engine"), {"locked_until": "(now() - interval '1 s')"}
+    names = ("begun", "ended", "withdrawn", "of_former_attempt", "none")
+    runs = {name: a_run(db, job, "running", lane="engine", attempts=2, locked_by="A", **over) for name in names}
+    own = {name: Ticket(run, 2, "A") for name, run in runs.items()}
+    put(db, own["begun"])
+    put(db, own["ended"], has_ended=True)
+    put(db, own["of_former_attempt"]._replace(attempt=1))
+    ask(dsn, lambda connection: tickets.withdraw(connection, [own["withdrawn"]]))
+
+    reclaimed = ask(dsn, lambda connection: claiming.reclaim(connection, "default"))
+
+    assert [run.id for run in reclaimed.lost] == [runs["begun"]]
