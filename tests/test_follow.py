@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from psycopg.rows import namedtuple_row
 
 from support.database import while_waiting
+from support.rows import a_job
 from support.schedules import HOUR, MINUTE, a_file, at, gaps, prune
 from yamlsched import db as database
 from yamlsched.act import backfill, pause
@@ -38,7 +39,8 @@ class World:
     def __init__(self, db: Db, dsn: str) -> None:
         self.db, self.now, self.claims = db, at("2026-01-14 01:30"), 0
         self.runner = asyncio.Runner()
-        connect = psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
+        options = "-c lock_timeout=10s"  # a worker waits for no lock: a test fails instead of hanging
+        connect = psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row, options=options)
         self.connection = self.runner.run(connect)
         self.file = a_file()
         self.held: dict[int, ClaimedRun] = {}
@@ -173,6 +175,21 @@ def test_a_handler_gets_what_the_jobs_before_have_returned(world: World) -> None
     }
 
 
+def test_each_handler_gets_the_results_of_its_own_slot(world: World) -> None:
+    every: dict[str, Any] = {"overlap": "allow", "catchup": "all"}
+    world.apply(extract=HOURLY | every, rates=HOURLY | every, load={"after": ["extract", "rates"], **every})
+    world.tick("2026-01-14 03:00")
+    for name in world.claim():
+        world.end(name, Outcome(Status.SUCCEEDED, result=json.dumps(name)))
+
+    assert world.claim() == ["load 02:00", "load 03:00"]
+
+    for run in world.held.values():
+        results = {job: one["result"] for job, one in json.loads(run.upstream or "").items()}
+        time = world.name(run.id).removeprefix("load ")
+        assert results == {"extract": f"extract {time}", "rates": f"rates {time}"}
+
+
 def test_a_retry_of_a_dead_run_lets_those_continue_that_wait_for_it(world: World) -> None:
     world.apply(extract=HOURLY, load={"after": ["extract"]})
     world.tick("2026-01-14 02:00")
@@ -249,6 +266,50 @@ def test_a_retry_with_force_starts_a_run_that_waits_and_without_it_is_refused(wo
 
     assert forced.what == "is due now"
     assert world.claim() == ["load 02:00"]
+
+
+def start_by_force(db: Db, ids: list[int], now: datetime) -> None:
+    actions.retry(db, ids, "ann", force=True, now=now)
+
+
+def cancel(db: Db, ids: list[int], now: datetime) -> None:
+    actions.cancel(db, ids, "ann", now=now)
+
+
+@pytest.mark.parametrize("act", [start_by_force, cancel])
+def test_a_run_that_was_cancelled_or_started_by_force_waits_for_no_decision(
+    world: World, act: Callable[[Db, list[int], datetime], None]
+) -> None:
+    world.apply(extract=HOURLY, load={"after": ["extract"], "on_upstream_failure": "skip"})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    act(world.db, [world.id("load 02:00")], world.now)
+    world.end("extract 02:00", DEAD)
+
+    world.runner.run(follow.settle(world.connection, "default", [world.job("load")], world.now))
+
+    assert gaps(world.db, "load") == []
+
+
+def test_a_decision_that_changes_nothing_writes_nothing(world: World) -> None:
+    world.apply(extract=HOURLY, load={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    versions = "select id, xmin::text from yamlsched.job_runs order by id"
+    before = world.db.execute(versions).fetchall()
+
+    world.settle()
+
+    assert world.db.execute(versions).fetchall() == before
+
+
+def test_only_jobs_that_others_follow_are_marked_as_followed(world: World) -> None:
+    a_job(world.db, "extract", namespace="elsewhere")
+
+    world.apply(extract=HOURLY, load={"after": ["extract"]})
+
+    rows = world.db.execute("select namespace, job_type from yamlsched.job_definitions where is_followed").fetchall()
+    assert rows == [("default", "extract")]
 
 
 @pytest.mark.parametrize("policy, expected", [("skip", []), ("run", ["load 02:00"])])
@@ -652,6 +713,22 @@ def test_a_success_that_commits_while_a_claim_decides_is_not_overlooked(world: W
         ending.execute("commit")
 
     assert world.claim() == ["load 02:00"]
+
+
+def test_a_run_that_another_session_changes_is_left_to_the_next_decision(world: World, dsn: str) -> None:
+    world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("extract 02:00")
+    with database.connect(dsn) as other:
+        other.execute("begin")
+        cancel(other, [world.id("load 02:00")], world.now)
+
+        assert world.settle() == follow.Settlement()
+
+        other.execute("rollback")
+
+    assert world.settle().released == 1
 
 
 def test_an_end_waits_for_a_decision_and_then_lets_it_be_made_again(world: World, dsn: str) -> None:
