@@ -556,16 +556,16 @@ def test_the_death_of_the_child_process_kills_the_whole_process_group_and_ends_t
 def test_an_attempt_ends_when_its_program_exits_although_a_background_process_keeps_the_output_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = "(echo $$ > program; while [ ! -e go ]; do sleep 0.01; done; echo late; echo done > report) & echo early"
+    script = "echo $PPID > first; (while [ ! -e go ]; do sleep 0.01; done; echo late) & echo early"
 
     async def tell(pool: Pool) -> None:
         try:
             assert await pool.sh(script) == RETURNED
-            first = pool.child()
 
             # its later output is not that of another run, which another child executes
-            assert await pool.end(pool.submit(2, command=("/bin/sh", "-c", "echo second"))) == RETURNED
-            assert pool.child() != first
+            second = pool.submit(2, command=("/bin/sh", "-c", "echo $PPID > second; echo second"))
+            assert await pool.end(second) == RETURNED
+            assert await pool.read("first") != await pool.read("second")
         finally:
             (tmp_path / "go").touch()
 
