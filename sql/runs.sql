@@ -54,15 +54,14 @@ with clock as materialized (
         held_until = null, limit_name = null, started_at = (select c.now from clock c),
         updated_at = (select c.now from clock c), cpu_seconds = null, peak_memory_bytes = null, revision = %(revision)s
     where r.ctid = any (array(select s.ctid from sorted s where not s.is_misplaced and not s.is_gated))
-    returning r.*
+    returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
+              r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
+              date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
+              r.error_type, r.trace_context,
+              case when r.released_at is not null then yamlsched.upstream_results(r.id)::text end as upstream,
+              r.priority, r.definition_id, 'claimed' as state
 )
-select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
-       r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
-       date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
-       r.error_type, r.trace_context,
-       case when r.released_at is not null then yamlsched.upstream_results(r.id)::text end as upstream,
-       r.priority, r.definition_id, 'claimed' as state
-from claimed r
+select c.* from claimed c
 union all
 select s.id, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, s.definition_id,
        case when s.is_misplaced then 'moved' when s.is_unreleased then 'unreleased' else 'gated' end
