@@ -22,7 +22,8 @@ with clock as materialized (
         where r.namespace = %(namespace)s and r.lane = %(lane)s and r.priority = p.priority and r.withheld = 0
           and r.finished_at is null and r.run_at <= (select c.now from clock c) and r.status <> 'running'
           and r.attempts < r.max_attempts                        -- else `reclaim` marks it dead
-          and r.definition_id <= %(newest)s::bigint and r.definition_id <> all (%(skipped)s::bigint[])
+          and r.definition_id <= %(newest)s::bigint
+          and r.definition_id not in (select s.id from unnest(%(skipped)s::bigint[]) s (id))  -- hashed
         order by r.run_at, r.id
         limit p.most offset p.past
         for no key update skip locked

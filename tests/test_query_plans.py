@@ -329,6 +329,14 @@ def test_a_claim_does_not_read_what_is_withheld(own_dsn: str, jobs: int) -> None
     assert pages(plan) <= FEW_PAGES // 4
 
 
+def test_a_claim_looks_up_each_run_once_in_the_jobs_that_it_steps_over(own_dsn: str) -> None:
+    # and does not compare it with each of them: after years, a file has retired very many
+    with store.connect(own_dsn, WORKER_SETTINGS) as connection:
+        plan = execute(connection, "claim", prepare(connection, "claim"), claim("A"))
+
+    assert "hashed SubPlan" in json.dumps(plan)
+
+
 LOW = 100_000
 
 
