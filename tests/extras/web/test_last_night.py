@@ -99,6 +99,28 @@ def test_last_night_is_one_click_from_the_first_page_and_has_what_the_report_has
     assert 'href="/jobs/purge"' in answer
 
 
+def test_last_night_is_whole_on_the_evening_after_it(page: TestClient, db: Any) -> None:
+    # given jobs of a time zone where it is ten in the evening, and slots that were skipped around 18:00 of yesterday
+    now = datetime.now(UTC)
+    ahead = (22 - now.hour + 9) % 24 - 9
+    zone = f"Etc/GMT{-ahead:+}"
+    since = (now + ahead * HOUR).replace(hour=18, minute=0, second=0, microsecond=0) - (24 + ahead) * HOUR
+    for name, at in (("backup", since), ("before", since - timedelta(minutes=1))):
+        db.execute(
+            "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)"
+            " values (%s, %s, %s, 1, 'overlap', now())",
+            [a_job(db, name, timezone=zone, next_slot_at=now + HOUR), at, at],
+        )
+
+    # then the page has the night since then, as the command line that it names
+    answer = page.get("/report").text
+    assert "<h1>Last night</h1>" in answer
+    assert 'href="/jobs/backup"' in answer
+    assert 'href="/jobs/before"' not in answer
+    assert 'yamlsched report --since "yesterday 18:00"' in words(answer)
+    assert 'href="/jobs/backup"' not in page.get("/report?since=24h").text
+
+
 def test_a_night_without_anything_says_so(page: TestClient, db: Any) -> None:
     assert "nothing: no run ended or failed" in words(page.get("/report").text)
 

@@ -25,8 +25,8 @@ from yamlsched.sync import files
 from yamlsched.sync.in_force import disabled
 from yamlsched.timetable import slots
 from yamlsched.timetable.cron import parse_schedule
-from yamlsched.timetable.times import short_utc
-from yamlsched.timetable.zones import zone
+from yamlsched.timetable.times import parse, resolve, short_utc
+from yamlsched.timetable.zones import zone, zone_or_utc
 
 MAX_JOBS = 1_000
 """Jobs whose slots no sync has recorded that are read."""
@@ -120,7 +120,7 @@ def _why(job: Any, environment: str) -> tuple[str, str]:
     return "due", f'no sync has processed it{waits}: is "yamlsched tick" running?'
 
 
-SPANS = {"12h": timedelta(hours=12), "24h": timedelta(hours=24), "3d": timedelta(days=3), "7d": timedelta(days=7)}
+SPANS = ("yesterday 18:00", "12h", "24h", "3d", "7d")  # the first is last night, whole at every hour of the day after
 SCREENS = 4
 """How much longer lists are than on a terminal."""
 
@@ -134,15 +134,15 @@ class ReportPage:
     problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
     not_run: Sequence[NotRun]
     span: str
-    spans = tuple(SPANS)
+    spans = SPANS
     max_problems, max_not_run = 40, 100
 
 
 def show(visit: Visit) -> ReportPage:
-    span = visit.choice("since", tuple(SPANS), "12h")
-    since = visit.now - SPANS[span]
-    summary = report.read(visit.connection, visit.namespace, since, timezone=timezone_of_file(visit.file))
+    span = visit.choice("since", SPANS, SPANS[0])
     clock = visit.timezone(None)
+    since = resolve(parse(span), lambda: zone_or_utc(clock), visit.now, is_future=False)
+    summary = report.read(visit.connection, visit.namespace, since, timezone=timezone_of_file(visit.file))
     return ReportPage(
         found=summary,
         words=document(replace(summary, timezone=clock, clock=clock), SCREENS),
