@@ -47,6 +47,17 @@ def test_failed_runs_and_runs_of_other_weeks_do_not_count(page: TestClient, db: 
     assert "purge 5s – – 5s 5s 5s" in words(page.get("/durations").text)
 
 
+def test_the_page_says_that_the_newest_runs_of_a_job_count(page: TestClient, db: Any) -> None:
+    # given a long run, and more runs after it than count
+    job = a_job(db)
+    runs(db, job, 900, days_ago=1, number=1)
+    runs(db, job, 5, number=20)
+
+    shown = words(page.get("/durations").text)
+    assert "How long the newest 20 runs of each job took within 7 days" in shown
+    assert "purge 5s – – 5s 5s 5s" in shown
+
+
 def test_a_week_without_runs_says_so(page: TestClient, db: Any) -> None:
     runs(db, a_job(db), 5, days_ago=20)
     assert "Nothing to compare" in page.get("/durations").text
