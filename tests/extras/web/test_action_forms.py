@@ -699,7 +699,7 @@ def test_dead_runs_of_many_jobs_are_retried_by_one_form(page: TestClient, db: Db
     assert "5 5 jobs OutageError" in words(listed)
     [link] = re.findall(r'class="button primary" href="(/actions/retry-dead[^"]*)"', listed.text)
     shown = page.get(html.unescape(link))
-    assert "5 dead runs of 5 jobs that died of OutageError." in words(shown)
+    assert "5 dead runs of 5 jobs that died of OutageError, since 24h." in words(shown)
     assert result(confirm(page, shown)) == ("/dead", "5 runs of 5 jobs are queued again.")
 
     # then only those are
@@ -715,8 +715,8 @@ def test_dead_runs_of_many_jobs_are_retried_by_one_form(page: TestClient, db: Db
         ({"owner": "crm", "tag": "db"}, "2 dead runs of 2 jobs, tag db, owner crm."),
         ({"owner": "shop", "job": "job_1"}, "1 dead run of job_1, owner shop."),
         ({"owner": "shop", "job": "job_4"}, "There are no dead runs of job_4, owner shop."),
-        ({"since": "1h"}, "5 dead runs of 5 jobs."),
-        ({"until": "1h"}, "There are no dead runs."),
+        ({"since": "1h"}, "5 dead runs of 5 jobs, since 1h."),
+        ({"until": "1h"}, "There are no dead runs, until 1h."),
         ({"owner": "shoop"}, 'has the owner "shoop". Did you mean "shop"?'),
         ({"tag": "dbb"}, 'has the tag "dbb". Did you mean "db"?'),
         ({"since": "soon"}, "soon"),

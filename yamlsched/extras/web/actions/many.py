@@ -286,7 +286,7 @@ def _condition(values: Given) -> str:
     names = {"": "", NO_TYPE: " without an error class"}
     calls = {"": "", "no": ", without calls of on_dead", "only": ", calls of on_dead only"}
     parts = [names.get(values["error_type"], f" that died of {values['error_type']}"), calls[values["calls"]]]
-    parts += [f", {name} {values[name]}" for name in ("tag", "owner") if values[name]]
+    parts += [f", {name} {values[name]}" for name in ("tag", "owner", "since", "until") if values[name]]
     return "".join(parts)
 
 
