@@ -12,6 +12,7 @@
     here.searchParams.delete("clock");
     history.replaceState(history.state, "", here);
   }
+  for (const page of document.querySelectorAll(".top nav [aria-current]")) page.parentElement.scrollLeft = page.offsetLeft - 100;
   const mine = document.getElementById("mine");
   if (mine) {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
