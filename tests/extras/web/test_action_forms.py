@@ -708,6 +708,19 @@ def test_dead_runs_of_many_jobs_are_retried_by_one_form(page: TestClient, db: Db
     assert len(trail(db)) == 5
 
 
+def test_effects_in_doubt_of_many_runs_are_to_be_settled_first(page: TestClient, db: Db) -> None:
+    # given dead runs, one of which has two effects in doubt, and an effect in doubt that the retry of a run resolves
+    jobs = a_job(db, "charge"), a_job(db, "purge")
+    doubtful, *_ = (a_run(db, jobs[nth % 2], "dead") for nth in range(4))
+    for name in ("charge", "receipt"):
+        an_effect(db, doubtful, name)
+    an_effect(db, a_run(db, jobs[0], "failed"), "mail")
+
+    warning = '1 of these runs has effects in doubt: settle them first. With in_doubt="raise" it will be dead again.'
+    assert warning in words(page.get("/actions/retry-dead?all=1"))
+    assert "in doubt" not in words(page.get("/actions/retry-dead?job=purge"))
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

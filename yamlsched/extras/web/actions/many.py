@@ -13,6 +13,7 @@ from yamlsched.act.statements import MatchingRun
 from yamlsched.ask import history
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.search import Filter
+from yamlsched.db.query import load
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions.retry import REASON
@@ -96,9 +97,11 @@ def _outlook(visit: Visit, rows: Sequence[MatchingRun]) -> tuple[list[str], list
     if on_dead:
         lines.append(f"For each that dies, {on_dead} is called again.")
     lines.append("Effects that are done already (run.once) are not repeated.")
-    warnings = (
-        [f"{count(paused, 'job')} of these {_is(paused)} paused: the runs wait until that ends."] if paused else []
-    )
+    warnings = [f"{count(paused, 'job')} of these {_is(paused)} paused: the runs wait for its end."] if paused else []
+    effects = visit.connection.execute(load("health")["in_doubt"], {"namespaces": [visit.namespace], "limit": MAX_RUNS})
+    if doubtful := len({row.id for row in rows} & {each.run_id for each in effects if each.waits_for == "person"}):
+        text = f"{doubtful:,} of these runs {'has' if doubtful == 1 else 'have'} effects in doubt: settle them first."
+        warnings.append(f'{text} With in_doubt="raise" {"it" if doubtful == 1 else "they"} will be dead again.')
     if off and len(off) < len(names):
         left = count(sum(row.job_type in off for row in rows), "run")
         warnings.append(f"{left} of jobs that are not enabled, or were removed, will not change: no worker claims it.")
