@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from psycopg.conninfo import make_conninfo
 
 from support.database import temporary_database
@@ -59,6 +59,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("busy machine")
+# the same examples with and without a mutation, of which the first that fails suffices
+settings.register_profile(
+    "mutations", settings(), derandomize=True, phases=(Phase.explicit, Phase.generate), database=None
+)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell starts its background jobs so, and the processes that tests interrupt would inherit it

@@ -303,6 +303,46 @@ def test_a_decision_that_changes_nothing_writes_nothing(world: World) -> None:
     assert world.db.execute(versions).fetchall() == before
 
 
+def test_a_decision_concerns_only_the_jobs_that_it_is_asked_for(world: World) -> None:
+    world.apply(extract=HOURLY, load={"after": ["extract"]}, mail={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("extract 02:00")
+
+    settled = world.runner.run(follow.settle(world.connection, "default", [world.job("load")], world.now))
+
+    assert settled.released == 1
+    assert world.db.execute("select job_type from yamlsched.job_runs where unreleased").fetchall() == [("mail",)]
+
+
+def test_each_run_is_withheld_for_its_own_reason(world: World) -> None:
+    world.apply(extract=HOURLY, load={"after": ["extract"]}, mail={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    pause.pause(world.db, "default", [world.job("load")], "ann", now=world.now)
+
+    world.settle()
+
+    assert world.states()[1:] == ["load 02:00 queued (job)", "mail 02:00 queued (waits)"]
+
+
+def test_of_the_runs_that_wait_only_a_backfilled_one_whose_upstream_is_dead_is_cancelled(world: World) -> None:
+    extract = {**HOURLY, "overlap": "allow"}
+    world.apply(extract=extract, load={"after": ["extract"], "on_upstream_failure": "skip"})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("extract 02:00", DEAD)
+    world.claim()
+    world.tick("2026-01-14 03:00")
+    world.claim()
+    job, slot = backfill.definition_for(world.db, "default", "load"), at("2026-01-14 02:00")
+
+    backfill.backfill(world.db, "default", job, slot, slot, "ann", now=world.now)
+
+    assert world.claim() == []
+    assert world.states()[2:] == ["load 02:00 cancelled", "load 03:00 queued (waits)"]
+
+
 def test_only_jobs_that_others_follow_are_marked_as_followed(world: World) -> None:
     a_job(world.db, "extract", namespace="elsewhere")
 
