@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_968,
+    "core": 20_967,
     "web": 5_200,
     "importing": 2_251,
     "preview": 1_382,

@@ -91,7 +91,6 @@ def takes_run(handler: Callable[..., Any]) -> bool:
 
 
 MAX_REPORTED_ERROR_CHARS = 4_000
-OWN_FILES.update((__file__, resolve.__code__.co_filename))
 
 
 class Stopped(BaseException):

@@ -75,7 +75,7 @@ def differences(
 ) -> list[Difference]:
     """Return the jobs that applying ``jobs`` would change, by name.
 
-    They are what ``definitions.job.to_row`` returns, and ``defaults`` is the DEFAULT_ROW there.
+    They are what ``schedule.job.to_row`` returns, and ``defaults`` is the DEFAULT_ROW there.
     """
     parameters = {"namespace": namespace, "jobs": Jsonb(jobs), "defaults": Jsonb(defaults)}
     with connection.cursor(row_factory=class_row(Difference)) as cursor:
