@@ -52,6 +52,8 @@ SMOKE = [
     "test_sync_edits",
     "test_sync_faults",
     "test_follow",
+    "test_follow_actions",
+    "test_follow_histories",
     "test_fences",
 ]
 CORE = [
@@ -73,6 +75,8 @@ CORE = [
         "test_exclusion",
         "test_claims",
         "test_follow",
+        "test_follow_actions",
+        "test_follow_histories",
         "test_leases",
     ),
     *("test_outcomes", "test_once", "test_effects", "test_effects_transactions", "test_effects_settle"),

@@ -1,0 +1,117 @@
+"""A schedule whose jobs follow others, its syncs and a worker, at an instant that only the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import namedtuple_row
+
+from support.schedules import HOUR, a_file, at
+from yamlsched.runs import claiming, follow
+from yamlsched.runs import statements as store
+from yamlsched.runs.lifecycle import ClaimedRun, Outcome, Status
+from yamlsched.sync.flow import sync
+
+Db = psycopg.Connection[Any]
+SUCCESS, DEAD = Outcome(Status.SUCCEEDED), Outcome(Status.DEAD, error="no route to host")
+HOURLY = {"cron": "0 * * * *"}
+
+
+class World:
+    """A schedule, its syncs, and a worker, at an instant that only the test moves."""
+
+    def __init__(self, db: Db, dsn: str) -> None:
+        self.db, self.now, self.claims = db, at("2026-01-14 01:30"), 0
+        self.runner = asyncio.Runner()
+        options = "-c lock_timeout=10s"  # a worker waits for no lock: a test fails instead of hanging
+        connect = psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row, options=options)
+        self.connection = self.runner.run(connect)
+        self.file = a_file()
+        self.held: dict[int, ClaimedRun] = {}
+
+    def apply(self, **jobs: Any) -> None:
+        self.file = a_file(**jobs)
+        sync(self.db, self.file, self.now, at_once=True)
+
+    def tick(self, instant: str | None = None) -> None:
+        self.now = at(instant) if instant else self.now + HOUR
+        sync(self.db, self.file, self.now)
+
+    def claim(self, limit: int = 100) -> list[str]:
+        """Claim as a worker does, until nothing more is due; return what was claimed, as ``job 02:00``."""
+        claimed: list[ClaimedRun] = []
+        while taken := self.runner.run(self._claim(limit)):
+            claimed += taken
+        self.held |= {run.id: run for run in claimed}
+        return sorted(self.name(run.id) for run in claimed)
+
+    async def _claim(self, limit: int) -> list[ClaimedRun]:
+        self.claims += 1
+        for step in range(3):
+            token = f"claim {self.claims}.{step}"
+            found, gated = await claiming.claim(self.connection, "default", token, limit, now=self.now)
+            await claiming.claim_gated(self.connection, "default", found, f"gated {token}", gated, now=self.now)
+            if found.unreleased:
+                await follow.settle(self.connection, "default", found.unreleased, self.now)
+            if found.runs or not found.unreleased:
+                break
+        return found.runs
+
+    def name(self, run_id: int) -> str:
+        row: Any = self.db.execute(
+            "select job_type, scheduled_for from yamlsched.job_runs where id = %s", [run_id]
+        ).fetchone()
+        return f"{row.job_type} {row.scheduled_for:%H:%M}" if row.scheduled_for else row.job_type
+
+    def end(self, name: str, outcome: Outcome = SUCCESS) -> None:
+        """End the claimed run ``name``."""
+        [run] = [run for run in self.held.values() if self.name(run.id) == name]
+        del self.held[run.id]
+        assert self.runner.run(store.finish(self.connection, "default", [(run, outcome)], now=self.now))
+
+    def settle(self) -> follow.Settlement:
+        return self.runner.run(follow.settle(self.connection, "default", None, self.now))
+
+    def id(self, name: str) -> int:
+        job, time = name.split()
+        row: Any = self.db.execute(
+            "select id from yamlsched.job_runs "
+            "where job_type = %s and to_char(scheduled_for at time zone 'UTC', 'HH24:MI') = %s",
+            [job, time],
+        ).fetchone()
+        return int(row.id)
+
+    def states(self) -> list[str]:
+        """Return all slot runs in the order of job and slot, with status and why each waits."""
+        rows = self.db.execute(
+            "select job_type, scheduled_for, status, withheld, unreleased from yamlsched.job_runs "
+            "where scheduled_for is not null order by job_type, scheduled_for"
+        )
+        marks = {0: "", 1: " (job)", 2: " (turn)", 3: " (limit)", 4: " (waits)"}
+        return [f"{one.job_type} {one.scheduled_for:%H:%M} {one.status}{marks[one.withheld]}" for one in rows]
+
+    def id_of_held(self, name: str) -> int:
+        return next(id for id in self.held if self.name(id) == name)
+
+    def is_over(self, run_id: int) -> bool:
+        row: Any = self.db.execute("select status from yamlsched.job_runs where id = %s", [run_id]).fetchone()
+        return bool(row.status != "running")
+
+    def job(self, name: str) -> int:
+        row: Any = self.db.execute("select id from yamlsched.job_definitions where job_type = %s", [name]).fetchone()
+        return int(row.id)
+
+    def close(self) -> None:
+        self.runner.run(self.connection.close())
+        self.runner.close()
+
+
+@pytest.fixture
+def world(db: Db, dsn: str) -> Iterator[World]:
+    world = World(db, dsn)
+    yield world
+    world.close()
