@@ -28,7 +28,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 600
 
-NOTIFICATIONS = [f"extras/notify/test_{name}" for name in ("notes", "notes_model")]
+NOTES = ("notes", "notes_messages", "notes_problems", "notes_targets", "notes_model")
+NOTIFICATIONS = [f"extras/notify/test_{name}" for name in NOTES]
 # file -> names of its fast tests
 TESTS = {
     "sql/runs.sql": [

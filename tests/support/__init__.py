@@ -11,6 +11,7 @@ schedules        files as hosts present them, and what sync made of them
 rows             rows as the product would write them
 command_line     the command line, in this process and in another one
 followers        a world of jobs that follow others, with a clock of its own
+notes            jobs with targets of notifications, and the messages to them
 embedded_database  projects with a database of their own, and processes that use it
 database         temporary databases, and sessions that wait for each other
 """

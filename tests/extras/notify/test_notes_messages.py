@@ -1,0 +1,229 @@
+"""When messages are sent, by whom, and what becomes of one that cannot be sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from support.notes import A_TARGET_OF_ANOTHER_NAMESPACE, DAY, HOUR, MINUTE, SLOT, Story, job, rows_of, story, variables
+from support.rows import a_job, value
+from yamlsched.act import notes
+from yamlsched.extras.notify import sending
+from yamlsched.extras.notify.sending import Message
+
+__all__ = ["job", "story"]
+
+
+def test_the_first_message_is_sent_at_once_and_then_one_a_minute_with_what_came_in_between(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
+    story.target()
+    jobs = [a_job(db, f"job_{nth:02d}", notify=["ops"]) for nth in range(40)]
+    story.die(jobs[0], SLOT)
+    assert story.send() == [("ops", "[default] job_00: 1 run died")]
+
+    for dying in jobs[1:]:
+        story.die(dying, SLOT)
+        assert story.send() == []
+
+    assert story.send(after=MINUTE) == [("ops", "[default] 39 dead")]
+    text = story.messages[0].text
+    assert text.count("died") == 10
+    assert "and 29 more: 29 dead" in text
+    assert len(text) + len(story.messages[0].title) <= 1000
+    assert story.send(after=MINUTE) == []
+
+
+def test_a_send_that_fails_is_tried_again_later_each_time_and_given_up_after_a_day(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.answer = "HTTP 500"
+    story.die(job, SLOT)
+
+    assert 4 <= sum(1 for _ in range(16) if story.send(after=MINUTE)) <= 6
+    assert [hour for hour in range(22) if story.send(after=HOUR)] == list(range(22))
+    assert value(db, "select error from yamlsched.notify_targets") == "HTTP 500"
+    story.later(2 * HOUR)
+    assert story.send() == []
+    assert story.row("backup") is None
+
+
+def test_a_send_that_fails_is_an_error_of_its_target_alone(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    story.target("quiet")
+    db.execute(A_TARGET_OF_ANOTHER_NAMESPACE.encode())
+    story.answer = "HTTP 500"
+    story.die(job, SLOT)
+    assert len(story.send()) == 1
+
+    errors = {
+        (row["namespace"], row["name"]): row["error"] for of in ("default", "other") for row in rows_of(db, of)[1]
+    }
+    assert errors == {("default", "ops"): "HTTP 500", ("default", "quiet"): None, ("other", "ops"): None}
+
+
+def test_a_send_that_is_tried_again_tells_the_state_of_then(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.answer = "HTTP 500"
+    story.die(job, SLOT)
+    story.send()
+    story.die(job, SLOT + HOUR)
+    story.answer = ""
+
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 2 runs died")]
+    assert value(db, "select failing_since is null and error is null from yamlsched.notify_targets")
+
+
+def test_each_job_of_a_message_was_told_its_own_deaths(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    story.die(job, SLOT, SLOT + HOUR, SLOT + 2 * HOUR)
+    story.die(a_job(db, "other", notify=["ops"]), SLOT)
+
+    assert story.send() == [("ops", "[default] 2 dead")]
+    assert [story.row(name).dead_runs for name in ("backup", "other")] == [0, 0]
+
+
+def test_a_death_while_a_message_is_on_its_way_is_told_later(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send_one(message: Message, deadline: float) -> str:
+        if not story.messages:
+            story.die(job, SLOT + HOUR)
+        story.messages.append(message)
+        return ""
+
+    story.die(job, SLOT)
+    monkeypatch.setattr(sending, "send_one", send_one)
+
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+    assert story.row("backup").dead_runs == 1
+    story.messages.append(story.messages[0])
+    assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_a_sender_that_is_suspended_for_longer_than_its_minute_counts_no_death_twice(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a sender during whose message another host sends the same, and then a run dies
+    def send_one(message: Message, deadline: float) -> str:
+        story.messages.append(message)
+        if len(story.messages) == 1:
+            story.later(2 * MINUTE)
+            sending.send_due(story.dsn, "default", variables(), 60)
+            story.die(job, SLOT + 2 * HOUR)
+        return ""
+
+    story.die(job, SLOT, SLOT + HOUR)
+    with monkeypatch.context() as during:
+        during.setattr(sending, "send_one", send_one)
+        assert story.send() == [("ops", "[default] backup: 2 runs died")] * 2
+
+    # then the later death is still to be told, after the first pause
+    assert (story.row("backup").dead_runs, story.row("backup").pause) == (1, 2 * HOUR)
+    assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_a_death_while_its_recovery_is_on_its_way_is_not_lost(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.die(job, SLOT)
+    story.send()
+    story.succeed(job, SLOT)
+
+    def send_one(message: Message, deadline: float) -> str:
+        story.messages.append(message)
+        story.die(job, SLOT + HOUR)
+        return ""
+
+    with monkeypatch.context() as during:
+        during.setattr(sending, "send_one", send_one)
+        assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
+
+    assert story.row("backup").ended_at is None
+    assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_a_host_without_the_variable_sends_nothing_and_status_reports_what_waits(
+    story: Story, job: int, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from yamlsched.ask import attention, health
+
+    def problems() -> list[str]:
+        now = health.read(db, "default", HOUR, [], [])
+        return [one.what for one in attention.problems(now, attention.Thresholds()) if one.kind == "notify"]
+
+    monkeypatch.delenv("A_URL")
+    story.die(job, SLOT)
+    assert story.send() == []
+    assert problems() == []
+
+    story.later(11 * MINUTE)
+    assert problems() == ['notifications to target "ops" wait for a host with the variable A_URL and yamlsched[notify]']
+
+    monkeypatch.setenv("A_URL", "json://127.0.0.1/secret")
+    story.answer = "HTTP 403"
+    story.send()
+    [what] = problems()
+    assert what.startswith('notifications to target "ops" have failed since 20')
+    assert what.endswith("Z: HTTP 403")
+
+
+def test_what_no_host_could_send_is_deleted_after_a_day(
+    story: Story, job: int, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("A_URL")
+    story.die(job, SLOT)
+    story.later(DAY + MINUTE)
+
+    notes.settle(db, "default")
+
+    assert story.row("backup") is None
+
+
+def test_two_senders_at_once_send_one_message(story: Story, job: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.die(job, SLOT)
+    sent: list[Message] = []
+
+    def send_one(message: Message, deadline: float) -> str:
+        sent.append(message)
+        if len(sent) == 1:
+            sending.send_due(
+                story.dsn, "default", variables(), 60
+            )  # another host looks while this message is on its way
+        return ""
+
+    monkeypatch.setattr(sending, "send_one", send_one)
+    sending.send_due(story.dsn, "default", variables(), 60)
+
+    assert len(sent) == 1
+
+
+def test_a_sender_that_dies_leaves_its_message_to_the_next_one(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.die(job, SLOT)
+
+    def die_before_it_is_written(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr(sending, "_write", die_before_it_is_written)
+        with pytest.raises(KeyboardInterrupt):
+            story.send()
+
+    assert story.send() == []
+    assert story.send(after=MINUTE) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_the_seconds_until_the_next_message_are_those_of_the_target_or_of_the_pause(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
+    story.target()
+    assert sending.send_due(story.dsn, "default", variables(), 60) is None
+    story.die(a_job(db, "first", notify=["ops"]), SLOT)
+    assert 3500 < (sending.send_due(story.dsn, "default", variables(), 60) or 0) <= 3600
+
+    story.die(a_job(db, "second", notify=["ops"]), SLOT)
+
+    assert 50 < (sending.send_due(story.dsn, "default", variables(), 60) or 0) <= 60
