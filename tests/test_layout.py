@@ -34,7 +34,7 @@ BUDGETS = {
     "otel": 251,
     "words": 45,
     "shared": 1_192,
-    "sql": 4_398,
+    "sql": 4_399,
     "templates, script and style": 2_119,
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,

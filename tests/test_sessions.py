@@ -122,13 +122,12 @@ def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: st
     async def fail() -> list[str]:
         session = WorkerSession(Database(dsn), {**WORKER_SETTINGS, "lock_timeout": "10ms"})
         row: Any = db.execute("select id from yamlsched.job_runs").fetchone()
-        locker = await psycopg.AsyncConnection.connect(dsn)
-        await locker.execute("select from yamlsched.job_runs for update")
-        for _ in range(3):
-            with pytest.raises(psycopg.errors.LockNotAvailable):
-                await session.run(partial(runs.succeed, runs=[(held._replace(id=row.id), None)]), 10)
-        found = await session.run(prepared, 10)
-        await locker.close()
+        async with await psycopg.AsyncConnection.connect(dsn) as locker:
+            await locker.execute("select from yamlsched.job_runs for update")
+            for _ in range(3):
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    await session.run(partial(runs.succeed, runs=[held._replace(id=row.id)]), 10)
+            found = await session.run(prepared, 10)
         await session.drop()
         return found
 

@@ -276,6 +276,7 @@ def story(*steps: str, job: str = "backup") -> list[tuple[str, str]]:
 @example(steps=[*story("die"), *story("be late", job="invoice"), *story("a minute", "retry", "succeed", "a minute")])
 @example(steps=story("be late", "a minute", "start", "an hour", "die", "a minute", "pause", "resume", "die", "an hour"))
 @example(steps=story("die enqueued", *["an hour"] * 3, "die enqueued", *["ten hours"] * 4, job="mail"))
+@example(steps=[*story("die"), *story("die enqueued", "die enqueued", job="mail"), *story("be late", "an hour")])
 @settings(max_examples=15)
 @given(steps=st.lists(STEP, min_size=5, max_size=25))
 def test_each_target_is_told_what_the_rules_say_and_nothing_else(

@@ -19,8 +19,9 @@ from yamlsched.extras.web.pages import PAGES
 from yamlsched.extras.web.pool import Pool
 
 JOBS, RUNS = 200, 60_000
-MAX_ROWS = 12_000
-"""Rows and index entries of runs that a page may read: dozens for each job of a list, and failures; a report, twice."""
+MAX_ROWS = 24_000
+"""Rows and index entries of runs that a page may read: dozens for each job of a list, and failures; those of a report,
+which begins 6 to 30 hours ago, twice."""
 READ = """
 select c.relname,
        sum(pg_stat_get_xact_numscans(c.oid))::integer as scans,
