@@ -198,15 +198,17 @@ from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: succeed
--- Write successes without a result or figures, each only if its run is still ours and has nothing to hand on: no turn,
--- number or followers. The ids stand twice because one search of the index for all is quicker than one for each.
+-- Write successes without a result, each only if its run is still ours and has nothing to hand on: no turn, number or
+-- followers. The fence is the whole `where`.
 update yamlsched.job_runs r
 set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null,
     finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
-    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp())
-where r.id = any (%(ids)s::bigint[]) and r.status = 'running'
-  and ((r.id, r.attempts, r.locked_by) in
-       (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
+    updated_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
+    cpu_seconds = o.cpu_seconds, peak_memory_bytes = o.peak
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
+  as o (id, attempt, token, cpu_seconds, peak)
+where r.id = o.id
+  and r.status = 'running' and r.attempts = o.attempt and r.locked_by = o.token
   and not r.exclusive and r.limit_no is null
   and r.definition_id not in (select d.id from yamlsched.job_definitions d where d.is_followed)
 returning r.id;

@@ -45,7 +45,9 @@ async def report_in(connection: Connection, run: ClaimedRun) -> Any:
 WRITES: dict[str, Write] = {
     "heartbeat": lambda connection, run: store.heartbeat(connection, [run]),
     # beside a run that does not exist
-    "succeed": lambda connection, run: store.succeed(connection, [run, run._replace(id=-1, locked_by="B")]),
+    "succeed": lambda connection, run: store.succeed(
+        connection, [(run, None), (run._replace(id=-1, locked_by="B"), None)]
+    ),
     "succeed_in": succeed_in,
     "report": lambda connection, run: progress.report(connection, [(run, Progress(1.0))]),
     "report_in": report_in,

@@ -251,7 +251,7 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
     others = claim(ask, "C", 2).runs
 
     def succeed(*runs: ClaimedRun) -> Any:
-        return ask(store.succeed, runs)
+        return ask(store.succeed, [(run, (0.5, run.id)) for run in runs])
 
     assert succeed(*mine[1::-1])
     assert succeed(mine[2], more[0])
@@ -262,6 +262,7 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
 
     states = {run.id: row(db, run.id).status for run in (*mine, *more, *others)}
     assert [states[run.id] for run in (*mine, *more)] == ["succeeded"] * 5
+    assert [row(db, run.id).peak_memory_bytes for run in (*mine, *more)] == [run.id for run in (*mine, *more)]
     assert [states[run.id] for run in others] == ["running"] * 2
     assert not succeed(mine[0])
     done = row(db, mine[0].id)
@@ -276,7 +277,7 @@ def test_the_name_of_a_host_may_be_any_string(db: psycopg.Connection[Any], ask: 
     runs = claim(ask, f"{host}:7:x", 2).runs
 
     assert ask(store.heartbeat, runs) == {run.id for run in runs}
-    assert ask(store.succeed, runs[:1])
+    assert ask(store.succeed, [(runs[0], None)])
     assert ask(store.finish, "default", [(runs[1], SUCCESS)])
     assert [row(db, run.id).status for run in runs] == ["succeeded"] * 2
 

@@ -186,8 +186,8 @@ class Outcome(NamedTuple):
 
     @property
     def is_plain_success(self) -> bool:
-        """Whether it is a success and nothing else, figures included."""
-        return self == SUCCESS_WITHOUT_RESULT
+        """Whether it is a success and nothing else."""
+        return self.status is Status.SUCCEEDED and self.result is None and self.output is None
 
 
 SUCCESS_WITHOUT_RESULT = Outcome(Status.SUCCEEDED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -86,11 +87,18 @@ def _quoted(token: str) -> str:
 
 
 async def succeed(
-    connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun], now: datetime | None = None
+    connection: psycopg.AsyncConnection[Any],
+    runs: Sequence[tuple[ClaimedRun, Usage | None]],
+    now: datetime | None = None,
 ) -> bool:
-    """Write that ``runs`` have succeeded, and nothing else; False unless that was written for all of them."""
-    cursor = await connection.execute(load("runs")["succeed"], {**fence(runs), "now": now})
+    """Write that ``runs`` have succeeded, without a result; False unless that was written for all of them."""
+    cursor = await connection.execute(load("runs")["succeed"], {**_used(runs), "now": now})
     return cursor.rowcount == len(runs)
+
+
+def _used(runs: Iterable[tuple[ClaimedRun, Usage | None]]) -> dict[str, Any]:
+    used = sorted(runs, key=itemgetter(0))  # the order in which all statements lock them
+    return {**fence(run for run, _ in used), **_usages(usage for _, usage in used)}
 
 
 def _usages(usages: Iterable[Usage | None]) -> dict[str, Any]:
@@ -140,8 +148,8 @@ async def finish(
     What waited for their turn is let go in the same transaction.
     """
     written: dict[int, datetime | None] = {}
-    if plain := [run for run, o in outcomes if o.is_plain_success]:
-        rows = await rows_of(connection, "succeed", {**fence(plain), "now": now})
+    if plain := [(run, o.usage) for run, o in outcomes if o.is_plain_success]:
+        rows = await rows_of(connection, "succeed", {**_used(plain), "now": now})
         written.update((row.id, None) for row in rows)
     if others := [(run, o) for run, o in outcomes if run.id not in written]:
         async with connection.transaction():

@@ -143,9 +143,9 @@ class Outcomes:
     def add_successes(self, attempts: list[Attempt]) -> None:
         """Have the plain successes of ``attempts`` written soon."""
         for attempt in attempts:
-            if attempt.has_turn or attempt.usage:
+            if attempt.has_turn:
                 self.add(attempt, AttemptEnd(EndKind.RETURNED, usage=attempt.usage))
-        plain = [attempt for attempt in attempts if not attempt.has_turn and not attempt.usage]
+        plain = [attempt for attempt in attempts if not attempt.has_turn]
         for attempt in plain:
             if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
                 attempt.run = attempt.run._replace(payload="")
@@ -224,7 +224,7 @@ class Outcomes:
         batch, self._successes = self._successes[:MAX_SUCCESS_BATCH], self._successes[MAX_SUCCESS_BATCH:]
         is_written = False
         with contextlib.suppress(Unanswered, psycopg.Error):
-            runs = [attempt.run for attempt in batch]
+            runs = [(attempt.run, attempt.usage) for attempt in batch]
 
             async def succeed(connection: Connection) -> bool:
                 write = partial(statements.succeed, connection, runs)
@@ -238,7 +238,9 @@ class Outcomes:
             self._events.put(SuccessesRecorded(batch))
         else:
             for attempt in batch:
-                self._queue.append(PendingOutcome(attempt, AttemptEnd(EndKind.RETURNED), SUCCESS_WITHOUT_RESULT))
+                end = AttemptEnd(EndKind.RETURNED, usage=attempt.usage)
+                outcome = SUCCESS_WITHOUT_RESULT._replace(usage=attempt.usage)
+                self._queue.append(PendingOutcome(attempt, end, outcome))
 
     def _next_batch(self) -> list[PendingOutcome]:
         """Take from the queue what is written together. An outcome that enqueues has its own transaction."""
