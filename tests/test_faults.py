@@ -168,7 +168,7 @@ POINTS = [
     ("after the claim", "pool.ProcessPool.submit", 0, Summary("succeeded", 2, 1, 1, 1)),
     # the first run imports the handler, and is reported differently
     ("between handler and finish", "outcomes.Outcomes.add_successes", 1, Summary("succeeded", 2, 2, 2, 1)),
-    ("after the finish", "report.RunReport.note_outcome", 0, Summary("succeeded", 1, 1, 1, 0)),
+    ("after the finish", "report.RunReport.note_successes", 1, Summary("succeeded", 1, 1, 1, 0)),
 ]
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "yamlsched"
 
 BUDGETS = {
-    "core": 20_967,
+    "core": 20_975,
     "web": 5_200,
     "importing": 2_251,
     "preview": 1_382,
@@ -34,7 +34,7 @@ BUDGETS = {
     "otel": 251,
     "words": 45,
     "shared": 1_192,
-    "sql": 4_399,
+    "sql": 4_437,
     "templates, script and style": 2_119,
     "modules over 300 lines": 0,
     "modules under 40 lines": 0,
@@ -62,7 +62,7 @@ SMALL = {
 }
 """Why a module has under 40 lines. Verbs (cli, cli*.py, service) and __init__ need no reason."""
 
-FROZEN = {"0001_tables.sql", "0002_enqueue.sql", "0003_views.sql"}
+FROZEN = {"0001_tables.sql", "0002_enqueue.sql", "0003_views.sql", "0004_repairs.sql"}
 """Migrations that databases have: whatever their functions look like, they are not edited."""
 NOT_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

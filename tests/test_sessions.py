@@ -126,7 +126,7 @@ def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: st
             await locker.execute("select from yamlsched.job_runs for update")
             for _ in range(3):
                 with pytest.raises(psycopg.errors.LockNotAvailable):
-                    await session.run(partial(runs.succeed, runs=[held._replace(id=row.id)]), 10)
+                    await session.run(partial(runs.succeed, runs=[(held._replace(id=row.id), None)]), 10)
             found = await session.run(prepared, 10)
         await session.drop()
         return found

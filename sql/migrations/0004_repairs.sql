@@ -40,6 +40,50 @@ select r.namespace, r.job_type, r.id as run_id, r.idempotency_key, r.scheduled_f
 from yamlsched.job_runs r
 where r.dead_at is not null;
 
+-- One row per job: its unfinished runs, and whether it is overdue. No finished run is read.
+-- overdue_since: a slot has passed and no sync has created its run, or a run is due and no worker has claimed it. A slot
+-- or a run that waits for another slot's run of its job is not overdue.
+-- failing: runs with a failed attempt, since an operator's retry and without the attempt that is running; no calls of
+-- on_dead.
+create or replace view yamlsched.job_queues as
+select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at, d.effective_from, state.paused,
+       coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
+       coalesce(open.failing, 0) as failing, coalesce(open.failed_runs, 0) as failed_runs,
+       coalesce(open.failed_attempts, 0) as failed_attempts, open.failed_at, open.oldest_due_at, open.slot_run_id,
+       case when least(state.due_slot_at, open.oldest_due_at) < clock_timestamp() - interval '2 minutes'
+                 and d.enabled and d.retired_at is null and not state.paused
+            then least(state.due_slot_at, open.oldest_due_at) end as overdue_since,
+       case when state.due_slot_at <= coalesce(open.oldest_due_at, 'infinity') then 'no sync has created the run of its slot'
+            else 'no worker has claimed its run' end as overdue_why
+from yamlsched.job_definitions d
+left join (
+    select r.definition_id,
+           count(*) filter (where r.status = 'queued') as queued,
+           count(*) filter (where r.status = 'running') as running,
+           count(*) filter (where r.status = 'failed') as failed,
+           count(*) filter (where r.failed_attempts > 0 and not r.is_call) as failing,
+           count(*) filter (where r.failed_at is not null) as failed_runs, max(r.failed_at) as failed_at,
+           coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
+           least(min(r.late_from) filter (where not r.exclusive),
+                 case when bool_or(r.exclusive and r.status = 'running') is not true
+                      then min(r.late_from) filter (where r.exclusive) end) as oldest_due_at,
+           min(r.id) filter (where r.exclusive) as slot_run_id
+    from (select o.definition_id, o.id, o.status, o.failed_at, o.exclusive,
+                 -- a run is late at the earliest from its creation on, even if its run_at is earlier
+                 case when o.status <> 'running' and o.run_at <= clock_timestamp()
+                      then greatest(o.run_at, o.created_at) end as late_from,
+                 coalesce(o.idempotency_key like 'on\_dead:%', false) as is_call,
+                 case when o.failed_at is not null
+                      then greatest(o.attempts - o.prior_attempts - (o.status = 'running')::integer, 0)
+                      else 0 end as failed_attempts
+          from yamlsched.open_runs o) r
+    group by r.definition_id
+) open on open.definition_id = d.id
+cross join lateral (
+    select d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
+           case when d.overlap <> 'wait' or open.slot_run_id is null then d.next_slot_at end as due_slot_at
+) state;
+
 -- One row per job: its state in one word; if several apply, the most severe. Of its finished runs only the latest one is
 -- read, unless that is no success. Calls of on_dead do not describe the job's own health: they are left out of the last
 -- success and the streak.

@@ -103,8 +103,7 @@ begin
             where d.id = n.definition_id and n.target = any (d.notify) and not yamlsched.is_withheld(d, now)));
     with state as (
         select n.target, n.subject, 'recovered' = any (t.events) as tells_end,
-               'late' = any (t.events)
-               and jsonb_build_array(jsonb_build_object('definition_id', n.definition_id)) <@ coalesce(late, '[]') as is_late,
+               'late' = any (t.events) and jsonb_build_array(jsonb_build_object('definition_id', n.definition_id)) <@ coalesce(late, '[]') as is_late,
                n.ended_at is null and yamlsched.is_still_dead(n.run_id, n.dead_at, now) as is_dead,
                n.ended_at is null and n.slot is not null and exists (
                    select from (select l.status, l.scheduled_for from yamlsched.job_runs l

@@ -59,6 +59,11 @@ def inflict(fault: str, worker: Process, processes: list[int], proxy: Proxy) -> 
         worker.signal(signal.SIGTERM)
 
 
+def catches_sigterm(process: Process) -> bool:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> signal.SIGTERM - 1 & 1)
+
+
 @pytest.mark.parametrize("is_away", [False, True], ids=["database there", "database away"])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("fault", ["dies", "deployed", "cut off"])
@@ -89,6 +94,9 @@ def test_a_fault_of_the_submitting_host_costs_no_attempt_and_executes_nothing_tw
             project.touch(name)
         project.until_status(run, "succeeded")
         of_worker.is_silent = False
+        until(
+            lambda: catches_sigterm(other), "the other worker has started: the first one may have applied the outcome"
+        )
         for each in (worker, other):
             if each.is_alive:
                 each.signal(signal.SIGTERM)
