@@ -131,3 +131,13 @@ cross join lateral yamlsched.late(case  -- asked only where a job may be late, b
 create view yamlsched.late_jobs as
 select q.namespace, q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot
 from yamlsched.job_queues q join yamlsched.job_definitions d on d.id = q.definition_id where q.overdue_since is not null and d.notify <> '{}';
+
+-- Whether an unfinished run fails again and again: 3 failed attempts, or, of a budget below 4, all but the last one.
+-- Counted since an operator's retry, and without the attempt that is running.
+create function yamlsched.is_failing(r yamlsched.job_runs) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select r.finished_at is null and r.failed_at is not null
+       and r.attempts - r.prior_attempts - (r.status = 'running')::integer
+           >= greatest(1, least(3, r.max_attempts - r.prior_attempts - 1))
+$$;
