@@ -215,7 +215,7 @@ def test_a_file_of_any_name_is_compared(tmp_path: Path, monkeypatch: pytest.Monk
         name = hostile.replace("/", "_")[:100] + f"{number}.yaml"
         Path(name).write_bytes(a_file({}, x={}))
         for form in ("text", "markdown", "html", "json"):
-            done = CliRunner().invoke(cli, ["diff", "--format", form, "--", name, name], standalone_mode=False)
+            done = CliRunner().invoke(cli, ["diff", "--format", form, "--", f"./{name}", name], standalone_mode=False)
             assert done.return_value == 0, done
             assert_safe_lines(done.output)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -327,9 +328,9 @@ def test_the_file_of_the_options_is_compared_and_differences_exit_1_only_with_ex
 @pytest.mark.parametrize(
     "revision, message",
     [
-        ("nope", '"nope" is neither a file nor a revision of the repository of .*: if it is a branch of the remote, '
+        ("nope", '"nope" is not a revision of the repository of .*: if it is a branch of the remote, '
                  "run git fetch origin nope first"),
-        ("HEAD~7", '"HEAD~7" is neither a file nor a revision of the repository of .*schedules.yaml$'),
+        ("HEAD~7", '"HEAD~7" is not a revision of the repository of .*schedules.yaml$'),
         ("origin/x", "run git fetch origin x first"),
         ("main:gone.yaml", "gone.yaml is not a file in main: pass the path of a file that exists there, from the "
                            "repository's top"),
@@ -339,6 +340,38 @@ def test_a_revision_that_cannot_be_read_is_named_with_a_remedy(repository: Path,
     file = repository / "deploy" / "schedules.yaml"
     with pytest.raises(EnvironmentFailed, match=message):
         CliRunner().invoke(cli, ["diff", revision, str(file)], standalone_mode=False, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", ["main", "HEAD", "HEAD~0", "origin/main", "v1", "main:deploy/schedules.yaml"])
+def test_a_file_with_the_name_of_a_revision_never_replaces_it(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    # given an edit, and a file with the edit's content and the name of the revision that it is compared with
+    monkeypatch.chdir(repository)
+    for ref in ("refs/remotes/origin/main", "refs/tags/v1"):
+        subprocess.run(["git", "update-ref", ref, "HEAD"], check=True)
+    forged = Path(name)
+    forged.parent.mkdir(parents=True, exist_ok=True)
+    forged.write_bytes(Path("deploy/schedules.yaml").read_bytes())
+
+    # then the name is refused, and the path of the file is not
+    with pytest.raises(EnvironmentFailed, match=f'"{re.escape(name)}" is a revision and a file: for the file, write ./'):
+        CliRunner().invoke(cli, ["diff", name, "deploy/schedules.yaml"], standalone_mode=False, catch_exceptions=False)
+    assert run("diff", f"./{name}", "deploy/schedules.yaml", "--exit-code").return_value == 0
+
+
+@pytest.mark.parametrize("is_repository", [True, False])
+def test_a_file_is_named_with_its_path(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, is_repository: bool
+) -> None:
+    folder = repository / "deploy" if is_repository else tmp_path_factory.mktemp("folder")
+    monkeypatch.chdir(folder)
+    for name in ("old.yaml", "schedules.yaml"):
+        Path(name).write_text(a_file(x={"cron": "0 3 * * *"}))
+    with pytest.raises(EnvironmentFailed, match=r'"old.yaml" is not a revision.*: for the file, write ./old.yaml'):
+        CliRunner().invoke(cli, ["diff", "old.yaml"], standalone_mode=False, catch_exceptions=False)
+    for path in ("./old.yaml", f"../{folder.name}/old.yaml", str(folder / "old.yaml")):
+        assert run("diff", path, "--exit-code").return_value == 0
 
 
 def test_a_base_over_the_size_limit_of_files_is_refused_with_its_size(
@@ -441,7 +474,7 @@ def test_outside_of_a_repository_only_files_can_be_compared(tmp_path: Path, monk
     before.write_text(a_file(x={"cron": "0 2 * * *"}))
     after.write_text(a_file())
     assert run("diff", before, after).return_value == 0
-    with pytest.raises(EnvironmentFailed, match=r'"main" is not a file, and .*b.yaml is not in a git repository'):
+    with pytest.raises(EnvironmentFailed, match=r'"main" is not a revision: .*b.yaml is not in a git repository'):
         CliRunner().invoke(cli, ["diff", "main", str(after)], standalone_mode=False, catch_exceptions=False)
 
 

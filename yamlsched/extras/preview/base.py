@@ -24,11 +24,12 @@ MAX_GIT_SECONDS = 30.0
 
 
 def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
-    """Return the name and the content of ``base``: a file if there is one of that name, else a revision of ``file``.
+    """Return the name and the content of ``base``: a revision of ``file``, or, if it is a path, another file.
 
-    The content is None if the revision does not have the file. Raises EnvironmentFailed with a remedy.
+    A path starts with ``/``, ``./`` or ``../``. So nobody who adds a file with the name of a branch changes what an edit
+    is compared with. The content is None if the revision does not have the file. Raises EnvironmentFailed with a remedy.
     """
-    if Path(base).is_file():
+    if base.startswith(("/", "./", "../")):
         return base, schedule_file.read_reviewed(Path(base))
     return base if ":" in base else f"{base}:{file.name}", read_revision(base, file)
 
@@ -43,11 +44,17 @@ def read_revision(revision: str, file: Path) -> bytes | None:
     if not place.parent.is_dir():
         raise EnvironmentFailed(f"{file} cannot be read: there is no folder {place.parent}")
     repository = _Repository(place.parent)
-    repository.check(revision, file)
+    is_file = Path(revision).is_file()
+    for_the_file = f": for the file, write ./{revision}"
     commit, colon, path = revision.partition(":")
+    repository.check(revision, file, for_the_file if is_file else ": pass a file to compare with, such as ./old.yaml")
     if not repository.has_commit(commit):
+        remedy = for_the_file if is_file else repository.remedy(commit)
+        raise EnvironmentFailed(f'"{revision}" is not a revision of the repository of {file}{remedy}')
+    if is_file:
         raise EnvironmentFailed(
-            f'"{revision}" is neither a file nor a revision of the repository of {file}{repository.remedy(commit)}'
+            f'"{revision}" is a revision and a file{for_the_file}; for the revision, remove the file or pass the id of its '
+            "commit"
         )
     name = revision if colon else f"{commit}:./{place.name}"
     blob = repository.answer("rev-parse", "-q", "--verify", name)
@@ -66,8 +73,8 @@ class _Repository:
     def __init__(self, folder: Path) -> None:
         self._folder, self._deadline = folder, time.monotonic() + MAX_GIT_SECONDS
 
-    def check(self, revision: str, file: Path) -> None:
-        """Raise EnvironmentFailed if the folder is in no repository that git reads."""
+    def check(self, revision: str, file: Path, remedy: str) -> None:
+        """Raise EnvironmentFailed, with ``remedy``, if the folder is in no repository that git reads."""
         answer = self._run("rev-parse", "--is-inside-work-tree")
         if answer.code == 0:
             return
@@ -76,9 +83,7 @@ class _Repository:
                 f"git does not read {self._folder}, which belongs to another user: "
                 f"git config --global --add safe.directory {self._folder}"
             )
-        raise EnvironmentFailed(
-            f'"{revision}" is not a file, and {file} is not in a git repository: pass a file to compare with'
-        )
+        raise EnvironmentFailed(f'"{revision}" is not a revision: {file} is not in a git repository{remedy}')
 
     def has_commit(self, commit: str) -> bool:
         if not commit or commit.startswith("-"):  # git would obey an option

@@ -18,7 +18,7 @@ from yamlsched.timetable.times import TimeInput
     uses="file env",
     formats=FORMATS,
     help="Show offline what an edit of schedules.yaml changes. Compares the jobs, their fields and their next slots. "
-    "BASE is a git revision, such as main or HEAD~1, or a file.",
+    "BASE is a git revision, such as main or HEAD~1, or a file whose path starts with ./ or /.",
 )
 @click.argument("base", metavar="BASE")
 @click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
