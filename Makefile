@@ -47,6 +47,8 @@ man: .venv/ready-dev
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url --no-header \
 		pyproject.toml -o requirements/dev.txt $(ARGS)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		-c requirements/dev.txt pyproject.toml requirements/action.in -o requirements/action.txt
 
 clean:
 	rm -rf .venv .yamlsched var examples/dask/.yamlsched

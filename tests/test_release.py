@@ -56,6 +56,30 @@ def test_only_the_job_that_publishes_gets_a_token_and_it_builds_nothing() -> Non
     assert "cyclonedx-py" in str(loaded["release.yml"]["jobs"]["build"])
 
 
+def test_the_action_executes_nothing_of_the_checkout(tmp_path: Path) -> None:
+    # given a pull request with files that are named like what the action imports
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    [step] = action["runs"]["steps"]
+    for module in ("venv", "ensurepip", "pip", "shlex", "site", "sitecustomize", "yamlsched"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({module!r})")
+
+    # when the steps are executed there, but for the installation, which needs an index
+    lines = [line for line in step["run"].splitlines() if "install" not in line and "validate" not in line]
+    ran = subprocess.run(
+        ["bash", "-e", "-c", "\n".join([*lines, '"$pip" --version'])],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "RUNNER_TEMP": str(tmp_path / "temp")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    # then none of them is
+    assert (ran.returncode, ran.stdout[:4]) == (0, "pip "), ran
+    assert not (tmp_path / "executed").exists()
+    assert "--require-hashes" in step["run"]
+
+
 def test_the_changelog_starts_with_this_version() -> None:
     first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
@@ -63,10 +87,22 @@ def test_the_changelog_starts_with_this_version() -> None:
     assert first[1] == __version__
 
 
-def locked() -> list[tuple[Requirement, str]]:
+def locked(file: Path = LOCK) -> list[tuple[Requirement, str]]:
     """Return what the lock file pins, each with the lines below it: its hashes, and what needs it."""
-    entries = re.split(r"(?m)^(?=[A-Za-z0-9])", LOCK.read_text("utf-8"))
+    entries = re.split(r"(?m)^(?=[A-Za-z0-9])", file.read_text("utf-8"))
     return [(Requirement(one.partition(" \\\n")[0]), one.partition(" \\\n")[2]) for one in entries if one]
+
+
+def test_the_action_installs_what_yamlsched_requires_by_the_hashes_of_the_lock_file() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    required = {canonicalize_name(Requirement(one).name) for one in [*project["dependencies"], "hatchling"]}
+    tested = {canonicalize_name(one.name): str(one.specifier) for one, _ in locked()}
+
+    pinned = {canonicalize_name(one.name): (one, below) for one, below in locked(ROOT / "requirements" / "action.txt")}
+
+    assert required <= pinned.keys(), "run: make lock"
+    assert all("--hash=sha256:" in below for _, below in pinned.values())
+    assert {name for name, (one, _) in pinned.items() if str(one.specifier) != tested.get(name, one.specifier)} == set()
 
 
 def test_the_lock_file_has_every_requirement_of_pyproject_and_no_other() -> None:

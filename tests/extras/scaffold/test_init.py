@@ -207,6 +207,52 @@ def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(tmp_path: P
     assert "2 jobs added" in summary.read_text()
 
 
+def test_a_pull_request_does_not_choose_the_wheel_that_reviews_it(tmp_path: Path) -> None:
+    # given a base with a wheel, and a pull request that replaces it
+    wheel = tmp_path / "vendor" / "yamlsched-0.1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.write_text("of the base")
+    git(tmp_path, "init")
+    yamlsched("init", cwd=tmp_path)
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "one")
+    git(tmp_path, "update-ref", "refs/remotes/origin/main", "main")
+    wheel.write_text("of the pull request")
+    git(tmp_path, "commit", "-am", "two")
+
+    # when the workflow installs yamlsched
+    [workflow] = (tmp_path / ".github" / "workflows").iterdir()
+    steps = yaml.safe_load(workflow.read_text())["jobs"]["validate"]["steps"]
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "pip").write_text('#!/bin/sh\ncat "$2"\n')
+    (programs / "pip").chmod(0o755)
+    environment = {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "GITHUB_BASE_REF": "main",
+        "RUNNER_TEMP": str(tmp_path / "programs"),
+    }
+    [install] = [step["run"] for step in steps if "pip install" in step.get("run", "")]
+    ran = subprocess.run(["bash", "-e", "-c", install], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    # then it is the wheel of the base
+    assert (ran.returncode, ran.stdout) == (0, "of the base")
+
+
+def test_the_name_of_a_folder_is_no_expression_of_the_workflow(tmp_path: Path) -> None:
+    git(tmp_path, "init")
+    folder = tmp_path / "x ${{ github.token }}"
+    folder.mkdir()
+    yamlsched("init", cwd=folder)
+
+    [workflow] = (tmp_path / ".github" / "workflows").iterdir()
+    steps = yaml.safe_load(workflow.read_text())["jobs"]["validate"]["steps"]
+
+    naming = [step["run"] for step in steps if "github.token" in step.get("run", "")]
+    assert len(naming) == 2
+    assert all("${{" not in step.replace("${{ '${{' }}", "") for step in naming)
+
+
 def test_each_service_of_a_repository_has_its_own_workflow(tmp_path: Path) -> None:
     git(tmp_path, "init")
     for place in ("a/one", "a/two"):

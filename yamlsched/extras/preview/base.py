@@ -26,8 +26,8 @@ MAX_GIT_SECONDS = 30.0
 def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
     """Return the name and the content of ``base``: a revision of ``file``, or, if it is a path, another file.
 
-    A path starts with ``/``, ``./`` or ``../``. So nobody who adds a file with the name of a branch changes what an edit
-    is compared with. The content is None if the revision does not have the file. Raises EnvironmentFailed with a remedy.
+    A path starts with ``/``, ``./`` or ``../``: a file with the name of a branch, added by the edit itself, must not
+    replace the branch. The content is None if the revision does not have the file. Raises EnvironmentFailed.
     """
     if base.startswith(("/", "./", "../")):
         return base, schedule_file.read_reviewed(Path(base))
@@ -53,8 +53,7 @@ def read_revision(revision: str, file: Path) -> bytes | None:
         raise EnvironmentFailed(f'"{revision}" is not a revision of the repository of {file}{remedy}')
     if is_file:
         raise EnvironmentFailed(
-            f'"{revision}" is a revision and a file{for_the_file}; for the revision, remove the file or pass the id of its '
-            "commit"
+            f'"{revision}" is a revision and a file{for_the_file}; for the revision, pass the id of its commit'
         )
     name = revision if colon else f"{commit}:./{place.name}"
     blob = repository.answer("rev-parse", "-q", "--verify", name)

@@ -133,11 +133,15 @@ def _workflow(file: Path, root: Path, source: dict[str, Any] | None) -> tuple[Pa
     watched = [_escaped(str(place)), _escaped(folder) + "**.py", _escaped(str(path.relative_to(root)))]
     text = files("yamlsched.templates").joinpath("ci.yml").read_text("utf-8")
     install = _requirement(source)
+    before, wheel, index, after = re.split(r"(?m)^(?=      (?:# the wheel|- run: pip|- run: yamlsched validate))", text)
+    text = before + (wheel if install == WHEEL else index) + after
     marks = {
         "@NAME@": json.dumps(name),
         "@PATHS@": json.dumps(watched),
-        "@INSTALL@": install if install == WHEEL else shlex.quote(install),
-        "@FILE@": shlex.quote(str(place)),
+        "@VENDOR@": str(Path(WHEEL).parent),
+        "@WHEEL@": WHEEL,
+        "@INSTALL@": shlex.quote(install),
+        "@FILE@": shlex.quote(str(place)).replace("${{", "${{ '${{' }}"),  # a folder's name is no expression
     }
     for mark, value in marks.items():
         text = text.replace(mark, value)
