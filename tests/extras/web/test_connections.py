@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 
@@ -26,7 +26,7 @@ def port(page_dsn: str) -> Iterator[int]:
     program = (
         "import resource, sys; hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))\n"
-        "from yamlsched.extras.web import connections; connections.HEADER_SECONDS = 2.0\n"
+        "from yamlsched.extras.web import connections; connections.REQUEST_SECONDS = 2.0\n"
         "from yamlsched.__main__ import main; main()"
     )
     command = [sys.executable, "-c", program, "--namespace", "default", "web", "--listen", "127.0.0.1:0"]
@@ -93,3 +93,52 @@ def test_a_connection_that_is_kept_answers_more_than_once_and_is_closed_in_the_m
             response.read()
     connection.sock.sendall(request[:20])
     until(lambda: connection.sock is not None and is_closed(connection.sock))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /actions/enqueue HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\na",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        b"not http\r\n\r\n",
+    ],
+)
+def test_a_stranger_keeps_no_connection_after_the_answer(port: int, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")  # the second is not answered
+        answered = b"".join(iter(lambda: connection.recv(4096), b""))
+
+    assert answered.count(b"HTTP/1.1 4") == 1
+    assert b"connection: close" in answered.lower()
+
+
+def test_a_body_that_does_not_end_is_closed_even_after_a_login(port: int) -> None:
+    header = b"POST /actions/enqueue HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic bWFyaWE6c2VjcmV0\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(header + b"Sec-Fetch-Site: same-origin\r\nContent-Length: 2000\r\n\r\na")
+        until(lambda: is_closed(connection))
+
+
+def test_when_all_connections_are_taken_the_oldest_stranger_makes_room(port: int) -> None:
+    with ExitStack() as stack:
+        # given a user with an open connection, and strangers of five addresses that take all others
+        user = stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)))
+        headers = {"Authorization": "Basic bWFyaWE6c2VjcmV0"}
+
+        def answered() -> int:
+            user.request("GET", "/static/none.css", headers=headers)
+            with user.getresponse() as response:
+                response.read()
+                return response.status
+
+        assert answered() == 404
+        for number in range(connections.MAX_CONNECTIONS + 50):
+            address = (f"127.0.1.{number % 5 + 1}", 0)
+            with suppress(OSError):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), source_address=address))
+
+        # then the user's connection is kept, and another user gets one
+        assert answered() == 404
+        assert status(port, "127.0.0.2") == 200

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from starlette.applications import Starlette
@@ -279,38 +279,114 @@ def test_a_mounted_page_serves_nobody_whom_the_application_has_not_authenticated
         assert client.get("/jobs/").status_code == 200
 
 
-def test_after_wrong_passwords_an_address_must_wait_and_each_one_is_logged(
-    visit: Visit, page_dsn: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+class Browser(NamedTuple):
+    """A client of a page with two users; ``client`` is its address."""
+
+    page: Any
+    address: str
+
+    def status(self, name: str, password: str) -> int:
+        transport = TestClient(self.page, base_url="http://localhost", client=(self.address, 1))
+        answer = transport.get("/static/none.css", auth=(name, password))
+        return answer.status_code
+
+    def wait(self, name: str, password: str) -> int:
+        transport = TestClient(self.page, base_url="http://localhost", client=(self.address, 1))
+        return int(transport.get("/", auth=(name, password)).headers.get("retry-after", 0))
+
+
+@pytest.fixture
+def at(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[[str], Browser], list[float]]:
+    """Makes browsers at an address, all of one page, and the clock of its logins."""
+    clock = [0.0]
+    monkeypatch.setattr(security, "_monotonic", lambda: clock[0])
+    users = {"maria": "secret", "bob": "b"}
+    page = application.build(WebOptions(dsn=page_dsn, namespace="default", auth="basic", users=users))
+    return (lambda address: Browser(page, address)), clock
+
+
+def test_after_wrong_passwords_a_name_must_wait_and_each_one_is_logged(
+    at: tuple[Callable[[str], Browser], list[float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now = [0.0]
-    monkeypatch.setattr(security.time, "monotonic", lambda: now[0])
-    page = visit(page_dsn, auth="basic", users={"maria": "secret"}, client=("10.0.0.9", 1))
-    other = visit(page_dsn, auth="basic", users={"maria": "secret"}, client=("10.0.0.10", 1))
+    browser, clock = at
+    maria = browser("10.0.0.9")
 
-    def status(password: str = "wrong") -> int:
-        return page.get("/", auth=("maria", password)).status_code
-
-    assert [status() for _ in range(6)] == [401] * 6
+    assert [maria.status("maria", "wrong") for _ in range(6)] == [401] * 6
     # from the sixth on, each next one waits, even a right one, and twice as long each time
-    assert status("secret") == 429
+    assert maria.status("maria", "secret") == 429
     waits = []
     for _ in range(8):
-        answer = page.get("/", auth=("maria", "wrong"))
-        waits.append(int(answer.headers["retry-after"]))
-        now[0] += waits[-1]
-        assert status() == 401
+        waits.append(maria.wait("maria", "wrong"))
+        clock[0] += waits[-1]
+        assert maria.status("maria", "wrong") == 401
     assert waits == [2, 4, 8, 16, 32, 60, 60, 60]
-    assert other.get("/", auth=("maria", "secret")).status_code == 200
     logged = [line for line in capsys.readouterr().err.splitlines() if "web.login_failed" in line]
     assert len(logged) == 6 + 8
     assert "user=maria client=10.0.0.9" in logged[0]
     assert "wrong" not in "".join(logged)
 
-    # a request without a password is only asked for one, and a right password ends it
-    assert page.get("/").status_code == 401
-    now[0] += 60
-    assert status("secret") == 200
-    assert status() == 401
+    # a right password ends it
+    clock[0] += 60
+    assert maria.status("maria", "secret") == 404
+    assert maria.status("maria", "wrong") == 401
+
+
+def test_the_login_of_one_name_does_not_free_another(at: tuple[Callable[[str], Browser], list[float]]) -> None:
+    browser, _ = at
+    shared = browser("10.0.0.9")
+
+    seen = []
+    for _ in range(8):
+        seen.append(shared.status("maria", "guess"))
+        assert shared.status("bob", "b") == 404
+
+    assert seen == [401] * 6 + [429] * 2
+
+
+def test_wrong_passwords_of_one_name_hold_up_nobody_else_at_that_address(
+    at: tuple[Callable[[str], Browser], list[float]],
+) -> None:
+    browser, _ = at
+    assert [browser("10.0.0.9").status("maria", "guess") for _ in range(8)][-1] == 429
+    assert browser("10.0.0.9").status("bob", "b") == 404
+
+
+def test_who_has_logged_in_goes_on_while_others_guess(at: tuple[Callable[[str], Browser], list[float]]) -> None:
+    browser, _ = at
+    assert browser("10.0.0.9").status("maria", "secret") == 404
+    for number in range(40):
+        browser(f"10.0.1.{number}").status("maria", "guess")
+
+    assert browser("10.0.2.1").status("maria", "guess") == 429  # guesses from many addresses wait too
+    assert browser("10.0.0.9").status("maria", "secret") == 404
+    assert browser("10.0.0.8").status("maria", "secret") == 404
+
+
+def test_each_login_that_is_not_known_costs_one_scrypt_whoever_is_named(
+    page_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed = security.SCRYPT + "00" * 16 + "$" + "00" * 64
+    users = {"plain": "secret", "hashed": hashed}
+    page = application.build(WebOptions(dsn=page_dsn, namespace="default", auth="basic", users=users))
+    computed: list[bytes] = []
+    scrypt = security.hashlib.scrypt
+    monkeypatch.setattr(
+        security.hashlib, "scrypt", lambda content, **given: computed.append(content) or scrypt(content, **given)
+    )
+
+    counts = []
+    for name in ("plain", "hashed", "nobody"):
+        computed.clear()
+        assert Browser(page, "10.0.0.9").status(name, "wrong") == 401
+        counts.append(len(computed))
+
+    assert counts == [1, 1, 1]
+
+
+@pytest.mark.parametrize("user", ["maria, root", "maria,root"])
+def test_two_users_in_one_header_are_refused(visit: Visit, page_dsn: str, user: str) -> None:
+    page = visit(page_dsn, auth="header", trust_proxy=("10.0.0.0/8",), client=("10.0.0.9", 1))
+    assert page.get("/", headers={"X-Forwarded-User": user}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:8141@evil.com", "localhost:99999x", "[::1]evil.com", "localhost/x", ""])

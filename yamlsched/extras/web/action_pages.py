@@ -230,7 +230,7 @@ class ActionPages:
 
     def _redirect(self, request: Request, visit: Visit, done: Redirect) -> Response:
         path, _, query = done.path.partition("?")
-        parameter = sign_result(visit.connection, path, done.result, visit.now)
+        parameter = sign_result(self._options.result_key, path, done.result, visit.now)
         url = f"{request.scope['root_path']}{path}?{query + '&' if query else ''}{RESULT_PARAMETER}={parameter}"
         return RedirectResponse(url, HTTPStatus.SEE_OTHER, NO_STORE)
 

@@ -230,7 +230,7 @@ class Application:
                 has_actions=self._options.has_actions,
                 file=self._options.file,
                 clock=chosen_clock(request),
-                result=read_result(connection, path, request.query_params, at),
+                result=read_result(self._options.result_key, path, request.query_params, at),
             )
 
     def _namespace(

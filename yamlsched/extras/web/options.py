@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Mapping
@@ -72,6 +73,11 @@ class WebOptions:
     @property
     def has_actions(self) -> bool:
         return self.actions_dsn is not None and not self.read_only
+
+    @property
+    def result_key(self) -> bytes:
+        """What signs the results of actions: each process of the page has it, and no reader of the database."""
+        return hashlib.sha256(f"result {self.dsn} {self.actions_dsn}".encode()).digest()
 
     def reached_by(self, listen: Listen) -> WebOptions:
         """Return the options with the address that is listened on as a host that requests may name."""

@@ -6,15 +6,16 @@ headers that keep other sites out.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
 import math
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from time import monotonic as _monotonic
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -46,7 +47,8 @@ HEADERS = {
 }
 SAFE_METHODS = ("GET", "HEAD")
 MAX_USER_CHARS = 200
-FREE_FAILURES, MAX_LOGIN_DELAY_SECONDS, MAX_CLIENTS = 5, 60.0, 10_000
+FREE_FAILURES, FREE_FAILURES_OF_NAME = 5, 20
+MAX_LOGIN_DELAY_SECONDS, MAX_LOGINS = 60.0, 10_000
 NAMESPACE_PART = re.compile(r"/@([a-z][a-z0-9_]{0,62})(?=/|$)")
 HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:@/?#\s]+))(?::[0-9]{1,5})?")
 Reject = Callable[[Scope, Receive, Send, "Rejection"], Awaitable[None]]
@@ -61,25 +63,40 @@ class Rejection(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+NO_LOGIN = Rejection(
+    HTTPStatus.UNAUTHORIZED,
+    "This page asks for a name and a password.",
+    headers={"WWW-Authenticate": 'Basic realm="yamlsched", charset="UTF-8"'},
+)
+
+
 class Logins:
-    """Wrong passwords by the address of the peer: after a few, each next one must wait, twice as long each time."""
+    """Wrong passwords: after a few for a name from one address, each next one must wait, twice as long each time.
+
+    Many for a name, from any addresses, wait as well. A name that logs in clears only its own failures.
+    """
 
     def __init__(self) -> None:
-        self._failures: dict[str, tuple[int, float]] = {}  # how many in a row, and until when the next one waits
+        self._failures: dict[
+            tuple[str, str], tuple[int, float]
+        ] = {}  # how many in a row, and until when the next waits
 
-    def wait_seconds(self, client: str) -> int:
-        """Return for how many seconds no password of ``client`` is looked at."""
-        return math.ceil(self._failures.get(client, (0, 0.0))[1] - time.monotonic())
+    def wait_seconds(self, client: str, name: str) -> int:
+        """Return for how many seconds no password for ``name`` from ``client`` is checked."""
+        until = max(self._failures.get(key, (0, 0.0))[1] for key in ((client, name), ("", name)))
+        return math.ceil(until - _monotonic())
 
-    def failed(self, client: str) -> None:
-        count = self._failures.pop(client, (0, 0.0))[0] + 1
-        delay = min(2.0 ** (count - FREE_FAILURES), MAX_LOGIN_DELAY_SECONDS) if count > FREE_FAILURES else 0.0
-        self._failures[client] = count, time.monotonic() + delay
-        if len(self._failures) > MAX_CLIENTS:
-            del self._failures[next(iter(self._failures))]  # the one that has failed least recently
+    def failed(self, client: str, name: str) -> None:
+        for key, free in (((client, name), FREE_FAILURES), (("", name), FREE_FAILURES_OF_NAME)):
+            count = self._failures.pop(key, (0, 0.0))[0] + 1
+            delay = min(2.0 ** min(count - free, 10), MAX_LOGIN_DELAY_SECONDS) if count > free else 0.0
+            self._failures[key] = count, _monotonic() + delay
+            if len(self._failures) > MAX_LOGINS:
+                del self._failures[next(iter(self._failures))]  # the one that has failed least recently
 
-    def succeeded(self, client: str) -> None:
-        self._failures.pop(client, None)
+    def succeeded(self, client: str, name: str) -> None:
+        self._failures.pop((client, name), None)
+        self._failures.pop(("", name), None)
 
 
 class Passwords:
@@ -87,18 +104,21 @@ class Passwords:
 
     def __init__(self, options: WebOptions) -> None:
         self._file, self._users, self._version = options.users_file, options.users, -1
-        self._verified: dict[str, tuple[str, bytes]] = {}  # browsers send it each time, and scrypt is slow on purpose
+        self._verified: dict[str, tuple[str, bytes]] = {}
+        self.one_at_a_time = asyncio.Semaphore(1)  # scrypt is slow on purpose, and must not take all processors
 
-    def has(self, name: str, password: str) -> bool:
+    def is_verified(self, name: str, password: str) -> bool:
+        """Return whether this password was verified before: browsers send it each time."""
         self._read_again()
-        # an unknown name takes as long as a wrong password
-        expected = self._users.get(name) or next(iter(self._users.values()))
-        verified = expected, _digest(password)
-        if self._verified.get(name) != verified and not _matches(expected, password):
+        return name in self._users and self._verified.get(name) == (self._users[name], _digest(password))
+
+    async def verify(self, name: str, password: str) -> bool:
+        """Return whether it is the password of ``name``. An unknown name takes as long as a wrong password."""
+        expected = self._users.get(name, "")
+        if not await asyncio.to_thread(_matches, expected, password) or not expected:
             return False
-        if name in self._users:
-            self._verified[name] = verified
-        return name in self._users
+        self._verified[name] = expected, _digest(password)
+        return True
 
     def _read_again(self) -> None:
         if self._file is None:
@@ -139,14 +159,16 @@ class Guard:
 
         scope = self._under_base_path(scope)
         headers = Headers(scope=scope)
-        rejection = self._host(headers)
+        rejection = _framing(headers) or self._host(headers)
         user: str | None = None
         if rejection is None:
-            user, rejection = self._user(scope, headers)
+            user, rejection = await self._user(scope, headers)
         scope["state"] = {**scope.get("state", {}), "user": user}
         if rejection is None and scope["method"] not in SAFE_METHODS:
             rejection = self._form(scope, headers)
         if rejection is not None:
+            # a stranger keeps no connection, and what is left of the body is not read
+            rejection = rejection._replace(headers={**rejection.headers, "Connection": "close"})
             await self._reject(scope, receive, with_headers, rejection)
         elif scope["path"] == scope["root_path"]:
             await RedirectResponse(scope["root_path"] + "/")(scope, receive, with_headers)
@@ -178,10 +200,10 @@ class Guard:
             "If that is its name, start yamlsched web with --external-url https://NAME, or --allow-host NAME.",
         )
 
-    def _user(self, scope: Scope, headers: Headers) -> tuple[str | None, Rejection | None]:
+    async def _user(self, scope: Scope, headers: Headers) -> tuple[str | None, Rejection | None]:
         match self._options.auth:
             case "basic":
-                return self._basic(scope, headers)
+                return await self._basic(scope, headers)
             case "header":
                 return self._header(scope, headers)
             case "application":
@@ -195,27 +217,32 @@ class Guard:
             case _:
                 return _user_of_application(scope), None
 
-    def _basic(self, scope: Scope, headers: Headers) -> tuple[str | None, Rejection | None]:
+    async def _basic(self, scope: Scope, headers: Headers) -> tuple[str | None, Rejection | None]:
         name, password = _credentials(headers.get("authorization", ""))
         client = scope["client"][0] if scope.get("client") else "unix"
-        if (name or password) and (seconds := self._logins.wait_seconds(client)) > 0:
+        if self._passwords.is_verified(name, password):
+            return name, None
+        if name or password:
+            async with self._passwords.one_at_a_time:
+                return await self._first_login(name, password, client)
+        return None, NO_LOGIN
+
+    async def _first_login(self, name: str, password: str, client: str) -> tuple[str | None, Rejection | None]:
+        if self._passwords.is_verified(name, password):  # meanwhile
+            return name, None
+        if (seconds := self._logins.wait_seconds(client, name)) > 0:
             return None, Rejection(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                "There were too many wrong passwords from this address.",
+                "There were too many wrong passwords for this name.",
                 f"Try again in {seconds} s.",
                 headers={"Retry-After": str(seconds)},
             )
-        if (name or password) and self._passwords.has(name, password):
-            self._logins.succeeded(client)
+        if await self._passwords.verify(name, password):
+            self._logins.succeeded(client, name)
             return name, None
-        if name or password:
-            self._logins.failed(client)
-            log.warning("web.login_failed", user=name[:MAX_USER_CHARS], client=client)
-        return None, Rejection(
-            HTTPStatus.UNAUTHORIZED,
-            "This page asks for a name and a password.",
-            headers={"WWW-Authenticate": 'Basic realm="yamlsched", charset="UTF-8"'},
-        )
+        self._logins.failed(client, name)
+        log.warning("web.login_failed", user=name[:MAX_USER_CHARS], client=client)
+        return None, NO_LOGIN
 
     def _header(self, scope: Scope, headers: Headers) -> tuple[str | None, Rejection | None]:
         name = self._options.user_header
@@ -231,7 +258,8 @@ class Guard:
             how = "has not set" if not values else "has set more than once"
             return None, Rejection(HTTPStatus.FORBIDDEN, f"The proxy {how} the header {name}, which names the user.")
         user = _utf8(values[0]).strip()
-        if not user or len(user) > MAX_USER_CHARS or not user.isprintable():
+        # a comma joins two headers of one name: a proxy that adds its own to a client's
+        if not user or len(user) > MAX_USER_CHARS or not user.isprintable() or "," in user:
             return None, Rejection(HTTPStatus.FORBIDDEN, f"The header {name} does not have a valid name of a user.")
         return user, None
 
@@ -256,6 +284,13 @@ def no_actions(options: WebOptions) -> Rejection | None:
             "This page is read-only: it has no database session that may change anything.",
             "To allow actions, set YAMLSCHED_ACTIONS_DSN to a DSN with the role yamlsched_worker.",
         )
+    return None
+
+
+def _framing(headers: Headers) -> Rejection | None:
+    """Reject a request with two lengths: a proxy may read the other one, and take the rest for a request."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        return Rejection(HTTPStatus.BAD_REQUEST, "This request has both Transfer-Encoding and Content-Length.")
     return None
 
 
@@ -309,11 +344,12 @@ def _credentials(header: str) -> tuple[str, str]:
 
 
 def _matches(expected: str, password: str) -> bool:
-    if not expected.startswith(SCRYPT):
-        return hmac.compare_digest(_digest(password), _digest(expected))
-    salt, _, key = expected.removeprefix(SCRYPT).partition("$")
+    """Return whether ``password`` is the expected one. Takes one scrypt, whatever is expected."""
+    is_hash = expected.startswith(SCRYPT)
+    salt, _, key = expected.removeprefix(SCRYPT).partition("$") if is_hash else ("00" * 16, "", "")
     content = password.encode("utf-8", "surrogateescape")
-    return hmac.compare_digest(hashlib.scrypt(content, salt=bytes.fromhex(salt), n=16384, r=8, p=1).hex(), key)
+    computed = hashlib.scrypt(content, salt=bytes.fromhex(salt), n=16384, r=8, p=1).hex()
+    return hmac.compare_digest(computed, key) if is_hash else hmac.compare_digest(_digest(password), _digest(expected))
 
 
 def _digest(password: str) -> bytes:

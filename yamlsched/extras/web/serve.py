@@ -44,6 +44,7 @@ class Server(uvicorn.Server):
 def run(app: ASGIApp, options: WebOptions, listen: Listen, announce: Callable[[str], None]) -> None:
     """Serve ``app``; ``announce`` gets its address once it accepts connections. Raises EnvironmentFailed."""
     connections.raise_file_limit()
+    connections.quiet_server()
     with _listening(listen) as (sock, address):
         config = uvicorn.Config(
             app,

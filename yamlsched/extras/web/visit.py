@@ -20,7 +20,6 @@ from starlette.responses import Response
 
 from yamlsched.db.query import fetch_column, load
 from yamlsched.errors import ScheduleError
-from yamlsched.runs import effects
 from yamlsched.timetable.zones import zone
 
 MAX_RESULT_CHARS = 1_000
@@ -198,26 +197,21 @@ def url_under(prefix: str) -> Callable[..., str]:
     return url
 
 
-def sign_result(connection: psycopg.Connection[object], path: str, result: Result, now: datetime) -> str:
-    """Return the parameter that shows ``result`` on the page ``path``: signed, so that no link speaks for the page.
-
-    The key is the identity of the database, which all processes that serve the page know.
-    """
+def sign_result(key: bytes, path: str, result: Result, now: datetime) -> str:
+    """Return the parameter that shows ``result`` on the page ``path``: signed, so that no link speaks for the page."""
     text = result.text if len(result.text) <= MAX_RESULT_CHARS else result.text[: MAX_RESULT_CHARS - 2] + " …"
     content = json.dumps([text, result.is_partial, int(now.timestamp())], ensure_ascii=False).encode()
     encoded = base64.urlsafe_b64encode(content).decode().rstrip("=")
-    return f"{encoded}.{_signature(connection, path, encoded)}"
+    return f"{encoded}.{_signature(key, path, encoded)}"
 
 
-def read_result(
-    connection: psycopg.Connection[object], path: str, query: Mapping[str, str], now: datetime
-) -> Result | None:
+def read_result(key: bytes, path: str, query: Mapping[str, str], now: datetime) -> Result | None:
     """Return the result that a URL shows on the page ``path``; None if it has none, or it is not ours, or old."""
     parameter = query.get(RESULT_PARAMETER, "")
     encoded, _, signature = parameter.partition(".")
     if not parameter or len(parameter) > MAX_RESULT_CHARS * 9 or not encoded.isascii() or not signature.isascii():
         return None
-    if not hmac.compare_digest(signature, _signature(connection, path, encoded)):
+    if not hmac.compare_digest(signature, _signature(key, path, encoded)):
         return None
     try:
         text, is_partial, at = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
@@ -226,7 +220,5 @@ def read_result(
     return Result(text, is_partial) if abs(now.timestamp() - at) < MAX_RESULT_SECONDS else None
 
 
-def _signature(connection: psycopg.Connection[object], path: str, encoded: str) -> str:
-    row = effects.read(connection)
-    key = f"result of {row.identity if row else ''}".encode()
+def _signature(key: bytes, path: str, encoded: str) -> str:
     return hmac.new(key, f"{path} {encoded}".encode(), hashlib.sha256).hexdigest()[:32]
