@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -242,14 +243,75 @@ def test_without_an_environment_the_files_set_none(tmp_path: Path) -> None:
 
 
 def pods() -> dict[str, Any]:
-    cronjob = yaml.safe_load((DEPLOY / "kubernetes-cronjob.yaml").read_text("utf-8"))
-    deployment = yaml.safe_load((DEPLOY / "kubernetes-deployment.yaml").read_text("utf-8"))
-    assert (cronjob["apiVersion"], cronjob["kind"], cronjob["spec"]["schedule"]) == ("batch/v1", "CronJob", "* * * * *")
-    assert (deployment["apiVersion"], deployment["kind"]) == ("apps/v1", "Deployment")
-    assert deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
-    pod = cronjob["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"
-    return {"tick": pod, "work --loop": deployment["spec"]["template"]["spec"]}
+    """Return the pod of each manifest, by what it executes."""
+    found = {}
+    for path in DEPLOY.glob("kubernetes-*.yaml"):
+        for manifest in yaml.safe_load_all(path.read_text("utf-8")):
+            if manifest["kind"] == "Service":
+                continue
+            spec = manifest["spec"]
+            if manifest["kind"] == "CronJob":
+                assert spec["schedule"] == "* * * * *"
+                spec = spec["jobTemplate"]["spec"]
+            if manifest["kind"] == "Deployment":
+                assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+            else:
+                assert spec["template"]["spec"]["restartPolicy"] == "Never"
+            pod = spec["template"]["spec"]
+            [container] = pod["containers"]
+            found[" ".join(word for word in container["command"][1:3] if word == "--loop" or word[0] != "-")] = pod
+    assert found.keys() == {"tick", "work --loop", "migrate", "web"}
+    return found
+
+
+@pytest.mark.parametrize("verb", ["tick", "work --loop", "migrate", "web"])
+def test_a_container_of_a_manifest_has_no_privileges_and_limited_memory(verb: str) -> None:
+    pod = pods()[verb]
+    [container] = pod["containers"]
+
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"]["memory"]
+    assert "livenessProbe" not in container
+
+
+@pytest.mark.parametrize("extra", ["", "[web]"])
+@pytest.mark.parametrize(
+    "requirement, vendor, installed",
+    [
+        ("vendor/yamlsched-*.whl", "vendor", "vendor/yamlsched-0.1.0.whl{}"),
+        ("yamlsched==0.1.0", None, "yamlsched{}==0.1.0"),
+        (
+            "yamlsched @ git+https://example.org/y$z.git@4f1c",
+            None,
+            "yamlsched{} @ git+https://example.org/y$z.git@4f1c",
+        ),
+    ],
+)
+def test_an_image_installs_the_extras_that_its_build_names(
+    tmp_path: Path, requirement: str, vendor: str | None, installed: str, extra: str
+) -> None:
+    (tmp_path / "vendor").mkdir()
+    (tmp_path / "vendor" / "yamlsched-0.1.0.whl").touch()
+    here = replace(EXAMPLE, requirement=requirement, vendor=vendor)
+    text = _deploy.contents("kubernetes", here)["Containerfile"]
+    [line] = re.findall(r"(?m)^RUN pip install --no-cache-dir (.*)", text)
+
+    done = subprocess.run(
+        ["sh", "-c", f"echo {line}"], cwd=tmp_path, env={"EXTRAS": extra}, capture_output=True, text=True
+    )
+
+    assert done.stdout == installed.format(extra) + "\n"
+
+
+def test_a_container_is_not_restarted_because_of_the_health_of_jobs() -> None:
+    text = (DEPLOY / "Containerfile").read_text("utf-8")
+    assert re.search("(?m)^HEALTHCHECK", text) is None
 
 
 @pytest.mark.parametrize("verb", ["tick", "work --loop"])

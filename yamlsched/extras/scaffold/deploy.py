@@ -15,7 +15,13 @@ TEMPLATES = {
     "cron": ("crontab",),
     "systemd": ("yamlsched.service", "yamlsched-tick.service", "yamlsched-tick.timer"),
     "monitoring": ("prometheus-alerts.yml", "grafana.json"),
-    "kubernetes": ("kubernetes-cronjob.yaml", "kubernetes-deployment.yaml", "Containerfile"),
+    "kubernetes": (
+        "kubernetes-migrate.yaml",
+        "kubernetes-deployment.yaml",
+        "kubernetes-cronjob.yaml",
+        "kubernetes-web.yaml",
+        "Containerfile",
+    ),
 }
 NEXT_STEPS = {
     "cron": """\
@@ -36,11 +42,14 @@ Then let one host write the metrics, load the alerts, and import the dashboard i
     sudo cp deploy/prometheus-alerts.yml /etc/prometheus/rules/        # a folder of rule_files
     sudo systemctl reload prometheus""",
     "kubernetes": """\
-Then build and push an image, name it in the manifests, and apply either the Deployment, which keeps running, or the
-CronJob:
+Then build and push an image, name it in the manifests, and write dsn=postgresql://... to yamlsched.env, which is not in
+git. Create the tables, and apply either the Deployment, which keeps running, or the CronJob:
     podman build -t registry.example.com/jobs:1 -f deploy/Containerfile .
-    kubectl create secret generic yamlsched --from-literal=dsn=postgresql://app@db.internal/app
-    kubectl apply -f deploy/kubernetes-deployment.yaml      # or: deploy/kubernetes-cronjob.yaml""",
+    kubectl create secret generic yamlsched --from-env-file=yamlsched.env
+    kubectl apply -f deploy/kubernetes-migrate.yaml
+    kubectl wait --for=condition=complete --timeout=120s job/yamlsched-migrate
+    kubectl apply -f deploy/kubernetes-deployment.yaml      # or: deploy/kubernetes-cronjob.yaml
+The page: deploy/kubernetes-web.yaml.""",
 }
 KINDS = tuple(TEMPLATES)
 SCHEMA = "schedules.schema.json"
@@ -124,6 +133,14 @@ def next_steps(kind: str, here: Installation, folder: str) -> str:
     return steps
 
 
+def _image_requirement(here: Installation) -> str:
+    """Return what pip installs in an image, for double quotes, with the extras of the build argument EXTRAS."""
+    if here.vendor:
+        return f"$(echo {here.requirement})$EXTRAS"
+    name, rest = here.requirement[: len("yamlsched")], here.requirement[len("yamlsched") :]
+    return name + "$EXTRAS" + re.sub(r'([$"`\\])', r"\\\1", rest)
+
+
 def _render(name: str, here: Installation) -> str:
     """Return a template with its marks replaced. A line whose mark has no value is omitted."""
     values = {
@@ -137,7 +154,7 @@ def _render(name: str, here: Installation) -> str:
         "@ENVIRONMENT@": here.environment,
         "@ENV_OPTION@": f" --env {shlex.quote(here.environment)}" if here.environment else "",
         "@NAMESPACE@": here.namespace,
-        "@REQUIREMENT@": here.requirement if here.vendor else shlex.quote(here.requirement),
+        "@REQUIREMENT@": _image_requirement(here),
         "@VENDOR@": here.vendor,
         "@HANDLERS@": "handlers" if here.has_handlers else None,
         "@SCHEMA@": SCHEMA if here.has_schema else None,
