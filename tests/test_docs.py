@@ -88,3 +88,15 @@ def test_the_readme_and_the_navigation_of_the_site_have_every_page() -> None:
 
     assert [page for page in pages if f"({page})" not in readme] == []
     assert [page for page in pages if f" {page.removeprefix('docs/')}\n" not in site] == []
+
+
+def test_the_page_of_guarantees_counts_them() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
+    numbers = [int(number) for number in re.findall(r"(?m)^## G(\d+) ", text)]
+
+    assert numbers == list(range(1, 11))
+    assert "yamlsched makes ten guarantees." in text
+
+
+def test_the_changelog_names_a_section_about_stability() -> None:
+    assert "docs/support.md#what-is-stable" in (ROOT / "CHANGELOG.md").read_text("utf-8")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from yamlsched.extras import web
 from yamlsched.extras.web.pages.graph import ChainedJob, in_order
 
 
@@ -28,3 +31,11 @@ def test_every_job_is_shown_once_whatever_follows_what(edges: set[tuple[int, int
     jobs = {f"j{n}": a_chained_job(f"j{n}", *(f"j{other}" for one, other in edges if one == n)) for n in range(12)}
 
     assert sorted(row.job.job_type for row in in_order(jobs)) == sorted(jobs)
+
+
+def test_no_template_has_a_character_that_a_page_would_show_as_an_escape() -> None:
+    templates = sorted((Path(web.__file__).parent / "templates").glob("*.html"))
+
+    assert len(templates) > 10
+    odd = {path.name: [c for c in path.read_text("utf-8") if not c.isprintable() and c != "\n"] for path in templates}
+    assert {name: found for name, found in odd.items() if found} == {}
