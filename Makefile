@@ -8,7 +8,7 @@ SOURCES := pyproject.toml
 # What the environment for development is installed from, with hashes; `make test LOCK=` installs the newest versions instead.
 LOCK ?= requirements/dev.txt
 
-.PHONY: run cluster test matrix chaos lint bench screenshots docs man lock clean
+.PHONY: run cluster test matrix chaos lint bench screenshots docs lock clean
 
 run: .venv/ready
 	@sh docs/demo.sh $(BIN)/yamlsched
@@ -40,9 +40,6 @@ screenshots: .venv/ready-dev
 docs: .venv/ready-dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "the documentation is in var/site"
-
-man: .venv/ready-dev
-	$(BIN)/python docs/site/man.py > docs/yamlsched.1
 
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url --no-header \
