@@ -65,7 +65,6 @@ def test_the_tutorial_works_as_shown(folder: Path, server: str) -> None:
     [
         "from-crontab.md",
         "from-celery.md",
-        "from-apscheduler.md",
         "docker.md",
         "systemd.md",
         "kubernetes.md",

@@ -19,7 +19,7 @@ CASES = sorted(folder.parent.name for folder in IMPORTS.glob("*/input"))
 POLICIES = ("faithful", "advised")
 START = datetime(2026, 11, 22, 5, tzinfo=UTC)
 ZONE = "Europe/Berlin"
-WITH_HANDLERS = ("apscheduler", "celery", "django_celery_beat")
+WITH_HANDLERS = ("celery", "django_celery_beat")
 MODULES = IMPORTS / "modules"
 
 

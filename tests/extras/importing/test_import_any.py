@@ -15,7 +15,6 @@ from yamlsched.cli import cli
 from yamlsched.errors import Refused
 from yamlsched.extras.importing import read, write
 from yamlsched.extras.importing.calendar import (
-    APSCHEDULER,
     DEBIAN,
     EPOCH,
     EVERY_MATCH,
@@ -36,11 +35,10 @@ SPRING, AUTUMN = "2027-03-28", "2027-10-31"  # in Berlin, 02:00 is skipped on on
 
 @pytest.mark.parametrize(
     "clock, spring, autumn",
-    [  # 02:30 on the local clock, in UTC; what systemd-analyze calendar and APScheduler's CronTrigger answer
+    [  # 02:30 on the local clock, in UTC; what systemd-analyze calendar answers
         (EVERY_MATCH, [], ["00:30", "01:30"]),
         (DEBIAN, ["01:00"], ["00:30"]),
         (SYSTEMD, [], ["00:30"]),
-        (APSCHEDULER, ["01:30"], ["00:30", "01:30"]),
     ],
 )
 def test_schedulers_differ_when_the_clock_changes(clock: Clock, spring: list[str], autumn: list[str]) -> None:
@@ -91,11 +89,10 @@ def test_what_is_imported_from_a_crontab_fires_as_under_debians_cron(
             "2: left out: CronJob (no name): metadata.name",
         ),
         ("kubernetes", "kind: [\n---\nx: 1\n---\n", "1: left out: a value is missing"),
-        ("kubernetes", "kind: Pod\n", " left out: no CronJob or CronWorkflow found"),
+        ("kubernetes", "kind: Pod\n", " left out: no CronJob found"),
         ("celery", "\nx = (\n", "2: left out: it is not valid Python: '(' was never closed"),
         ("celery", "[\n{]", "2: left out: it is not valid JSON"),
         ("celery", "x = 1", " left out: no beat_schedule found"),
-        ("apscheduler", "x = 1", " left out: no add_job or scheduled_job found"),
         ("systemd", "[Timer]\n", " left out: no .timer unit among the files"),
     ],
 )

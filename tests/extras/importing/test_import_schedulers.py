@@ -1,4 +1,4 @@
-"""Imports from Kubernetes, systemd, Celery and APScheduler: what has no equivalent is reported."""
+"""Imports from Kubernetes, systemd and Celery: what has no equivalent is reported."""
 
 from __future__ import annotations
 
@@ -13,59 +13,6 @@ from support.imports import START, import_text, messages, only_job
 from yamlsched.cli import cli
 from yamlsched.extras.importing import read
 from yamlsched.extras.importing.model import Imported, Origin
-
-
-@pytest.mark.parametrize(
-    "scheduler",
-    ["S(job_defaults={'max_instances': 3, 'misfire_grace_time': 3600})", "s.configure(job_defaults=d)"],
-)
-def test_job_defaults_of_a_scheduler_apply_to_its_jobs(scheduler: str) -> None:
-    text = "from m import f\nd = {'max_instances': 3, 'misfire_grace_time': 3600}\n"
-    keys = only_job(import_text(f"{text}{scheduler}\ns.add_job(f, 'cron', hour=3)\n", "apscheduler"))
-
-    assert (keys["overlap"], keys["catchup"], keys["catchup_window"]) == ("allow", "latest", "1h")
-
-
-def test_settings_of_a_scheduler_are_reported() -> None:
-    text = "from m import f\ns = BlockingScheduler(jobstores=a, timezone='UTC', **b)\ns.configure(c)\n"
-    text += "s.add_listener(f)\nimport structlog\nstructlog.configure(x=1)\n"
-    report = messages(import_text(f"{text}s.add_job(f, 'cron', hour=3)\n", "apscheduler"))
-
-    assert "source:2: dropped: jobstores of the scheduler has no counterpart" in report
-    assert "source:2: dropped: ** of the scheduler" in report
-    assert "source:3: dropped: its arguments of the scheduler" in report
-    assert "source:4: dropped: add_listener of the scheduler" in report
-    assert "x of the scheduler" not in report
-    assert "timezone" not in report
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from apscheduler.schedulers.blocking import BlockingScheduler as S\ns = S(timezone={zone})\n",
-        "s.configure(timezone={zone})\n",
-    ],
-)
-def test_the_time_zone_of_a_scheduler_is_found_under_another_name(text: str) -> None:
-    start = "from m import f\n" + text.format(zone="'Asia/Tokyo'")
-    job = "s.add_job(f, 'cron', hour=3)\n"
-    assert only_job(import_text(f"{start}{job}", "apscheduler"))["timezone"] == "Asia/Tokyo"
-
-
-@pytest.mark.parametrize("setting", ["timezone='Asia/Tokyo'", "job_defaults={'max_instances': 3}"])
-def test_a_file_of_several_schedulers_with_settings_is_left_out(setting: str) -> None:
-    jobs = "s.add_job(f, 'cron', hour=3)\nt.add_job(f, 'cron', hour=4)\n"
-    found = import_text(f"from m import f\ns = XScheduler()\nt = XScheduler({setting})\n{jobs}", "apscheduler")
-
-    assert found.jobs == []
-    assert "source:3: left out: it has several schedulers with settings: pass a file for each" in messages(found)
-    assert len(import_text(f"from m import f\ns = XScheduler()\nt = XScheduler()\n{jobs}", "apscheduler").jobs) == 2
-
-
-def test_job_defaults_that_are_not_constant_are_reported() -> None:
-    text = "from m import f\nS(job_defaults=read())\ns.add_job(f, 'cron', hour=3)\n"
-
-    assert "source:2: dropped: job_defaults are not one dict" in messages(import_text(text, "apscheduler"))
 
 
 @pytest.mark.parametrize("format_name, exit_code", [("github", 0), ("sarif", 0), ("text", 1)])
@@ -261,7 +208,7 @@ def test_a_file_with_add_periodic_task_only_is_one_of_celery() -> None:
         ({"expires": "2030-01-01T00:00:00Z"}, True, "its end 2030-01-01 00:00Z is not imported"),
         ({"start_time": "2030-01-01T00:00:00Z"}, False, "its start 2030-01-01 00:00Z is to come: the job is disabled"),
         ({"headers": '{"a": 1}'}, True, "headers has no counterpart"),
-        ({"expire_seconds": 60}, True, "expire_seconds has no counterpart"),
+        ({"expire_seconds": 60}, True, "expire_seconds becomes catchup_window: 1m"),
         ({"priority": 0}, True, "priority has no counterpart"),
     ],
 )
@@ -280,103 +227,147 @@ def test_a_periodic_task_that_does_not_run_now_is_disabled_and_its_other_fields_
     assert message in messages(found)
 
 
-WORKFLOW = """
-kind: CronWorkflow
-metadata: {name: settle}
-spec:
-  schedules: [SCHEDULES]
-  timezone: Etc/UTC
-  workflowSpec: {entrypoint: main, templates: [{name: main, TEMPLATE}]}
-"""
-CONTAINER = "container: {command: [bin/settle]}"
-
-
-def import_workflow(template: str = CONTAINER, schedules: str = '"0 2 * * *"', **keys: Any) -> Imported:
-    return import_text(WORKFLOW.replace("SCHEDULES", schedules).replace("TEMPLATE", template), "kubernetes", **keys)
+ENTRY = "beat_schedule = {'a': {'task': 'm.f', 'schedule': crontab(hour=3)}, 'b': {'task': 'm.g', 'schedule': 60}}\n"
 
 
 @pytest.mark.parametrize(
-    ("schedules", "keys"),
+    "text",
     [
-        ('"0 2 * * *"', {"cron": "0 2 * * *"}),
-        ('"0 2 * * *", "0 2 * * *"', {"cron": "0 2 * * *"}),
-        ('"0 2 * * *", "30 3 * * 1"', {"crons": ["0 2 * * *", "30 3 * * 1"]}),
-        ('"TZ=Asia/Tokyo 0 2 * * *", "CRON_TZ=Asia/Tokyo 0 3 * * *"', {"crons": ["0 2 * * *", "0 3 * * *"]}),
+        "timezone = 'Asia/Tokyo'\n",
+        "CELERY_TIMEZONE: str = 'Asia/Tokyo'\n",
+        "TZ = 'Asia/Tokyo'\ntimezone = TZ\n",
+        "TZ = ZoneInfo('Asia/Tokyo')\napp.conf.timezone = TZ\n",
+        "class Config:\n    TZ = 'Asia/Tokyo'\n    timezone = TZ\n",
+        "app.conf['timezone'] = 'Asia/Tokyo'\n",
+        "app.conf.update(timezone='Asia/Tokyo')\n",
+        "app.conf.update({'timezone': pytz.timezone('Asia/Tokyo')})\n",
+        "app = Celery('shop', timezone='Asia/Tokyo')\n",
+        "if DEBUG:\n    CELERY_TIMEZONE = 'Asia/Tokyo'\n",
+        "app.conf.timezone = 'Asia/Tokyo'\ntimezone = None\n",
+        "def f(request):\n    timezone = request.user.zone\n\n\ntimezone = 'Asia/Tokyo'\n",
     ],
 )
-def test_the_schedules_of_a_workflow_are_one_job(schedules: str, keys: dict[str, Any]) -> None:
-    zone = "Asia/Tokyo" if "Tokyo" in schedules else "Etc/UTC"
+def test_the_time_zone_of_celery_is_found_wherever_it_is_set_to_a_constant(text: str) -> None:
+    found = import_text(text + ENTRY, "celery")
 
-    assert {"command": ["bin/settle"], "timezone": zone, **keys}.items() <= only_job(
-        import_workflow(schedules=schedules)
-    ).items()
-
-
-@pytest.mark.parametrize("schedules", ["", "1", '"0 2 * * *", 7', '"0 2 * * *", {}', '"0 2 * * *", "0 2 30 2 *"'])
-def test_a_workflow_with_a_schedule_that_is_none_is_left_out(schedules: str) -> None:
-    found = import_workflow(schedules=schedules)
-
-    assert found.jobs == []
-    assert "left out: CronWorkflow settle: " in messages(found)
+    assert [job.keys["timezone"] for job in found.jobs] == ["Asia/Tokyo", "UTC"]
+    assert "time zone may be" not in messages(found)
 
 
 @pytest.mark.parametrize(
-    ("retries", "max_attempts"),
+    "text, written",
     [
-        ("", 1), ("retryStrategy: {limit: 2}, ", 3), ('retryStrategy: {limit: "0"}, ', 1), ("retryStrategy: {}, ", 100),
-        ('retryStrategy: {limit: "asInt(x)"}, ', 1), ("retryStrategy: [], ", 1), ("retryStrategy: {limit: 500}, ", 100),
+        ("TZ = os.environ['TZ']\ntimezone = TZ\n", "TZ"),
+        ("\nCELERY_TIMEZONE = os.environ.get('TZ', 'UTC')\n", "os.environ.get('TZ', 'UTC')"),
+        ("\napp.conf.timezone = settings.TIME_ZONE\n", "settings.TIME_ZONE"),
+        ("\ntimezone = f'Europe/{CITY}'\n", "f'Europe/{CITY}'"),
+        ("class Config:\n    timezone = zone()\n", "zone()"),
+        ("\nconf.update(timezone=TZ)\n", "TZ"),
+        ("\nconf.update({'timezone': A if B else C})\n", "A if B else C"),
+        ("\ntimezone = 'Europe/' + CITY\n", "'Europe/' + CITY"),
+        ("\ntimezone = 7\n", "7"),
     ],
-)  # fmt: skip
-def test_a_workflow_is_repeated_as_often_as_its_template_says(retries: str, max_attempts: int) -> None:
-    assert only_job(import_workflow(retries + CONTAINER))["max_attempts"] == max_attempts
-    assert ("limit asInt(x) of the retryStrategy" in messages(import_workflow(retries + CONTAINER))) == (
-        "(x)" in retries
+)
+def test_a_time_zone_of_celery_that_is_not_a_constant_leaves_the_file_out(text: str, written: str) -> None:
+    found = import_text(text + ENTRY, "celery")
+
+    assert found.jobs == []
+    assert f"source:2: left out: its time zone {written} is not a constant, and nothing is exec" in messages(found)
+
+
+def test_a_file_of_celery_with_several_time_zones_is_left_out() -> None:
+    text = "class Live:\n    timezone = 'Asia/Tokyo'\nclass Test:\n    timezone = 'UTC'\n"
+
+    found = import_text(text + ENTRY, "celery")
+
+    assert "source:4: left out: it has several time zones, Asia/Tokyo and UTC: pass a file" in messages(found)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("TIME_ZONE = 'America/Sao_Paulo'\n", "Celery may use TIME_ZONE = 'America/Sao_Paulo', as CELERY_TIMEZONE"),
+        ("enable_utc = False\n", "enable_utc is not True: Celery uses the time zone of its host. UTC is used here"),
+        (
+            "app.config_from_object('django.conf:settings')\n",
+            "the time zone may be set in app.config_from_object('django.conf:settings'), which is not read. UTC is",
+        ),
+        ("from .base import *\n", "the time zone may be set in from base import *, which is not read"),
+    ],
+)
+def test_a_time_zone_of_celery_that_may_be_set_elsewhere_is_reported(text: str, message: str) -> None:
+    found = import_text(text + ENTRY, "celery")
+
+    assert [job.keys["timezone"] for job in found.jobs] == ["UTC", "UTC"]
+    assert f"source:1: changed: {message}" in messages(found)
+
+
+@pytest.mark.parametrize(
+    "part, effect, message",
+    [
+        ("'enabled': ENABLED", "left out", "a: enabled is ENABLED: write True or False"),
+        ("'options': OPTIONS", "dropped", "a: its options OPTIONS are not a dict of constants"),
+        ("'description': TEXT", "dropped", "a: its description is not a constant"),
+        ("'kwargs': KWARGS", "left out", "a: its kwargs"),
+        ("'kwargs': {'n': COUNT}", "left out", "a: a Name cannot be stored"),
+        ("'args': ARGS", "left out", "a: it has positional arguments"),
+        ("**BASE", "left out", "a: {'task': 'm.f', 'schedule': crontab(hour=3), **BASE} is not a constant"),
+    ],
+)
+def test_a_value_of_a_celery_entry_that_is_not_a_constant_is_reported(part: str, effect: str, message: str) -> None:
+    text = f"beat_schedule = {{'a': {{'task': 'm.f', 'schedule': crontab(hour=3), {part}}}}}\n"
+
+    assert f"source:1: {effect}: {message}" in messages(import_text(text, "celery"))
+
+
+@pytest.mark.parametrize(
+    "expires, window",
+    [("600", "10m"), ("30.0", "1m"), ("timedelta(hours=2)", "2h"), ("datetime(2026, 1, 1)", None), ("0", None)],
+)
+def test_what_a_celery_task_expires_after_becomes_its_catchup_window(expires: str, window: str | None) -> None:
+    options = f"{{'expires': {expires}, 'queue': 'slow'}}"
+    text = f"beat_schedule = {{'a': {{'task': 'm.f', 'schedule': crontab(hour=3), 'options': {options}}}}}\n"
+
+    found = import_text(text, "celery")
+
+    assert only_job(found).get("catchup_window") == window
+    report = messages(found)
+    assert "source:1: dropped: a: the option queue of the task" in report
+    assert (f"expires becomes catchup_window: {window}" in report) is (window is not None)
+    assert ("dropped: a: expires of the task: write catchup_window" in report) is (window is None)
+
+
+def test_a_crontab_of_a_dump_without_a_time_zone_is_reported() -> None:
+    rows = [
+        {"model": "django_celery_beat.crontabschedule", "pk": 1, "fields": {"minute": "0"}},
+        {
+            "model": "django_celery_beat.periodictask",
+            "pk": 1,
+            "fields": {"name": "a", "task": "m.f", "crontab": 1, "enabled": True},
+        },
+    ]
+
+    report = messages(import_text(json.dumps(rows), "celery", "Asia/Tokyo"))
+
+    assert "changed: a: its crontab schedule has no timezone: Asia/Tokyo is used" in report
+
+
+@pytest.mark.parametrize("call", ["s.add_job(f, 'cron', hour=3)", "@s.scheduled_job('cron', hour=3)\ndef f(): ..."])
+def test_a_file_of_apscheduler_is_left_out_and_the_report_names_the_page(call: str) -> None:
+    found = read.read([Origin(f"from m import f, s\n{call}\n", "jobs.py")], None, None, START)
+
+    assert found.jobs == []
+    assert messages(found).startswith(
+        "jobs.py:2: left out: it is a file of APScheduler, which is not imported: docs/from-apscheduler.md has"
     )
-    advised = only_job(import_workflow(retries + CONTAINER, policy="advised"))
-    assert advised.get("max_attempts", 1) == max_attempts
 
 
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("script: {command: [sh], source: date}", "its entrypoint is not a template with a container"),
-        ("container: 7", "its entrypoint is not a template with a container"),
-        ("container: {image: shop}", "it runs the entry point of the image shop"),
-        ('container: {command: [echo], env: [{name: A, value: "{{workflow.uid}}"}]}', "parameters of Argo"),
-        ('container: {command: [echo], workingDir: "/{{inputs.parameters.x}}"}', "parameters of Argo"),
-    ],
-)
-def test_a_workflow_whose_command_cannot_be_known_is_left_out(template: str, message: str) -> None:
-    found = import_workflow(template)
+def test_a_workflow_of_argo_is_left_out_and_the_cron_jobs_beside_it_are_imported() -> None:
+    workflow = "kind: CronWorkflow\nmetadata: {name: settle}\nspec: {schedule: '0 2 * * *'}\n"
+    text = f"{workflow}---{CRON_JOB}".replace("SUSPEND", "false").replace("JOB", "backoffLimit: 0")
+    text = text.replace("CONTAINERS", "containers: [{command: [run-shard]}]")
 
-    assert found.jobs == []
-    assert message in messages(found)
+    found = read.read([Origin(text, "all.yaml")], None, None, START)
 
-
-@pytest.mark.parametrize(
-    ("schedule", "message"),
-    [
-        ({"schedule": "0 1 * * *", "schedules": ["0 2 * * *"]}, "it has spec.schedule and spec.schedules"),
-        ({"schedules": "* * * * *"}, "no list of strings in spec.schedules"),
-        ({"schedules": [7, None]}, "no list of strings in spec.schedules"),
-        ({"schedules": []}, "no list of strings in spec.schedules"),
-    ],
-)
-def test_a_workflow_whose_schedules_are_unclear_is_left_out(schedule: dict[str, Any], message: str) -> None:
-    workflow = {"kind": "CronWorkflow", "metadata": {"name": "a"}, "spec": schedule}
-
-    found = read.read([Origin(json.dumps(workflow), "all.json")], None, None, START)
-
-    assert found.jobs == []
-    assert message in messages(found)
-
-
-def test_workflows_are_found_by_their_kind_wherever_they_stand() -> None:
-    item = json.dumps({"kind": "CronWorkflow", "metadata": {"name": "a"}, "spec": {
-        "schedule": "0 2 * * *", "workflowSpec": {"entrypoint": "m", "templates": [
-            {"name": "m", "container": {"command": ["x"]}}]}}})  # fmt: skip
-    source = Origin(f'{{"kind": "List", "items": [{item}]}}', "all.json")
-
-    assert read.kind_of(source) == "kubernetes"
-    assert read.kind_of(Origin("kind: CronWorkflow\n", "stdin")) == "kubernetes"
-    assert only_job(read.read([source], None, None, START))["command"] == ["x"]
+    assert [job.name for job in found.jobs] == ["shards"]
+    assert "all.yaml:1: left out: CronWorkflow: CronWorkflows of Argo are not imported: write" in messages(found)

@@ -22,8 +22,7 @@ class Clock(NamedTuple):
     """What a scheduler does around a clock change."""
 
     gap: str
-    """With times that the clock skips: "none" does not fire, "after" fires once at the end of the gap, "shifted" fires
-    as long after it as the time was after its start."""
+    """With times that the clock skips: "none" does not fire, "after" fires once at the end of the gap."""
     repeats: bool
     """Whether a time that the clock repeats fires twice."""
 
@@ -31,7 +30,6 @@ class Clock(NamedTuple):
 EVERY_MATCH = Clock("none", True)  # Go's robfig/cron; Debian's cron if minute or hour starts with *
 DEBIAN = Clock("after", False)
 SYSTEMD = Clock("none", False)
-APSCHEDULER = Clock("shifted", True)
 
 
 class Fields(NamedTuple):
@@ -68,8 +66,6 @@ class OnCalendar:
                 skipped = self._local(reached, first)
                 if self.clock.gap == "after" and skipped:
                     instants.add(stretch.start)
-                elif self.clock.gap == "shifted":
-                    instants.update(stretch.start + local - reached for local in skipped)
             elif reached is not None and not self.clock.repeats and reached - first < MAX_SHIFT:
                 first = max(first, reached)
             instants.update(local - stretch.offset for local in self._local(first, last))

@@ -25,10 +25,14 @@ FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 SCHEDULES = ("beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE")
 PERIODIC = "add_periodic_task"
 TIMEZONES = ("timezone", "CELERY_TIMEZONE")
+ENABLE_UTC = ("enable_utc", "CELERY_ENABLE_UTC")
+APSCHEDULER = ("add_job", "scheduled_job")
+BY_HAND = "it is a file of APScheduler, which is not imported: docs/from-apscheduler.md has the key for each trigger"
 READ_METHODS = ("get", "items", "keys", "values", "copy")
-KNOWN_KEYS = ("task", "schedule", "args", "kwargs", "options", "enabled", "description")
+KNOWN_KEYS = ("task", "schedule", "args", "kwargs", "options", "enabled", "description", "expire_seconds")
 """Keys of an entry that are imported or reported one by one."""
 HARMLESS_FIELDS = ("name", "crontab", "interval", "last_run_at", "total_run_count", "date_changed")
+MAX_WINDOW = timedelta(days=365)
 PERIODS = ("days", "hours", "minutes", "seconds")
 LONG_NAMES = re.compile(r"([a-z]{3})[a-z]+", re.IGNORECASE)
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
@@ -54,11 +58,13 @@ def read(whole: Place, now: datetime) -> None:
 
 def _read_python(whole: Place) -> None:
     tree = python_source.parse(whole.source)
-    for name, node in python_source.assignments(tree):
-        if name in TIMEZONES and isinstance(node, ast.Constant) and isinstance(node.value, str):
-            whole = replace(whole, source=replace(whole.source, zone=node.value))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in calls:
+        if _last_name(call.func) in APSCHEDULER:
+            raise Refusal(BY_HAND, call.lineno)
+    whole = replace(whole, source=replace(whole.source, zone=_time_zone(whole, tree)))
     schedules = sorted(_schedules(tree), key=lambda node: node.lineno)
-    periodic = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _last_name(node.func) == PERIODIC]
+    periodic = [call for call in calls if _last_name(call.func) == PERIODIC]
     if not schedules and not periodic:
         raise Refusal("no beat_schedule found")
     for call in periodic:
@@ -74,6 +80,46 @@ def _read_python(whole: Place) -> None:
             place = whole.at(line, f"{shown(label)}: ")
             with place.reporting():
                 _entry(place, label, python_source.value(node))
+
+
+def _time_zone(whole: Place, tree: ast.Module) -> str:
+    """Return the time zone of the file, or that of the import. Raises Refusal if only execution gives it."""
+    settings = list(python_source.settings(tree))
+    zones: dict[str, int] = {}
+    for name, node in settings:
+        if name in TIMEZONES:
+            zone_name = python_source.constant(settings, node)
+            if zone_name is None:
+                continue
+            if not isinstance(zone_name, str):
+                written = python_source.written(node)
+                reason = f"its time zone {written} is not a constant, and nothing is executed"
+                raise Refusal(f'{reason}: write its name, such as "Europe/Berlin", and import again', node.lineno)
+            zones.setdefault(zone_name, node.lineno)
+    if len(zones) > 1:
+        raise Refusal(f"it has several time zones, {' and '.join(zones)}: pass a file for each", max(zones.values()))
+    if zones:
+        return known_zone(next(iter(zones)))
+    used = f"{whole.source.zone} is used here. Pass --timezone if Celery uses another one"
+    for name, node in settings:
+        if name in ENABLE_UTC and python_source.constant(settings, node) is not True:
+            whole.at(node.lineno).changed(f"{name} is not True: Celery uses the time zone of its host. {used}")
+        elif name == "TIME_ZONE":
+            zone_name = python_source.written(node)
+            whole.at(node.lineno).changed(
+                f"Celery may use TIME_ZONE = {zone_name}, as CELERY_TIMEZONE is missing. {used}"
+            )
+    for other in ast.walk(tree):
+        match other:
+            case ast.Call(func=function) if _last_name(function) == "config_from_object":
+                elsewhere = python_source.written(other)
+            case ast.ImportFrom(names=[ast.alias(name="*")], module=module):
+                elsewhere = f"from {module or '.'} import *"
+            case _:
+                continue
+        message = f"the time zone may be set in {elsewhere}, which is not read. {used}"
+        whole.at(other.lineno).changed(message)
+    return whole.source.zone
 
 
 def _schedules(tree: ast.Module) -> Iterator[ast.expr]:
@@ -159,21 +205,46 @@ def _interval(place: Place, name: str, every: timedelta | None, entry: Mapping[s
 def _job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping[str, Any]) -> None:
     task = entry.get("task")
     if not isinstance(task, str) or not DOTTED.fullmatch(task):
-        raise Refusal(f"the task {shown(task)} is not the dotted path of a function: write the job with its handler")
+        what = f"the task {shown(getattr(task, 'path', task))}"
+        raise Refusal(f"{what} is not the dotted path of a function: write the job with its handler")
     keys = {"cron": cron, "timezone": place.source.zone, "handler": task, **python_source.payload(entry)}
-    if entry.get("enabled") is False:
+    enabled, description, options = entry.get("enabled", True), entry.get("description"), entry.get("options") or {}
+    if not isinstance(enabled, bool):
+        raise Refusal(f"enabled is {shown(getattr(enabled, 'path', enabled))}: write True or False")
+    if not enabled:
         keys["enabled"] = False
-    if isinstance(entry.get("description"), str) and entry["description"].strip():
-        keys["description"] = " ".join(entry["description"].split())
+    if isinstance(description, str) and description.strip():
+        keys["description"] = " ".join(description.split())
+    elif description:
+        place.dropped("its description is not a constant")
     if place.source.is_faithful:
         keys |= FAITHFUL | {"catchup": "latest"}  # beat starts what was due while it was down, once
+    if not isinstance(options, dict):
+        place.dropped(f"its options {shown(getattr(options, 'path', options))} are not a dict of constants")
+        options = {}
+    for option, value in sorted(options.items(), key=str):
+        if option == "expires":
+            _expires(place, option, value, keys)
+        else:
+            place.dropped(f"the option {shown(str(option))} of the task")
+    if entry.get("expire_seconds") is not None:
+        _expires(place, "expire_seconds", entry["expire_seconds"], keys)
     place.add(name, f"{name}: {task}", keys, times)
-    options = entry.get("options")
-    for option in sorted(map(str, options)) if isinstance(options, dict) else ():
-        place.dropped(f"the option {shown(option)} of the task")
     for key in sorted(set(map(str, entry)) - {*KNOWN_KEYS, *HARMLESS_FIELDS}):
         if entry.get(key) is not None and entry[key] is not False and entry[key] not in ("", "{}"):
             place.dropped(f"{shown(key)} has no counterpart")
+
+
+def _expires(place: Place, option: str, value: Any, keys: dict[str, Any]) -> None:
+    """Write what a task expires after as the window in which a missed slot is made up for."""
+    every = value.kwargs if isinstance(value, Call) and value.name == "timedelta" else {"seconds": value}
+    window = python_source.interval(every)
+    if window is None or not timedelta(0) < window <= MAX_WINDOW:
+        place.dropped(f"{option} of the task: write catchup_window, after which a missed slot is not made up for")
+        return
+    keys["catchup_window"] = durations.show(timedelta(seconds=max(60, round(window.total_seconds()))))
+    written = f"{option} becomes catchup_window: {keys['catchup_window']}"
+    place.changed(f"{written}: an older slot is skipped, but a run that waits for a worker does not expire")
 
 
 def _read_dump(whole: Place, now: datetime) -> None:
@@ -235,6 +306,8 @@ def _periodic_task(place: Place, name: str, fields: Row, rows: Rows, now: dateti
         row = rows.get(("django_celery_beat.crontabschedule", str(fields["crontab"])))
         if row is None:
             raise Refusal(f"its crontab schedule {shown(fields['crontab'])} is not in this dump")
+        if not row.get("timezone"):
+            place.changed(f"its crontab schedule has no timezone: {place.source.zone} is used")
         source = replace(place.source, zone=str(row.get("timezone") or place.source.zone))
         place = replace(place, source=source)
         written, times = _crontab({key: row[key] for key in FIELDS if key in row}, source.zone)

@@ -17,7 +17,7 @@ from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import decode
 from yamlsched.show.document import Document, Entries, Entry
 
-HELP = """Translate the schedules of cron, Kubernetes, Argo, Celery, APScheduler or systemd to schedules.yaml.
+HELP = """Translate the schedules of cron, Kubernetes, Celery beat or systemd to schedules.yaml.
 
 The result goes to stdout, or with --into to a file. Everything that was changed, dropped or left out is reported on
 stderr, also fire times that differ from those of the source within 400 days. A FILE is only read, never executed;

@@ -1,4 +1,4 @@
-"""Manifests of Kubernetes: CronJobs, and CronWorkflows of Argo, as YAML documents or JSON, also in a List.
+"""CronJobs of Kubernetes, as YAML documents or JSON, also in a List.
 
 The command of the container becomes the command of the job. Its image and volumes are not part of it.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import EVERY_MATCH, OnCalendar
 from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, FieldRange, cron_expression, fields_of, interval
-from yamlsched.extras.importing.model import FAITHFUL, AnyOf, FireTimes, Place, Refusal, cron_keys, known_zone, shown
+from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
 from yamlsched.schedule.findings import decode
 from yamlsched.schedule.node import Node
 from yamlsched.schedule.parse import parse
@@ -22,23 +22,18 @@ from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
 RULES = (*CRON_RULES[:4], FieldRange("day of week", 0, 6, WEEKDAYS))
-OVERLAP = {"CronJob": {"Allow": "allow", "Forbid": "wait"}, "CronWorkflow": {"Allow": "allow", "Forbid": "skip"}}
-"""Forbid does not forget the start of a CronJob: it comes when the running job has ended, like overlap: wait."""
+OVERLAP = {"Allow": "allow", "Forbid": "wait"}
+"""Forbid does not forget a start: it comes when the running job has ended, like overlap: wait."""
 MIN_CATCHUP_WINDOW, MAX_DURATION = timedelta(minutes=1), timedelta(days=365)
 MAX_ATTEMPTS = 100
 DEFAULT_BACKOFF_LIMIT = 6
-BACKOFF = {
-    "CronJob": {"policy": "exponential", "delay": "10s", "max_delay": "6m"},
-    "CronWorkflow": {"policy": "fixed", "delay": "1s"},
-}
+BACKOFF = {"policy": "exponential", "delay": "10s", "max_delay": "6m"}
 HISTORY = ("successfulJobsHistoryLimit", "failedJobsHistoryLimit")
-OF_BOTH = ("schedule", "concurrencyPolicy", "startingDeadlineSeconds", "suspend", *HISTORY)
 KNOWN = {
-    "CronJob": (*OF_BOTH, "timeZone", "jobTemplate"),
-    "CronWorkflow": (*OF_BOTH, "schedules", "timezone", "workflowSpec"),
-    "workflow": ("entrypoint", "templates", "activeDeadlineSeconds", "ttlStrategy", "podGC", "archiveLogs"),
-    "template": ("name", "container", "activeDeadlineSeconds", "retryStrategy"),
-    "retryStrategy": ("limit",),
+    "CronJob": (
+        *("schedule", "timeZone", "jobTemplate", "suspend", "concurrencyPolicy", "startingDeadlineSeconds"),
+        *HISTORY,
+    ),
     "job": (
         *("template", "suspend", "completions", "parallelism", "completionMode", "podFailurePolicy"),
         *("backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
@@ -54,8 +49,13 @@ KNOWN = {
 }
 """Keys of each specification that are imported, or without which a run means the same. All others are reported."""
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
-JOB, WORKFLOW = ("spec", "jobTemplate", "spec"), ("spec", "workflowSpec")
+JOB = ("spec", "jobTemplate", "spec")
 POD = (*JOB, "template", "spec")
+WORKFLOW = "CronWorkflow"
+NO_WORKFLOW = (
+    "CronWorkflows of Argo are not imported: write a job for each step, with the command of its container, and "
+    "after for the steps before it"
+)
 DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
 
@@ -72,14 +72,16 @@ def read(whole: Place) -> None:
         for manifest in _manifests(document):
             is_any = True
             line = findings.source.position(manifest.start)[0]
-            kind = "CronWorkflow" if _at(manifest, "kind") == "CronWorkflow" else "CronJob"
-            with whole.at(line, f"{kind} (no name): ").reporting():
+            with whole.at(line, "CronJob (no name): ").reporting():
+                if _at(manifest, "kind") == WORKFLOW:
+                    whole.at(line, "CronWorkflow: ").refused(NO_WORKFLOW)
+                    continue
                 name = str(_at(manifest, "metadata", "name") or "")
-                place = whole.at(line, f"{kind} {shown(name or '(no name)')}: ")
+                place = whole.at(line, f"CronJob {shown(name or '(no name)')}: ")
                 with place.reporting():
-                    _job(place, kind, name, manifest)
+                    _job(place, name, manifest)
     if not is_any:
-        whole.refused("no CronJob or CronWorkflow found")
+        whole.refused("no CronJob found")
 
 
 def _documents(text: str) -> Iterator[str]:
@@ -92,12 +94,12 @@ def _documents(text: str) -> Iterator[str]:
 
 def _manifests(node: Node | None) -> Iterator[Node]:
     kind = _at(node, "kind")
-    if kind in OVERLAP and node is not None:
+    if kind in ("CronJob", WORKFLOW) and node is not None:
         yield node
     elif kind in ("List", "CronJobList") and node is not None and "items" in node.value:
         items = node.value["items"].value
         for item in items if isinstance(items, list) else ():
-            if kind == "CronJobList" or _at(item, "kind") in OVERLAP:
+            if kind == "CronJobList" or _at(item, "kind") in ("CronJob", WORKFLOW):
                 yield item
 
 
@@ -112,65 +114,43 @@ def _at(node: Node | None, *keys: str) -> Any:
     return node.plain()
 
 
-def _job(place: Place, kind: str, name: str, manifest: Node) -> None:
-    is_workflow = kind == "CronWorkflow"
-    schedule, several = (_at(manifest, "spec", key) for key in ("schedule", "schedules"))
-    if is_workflow and schedule and several:
-        raise Refusal("it has spec.schedule and spec.schedules: remove one of them")
-    schedules = (several if is_workflow else None) or [schedule]
-    if not isinstance(schedules, list) or not all(isinstance(text, str) for text in schedules) or not name:
-        which = "spec.schedule, no list of strings in spec.schedules," if is_workflow else "spec.schedule"
-        raise Refusal(f"it has no {which} or no metadata.name")
+def _job(place: Place, name: str, manifest: Node) -> None:
+    schedule = _at(manifest, "spec", "schedule")
+    if not isinstance(schedule, str) or not name:
+        raise Refusal("it has no spec.schedule or no metadata.name")
     policy = _at(manifest, "spec", "concurrencyPolicy") or "Allow"
     if policy == "Replace":
         raise Refusal("concurrencyPolicy Replace stops running jobs: choose Forbid or Allow, and activeDeadlineSeconds")
-    if policy not in OVERLAP[kind]:
+    if policy not in OVERLAP:
         raise Refusal(f"concurrencyPolicy {shown(policy)} is unknown")
-    keys, times = _timing(place, schedules, "timezone" if is_workflow else "timeZone", manifest)
-    job, pod = (WORKFLOW, _entry(place, manifest)) if is_workflow else (JOB, _at(manifest, *POD))
-    keys |= _container(place, pod["container"] if is_workflow else _only_container(manifest))
-    if is_workflow and "{{" in str(keys):
-        raise Refusal("its command uses parameters of Argo ({{...}}): write their values")
-    for key in ("parallelism", "completions") if not is_workflow else ():
+    keys, times = _timing(place, schedule, manifest)
+    pod = _at(manifest, *POD)
+    keys |= _container(place, _only_container(manifest))
+    for key in ("parallelism", "completions"):
         if (pods := _at(manifest, *JOB, key)) not in (None, 0, 1):
             raise Refusal(f"{key} {shown(pods)} starts several pods: write one command that does the work of all")
-    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *job, "suspend")):
+    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *JOB, "suspend")):
         keys["enabled"] = False
-    if codes := _exit_codes(place, _at(manifest, *job, "podFailurePolicy")):
+    if codes := _exit_codes(place, _at(manifest, *JOB, "podFailurePolicy")):
         keys["exit_codes"] = {"discard": codes}
-    parts = ("workflow", "template") if is_workflow else ("job", "pod")
-    for part, settings in zip((kind, *parts), (_at(manifest, "spec"), _at(manifest, *job), pod), strict=True):
+    parts = {"CronJob": _at(manifest, "spec"), "job": _at(manifest, *JOB), "pod": pod}
+    for part, settings in parts.items():
         _report_others(place, part, settings)
-    keys["overlap"], keys["catchup"] = OVERLAP[kind][policy], "latest"
-    _limits(place, kind, manifest, job, pod, keys)
-    place.add(name, f"{kind} {name}", keys, times)
+    keys["overlap"], keys["catchup"] = OVERLAP[policy], "latest"
+    _limits(place, manifest, pod, keys)
+    place.add(name, f"CronJob {name}", keys, times)
 
 
-def _timing(place: Place, schedules: list[str], zone_key: str, manifest: Node) -> tuple[dict[str, Any], FireTimes]:
-    """Return the keys and the fire times of one or several expressions."""
-    zones, texts, own_zone = set(), [], _at(manifest, "spec", zone_key)
-    for words in map(str.split, schedules):
-        is_own = not words or not words[0].startswith(("TZ=", "CRON_TZ="))
-        zones.add(own_zone if is_own else words.pop(0).partition("=")[2])
-        texts.append(" ".join(words))
-    if len(zones) > 1:
-        raise Refusal("its schedules are in several time zones: write a CronWorkflow for each")
-    if zones == {None}:
-        place.changed(f"it has no {zone_key}: UTC is used, as by most clusters")
-    zone_name = zones.pop() or "UTC"
-    written, times = zip(*(_schedule(text, known_zone(zone_name)) for text in texts), strict=True)
-    return {**cron_keys(written), "timezone": zone_name}, AnyOf(times)
-
-
-def _entry(place: Place, manifest: Node) -> dict[str, Any]:
-    """Return the template with the container that a workflow starts."""
-    templates, name = _at(manifest, *WORKFLOW, "templates"), _at(manifest, *WORKFLOW, "entrypoint")
-    for template in templates if isinstance(templates, list) else ():
-        match template:
-            case {"name": str(own), "container": dict()} if own == name:
-                _report_others(place, "retryStrategy", template.get("retryStrategy"))
-                return dict(template)
-    raise Refusal("its entrypoint is not a template with a container: write one command that does the work of all")
+def _timing(place: Place, schedule: str, manifest: Node) -> tuple[dict[str, Any], FireTimes]:
+    """Return the keys and the fire times of an expression."""
+    words, zone_name = schedule.split(), _at(manifest, "spec", "timeZone")
+    if words and words[0].startswith(("TZ=", "CRON_TZ=")):
+        zone_name = words.pop(0).partition("=")[2]
+    if zone_name is None:
+        place.changed("it has no timeZone: UTC is used, as by most clusters")
+    zone_name = known_zone(zone_name or "UTC")
+    cron, times = _schedule(" ".join(words), zone_name)
+    return {"cron": cron, "timezone": zone_name}, times
 
 
 def _is_true(value: Any) -> bool:
@@ -272,28 +252,19 @@ def _expanded(text: str, env: dict[str, str], strict: bool = True) -> str:
     return REFERENCE.sub(value, text)
 
 
-def _limits(
-    place: Place, kind: str, manifest: Node, job: tuple[str, ...], pod: dict[str, Any], keys: dict[str, Any]
-) -> None:
-    is_faithful, is_workflow = place.source.is_faithful, kind == "CronWorkflow"
+def _limits(place: Place, manifest: Node, pod: dict[str, Any], keys: dict[str, Any]) -> None:
+    is_faithful = place.source.is_faithful
     if (window := _seconds(_at(manifest, "spec", "startingDeadlineSeconds"))) is not None:
         if window < MIN_CATCHUP_WINDOW:
             place.changed(f"startingDeadlineSeconds {window.seconds} becomes catchup_window: 1m, the shortest")
         keys["catchup_window"] = durations.show(max(window, MIN_CATCHUP_WINDOW))
-    elif is_workflow and is_faithful:
-        keys["catchup"] = "none"
-    retries, default = _at(manifest, *job, "backoffLimit"), 0 if is_workflow else DEFAULT_BACKOFF_LIMIT
-    if is_workflow and isinstance(strategy := pod.get("retryStrategy"), dict):
-        text = str(strategy.get("limit", MAX_ATTEMPTS))
-        retries = int(text) if text.isdecimal() else None
-        if retries is None:
-            place.dropped(f"limit {shown(text)} of the retryStrategy")
+    retries = _at(manifest, *JOB, "backoffLimit")
     is_given = isinstance(retries, int) and not isinstance(retries, bool)
     if is_faithful:
-        keys |= {"timeout": FAITHFUL["timeout"], "backoff": BACKOFF[kind]}
+        keys |= {"timeout": FAITHFUL["timeout"], "backoff": BACKOFF}
     if is_given or is_faithful:
-        keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries if is_given else default) + 1)
-    if (limit := _seconds(_at(manifest, *job, "activeDeadlineSeconds"))) is not None:
+        keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries if is_given else DEFAULT_BACKOFF_LIMIT) + 1)
+    if (limit := _seconds(_at(manifest, *JOB, "activeDeadlineSeconds"))) is not None:
         keys["timeout"] = durations.show(limit)
         if keys.get("max_attempts") != 1:
             place.changed("activeDeadlineSeconds limits all attempts together, timeout limits each of them")

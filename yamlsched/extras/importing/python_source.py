@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from yamlsched.extras.importing.model import MAX_INTEGER_BITS, Origin, Refusal, shown
 
 MAX_DEPTH = 50
+SETTING_CALLS = ("update", "dict", "Celery")
 INTERVAL_ARGUMENTS = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 
 
@@ -112,19 +113,6 @@ def dotted(node: ast.AST) -> str:
     return ".".join([node.id, *reversed(parts)])
 
 
-def imports(tree: ast.Module) -> dict[str, str]:
-    """Return what imported names stand for: ``{"digest": "app.mail.digest"}``."""
-    names: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                first = alias.name.partition(".")[0]
-                names[alias.asname or first] = alias.name if alias.asname else first
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-    return names
-
-
 def interval(days: dict[str, Any], args: tuple[Any, ...] = ()) -> timedelta | None:
     """Return what ``timedelta(*args, **days)`` says; None if it is not valid."""
     if not all(_is_number(item) for item in (*args, *days.values())) or set(days) - set(INTERVAL_ARGUMENTS):
@@ -144,5 +132,68 @@ def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                     yield (target.attr if isinstance(target, ast.Attribute) else target.id), node.value
                 elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
                     yield str(target.slice.value), node.value
-        elif isinstance(node, ast.Call) and written(node.func).rpartition(".")[2] in ("update", "dict", "Celery"):
+        elif isinstance(node, ast.Call) and _last_name(node.func) in SETTING_CALLS:
             yield from ((word.arg, word.value) for word in node.keywords if word.arg)
+
+
+def settings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield what is set at the top level, in a class, on an object ``conf``, and by keyword or key of a call."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Module(body=body) | ast.ClassDef(body=body):
+                yield from _plain_assignments(body)
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    match target:
+                        case ast.Attribute(value=owner, attr=name) if _is_settings(owner):
+                            yield name, value
+                        case ast.Subscript(value=owner, slice=ast.Constant(value=str(name))) if _is_settings(owner):
+                            yield name, value
+            case ast.Call(func=function, keywords=words, args=args) if _last_name(function) in SETTING_CALLS:
+                yield from ((word.arg, word.value) for word in words if word.arg)
+                for argument in args:
+                    yield from _items(argument)
+
+
+def _items(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Dict):
+        for key, item in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant):
+                yield str(key.value), item
+
+
+def _plain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    for statement in body:
+        match statement:
+            case ast.Assign(targets=targets, value=value):
+                yield from ((target.id, value) for target in targets if isinstance(target, ast.Name))
+                yield from _items(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                yield name, value
+            case ast.If() | ast.Try() | ast.With():
+                inner = [*statement.body, *getattr(statement, "orelse", []), *getattr(statement, "finalbody", [])]
+                inner += [line for handler in getattr(statement, "handlers", []) for line in handler.body]
+                yield from _plain_assignments(inner)
+
+
+def _is_settings(owner: ast.expr) -> bool:
+    return "conf" in _last_name(owner).lower()
+
+
+def _last_name(node: ast.expr) -> str:
+    return written(node).rpartition(".")[2]
+
+
+def constant(settings: Sequence[tuple[str, ast.expr]], node: ast.expr) -> Any:
+    """Return the value of a constant, of a name that is set to one once, or of ZoneInfo with one; else an Ellipsis."""
+    match node:
+        case ast.Name(id=name):
+            values = [item for key, item in settings if key == name]
+            is_known = len(values) == 1 and not isinstance(values[0], ast.Name)
+            return constant(settings, values[0]) if is_known else ...
+        case ast.Call(func=ast.Name() | ast.Attribute(), args=[ast.Constant(value=str(name))], keywords=[]):
+            is_zone = _last_name(node.func) in ("ZoneInfo", "timezone", "gettz")
+            return name if is_zone else ...
+        case ast.Constant(value=value):
+            return value
+    return ...

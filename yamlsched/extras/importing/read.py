@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import PurePath
 
-from yamlsched.extras.importing import apscheduler, celery, compare, crontab, kubernetes, systemd, write
+from yamlsched.extras.importing import celery, compare, crontab, kubernetes, systemd, write
 from yamlsched.extras.importing.calendar import OnCalendar
 from yamlsched.extras.importing.model import MAX_NOTES, Imported, ImportNote, Origin, Place, TooMany, Treatment
 from yamlsched.schedule.load import Loaded, load
 from yamlsched.text import escape_line, join_first
 
-KINDS = ("crontab", "cron.d", "kubernetes", "celery", "apscheduler", "systemd")
-ON_HOST_CLOCK = ("crontab", "cron.d", "apscheduler", "systemd")
+KINDS = ("crontab", "cron.d", "kubernetes", "celery", "systemd")
+ON_HOST_CLOCK = ("crontab", "cron.d", "systemd")
 """Kinds that use the time zone of their host where a file names none."""
 WITH_USER = re.compile(r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)[ \t]+(\S+)", re.MULTILINE)
 BARE_WORD = re.compile(r"[a-z_][a-z0-9_-]*")
@@ -40,8 +40,7 @@ def kind_of(source: Origin) -> str:
         case ".json":
             return "kubernetes" if re.search('"Cron(Job|Workflow)', source.text) else "celery"
         case ".py":
-            is_celery = any(name in source.text for name in (*celery.SCHEDULES, celery.PERIODIC))
-            return "celery" if is_celery else "apscheduler"
+            return "celery"
     if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or _has_users(source.text):
         return "cron.d"
     if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|CronWorkflow|List)", source.text, re.MULTILINE):
@@ -90,8 +89,6 @@ def read(
                         kubernetes.read(place)
                     case "celery":
                         celery.read(place, start)
-                    case "apscheduler":
-                        apscheduler.read(place)
                     case _ if source is units[0]:
                         systemd.read(units, batch)
         except TooMany:
