@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from support.imports import START, import_text, messages, only_job
+from support.imports import START, import_text, messages, only_job, run
 from yamlsched.cli import cli
 from yamlsched.extras.importing import read
 from yamlsched.extras.importing.model import Imported, Origin
@@ -371,3 +371,101 @@ def test_a_workflow_of_argo_is_left_out_and_the_cron_jobs_beside_it_are_imported
 
     assert [job.name for job in found.jobs] == ["shards"]
     assert "all.yaml:1: left out: CronWorkflow: CronWorkflows of Argo are not imported: write" in messages(found)
+
+
+@pytest.mark.parametrize("comment", ["# --dry-run \\", "; --dry-run", "  # --dry-run"])
+def test_a_comment_between_the_lines_of_a_setting_is_not_part_of_it(comment: str) -> None:
+    found = import_units("OnCalendar=hourly", f"ExecStart=/usr/bin/rsync -a \\\n{comment}\n  --delete \\\n /srv/ /b/")
+
+    assert only_job(found)["command"] == ["/usr/bin/rsync", "-a", "--delete", "/srv/", "/b/"]
+
+
+def test_a_setting_is_complete_at_the_end_of_a_unit_without_a_newline() -> None:
+    sources = [Origin("[Timer]\nOnCalendar=hourly", "r.timer"), Origin("[Service]\nExecStart=/bin/a \\", "r.service")]
+
+    assert only_job(read.read(sources, None, None, START))["command"] == ["/bin/a"]
+
+
+def test_a_percent_sign_in_an_environment_of_systemd_is_one_and_a_specifier_is_left_out() -> None:
+    assert only_job(import_units("OnCalendar=hourly", "Environment=A=%%Y B=1\nExecStart=/a"))["env"] == {
+        "A": "%Y",
+        "B": "1",
+    }
+    for setting in ("A=1 UNIT=%n", r"A=x\x20y", "A=%%%h"):
+        found = import_units("OnCalendar=hourly", f"Environment={setting}\nExecStart=/a")
+        assert found.jobs == []
+        assert f"left out: r.timer: r.service: Environment={setting} uses specifiers" in messages(found)
+
+
+@pytest.mark.parametrize("timer, service", [("t@.timer", "t@.service"), ("t@a.timer", "t.service")])
+def test_a_template_of_systemd_is_left_out_with_what_to_do(timer: str, service: str) -> None:
+    sources = [Origin("[Timer]\nOnCalendar=hourly\n", timer), Origin("[Service]\nExecStart=/bin/a\n", service)]
+
+    report = messages(read.read(sources, None, None, START))
+
+    assert f"{timer}: left out: {timer}: template units are not supported: write the timer and its service" in report
+
+
+@pytest.mark.parametrize(
+    "timer, service, message",
+    [
+        ("RandomizedDelaySec=soon", "Type=oneshot", "r.timer:3: dropped: r.timer: RandomizedDelaySec=soon is not a"),
+        ("", "Type=oneshot\nTimeoutStartSec=long", "r.service:3: dropped: r.service: the timeout long is not a time"),
+    ],
+)
+def test_a_time_span_of_systemd_that_is_none_is_reported(timer: str, service: str, message: str) -> None:
+    found = import_units(f"OnCalendar=hourly\n{timer}", f"{service}\nExecStart=/a")
+
+    assert message in messages(found)
+    assert "spread" not in only_job(found)
+
+
+def test_a_byte_order_mark_at_the_start_of_a_file_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "r.timer").write_bytes(b"\xef\xbb\xbf[Timer]\nOnCalendar=hourly\n")
+    (tmp_path / "r.service").write_bytes(b"\xef\xbb\xbf[Service]\nExecStart=/bin/a\n")
+
+    done = run(tmp_path / "r.timer", tmp_path / "r.service")
+
+    assert (done.return_value, "command: [/bin/a]" in done.stdout) == (0, True)
+
+
+def import_command(command: str, more: str = "") -> Imported:
+    text = CRON_JOB.replace("SUSPEND", "false").replace("JOB", "backoffLimit: 0")
+    return import_text(text.replace("CONTAINERS", f"containers: [{{command: {command}{more}}}]"), "kubernetes")
+
+
+@pytest.mark.parametrize("substitution", ["$(hostname)", "$(date +%F)", "$(cat /x | wc -l)"])
+def test_a_substitution_of_the_shell_in_a_cron_job_is_kept(substitution: str) -> None:
+    found = import_command(f'[sh, -c, "echo {substitution} > /tmp/x"]')
+
+    assert only_job(found)["command"] == ["sh", "-c", f"echo {substitution} > /tmp/x"]
+    assert ("names no variable of the manifest" in messages(found)) is (substitution == "$(hostname)")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ", env: [{name: TOKEN, valueFrom: {secretKeyRef: {name: s, key: k}}}]",
+        ", envFrom: [{secretRef: {name: s}}]",
+    ],
+)
+def test_a_variable_that_only_the_cluster_has_leaves_the_cron_job_out(more: str) -> None:
+    found = import_command('[a, "$(TOKEN)"]', more)
+
+    assert found.jobs == []
+    assert '$(TOKEN) in its command has no value in the manifest: run a shell that reads "$TOKEN"' in messages(found)
+    assert import_command('[a, "$(DB_SERVICE_HOST)"]').jobs == []
+
+
+@pytest.mark.parametrize(
+    "suspend, job, effect, message",
+    [
+        ('"{{ .Values.off }}"', "backoffLimit: 0", "left out", "suspend is {{ .Values.off }}: write true or false"),
+        ("false", 'backoffLimit: "{{ 3 }}"', "dropped", "backoffLimit {{ 3 }} is not a number"),
+        ("false", 'activeDeadlineSeconds: "60"', "dropped", "activeDeadlineSeconds 60 is not a number"),
+    ],
+)
+def test_a_value_of_a_cron_job_that_is_not_a_constant_is_reported(
+    suspend: str, job: str, effect: str, message: str
+) -> None:
+    assert f"source:2: {effect}: CronJob shards: {message}" in messages(import_cron_job(suspend, job))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,7 +101,7 @@ def _source(file: Path, zone: str, is_faithful: bool, home: str) -> Origin:
         data, name = sys.stdin.buffer.read(schedule_file.MAX_FILE_BYTES + 1), "stdin"
     else:
         data, name = schedule_file.read(file), str(file)
-    findings = decode(data, name)
+    findings = decode(data.removeprefix(codecs.BOM_UTF8), name)
     for error in findings.diagnostics():
         raise Refused(f"{name}:{error.line}: {error.message}. {error.remedy}")
     return Origin(findings.source.text, name, zone, is_faithful, home)

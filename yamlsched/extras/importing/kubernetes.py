@@ -51,6 +51,10 @@ KNOWN = {
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
 JOB = ("spec", "jobTemplate", "spec")
 POD = (*JOB, "template", "spec")
+OF_SERVICES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)")
+"""Variables that Kubernetes sets for each service."""
+TRUE, FALSE = ("true", "yes", "on", "y"), ("false", "no", "off", "n", "none")
+"""Kubernetes reads YAML 1.1, where yes is true. None: the key is missing."""
 WORKFLOW = "CronWorkflow"
 NO_WORKFLOW = (
     "CronWorkflows of Argo are not imported: write a job for each step, with the command of its container, and "
@@ -129,7 +133,10 @@ def _job(place: Place, name: str, manifest: Node) -> None:
     for key in ("parallelism", "completions"):
         if (pods := _at(manifest, *JOB, key)) not in (None, 0, 1):
             raise Refusal(f"{key} {shown(pods)} starts several pods: write one command that does the work of all")
-    if _is_true(_at(manifest, "spec", "suspend")) or _is_true(_at(manifest, *JOB, "suspend")):
+    suspended = [_at(manifest, "spec", "suspend"), _at(manifest, *JOB, "suspend")]
+    if unclear := [value for value in suspended if str(value).lower() not in (*TRUE, *FALSE)]:
+        raise Refusal(f"suspend is {shown(unclear[0])}: write true or false")
+    if any(str(value).lower() in TRUE for value in suspended):
         keys["enabled"] = False
     if codes := _exit_codes(place, _at(manifest, *JOB, "podFailurePolicy")):
         keys["exit_codes"] = {"discard": codes}
@@ -151,11 +158,6 @@ def _timing(place: Place, schedule: str, manifest: Node) -> tuple[dict[str, Any]
     zone_name = known_zone(zone_name or "UTC")
     cron, times = _schedule(" ".join(words), zone_name)
     return {"cron": cron, "timezone": zone_name}, times
-
-
-def _is_true(value: Any) -> bool:
-    """Kubernetes reads YAML 1.1, where ``yes`` is true."""
-    return str(value).lower() in ("true", "yes", "on", "y")
 
 
 def _exit_codes(place: Place, policy: Any) -> list[int]:
@@ -220,8 +222,8 @@ def _container(place: Place, container: dict[str, Any]) -> dict[str, Any]:
             origin = ", ".join(map(str, entry["valueFrom"])) if isinstance(entry["valueFrom"], dict) else "elsewhere"
             place.dropped(f"{shown(entry['name'])} comes from {shown(origin)}: set it in the environment of the worker")
         else:
-            env[entry["name"]] = _expanded(str(entry.get("value") or ""), env, strict=False)
-    keys: dict[str, Any] = {"command": [_expanded(str(word), env) for word in (*command, *args)]}
+            env[entry["name"]] = _expanded(str(entry.get("value") or ""), env)
+    keys: dict[str, Any] = {"command": [_argument(place, str(word), env, container) for word in (*command, *args)]}
     if env:
         keys["env"] = env
     if isinstance(container.get("workingDir"), str):
@@ -239,45 +241,58 @@ def _report_others(place: Place, part: str, keys: Any) -> None:
             place.dropped(f"{shown(key)} of the {part}")
 
 
-def _expanded(text: str, env: dict[str, str], strict: bool = True) -> str:
-    """Return ``text`` with ``$(NAME)`` replaced, as Kubernetes does it. Raises Refusal for a name without a value."""
+def _expanded(text: str, env: dict[str, str]) -> str:
+    """Return ``text`` with each ``$(NAME)`` replaced that has a value, as Kubernetes does it."""
+    return REFERENCE.sub(lambda match: "$" if match[0] == "$$" else env.get(match[1], match[0]), text)
 
-    def value(reference: re.Match[str]) -> str:
-        if reference[0] == "$$":
-            return "$"
-        if reference[1] not in env and strict:
-            raise Refusal(f"{shown(reference[0])} in its command has no value in the manifest: use a shell")
-        return env.get(reference[1], reference[0])
 
-    return REFERENCE.sub(value, text)
+def _argument(place: Place, text: str, env: dict[str, str], container: dict[str, Any]) -> str:
+    """Return a word of the command. Raises Refusal for a variable that has its value in the cluster only."""
+    entries = container.get("env")
+    names = [entry.get("name") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    for reference in REFERENCE.finditer(text):
+        name = reference[1]
+        if name is None or name in env:
+            continue
+        if name in names or container.get("envFrom") or OF_SERVICES.search(name):
+            what = f"{shown(reference[0])} in its command has no value in the manifest"
+            raise Refusal(f'{what}: run a shell that reads "${name}", and set it in the environment of the worker')
+        place.advise(f"{shown(reference[0])} names no variable of the manifest: it is kept, as by Kubernetes")
+    return _expanded(text, env)
 
 
 def _limits(place: Place, manifest: Node, pod: dict[str, Any], keys: dict[str, Any]) -> None:
     is_faithful = place.source.is_faithful
-    if (window := _seconds(_at(manifest, "spec", "startingDeadlineSeconds"))) is not None:
+    if (window := _seconds(place, _at(manifest, "spec"), "startingDeadlineSeconds")) is not None:
         if window < MIN_CATCHUP_WINDOW:
             place.changed(f"startingDeadlineSeconds {window.seconds} becomes catchup_window: 1m, the shortest")
         keys["catchup_window"] = durations.show(max(window, MIN_CATCHUP_WINDOW))
     retries = _at(manifest, *JOB, "backoffLimit")
     is_given = isinstance(retries, int) and not isinstance(retries, bool)
+    if retries is not None and not is_given:
+        place.dropped(f"backoffLimit {shown(retries)} is not a number")
     if is_faithful:
         keys |= {"timeout": FAITHFUL["timeout"], "backoff": BACKOFF}
     if is_given or is_faithful:
         keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries if is_given else DEFAULT_BACKOFF_LIMIT) + 1)
-    if (limit := _seconds(_at(manifest, *JOB, "activeDeadlineSeconds"))) is not None:
+    if (limit := _seconds(place, _at(manifest, *JOB), "activeDeadlineSeconds")) is not None:
         keys["timeout"] = durations.show(limit)
         if keys.get("max_attempts") != 1:
             place.changed("activeDeadlineSeconds limits all attempts together, timeout limits each of them")
-    if (limit := _seconds(pod.get("activeDeadlineSeconds"))) is not None:  # of each attempt, like timeout
+    if (limit := _seconds(place, pod, "activeDeadlineSeconds")) is not None:  # of each attempt, like timeout
         keys["timeout"] = durations.show(min(limit, durations.parse(keys.get("timeout") or "365d")))
-    if (grace := _seconds(pod.get("terminationGracePeriodSeconds"))) is not None:
+    if (grace := _seconds(place, pod, "terminationGracePeriodSeconds")) is not None:
         keys["kill_after"] = durations.show(min(grace, timedelta(hours=1)))
     for key in HISTORY:
         if _at(manifest, "spec", key) is not None:
             place.dropped(f"{key}: retention keeps all runs for its time")
 
 
-def _seconds(value: Any) -> timedelta | None:
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+def _seconds(place: Place, values: Any, key: str) -> timedelta | None:
+    """Return the seconds of a key. A value that is not a number, such as that of a template, is reported."""
+    value = values.get(key) if isinstance(values, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        if value is not None:
+            place.dropped(f"{key} {shown(value)} is not a number")
         return None
-    return timedelta(seconds=min(value, int(MAX_DURATION.total_seconds())))
+    return timedelta(seconds=min(value, int(MAX_DURATION.total_seconds()))) if value > 0 else None

@@ -58,6 +58,7 @@ OF_SERVICES = {
     *("ExecStart", "ExecStartPre", "ExecStartPost", "Environment", "WorkingDirectory", "User", "Group"),
     *("TimeoutStartSec", "RuntimeMaxSec", "SuccessExitStatus"),
 }
+SPECIFIER = re.compile(r"%(?!%)")
 ESCAPE = re.compile(r"\\[abfnrtvsxuU0-7]")
 TRUE = ("1", "yes", "true", "on", "y", "t")
 Unit = dict[str, list[tuple[int, str]]]
@@ -81,14 +82,17 @@ def read(sources: Iterable[Origin], batch: Imported) -> None:
 def _parse(text: str) -> Unit:
     """Return the settings of a unit file. An empty assignment resets a list, and a backslash continues a line.
 
-    systemd ignores a setting in the section of others: it has the section in its name here, and is reported.
+    Comments between the lines of a setting are not part of it. systemd ignores a setting in the section of others: it
+    has the section in its name here, and is reported.
     """
     settings: Unit = defaultdict(list)
     begun, line, section = 0, "", ""
-    for number, raw in enumerate(text.split("\n"), 1):
+    for number, raw in enumerate(f"{text}\n".split("\n"), 1):
         part = raw.strip()
         if not line and (not part or part[0] in "#;["):
             section = part if part[:1] == "[" else section
+            continue
+        if part[:1] in ("#", ";"):
             continue
         begun = begun if line else number
         line += part
@@ -113,7 +117,9 @@ def _last(unit: Unit, key: str, default: str = "") -> str:
 
 def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, Unit]]) -> None:
     service_name = _last(timer, "Unit", name.removesuffix(".timer") + ".service")
-    if "@" in name or service_name not in units:
+    if "@" in name or "@" in service_name:
+        raise Refusal("template units are not supported: write the timer and its service without @ for each instance")
+    if service_name not in units:
         raise Refusal(f"its service {shown(service_name)} is not among the files: pass it too")
     schedules: list[tuple[int, str, str, str, FireTimes]] = []
     for line, text in timer.get("OnCalendar", []):
@@ -154,10 +160,13 @@ def _timer_keys(place: Place, timer: Unit) -> dict[str, Any]:
         keys["catchup"] = "latest"
     for line, text in timer.get("RandomizedDelaySec", [])[-1:]:
         delay = _span(text)
-        if delay is None or delay > MAX_SPREAD:
+        if delay is None:
+            place.at(line).dropped(f"RandomizedDelaySec={shown(text)} is not a time span")
+            continue
+        if delay > MAX_SPREAD:
             place.at(line).changed(f"RandomizedDelaySec={shown(text)} becomes spread: 24h, the longest")
         if delay != timedelta(0):
-            keys["spread"] = durations.show(min(delay or MAX_SPREAD, MAX_SPREAD))
+            keys["spread"] = durations.show(min(delay, MAX_SPREAD))
             if _last(timer, "FixedRandomDelay").lower() not in TRUE:
                 place.at(line).changed("RandomizedDelaySec becomes spread, which is the same delay each time")
     for line, text in timer.get("AccuracySec", [])[-1:]:
@@ -201,8 +210,13 @@ def _service_keys(place: Place, name: str, unit: Unit) -> dict[str, Any]:
                 variable, equals, value = word.partition("=")
                 if not equals:
                     raise ValueError
-                env[variable] = value
-        except ValueError:
+                if SPECIFIER.search(value.replace("%%", "")) or ESCAPE.search(text):
+                    setting = shown(f"Environment={text}")
+                    raise Refusal(f"{name}: {setting} uses specifiers (%h) or escapes of systemd: write them out")
+                env[variable] = value.replace("%%", "%")
+        except ValueError as error:
+            if isinstance(error, Refusal):
+                raise
             place.at(line).dropped(f"Environment={shown(text)} is not a list of assignments")
     if env:
         keys["env"] = env
@@ -211,9 +225,11 @@ def _service_keys(place: Place, name: str, unit: Unit) -> dict[str, Any]:
             raise Refusal(f"WorkingDirectory={shown(folder)} in {name}: write the path out")
         keys["cwd"] = folder
     is_oneshot = _last(unit, "Type") == "oneshot"
-    limit = _span(_last(unit, "TimeoutStartSec" if is_oneshot else "RuntimeMaxSec", "0"))
-    if limit:
-        keys["timeout"] = durations.show(min(limit, MAX_TIMEOUT))
+    for line, text in unit.get("TimeoutStartSec" if is_oneshot else "RuntimeMaxSec", [])[-1:]:
+        if limit := _span(text):
+            keys["timeout"] = durations.show(min(limit, MAX_TIMEOUT))
+        elif limit is None and text != "infinity":
+            place.at(line).dropped(f"the timeout {shown(text)} is not a time span")
     for key in ("User", "Group"):
         for line, text in unit.get(key, [])[-1:]:
             message = f"{key}={shown(text)}: the command runs as the user of yamlsched tick"
