@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def test_the_result_is_valid_and_can_be_synced(
         ("0 2 * * * cat%", ["cat"], None),
         ("0 2 * * * cat%100\\%", ["cat"], "100%\n"),
         ("0 2 * * * echo a\\\\%b", ["/bin/sh", "-c", "echo a\\"], "b\n"),
-        ("0 2 * * * echo 'a\\\\b\\c'", ["/bin/sh", "-c", "echo 'a\\b\\c'"], None),
+        ("0 2 * * * echo 'a\\\\b\\c'", ["echo", "a\\b\\c"], None),
+        ("0 2 * * * cat%C:\\\\dir\\%1\\%", ["cat"], "C:\\\\dir%1%\n"),
     ],
 )
 def test_percent_signs_are_read_as_by_cron(line: str, command: list[str], stdin: str | None) -> None:
@@ -83,7 +85,16 @@ def test_percent_signs_are_read_as_by_cron(line: str, command: list[str], stdin:
     [
         ("/usr/bin/backup --all", ["/usr/bin/backup", "--all"]),
         ("pg_dump --file=a.dump app", ["pg_dump", "--file=a.dump", "app"]),
-        ("a | b", ["/bin/sh", "-c", "a | b"]),
+        ("a; b", ["/bin/sh", "-c", "a; b"]),
+        ("find /x -name '*.tmp' -exec rm {} \\;", ["find", "/x", "-name", "*.tmp", "-exec", "rm", "{}", ";"]),
+        ("a 'b c' \"d e\" f\\ g '' 'h'\"i\"", ["a", "b c", "d e", "f g", "", "hi"]),
+        ('a "b \\$c"', ["a", "b $c"]),
+        ('a "$b"', ["/bin/sh", "-c", 'a "$b"']),
+        ("a ~/b", ["/bin/sh", "-c", "a ~/b"]),
+        ("[ -f /x ]", ["/bin/sh", "-c", "[ -f /x ]"]),
+        ("a 'b", ["/bin/sh", "-c", "a 'b"]),
+        ("bash -c 'a b'", ["a", "b"]),
+        ("bash -lc 'a b'", ["bash", "-lc", "a b"]),
         ("A=1 program", ["/bin/sh", "-c", "A=1 program"]),
         (". /etc/profile", ["/bin/sh", "-c", ". /etc/profile"]),
         ("ls *.log", ["/bin/sh", "-c", "ls *.log"]),
@@ -178,14 +189,14 @@ def test_a_spelling_that_yamlsched_rejects_or_reads_differently_is_written_diffe
     "command, expected",
     [
         ("flock -n /tmp/x one --all", {"command": ["one", "--all"], "overlap": "skip"}),
-        ("/bin/flock --nonblock /tmp/x -c 'a | b'", {"command": ["/bin/sh", "-c", "a | b"], "overlap": "skip"}),
+        ("/bin/flock --nonblock /tmp/x -c 'a; b'", {"command": ["/bin/sh", "-c", "a; b"], "overlap": "skip"}),
         ("flock /tmp/x one", {"command": ["one"], "overlap": "wait"}),
         ("flock -xn /tmp/x one", {"command": ["one"], "overlap": "skip"}),
         ("flock -n /tmp/$USER one", {"command": ["/bin/sh", "-c", "flock -n /tmp/$USER one"]}),
         ("sleep $((RANDOM \\% 300)); one", {"command": ["one"], "spread": "5m"}),
         ("sleep $(shuf -i 0-9 -n 1)m && one", {"command": ["one"], "spread": "9m"}),
         ("perl -e 'sleep int(rand(43200))' && one", {"command": ["one"], "spread": "12h"}),
-        ("cd /x && perl -e 'sleep int(rand(60))' && a", {"command": ["/bin/sh", "-c", "cd /x && a"], "spread": "1m"}),
+        ("cd /x && perl -e 'sleep int(rand(60))' && a", {"command": ["a"], "cwd": "/x", "spread": "1m"}),
         ("flock -n /tmp/x -c 'sleep $((RANDOM \\% 60)); a'", {"command": ["a"], "overlap": "skip", "spread": "1m"}),
         ("sleep 5; one", {"command": ["/bin/sh", "-c", "sleep 5; one"]}),
     ],
@@ -197,7 +208,8 @@ def test_advised_replaces_locks_and_random_sleeps_and_faithful_keeps_them(
     faithful = only_job(import_text(f"0 0 * * * {command}"))
 
     assert {key: value for key, value in advised.items() if key not in ("cron", "timezone")} == expected
-    assert " ".join(faithful["command"]).endswith(command.replace("\\%", "%").removeprefix("'"))
+    kept = "flock" if "flock" in command else "sleep"
+    assert kept in " ".join(faithful["command"])
     assert faithful["overlap"] == "allow"
     assert "spread" not in faithful
 
@@ -232,7 +244,7 @@ def test_a_lock_that_several_lines_take_becomes_a_limit() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        "4 1 * * * cd /srv && flock -n /tmp/x.lock four",
+        "4 1 * * * flock -n /tmp/x.lock four | five",
         "4 1 * * * flock -w 60 /tmp/x.lock four",
         "4 1 * * * flock -s /tmp/x.lock four",
         "4 1 * * * nice flock /tmp/x.lock four",
@@ -371,13 +383,15 @@ def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:
     "line, command",
     [
         ("test -x /bin/a && /bin/a -q", "if test -x /bin/a; then /bin/a -q; fi"),
-        ("[ -d /x ] && command -v b && b 2>/dev/null", "if [ -d /x ] && command -v b; then b 2>/dev/null; fi"),
+        ("[ -d /x ] && command -v b && b 2>/dev/null", "if [ -d /x ] && command -v b; then b; fi"),
         ("test -x /a && a || b", "test -x /a && a || b"),
-        ("test -x /a && a | b && c 2>&1", "if test -x /a; then a | b && c 2>&1; fi"),
+        ("test -x /a && a && b && c 2>&1", "if test -x /a; then a && b && c; fi"),
         ("test -x /a && (a; b)", "test -x /a && (a; b)"),
-        ("test -x /a && a &", "test -x /a && a &"),
-        ("test -x /a && a # b", "test -x /a && a # b"),
-        ("cd /x && a", "cd /x && a"),
+        ("test -x /a && a &", "if test -x /a; then a; fi"),
+        ("test -x /a && a # b", "if test -x /a; then a; fi"),
+        ("test -x /a && grep -q 'a;b' /c && ! b && c", "if test -x /a && grep -q 'a;b' /c && ! b; then c; fi"),
+        ("[ $(date +\\%u) = 1 ] && a", "if [ $(date +%u) = 1 ]; then a; fi"),
+        ("a && b", "a && b"),
     ],
 )
 def test_a_leading_guard_that_is_false_is_no_failure(line: str, command: str) -> None:
@@ -385,10 +399,11 @@ def test_a_leading_guard_that_is_false_is_no_failure(line: str, command: str) ->
 
 
 def test_the_report_says_once_that_exit_codes_count() -> None:
-    report = messages(import_text("0 2 * * * test -x /a && a || b\n0 3 * * * grep -q x /y || c\n"))
+    text = "0 2 * * * test -x /a && a || b\n0 3 * * * grep -q x /y || c\n0 4 * * * test -x /a && b && c\n"
+    report = messages(import_text(text))
 
-    assert report.count("cron ignores the exit code") == 1
-    assert "(also line 2)" in report
+    assert report.count("advice: cron ignores the exit code") == 1
+    assert "(also lines 2, 3)" in report
 
 
 def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
@@ -398,8 +413,8 @@ def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
 
     assert [job.keys["env"] for job in found.jobs] == [{"TOKEN_FILE": "/etc/t"}] * 2
     report = messages(found)
-    assert "source:5: dropped: DB_PASSWORD looks like a secret" in report
-    assert "PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass" in report
+    assert "source:1: dropped: DB_PASSWORD looks like a secret" in report
+    assert "source:2: dropped: PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass" in report
     assert "source:4: dropped: LOGNAME" in report
     assert "s3cret" not in report
 
@@ -412,11 +427,162 @@ def test_commands_of_a_crontab_start_in_the_home_directory() -> None:
     assert "pass --home" not in messages(found)
 
 
-def test_without_a_home_directory_the_report_says_once_where_commands_start() -> None:
-    report = messages(import_text("0 1 * * * tar cf b.tar data\n0 2 * * * git pull\n"))
+@pytest.mark.parametrize(
+    "command",
+    ["tar cf b.tar data", "git pull", "./a", "bin/a", "a ~/b", "a > /x; b > c.sql", "a --file=b.csv", "cd app && ./a"],
+)
+def test_without_a_home_directory_the_report_says_once_where_commands_with_relative_paths_start(command: str) -> None:
+    report = messages(import_text(f"0 1 * * * {command}\n0 2 * * * {command}\n"))
 
     assert report.count("cron starts it in the home directory") == 1
     assert "pass --home DIR, or set cwd (also line 2)" in report
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("/bin/a", "cd /srv && ./a", "cd /srv && ./a || b", "(cd /srv; a) > c.log", "pg_dump --file=/b/c.dump app"),
+        *("df -h", "curl -fsS https://example.com/a/b", "find /x -name '*.gz'", "cd '/a b' && c; d", "a >> b.log"),
+    ],
+)
+def test_of_commands_with_absolute_paths_the_report_says_nothing_about_the_home_directory(command: str) -> None:
+    assert "home directory" not in messages(import_text(f"0 1 * * * {command}\n"))
+
+
+@pytest.mark.parametrize(
+    "command, cwd",
+    [
+        ("cd ~/b && ./a", "/home/ann/b"),
+        ("cd b; ./a", "/home/ann/b"),
+        ("cd $HOME && a", "/home/ann"),
+        ("cd /b && a", "/b"),
+    ],
+)
+def test_a_directory_is_relative_to_the_home_directory_that_is_passed(command: str, cwd: str) -> None:
+    found = read.read([Origin(f"0 1 * * * {command}\n", "source", home="/home/ann")], "crontab", None, START)
+
+    assert only_job(found)["cwd"] == cwd
+    assert "cd" not in only_job(found)["command"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["cd /x && a || b", "cd /x && a & b", "cd $X && a", "cd a && b", "cd /x", "cd /x || true; a", "cd - && a"],
+)
+def test_a_change_of_directory_that_is_not_a_plain_start_is_kept(command: str) -> None:
+    job = only_job(import_text(f"0 1 * * * {command}\n"))
+
+    assert (job["command"][-1], job.get("cwd")) == (command, None)
+
+
+@pytest.mark.parametrize(
+    "command, kept",
+    [
+        *((f"a {redirect}", "a") for redirect in ("> /dev/null", ">/dev/null 2>&1", "&> /dev/null", "2>/dev/null")),
+        *((f"a {redirect}", "a") for redirect in ("> /var/log/x", ">> /x/y", "> /x/y 2>&1", "> y.log", ">& /x/y")),
+        *((f"a {redirect}", "a") for redirect in ("2> /x/err", "2>&1", "> /x/logs/a.sql", ">> '/x/a b.log' 2>&1")),
+        *((f"a {redirect}", f"a {redirect}") for redirect in ("> /x/y", "> y.csv 2>&1", ">> /x/y.csv", "> /x/y.sql")),
+        ("a > /x/y.sql 2>> /var/log/e", "a > /x/y.sql"),
+        ("a > /dev/null && b > /dev/null", "a && b"),
+        ("a 2>/dev/null; b 2>/dev/null", "a 2>/dev/null; b"),
+        ("a > /dev/null || b", "a > /dev/null || b"),
+        ("a 2>&1 > /x/y", "a 2>&1 > /x/y"),
+        ("which a > /dev/null && a -b c; d", "which a > /dev/null && a -b c; d"),
+        ("(a > /dev/null; b) > /x/y.sql", "(a > /dev/null; b) > /x/y.sql"),
+        ("for i in 1 2; do a $i > /dev/null; done", "for i in 1 2; do a $i; done"),
+        ("a > $(b > /dev/null).csv", "a > $(b > /dev/null).csv"),
+        ("echo '> /dev/null' > /dev/null", "echo '> /dev/null'"),
+        ("a >/x/1.log >/x/2.log", "a >/x/1.log >/x/2.log"),
+        ("a < /x/y > /dev/null", "a < /x/y"),
+        ("a <<EOF", "a <<EOF"),
+    ],
+)
+def test_a_redirect_of_output_is_removed_and_one_of_data_is_kept(command: str, kept: str) -> None:
+    command_line = only_job(import_text(f"0 1 * * * {command}\n"))["command"]
+
+    text = command_line[2] if command_line[:2] == ["/bin/sh", "-c"] else shlex.join(command_line)
+    assert text == kept
+
+
+@pytest.mark.parametrize(
+    "text, command",
+    [
+        ("a | b", ["/bin/bash", "-c", "set -o pipefail; a | b"]),
+        ("SHELL=/bin/zsh\na | b", ["/bin/zsh", "-c", "set -o pipefail; a | b"]),
+        ("SHELL=/usr/bin/fish\na | b", ["/usr/bin/fish", "-c", "a | b"]),
+        ("a | grep b", ["/bin/sh", "-c", "a | grep b"]),
+        ("set -o pipefail; a | b", ["/bin/sh", "-c", "set -o pipefail; a | b"]),
+        ("a '|' b", ["a", "|", "b"]),
+    ],
+)
+def test_a_pipe_fails_if_any_part_of_it_fails(text: str, command: list[str]) -> None:
+    *settings, line = text.split("\n")
+    found = import_text("\n".join([*settings, f"0 1 * * * {line}\n"]))
+
+    assert only_job(found)["command"] == command
+    is_set = "changed: set -o pipefail, in /bin/" in messages(found)
+    assert is_set is ("pipefail" in command[-1] and "pipefail" not in text)
+    prevents = "prevents set -o pipefail" in messages(found)
+    assert prevents is ("grep" in text or "fish" in text)
+
+
+PING = "https://hc-ping.com/5a4e2f60-0d5a-4d5f-8c39-000000000001"
+
+
+@pytest.mark.parametrize(
+    "command, kept",
+    [
+        (f"a && curl -fsS -m 10 -o /dev/null {PING}", "a"),
+        (f"a; wget -q {PING} > /dev/null 2>&1", "a"),
+        (f"curl {PING}/start; a && curl {PING} || curl {PING}/fail", "a"),
+        (f"a && b && curl {PING}", "a && b"),
+        (f"a && curl --data-raw x {PING}", f"a && curl --data-raw x {PING}"),
+        (f"curl {PING}", f"curl {PING}"),
+        ("a && curl https://example.com/x", "a && curl https://example.com/x"),
+        (f"a && curl {PING}2 && curl {PING}", f"a && curl {PING}2 && curl {PING}"),
+    ],
+)
+def test_a_ping_of_a_monitoring_service_becomes_its_variable(command: str, kept: str) -> None:
+    found = import_text(f"0 1 * * * {command}\n")
+
+    words = only_job(found)["command"]
+    assert (words[2] if words[0] == "/bin/sh" else " ".join(words)) == kept
+    name = found.jobs[0].name.upper()
+    message = f"changed: the ping is replaced by YAMLSCHED_HEARTBEAT_URL_{name}={PING}: set it in the environment"
+    assert (message in messages(found)) is (kept != command)
+
+
+def test_a_date_of_a_run_that_may_be_made_up_for_gets_an_advice() -> None:
+    line = "0 1 * * * a $(date +\\%F)\n"
+
+    assert "$(date) is the time at which the run starts" in messages(import_text(line, policy="advised"))
+    assert "$(date)" not in messages(import_text(line))
+
+
+def test_a_lock_of_a_part_of_the_command_is_kept_and_reported() -> None:
+    for command in ("flock -n /tmp/x a && b", "flock -w 5 /tmp/x a", "timeout 60 flock -n /tmp/x a"):
+        found = import_text(f"0 1 * * * {command} >> /var/log/a.log 2>&1\n", policy="advised")
+
+        assert "flock" in " ".join(only_job(found)["command"])
+        assert "advice: flock is kept, as it is not all of the command" in messages(found)
+
+
+@pytest.mark.parametrize("form", ["cd /srv && flock -n {}", "flock -n {} >> /x.log 2>&1", "(cd /srv; flock -n {})"])
+def test_a_lock_is_found_behind_what_else_is_removed(form: str) -> None:
+    line = form.replace("{}", '/tmp/y ./four "a b"', 1)
+    found = import_text(f"{SHARED}4 1 * * * {form.replace('{}', '/tmp/x.lock ./four', 1)}\n", policy="advised")
+    alone = only_job(import_text(f"4 1 * * * {line}\n", policy="advised"))
+
+    assert [job.keys.get("limit") for job in found.jobs] == ["x_lock", "x_lock", None, "x_lock"]
+    assert (alone["command"], alone["overlap"]) == (["./four", "a b"], "skip")
+
+
+def test_mailto_is_reported_with_the_targets_of_notifications_in_place_of_it() -> None:
+    report = messages(import_text("MAILTO=ops@example.com\n0 1 * * * one\n"))
+
+    assert "`notify: {ops: {url_env: OPS_NOTIFY_URL}}` and `defaults: {notify: [ops]}`" in report
+    assert "OPS_NOTIFY_URL=mailtos://USER:PASSWORD@HOST?to=ops@example.com" in report
+    assert "MAILTO" not in messages(import_text('MAILTO=""\n0 1 * * * one\n'))
 
 
 IGNORED_BY_DEBIAN = [
@@ -475,7 +641,7 @@ def test_in_cron_d_a_user_and_a_command_are_needed(line: str, is_ignored: bool) 
 def test_an_escaped_space_at_the_end_of_a_command_is_kept() -> None:
     found = import_text("0 4 * * * touch a\\ \n")
 
-    assert only_job(found)["command"][-1] == "touch a\\ "
+    assert only_job(found)["command"] == ["touch", "a "]
     assert "a backslash at the end" not in messages(found)
 
 

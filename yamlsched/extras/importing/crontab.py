@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -14,6 +14,7 @@ from yamlsched.extras.importing import shell
 from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, OnCalendar
 from yamlsched.extras.importing.expression import CRON_RULES, FieldRange, cron_expression, fields_of, number_of
 from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, free_name, job_name, known_zone, shown
+from yamlsched.extras.importing.simplify import ANY_FLOCK, DATA, Simplified, advice, simplify, without_flock
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
@@ -28,6 +29,14 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
 GUARD_REWRITTEN = "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which exits 0"
+NOTIFY = (
+    "`notify: {ops: {url_env: OPS_NOTIFY_URL}}` and `defaults: {notify: [ops]}`, and set "
+    "OPS_NOTIFY_URL=mailtos://USER:PASSWORD@HOST?to="
+)
+DATE = (
+    "$(date) is the time at which the run starts, also of a slot that is made up for or retried: for the date of the "
+    'slot write $(date -d "$YAMLSCHED_SCHEDULED_FOR" ...)'
+)
 NO_HOME = "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd"
 NO_USER = "the command runs as the user of yamlsched tick: run a tick as that user, or write sudo -u into the command"
 AS_ROOT = "user root: the command runs as the user of yamlsched tick, which must be root"
@@ -44,6 +53,8 @@ class _Settings:
     shell: str = "/bin/sh"
     home: str = ""
     env: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    """The line on which each variable was set last."""
 
 
 def read(whole: Place, has_user: bool) -> None:
@@ -118,8 +129,10 @@ def _assign(place: Place, settings: _Settings, name: str, value: str) -> None:
         place.changed(f"CRON_TZ sets the time zone {value}, as in cronie; Debian's cron ignores it")
     elif name == "MAILTO":
         if value:
-            message = f"MAILTO={shown(value)}: output and results are kept in the database instead of mailed"
-            place.dropped(f"{message}; for alerts see on_dead and `yamlsched status --check`")
+            message = (
+                f"MAILTO={shown(value)}: output is kept in the database instead of mailed. For mails about runs that"
+            )
+            place.dropped(f"{message} die, write {NOTIFY}{shown(value)}")
     elif name in OTHER_SETTINGS or name == "LOGNAME":
         place.dropped(f"{name} has no counterpart")
     elif name == "SHELL":
@@ -128,6 +141,7 @@ def _assign(place: Place, settings: _Settings, name: str, value: str) -> None:
         settings.home = settings.env[name] = value
     elif VARIABLE.fullmatch(name):
         settings.env[name] = value
+        settings.lines[name] = place.line
         if name == "TZ":
             place.advise("TZ is set for the commands only, as in cron; for the schedule see --timezone")
     else:
@@ -152,31 +166,71 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
     if STARTS_YAMLSCHED.search(command):
         place.dropped("this line starts yamlsched: leave it in the crontab")
         return
-    if r"\\" in parts[-1]:
+    if r"\\" in re.split(r"(?<!\\)%", parts[-1])[0]:
         place.changed(r"\\ becomes \, as in Debian's cron; cronie keeps both")
-    name = shell.name_of(command)
-    if place.source.is_faithful:
-        keys |= FAITHFUL
-        for message in shell.advice(command, place.batch.limits):
-            place.advise(message)
-    else:
-        command = _advised(place, command, keys)
-    if not settings.home:
-        place.changed(NO_HOME)
-    if (rewritten := shell.without_failing_guard(command)) != command:
-        command = rewritten
-        place.changed(GUARD_REWRITTEN)
-    elif shell.ANY_GUARD.search(command):
-        place.advise(EXIT_CODES)
-    keys["command"] = shell.argv(command, settings.shell)
+    keys |= FAITHFUL if place.source.is_faithful else {}
+    keys["command"], name = _simplified(place, command, settings, keys)
     if stdin is not None:
         keys["stdin"] = stdin
         place.advise(r"what follows the first % is standard input, as in cron; a percent sign is \%")
     if settings.env:
         keys["env"] = dict(settings.env)
-    if settings.home:
-        keys["cwd"] = settings.home
-    place.add(name, line.rstrip(), keys, times)
+    place.add(name, line.rstrip(), keys, times, settings.lines)
+
+
+def _simplified(place: Place, command: str, settings: _Settings, keys: dict[str, Any]) -> tuple[list[str], str]:
+    """Return the argv and the name of a job, with the keys for what yamlsched does itself; report the changes."""
+    limits, is_advised = place.batch.limits, not place.source.is_faithful
+    essential = simplify(command, settings.home, True, {}).command
+    name = shell.name_of(shell.without_failing_guard(essential)[1])
+    done = simplify(command, settings.home, is_advised, limits)
+    _report(place, done, free_name(job_name(name), set(place.batch.names)))
+    if done.cwd or settings.home:
+        keys["cwd"] = done.cwd or settings.home
+    elif shell.needs_home(done.command):
+        place.changed(NO_HOME)
+    if done.lock:
+        _use_limit(place, done, keys)
+    elif is_advised and ANY_FLOCK.search(done.command):
+        place.advise(_flock_kept(done.command, limits))
+    if done.spread:
+        keys["spread"] = durations.show(done.spread)
+        place.changed(f"the random sleep is replaced by spread: {keys['spread']}, a stable delay")
+    for message in [] if is_advised else advice(done.command, limits):
+        place.advise(message)
+    rewritten, rest = shell.without_failing_guard(done.command)
+    if rewritten != done.command:
+        place.changed(GUARD_REWRITTEN)
+    if shell.ANY_GUARD.search(rest):
+        place.advise(EXIT_CODES)
+    if is_advised and shell.DATE.search(rewritten):
+        place.advise(DATE)
+    used_shell = done.shell or settings.shell
+    text, pipe_shell, obstacle = shell.with_pipefail(rewritten, used_shell)
+    if text != rewritten:
+        place.changed(f"set -o pipefail, in {pipe_shell}: a run fails if any part of its pipe does, not only the last")
+    elif obstacle:
+        place.advise(f"its pipe succeeds if its last part does: {shown(obstacle)} prevents set -o pipefail")
+    return shell.argv(text, pipe_shell if text != rewritten else used_shell), name
+
+
+def _report(place: Place, done: Simplified, job: str) -> None:
+    for text in dict.fromkeys(done.removed):
+        place.changed(f"{shown(text)} is removed: yamlsched keeps the output, see yamlsched show RUN --output")
+    for text in dict.fromkeys(done.kept):
+        if not DATA.search(text):
+            place.advise(f"{shown(text)} is kept, as it may be data: remove it if it is a log")
+    for program in shell.output_takers(done.command):
+        place.advise(f"{program} takes the output: without it, yamlsched keeps the output and reports what fails")
+    if done.cwd:
+        place.changed(f"cd becomes cwd: {shown(done.cwd)}")
+    if done.is_background:
+        place.changed("the & at the end is removed: a run ends with its command")
+    if done.ping:
+        variable = f"YAMLSCHED_HEARTBEAT_URL_{job.upper()}"
+        place.changed(
+            f"the ping is replaced by {variable}={shown(done.ping)}: set it in the environment of yamlsched tick"
+        )
 
 
 def _schedule(place: Place, expression: str, zone_name: str) -> tuple[OnCalendar, dict[str, Any]]:
@@ -205,26 +259,20 @@ def calendar_of(expression: str, zone_name: str) -> OnCalendar:
     return OnCalendar(fields_of(parts, CRON_RULES), zone(zone_name), clock, either_day)
 
 
-def _advised(place: Place, command: str, keys: dict[str, Any]) -> str:
-    """Replace flock and a random sleep by the keys for them."""
-    for _ in range(2):  # in either order
-        locked = shell.without_flock(command)
-        limit = place.batch.limits.get(locked[2]) if locked else None
-        if locked and limit == "":
-            place.advise(f"flock {shown(locked[2])} is kept: other lines use the same lock, and not all in this way")
-            return command
-        if locked:
-            command, keys["overlap"], lock = locked
-            what = f"overlap: {keys['overlap']}"
-            if limit:
-                keys["limit"] = limit
-                skips = " (flock -n skips)" if keys["overlap"] == "skip" else ""
-                what = f"limit: {limit}: runs wait for these jobs on all hosts{skips}, and for no other use of the lock"
-            place.changed(f"flock {shown(lock)} is replaced by {what}")
-        if slept := shell.without_random_sleep(command):
-            command, keys["spread"] = slept[0], durations.show(slept[1])
-            place.changed(f"the random sleep is replaced by spread: {keys['spread']}, a stable delay")
-    return command
+def _use_limit(place: Place, done: Simplified, keys: dict[str, Any]) -> None:
+    keys["overlap"] = done.overlap
+    what = f"overlap: {done.overlap}"
+    if limit := place.batch.limits.get(done.lock):
+        keys["limit"] = limit
+        skips = " (flock -n skips)" if done.overlap == "skip" else ""
+        what = f"limit: {limit}: runs wait for these jobs on all hosts{skips}, and for no other use of the lock"
+    place.changed(f"flock {shown(done.lock)} is replaced by {what}")
+
+
+def _flock_kept(command: str, limits: Mapping[str, str]) -> str:
+    if locked := without_flock(command):
+        return f"flock {shown(locked[2])} is kept: other lines use the same lock, and not all in this way"
+    return "flock is kept, as it is not all of the command, or has other options: overlap or a limit does this as well"
 
 
 def shared_locks(crontabs: Iterable[tuple[str, bool]], taken: set[str]) -> dict[str, str]:
@@ -243,8 +291,6 @@ def shared_locks(crontabs: Iterable[tuple[str, bool]], taken: set[str]) -> dict[
 
 
 def _lock(line: str, has_user: bool) -> str:
-    """Return the lock that the command of a line takes, if flock is all of it, behind a random sleep at most."""
+    """Return the lock that the command of a line takes, if flock is all of it but what ``simplify`` removes."""
     command, _ = shell.split_percent(line.split(None, (1 if line.startswith("@") else 5) + has_user)[-1])
-    slept = shell.without_random_sleep(command)
-    locked = shell.without_flock(slept[0] if slept else command)
-    return locked[2] if locked else ""
+    return simplify(command, "", True, {}).lock

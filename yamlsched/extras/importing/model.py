@@ -185,27 +185,43 @@ class Place:
         """Report something that yamlsched has a better way for."""
         self._note(Treatment.ADVICE, message)
 
-    def add(self, name: str, origin: str, keys: Mapping[str, Any], times: FireTimes) -> None:
-        """Add a job under a valid name that is free. Raises Refusal for values that the file cannot hold."""
+    def add(
+        self,
+        name: str,
+        origin: str,
+        keys: Mapping[str, Any],
+        times: FireTimes,
+        lines: Mapping[str, int] | None = None,
+    ) -> None:
+        """Add a job under a valid name that is free. Raises Refusal for values that the file cannot hold.
+
+        ``lines`` are those of its variables, if they are not in the job's own line.
+        """
         if len(self.batch.jobs) == MAX_JOBS:
             raise Refusal(f"{MAX_JOBS:,} jobs are imported at once: import the rest by itself")
         if unstorable := _unstorable(keys):
             raise Refusal(f"{unstorable} cannot be stored")
-        keys = self._with_possible_spread(self._without_secrets(keys))
+        keys = self._with_possible_spread(self._without_secrets(keys, lines or {}))
         wanted = job_name(name)
         free = free_name(wanted, self.batch.names)
         if free != wanted:
             self.changed(f"the name {wanted} is taken: the job is called {free}")
         self.batch.jobs.append(ImportedJob(free, self.source.file, self.line, origin, keys, times))
 
-    def _without_secrets(self, keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _without_secrets(self, keys: Mapping[str, Any], lines: Mapping[str, int]) -> Mapping[str, Any]:
         """Leave out variables that look like secrets: the file is in git, and what it says in the database."""
         env = keys.get("env") or {}
         names = [name for name, value in env.items() if value and not is_reference(name, value)]
         secret = list(filter(is_secret_name, names))
         for name in secret:
             remedy = "~/.pgpass, or PGPASSFILE in env" if name.startswith("PG") else "set it where the worker starts"
-            self.dropped(f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}")
+            message = f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}"
+            place = self.at(lines.get(name, self.line))
+            if (
+                name not in lines
+                or ImportNote(Treatment.DROPPED, self.source.file, place.line, message) not in self.batch.notes
+            ):
+                place.dropped(message)
         kept = {name: value for name, value in env.items() if name not in secret}
         return {key: value for key, value in {**keys, "env": kept}.items() if key != "env" or kept}
 

@@ -1,48 +1,32 @@
-"""Commands of a crontab as argv lists. Shell syntax is recognized by sight; nothing is executed."""
+"""Commands of a crontab as argv lists. Shell syntax is read as text; nothing is executed."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
-from datetime import timedelta
+from pathlib import PurePosixPath
 
-from yamlsched import durations
+from yamlsched.extras.importing.tokens import CannotSplit, split
 
-SHELL_CHARACTERS = re.compile(r"[|&;<>()$`\\\"'*?\[\]#~!{}\n]")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
 BUILTINS = re.compile(
-    r"[.:]|alias|bg|break|cd|command|eval|exec|exit|export|hash|read|set|shift|source|test|times?|trap|type|ulimit|umask"
-    r"|unset|wait|if|for|while|until|case"
+    r"[.:[!{]|\[\[|alias|bg|break|cd|command|eval|exec|exit|export|hash|read|set|shift|source|test|times?|trap|type|ulimit|umask"
+    r"|unset|wait|if|for|while|until|case|function|select"
 )
 PLAIN_SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash", "sh", "bash")
-FLOCK = re.compile(
-    r"(?:\S*/)?flock(?P<options>(?:\s+(?:-[nxeo]+|--nonblock|--nb|--exclusive|--close))*)\s+(?P<file>/[\w./-]+)"
-    r"\s+(?P<options2>(?:(?:-n|--nonblock)\s+)*)(?P<is_shell>(?:-c|--command)\s+)?(?P<rest>[^-\s].*)",
-    re.DOTALL,
+PIPEFAIL_SHELLS = ("bash", "zsh", "ksh")
+GUARDS = frozenset(("test", "[", "[[", "command", "which", "type", "hash", "grep", "pgrep", "pidof", "mountpoint", "!"))
+MAY_FAIL_IN_PIPES = frozenset(("grep", "egrep", "zgrep", "diff", "cmp", "yes", "head"))
+"""A pipe with one of them ends with another exit code than 0 although nothing is wrong."""
+TAKES_OUTPUT = frozenset(("logger", "mail", "mailx", "sendmail", "systemd-cat"))
+DATE = re.compile(r"(?:\$\(|`)\s*(?:/bin/)?date\b")
+RELATIVE = re.compile(
+    r"~|\.\.?/|[\w.-]+/[\w./-]*$|[\w-]+\.(?:[ctp]sv|jsonl?|xml|sql|dump|gz|zip|tar|tgz|log|txt|py|sh|php|rb|pl|js|jar|ya?ml)$"
 )
-ANY_FLOCK = re.compile(r"(?<![\w-])flock\s")
-RANDOM_SLEEP = re.compile(
-    r"""(?:\A|(?<=[;&]\s)|(?<=[;&]))\s*(?:
-        (?:\S*/)?sleep\s+(?:
-            \$\(\(\s*\$?RANDOM\s*%\s*(?P<modulo>\d{1,6})\s*(?:\+\s*\d+\s*)?\)\)
-          | [$`]\(?\s*(?:\S*/)?shuf\s+(?=[^)`]*-n\s*1)[^)`]*-i\s*\d+-(?P<shuf>\d{1,6})[^)`]*[)`]
-        )(?P<unit>[smh]?)
-      | perl\s+-e\s+(?P<quote>['"])\s*sleep\s*\(?\s*int\s*\(?\s*rand\s*\(?\s*(?P<perl>\d{1,6})[\s);]*(?P=quote)
-    )\s*(?:&&|;)\s*""",
-    re.VERBOSE,
-)
-ANY_RANDOM_SLEEP = re.compile(r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand|random)")
-GUARD = re.compile(
-    r"(?P<guard>(?:(?:test\s|\[\s|command\s+-v\s|which\s|type\s)[^;&|()#]*&&\s*)+)"
-    r"(?P<rest>(?:[^;&|#]|\|(?!\|)(?<!\|\|)|&&|(?<=>)&)+)",
-    re.DOTALL,
-)
-"""Behind ``||``, ``;``, ``&`` or a comment, the guard or the ``fi`` would apply to something else."""
+IN_FOLDER = frozenset(("git", "make", "npm", "yarn", "bundle", "rake", "docker-compose", "artisan"))
+
 ANY_GUARD = re.compile(r"&&|\|\||\A(?:test\s|\[\s|grep\s)")
 KEYWORDS = frozenset(("if", "then", "else", "do", "while", "until", "!", "{", "("))
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-MAX_SPREAD = timedelta(hours=24)
 WRAPPERS = frozenset(["sudo", "nice", "ionice", "env", "exec", "chronic", "nohup", "time", "setsid", "chrt"])
 WITH_VALUES = frozenset(["timeout", "flock"])
 DURATION = re.compile(r"[\d.]+[smhd]?")
@@ -53,7 +37,7 @@ SUFFIX = re.compile(r"\.(sh|py|php|pl|rb|js|bash|jar)\Z")
 def split_percent(command: str) -> tuple[str, str | None]:
     r"""Split at the first unescaped %, as cron does: the rest is standard input, with % for line ends.
 
-    Debian's cron also reads two backslashes as one.
+    Debian's cron also reads two backslashes in front of it as one.
 
     >>> split_percent(r"mail -s 100\% root%Hello%World"), split_percent("date")
     (('mail -s 100% root', 'Hello\nWorld\n'), ('date', None))
@@ -63,7 +47,8 @@ def split_percent(command: str) -> tuple[str, str | None]:
         if part == "%":
             pieces.append("")
         else:
-            pieces[-1] += part[1:] if part in (r"\%", r"\\") else part
+            is_escape = part == r"\%" or (part == r"\\" and len(pieces) == 1)
+            pieces[-1] += part[1:] if is_escape else part
     text = "\n".join(pieces[1:])
     program = pieces[0].rstrip()
     if program.endswith("\\") and program != pieces[0]:
@@ -74,80 +59,95 @@ def split_percent(command: str) -> tuple[str, str | None]:
 def argv(command: str, shell: str) -> list[str]:
     """Return ``command`` as a list: of its words if no shell is needed, else for ``shell -c``.
 
-    >>> argv("/usr/bin/backup --all", "/bin/sh"), argv("a | b", "/bin/bash")
-    (['/usr/bin/backup', '--all'], ['/bin/bash', '-c', 'a | b'])
+    >>> argv("/usr/bin/backup --opt 'a b'", "/bin/sh"), argv("a; b", "/bin/bash")
+    (['/usr/bin/backup', '--opt', 'a b'], ['/bin/bash', '-c', 'a; b'])
     """
-    words = command.split()
-    needs_shell = not words or SHELL_CHARACTERS.search(command) or ASSIGNMENT.match(words[0])
-    if shell in PLAIN_SHELLS and not needs_shell and not BUILTINS.fullmatch(words[0]):
-        return words
-    return [shell, "-c", command]
+    needs_shell = [shell, "-c", command]
+    try:
+        line = split(command)
+    except CannotSplit:
+        return needs_shell
+    part = line.parts[0]
+    words = [word.literal for word in part.words]
+    if len(line.parts) > 1 or part.operator or part.redirects or line.comment_at is not None or not words:
+        return needs_shell
+    is_builtin = BUILTINS.fullmatch(part.words[0].text) or ASSIGNMENT.match(part.words[0].text)
+    if shell not in PLAIN_SHELLS or is_builtin:
+        return needs_shell
+    plain = [word for word in words if word is not None]
+    return plain if len(plain) == len(words) else needs_shell
 
 
-def without_flock(command: str) -> tuple[str, str, str] | None:
-    """Return the command that flock protects, the ``overlap`` that does the same, and the lock file; else None.
+def with_pipefail(command: str, shell: str) -> tuple[str, str, str]:
+    """Return a command with pipes that fails if any part of a pipe does, its shell, and what prevents that.
 
-    >>> without_flock("flock -n /tmp/x.lock /usr/bin/sync --all")
-    ('/usr/bin/sync --all', 'skip', '/tmp/x.lock')
+    >>> with_pipefail("pg_dump app | gzip > app.gz", "/bin/sh")
+    ('set -o pipefail; pg_dump app | gzip > app.gz', '/bin/bash', '')
     """
-    locked = FLOCK.fullmatch(command)
-    if locked is None:
-        return None
-    rest = locked["rest"]
-    if locked["is_shell"]:
-        words = _words(rest)
-        if len(words) != 1:
-            return None
-        rest = words[0]
-    elif SHELL_CHARACTERS.search(rest):
-        return None  # a pipe or && behind the program is outside of the lock
-    options = f"{locked['options']} {locked['options2']}".split()
-    is_skip = any(option.startswith("--n") or (option[1] != "-" and "n" in option) for option in options)
-    return rest, "skip" if is_skip else "wait", locked["file"]
+    try:
+        line = split(command)
+    except CannotSplit:
+        return command, shell, ""
+    if "|" not in line.operators or "pipefail" in command:
+        return command, shell, ""
+    programs = [part.program for part in line.parts]
+    if reasons := [program for program in programs if program in MAY_FAIL_IN_PIPES]:
+        return command, shell, reasons[0]
+    if shell in PLAIN_SHELLS and not shell.endswith("bash"):
+        shell = "/bin/bash"
+    if PurePosixPath(shell).name not in PIPEFAIL_SHELLS:
+        return command, shell, shell
+    return f"set -o pipefail; {command}", shell, ""
 
 
-def without_random_sleep(command: str) -> tuple[str, timedelta] | None:
-    """Return the command without its random sleep, and the longest sleep; None if it has none that is understood.
+def needs_home(command: str) -> bool:
+    """Return whether a path in ``command`` is relative to the directory in which it starts."""
+    try:
+        line = split(command)
+    except CannotSplit:
+        return True
+    words = [word for part in line.parts for word in part.words]
+    if len(words) > 1 and words[0].text == "cd" and words[1].text.strip("\"'").startswith("/"):
+        return False
+    targets = [redirect.target for part in line.parts for redirect in part.redirects]
+    texts = [word.text.strip("\"'") for word in (*words, *targets)]
+    values = [text.rpartition("=")[2] if text.startswith("-") else text for text in texts]
+    return any(map(RELATIVE.match, values)) or any(text in IN_FOLDER for text in texts)
 
-    >>> without_random_sleep("sleep $((RANDOM % 300)); certbot renew")
-    ('certbot renew', datetime.timedelta(seconds=300))
-    """
-    match = RANDOM_SLEEP.search(command)
-    if match is None:
-        return None
-    seconds = int(match["modulo"] or match["shuf"] or match["perl"]) * UNITS[match["unit"] or ""]
-    rest = command[: match.start()] + (" " if match.start() else "") + command[match.end() :]
-    return (rest, min(timedelta(seconds=seconds), MAX_SPREAD)) if seconds and rest.strip() else None
+
+def output_takers(command: str) -> list[str]:
+    """Return the programs that a pipe passes the output on to, so that yamlsched has none of it."""
+    try:
+        line = split(command)
+    except CannotSplit:
+        return []
+    pairs = zip(line.parts, line.parts[1:], strict=False)
+    return [after.program for before, after in pairs if before.operator == "|" and after.program in TAKES_OUTPUT]
 
 
-def without_failing_guard(command: str) -> str:
-    """Return ``command`` with its leading guards as the condition of an ``if``, which exits 0 where they are false.
+def without_failing_guard(command: str) -> tuple[str, str]:
+    """Return ``command`` with its leading guards as the condition of an ``if``, and what follows them.
+
+    Such an ``if`` exits 0 where they are false. Without guards, all of the command follows them.
 
     >>> without_failing_guard("test -x /usr/bin/a && /usr/bin/a -q")
-    'if test -x /usr/bin/a; then /usr/bin/a -q; fi'
+    ('if test -x /usr/bin/a; then /usr/bin/a -q; fi', '/usr/bin/a -q')
     """
-    guarded = GUARD.fullmatch(command)
-    if guarded is None:
-        return command
-    return f"if {guarded['guard'].rstrip().removesuffix('&&').rstrip()}; then {guarded['rest'].rstrip()}; fi"
-
-
-def advice(command: str, limits: Mapping[str, str]) -> list[str]:
-    """Return what yamlsched does better than a part of ``command``. ``limits`` are those for locks."""
-    hints = []
-    locked = without_flock(command)
-    limit = limits.get(locked[2]) if locked else ""
-    if locked and limit != "":
-        waits = ", but waits where it skips" if limit and locked[1] == "skip" else ""
-        key = f"limit: {limit}" if limit else f"overlap: {locked[1]}"
-        hints.append(f"flock: {key} does this on all hosts together{waits}; --policy advised writes it")
-    elif ANY_FLOCK.search(command):
-        hints.append("flock: overlap, or a limit that jobs share, does this on all hosts together")
-    if slept := without_random_sleep(command):
-        hints.append(f"random sleep: spread: {durations.show(slept[1])} does this; --policy advised writes it")
-    elif ANY_RANDOM_SLEEP.search(command):
-        hints.append("random sleep: spread does this, with the same delay each time")
-    return hints
+    try:
+        line = split(command)
+    except CannotSplit:
+        return command, command
+    count = 0
+    for number, part in enumerate(line.parts[:-1], 1):
+        if part.operator == "&&" and part.program in GUARDS:
+            count = number
+        elif part.operator != "|":
+            break
+    others = {part.operator for part in line.parts[count:]} - {"|", "&&", ""}
+    if not count or others or line.has_groups or line.comment_at is not None:
+        return command, command  # behind ||, ; or & the guard would apply to something else
+    rest = command[line.parts[count].start :].rstrip()
+    return f"if {command[: line.parts[count - 1].end]}; then {rest}; fi", rest
 
 
 def name_of(command: str) -> str:
@@ -160,8 +160,6 @@ def name_of(command: str) -> str:
     >>> name_of('echo "$A|$B"')
     'echo'
     """
-    command = slept[0] if (slept := without_random_sleep(command)) else command
-    command = locked[0] if (locked := without_flock(command)) else command
     fallback = ""
     unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", lambda quoted: re.sub(r"[;&|]", " ", quoted[0]), command)
     for segment in re.split(r"&&|\|\||[;|]", unquoted):
