@@ -299,3 +299,53 @@ def test_the_file_keeps_its_owner_and_its_mode(tmp_path: Path) -> None:
 
     status = file.stat()
     assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (65534, 65533, 0o640)
+
+
+FIRST = """\
+version: 1
+defaults:
+  env: {DATABASE_URL: /run/first}
+  cwd: /home/first
+  max_attempts: 3
+jobs:
+  a: {cron: "0 1 * * *", command: [a]}
+"""
+
+
+def test_the_environment_and_directory_of_the_first_server_do_not_apply_to_jobs_of_a_second_one(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(FIRST)
+
+    done = run("-", "--policy", "advised", "--into", file, input="0 2 * * * one\nB=2\n0 3 * * * cd /x && two\n")
+
+    jobs = load(file.read_bytes(), str(file), None).jobs
+    assert [(jobs[name].env, jobs[name].cwd) for name in ("a", "one", "two")] == [
+        ({"DATABASE_URL": "/run/first"}, "/home/first"),
+        ({}, "."),
+        ({"B": "2"}, "/x"),
+    ]
+    assert f"stdin:1: changed: the env in the defaults of {file} does not apply to it: the job has its" in done.stderr
+    assert f"stdin:1: changed: the cwd in the defaults of {file} does not apply to it: the job has its" in done.stderr
+    assert "its defaults apply to the imported jobs too: max_attempts\n" in done.stderr
+
+
+def test_handlers_do_not_get_keys_of_commands(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(FIRST)
+    text = "beat_schedule = {'t': {'task': 'm.f', 'schedule': crontab(minute=0)}}\n"
+
+    assert run("-", "--from", "celery", "--into", file, input=text).return_value == 0
+
+    assert "does not apply" not in file.read_text()
+    assert "handler: m.f" in file.read_text()
+
+
+def test_a_schedules_yaml_is_left_out_with_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(FIRST)
+
+    for done in (run(file), run("-", input=FIRST)):
+        assert (done.return_value, done.stdout) == (1, "")
+        assert (
+            "left out: it is a schedules.yaml already, and there is nothing to import: yaml" in done.stderr
+        )

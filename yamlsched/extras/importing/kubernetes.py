@@ -53,6 +53,7 @@ JOB = ("spec", "jobTemplate", "spec")
 POD = (*JOB, "template", "spec")
 OF_SERVICES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)")
 """Variables that Kubernetes sets for each service."""
+OUR_FORMAT = "it is a schedules.yaml already, and there is nothing to import: yamlsched validate checks it"
 TRUE, FALSE = ("true", "yes", "on", "y"), ("false", "no", "off", "n", "none")
 """Kubernetes reads YAML 1.1, where yes is true. None: the key is missing."""
 WORKFLOW = "CronWorkflow"
@@ -73,6 +74,10 @@ def read(whole: Place) -> None:
             if document is None and error.code != "YS012":
                 whole.at(error.line).refused(f"{error.message}: the document is not read")
                 is_any = True
+        keys = document.value if document is not None and isinstance(document.value, dict) else {}
+        if {"version", "jobs"} <= keys.keys():
+            whole.refused(OUR_FORMAT)
+            is_any = True
         for manifest in _manifests(document):
             is_any = True
             line = findings.source.position(manifest.start)[0]

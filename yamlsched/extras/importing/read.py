@@ -5,8 +5,10 @@ from __future__ import annotations
 import pwd
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import PurePath
+from typing import Any
 
 from yamlsched.extras.importing import celery, compare, crontab, kubernetes, systemd, write
 from yamlsched.extras.importing.calendar import OnCalendar
@@ -27,6 +29,9 @@ SYSTEM_USERS = PROGRAMS_TOO.union(
     ("amavis", "clamav", "munin", "logcheck", "smmsp", "cricket", "leafnode", "roundcube"),
 )
 MAX_LINES = 5
+OF_HOST: dict[str, Any] = {"env": {}, "cwd": "."}
+"""Keys whose defaults are those of one crontab, with the values that a command without them has."""
+SCHEDULES = (re.compile(r"^version: *1\b", re.MULTILINE), re.compile(r"^jobs:", re.MULTILINE))
 
 
 def kind_of(source: Origin) -> str:
@@ -44,6 +49,8 @@ def kind_of(source: Origin) -> str:
     if "cron.d" in path.parts or path.parts[-2:] == ("etc", "crontab") or _has_users(source.text):
         return "cron.d"
     if re.search(r"^\s*\"?kind\"?:\s*\"?(CronJob|CronWorkflow|List)", source.text, re.MULTILINE):
+        return "kubernetes"
+    if all(pattern.search(source.text) for pattern in SCHEDULES):
         return "kubernetes"
     return "crontab"
 
@@ -98,6 +105,8 @@ def read(
         except RecursionError:
             place.refused("it is nested too deeply")
     _leave_out_invalid(batch)
+    if into is not None:
+        _keep_apart(batch, into)
     for job, difference in compare.compare(batch.jobs, start, days):
         batch.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, difference))
         batch.differing += difference != compare.NOT_COMPARED
@@ -107,6 +116,18 @@ def read(
     order = {source.file: index for index, source in enumerate(sources)}
     batch.notes.sort(key=lambda note: (order[note.file], note.line))
     return batch
+
+
+def _keep_apart(batch: Imported, into: Loaded) -> None:
+    """Give commands an environment and a directory of their own: those in the defaults are of another crontab."""
+    defaults = into.root.get("defaults") if into.root else None
+    own = {key: value for key, value in OF_HOST.items() if defaults and key in defaults.value}
+    for number, job in enumerate(batch.jobs):
+        missing = {key: value for key, value in own.items() if key not in job.keys and "command" in job.keys}
+        batch.jobs[number] = replace(job, keys={**job.keys, **missing})
+        for key in missing:
+            message = f"the {key} in the defaults of {into.source.file} does not apply to it: the job has its own"
+            batch.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, message))
 
 
 def _leave_out_invalid(batch: Imported) -> None:
