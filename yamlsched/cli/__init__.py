@@ -10,6 +10,7 @@ import importlib
 import itertools
 import os
 import pkgutil
+import signal
 import sys
 import traceback
 from typing import Any, NoReturn
@@ -81,6 +82,8 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see __main__.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     _open_standard_streams()
     event_log.configure(as_json=_wants_json_log(sys.argv[1:]))
     try:
@@ -91,9 +94,9 @@ def main() -> NoReturn:
         else:
             error.show()
         code = USAGE
-    except click.Abort:
-        event_log.message("error", "command.failed", "Aborted.", error="aborted", exit_code=FINDINGS)
-        code = FINDINGS
+    except click.Abort as error:
+        code = 130 if isinstance(error.__cause__, KeyboardInterrupt) else FINDINGS
+        event_log.message("error", "command.failed", "Aborted.", error="aborted", exit_code=code)
     except Refused as error:
         _print_error(str(error), FINDINGS)
         code = FINDINGS

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -123,6 +126,27 @@ def test_a_container_without_an_image_gets_no_note_about_it() -> None:
 
     assert [job.name for job in found.jobs] == ["a"]
     assert not [note.message for note in found.notes if "image" in note.message]
+
+
+def test_ctrl_c_ends_an_import_with_130_and_without_a_traceback() -> None:
+    command = [sys.executable, "-m", "yamlsched", "import", "-"]
+    reading = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert reading.stdin is not None
+    reading.stdin.write("# more than a pipe holds\n" * 20_000)
+    reading.stdin.flush()  # returns when the import reads
+
+    reading.send_signal(signal.SIGINT)
+
+    assert (reading.communicate()[1].strip(), reading.returncode) == ("Aborted.", 130)
+
+
+def test_ctrl_c_before_a_verb_starts_prints_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    done = subprocess.run([sys.executable, "-m", "yamlsched", "import", "-"], env=environment, capture_output=True)
+
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 # -- into a file -------------------------------------------------------------------------------------------------------
@@ -346,6 +370,4 @@ def test_a_schedules_yaml_is_left_out_with_what_to_do(tmp_path: Path) -> None:
 
     for done in (run(file), run("-", input=FIRST)):
         assert (done.return_value, done.stdout) == (1, "")
-        assert (
-            "left out: it is a schedules.yaml already, and there is nothing to import: yaml" in done.stderr
-        )
+        assert "left out: it is a schedules.yaml already, and there is nothing to import: yaml" in done.stderr
