@@ -82,15 +82,8 @@ where d.id = any (%(ids)s)
   and r.exclusive <> (d.overlap <> 'allow');
 
 -- name: apply_lane
--- An edit ends the reasons of what waits, and moves it to the lane where the job executes now: the next claim looks again.
--- Executed under the gates of the jobs.
-update yamlsched.job_runs r
-set withheld = 0, limit_name = null, lane = e.lane, ready_at = case when r.withheld in (1, 2) then %(now)s else r.ready_at end
-from (select w.id, case when w.idempotency_key like 'on\_dead:%%' then d.executor else d.lane end as lane
-      from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
-      where d.id = any (%(ids)s) and w.finished_at is null and w.status <> 'running' and (w.withheld <> 0 or w.lane <> d.lane)
-      order by w.id for no key update of w skip locked) e
-where r.id = e.id;
+-- What waits looks again, under the gates of the jobs; see the function.
+select yamlsched.look_again(%(ids)s::bigint[], true, %(now)s::timestamptz);
 
 -- name: lock_gates
 -- The gates of jobs and of limits, from after the definitions were written until the end of the transaction.

@@ -112,7 +112,12 @@ select (select max(m.version) from yamlsched.migrations m) as version,
        ), false) as has_claimable_runs,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - i.pause, true), false) as needs_housekeeping,
        (select e.namespace from elsewhere e) as other_namespace,
-       yamlsched.messages_due(k.namespace, c.now) as messages_due
+       yamlsched.messages_due(k.namespace, c.now) as messages_due,
+       exists (         -- a deletion, or a partial restore: the number is in the file
+           select from yamlsched.job_definitions d
+           left join yamlsched.gates g on g.namespace = d.namespace and g.name = 'limit/' || d.limit_name
+           where d.namespace = k.namespace and d.limit_name is not null and d.retired_at is null and g.n is null
+       ) as has_lost_limits
 from clock c
 cross join known k
 left join lateral (

@@ -76,7 +76,9 @@ begin
             'yamlsched.has_no_worker(yamlsched.job_runs,timestamp with time zone)',
             'yamlsched.is_taken(bigint,timestamp with time zone)',
             'yamlsched.is_withheld(yamlsched.job_definitions,timestamp with time zone)', 'yamlsched.lanes(text)',
-            'yamlsched.lock_gates(text,text[])',
+            'yamlsched.lock_gates(text,text[])', 'yamlsched.look_again(bigint[],boolean,timestamp with time zone)',
+            'yamlsched.offer_numbers(text,text[],timestamp with time zone)',
+            'yamlsched.waits_wrongly(yamlsched.job_runs,yamlsched.job_definitions)',
             'yamlsched.mark_runs(text,bigint,bigint,integer,timestamp with time zone)',
             'yamlsched.on_dead_key(text,bigint,integer)', 'yamlsched.put_definitions(jsonb)',
             'yamlsched.is_still_dead(bigint,timestamp with time zone,timestamp with time zone)',
@@ -129,6 +131,8 @@ begin
         yamlsched.executor_places(text, text), yamlsched.claim_start(text, smallint, timestamptz, timestamptz, bigint, integer),
         yamlsched.free_numbers(text, text), yamlsched.hand_on(text, bigint[], text[], timestamptz),
         yamlsched.is_taken(bigint, timestamptz), yamlsched.lanes(text), yamlsched.lock_gates(text, text[]),
+        yamlsched.look_again(bigint[], boolean, timestamptz), yamlsched.offer_numbers(text, text[], timestamptz),
+        yamlsched.waits_wrongly(yamlsched.job_runs, yamlsched.job_definitions),
         yamlsched.mark_runs(text, bigint, bigint, integer, timestamptz), yamlsched.on_dead_key(text, bigint, integer),
         yamlsched.put_definitions(jsonb), yamlsched.sweep(text, timestamptz)
         to yamlsched_worker;

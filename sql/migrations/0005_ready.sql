@@ -159,6 +159,10 @@ create table yamlsched.gates (
     namespace text not null,
     name      text not null,           -- job/ID or limit/NAME
     n         integer,                 -- of a limit: how many runs may execute at once
+    -- Of a limit: runs of lower levels whose share it is, which go before higher ones for 2 s.
+    ahead     bigint[] not null default '{}',
+    -- Of a job: an edit has skipped runs that another session had locked. The sweep continues it.
+    is_edited boolean not null default false,
     primary key (namespace, name)
 );
 insert into yamlsched.gates (namespace, name) select d.namespace, 'job/' || d.id from yamlsched.job_definitions d;
@@ -224,6 +228,14 @@ begin
 end
 $$;
 
+-- Whether a run waits for a reason that an edit of its job has ended.
+create function yamlsched.waits_wrongly(r yamlsched.job_runs, d yamlsched.job_definitions) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select r.withheld = 2 and not r.exclusive
+        or r.withheld = 3 and (r.limit_name is distinct from d.limit_name or r.lane not in (d.lane, 'local'))
+$$;
+
 -- Claim those of some runs that may execute, and store of the others why not. For runs at gates: slot runs of a job with
 -- overlap wait or skip, runs of a job with a limit, and of one that is closed. Returns all of these runs that it could lock,
 -- as they are then. A run that still is what a claim takes has not got its gates: the next claim steps over its job.
@@ -252,17 +264,19 @@ begin
         order by g.name for no key update skip locked);
     -- A later statement than the locks: it sees what the sessions before have committed.
     with first as (
-        select w.id, w.priority, w.run_at, w.exclusive, d.lease, l.limit_name,
+        select w.id, w.priority, w.run_at, w.exclusive, d.lease, l.limit_name, coalesce(g.ahead, '{}') as ahead,
                row_number() over (partition by w.definition_id, w.exclusive order by w.priority, w.run_at, w.id) as nth
         from yamlsched.job_runs w
         join yamlsched.job_definitions d on d.id = w.definition_id
         cross join lateral (  -- a call of on_dead needs no number
             select case when coalesce(w.idempotency_key, '') not like 'on\_dead:%' then d.limit_name end as limit_name) l
+        left join yamlsched.gates g on g.namespace = of_namespace and g.name = 'limit/' || l.limit_name
         where w.id = any (held) and 'job/' || d.id = any (gates) and not yamlsched.is_withheld(d, now)
           and (l.limit_name is null or 'limit/' || l.limit_name = any (gates))
           and not (w.exclusive and yamlsched.is_taken(d.id, now))
     ), line as (
-        select f.*, row_number() over (partition by f.limit_name order by f.priority, f.run_at, f.id) as place
+        select f.*, row_number() over (partition by f.limit_name
+                                       order by f.id <> all (f.ahead), f.priority, f.run_at, f.id) as place
         from first f where f.nth = 1 or not f.exclusive
     ), free as (
         select substr(g.name, 7) as limit_name, i.number, row_number() over (partition by g.name order by i.number) as place
@@ -281,14 +295,16 @@ begin
     where r.id = l.id
       and (l.limit_name is null or f.place <= yamlsched.free_numbers(of_namespace, l.limit_name) - (
               -- What was let go before it, of other lanes, keeps its place for 2 s: else the lane that ends a run, and claims
-              -- at once, would take the number each time.
+              -- at once, would take the number each time. So does the share of a lower level.
               select count(*)
               from (select distinct d.lane from yamlsched.job_definitions d
-                    where d.namespace = of_namespace and d.limit_name = l.limit_name and d.lane <> r.lane) k
+                    where d.namespace = of_namespace and d.limit_name = l.limit_name) k
               join yamlsched.job_runs o on o.namespace = of_namespace and o.limit_name = l.limit_name and o.lane = k.lane
               where o.withheld = 0 and o.finished_at is null and o.status <> 'running' and o.run_at <= now
                 and o.updated_at > now - interval '2 seconds'
-                and (o.priority, o.run_at, o.id) < (r.priority, r.run_at, r.id)));
+                and case when r.id = any (l.ahead) then false
+                         when o.id = any (l.ahead) then o.id <> all (held)
+                         else o.lane <> r.lane and (o.priority, o.run_at, o.id) < (r.priority, r.run_at, r.id) end));
     -- Those that are left, and those like them among the next thousand, so that no claim picks them again.
     waiting := array(
         select f.id from yamlsched.job_runs f
@@ -328,6 +344,97 @@ begin
         perform yamlsched.hand_on(of_namespace, '{}', limits, now);
     end if;
     return query select r.* from yamlsched.job_runs r where r.id = any (held);
+end
+$$;
+
+-- Let go as many runs as are free of each of these limits, whose gates are locked; see hand_on. They are chosen by
+-- priority, but each lower level gets one in eight, as in a claim. Returns how many.
+create function yamlsched.offer_numbers(of_namespace text, limits text[], now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    chance  float8 := random();
+    other   float8 := chance + case when chance < 0.5 then 0.5 else -0.5 end;
+    numbers bigint;
+begin
+    with class as materialized (
+        select distinct l.name, k.lane,
+               case when exists (select from yamlsched.lacks x where x.definition_id = d.id) then d.id end as job
+        from unnest(limits) as l (name)
+        join yamlsched.job_definitions d on d.namespace = of_namespace and d.limit_name = l.name
+        cross join lateral unnest(array[d.lane, case d.lane when 'shared' then 'local' else d.lane end]) as k (lane)
+    ), free as materialized (
+        select c.*, greatest(0, yamlsched.free_numbers(of_namespace, c.name) - (
+            select count(*) from yamlsched.job_runs o
+            where o.namespace = of_namespace and o.limit_name = c.name and o.lane = c.lane and o.withheld = 0
+              and o.finished_at is null and o.status <> 'running' and o.run_at <= now
+              and case when c.job is not null then o.definition_id = c.job
+                       else o.definition_id not in (select x.definition_id from yamlsched.lacks x) end)) as n
+        from class c
+    ), picked as materialized (
+        select w.id, w.is_share
+        from (select f.*, floor(f.n / 8.0 + chance) as low, floor(f.n / 8.0 + other) as normal from free f) f
+        cross join lateral (
+            select n.id, p.nth < 3 as is_share
+            from (select u.level, u.past, u.most, u.nth
+                  from (values (3, 0, f.low, 1), (2, 0, f.normal, 2),
+                               (1, 0, f.n, 3), (2, f.normal, f.n, 4), (3, f.low, f.n, 5)) as u (level, past, most, nth)
+                  where u.most > 0 order by u.nth) p
+            cross join lateral (
+                select q.id from yamlsched.job_runs q
+                where q.namespace = of_namespace and q.limit_name = f.name and q.lane = f.lane and q.withheld = 3
+                  and q.priority = p.level and q.finished_at is null
+                  and case when f.job is not null then q.definition_id = f.job
+                           else q.definition_id not in (select x.definition_id from yamlsched.lacks x) end
+                order by q.run_at, q.id limit p.most offset p.past for no key update skip locked) n
+            limit f.n) w
+    ), offered as (
+        update yamlsched.job_runs r
+        set withheld = 0, updated_at = now      -- it keeps its place for 2 s: see claim_gated
+        where r.withheld = 3 and r.id = any (array(select p.id from picked p))
+        returning r.id, r.limit_name
+    ), shares as (
+        update yamlsched.gates g
+        set ahead = array(select o.id from offered o join picked p on p.id = o.id and p.is_share
+                          where 'limit/' || o.limit_name = g.name
+                          union all
+                          select o.id from yamlsched.job_runs o
+                          where o.id = any (g.ahead) and o.withheld = 0 and o.finished_at is null
+                            and o.status <> 'running' and o.updated_at > now - interval '2 seconds')
+        where g.namespace = of_namespace
+          and g.name = any (array(select 'limit/' || o.limit_name from offered o join picked p on p.id = o.id
+                                  where p.is_share or g.ahead <> '{}'))
+    )
+    select count(*) into numbers from offered;
+    return numbers;
+end
+$$;
+
+-- An edit of these jobs, whose gates are locked, ends the reasons of what waits, and moves it to the lane where the job
+-- executes now: the next claim looks again. A run that another session has locked is skipped, because that session may
+-- wait for the gate. The sweep continues with those: not is_new.
+create function yamlsched.look_again(jobs bigint[], is_new boolean, now timestamptz) returns void
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update yamlsched.job_runs r
+    set withheld = 0, limit_name = null, lane = e.lane,
+        ready_at = case when r.withheld in (1, 2) then now else r.ready_at end
+    from (select w.id, case when w.idempotency_key like 'on\_dead:%' then d.executor else d.lane end as lane
+          from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+          where d.id = any (jobs) and w.finished_at is null and w.status <> 'running'
+            and case when is_new then w.withheld <> 0 or w.lane <> d.lane
+                     else yamlsched.waits_wrongly(w, d) end
+          order by w.id for no key update of w skip locked) e
+    where r.id = e.id;
+    update yamlsched.gates g
+    set is_edited = e.is_edited
+    from (select d.namespace, 'job/' || d.id as name,
+                 exists (select from yamlsched.job_runs w
+                         where w.namespace = d.namespace and w.definition_id = d.id and w.withheld in (2, 3)
+                           and w.finished_at is null and yamlsched.waits_wrongly(w, d)) as is_edited
+          from yamlsched.job_definitions d where d.id = any (jobs)) e
+    where g.namespace = e.namespace and g.name = e.name and g.is_edited <> e.is_edited;
 end
 $$;
 
@@ -387,31 +494,7 @@ begin
         perform pg_sleep(0.01);
     end loop;
     if limits <> '{}' then
-        update yamlsched.job_runs r
-        set withheld = 0, updated_at = now      -- it keeps its place for 2 s: see claim_gated
-        where r.withheld = 3 and r.id = any (array(
-            select w.id
-            from unnest(limits) as l (name)
-            cross join lateral (
-                select distinct k.lane, case when exists (select from yamlsched.lacks x where x.definition_id = d.id) then d.id end as job
-                from yamlsched.job_definitions d
-                cross join lateral unnest(array[d.lane, case d.lane when 'shared' then 'local' else d.lane end]) as k (lane)
-                where d.namespace = of_namespace and d.limit_name = l.name) c
-            cross join lateral (
-                select n.id from yamlsched.job_runs n
-                where n.namespace = of_namespace and n.limit_name = l.name and n.lane = c.lane and n.withheld = 3
-                  and n.finished_at is null
-                  and case when c.job is not null then n.definition_id = c.job
-                           else n.definition_id not in (select x.definition_id from yamlsched.lacks x) end
-                order by n.priority, n.run_at, n.id
-                limit greatest(0, yamlsched.free_numbers(of_namespace, l.name) - (
-                    select count(*) from yamlsched.job_runs o
-                    where o.namespace = of_namespace and o.limit_name = l.name and o.lane = c.lane and o.withheld = 0
-                      and o.finished_at is null and o.status <> 'running' and o.run_at <= now
-                      and case when c.job is not null then o.definition_id = c.job
-                               else o.definition_id not in (select x.definition_id from yamlsched.lacks x) end))
-                for no key update skip locked) w));
-        get diagnostics numbers = row_count;
+        numbers := yamlsched.offer_numbers(of_namespace, limits, now);
     end if;
     if freed + numbers > 0 then
         perform pg_notify('yamlsched', of_namespace);
@@ -516,6 +599,12 @@ begin
     select array_agg(distinct e.definition_id), array_agg(distinct e.limit_name) filter (where e.limit_name is not null)
     into jobs, limits from ended e;
     perform yamlsched.hand_on(of_namespace, jobs, limits, now) where jobs is not null;
+    jobs := array(select substr(g.name, 5)::bigint from yamlsched.gates g
+                  where g.namespace = of_namespace and g.is_edited and g.name like 'job/%');
+    if jobs <> '{}' then
+        perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id from unnest(jobs) as j (id)));
+        perform yamlsched.look_again(jobs, false, now);
+    end if;
     jobs := array(
         select d.id from yamlsched.job_definitions d
         where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
@@ -528,6 +617,7 @@ begin
         where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
           and exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
                       and r.withheld = 2 and not r.unreleased and r.finished_at is null)
+          and not yamlsched.is_taken(d.id, now)     -- who ends that run hands on
           and not exists (select from yamlsched.job_runs r where r.namespace = of_namespace and r.definition_id = d.id
                           and r.withheld in (0, 3) and r.finished_at is null and r.exclusive and r.run_at <= now));
     limits := array(

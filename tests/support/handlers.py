@@ -94,6 +94,11 @@ def fan_out(run: Run, job: str = "nothing") -> None:
     run.enqueue(job, {}, key=f"{job}:2")
 
 
+@recorded
+def renews_itself(run: Run) -> None:
+    run.enqueue(run.job_type, {})
+
+
 # -- which end their process
 
 

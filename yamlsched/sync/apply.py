@@ -80,7 +80,9 @@ class FileSync:
             timeout = AT_ONCE_LOCK_TIMEOUT_SECONDS if self.at_once else LOCK_TIMEOUT_SECONDS
             files.lock_namespace(self.connection, loaded.namespace, timeout)
             state = self._decide()
-            if not self._is_held_back(state) and self.result.verdict is not Verdict.CURRENT:
+            if self.result.verdict is Verdict.CURRENT:
+                converge.repair_limits(self.connection, loaded.namespace, loaded.limits, self.now)
+            elif not self._is_held_back(state):
                 self._apply(state, loaded, revised)
         if changes := self.result.changes:
             log.info(

@@ -244,9 +244,7 @@ def converge(
     if known:
         definitions.apply_lane(connection, list(known), instant)
         due.wake_followers(connection, namespace, known, instant)
-    if former or limits:
-        put = {name: limits.get(name) for name in sorted({*former, *limits})}
-        definitions.put_limits(connection, namespace, put, instant)
+    _put_limits(connection, namespace, former, limits, instant)
     edited = {name: d for name, d in before.items() if name in jobs and _has_other_starts(d, jobs[name])}
     if edited:
         offsets = {d.id: keys.offset(namespace, name, jobs[name].spread) for name, d in edited.items()}
@@ -258,6 +256,22 @@ def converge(
         unreadable=tuple(job for job in unreadable if job not in owed.unreadable),
         edits=tuple(changed),
     )
+
+
+def repair_limits(connection: Connection[Any], namespace: str, limits: Mapping[str, int], now: datetime | None) -> None:
+    """Write the limits of the file in use again if the database has others, for example after a partial restore."""
+    former = definitions.limits(connection, namespace)
+    if former != limits:
+        definitions.lock_gates(connection, namespace, [], sorted({*former, *limits}))
+        _put_limits(connection, namespace, former, limits, due.start_batch(connection, now))
+
+
+def _put_limits(
+    connection: Connection[Any], namespace: str, former: Iterable[str], limits: Mapping[str, int], now: datetime
+) -> None:
+    if former or limits:
+        put = {name: limits.get(name) for name in sorted({*former, *limits})}
+        definitions.put_limits(connection, namespace, put, now)
 
 
 def _has_other_starts(before: Definition, job: Job) -> bool:

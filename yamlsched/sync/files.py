@@ -58,6 +58,7 @@ class Snapshot(NamedTuple):
     needs_housekeeping: bool
     other_namespace: str | None
     messages_due: list[str | None] | None  # variables of targets with a message that may be sent now; None: no targets
+    has_lost_limits: bool = False  # a job is under a limit whose number is lost: only the file knows it
 
 
 class FileState(NamedTuple):
@@ -366,7 +367,9 @@ def is_current(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     version = schedule.version
     is_same = (snapshot.in_force_hash, snapshot.in_force_environment) == (version.hash, version.environment)
     is_switched = snapshot.other_namespace is not None and not schedule.may_move
-    return is_same and not is_switched and version.is_covered_by(snapshot.in_force_yamlsched, snapshot.in_force_tzdata)
+    if not is_same or is_switched or snapshot.has_lost_limits:
+        return False
+    return version.is_covered_by(snapshot.in_force_yamlsched, snapshot.in_force_tzdata)
 
 
 def current(snapshot: Snapshot, schedule: ScheduleFile) -> SyncResult | None:
