@@ -47,9 +47,9 @@ limit %(limit)s;
 
 -- name: start_request
 -- The start of a transaction that carries out a form: its actions are recorded with the form. Forms about one target are
--- carried out one after another, so that each sees what the others did.
+-- carried out one after another, so that each sees what the others did. They share 64 rows to lock.
 select set_config('yamlsched.request', %(request)s, true),
-       pg_advisory_xact_lock(hashtextextended('yamlsched.operator_actions ' || %(lock)s, 0));
+       yamlsched.lock_gates(%(namespace)s, array['form/' || (hashtext(%(target)s) & 63)]);
 
 -- name: pauses
 -- The jobs that are paused, the latest first. `runs` are those that wait for the end of the pause, up to a limit.

@@ -4,8 +4,8 @@ select coalesce(max(m.version), 0) as version, coalesce(max(m.oldest_supported),
 from yamlsched.migrations m;
 
 -- name: lock
--- One process at a time, until its transaction ends. The number is arbitrary.
-select pg_advisory_xact_lock(7239054111);
+-- One process at a time, until its transaction ends. Only the owner of the tables may take this lock.
+lock table yamlsched.migrations in share row exclusive mode;
 
 -- name: exists
 select to_regclass('yamlsched.migrations') is not null as found;

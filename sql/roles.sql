@@ -67,7 +67,6 @@ begin
     for object in
         select p.oid::regprocedure::text as name, p.oid::regprocedure::text = any (array[
             'yamlsched.claim_gated(text,bigint[],text,timestamp with time zone)', 'yamlsched.executor_places(text,text)',
-            'yamlsched.claim_start(text,smallint,timestamp with time zone,timestamp with time zone,bigint,integer)',
             'yamlsched.could_begin_at(yamlsched.job_runs,interval)', 'yamlsched.delete_of_runs()', 'yamlsched.late(yamlsched.job_definitions)',
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
@@ -128,7 +127,7 @@ begin
         yamlsched.claim_gated(text, bigint[], text, timestamptz),
         yamlsched.is_still_dead(bigint, timestamptz, timestamptz), yamlsched.messages_due(text, timestamptz),
         yamlsched.note(text, text, jsonb, timestamptz), yamlsched.settle_notes(text, timestamptz),
-        yamlsched.executor_places(text, text), yamlsched.claim_start(text, smallint, timestamptz, timestamptz, bigint, integer),
+        yamlsched.executor_places(text, text),
         yamlsched.free_numbers(text, text), yamlsched.hand_on(text, bigint[], text[], timestamptz),
         yamlsched.is_taken(bigint, timestamptz), yamlsched.lanes(text), yamlsched.lock_gates(text, text[]),
         yamlsched.look_again(bigint[], boolean, timestamptz), yamlsched.offer_numbers(text, text[], timestamptz),

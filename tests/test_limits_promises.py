@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from support.followers import HOURLY, SUCCESS, World, world
+from support.followers import HOURLY, SUCCESS, World
+from support.followers import world as world
 from support.project import Process, Project, a_project, until
 from support.rows import value
 from yamlsched import db as database
@@ -179,7 +181,7 @@ def test_a_lower_limit_ends_nothing_and_what_waits_starts_one_after_another(proj
 
     until(lambda: project.statuses() == {"succeeded": 8})
     spans = sorted((project.row(run).started_at, project.row(run).finished_at) for run in runs)
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     assert worker.is_alive
 
 

@@ -425,9 +425,7 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
         "schema yamlsched": frozenset({"USAGE"}),
         **WORKER_TABLES,
         **dict.fromkeys(("enqueue()", "enqueue_many()", "has_no_worker()", "is_withheld()", "late()"), EXECUTE),
-        **dict.fromkeys(
-            ("waits_for()", "could_begin_at()", "claim_start()", "on_dead_key()", "put_definitions()"), EXECUTE
-        ),
+        **dict.fromkeys(("waits_for()", "could_begin_at()", "on_dead_key()", "put_definitions()"), EXECUTE),
         **dict.fromkeys(
             (
                 "claim_gated()",

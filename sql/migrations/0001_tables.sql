@@ -90,7 +90,7 @@ create index job_definitions_paused_until on yamlsched.job_definitions (namespac
 
 -- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
 create function yamlsched.is_withheld(d yamlsched.job_definitions, now timestamptz) returns boolean
-    language sql immutable
+    language sql immutable set search_path = pg_catalog, pg_temp
 as $$ select not d.enabled or d.retired_at is not null or (d.paused_at is not null and coalesce(d.paused_until > now, true)) $$;
 
 -- Write jobs: insert those that are new, update the others in place. Each job is an object with the same keys, which are
@@ -168,81 +168,8 @@ create table yamlsched.job_runs (
 
 -- Whether no worker owns an unfinished run: it waits, or its lease has ended.
 create function yamlsched.has_no_worker(r yamlsched.job_runs, now timestamptz) returns boolean
-    language sql immutable
+    language sql immutable set search_path = pg_catalog, pg_temp
 as $$ select r.status <> 'running' or r.locked_until < now $$;
-
--- After which run a claim of many waiting runs starts, where several workers claim them at the same time. Without them
--- that is `past`, where the claim before stopped. Others have claimed since what follows it: all of that is passed over
--- by bisection, as if they had taken the runs in order. And each claim that is not committed has a place in a row, by its
--- lock: the first starts there, the next one `size` runs further on. What is passed over although it waits is found by
--- the next claim that reads all that is due, after a second at most.
-create function yamlsched.claim_start(
-    of_namespace text, of_priority smallint, now timestamptz, past_run_at timestamptz, past_id bigint, size integer,
-    out run_at timestamptz, out id bigint
-)
-    language plpgsql
-    set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-    run   record;
-    ends  record;                        -- a run that waits: the last one that is due, or one before which none is claimed
-    half  record;
-    place integer := 0;
-begin
-    claim_start.run_at := past_run_at;
-    claim_start.id := past_id;
-    select r.run_at, r.id, r.status = 'running' as is_running into run
-    from yamlsched.job_runs r
-    where r.namespace = of_namespace and r.finished_at is null and not r.exclusive and r.priority = of_priority
-      and r.run_at <= now and (r.run_at, r.id) > (past_run_at, past_id)
-    order by r.run_at, r.id limit 1;
-    if run.is_running then
-        select r.run_at, r.id into ends
-        from yamlsched.job_runs r
-        where r.namespace = of_namespace and r.finished_at is null and not r.exclusive and r.priority = of_priority
-          and r.run_at <= now
-        order by r.run_at desc, r.id desc limit 1;
-        claim_start.run_at := run.run_at;
-        claim_start.id := run.id;
-        for step in 1..40 loop
-            exit when claim_start.run_at = ends.run_at and ends.id - claim_start.id <= 50;
-            select h.run_at, case when h.run_at > claim_start.run_at then 0
-                                  when h.run_at < ends.run_at then claim_start.id
-                                  else claim_start.id + (ends.id - claim_start.id) / 2 end as id into half
-            from (select case when claim_start.run_at = ends.run_at then ends.run_at
-                              else l.run_at + (ends.run_at - l.run_at) / 2 end as run_at
-                  -- a run may be due since -infinity
-                  from (select greatest(claim_start.run_at, least('epoch', ends.run_at)) as run_at) l) h;
-            select r.run_at, r.id, r.status = 'running' as is_running into run
-            from yamlsched.job_runs r
-            where r.namespace = of_namespace and r.finished_at is null and not r.exclusive and r.priority = of_priority
-              and (r.run_at, r.id) > (half.run_at, half.id)
-            order by r.run_at, r.id limit 1;
-            if run.is_running then
-                claim_start.run_at := run.run_at;
-                claim_start.id := run.id;
-            else
-                ends := half;
-            end if;
-        end loop;
-    end if;
-    while place < 16
-          and not pg_try_advisory_xact_lock(hashtext('yamlsched.claim ' || of_namespace), 16 * of_priority + place) loop
-        place := place + 1;
-    end loop;
-    if place > 0 then
-        select r.run_at, r.id into run
-        from yamlsched.job_runs r
-        where r.namespace = of_namespace and r.finished_at is null and not r.exclusive and r.priority = of_priority
-          and r.run_at <= now and (r.run_at, r.id) > (claim_start.run_at, claim_start.id)
-        order by r.run_at, r.id offset place * size limit 1;
-        if found then
-            claim_start.run_at := run.run_at;
-            claim_start.id := run.id - 1;  -- it begins with this one
-        end if;
-    end if;
-end $$;
 
 -- One row per key, however many ticks race.
 create unique index job_runs_key on yamlsched.job_runs (namespace, idempotency_key) where idempotency_key is not null;

@@ -1,8 +1,8 @@
 -- Enqueue from any language, inside the application's own transaction. Creates functions only.
 
--- The error of one run to enqueue, or null. The planner inlines it, so there is no call per row.
+-- The error of one run to enqueue, or null.
 create function yamlsched.enqueue_fault(job_type text, payload jsonb, key text) returns text
-    language sql stable parallel safe
+    language sql stable parallel safe set search_path = pg_catalog, pg_temp
 as $$
     select case
         when payload is null or jsonb_typeof(payload) <> 'object' then
@@ -17,16 +17,19 @@ as $$
                    job_type, octet_length(payload::text))
         when key = '' then 'an idempotency key cannot be empty: leave it out (null) for a run without a key'
         when length(key) > 500 then format('an idempotency key has %s characters, over the limit of 500', length(key))
+        when key ~ '[\u0001-\u001f\u007f]' then
+            format('an idempotency key has the control character U+%s: remove it',
+                   lpad(upper(to_hex(ascii(substring(key from '[\u0001-\u001f\u007f]')))), 4, '0'))
         -- for every job name, also of a job that is scheduled later, so that no caller can take the place of a slot
-        when key ~ '^[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?$' then
-            format('key "%s" has a reserved form: the slots of job "%s" have such keys', key, split_part(key, ':', 1))
+        when key ~ '^\s*[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?\s*$' then
+            format('key "%s" has a reserved form: the slots of job "%s" have such keys', key, split_part(btrim(key), ':', 1))
         when key like 'on\_dead:%' then format('key "%s" is reserved for runs that call on_dead', key)
     end
 $$;
 
 -- A trace context that cannot be one is ignored, as W3C's Trace Context asks for.
 create function yamlsched.valid_trace_context(context text) returns text
-    language sql immutable parallel safe
+    language sql immutable parallel safe set search_path = pg_catalog, pg_temp
 as $$
     select case when length(context) <= 600 and context ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}( [ -~]+)?$'
                 then context end
@@ -55,7 +58,7 @@ create function yamlsched.enqueue_many(
     job_type         text,
     payloads         jsonb[],
     idempotency_keys text[] default null,
-    run_at           timestamptz default null,
+    run_at           timestamptz default null,  -- one in the past counts as now: nothing overtakes what waits
     namespace        text default 'default',
     parent_id        bigint default null,
     priority         text default null,  -- high, normal or low; null: the job's
@@ -145,7 +148,7 @@ begin
              parent_id, trace_context)
         overriding system value
         select i.id, definition.namespace, definition.id, definition.job_type, definition.payload || i.payload, i.key,
-               coalesce(enqueue_many.run_at, clock_timestamp() + enqueue_many.delay, clock_timestamp()),
+               greatest(enqueue_many.run_at, clock_timestamp() + enqueue_many.delay, clock_timestamp()),
                coalesce(level, definition.priority),
                definition.max_attempts, enqueue_many.parent_id, yamlsched.valid_trace_context(i.context)
         from unnest(payloads, idempotency_keys, ids, trace_contexts) as i (payload, key, id, context)
@@ -243,7 +246,7 @@ begin
         insert into yamlsched.job_runs as r
             (namespace, definition_id, job_type, payload, idempotency_key, run_at, priority, max_attempts, trace_context)
         select d.namespace, d.id, d.job_type, d.payload || enqueue.payload, enqueue.idempotency_key,
-               coalesce(enqueue.run_at, clock_timestamp() + enqueue.delay, clock_timestamp()),
+               greatest(enqueue.run_at, clock_timestamp() + enqueue.delay, clock_timestamp()),
                coalesce(level, d.priority), d.max_attempts, yamlsched.valid_trace_context(enqueue.trace_context)
         from yamlsched.job_definitions d
         where d.namespace = enqueue.namespace and d.job_type = enqueue.job_type

@@ -175,7 +175,7 @@ alter table yamlsched.namespaces
 
 -- The lanes and levels of what is unfinished and may be claimed: each lane by one index probe.
 create function yamlsched.lanes(of_namespace text) returns table (lane text, priority smallint)
-    language sql stable
+    language sql stable set search_path = pg_catalog, pg_temp
 as $$
     with recursive found (name) as (
         select (select r.lane from yamlsched.job_runs r

@@ -9,7 +9,7 @@ alter table yamlsched.job_definitions
 -- Since when a run could begin: its slot or run_at, without the time in which it waited for a pause, its turn or other jobs. A
 -- retry moves run_at, so a retried run counts from its slot, at the earliest from its creation or release: it may be of a backfill.
 create function yamlsched.could_begin_at(r yamlsched.job_runs, spread interval) returns timestamptz
-    language sql stable  -- and not immutable, as its sum: the planner inlines it
+    language sql stable set search_path = pg_catalog, pg_temp
 as $$
     select greatest(r.ready_at, case when r.attempts > 1 or r.status = 'failed' then greatest(r.scheduled_for + spread, r.created_at, r.released_at)
                                      when r.scheduled_for is null then greatest(r.run_at, r.created_at) else r.run_at end)

@@ -167,16 +167,26 @@ def refuse_foreign_schema(connection: psycopg.Connection[Any], is_migrated: bool
 def migrate(connection: psycopg.Connection[Any], dry_run: bool = False) -> list[Migration]:
     """Apply the missing migrations in one transaction, and return them. Concurrent callers wait for each other.
 
+    Two that create the first table wait for each other, too: one of them gets an error, and tries again.
+
     With ``dry_run`` nothing is applied.
 
     Raises WrongTables if an applied migration differs from its file, EnvironmentFailed if the database is not
     supported, or the schema is somebody else's.
     """
+    try:
+        return _migrate(connection, dry_run)
+    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateSchema, psycopg.errors.DuplicateTable):
+        return _migrate(connection, dry_run)
+
+
+def _migrate(connection: psycopg.Connection[Any], dry_run: bool) -> list[Migration]:
     sql = load("migrations")
     with connection.transaction():
         refuse_unsupported(connection)
-        connection.execute(sql["lock"])
         exists = connection.execute(sql["exists"]).fetchone()
+        if exists and exists.found and not dry_run:
+            connection.execute(sql["lock"])
         refuse_foreign_schema(connection, is_migrated=bool(exists and exists.found))
         rows = connection.execute(sql["applied"]).fetchall() if exists and exists.found else []
         checksums = {str(row.version): row.checksum for row in rows}

@@ -14,7 +14,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -82,6 +82,7 @@ def _answer(writing: int, do: Callable[[], object]) -> None:
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.1, 2.0  # between attempts to connect
+WAKE_INTERVAL_SECONDS = 0.05  # between reports of notifications
 SLOW_CONNECT_SECONDS = 5.0  # after which a connection attempt counts as unanswered
 NO_ANSWER = "no answer to a connection attempt"
 # SQLSTATE classes and codes after which the session is closed: the server is shutting down, is full, or is a standby;
@@ -148,6 +149,9 @@ class WorkerSession:
         self._wait = 0.0
         self._opening = asyncio.Lock()
         self._watched: int | None = None
+        self._namespaces: set[str] = set()  # of notifications that are to be reported
+        self._next_report: asyncio.TimerHandle | None = None
+        self._reported_at = -WAKE_INTERVAL_SECONDS
         self._is_busy = False
         self.opened_in = 0.0  # seconds: a few round trips
 
@@ -217,8 +221,8 @@ class WorkerSession:
             async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
                 connection = await db.connect_async(self._database.dsn, self._settings, look_up)
                 self._connection = connection
-                if (events := self._events) is not None:
-                    connection.add_notify_handler(lambda notification: events.put(Notified([notification.payload])))
+                if self._events is not None:
+                    connection.add_notify_handler(lambda notification: self._notified([notification.payload]))
                     await statements.listen(connection)
         except (psycopg.Error, EnvironmentFailed, TimeoutError) as error:
             await self.drop()
@@ -249,7 +253,8 @@ class WorkerSession:
         """Receive notifications while the session has nothing to do."""
         if self._connection is not None and not self._connection.closed and self._watched is None:
             self._watched = self._connection.fileno()
-            asyncio.get_running_loop().add_reader(self._watched, self._receive)
+            if self._next_report is None:
+                asyncio.get_running_loop().add_reader(self._watched, self._receive)
 
     def unwatch(self) -> None:
         """End ``watch``; each use of the session does."""
@@ -265,13 +270,33 @@ class WorkerSession:
             self._connection.pgconn.consume_input()
             while notification := self._connection.pgconn.notifies():
                 namespaces.append(notification.extra.decode("utf-8", "replace"))
-            if not namespaces:
-                return
+            if namespaces:
+                self._notified(namespaces)
+            return
         except psycopg.OperationalError as error:
             self.unwatch()  # the next use finds it closed, and opens another
             self._connection.pgconn.finish()
             self._database.failed(reason(error))
-        self._events.put(Notified(namespaces))
+        self._events.put(Notified([]))
+
+    def _notified(self, namespaces: Sequence[str]) -> None:
+        """Report notifications at once, and then once in each interval: any login of the database can send them."""
+        self._namespaces.update(namespaces)
+        if self._next_report is None:
+            loop = asyncio.get_running_loop()
+            at = max(loop.time(), self._reported_at + WAKE_INTERVAL_SECONDS)
+            self._next_report = loop.call_at(at, self._report)
+            if self._watched is not None:
+                loop.remove_reader(self._watched)  # what arrives until then is read together
+
+    def _report(self) -> None:
+        assert self._events is not None
+        loop = asyncio.get_running_loop()
+        self._next_report, self._reported_at = None, loop.time()
+        self._events.put(Notified(sorted(self._namespaces)))
+        self._namespaces.clear()
+        if self._watched is not None:
+            loop.add_reader(self._watched, self._receive)
 
 
 class WorkerSessions:

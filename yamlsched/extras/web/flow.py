@@ -161,7 +161,7 @@ class Doing:
         since the review. An action in several transactions, not ``is_whole``, must find what is left to do itself.
         """
         with self.pool.transaction() as connection:
-            audit.start_request(connection, self.request, f"{self.namespace} {target or self.request}")
+            audit.start_request(connection, self.request, self.namespace, target or self.request)
             if is_whole:
                 if done := audit.of_request(connection, self.request, 1):
                     raise AlreadyDone(done)

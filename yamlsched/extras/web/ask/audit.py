@@ -61,9 +61,10 @@ def of_request(connection: psycopg.Connection[Any], request: str, limit: int) ->
     return fetch(connection, TrailEntry, load("audit")["of_request"], {"request": request, "limit": limit})
 
 
-def start_request(connection: psycopg.Connection[Any], request: str, lock: str) -> None:
-    """Let the caller's transaction carry out the form ``request``, after all others with the same ``lock``."""
-    connection.execute(load("audit")["start_request"], {"request": request, "lock": lock})
+def start_request(connection: psycopg.Connection[Any], request: str, namespace: str, target: str) -> None:
+    """Let the caller's transaction carry out the form ``request``, after all others about the same ``target``."""
+    parameters = {"request": request, "namespace": namespace, "target": target}
+    connection.execute(load("audit")["start_request"], parameters)
 
 
 def pauses(connection: psycopg.Connection[Any], namespace: str, now: datetime, limit: int) -> list[Pause]:
