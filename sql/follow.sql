@@ -24,6 +24,7 @@ with a as (
            case when a.by_hand and (select u.run_id from yamlsched.upstream(a.upstream, a.slot, %(now)s) u) is null
                 then 'skipped' end
     from a
+    on conflict (run_id, definition_id) do nothing  -- an earlier run has the key; see _write in sync/due.py
     returning run_id, outcome
 )
 update yamlsched.job_runs r

@@ -89,6 +89,13 @@ where d.namespace = any(%(namespaces)s) and g.reason = 'late'
 group by d.namespace, d.job_type
 order by d.namespace, d.job_type;
 
+-- name: unwritten
+-- Jobs whose due slots the last sync could not write, with the error.
+select d.namespace, d.job_type, d.slots_error as error
+from yamlsched.job_definitions d
+where d.namespace = any (%(namespaces)s) and d.slots_error is not null and d.enabled and d.retired_at is null
+order by d.job_type limit %(limit)s;
+
 -- name: limits
 -- The limits for which runs wait, and of the runs that wait for a job whose run is dead or cancelled, the oldest, in words.
 select g.namespace, w.waits

@@ -109,8 +109,15 @@ where not exists (select from extended e where e.definition_id = g.id and e.last
 -- name: move_cursors
 -- The caller has locked the definitions. A cursor other than the one that was read is not moved.
 update yamlsched.job_definitions d
-set last_slot_at = m.last_slot_at, next_slot_at = m.next_slot_at
+set last_slot_at = m.last_slot_at, next_slot_at = m.next_slot_at, slots_error = null
 from unnest(%(definition_id)s::bigint[], %(before)s::timestamptz[], %(last_slot_at)s::timestamptz[],
             %(next_slot_at)s::timestamptz[])
     as m (id, before, last_slot_at, next_slot_at)
 where d.id = m.id and d.last_slot_at is not distinct from m.before;
+
+-- name: note_failures
+-- Store why the slots of jobs could not be written: see job_definitions.slots_error.
+update yamlsched.job_definitions d
+set slots_error = f.error
+from unnest(%(names)s::text[], %(errors)s::text[]) as f (name, error)
+where d.namespace = %(namespace)s and d.job_type = f.name and d.slots_error is distinct from f.error;

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from support.followers import DEAD, HOURLY, World, world
-from support.schedules import MINUTE, a_file, at, gaps
-from yamlsched.act import pause
+from support.schedules import MINUTE, a_file, at, definition, gaps
+from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
 from yamlsched.runs import claiming, follow
 from yamlsched.runs import statements as store
@@ -190,6 +191,61 @@ def test_an_edit_of_the_followed_cron_changes_nothing_about_slots_before_it(worl
     assert world.claim() == ["extract 02:00"]
     world.end("extract 02:00")
     assert world.claim() == ["load 03:00"]
+
+
+def move_extract(world: World) -> None:
+    world.apply(extract={"cron": "0 20 * * *"}, load={"after": ["extract"]})
+
+
+def move_load(world: World) -> None:
+    world.apply(extract={"cron": "0 2 * * *"}, load={"cron": "0 20 * * *", "after": ["extract"]})
+
+
+def just_sync(world: World) -> None:
+    world.tick("2026-01-14 20:00")
+
+
+def pause_and_resume(world: World) -> None:
+    pause.pause(world.db, "default", [world.job("load")], "ann", now=world.now)
+    pause.resume(world.db, "default", [world.job("load")], "ann", now=world.now)
+
+
+def edit_it(world: World) -> None:
+    world.apply(extract={"cron": "0 21 * * *"}, load={"after": ["extract"], "description": "edited"})
+
+
+@pytest.mark.parametrize("account", [just_sync, pause_and_resume, edit_it])
+@pytest.mark.parametrize("move", [move_extract, move_load])
+def test_a_slot_whose_key_is_in_use_is_a_gap_of_a_follower_too(
+    world: World, move: Callable[[World], None], account: Callable[[World], None]
+) -> None:
+    # given runs of the day at 02:00, and an edit that moves the slot of the day
+    world.apply(extract={"cron": "0 2 * * *"}, load={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    for name in ("extract 02:00", "load 02:00"):
+        assert world.claim() == [name]
+        world.end(name)
+    world.now = at("2026-01-14 12:00")
+    move(world)
+    world.now = at("2026-01-14 20:00")
+
+    account(world)
+
+    assert gaps(world.db, "load") == [("01-14 20:00", "01-14 20:00", 1, "key_taken")]
+    assert world.states() == ["extract 02:00 succeeded", "load 02:00 succeeded"]
+
+
+def test_a_backfilled_slot_that_no_sync_has_met_is_not_written_again(world: World) -> None:
+    world.apply(extract={"cron": "0 2 * * *"}, load={"after": ["extract"]})
+    world.now, slot = at("2026-01-14 02:00"), at("2026-01-14 02:00")
+    for name in ("extract", "load"):
+        job = backfill.definition_for(world.db, "default", name)
+        backfill.backfill(world.db, "default", job, slot, slot, "ann", now=world.now)
+
+    world.tick("2026-01-14 02:00")
+
+    assert gaps(world.db, "load") == []
+    assert definition(world.db, "load").last_slot_at == slot
 
 
 def test_the_first_slot_after_an_edit_waits_for_the_last_one_before_it(world: World) -> None:

@@ -164,13 +164,19 @@ def test_an_edit_that_ends_a_wait_stores_when(db: Db, worker: Worker) -> None:
     assert late(db, job) == (None, None)
 
 
-def test_a_job_that_follows_is_not_late_while_the_other_has_to_run(db: Db) -> None:
+def test_a_slot_without_a_run_is_late_also_of_a_job_that_follows_whatever_executes(db: Db) -> None:
     extract = a_job(db, "extract", next_slot_at=ago(60))
     load = a_job(db, "load", after=["extract"], next_slot_at=ago(60))
-    assert [late(db, job)[1] for job in (extract, load)] == [NO_SYNC, None]
+    assert [late(db, job)[1] for job in (extract, load)] == [NO_SYNC, NO_SYNC]
+
+    a_run(db, load, "running", exclusive=True, scheduled_for=ago(120), started_at=ago(110))
+    assert late(db, load)[1] == NO_SYNC
+
+
+def test_a_job_that_follows_is_not_late_while_the_other_has_to_run(db: Db) -> None:
+    extract, load = a_job(db, "extract"), a_job(db, "load", after=["extract"])
 
     # a run that is not released waits for another job
-    db.execute("update yamlsched.job_definitions set next_slot_at = null")
     waiting = due(db, load, 50, exclusive=True, unreleased=True, scheduled_for=ago(60))
     assert [late(db, job)[1] for job in (extract, load)] == [None, None]
 

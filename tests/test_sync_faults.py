@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from support.rows import a_run
 from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
 from yamlsched import db as store
+from yamlsched.act import pause
+from yamlsched.ask import attention, health
 from yamlsched.db.query import load as load_sql
 from yamlsched.sync import apply, converge, due
 from yamlsched.sync.files import ScheduleFile, Verdict, is_current, poll
@@ -160,6 +163,68 @@ def test_a_key_used_by_another_job_costs_only_that_slot(db: Db) -> None:
 
     assert result.runs == 2
     assert gaps(db, "job_1") == [("01-14 13:00", "01-14 13:00", 1, "key_taken")]
+
+
+@pytest.fixture
+def x_is_refused(db: Db) -> Iterator[None]:
+    """A trigger that refuses runs of job x."""
+    db.execute(
+        "create function public.refuse() returns trigger language plpgsql as "
+        "$$ begin if new.job_type = 'x' then raise 'x is refused'; end if; return new; end $$; "
+        "create trigger refuse before insert on yamlsched.job_runs for each row execute function public.refuse()"
+    )
+    yield
+    db.execute("drop function public.refuse cascade")
+
+
+@pytest.mark.parametrize("follows", [{}, {"after": ["y"]}])
+def test_a_job_whose_slots_cannot_be_written_is_a_problem_at_once_and_late(
+    db: Db, x_is_refused: None, follows: dict[str, Any]
+) -> None:
+    # given a job that a trigger refuses
+    file = a_file(x=HOURLY | follows, y=HOURLY)
+    sync(db, file, NOON)
+
+    result = sync(db, file, at("2026-01-14 13:00"))
+
+    # then the others continue, and it is a problem
+    assert (slots(db, "x"), slots(db, "y")) == ([], ["01-14 13:00"])
+    assert result.messages == ['job "x": its due slots could not be written: x is refused. The next tick tries again']
+    state = health.read(db, "default", HOUR, [])
+    [problem] = [one for one in attention.problems(state, attention.Thresholds()) if one.kind == "slots"]
+    assert (problem.job_type, problem.what) == ("x", "x: its due slots cannot be written: x is refused")
+    late = "select overdue_why as why from yamlsched.job_queues where job_type = 'x'"
+    assert db.execute(late).fetchone() == ("no sync has created the run of its slot",)
+    db.execute("drop trigger refuse on yamlsched.job_runs")
+    sync(db, file, at("2026-01-14 13:01"))
+    assert slots(db, "x") == ["01-14 13:00"]
+    assert health.read(db, "default", HOUR, []).unwritten == []
+
+
+@pytest.mark.parametrize("follows", [{}, {"after": ["y"]}])
+def test_a_job_whose_slots_cannot_be_written_stops_neither_an_edit_nor_a_pause(
+    db: Db, x_is_refused: None, follows: dict[str, Any]
+) -> None:
+    sync(db, a_file(x=HOURLY | follows, y=HOURLY, z=HOURLY), NOON)
+
+    for hour, act in ((13, "edit"), (14, "pause"), (15, "resume")):
+        now = at(f"2026-01-14 {hour}:00")
+        if act == "edit":
+            edited = a_file(x=HOURLY | follows | {"priority": "high"}, y=HOURLY, z=HOURLY)
+            result = sync(db, edited, now, at_once=True)
+            assert any("x is refused. They are recorded as one gap, late" in line for line in result.messages)
+        else:
+            ids = [definition(db, name).id for name in "xyz"]
+            [one, *_] = (pause.pause if act == "pause" else pause.resume)(db, "default", ids, "ann", now=now)
+            assert one.changed
+
+    assert definition(db).priority == 1
+    assert slots(db, "y") == slots(db, "z") == ["01-14 13:00", "01-14 14:00"]
+    assert [(first, reason) for first, _, _, reason in gaps(db)] == [
+        ("01-14 13:00", "late"),
+        ("01-14 14:00", "late"),
+        ("01-14 15:00", "paused"),
+    ]
 
 
 def test_many_concurrent_syncs_create_each_run_once(db: Db, dsn: str) -> None:

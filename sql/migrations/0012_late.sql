@@ -4,7 +4,9 @@
 
 alter table yamlsched.job_definitions
     add column start_within interval not null default '15 minutes',
-    add column finish_within interval, add column resumed_at timestamptz;  -- null: no limit; when an operator resumed the job last
+    add column finish_within interval, add column resumed_at timestamptz,  -- null: no limit; when an operator resumed the job last
+    add column slots_error text;  -- why its due slots could not be written; null: they could
+create index job_definitions_slots_error on yamlsched.job_definitions (namespace) where slots_error is not null;
 
 -- Since when a run could begin: its slot or run_at, without the time in which it waited for a pause, its turn or other jobs. A
 -- retry moves run_at, so a retried run counts from its slot, at the earliest from its creation or release: it may be of a backfill.
@@ -27,8 +29,7 @@ create function yamlsched.late(d yamlsched.job_definitions, out since timestampt
 as $$
 declare
     now     timestamptz := clock_timestamp();
-    -- A slot without a run. Of a job that follows others there is one at once, or these are late.
-    slot_at timestamptz := case when d.next_slot_at <= now and d.after = '{}' then d.next_slot_at end;
+    slot_at timestamptz := case when d.next_slot_at <= now then d.next_slot_at end;  -- a slot without a run
     runs    record;
 begin
     select min(r.due_at) filter (where r.status = 'running') as engine_at, min(r.due_at) filter (where not r.in_turn) as free_at,
@@ -44,7 +45,8 @@ begin
                      case when bool_or(b.agent is not null) is not true then min(b.begun_at) end as withdrawn_at
               from yamlsched.attempt_begins b where b.run_id = o.id) t on o.lane not in ('local', 'shared')
           where o.definition_id = d.id and o.finished_at is null) r;
-    slot_at := case when (d.overlap = 'wait' and runs.has_turns) is not true then slot_at end;
+    -- of a job that follows others it gets a run at once
+    slot_at := case when (d.overlap = 'wait' and d.after = '{}' and runs.has_turns) is not true then slot_at end;
     slot := least(runs.turn_at, slot_at);
     if slot < now - d.start_within then
         slot := greatest(slot, runs.failed_at, (

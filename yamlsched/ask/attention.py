@@ -60,7 +60,7 @@ class Thresholds:
 class Problem:
     """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
 
-    ``kind`` is one of: tick, file, prune, calendar, lack, stuck, in_doubt, notify, dead, skipped, late, old,
+    ``kind`` is one of: tick, file, prune, calendar, slots, lack, stuck, in_doubt, notify, dead, skipped, late, old,
     failing, paused.
     """
 
@@ -77,6 +77,7 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     problems += [
         *_calendars(health),
         *_unsent(health),
+        *_unwritten(health),
         *_lacks(health),
         *in_doubt(health),
         *_dead_total(health, thresholds),
@@ -164,6 +165,14 @@ def _calendars(health: Health) -> Iterator[Problem]:
 def _unsent(health: Health) -> Iterator[Problem]:
     for what in health.unsent:
         yield Problem("notify", None, what, "yamlsched doctor --notify")
+
+
+def _unwritten(health: Health) -> Iterator[Problem]:
+    for name, error in health.unwritten[:MAX_LISTED_PROBLEMS]:
+        yield Problem("slots", name, f"{name}: its due slots cannot be written: {error}", "yamlsched sync")
+    if more := len(health.unwritten[MAX_LISTED_PROBLEMS:]):
+        what = f"the due slots of {more} more {'job' if more == 1 else 'jobs'} cannot be written"
+        yield Problem("slots", None, what, "yamlsched sync")
 
 
 def _lacks(health: Health) -> Iterator[Problem]:

@@ -170,6 +170,13 @@ class LostSlots:
     last_slot: datetime
 
 
+class UnwrittenJob(NamedTuple):
+    """A job whose due slots the last sync could not write."""
+
+    job_type: str
+    error: str
+
+
 class EndingCalendar(NamedTuple):
     """A calendar in use that ends soon, or has ended; ``what`` is a sentence about it."""
 
@@ -198,6 +205,7 @@ class Health:
     limits: list[str]  # those for which runs wait, with who holds them
     calendars: list[EndingCalendar] = field(default_factory=list)
     unsent: list[str] = field(default_factory=list)  # targets of notifications that get none
+    unwritten: list[UnwrittenJob] = field(default_factory=list)  # at most MAX_EFFECTS_IN_DOUBT
 
 
 LISTS: dict[str, type[Any]] = {
@@ -211,6 +219,7 @@ LISTS: dict[str, type[Any]] = {
     "limits": str,
     "calendars": EndingCalendar,
     "unsent": str,
+    "unwritten": UnwrittenJob,
 }
 """The fields of ``Health`` that are lists, by the statement that returns their rows."""
 

@@ -165,6 +165,13 @@ class BatchLimits(NamedTuple):
     lock_timeout_seconds: float
 
 
+TRANSIENT_ERRORS = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.QueryCanceled,
+)
+"""Errors because of other sessions: the caller tries its whole transaction again."""
 STEPS = (BatchLimits(1000, 1.0), BatchLimits(25, 0.1), BatchLimits(1, 0.1))
 """At first, after a batch has failed, and after a part of that has failed: for example because another session has
 inserted a key and not committed. A thousand jobs share one commit and take a tenth of a second."""
@@ -190,6 +197,11 @@ class DueResult:
     unreadable: list[FailedJob] = field(default_factory=list)
     blocked: list[FailedJob] = field(default_factory=list)
     jobs_left: int = 0
+
+    @property
+    def failed(self) -> list[FailedJob]:
+        """The jobs whose slots were not accounted for."""
+        return [*self.unreadable, *self.blocked]
 
     def add(self, other: DueResult) -> None:
         self.runs += other.runs
@@ -257,11 +269,17 @@ class Changes:
     @property
     def problems(self) -> list[str]:
         """What needs attention, one line per job."""
-        return [
+        lines = [
             f'job "{job}" was changed, and its stored definition could not be read: {why}. Its slots since the last '
             "processed one are recorded as one gap, late"
             for job, why in self.owed.unreadable
-        ] + DueResult(unreadable=list(self.unreadable)).problems
+        ]
+        lines += [
+            f'job "{job}" was changed, and the slots that it owed could not be written: {why}. They are recorded as '
+            "one gap, late"
+            for job, why in self.owed.blocked
+        ]
+        return lines + DueResult(unreadable=list(self.unreadable)).problems
 
 
 CHANGES = ("added", "changed", "retired", "returned")
@@ -298,10 +316,22 @@ def account_for_due_slots(
             batch = DueResult(blocked=[FailedJob(job.job_type, _why_blocked(error))])
         batch.log()
         result.add(batch)
+    _note_failures(connection, namespace, result.failed)
     result.jobs_left = sum(len(ids) for ids, _ in todo)
     if result.jobs_left:
         log.warning("sync.unfinished", jobs_left=result.jobs_left)
     return result
+
+
+def _note_failures(connection: Connection[Any], namespace: str, failed: Sequence[FailedJob]) -> None:
+    """Store why slots could not be written, so that ``status`` reports it at once."""
+    if not failed:
+        return
+    names, errors = [job.job_type for job in failed], [job.reason for job in failed]
+    parameters = {"namespace": namespace, "names": names, "errors": errors}
+    with suppress(psycopg.Error), connection.transaction():  # they are logged, and the next sync tries again
+        start_batch(connection, None, STEPS[-1].lock_timeout_seconds)
+        connection.execute(load("slots")["note_failures"], parameters)
 
 
 def _parts(ids: Sequence[int], step: int) -> Iterator[Sequence[int]]:
@@ -340,15 +370,35 @@ def account_for_locked(
     """Account for all that locked definitions owe up to ``now``, inside the caller's transaction.
 
     Without a cap and without waiting: with ``overlap: wait`` it creates runs that then execute one after the other.
-    Raises Refused if their keys conflict with other sessions again and again.
+    Where the slots of a job cannot be written, the time since its last slot is one gap, and the others continue.
     """
+    result = _close(connection, namespace, locked, now)
+    result.log()
+    return result
 
+
+def _close(connection: Connection[Any], namespace: str, locked: Sequence[Definition], now: datetime) -> DueResult:
     def write(read_keys: bool) -> DueResult:
         return _write(connection, namespace, locked, now, is_closing=True, read_keys=read_keys)
 
-    result = _retry_on_key_conflict(connection, write)
-    result.log()
-    return result
+    try:
+        return _retry_on_key_conflict(connection, write)
+    except (psycopg.Error, Refused) as error:
+        if connection.closed or isinstance(error, TRANSIENT_ERRORS):
+            raise
+        if len(locked) > 1:
+            middle = len(locked) // 2
+            result = _close(connection, namespace, locked[:middle], now)
+            result.add(_close(connection, namespace, locked[middle:], now))
+            return result
+        [job] = locked
+        blocked = DueResult(blocked=[FailedJob(job.job_type, _why_blocked(error))])
+        plan = slot_plan.decide(namespace, slot_plan.owed_by_unreadable(job, now), None, {})
+        with suppress(psycopg.Error), connection.transaction():
+            record_gaps(connection, plan.gaps, now)
+            move_cursors(connection, [plan.move])
+            blocked.gaps = plan.gaps
+        return blocked
 
 
 def account_for_owed_slots(
