@@ -32,6 +32,15 @@ set unreleased = w.is_waiting, released_at = case when not w.is_waiting then %(n
 from (select o.run_id, bool_or(o.outcome is null) as is_waiting from awaited o group by o.run_id) w
 where r.id = w.run_id;
 
+-- name: free
+-- Runs of edited jobs no longer wait for jobs that an edit took out of `after`, or out of the file. Executed under the
+-- gates of these jobs.
+delete from yamlsched.awaits a
+using yamlsched.job_runs r, yamlsched.job_definitions d, yamlsched.job_definitions f
+where d.id = any (%(ids)s::bigint[]) and r.namespace = d.namespace and r.definition_id = d.id
+  and r.unreleased and r.finished_at is null and a.run_id = r.id and f.id = a.definition_id
+  and (f.job_type <> all (d.after) or f.retired_at is not null);
+
 -- name: wake
 -- Have the next claim look again at what waits for slots of these jobs, which have a run or a gap now.
 select yamlsched.hand_on(%(namespace)s, array(
@@ -60,7 +69,7 @@ cross join lateral (
     where g.namespace = %(namespace)s and g.name = 'job/' || n.job for no key update skip locked) g;
 
 -- name: facts
--- What decides about the runs: a row for each job that a run waits for. Runs of a job whose slots exclude each other are
+-- What decides about the runs: a row for each job that a run waits for, at least one for each run. Runs of a job whose slots exclude each other are
 -- not released while one that was released is unfinished.
 select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.withheld, d.job_type, d.overlap, d.catchup,
        d.catchup_window, d.on_upstream_failure, d.schedule, d.timezone, d.effective_from,
@@ -73,9 +82,9 @@ select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.wi
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
-join yamlsched.awaits a on a.run_id = r.id and a.outcome is null
-join yamlsched.job_definitions f on f.id = a.definition_id
-cross join lateral yamlsched.upstream(a.definition_id, a.slot, c.now) u
+left join yamlsched.awaits a on a.run_id = r.id and a.outcome is null
+left join yamlsched.job_definitions f on f.id = a.definition_id
+left join lateral yamlsched.upstream(a.definition_id, a.slot, c.now) u on a.run_id is not null
 where r.id = any (%(ids)s::bigint[])
 order by r.definition_id, r.scheduled_for, r.id, f.job_type;
 

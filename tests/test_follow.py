@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.followers import DEAD, HOURLY, World, world
-from support.schedules import MINUTE, a_file, at, definition, gaps
+from support.followers import DEAD, HOURLY, SUCCESS, World, world
+from support.schedules import HOUR, MINUTE, a_file, at, definition, gaps
 from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
 from yamlsched.runs import claiming, follow
@@ -270,20 +270,55 @@ def test_a_slot_whose_job_has_had_no_slot_waits_for_nothing(world: World) -> Non
     assert gaps(world.db, "load") == [("01-14 03:00", "01-14 03:00", 1, "upstream")]
 
 
-def test_a_retired_job_is_not_waited_for(world: World) -> None:
-    world.apply(extract={**HOURLY, "overlap": "allow"}, load={**HOURLY, "after": ["extract"]})
+STATES = ("queued", "running", "failed", "dead", "cancelled", "succeeded")
+OWN: dict[str, Any] = {"load": HOURLY}
+EDITS: dict[str, dict[str, Any]] = {
+    "after removed": {"extract": HOURLY} | OWN,
+    "removed from the file": OWN,
+    "renamed": {"renamed": HOURLY, "load": {"after": ["renamed"]}},
+    "disabled": {"extract": {**HOURLY, "enabled": False}, "load": {"after": ["extract"]}},
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("state", STATES)
+def test_an_edit_that_takes_a_job_out_of_after_or_of_the_file_frees_the_slot_that_waits_for_it(
+    world: World, state: str, edit: str
+) -> None:
+    world.apply(extract=HOURLY, load={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    if state != "queued":
+        assert world.claim() == ["extract 02:00"]
+    if state == "cancelled":
+        actions.cancel(world.db, [world.id("extract 02:00")], "ann", now=world.now)
+        world.runner.run(store.let_go(world.connection, "default", list(world.held.values()), now=world.now))
+    elif state not in ("queued", "running"):
+        failed = Outcome(Status.FAILED, error="no route to host", delay=HOUR)
+        world.end("extract 02:00", {"failed": failed, "dead": DEAD}.get(state, SUCCESS))
+    world.settle()
+    world.now += MINUTE
+
+    world.apply(**EDITS[edit])
+
+    is_freed = edit != "disabled" or state == "succeeded"
+    assert ("load 02:00" in world.claim()) is is_freed
+    if is_freed:
+        world.end("load 02:00")
+    if edit in ("after removed", "removed from the file"):
+        world.tick("2026-01-14 03:00")
+        assert "load 03:00" in world.claim()
+
+
+def test_a_slot_waits_on_for_the_jobs_that_an_edit_leaves_in_after(world: World) -> None:
+    world.apply(extract=HOURLY, rates=HOURLY, load={"after": ["extract", "rates"]})
     world.tick("2026-01-14 02:00")
     world.claim()
-    world.end("extract 02:00", DEAD)
-    world.claim()
-    assert world.states()[-1] == "load 02:00 queued (waits)"
-    actions.cancel(world.db, [world.id("load 02:00")], "ann", now=world.now)
-    world.now = at("2026-01-14 02:10")
 
-    world.apply(load=HOURLY)
-    world.tick("2026-01-14 03:00")
+    world.apply(extract=HOURLY, rates=HOURLY, load={"after": ["rates"]})
 
-    assert world.claim() == ["load 03:00"]
+    assert world.claim() == []
+    world.end("rates 02:00")
+    assert world.claim() == ["load 02:00"]
 
 
 def test_an_edit_of_the_policy_lets_what_waits_be_decided_again(world: World) -> None:

@@ -204,7 +204,11 @@ async def _settle(
         gates = {row.job for row in await rows("gates", ids=ids)}
         facts = await rows("facts", ids=ids)
         by_job = {job: list(group) for job, group in groupby(facts, attrgetter("definition_id"))}
-        free = {job: group for job, group in by_job.items() if {job, *(row.upstream_id for row in group)} <= gates}
+        free = {
+            job: group
+            for job, group in by_job.items()
+            if {job, *(row.upstream_id for row in group if row.upstream_id)} <= gates
+        }
         released = repaired = 0
         changes = _Changes()
         for group in free.values():
@@ -236,7 +240,9 @@ class _Changes:
         for _, group in groupby(facts, attrgetter("id")):
             rows = list(group)
             upstreams = tuple(
-                Upstream(row.upstream_id, row.upstream, row.state, row.upstream_run_id, row.ended_at) for row in rows
+                Upstream(row.upstream_id, row.upstream, row.state, row.upstream_run_id, row.ended_at)
+                for row in rows
+                if row.upstream_id
             )
             runs.append(UnreleasedRun(rows[0].id, rows[0].slot, rows[0].run_at, upstreams, rows[0].by_hand))
         if job.is_closed:

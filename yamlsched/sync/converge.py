@@ -242,6 +242,7 @@ def converge(
         definitions.lock_gates(connection, namespace, names, sorted({*former, *limits}))
     definitions.mark_followed(connection, namespace, {name for job in jobs.values() for name in job.after})
     if known:
+        due.free_followers(connection, known)
         definitions.apply_lane(connection, list(known), instant)
         due.wake_followers(connection, namespace, known, instant)
     _put_limits(connection, namespace, former, limits, instant)

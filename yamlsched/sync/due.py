@@ -137,6 +137,11 @@ def wake_followers(connection: Connection[Any], namespace: str, ids: Iterable[in
     connection.execute(load("follow")["wake"], {"namespace": namespace, "ids": sorted(ids), "now": now})
 
 
+def free_followers(connection: Connection[Any], ids: Iterable[int]) -> None:
+    """Let the runs of edited jobs no longer wait for jobs that have left ``after`` or the file."""
+    connection.execute(load("follow")["free"], {"ids": sorted(ids)})
+
+
 def record_gaps(connection: Connection[Any], gaps: Sequence[Gap], now: datetime) -> None:
     """Record gaps, or extend those that they continue."""
     _write_rows(connection, "record_gaps", gaps, now=now)
