@@ -109,7 +109,7 @@ where not exists (select from extended e where e.definition_id = g.id and e.last
 -- name: move_cursors
 -- The caller has locked the definitions. A cursor other than the one that was read is not moved.
 update yamlsched.job_definitions d
-set last_slot_at = m.last_slot_at, next_slot_at = m.next_slot_at, slots_error = null
+set last_slot_at = m.last_slot_at, next_slot_at = m.next_slot_at
 from unnest(%(definition_id)s::bigint[], %(before)s::timestamptz[], %(last_slot_at)s::timestamptz[],
             %(next_slot_at)s::timestamptz[])
     as m (id, before, last_slot_at, next_slot_at)
@@ -121,3 +121,10 @@ update yamlsched.job_definitions d
 set slots_error = f.error
 from unnest(%(names)s::text[], %(errors)s::text[]) as f (name, error)
 where d.namespace = %(namespace)s and d.job_type = f.name and d.slots_error is distinct from f.error;
+
+-- name: clear_failures
+-- The slots of all other jobs could be written.
+update yamlsched.job_definitions d
+set slots_error = null
+where d.namespace = %(namespace)s and d.slots_error is not null and d.job_type <> all (%(names)s::text[])
+  and coalesce(d.next_slot_at > %(now)s, true);

@@ -360,6 +360,51 @@ def test_a_success_in_the_handlers_own_transaction_is_handed_on_by_the_worker(wo
     assert world.claim() == ["load 02:00"]
 
 
+def test_a_sync_releases_what_waits_without_any_worker_and_then_it_is_late(world: World) -> None:
+    world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    [run] = world.held.values()
+    assert store.succeed_in(world.db, (run.id, run.attempt, run.locked_by), None)
+    world.db.execute("update yamlsched.job_runs set held_until = null where id = %s", [run.id])
+
+    world.tick("2026-01-14 02:01")
+
+    assert world.states() == ["extract 02:00 succeeded", "load 02:00 queued"]
+    late = world.db.execute("select overdue_why from yamlsched.job_queues where job_type = 'load'").fetchone()
+    assert late == ("no worker has claimed its run",)
+
+
+def test_a_job_whose_gap_cannot_be_written_holds_up_no_other_and_is_a_problem(world: World) -> None:
+    # given two jobs whose slots become gaps, and a trigger that refuses those of one
+    skip = {"after": ["extract"], "on_upstream_failure": "skip"}
+    world.apply(extract={**HOURLY, "overlap": "allow"}, bad=skip, good=skip)
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.db.execute(
+        "create function public.refuse() returns trigger language plpgsql as $$ begin "
+        f"if new.definition_id = {world.job('bad')} then raise 'bad is refused'; end if; return new; end $$; "
+        "create trigger refuse before insert on yamlsched.skipped_slots for each row execute function public.refuse()"
+    )
+    world.end("extract 02:00", DEAD)
+
+    # when a worker, or a sync decides
+    settled = world.settle()
+    result = sync(world.db, world.file, world.now)
+
+    # then the other is decided
+    assert settled.failed == ((world.job("bad"), "bad is refused"),)
+    assert gaps(world.db, "good") == [("01-14 02:00", "01-14 02:00", 1, "upstream")]
+    assert result.messages == [
+        'job "bad": its due slots could not be written: bad is refused. The next tick tries again'
+    ]
+    assert definition(world.db, "bad").slots_error == "bad is refused"
+    world.db.execute("drop function public.refuse cascade")
+    sync(world.db, world.file, world.now)
+    assert definition(world.db, "bad").slots_error is None
+    assert gaps(world.db, "bad") == gaps(world.db, "good")
+
+
 def test_a_lost_worker_decides_about_what_waits_for_its_last_attempt(world: World) -> None:
     extract = {**HOURLY, "overlap": "allow", "max_attempts": 1}
     world.apply(extract=extract, load={"after": ["extract"], "on_upstream_failure": "skip"})

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from yamlsched.db.connection import reason
 from yamlsched.db.query import load
 from yamlsched.errors import ScheduleError
 from yamlsched.timetable.cron import parse_schedule
@@ -160,11 +161,23 @@ def _is_superseded(outlook: _Outlook, newer: Iterable[_Outlook], now: datetime) 
 
 
 class Settlement(NamedTuple):
-    """How many runs were released, how many of those had to wait for nothing, and the jobs whose gates were taken."""
+    """How many runs were released, how many of those had to wait for nothing, and the jobs that are left.
+
+    Another session has a gate of ``busy`` jobs. ``failed`` are errors by job.
+    """
 
     released: int = 0
     repaired: int = 0
     busy: frozenset[int] = frozenset()
+    failed: tuple[tuple[int, str], ...] = ()
+
+    def plus(self, other: Settlement) -> Settlement:
+        return Settlement(
+            self.released + other.released,
+            self.repaired + other.repaired,
+            self.busy | other.busy,
+            self.failed + other.failed,
+        )
 
 
 async def settle(
@@ -175,18 +188,32 @@ async def settle(
 ) -> Settlement:
     """Decide about the runs of ``jobs`` that are not released, in batches; None: of all jobs, as a repair.
 
-    Waits for no lock: a job of which another session has a gate is left to the next call.
+    Waits for no lock: a job of which another session has a gate is left to the next call. So is one about which nothing
+    can be written; it holds up no other.
     """
     if jobs is None:
         cursor = await connection.execute(load("follow")["jobs"], {"namespace": namespace, "now": now})
         jobs = [row.id for row in await cursor.fetchall()]
     todo, result = sorted(jobs), Settlement()
     for start in range(0, len(todo), MAX_JOBS):
-        batch = await _settle(connection, namespace, todo[start : start + MAX_JOBS], now)
-        result = Settlement(
-            result.released + batch.released, result.repaired + batch.repaired, result.busy | batch.busy
-        )
+        result = result.plus(await _settle_each(connection, namespace, todo[start : start + MAX_JOBS], now))
     return result
+
+
+async def _settle_each(
+    connection: psycopg.AsyncConnection[Any], namespace: str, jobs: Sequence[int], now: datetime | None
+) -> Settlement:
+    """Decide about the runs of jobs in one transaction; if that fails, in smaller ones."""
+    try:
+        return await _settle(connection, namespace, jobs, now)
+    except psycopg.Error as error:
+        if connection.closed or isinstance(error, psycopg.OperationalError):
+            raise
+        if len(jobs) == 1:
+            return Settlement(failed=((jobs[0], reason(error)),))
+    middle = len(jobs) // 2
+    first = await _settle_each(connection, namespace, jobs[:middle], now)
+    return first.plus(await _settle_each(connection, namespace, jobs[middle:], now))
 
 
 async def _settle(

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import psycopg
 
 from yamlsched import log
+from yamlsched.db import blocking
 from yamlsched.db.connection import reason
 from yamlsched.db.query import load
 from yamlsched.errors import Refused, ScheduleError
+from yamlsched.runs import follow
 from yamlsched.sync import definitions, slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.slot_plan import AwaitedSlot, CursorMove, Gap, KeyHolder, NewRun, SlotPlan
@@ -321,22 +323,31 @@ def account_for_due_slots(
             batch = DueResult(blocked=[FailedJob(job.job_type, _why_blocked(error))])
         batch.log()
         result.add(batch)
-    _note_failures(connection, namespace, result.failed)
     result.jobs_left = sum(len(ids) for ids, _ in todo)
     if result.jobs_left:
         log.warning("sync.unfinished", jobs_left=result.jobs_left)
     return result
 
 
-def _note_failures(connection: Connection[Any], namespace: str, failed: Sequence[FailedJob]) -> None:
+def release_runs(connection: Connection[Any], namespace: str, now: datetime | None) -> list[FailedJob]:
+    """Decide about all runs that wait for other jobs; return the jobs about which nothing could be written."""
+    session: Any = blocking.Session(connection)
+    settled = blocking.run(follow.settle(session, namespace, None, now))
+    names = {job.id: job.job_type for job in definitions.read(connection, [id for id, _ in settled.failed])}
+    return [FailedJob(names[id], why) for id, why in settled.failed]
+
+
+def note_failures(
+    connection: Connection[Any], namespace: str, failed: Sequence[FailedJob], now: datetime | None
+) -> None:
     """Store why slots could not be written, so that ``status`` reports it at once."""
-    if not failed:
-        return
     names, errors = [job.job_type for job in failed], [job.reason for job in failed]
     parameters = {"namespace": namespace, "names": names, "errors": errors}
     with suppress(psycopg.Error), connection.transaction():  # they are logged, and the next sync tries again
-        start_batch(connection, None, STEPS[-1].lock_timeout_seconds)
-        connection.execute(load("slots")["note_failures"], parameters)
+        at = start_batch(connection, now, STEPS[-1].lock_timeout_seconds)
+        connection.execute(load("slots")["clear_failures"], {**parameters, "now": at})
+        if failed:
+            connection.execute(load("slots")["note_failures"], parameters)
 
 
 def _parts(ids: Sequence[int], step: int) -> Iterator[Sequence[int]]:

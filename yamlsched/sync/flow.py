@@ -81,4 +81,14 @@ def account_for_due_slots(
             raise
         result.due = due.DueResult()
         result.add_findings(f"due slots could not be read: {reason(error)}. The next tick tries again")
+    try:
+        waiting = due.DueResult(blocked=due.release_runs(connection, result.namespace, now))
+    except psycopg.Error as error:
+        if connection.closed:
+            raise
+        result.add_findings(f"waiting runs could not be released: {reason(error)}. The next tick tries again")
+    else:
+        waiting.log()
+        result.due.add(waiting)
+    due.note_failures(connection, result.namespace, result.due.failed, now)
     result.add_findings(*result.due.problems)

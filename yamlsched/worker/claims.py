@@ -215,7 +215,7 @@ class Claims:
             settled = await answer_of(self._session, ask)
         except Unanswered:
             settled = None
-        claimed.busy |= settled.busy if settled else claimed.unreleased
+        claimed.busy |= settled.busy.union(job for job, _ in settled.failed) if settled else claimed.unreleased
         claimed.is_complete = False
 
     def _step_over(self, claimed: claiming.ClaimResult) -> None:
@@ -265,7 +265,10 @@ class Upkeep:
             reclaimed = await claiming.reclaim(connection, self._namespace, held, is_complete)
             repaired = await claiming.sweep(connection, self._namespace)
             if is_complete:  # slots that have become late, and what no claim has met
-                repaired += (await follow.settle(connection, self._namespace)).repaired
+                followers = await follow.settle(connection, self._namespace)
+                repaired += followers.repaired
+                for job, why in followers.failed:
+                    log.error("slot.blocked", job=job, error=why)
             return settled, reclaimed, repaired
 
         try:

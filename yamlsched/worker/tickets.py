@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.rows import namedtuple_row
 
+from yamlsched.db import blocking
 from yamlsched.db.query import load
 from yamlsched.runs import claiming, statements
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind, Keep, Outcome, after_attempt, in_ascii
@@ -71,29 +70,9 @@ async def settle(
     return [outcome for outcome in settled if outcome is not None]
 
 
-class _Blocking:
-    """A session of an action, with the methods of a worker's that ``settle`` calls: none of them ever waits."""
-
-    def __init__(self, session: psycopg.Connection[Any]) -> None:
-        self._session, self._cursor = session, session.cursor(row_factory=namedtuple_row)
-
-    async def execute(self, *statement: Any) -> _Blocking:
-        self._cursor.execute(*statement)
-        return self
-
-    async def fetchall(self) -> list[Any]:
-        return self._cursor.fetchall()
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
-        with self._session.transaction():
-            yield
-
-
 def apply_outcomes(session: psycopg.Connection[Any], ids: Sequence[int]) -> None:
     """Apply the outcomes that are in the tickets of the runs ``ids``, in the caller's transaction."""
-    with suppress(StopIteration):
-        settle(_Blocking(session), None, ids=list(ids)).send(None)
+    blocking.run(settle(blocking.Session(session), None, ids=list(ids)))
 
 
 async def _settle(connection: Any, namespace: str, row: Any) -> Settled | None:
