@@ -64,6 +64,8 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
     result       = null,
     withheld     = 0,
     unreleased   = r.unreleased and not %(force)s,
+    released_at  = case when r.unreleased and %(force)s
+                        then coalesce(%(now)s::timestamptz, clock_timestamp()) else r.released_at end,
     finished_at  = null,
     dead_at      = null,
     updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
@@ -73,6 +75,18 @@ where r.id = any (%(ids)s::bigint[])
   and r.status = any (%(expected)s::text[])
   and (select d.enabled and d.retired_at is null from yamlsched.job_definitions d where d.id = r.definition_id)
 returning r.id;
+
+-- name: end_waits
+-- Store what became of that for which runs waited until they were started by force: their handlers get it.
+update yamlsched.awaits a
+set outcome = w.state, upstream_run_id = w.upstream_run_id
+from (select o.run_id, o.definition_id, u.state, u.run_id as upstream_run_id
+      from yamlsched.awaits o
+      join yamlsched.job_runs r on r.id = o.run_id and not r.unreleased
+      cross join lateral yamlsched.upstream(
+          o.definition_id, o.slot, coalesce(%(now)s::timestamptz, clock_timestamp())) u
+      where o.run_id = any (%(ids)s::bigint[]) and o.outcome is null) w
+where (a.run_id, a.definition_id) = (w.run_id, w.definition_id);
 
 -- name: cancel
 -- A running run loses its lease: its worker's writes fail by the fence, and its handler is killed at the next heartbeat.

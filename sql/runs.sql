@@ -59,7 +59,8 @@ with clock as materialized (
               r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
               date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
               r.error_type, r.trace_context,
-              case when r.released_at is not null then yamlsched.upstream_results(r.id)::text end as upstream,
+              case when (select j.after from job j where j.id = r.definition_id) <> '{}'
+                   then yamlsched.upstream_results(r.id)::text end as upstream,
               r.priority, r.definition_id, 'claimed' as state
 )
 select c.* from claimed c
@@ -76,7 +77,8 @@ select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.atte
        r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
        date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
        r.error_type, r.trace_context,
-       case when r.released_at is not null then yamlsched.upstream_results(r.id)::text end as upstream,
+       case when (select d.after from yamlsched.job_definitions d where d.id = r.definition_id) <> '{}'
+            then yamlsched.upstream_results(r.id)::text end as upstream,
        r.priority, r.definition_id,
        case when r.status = 'running' then 'claimed' when r.withheld <> 0 then 'withheld' else 'busy' end as state
 from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(token)s,

@@ -15,7 +15,9 @@ from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
 from yamlsched.ask import report, report_document, search
 from yamlsched.extras.web.ask.timeline import job_facts
+from yamlsched.handler.run import UpstreamRun
 from yamlsched.runs import follow
+from yamlsched.runs.lifecycle import Outcome, Status
 from yamlsched.sync.flow import sync
 
 __all__ = ["world"]
@@ -120,6 +122,37 @@ def test_a_run_that_was_cancelled_or_started_by_force_waits_for_no_decision(
     world.runner.run(follow.settle(world.connection, "default", [world.job("load")], world.now))
 
     assert gaps(world.db, "load") == []
+
+
+@pytest.mark.parametrize("state", ["waiting", "dead"])
+def test_a_run_that_is_started_by_force_gets_the_state_of_what_it_waited_for(world: World, state: str) -> None:
+    world.apply(extract={**HOURLY, "overlap": "allow"}, rates=HOURLY, load={"after": ["extract", "rates"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("rates 02:00", Outcome(Status.SUCCEEDED, result="7"))
+    if state == "dead":
+        world.end("extract 02:00", DEAD)
+
+    start_by_force(world.db, [world.id("load 02:00")], world.now)
+
+    assert "load 02:00" in world.claim()
+    upstream = UpstreamRun.read(world.held[world.id("load 02:00")].upstream)
+    slot = at("2026-01-14 02:00")
+    assert upstream == {
+        "extract": UpstreamRun(world.id("extract 02:00"), slot, state, None),
+        "rates": UpstreamRun(world.id("rates 02:00"), slot, "succeeded", 7),
+    }
+
+
+def test_an_enqueued_run_has_an_entry_for_each_job_that_its_job_follows(world: World) -> None:
+    world.apply(extract=HOURLY, load={"after": ["extract"]}, apart=HOURLY)
+    for name in ("load", "apart"):
+        world.db.execute("select yamlsched.enqueue(%s)", [name])
+    world.now = at("2030-01-01 00:00")
+
+    assert world.claim() == ["apart", "load"]
+    upstream = {world.name(run.id): UpstreamRun.read(run.upstream) for run in world.held.values()}
+    assert upstream == {"load": {"extract": UpstreamRun(status="none")}, "apart": {}}
 
 
 def test_a_decision_that_changes_nothing_writes_nothing(world: World) -> None:

@@ -59,7 +59,8 @@ create table yamlsched.awaits (
     definition_id   bigint not null references yamlsched.job_definitions (id),
     slot            timestamptz,       -- the latest one of that job at the run's own slot; null: it has had none
     upstream_run_id bigint,            -- whose end counted
-    outcome         text check (outcome in ('succeeded', 'dead', 'cancelled', 'skipped')),  -- null: the run waits
+    -- null: the run waits; "waiting": it was started by force while it did
+    outcome         text check (outcome in ('succeeded', 'dead', 'cancelled', 'skipped', 'waiting')),
     primary key (run_id, definition_id)
 );
 create index awaits_open on yamlsched.awaits (definition_id) where outcome is null;
@@ -127,16 +128,22 @@ begin
 end
 $$;
 
--- What became of what a run waited for, by the names of the jobs: what its handler gets.
+-- What became of what a run waited for, by the names of the jobs under `after`: what its handler gets. "none" of a run
+-- that was not created for a slot, and of a job that the run did not wait for.
 create function yamlsched.upstream_results(of_run bigint) returns jsonb
     language sql stable set search_path = pg_catalog, pg_temp
 as $$
-    select jsonb_object_agg(d.job_type, jsonb_build_object('run_id', r.id, 'scheduled_for', coalesce(r.scheduled_for, a.slot),
-                                                           'status', coalesce(a.outcome, 'skipped'), 'result', r.result))
-    from yamlsched.awaits a
-    join yamlsched.job_definitions d on d.id = a.definition_id
+    select jsonb_object_agg(n.name, jsonb_build_object(
+               'run_id', r.id, 'scheduled_for', coalesce(r.scheduled_for, a.slot),
+               'status', coalesce(a.outcome, 'none'),
+               'result', case when a.outcome = 'succeeded' then r.result end))
+    from yamlsched.job_runs o
+    join yamlsched.job_definitions d on d.id = o.definition_id
+    cross join unnest(d.after) as n (name)
+    left join yamlsched.job_definitions f on f.namespace = o.namespace and f.job_type = n.name
+    left join yamlsched.awaits a on a.run_id = o.id and a.definition_id = f.id
     left join yamlsched.job_runs r on r.id = a.upstream_run_id
-    where a.run_id = of_run
+    where o.id = of_run
 $$;
 
 create or replace view yamlsched.open_runs as

@@ -138,7 +138,10 @@ def retry(
     ``payload`` is JSON that replaces theirs; None keeps it.
     """
     parameters = {"ids": list(ids), "expected": list(expected), "force": force, "now": now, "payload": payload}
-    return _ids(connection, "retry", parameters)
+    retried = _ids(connection, "retry", parameters)
+    if force:
+        connection.execute(load("actions")["end_waits"], {"ids": list(retried), "now": now})
+    return retried
 
 
 def cancel(

@@ -127,8 +127,9 @@ class AttemptState:
 class UpstreamRun:
     """What a job has done that this one follows, for the slot that was waited for.
 
-    ``status`` is succeeded, or with ``on_upstream_failure: run`` also dead, cancelled or skipped; of a skipped slot the
-    rest is None. ``result`` is what the handler returned.
+    ``status`` is succeeded; with ``on_upstream_failure: run`` also dead, cancelled or skipped; after ``retry --force``
+    also waiting; none if this run did not wait for the job, for example because it was enqueued. ``result`` is what the
+    handler returned, if it succeeded. Of skipped and none the rest is None.
     """
 
     run_id: int | None = None
