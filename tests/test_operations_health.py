@@ -423,7 +423,7 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
         old = a_job(db, "old", tags=["pager", "max-age:1h"], **given)
         a_run(db, old, "succeeded", finished_at=now - 2 * HOUR)
     problems = [
-        ("dead", "died"), ("failing", "failing"), ("late", "late"), ("old", "old"), ("failing", "streak")
+        ("dead", "died"), ("late", "late"), ("failing", "failing"), ("failing", "streak"), ("old", "old")
     ]  # fmt: skip
 
     # when all jobs are read, and when only the suspects are

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import psycopg
 
@@ -26,6 +26,7 @@ from yamlsched.ask.health import (
     time_presented,
     waiting,
 )
+from yamlsched.ask.states import LAST
 from yamlsched.durations import approximate, between
 from yamlsched.handler.once import settle_command
 from yamlsched.runs.lifecycle import error_text
@@ -38,6 +39,28 @@ EXECUTOR_TOLERANCE = timedelta(minutes=2)
 NOT_RUN = "its slot was not run"
 """Why a job is late of which slots were too old to be run, as yamlsched.late has it."""
 Number = TypeVar("Number", int, int | None)
+Kind = Literal[
+    "tick",
+    "slots",
+    "in_doubt",
+    "dead",
+    "held_up",
+    "stuck",
+    "lack",
+    "late",
+    "skipped",
+    "failing",
+    "started_late",
+    "finished_late",
+    "notify",
+    "file",
+    "prune",
+    "old",
+    "paused",
+    "calendar",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""The kinds of problems, the most severe one first."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +83,30 @@ class Thresholds:
 class Problem:
     """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
 
-    ``kind`` is one of: tick, file, prune, calendar, slots, lack, stuck, in_doubt, notify, dead, skipped, late, old,
-    failing, paused.
+    ``since`` is when it began, if that is known. ``held_up`` is the number of jobs that wait for it to be fixed.
     """
 
-    kind: str
+    kind: Kind
     job_type: str | None
     what: str
     remedy: str
     run_id: int | None = None
+    since: datetime | None = None
+    held_up: int = 0
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """A sort key, worst first: the most severe kind, then what holds up most jobs, then the oldest."""
+        return KINDS.index(self.kind), -self.held_up, self.since or LAST
+
+
+def worst_first(problems: Iterable[Problem]) -> list[Problem]:
+    """Return ``problems`` in the order in which everything shows them."""
+    return sorted(problems, key=lambda problem: problem.rank)
 
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
-    """Return what exceeds ``thresholds``: problems of the whole first, then those of each job that was read."""
+    """Return what exceeds ``thresholds``, worst first."""
     problems = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
     problems += [
         *_calendars(health),
@@ -88,7 +122,7 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
         if is_noted or job.tags or job.attempt_streak or job.failing:  # or no check finds anything
             for check in JOB_CHECKS:
                 problems += check(job, health, thresholds)
-    return problems
+    return worst_first(problems)
 
 
 def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
@@ -387,9 +421,9 @@ class NamespaceHealth:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """A sort key, worst first: problems of the whole namespace, then the number of problems, then the name."""
-        of_namespace = sum(problem.job_type is None for problem in self.problems)
-        return -min(of_namespace, 1), -len(self.problems), self.health.namespace
+        """A sort key, worst first: the most severe problem, then the number of problems, then the name."""
+        worst = KINDS.index(self.problems[0].kind) if self.problems else len(KINDS)
+        return worst, -len(self.problems), self.health.namespace
 
 
 def read_all(

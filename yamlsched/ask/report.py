@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from yamlsched.ask import failures, health, report_problems
+from yamlsched.ask import attention, failures, health, report_problems
 from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
@@ -31,25 +31,6 @@ MAX_GAPS_OF_JOB = 1_000
 MAX_LISTED = 200
 """Rows of each list."""
 MAX_LONGEST, MAX_EDITS = 20, 50
-KINDS = (
-    *(
-        "tick",
-        "in_doubt",
-        "dead",
-        "stuck",
-        "lack",
-        "late",
-        "skipped",
-        "started_late",
-        "finished_late",
-        "failing",
-        "file",
-        "prune",
-        "calendar",
-    ),
-    *("old", "paused"),
-)
-"""Kinds of problems, the most urgent one first."""
 REASON_ORDER = ("late", "upstream", "key_taken", "overlap", "superseded", "calendar", "paused", "disabled", "retired")
 MICROSECOND, DAY = timedelta(microseconds=1), timedelta(days=1)
 
@@ -188,7 +169,7 @@ def read(
         is_current=until is None,
         timezone=timezone,
         jobs=jobs.jobs,
-        problems=sorted(problems, key=lambda problem: KINDS.index(problem.kind)),
+        problems=attention.worst_first(problems),
         ran=_totals(ended, of_job),
         queue=health.queue(now),
         failures=failed,

@@ -97,6 +97,8 @@ class JobLimits(NamedTuple):
 
 
 MAX_NAMES = 3
+OWN_KINDS = ("dead", "in_doubt", "skipped")
+"""The kinds of problems of which the report has its own: those of its span."""
 MIN_JOBS_OF_ONE_CAUSE = 4
 """Of so many jobs that died of one type of error, one problem is reported: they probably have one cause."""
 
@@ -104,7 +106,7 @@ MIN_JOBS_OF_ONE_CAUSE = 4
 def current_problems(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
     """Yield the problems that exist now, except for those of which the report has its own."""
     for problem in attention.problems(now, thresholds):
-        if problem.kind not in ("dead", "in_doubt", "skipped"):
+        if problem.kind not in OWN_KINDS:
             yield problem
 
 
@@ -177,7 +179,7 @@ def late(late: Sequence[LateRuns]) -> Iterator[Problem]:
             by += f" after {'its slot' if is_one else 'their slots'}"
         what = f"{job.kind} late, {by}" if job.at else f"had not {job.kind} in time, {by}"
         yield Problem(
-            f"{job.kind}_late",
+            "started_late" if job.kind == "started" else "finished_late",
             job.job_type,
             f"{job.job_type}: {runs} {what}",
             f"yamlsched show {job.run_id}",
