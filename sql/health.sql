@@ -14,14 +14,14 @@ left join lateral (
 -- Every job in a few columns, from which callers count the jobs and choose those whose rows they read. An index is searched
 -- for instants that are computed once and that the planner knows: clock_timestamp() would be called for each entry, of the
 -- whole history. is_suspect: problems() may report something, without limits for all jobs: a run of the job died recently,
--- or a call of its on_dead, the job is overdue or paused, or a tag sets a limit for what only its row has.
+-- or a call of its on_dead, the job is overdue, failing or paused, or a tag sets a limit for what only its row has.
 select s.namespace, s.definition_id, s.job_type,
        case when s.state in ('ok', 'new') and d.schedule like '%% until %%' and d.next_slot_at is null then 'ended'
             else s.state end as state, s.queued, s.running, s.failed, s.failing, s.oldest_due_at,
        s.overdue_since, coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
        coalesce(dead.last_day, 0) as dead_last_day, coalesce(dead.calls_last_day, 0) as dead_calls_last_day,
        coalesce(dead.within, 0) > 0 or s.overdue_since is not null or s.paused
-       or d.tags::text like any (array['%%max-age:%%', '%%max-failing:%%', '%%max-streak:%%']) as is_suspect,
+       or s.failing > 0 or d.tags::text like any (array['%%max-age:%%', '%%max-streak:%%']) as is_suspect,
        concat_ws(' ', d.job_type, d.description, d.owner, array_to_string(d.tags, ' ')) as text
 from yamlsched.job_states s
 join yamlsched.job_definitions d on d.id = s.definition_id
@@ -48,9 +48,12 @@ select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.ti
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
        h.overdue_since, h.overdue_why,
        coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
-       coalesce(dead.last_day, 0) as dead_last_day, died.last_error as dead_error, died.error_type as dead_error_type,
+       coalesce(dead.last_day, 0) as dead_last_day, dead.since as dead_since, died.id as dead_run_id,
+       died.last_error as dead_error, died.error_type as dead_error_type,
        coalesce(dead.calls_within, 0) as dead_calls_within, failed_call.last_error as call_error,
-       failed_call.error_type as call_error_type, h.overlap,
+       failed_call.error_type as call_error_type, h.overlap, failing.id as failing_run_id,
+       failing.last_error as failing_error, failing.error_type as failing_error_type, failing.attempts as failing_attempts,
+       failing.max_attempts as failing_max_attempts, slot.at as overdue_slot, unfinished.id as overdue_run_id,
        case when h.state in ('ok', 'new') and h.schedule like '%% until %%' and h.next_slot_at is null then 'ended'
             else h.state end as state, d.skip_on, d.only_on
 from yamlsched.job_health h
@@ -58,6 +61,8 @@ join yamlsched.job_definitions d on d.id = h.definition_id
 left join (
     select r.definition_id,
            count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - %(within)s::interval) as within,
+           min(r.dead_at) filter (where not r.is_call
+                                  and r.dead_at > clock_timestamp() - %(within)s::interval) as since,
            count(*) filter (where r.is_call and r.dead_at > clock_timestamp() - %(within)s::interval) as calls_within,
            count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
            count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 day') as last_day
@@ -67,7 +72,7 @@ left join (
     group by r.definition_id
 ) dead on dead.definition_id = h.definition_id
 left join lateral (  -- the latest of the counted runs
-    select r.last_error, r.error_type from yamlsched.dead_runs r
+    select r.run_id as id, r.last_error, r.error_type from yamlsched.dead_runs r
     where dead.within > 0 and r.definition_id = h.definition_id and not r.is_call
     order by r.dead_at desc limit 1
 ) died on true
@@ -76,6 +81,22 @@ left join lateral (  -- and of the calls of on_dead
     where dead.calls_within > 0 and r.definition_id = h.definition_id and r.is_call
     order by r.dead_at desc limit 1
 ) failed_call on true
+left join lateral (  -- the failing run with the fewest attempts left
+    select r.id, r.last_error, r.error_type, r.max_attempts - r.prior_attempts as max_attempts,
+           r.attempts - r.prior_attempts - (r.status = 'running')::integer as attempts
+    from yamlsched.job_runs r
+    where h.failing > 0 and r.definition_id = h.definition_id and r.finished_at is null and yamlsched.is_failing(r)
+      and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
+    order by r.max_attempts - r.attempts, r.id limit 1
+) failing on true
+left join lateral (  -- the slot that is late
+    select (yamlsched.late(d)).slot as at where h.overdue_since is not null
+) slot on true
+left join lateral (  -- and the dead run of that slot
+    select r.id from yamlsched.job_runs r
+    where r.definition_id = h.definition_id and r.dead_at >= slot.at and r.scheduled_for = slot.at
+    order by r.dead_at desc limit 1
+) unfinished on true
 where h.namespace = any(%(namespaces)s) and (%(jobs)s::bigint[] is null or h.definition_id = any(%(jobs)s))
 order by h.namespace, h.job_type;
 
@@ -97,19 +118,41 @@ where d.namespace = any (%(namespaces)s) and d.slots_error is not null and d.ena
 order by d.job_type limit %(limit)s;
 
 -- name: limits
--- The limits for which runs wait, and of the runs that wait for a job whose run is dead or cancelled, the oldest, in words.
+-- The limits for which runs wait, in words.
 select g.namespace, w.waits
 from yamlsched.gates g
 cross join lateral (select yamlsched.waits_for(r) as waits from yamlsched.job_runs r
                     where g.name = 'limit/' || r.limit_name and r.namespace = g.namespace and r.withheld = 3 limit 1) w
-where g.namespace = any (%(namespaces)s) and g.n is not null
-union all
-(select r.namespace, 'of ' || r.job_type || ' ' || yamlsched.waits_for(r)
- from yamlsched.job_runs r
- where r.namespace = any (%(namespaces)s) and r.unreleased and r.finished_at is null and exists (
-     select from yamlsched.awaits a cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
-     where a.run_id = r.id and u.state in ('dead', 'cancelled'))
- order by r.run_at, r.id limit 20);
+where g.namespace = any (%(namespaces)s) and g.n is not null;
+
+-- name: held_up
+-- The jobs with runs that wait, directly or through others, for a run that is dead or cancelled: how many runs, and that
+-- run. Of the first thousand runs that wait for jobs that they follow.
+with recursive waiting as materialized (
+    select r.id
+    from yamlsched.job_runs r
+    where r.namespace = any (%(namespaces)s) and r.unreleased and r.finished_at is null
+    order by r.run_at, r.id
+    limit 1000
+), edge as materialized (
+    select w.id, u.run_id as upstream_id, u.state
+    from waiting w
+    join yamlsched.awaits a on a.run_id = w.id and a.outcome is null
+    cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
+    where u.state in ('waiting', 'dead', 'cancelled')
+), chain as (
+    select e.id, e.upstream_id, e.state from edge e
+    union
+    select c.id, e.upstream_id, e.state from chain c join edge e on e.id = c.upstream_id where c.state = 'waiting'
+)
+select r.namespace, r.job_type, root.job_type as upstream, root.id as run_id, root.status,
+       root.finished_at as ended_at, count(*)::integer as runs
+from chain c
+join yamlsched.job_runs r on r.id = c.id
+join yamlsched.job_runs root on root.id = c.upstream_id
+where c.state in ('dead', 'cancelled')
+group by r.namespace, r.job_type, root.id
+order by root.finished_at, root.id, r.job_type;
 
 -- name: stuck
 select s.namespace, s.run_id, s.job_type, s.worker, s.started_at, s.locked_until, s.why

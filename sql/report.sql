@@ -147,19 +147,6 @@ where d.namespace = %(namespace)s and d.retired_at is null and d.schedule is not
   and (not d.enabled or d.paused_at is not null or d.next_slot_at < %(until)s)
 order by d.job_type limit %(limit)s;
 
--- name: held_up
--- How many runs of each job wait for a dead or cancelled run, among the first thousand that wait for jobs that they follow.
-select w.job_type, f.job_type as upstream, count(*)::integer as runs
-from (select r.id, r.job_type from yamlsched.job_runs r
-      where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null
-      order by r.run_at limit 1000) w
-join yamlsched.awaits a on a.run_id = w.id and a.outcome is null
-join yamlsched.job_definitions f on f.id = a.definition_id
-cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
-where u.state in ('dead', 'cancelled')
-group by w.job_type, f.job_type
-order by runs desc, w.job_type, f.job_type;
-
 -- name: running
 -- The runs that have been running longest.
 select o.job_type, d.timezone, o.id as run_id, clock_timestamp() - o.started_at as took, null::timestamptz as ended_at

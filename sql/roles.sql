@@ -67,7 +67,8 @@ begin
     for object in
         select p.oid::regprocedure::text as name, p.oid::regprocedure::text = any (array[
             'yamlsched.claim_gated(text,bigint[],text,timestamp with time zone)', 'yamlsched.executor_places(text,text)',
-            'yamlsched.could_begin_at(yamlsched.job_runs,interval)', 'yamlsched.delete_of_runs()', 'yamlsched.late(yamlsched.job_definitions)',
+            'yamlsched.could_begin_at(yamlsched.job_runs,interval)', 'yamlsched.delete_of_runs()',
+            'yamlsched.is_failing(yamlsched.job_runs)', 'yamlsched.late(yamlsched.job_definitions)',
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
             'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint,text,interval,text[])',
@@ -121,7 +122,8 @@ begin
     grant execute on function
         yamlsched.has_no_worker(yamlsched.job_runs, timestamptz), yamlsched.late(yamlsched.job_definitions),
         yamlsched.is_withheld(yamlsched.job_definitions, timestamptz), yamlsched.waits_for(yamlsched.job_runs),
-        yamlsched.could_begin_at(yamlsched.job_runs, interval), yamlsched.upstream(bigint, timestamptz, timestamptz), yamlsched.upstream_results(bigint)
+        yamlsched.could_begin_at(yamlsched.job_runs, interval), yamlsched.is_failing(yamlsched.job_runs),
+        yamlsched.upstream(bigint, timestamptz, timestamptz), yamlsched.upstream_results(bigint)
         to yamlsched_worker, yamlsched_reader;
     grant execute on function
         yamlsched.claim_gated(text, bigint[], text, timestamptz),

@@ -20,7 +20,7 @@ def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(own
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
         reasons = {row.reason for row in db.execute("select distinct reason from yamlsched.skipped_slots")}
     states = {job.state for job in found.jobs}
-    assert states == {"retired", "stuck", "late", "failing", "paused", "disabled", "running", "ok", "new"}
+    assert states == {"retired", "stuck", "late", "dead", "paused", "disabled", "running", "ok", "new"}
     assert reasons >= {"paused", "disabled", "key_taken", "late", "superseded", "overlap"}
 
 

@@ -286,13 +286,14 @@ def test_the_age_of_the_last_tick_has_a_limit(db: Db, cli: Cli, minutes: int | N
     assert (shown.code, shown.out.startswith("ok: ")) == ((1, False) if unhealthy else (0, True))
 
 
-@pytest.mark.parametrize(("limit", "unhealthy"), [(1, True), (2, False), (3, False), (None, False)])
-def test_runs_whose_attempts_fail_have_a_limit(db: Db, cli: Cli, limit: int | None, unhealthy: bool) -> None:
-    # given two runs that have failed and are retried, one of which runs again; a run without a failure;
-    # and one that an operator queued again after its death
+@pytest.mark.parametrize(("limit", "unhealthy"), [(None, True), (0, True), (1, True), (2, False)])
+def test_runs_that_fail_again_and_again_have_a_limit(db: Db, cli: Cli, limit: int | None, unhealthy: bool) -> None:
+    # given a run that has failed three times, one of three attempts that has failed twice and runs again; one that has
+    # failed twice of five, a run without a failure, and one that an operator queued again after its death
     job = a_healthy_job(db, schedule=None, next_slot_at=None)
-    a_run(db, job, "failed", failed_at="(now())", error_type="OSError")
-    a_run(db, job, "running", attempts=2, failed_at="(now() - interval '1 minute')")
+    first = a_run(db, job, "failed", attempts=3, failed_at="(now())", error_type="OSError")
+    a_run(db, job, "running", attempts=3, max_attempts=6, failed_at="(now() - interval '1 minute')")
+    last = a_run(db, job, "running", attempts=3, max_attempts=3, failed_at="(now() - interval '1 minute')")
     a_run(db, job, "running")
     a_run(db, job, "queued", attempts=5, prior_attempts=5, max_attempts=10, failed_at="(now() - interval '1 minute')")
 
@@ -300,7 +301,9 @@ def test_runs_whose_attempts_fail_have_a_limit(db: Db, cli: Cli, limit: int | No
     assert of_metrics(db, "yamlsched_job_failing_runs") == 2
     shown = cli("status", "--check", *(() if limit is None else ("--max-failing", limit)))
 
-    expected = "purge: 2 runs have failed attempts and will be retried: OSError: no route to host\n"
+    expected = f"purge: 2 runs are failing: run {last} has failed 2 of 3 attempts\n"
+    assert the_job(db).state == "failing"
+    assert first < last
     assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
 
 
@@ -322,11 +325,12 @@ def test_failed_attempts_since_the_last_success_have_a_limit(
     assert (the_job(db).failure_streak, the_job(db).attempt_streak) == (3, 9)
     assert of_metrics(db, "yamlsched_job_failure_streak_attempts") == 9
     assert " 3 (9 attempts) " in cli("status").out
-    shown = cli("status", "--check", *(() if limit is None else ("--max-streak", limit)))
+    options = () if limit is None else ("--max-streak", limit)
+    shown = cli("status", "--check", "--max-failing", 1, *options)
 
     expected = "purge: 9 attempts have failed since the last success: OSError: no route to host\n"
     assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
-    [problem] = attention.problems(health.read(db, "default", HOUR), Thresholds(max_streak=0))
+    [problem] = attention.problems(health.read(db, "default", HOUR), Thresholds(max_streak=0, max_failing=1))
     assert problem.remedy == f"yamlsched show {last}"
 
 
@@ -341,11 +345,12 @@ def test_a_success_ends_the_streak_of_attempts(db: Db) -> None:
 
 
 @pytest.mark.parametrize("name", ["max-failing", "max-streak"])
-@pytest.mark.parametrize(("limit", "found"), [("1", 1), ("2", 0), ("3", 0), ("many", 0)])
+@pytest.mark.parametrize(("limit", "found"), [("1", 1), ("2", 0), ("3", 0)])
 def test_tags_limit_the_failures_of_one_job(db: Db, name: str, limit: str, found: int) -> None:
+    attempts = {"max-failing": {"attempts": 3}, "max-streak": {}}[name]
     job = a_healthy_job(db, tags=[f"{name}:{limit}"], overlap="allow")
     for _ in range(2):
-        a_run(db, job, "failed")
+        a_run(db, job, "failed", **attempts)
     a_run(db, a_job(db, "other", overlap="allow"), "failed")
 
     assert [reason.split(":")[0] for reason in reasons(db)] == ["purge"] * found

@@ -75,7 +75,7 @@ def test_the_streak_after_a_success_starts_with_the_failures_after_it(db: Db) ->
     assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).state) == (0, 0, "ok")
     a_run(db, job, "failed", failed_at=after, idempotency_key="on_dead:1")
     a_run(db, job, "cancelled", failed_at=after)
-    assert (the_job(db).failure_streak, the_job(db).state, the_job(db).failing) == (0, "ok", 5)
+    assert (the_job(db).failure_streak, the_job(db).state, the_job(db).failing) == (0, "ok", 0)
 
     # when
     db.execute("update yamlsched.job_runs set attempts = 2, failed_at = %s where id = %s", [after, waiting[0]])
@@ -83,7 +83,7 @@ def test_the_streak_after_a_success_starts_with_the_failures_after_it(db: Db) ->
     a_run(db, job, "failed", failed_at=after)
 
     # then
-    assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).state) == (2, 2, "failing")
+    assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).state) == (2, 2, "retrying")
     assert of_metrics(db, "yamlsched_job_failure_streak") == 2
     assert reasons(db, Thresholds(max_streak=1)) == [
         "purge: 2 attempts have failed since the last success: no route to host"
@@ -388,7 +388,7 @@ def test_the_state_of_a_job_is_that_of_its_row(db: Db) -> None:
     # given jobs whose latest runs succeeded, died, were cancelled, or reported a dead run
     endings = {
         "ok": ["dead", "succeeded"],
-        "failing": ["succeeded", "dead", "cancelled"],
+        "dead": ["succeeded", "dead", "cancelled"],
         "new": ["cancelled"],
         "reported": ["dead", "succeeded", "on_dead"],
     }
@@ -403,8 +403,8 @@ def test_the_state_of_a_job_is_that_of_its_row(db: Db) -> None:
     found = health.read(db, "default", HOUR)
 
     states = {job.job_type: job.state for job in found.jobs}
-    assert states == {"ok": "ok", "failing": "failing", "new": "new", "reported": "ok"}
-    assert {job.job_type: job.failure_streak for job in found.jobs} == {"ok": 0, "failing": 1, "new": 0, "reported": 0}
+    assert states == {"ok": "ok", "dead": "dead", "new": "new", "reported": "ok"}
+    assert {job.job_type: job.failure_streak for job in found.jobs} == {"ok": 0, "dead": 1, "new": 0, "reported": 0}
     assert {job.last_success_at for job in found.jobs} == {NOON + HOUR, NOON, None}
 
 
@@ -417,7 +417,7 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
         a_run(db, a_job(db, "fine", next_slot_at=now + HOUR, tags=["pager"], **given), "failed")
         a_run(db, a_job(db, "died", **given), "dead")
         a_run(db, a_job(db, "died_before", **given), "dead", finished_at=now - 2 * HOUR)
-        a_run(db, a_job(db, "failing", tags=["max-failing:0"], **given), "failed")
+        a_run(db, a_job(db, "failing", **given), "failed", attempts=3)
         a_run(db, a_job(db, "streak", tags=["max-streak:0"], **given), "dead", finished_at=now - 2 * HOUR)
         a_job(db, "late", next_slot_at=now - HOUR, **given)
         old = a_job(db, "old", tags=["pager", "max-age:1h"], **given)
@@ -436,7 +436,7 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
     for one in found:
         assert [(problem.kind, problem.job_type) for problem in attention.problems(one, Thresholds())] == problems
     assert found[0].totals == found[2].totals
-    assert found[0].totals._asdict().items() >= {"jobs": 7, "failed": 2, "failing": 2, "dead_last_hour": 1}.items()
+    assert found[0].totals._asdict().items() >= {"jobs": 7, "failed": 2, "failing": 1, "dead_last_hour": 1}.items()
     assert found[0].totals.dead_last_day == 3
     first = states.suspects(known["shop"])[:2]
     assert [job.job_type for job in health.read(db, "shop", HOUR, first).jobs] == ["died", "late"]
@@ -452,7 +452,7 @@ def test_the_states_are_what_the_health_of_all_jobs_says(db: Db) -> None:
     a_run(db, jobs["b"], "dead", finished_at=now - timedelta(minutes=5))
     a_run(db, jobs["c"], "dead", finished_at=now - 2 * HOUR)
     a_run(db, jobs["d"], "running", locked_until=now + HOUR)
-    a_run(db, jobs["d"], "failed")
+    a_run(db, jobs["d"], "failed", attempts=3)
     a_job(db, "late", next_slot_at=now - HOUR)
     a_run(db, a_job(db, "gone", retired_at=now), "queued", run_at=now - 2 * HOUR)
     a_job(db, "else", namespace="other")

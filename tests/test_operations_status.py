@@ -34,7 +34,7 @@ def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     a_file_row(db)
     a_run(db, a_job(db, "good", next_slot_at=NOON.replace(year=2100)), "succeeded")
     bad = a_job(db, "bad", schedule=None)
-    a_run(db, bad, "dead")
+    died_as = a_run(db, bad, "dead")
     a_job(db, "held", paused_at=NOON, paused_by="ann", paused_reason="upgrade", paused_until=NOON.replace(year=2100))
     a_job(db, "off", enabled=False)
     a_job(db, "gone", retired_at=NOON)
@@ -53,10 +53,10 @@ def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     assert "dead       1 in the last hour, 1 in the last day" in lines
     assert "workers    web-2 (1 running), web-1 (just now)" in lines
     states = {line.split()[0]: line.split()[1] for line in lines[8:13]}
-    assert states == {"bad": "failing", "busy": "running", "good": "ok", "held": "paused", "off": "disabled"}
+    assert states == {"bad": "dead", "busy": "running", "good": "ok", "held": "paused", "off": "disabled"}
     assert re.search(r"paused \d+d\d* ?\w* ago by ann until 2100-01-14T12:00:00Z: upgrade", result.out)
     died = "  bad: 1 run died within 1h: OSError: no route to host\n"
-    assert f"{died}      yamlsched runs --job bad --status dead --since 1h" in result.out
+    assert f"{died}      yamlsched show {died_as}; then yamlsched retry {died_as}" in result.out
     assert "\x1b" not in result.out
 
 
@@ -112,14 +112,14 @@ def test_check_prints_each_problem_on_a_line_and_exits_1(db: Db, cli: Cli) -> No
     well = cli("status", "--check")
     assert (well.code, re.sub(r"\d+s", "now", well.out), well.err) == (0, "ok: 1 job, last tick now ago\n", "")
 
-    a_run(db, job, "dead", last_error="two\nlines")
+    run = a_run(db, job, "dead", last_error="two\nlines")
 
     assert cli("status", "--check") == (1, "purge: 1 run died within 1h: OSError: two lines\n", "")
     assert cli("status", "--check", "--max-dead", 1).code == 0
     document = json.loads(cli("status", "--check", "--format", "json").out)
     assert document["healthy"] is False
-    assert document["problems"][0]["remedy"] == "yamlsched runs --job purge --status dead --since 1h"
-    assert document["jobs"][0]["state"] == "failing"
+    assert document["problems"][0]["remedy"] == f"yamlsched show {run}; then yamlsched retry {run}"
+    assert document["jobs"][0]["state"] == "dead"
 
 
 def test_a_host_whose_first_file_is_refused_is_a_problem_until_its_file_is_valid(

@@ -418,14 +418,19 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
     "yamlsched_reader": {
         "schema yamlsched": frozenset({"USAGE"}),
         **dict.fromkeys(WORKER_TABLES, READ),
-        **dict.fromkeys(("has_no_worker()", "is_withheld()", "late()", "waits_for()", "could_begin_at()"), EXECUTE),
+        **dict.fromkeys(
+            ("has_no_worker()", "is_withheld()", "late()", "waits_for()", "could_begin_at()", "is_failing()"), EXECUTE
+        ),
         **dict.fromkeys(("upstream()", "upstream_results()"), EXECUTE),
     },
     "yamlsched_worker": {
         "schema yamlsched": frozenset({"USAGE"}),
         **WORKER_TABLES,
         **dict.fromkeys(("enqueue()", "enqueue_many()", "has_no_worker()", "is_withheld()", "late()"), EXECUTE),
-        **dict.fromkeys(("waits_for()", "could_begin_at()", "on_dead_key()", "put_definitions()"), EXECUTE),
+        **dict.fromkeys(
+            ("waits_for()", "could_begin_at()", "is_failing()", "on_dead_key()", "put_definitions()"),
+            EXECUTE,
+        ),
         **dict.fromkeys(
             (
                 "claim_gated()",

@@ -82,9 +82,18 @@ begin
 end
 $$;
 
+-- Whether an unfinished run fails again and again: 3 failed attempts, or, of a budget below 4, all but the last one.
+-- Counted since an operator's retry, and without the attempt that is running.
+create function yamlsched.is_failing(r yamlsched.job_runs) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select r.finished_at is null and r.failed_at is not null
+       and r.attempts - r.prior_attempts - (r.status = 'running')::integer
+           >= greatest(1, least(3, r.max_attempts - r.prior_attempts - 1))
+$$;
+
 -- One row per job: its unfinished runs, and whether it is late. Without a job that may be late, no finished run is read.
--- failing: runs with a failed attempt, since an operator's retry and without the attempt that is running; no calls of
--- on_dead.
+-- failing: runs that fail again and again; no calls of on_dead.
 create or replace view yamlsched.job_queues as
 select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at, d.effective_from, state.paused,
        coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
@@ -97,7 +106,7 @@ left join (
            count(*) filter (where r.status = 'queued') as queued,
            count(*) filter (where r.status = 'running') as running,
            count(*) filter (where r.status = 'failed') as failed,
-           count(*) filter (where r.failed_attempts > 0 and not r.is_call) as failing,
+           count(*) filter (where r.is_failing and not r.is_call) as failing,
            count(*) filter (where r.failed_at is not null) as failed_runs, max(r.failed_at) as failed_at,
            coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
            least(min(r.late_from) filter (where not r.exclusive),
@@ -109,6 +118,9 @@ left join (
                  case when o.status <> 'running' and o.run_at <= clock_timestamp() and not o.unreleased
                       then greatest(o.run_at, o.created_at) end as late_from,
                  coalesce(o.idempotency_key like 'on\_dead:%', false) as is_call,
+                 case when o.failed_at is not null
+                      then (select yamlsched.is_failing(j) from yamlsched.job_runs j where j.id = o.id)
+                      else false end as is_failing,
                  case when o.failed_at is not null
                       then greatest(o.attempts - o.prior_attempts - (o.status = 'running')::integer, 0)
                       else 0 end as failed_attempts
@@ -129,17 +141,62 @@ cross join lateral yamlsched.late(case  -- asked only where a job may be late, b
                            and s.reason in ('late', 'upstream') and s.recorded_at > clock_timestamp() - interval '1 hour'))
     then d end) l;
 
+-- One row per job: its state in one word; if several apply, the most severe. Of its finished runs only the latest one is
+-- read, unless that is not a success. Calls of on_dead do not count for the job's own health.
+create or replace view yamlsched.job_states as
+select q.namespace, q.job_type, q.definition_id,
+       case when q.retired_at is not null then 'retired'
+            when stuck.definition_id is not null then 'stuck'
+            when q.overdue_since is not null then 'late'
+            when failure.has_died then 'dead'
+            when q.failing > 0 then 'failing'
+            when failure.is_failing then 'retrying'
+            when q.paused then 'paused'
+            when not q.enabled then 'disabled'
+            when q.running > 0 then 'running'
+            when success.finished_at is not null then 'ok'
+            else 'new' end as state,
+       failure.is_failing, success.finished_at as last_success_at, success.run_id as last_success_run_id,
+       latest.finished_at as last_end_at, latest.locked_by as last_worker, q.paused, q.queued, q.running, q.failed,
+       q.failing, q.failed_runs, q.failed_attempts, q.failed_at, q.oldest_due_at, q.slot_run_id, q.overdue_since, q.overdue_why
+from yamlsched.job_queues q
+left join (select distinct s.definition_id from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
+left join lateral (
+    select r.id as run_id, r.finished_at, r.locked_by,
+           r.status = 'succeeded' and coalesce(r.idempotency_key not like 'on\_dead:%', true) as is_success
+    from yamlsched.job_runs r
+    where r.definition_id = q.definition_id and r.finished_at is not null
+    order by r.finished_at desc limit 1
+) latest on true
+left join lateral (
+    select r.id as run_id, r.finished_at
+    from yamlsched.job_runs r
+    where not latest.is_success and r.definition_id = q.definition_id and r.finished_at is not null
+      and r.status = 'succeeded' and coalesce(r.idempotency_key not like 'on\_dead:%', true)
+    order by r.finished_at desc limit 1
+) earlier on true
+cross join lateral (
+    select case when latest.is_success then latest.run_id else earlier.run_id end as run_id,
+           case when latest.is_success then latest.finished_at else earlier.finished_at end as finished_at
+) success
+cross join lateral (
+    -- is_failing: the streak of job_health is not empty; has_died: a run died since the last success. What is known
+    -- already spares most jobs the look. The order makes the planner use the index
+    select coalesce(q.failed_at > coalesce(success.finished_at, '-infinity') or not latest.is_success, false)
+           and (select r.failed_at
+                from yamlsched.job_runs r
+                where r.definition_id = q.definition_id and r.failed_at > coalesce(success.finished_at, '-infinity')
+                  and r.status <> 'cancelled' and coalesce(r.idempotency_key not like 'on\_dead:%', true)
+                order by r.failed_at desc limit 1) is not null as is_failing,
+           coalesce(not latest.is_success, false)
+           and (select r.dead_at
+                from yamlsched.job_runs r
+                where r.definition_id = q.definition_id and r.dead_at > coalesce(success.finished_at, '-infinity')
+                  and coalesce(r.idempotency_key not like 'on\_dead:%', true)
+                order by r.dead_at desc limit 1) is not null as has_died
+) failure;
+
 -- The jobs with targets of notifications that are late, with the slot that is.
 create view yamlsched.late_jobs as
 select q.namespace, q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot
 from yamlsched.job_queues q join yamlsched.job_definitions d on d.id = q.definition_id where q.overdue_since is not null and d.notify <> '{}';
-
--- Whether an unfinished run fails again and again: 3 failed attempts, or, of a budget below 4, all but the last one.
--- Counted since an operator's retry, and without the attempt that is running.
-create function yamlsched.is_failing(r yamlsched.job_runs) returns boolean
-    language sql immutable set search_path = pg_catalog, pg_temp
-as $$
-    select r.finished_at is null and r.failed_at is not null
-       and r.attempts - r.prior_attempts - (r.status = 'running')::integer
-           >= greatest(1, least(3, r.max_attempts - r.prior_attempts - 1))
-$$;

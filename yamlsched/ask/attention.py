@@ -26,10 +26,11 @@ from yamlsched.ask.health import (
     time_presented,
     waiting,
 )
-from yamlsched.ask.states import LAST
+from yamlsched.ask.states import LAST, MAX_NAMES, by_run
 from yamlsched.durations import approximate, between
 from yamlsched.handler.once import settle_command
 from yamlsched.runs.lifecycle import error_text
+from yamlsched.text import join_first
 from yamlsched.timetable.times import rfc3339, short_utc
 
 MAX_LISTED_PROBLEMS = 10
@@ -37,7 +38,8 @@ MAX_LISTED_PROBLEMS = 10
 EXECUTOR_TOLERANCE = timedelta(minutes=2)
 """How long an executor may have a fault before it is a problem: workers try again."""
 NOT_RUN = "its slot was not run"
-"""Why a job is late of which slots were too old to be run, as yamlsched.late has it."""
+NO_SYNC = "no sync has created the run of its slot"
+"""Why a job is late of which slots were too old to be run, or were not processed, as yamlsched.late has it."""
 Number = TypeVar("Number", int, int | None)
 Kind = Literal[
     "tick",
@@ -74,7 +76,7 @@ class Thresholds:
     within: timedelta = timedelta(hours=1)
     max_tick_age: timedelta = timedelta(minutes=5)
     max_dead_total: int | None = None
-    max_failing: int | None = None
+    max_failing: int = 0
     max_streak: int | None = None
     max_paused: timedelta = timedelta(days=7)
 
@@ -116,6 +118,7 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
         *in_doubt(health),
         *_dead_total(health, thresholds),
         *_lost_slots(health, thresholds),
+        *_held_up(health, thresholds),
     ]
     for job in health.jobs:
         is_noted = job.dead_within or job.dead_calls_within or job.overdue_since is not None or job.paused
@@ -141,6 +144,7 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "lacks": health.lacks,
         "queue": queue(health),
         "limits": health.limits,
+        "held_up": [held_up._asdict() for held_up in health.held_up],
         "calendars": [calendar._asdict() for calendar in health.calendars],
         "workers": health.workers,
         "stuck": health.stuck,
@@ -291,16 +295,38 @@ def max_dead(job: Tagged, thresholds: Thresholds) -> int:
 
 
 def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    if job.dead_within > max_dead(job, thresholds):
-        span = durations.show(thresholds.within)
+    if is_dead(job, thresholds):
+        span, run = durations.show(thresholds.within), job.dead_run_id
         runs = "1 run" if job.dead_within == 1 else f"{job.dead_within} runs"
         last = f": {error}" if (error := error_text(job.dead_error_type, job.dead_error)) else ""
-        yield Problem(
-            "dead",
-            job.job_type,
-            f"{job.job_type}: {runs} died within {span}{last}",
-            f"yamlsched runs --job {job.job_type} --status dead --since {span}",
+        waits = [each.job_type for each in health.held_up if each.upstream == job.job_type]
+        what = f"{job.job_type}: {runs} died within {span}{last}{_holds_up(waits)}"
+        is_one = job.dead_within == 1
+        which = str(run) if is_one else f"--dead --job {job.job_type} --since {span}"
+        remedy = f"yamlsched show {run}; then yamlsched retry {which}"
+        yield Problem("dead", job.job_type, what, remedy, run if is_one else None, job.dead_since, len(set(waits)))
+
+
+def is_dead(job: JobHealth, thresholds: Thresholds) -> bool:
+    """Return whether more runs of ``job`` died recently than are tolerated."""
+    return job.dead_within > max_dead(job, thresholds)
+
+
+def _holds_up(jobs: Sequence[str]) -> str:
+    names = list(dict.fromkeys(jobs))
+    return f"; holds up {join_first(names, MAX_NAMES)}" if names else ""
+
+
+def _held_up(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
+    """Yield the jobs that wait for a dead or cancelled run, unless the problem of that run names them."""
+    reported = {job.job_type for job in health.jobs if is_dead(job, thresholds)}
+    for held_up in by_run(each for each in health.held_up if each.upstream not in reported):
+        names, root = [each.job_type for each in held_up], held_up[0]
+        what = (
+            f"{join_first(names, MAX_NAMES)} {'is' if len(names) == 1 else 'are'} held up by {root.because(health.now)}"
         )
+        remedy = f"yamlsched show {root.run_id}; then yamlsched retry {root.run_id}"
+        yield Problem("held_up", root.upstream, what, remedy, root.run_id, root.ended_at, len(names))
 
 
 def _dead_calls(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -317,11 +343,13 @@ def _dead_calls(job: JobHealth, health: Health, thresholds: Thresholds) -> Itera
 
 
 def _failing(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    limit = _number(job, "max-failing", thresholds.max_failing)
-    if limit is not None and job.failing > limit:
-        runs = "1 run has" if job.failing == 1 else f"{job.failing} runs have"
-        what = f"{job.job_type}: {runs} failed attempts and will be retried{_last_error(job)}"
-        yield Problem("failing", job.job_type, what, f"yamlsched runs --job {job.job_type} --status failed")
+    if job.failing > _number(job, "max-failing", thresholds.max_failing) and job.failing_run_id is not None:
+        run = job.failing_run_id
+        attempts = f"{job.failing_attempts} of {job.failing_max_attempts} attempts"
+        runs = f"run {run} has" if job.failing == 1 else f"{job.failing} runs are failing: run {run} has"
+        last = f": {error}" if (error := error_text(job.failing_error_type, job.failing_error)) else ""
+        what = f"{job.job_type}: {runs} failed {attempts}{last}"
+        yield Problem("failing", job.job_type, what, f"yamlsched show {run}", run, job.last_failure_at)
 
 
 def _streak(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -338,10 +366,15 @@ def _last_error(job: JobHealth) -> str:
 
 
 def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    if job.overdue_since is not None and job.overdue_why != NOT_RUN:  # those are reported by themselves
-        late = between(job.overdue_since, health.now)
-        what = f"{job.job_type}: late by {late}: {job.overdue_why}"
-        yield Problem("late", job.job_type, what, "yamlsched doctor")
+    if job.overdue_since is None or job.overdue_why == NOT_RUN:  # those are reported by themselves
+        return
+    what = f"{job.job_type}: late by {between(job.overdue_since, health.now)}: {job.overdue_why}"
+    remedy = "yamlsched doctor" if job.overdue_why == NO_SYNC else f"yamlsched why {job.job_type}"
+    if job.overdue_run_id is not None:
+        what += f": run {job.overdue_run_id} is dead"
+        remedy = f"yamlsched show {job.overdue_run_id}; then yamlsched retry {job.overdue_run_id}"
+    waits = [each.job_type for each in health.held_up if each.run_id == job.overdue_run_id]
+    yield Problem("late", job.job_type, what, remedy, job.overdue_run_id, job.overdue_since, len(waits))
 
 
 def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
-from yamlsched.ask.states import JobState, JobTotals, states, suspects, totals
+from yamlsched.ask.states import HEALTHY_STATES, HeldUp, JobState, JobTotals, state_of, states, suspects, totals
 from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
@@ -58,7 +58,7 @@ class JobHealth(NamedTuple):
     last_error_type: str | None
     failure_streak: int
     attempt_streak: int  # failed attempts of these runs
-    failing: int  # unfinished runs with a failed attempt
+    failing: int  # unfinished runs that fail again and again
     queued: int
     running: int
     failed: int
@@ -69,12 +69,21 @@ class JobHealth(NamedTuple):
     dead_within: int
     dead_last_hour: int
     dead_last_day: int
-    dead_error: str | None  # of the run in dead_within that died last
+    dead_since: datetime | None  # when the first of the runs in dead_within died
+    dead_run_id: int | None  # the one of them that died last; and its error
+    dead_error: str | None
     dead_error_type: str | None
     dead_calls_within: int  # calls of on_dead; no other figure counts them
     call_error: str | None  # of the one of them that died last
     call_error_type: str | None
     overlap: str
+    failing_run_id: int | None  # the failing run with the fewest attempts left
+    failing_error: str | None
+    failing_error_type: str | None
+    failing_attempts: int | None  # that have failed
+    failing_max_attempts: int | None
+    overdue_slot: datetime | None
+    overdue_run_id: int | None  # the dead run of that slot
     state: str
 
 
@@ -206,6 +215,7 @@ class Health:
     calendars: list[EndingCalendar] = field(default_factory=list)
     unsent: list[str] = field(default_factory=list)  # targets of notifications that get none
     unwritten: list[UnwrittenJob] = field(default_factory=list)  # at most MAX_EFFECTS_IN_DOUBT
+    held_up: list[HeldUp] = field(default_factory=list)
 
 
 LISTS: dict[str, type[Any]] = {
@@ -282,20 +292,24 @@ def read_all(
             for file in presented:
                 if file.needs and not file.in_force:
                     file.waits_for.extend(places_behind(connection, name, file.needs, None))
-    return [
-        Health(
+    found = []
+    for clock in clocks:
+        name = clock.namespace
+        held_up = [each for job in known.get(name, ()) for each in job.held_up]
+        waits = {each.job_type for each in held_up}
+        now = Health(
             namespace=name,
             now=clock.now,
             last_tick_at=clock.last_tick_at,
             last_tick_host=clock.last_tick_host,
             totals=totals(known.get(name, ())),
-            jobs=jobs_of[name],
+            jobs=[job._replace(state=state_of(job.state, job.job_type in waits)) for job in jobs_of[name]],
             in_doubt_counts=counts[name],
+            held_up=held_up,
             **{key: rows[name] for key, rows in lists.items()},
         )
-        for clock in clocks
-        for name in [clock.namespace]
-    ]
+        found.append(now)
+    return found
 
 
 def read_suspects(
@@ -315,7 +329,6 @@ def read_suspects(
 
 DRIFT_TOLERANCE = timedelta(minutes=10)
 """How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
-HEALTHY_STATES = ("ok", "running", "new", "ended")
 
 
 def queue(health: Health) -> dict[str, Any]:
@@ -396,6 +409,8 @@ def note(job: JobHealth, health: Health) -> str:
         return f"since {rfc3339(job.overdue_since, 'seconds')}: {job.overdue_why}"
     if job.failure_streak:
         return error_text(job.last_error_type, job.last_error)
+    if held_up := [each for each in health.held_up if each.job_type == job.job_type]:
+        return f"held up by {held_up[0].because(health.now)}"
     if job.open_slot_run_id and job.next_slot_at and job.next_slot_at < health.now:
         if job.overlap == "skip":
             return f"the next slot will be skipped: run {job.open_slot_run_id} is unfinished"

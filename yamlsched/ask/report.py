@@ -19,6 +19,7 @@ from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
 from yamlsched.ask.health import DoubtfulEffect
 from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, JobLimits, LateRuns, Skipped
+from yamlsched.ask.states import HeldUp
 from yamlsched.db import query
 from yamlsched.errors import CronError, ScheduleError
 from yamlsched.timetable import slots
@@ -76,15 +77,6 @@ class LargeRun:
     run_id: int
     peak: int  # bytes
     week_ago: int | None
-
-
-@dataclass(frozen=True)
-class HeldUp:
-    """Runs of a job that wait for a dead or cancelled run of one that it follows."""
-
-    job_type: str
-    upstream: str
-    runs: int
 
 
 @dataclass(frozen=True)
@@ -159,7 +151,6 @@ def read(
     values |= {"limit": MAX_LONGEST, "of": _top(ended, "took")}
     longest = query.fetch(connection, LongRun, sql["running"], values) if until is None else []
     longest += query.fetch(connection, LongRun, sql["longest"], values)
-    held_up = query.fetch(connection, HeldUp, sql["held_up"], values) if until is None else []
 
     return Report(
         namespace=namespace,
@@ -180,7 +171,7 @@ def read(
         in_doubt=in_doubt,
         longest=sorted(longest, key=lambda run: run.took, reverse=True)[:MAX_LONGEST],
         largest=sorted(largest, key=lambda run: run.peak, reverse=True)[:MAX_LONGEST],
-        held_up=held_up,
+        held_up=now.held_up if until is None else [],
         edits=edits(connection, namespace, since, end, limit=MAX_EDITS),
         next_slot=(jobs.job_type, jobs.timezone, jobs.next_slot_at) if jobs.job_type else None,
     )

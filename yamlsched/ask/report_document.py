@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from yamlsched import durations
 from yamlsched.ask import edits, failures
+from yamlsched.ask.states import by_run, held_up_in_words
 from yamlsched.show.document import Document, Facts, Problems, Section, and_more
 from yamlsched.text import join_first, show_bytes, truncate
 from yamlsched.timetable import times
@@ -87,8 +88,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         queue = report.queue
         yield "now", f"{queue['running']} running, {queue['queued']} queued, {queue['failed']} waiting to retry"
         if report.held_up:
-            waits = [f"{count(job.runs, 'run')} of {job.job_type} for {job.upstream}" for job in report.held_up]
-            yield "held up", f"by dead or cancelled runs: {join_first(waits, MAX_TYPES)}"
+            waits = [held_up_in_words(held_up, report.now) for held_up in by_run(report.held_up)]
+            yield "held up", join_first(waits, MAX_TYPES)
         if report.next_slot is not None:
             job, timezone, at = report.next_slot
             yield "next slot", f"{job}, {_time(at, timezone, report)}"

@@ -12,7 +12,6 @@ from yamlsched.ask.attention import Problem
 from yamlsched.ask.edits import label
 from yamlsched.ask.failures import Failures
 from yamlsched.ask.health import (
-    HEALTHY_STATES,
     Health,
     JobHealth,
     drift,
@@ -27,6 +26,7 @@ from yamlsched.ask.health import (
     waiting,
 )
 from yamlsched.ask.runs import namespaces
+from yamlsched.ask.states import HEALTHY_STATES, by_run, held_up_in_words
 from yamlsched.cli import FINDINGS, OK, _filters, _tables
 from yamlsched.cli._settings import FORMATS, Settings, Verb
 from yamlsched.show import terminal
@@ -64,7 +64,9 @@ FAILURES_SPAN = timedelta(days=1)
 @click.option(
     "--max-failing",
     type=click.IntRange(0),
-    help="Runs with failed attempts, to be retried, tolerated per job (no limit).",
+    default=0,
+    show_default=True,
+    help="Runs that fail again and again, tolerated per job.",
 )
 @click.option(
     "--max-streak",
@@ -97,7 +99,7 @@ def command(
     max_dead: int,
     max_dead_total: int | None,
     within: timedelta,
-    max_failing: int | None,
+    max_failing: int,
     max_streak: int | None,
     max_tick_age: timedelta,
     max_paused: timedelta,
@@ -112,7 +114,7 @@ def command(
     if all_namespaces:
         return _tables.show(settings, thresholds, check, show_all)
     with settings.connect_in() as (connection, namespace):
-        if settings.wants_json or show_all or (max_failing, max_streak) != (None, None):
+        if settings.wants_json or show_all or max_streak is not None:
             now = health.read(connection, namespace, within)
             present = len(listed(now.jobs))
         else:
@@ -174,6 +176,8 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
     yield "queue", f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}"
     for waits in health.limits:
         yield "", f"a run {waits}"
+    for nth, held_up in enumerate(by_run(health.held_up)[:MAX_HOSTS_LISTED]):
+        yield "" if nth else "held up", held_up_in_words(held_up, now)
     calls = f"; {terminal.count(total.dead_calls_last_day, 'call')} of on_dead" if total.dead_calls_last_day else ""
     yield "dead", f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day{calls}"
     if health.in_doubt_counts:
@@ -224,7 +228,7 @@ def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHea
 def line(job: JobHealth, health: Health) -> tuple[str, ...]:
     return (
         job.job_type,
-        terminal.coloured(job.state),
+        terminal.coloured(job.state, job.state.replace("_", " ")),
         terminal.ago(job.last_success_at, health.now),
         terminal.ago(job.last_failure_at, health.now),
         streak(job),

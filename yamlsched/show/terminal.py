@@ -32,6 +32,8 @@ COLOURS = {
     "running": "cyan",
     "failed": "yellow",
     "failing": "yellow",
+    "held_up": "yellow",
+    "retrying": "yellow",
     "warn": "yellow",
     "paused": "yellow",
     "late": "red",

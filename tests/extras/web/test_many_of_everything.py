@@ -110,10 +110,14 @@ def test_the_box_in_the_head_finds_a_job_a_run_and_a_key(page: TestClient, db: A
 
 def test_a_problem_has_a_button_for_what_helps(page: TestClient, db: Any) -> None:
     job = a_job(db, "purge")
+    run = a_run(db, job, "dead", finished_at="(now())", error_type="OSError", last_error="disk full")
+    shown = page.get("/").text
+    assert f'<a class="button" href="/actions/retry?run={run}">Retry …</a>' in shown
+
     a_run(db, job, "dead", finished_at="(now())", error_type="OSError", last_error="disk full")
     shown = page.get("/").text
     [retry] = re.findall(r'<a class="button" href="(/actions/retry-dead\?[^"]*)">Retry …</a>', shown)
-    assert "Retry 1 dead run of purge" in words(page.get(retry.replace("&amp;", "&")).text)
+    assert "Retry 2 dead runs of purge" in words(page.get(retry.replace("&amp;", "&")).text)
 
 
 def test_dead_runs_are_counted_by_the_hour_in_which_they_died(page: TestClient, db: Any) -> None:

@@ -143,8 +143,8 @@ def test_every_job_is_listed_with_its_state_in_a_word_the_urgent_ones_first(page
     assert len(rows) == 23
     assert all(style == word for style, word, _ in rows)
     states = [state for _, state, _ in rows]
-    assert states[:3] == ["stuck", "late", "failing"]
-    assert set(states[4:]).isdisjoint({"stuck", "late", "failing", "retired"})
+    assert states[:3] == ["stuck", "late", "dead"]
+    assert set(states[4:]).isdisjoint({"stuck", "late", "dead", "failing", "held_up", "retired"})
 
 
 def test_the_list_is_filtered_by_text_and_state(pages: TestClient) -> None:
@@ -204,7 +204,7 @@ def test_each_problem_leads_to_the_page_that_shows_what_it_is_about(pages: TestC
         if "effect" in what or "is stuck" in what:
             assert re.fullmatch(rf"/runs/{re.search(r'run (?:run:)?([0-9]+)', what)[1]}", link), what  # type: ignore[index]
         elif "died within" in what:
-            assert re.fullmatch(r"/runs\?job=\w+&status=dead&since=1h", link)
+            assert re.fullmatch(r"/runs/\d+" if ": 1 run" in what else r"/runs\?job=\w+&status=dead&since=1h", link)
         elif "presented" in what:
             assert link == "/files"
         else:

@@ -104,7 +104,7 @@ HELP = {
     "job_paused": "1 while an operator has paused the job.",
     "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
     "job_failure_streak_attempts": "Failed attempts of the runs of job_failure_streak: it rises before a run is dead.",
-    "job_failing_runs": "Unfinished runs of the job with a failed attempt.",
+    "job_failing_runs": "Unfinished runs of the job that fail again and again.",
     "job_last_success_timestamp_seconds": "Time when a run of the job last succeeded.",
     "job_last_failure_timestamp_seconds": "Time when an attempt of the job last failed.",
     "job_next_slot_timestamp_seconds": "Time of the job's next slot.",

@@ -20,8 +20,11 @@ PAGE_JOBS = 50
 """Jobs on one page."""
 MAX_SUSPECTS = 1_000
 """Jobs whose problems are read."""
-STATES = ("stuck", "late", "failing", "paused", "running", "ok", "new", "ended", "disabled", "retired")
-ATTENTION = STATES[:3]
+STATES = (
+    *("stuck", "late", "dead", "failing", "held_up"),
+    *("retrying", "paused", "running", "ok", "new", "ended", "disabled", "retired"),
+)
+ATTENTION = STATES[:5]
 """Jobs in these states are listed first."""
 
 
@@ -57,6 +60,7 @@ class Home:
     pages: int
     rows: Sequence[JobRow]
     sort: str
+    state_names = STATES
     first_problems = 8
     max_problems = 100
 
