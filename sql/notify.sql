@@ -1,25 +1,36 @@
 -- Notifications: see migration 0009.
 
--- name: note_dead
--- Runs that this transaction has ended as dead. The last statement but the commit.
-select yamlsched.note(%(namespace)s, 'dead', (
-    select jsonb_agg(to_jsonb(j)) from (
-        select r.definition_id, max(r.scheduled_for) as slot, max(r.dead_at) as dead_at, count(*) as dead_runs,
-               (array_agg(r.id order by r.dead_at desc, r.id desc))[1] as run_id
-        from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
-        where r.id = any (%(ids)s::bigint[]) and r.dead_at is not null and d.notify <> '{}'
-        group by r.definition_id) j), coalesce(%(now)s::timestamptz, clock_timestamp()));
+-- name: note_runs
+-- Runs that this transaction has ended as dead, or that it retries. The last statement but the commit.
+select yamlsched.note_runs(%(namespace)s, %(ids)s::bigint[], coalesce(%(now)s::timestamptz, clock_timestamp()));
 
 -- name: put_targets
--- The targets of the file in force. One that has left the file is deleted, with what it was to be told.
+-- The targets of the file in use; return those that were not as it says. One that has left the file is deleted, with what
+-- was to be sent to it. With `restores` the file has not changed, so somebody else has changed or deleted the row.
 with gone as (
-    delete from yamlsched.notify_targets t where t.namespace = %(namespace)s and t.name <> all (%(names)s::text[])
+    delete from yamlsched.notify_targets t
+    where t.namespace = %(namespace)s and t.name <> all (%(names)s::text[])
+    returning t.name
+), put as (
+    insert into yamlsched.notify_targets as t (namespace, name, url_env, events, restored_at)
+    select %(namespace)s, n.name, n.url_env, string_to_array(n.events, ','),
+           case when %(restores)s then clock_timestamp() end
+    from unnest(%(names)s::text[], %(url_envs)s::text[], %(events)s::text[]) as n (name, url_env, events)
+    on conflict (namespace, name) do update
+    set url_env = excluded.url_env, events = excluded.events, restored_at = excluded.restored_at
+    where (t.url_env, t.events) is distinct from (excluded.url_env, excluded.events)
+    returning t.name
 )
-insert into yamlsched.notify_targets as t (namespace, name, url_env, events)
-select %(namespace)s, n.name, n.url_env, string_to_array(n.events, ',')
-from unnest(%(names)s::text[], %(url_envs)s::text[], %(events)s::text[]) as n (name, url_env, events)
-on conflict (namespace, name) do update set url_env = excluded.url_env, events = excluded.events
-where (t.url_env, t.events) is distinct from (excluded.url_env, excluded.events);
+select g.name from gone g union all select p.name from put p order by name;
+
+-- name: targets
+select t.name, t.url_env, t.events from yamlsched.notify_targets t where t.namespace = %(namespace)s;
+
+-- name: is_in_use
+select 1 from (select f.hash, f.environment from yamlsched.schedule_files f
+               where f.namespace = %(namespace)s and f.applied_at is not null
+               order by f.applied_at desc, f.id desc limit 1) f
+where f.hash = %(hash)s and f.environment = %(environment)s;
 
 -- name: settle
 select yamlsched.settle_notes(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp()));
@@ -27,8 +38,10 @@ select yamlsched.settle_notes(%(namespace)s, coalesce(%(now)s::timestamptz, cloc
 -- name: end_problems
 -- What is no problem any more has ended. A problem's subject has a colon, which no job's name has.
 update yamlsched.notifications n
-set active_at = case when p.is_there then c.now else n.active_at end, ended_at = case when not p.is_there then c.now end,
-    due_at = case when p.is_there then n.due_at when n.is_told then c.now end
+set active_at = case when p.is_there then c.now else n.active_at end,
+    ended_at = case when not p.is_there then c.now end,
+    recovered_at = case when p.is_there then n.recovered_at else c.now end,
+    due_at = case when p.is_there then n.due_at else yamlsched.end_due_at(n.told, n.recovered_at, c.now) end
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c,
      (select s.subject, s.subject = any (%(subjects)s::text[]) as is_there from yamlsched.notifications s
       where s.namespace = %(namespace)s and s.definition_id is null group by s.subject) p
@@ -40,41 +53,60 @@ select yamlsched.note(%(namespace)s, 'problem', (
     from unnest(%(subjects)s::text[], %(whats)s::text[]) as p (subject, what)), coalesce(%(now)s::timestamptz, clock_timestamp()));
 
 -- name: due
-select yamlsched.messages_due(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp())) as variables;
+select yamlsched.messages_due(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp())) as targets;
 
 -- name: take
--- Take the targets that a message is due to and whose variables this host has, each for a minute, and return what they are
--- to be told.
+-- Take the targets that a message is due to and whose variables this host has, each for a minute, and return what there is
+-- to send.
 with taken as (
     update yamlsched.notify_targets t
     set next_at = clock_timestamp() + interval '1 minute'
-    where t.namespace = %(namespace)s and t.url_env = any (%(variables)s::text[]) and t.next_at <= clock_timestamp()
+    where t.namespace = %(namespace)s and t.name = any (%(targets)s::text[]) and t.next_at <= clock_timestamp()
       and exists (select from yamlsched.notifications n
                   where n.namespace = t.namespace and n.target = t.name and n.due_at <= clock_timestamp())
-    returning t.namespace, t.name, t.url_env
+    returning t.namespace, t.name, t.events
+), due as (
+    select n.*, yamlsched.events_now(n, t.events, clock_timestamp()) as events
+    from taken t
+    join yamlsched.notifications n on n.namespace = t.namespace and n.target = t.name and n.due_at <= clock_timestamp()
+), chosen as (
+    select u.*, case when 'dead' = any (u.events) then u.run_id
+                     when 'failing' = any (u.events) then yamlsched.failing_run(u.definition_id) end as shown_run
+    from due u
 )
-select t.name as target, t.url_env, n.subject, n.definition_id is null as is_problem, n.ended_at, n.quiet_until, n.dead_runs, n.late_since,
-       yamlsched.is_still_dead(n.run_id, n.dead_at, clock_timestamp()) as is_dead, n.what, n.run_id, d.owner, r.locked_by, r.error_type, r.last_error
-from taken t
-join yamlsched.notifications n on n.namespace = t.namespace and n.target = t.name and n.due_at <= clock_timestamp()
-left join yamlsched.job_definitions d on d.id = n.definition_id
-left join yamlsched.job_runs r on r.id = n.run_id and r.dead_at is not null
-order by t.name, n.ended_at is not null, n.dead_at is null, n.subject
+select u.target, u.subject, u.definition_id is null as is_problem, u.since, u.ended_at, u.pause, u.dead_runs,
+       u.told_runs, u.late_since, u.events, u.what, u.shown_run as run_id, d.owner, r.locked_by, r.error_type,
+       r.last_error,
+       case when r.dead_at is not null and r.scheduled_for is null
+            then (select count(*) from (select from yamlsched.job_runs o
+                                        where o.definition_id = d.id and o.dead_at is not null limit 10000) o)
+       end as dead_of_job
+from chosen u
+left join yamlsched.job_definitions d on d.id = u.definition_id
+left join yamlsched.job_runs r on r.id = u.shown_run and (r.dead_at is not null or 'dead' <> all (u.events))
+order by u.target, u.ended_at is not null, u.dead_at is null, u.subject
 limit 2000;
 
 -- name: sent
--- What a target was told, as it was read. A trouble that ended or came back since then is still to be told. What another
--- host has told since then, because this one was suspended for longer than its minute, is counted once.
+-- What a message has said, as it was read. Whatever has happened since then is sent next: if the trouble was back while its
+-- end was on its way, it is sent at once, and if it was over while it was on its way, its end is.
 update yamlsched.notifications n
-set told = array(select distinct e from unnest(n.told || string_to_array(s.events, ',')) e), is_told = s.ended_at is null,
-    dead_runs = n.dead_runs - s.dead_runs,
-    quiet_until = case when s.ended_at is null then clock_timestamp() + n.pause else n.quiet_until end,
-    pause = case when s.ended_at is null then least(2 * n.pause, interval '1 day') else n.pause end,
-    due_at = case when s.ended_at is null and n.definition_id is not null then clock_timestamp() + n.pause end
-from unnest(%(subjects)s::text[], %(ended_at)s::timestamptz[], %(quiet_until)s::timestamptz[], %(dead_runs)s::int[], %(events)s::text[])
-  as s (subject, ended_at, quiet_until, dead_runs, events)
-where n.namespace = %(namespace)s and n.target = %(target)s and n.subject = s.subject
-  and (n.ended_at, n.quiet_until) is not distinct from (s.ended_at, s.quiet_until);
+set told = case when s.is_over then '{}' else array(select distinct e from unnest(n.told || s.events) e) end,
+    told_runs = case when s.is_over then 0 when s.is_same then greatest(n.told_runs, s.dead_runs) else n.told_runs end,
+    dead_runs = case when s.is_over and s.is_same and n.ended_at is null then n.dead_runs - s.dead_runs
+                     else n.dead_runs end,
+    since = case when s.is_over and n.ended_at is null then clock_timestamp() else n.since end,
+    quiet_until = case when not s.is_over then clock_timestamp() + s.pause end,
+    pause = case when s.is_over then '1 hour' else least(2 * s.pause, interval '1 day') end,
+    due_at = case when s.is_over then case when n.ended_at is null then clock_timestamp() end
+                  when n.ended_at is not null then coalesce(n.due_at, clock_timestamp())
+                  when n.definition_id is not null then clock_timestamp() + s.pause end
+from (select v.subject, v.is_over, v.dead_runs, v.pause, string_to_array(v.events, ',') as events, v.since = o.since as is_same
+      from unnest(%(subjects)s::text[], %(is_over)s::boolean[], %(since)s::timestamptz[], %(dead_runs)s::int[],
+                  %(pauses)s::interval[], %(events)s::text[]) as v (subject, is_over, since, dead_runs, pause, events)
+      join yamlsched.notifications o
+        on o.namespace = %(namespace)s and o.target = %(target)s and o.subject = v.subject) s
+where n.namespace = %(namespace)s and n.target = %(target)s and n.subject = s.subject;
 
 -- name: end_send
 -- How a send to a target has ended. After one that failed, the next one waits as long as sends have failed, up to an hour.
@@ -90,4 +122,4 @@ where t.namespace = %(namespace)s and t.name = f.name;
 -- In how many seconds the next message may be sent.
 select extract(epoch from min(greatest(t.next_at, n.due_at)) - clock_timestamp())::float8 as seconds
 from yamlsched.notify_targets t join yamlsched.notifications n on n.namespace = t.namespace and n.target = t.name
-where t.namespace = %(namespace)s and t.url_env = any (%(variables)s::text[]) and n.due_at is not null;
+where t.namespace = %(namespace)s and t.name = any (%(targets)s::text[]) and n.due_at is not null;

@@ -434,9 +434,14 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
         **dict.fromkeys(
             (
                 "claim_gated()",
+                "end_due_at()",
+                "events_now()",
                 "executor_places()",
+                "failing_run()",
                 "free_numbers()",
                 "hand_on()",
+                "has_succeeded()",
+                "is_failing()",
                 "is_still_dead()",
                 "is_taken()",
                 "lanes()",
@@ -444,6 +449,7 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
                 "mark_runs()",
                 "messages_due()",
                 "note()",
+                "note_runs()",
                 "settle_notes()",
                 "sweep()",
                 "upstream()",

@@ -196,7 +196,48 @@ cross join lateral (
                 order by r.dead_at desc limit 1) is not null as has_died
 ) failure;
 
--- The jobs with targets of notifications that are late, with the slot that is.
+-- The jobs with targets of notifications that are late, with the slot that is, and whether that was skipped.
 create view yamlsched.late_jobs as
-select q.namespace, q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot
+select q.namespace, q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot,
+       q.overdue_why in ('its slot was not run', 'a run died that it waited for') as was_skipped
 from yamlsched.job_queues q join yamlsched.job_definitions d on d.id = q.definition_id where q.overdue_since is not null and d.notify <> '{}';
+
+-- The unfinished run of a job that fails again and again, looked for among its last 1,000 failures; null: there is none.
+create function yamlsched.failing_run(job bigint) returns bigint
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select f.id
+    from (select r.id, yamlsched.is_failing(r) as is_failing from yamlsched.job_runs r
+          where r.definition_id = job and r.failed_at is not null order by r.failed_at desc limit 1000) f
+    where f.is_failing limit 1
+$$;
+
+-- What is so now of a job, of the events that a target has.
+create function yamlsched.events_now(n yamlsched.notifications, events text[], now timestamptz) returns text[]
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select e.event from unnest(events) as e (event)
+        where case e.event
+              when 'dead' then n.dead_runs > n.told_runs or yamlsched.is_still_dead(n.run_id, n.dead_at, now)
+              when 'failing' then yamlsched.failing_run(n.definition_id) is not null
+              when 'late' then n.late_since is not null else false end)
+$$;
+
+-- Note that runs, which this transaction has ended or which it retries, are dead or fail again and again.
+create function yamlsched.note_runs(of_namespace text, runs bigint[], now timestamptz) returns void
+    language sql set search_path = pg_catalog, pg_temp
+as $$
+    select yamlsched.note(of_namespace, e.event, e.jobs, now)
+    from (select j.event, jsonb_agg(to_jsonb(j)) as jobs
+          from (select case when r.dead_at is null then 'failing' else 'dead' end as event,
+                       r.definition_id, max(r.scheduled_for) as slot, max(r.dead_at) as dead_at,
+                       count(r.dead_at) as dead_runs,
+                       (array_agg(r.id order by r.dead_at desc, r.id desc)
+                            filter (where r.dead_at is not null))[1] as run_id
+                from yamlsched.job_runs r
+                join yamlsched.job_definitions d on d.id = r.definition_id and d.notify <> '{}'
+                where r.id = any (runs) and (r.dead_at is not null or yamlsched.is_failing(r))
+                group by 1, 2) j
+          group by j.event) e
+$$;

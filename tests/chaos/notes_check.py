@@ -12,7 +12,7 @@ from .schedule import TARGETS
 EDIT_SECONDS = 3.0
 RESET = "next minute"
 """The application_name of the session that lets a minute pass for targets."""
-RECOVERED = re.compile(r"^(?:\[[^]]*\] )?(\w+):? has recovered$", re.MULTILINE)
+RECOVERED = re.compile(r"^(?:\[[^]]*\] )?(\w+):? has recovered\b", re.MULTILINE)
 
 
 def check_noted(e: Evidence) -> Iterator[str]:
@@ -48,11 +48,11 @@ def check_told(e: Evidence) -> Iterator[str]:
                     yield f"{name} was due and was deleted (version {after.seq})"
             elif before.op == "DELETE" or is_over:
                 continue
-            elif row["dead_runs"] < 0:
-                yield f"{name} has {row['dead_runs']} deaths (version {after.seq})"
-            elif row["dead_runs"] < before.row["dead_runs"] and "dead" not in row["told"]:
+            elif row["dead_runs"] < row["told_runs"]:
+                yield f"{name} has {row['dead_runs']} deaths, and {row['told_runs']} were sent (version {after.seq})"
+            elif row["since"] == before.row["since"] and row["dead_runs"] < before.row["dead_runs"]:
                 yield f"{name} lost {before.row['dead_runs'] - row['dead_runs']} deaths (version {after.seq})"
-            elif row["dead_runs"] and not row["due_at"]:
+            elif row["dead_runs"] > row["told_runs"] and not row["due_at"]:
                 yield f"{name} has deaths that are never told (version {after.seq})"
         last = versions[-1]
         if last.op != "DELETE" and (due_at := seconds(last.row["due_at"])) is not None and due_at < e.ended:

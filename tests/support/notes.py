@@ -16,12 +16,14 @@ from yamlsched.extras.notify.sending import Message
 
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 SLOT = datetime(2026, 1, 14, 2, tzinfo=UTC)
+NOTE_TIMES = ("dead_at", "late_since", "since", "active_at", "ended_at", "recovered_at", "quiet_until", "due_at")
 Messages = list[tuple[str, str]]
-EVENTS = ["dead", "late", "recovered", "problem"]
+EVENTS = ["dead", "late", "failing", "recovered", "problem"]
 
 
-def variables() -> list[str]:
-    return [name for name in ("A_URL",) if name in os.environ]
+def own_variables(*targets: str) -> dict[str, str]:
+    """Return the variables of targets, as the file of a host says, if the host has them."""
+    return dict.fromkeys(targets, "A_URL") if "A_URL" in os.environ else {}
 
 
 class Story:
@@ -31,6 +33,7 @@ class Story:
         self.db, self.dsn = db, dsn
         self.messages: list[Message] = []
         self.answer = ""
+        self.targets: list[str] = []
 
     def target(self, name: str = "ops", events: list[str] = EVENTS) -> None:
         self.db.execute(
@@ -38,20 +41,56 @@ class Story:
             "values ('default', %s, 'A_URL', %s)",
             [name, events],
         )
+        self.targets.append(name)
 
     def die(self, job: int, *slots: datetime | None, **values: Any) -> list[int]:
         """Insert dead runs of these slots, and note them as the transaction that ends them does."""
         runs = [a_run(self.db, job, "dead", scheduled_for=slot, **values) for slot in slots or (None,)]
-        self.db.execute(load("notify")["note_dead"], {"namespace": "default", "ids": runs, "now": None})
+        self.note(*runs)
         return runs
 
     def succeed(self, job: int, slot: datetime | None) -> int:
         return a_run(self.db, job, "succeeded", scheduled_for=slot)
 
+    def fail(self, job: int, slot: datetime | None, attempts: int) -> int:
+        """Insert a run that waits for its next attempt after ``attempts`` that failed, and note it."""
+        values = {"last_error": "x", "error_type": "KeyError", "locked_by": "w:1:a", "failed_at": "(now())"}
+        due = "(now() + interval '30 days')"
+        run = a_run(self.db, job, "failed", scheduled_for=slot, attempts=attempts, run_at=due, **values)
+        self.note(run)
+        return run
+
+    def fail_again(self, run: int) -> None:
+        change = (
+            "update yamlsched.job_runs set attempts = attempts + 1, max_attempts = 9, failed_at = now() where id = %s"
+        )
+        self.db.execute(change.encode(), [run])
+        self.note(run)
+
+    def end(self, run: int, status: str) -> None:
+        """End a run, and note it if it is dead."""
+        dead_at = "now()" if status == "dead" else "null"
+        change = f"status = %s, finished_at = now(), dead_at = {dead_at}, failed_at = coalesce({dead_at}, failed_at)"
+        self.db.execute(f"update yamlsched.job_runs set {change} where id = %s".encode(), [status, run])
+        self.note(run)
+
+    def note(self, *runs: int) -> None:
+        """Note what has become of runs, as the transaction that ends or retries them does."""
+        self.db.execute(load("notify")["note_runs"], {"namespace": "default", "ids": list(runs), "now": None})
+
     def later(self, span: timedelta) -> None:
         """Let time pass: everything was earlier."""
         changes = {
-            "notifications": ("dead_at", "late_since", "active_at", "ended_at", "quiet_until", "due_at"),
+            "notifications": (
+                "dead_at",
+                "late_since",
+                "since",
+                "active_at",
+                "ended_at",
+                "recovered_at",
+                "quiet_until",
+                "due_at",
+            ),
             "notify_targets": ("next_at", "failing_since"),
             "job_runs": ("finished_at", "dead_at", "failed_at", "run_at", "created_at"),
             "skipped_slots": ("recorded_at",),
@@ -65,8 +104,12 @@ class Story:
         if after:
             self.later(after)
         self.messages.clear()
-        sending.send_due(self.dsn, "default", variables(), 60)
+        self.send_due()
         return [(message.target, message.title) for message in self.messages]
+
+    def send_due(self) -> float | None:
+        """Send what is due as one host does; return in how many seconds more may be due."""
+        return sending.send_due(self.dsn, "default", own_variables(*self.targets), 60)
 
     def row(self, subject: str, target: str = "ops") -> Any:
         return self.db.execute(
@@ -101,7 +144,7 @@ def a_late_run(db: psycopg.Connection[Any], job: int, minutes: int) -> int:
 
 A_TARGET_OF_ANOTHER_NAMESPACE = """
 insert into yamlsched.notify_targets (namespace, name, url_env, events)
-values ('other', 'ops', 'A_URL', '{dead,late,recovered,problem}')
+values ('other', 'ops', 'A_URL', '{dead,late,failing,recovered,problem}')
 """
 
 

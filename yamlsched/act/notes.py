@@ -1,6 +1,7 @@
-"""What targets of notifications are to be told: at the end of a tick that worked, and each minute of a loop.
+"""What is to be sent to targets of notifications: at the end of a tick that worked, and each minute of a loop.
 
-The transaction in which a run dies notes that; all else is found here. Whoever has a target's variable sends it.
+The transaction in which a run dies or fails again notes that; all else is found here. Whoever has a target's variable
+sends it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from yamlsched.ask import attention, health
 from yamlsched.db.query import load
 
 KINDS = ("file", "prune", "calendar", "lack", "stuck", "in_doubt")
-"""The problems of ``status --check`` that are told as such: the others are those of a job that is dead or late."""
+"""The problems of ``status --check`` that are sent as such: the others are of a job that is dead, failing or late."""
 MAX_CHARS = 600
 
 
 def settle(connection: psycopg.Connection[Any], namespace: str, now: datetime | None = None) -> list[str | None]:
-    """Note what is late, has recovered or is a problem. Return the variables of targets to which a message is due."""
+    """Note what is late, has recovered or is a problem. Return the targets to which a message is due."""
     sql = load("notify")
     parameters: dict[str, Any] = {"namespace": namespace, "now": now}
     connection.execute(sql["settle"], parameters)
@@ -33,4 +34,4 @@ def settle(connection: psycopg.Connection[Any], namespace: str, now: datetime | 
     for statement in ("end_problems", "note_problems"):
         connection.execute(sql[statement], parameters)
     row: Any = connection.execute(sql["due"], parameters).fetchone()
-    return list(row.variables or ())
+    return list(row.targets or ())

@@ -12,7 +12,7 @@ import psycopg
 
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import LOCAL, LOST_WORKER, PROCESS_ENDED, ClaimedRun, Priority, released
-from yamlsched.runs.statements import array, finish, hand_on, note_dead, rows_of
+from yamlsched.runs.statements import array, finish, hand_on, note_ended, rows_of
 
 MAX_RECLAIMED_ENTRIES = 1_000
 """Unfinished runs of each lane and level that are looked at each second for leases that are over."""
@@ -142,7 +142,7 @@ async def reclaim(
         parameters = {"namespace": namespace, "most": most, "held": array(held), "now": now, **LOST_WORKER}
         rows = await rows_of(connection, "reclaim", parameters)
         await hand_on(connection, namespace, rows, now)
-        await note_dead(connection, namespace, [row.id for row in rows if row.is_last], now)
+        await note_ended(connection, namespace, [row.id for row in rows], now)
     for row in rows:
         known = (row.id, row.job_type, row.key, row.scheduled_for, row.attempt, row.max_attempts)
         run = ClaimedRun(*known, "{}", False, 0.0, row.locked_by, row.prior_attempts)

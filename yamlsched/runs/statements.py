@@ -44,12 +44,12 @@ async def hand_on(
         await connection.execute(load("runs")["hand_on"], parameters)
 
 
-async def note_dead(
+async def note_ended(
     connection: psycopg.AsyncConnection[Any], namespace: str, ids: Sequence[int], now: datetime | None
 ) -> None:
-    """Note for targets of notifications that these runs are dead, at the end of the transaction that ended them."""
+    """Note for targets of notifications which of these runs are dead or failing, at the end of the transaction."""
     if ids:
-        await connection.execute(load("notify")["note_dead"], {"namespace": namespace, "ids": array(ids), "now": now})
+        await connection.execute(load("notify")["note_runs"], {"namespace": namespace, "ids": array(ids), "now": now})
 
 
 async def let_go(
@@ -155,8 +155,8 @@ async def finish(
         async with connection.transaction():
             rows = await rows_of(connection, "finish", {**outcome_parameters(others), "now": now})
             await hand_on(connection, namespace, rows, now)
-            dead = {run.id for run, o in others if o.status is Status.DEAD}
-            await note_dead(connection, namespace, [row.id for row in rows if row.id in dead], now)
+            failed = {run.id for run, o in others if o.status in (Status.DEAD, Status.FAILED)}
+            await note_ended(connection, namespace, [row.id for row in rows if row.id in failed], now)
         written.update((row.id, row.run_at) for row in rows)
     return written
 

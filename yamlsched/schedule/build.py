@@ -310,8 +310,8 @@ def _build_job(
         what = f"resources of {spot} has no effect on executor {quoted(values.get('executor', LOCAL))}"
         reader.findings.error(spot.child("resources").key, "YS114", what, "Only executors of type dask know resources.")
         return None
-    secrets = tuple(sorted({target.url_env for target in reader.targets.values() if target is not None}))
-    return Job(str(spot.path[-1]), paths=paths, engine=engine, secret_env=secrets, **values)
+    targets = tuple((name, target) for name, target in reader.targets.items() if target is not None)
+    return Job(str(spot.path[-1]), paths=paths, engine=engine, targets=targets, **values)
 
 
 def _check_isolation(values: dict[str, Any], own: Spot, findings: Findings) -> None:

@@ -93,10 +93,10 @@ class UpstreamFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NotifyTarget:
-    """Whom to tell of what. ``url_env`` names the variable that has the address, which is a secret."""
+    """Whom to notify of what. ``url_env`` names the variable that has the address, which is a secret."""
 
     url_env: str
-    events: tuple[str, ...] = ("dead", "late", "recovered", "problem")
+    events: tuple[str, ...] = ("dead", "late", "failing", "recovered", "problem")
 
     def to_yaml(self) -> dict[str, Any]:
         return {"url_env": self.url_env, "events": list(self.events)}
@@ -202,7 +202,12 @@ class Job:
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
     engine: Engine | None = None  # of the file: its entry for ``executor``; None for LOCAL
     is_followed: bool = False  # of the file: other jobs follow it
-    secret_env: tuple[str, ...] = ()  # of the file: variables that no command gets
+    targets: tuple[tuple[str, NotifyTarget], ...] = ()  # of the file: those of notifications, by name
+
+    @property
+    def secret_env(self) -> tuple[str, ...]:
+        """The variables that no command gets: they have the addresses of targets."""
+        return tuple(sorted({target.url_env for _, target in self.targets}))
 
     @property
     def crons(self) -> tuple[str, ...]:
@@ -396,7 +401,7 @@ COLUMN_NAMES = {"name": "job_type", "cron": "schedule", "limit": "limit_name"}
 COLUMNS = {
     item.name: Column(COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same)))
     for item in fields(Job)
-    if item.name not in ("paths", "engine", "is_followed", "secret_env")
+    if item.name not in ("paths", "engine", "is_followed", "targets")
 }
 """By key: the columns of job_definitions that a file decides."""
 DERIVED: dict[str, dict[str, Callable[[Any], Any]]] = {

@@ -8,7 +8,7 @@ runs handlers.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,12 +20,13 @@ import psycopg
 from yamlsched import db, log, registry
 from yamlsched.db.connection import SESSION_SETTINGS, reason
 from yamlsched.errors import YamlschedError
-from yamlsched.sync.files import ScheduleFile, Snapshot, SyncResult, current, needs_sync, poll
+from yamlsched.sync.files import ScheduleFile, Snapshot, SyncResult, Verdict, current, needs_sync, poll
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from yamlsched.extras.monitors.delivery import Request
+    from yamlsched.schedule.job import NotifyTarget
 
 MAX_HOUSEKEEPING_SECONDS = 5.0
 HOUSEKEEPING_SESSION = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "1s"}
@@ -154,23 +155,60 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
     return True
 
 
-def notify(dsn: str, namespace: str, sends: bool = True) -> None:
-    """Bring up to date what targets of notifications are to be told, and send it where this host can."""
+def notify(dsn: str, schedule: ScheduleFile, synced: SyncResult, sends: bool = True) -> list[str]:
+    """Bring up to date what is to be sent to targets of notifications, and send it where this host can.
+
+    Where to send, and what, is what this host's file says. Return messages about targets that were not stored as such.
+    """
     from yamlsched.act import notes
 
+    namespace, messages = str(synced.namespace), list[str]()
+    targets = file_targets(schedule, synced)
     try:
         with db.connect(dsn, HOUSEKEEPING_SESSION) as connection:
-            variables = notes.settle(connection, namespace)
+            messages = restore_targets(connection, schedule, synced, targets)
+            due = notes.settle(connection, namespace)
     except (psycopg.Error, YamlschedError) as error:
         log.warning("notify.failed", error=failure(error))
-        return
-    if sends and (own := own_variables(variables)):
-        registry.notify.send(dsn, namespace, own)
+        return messages
+    variables = own_variables(targets)
+    if sends and not variables.keys().isdisjoint(due):
+        registry.notify.send(dsn, namespace, variables)
+    return messages
 
 
-def own_variables(variables: Sequence[str | None] | None) -> list[str]:
-    """Return those of the variables of targets that this host has."""
-    return [name for name in variables or () if name is not None and os.environ.get(name)]
+def has_targets(schedule: ScheduleFile, snapshot: Snapshot) -> bool:
+    """Return whether there may be targets of notifications, in the file or in the database."""
+    return snapshot.messages_due is not None or b"notify" in schedule.data
+
+
+def file_targets(schedule: ScheduleFile, synced: SyncResult) -> Mapping[str, NotifyTarget]:
+    """Return the targets of notifications that the file has."""
+    if synced.jobs:
+        return dict(next(iter(synced.jobs.values())).targets)
+    from yamlsched.schedule.load import load
+
+    return load(schedule.data, schedule.path, schedule.environment or None, synced.is_validated).notify
+
+
+def restore_targets(
+    connection: Connection[Any], schedule: ScheduleFile, synced: SyncResult, targets: Mapping[str, NotifyTarget]
+) -> list[str]:
+    """Restore targets that are not stored as the file says, if it is the one in use; return what to report."""
+    if synced.verdict is not Verdict.CURRENT:
+        return []
+    from yamlsched.sync import definitions
+
+    names = definitions.restore_targets(connection, str(synced.namespace), targets, schedule.version)
+    if not names:
+        return []
+    log.warning("targets.restored", targets=",".join(names))
+    return [f"the stored targets of notifications differed from {schedule.path} and are restored: {', '.join(names)}"]
+
+
+def own_variables(targets: Mapping[str, NotifyTarget]) -> dict[str, str]:
+    """Return the variables of targets that this host has, by the names of the targets."""
+    return {name: target.url_env for name, target in targets.items() if os.environ.get(target.url_env)}
 
 
 def failure(error: Exception) -> str:

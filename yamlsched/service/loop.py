@@ -20,6 +20,7 @@ from yamlsched.service import (
     WorkOptions,
     WorkResult,
     failure,
+    has_targets,
     housekeep,
     monitors_are_set,
     notify,
@@ -210,8 +211,8 @@ class SyncTask:
             result.add_findings(CONTINUES_WITH_LAST_FILE)
         if result.may_claim and not housekeep(self.dsn, result.namespace, snapshot, schedule):
             result.has_findings = True
-        if result.may_claim and snapshot.messages_due:
-            notify(self.dsn, result.namespace, sends=False)
+        if result.may_claim and has_targets(schedule, snapshot):
+            result.add_findings(*notify(self.dsn, schedule, result, sends=False))
         return SyncUpdate(
             snapshot.now,
             result.messages,

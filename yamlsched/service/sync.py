@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from yamlsched import db
 from yamlsched.ask.runs import namespaces
-from yamlsched.service import Target
+from yamlsched.service import Target, file_targets, restore_targets
 from yamlsched.sync import flow
-from yamlsched.sync.files import SyncResult
+from yamlsched.sync.files import SyncResult, Verdict
 from yamlsched.text import join_first
 
 
@@ -25,4 +25,8 @@ def sync(target: Target, confirm: Callable[[str], None] | None = None, waits: bo
         known = namespaces(connection) if confirm and schedule.namespace_override else []
         if confirm and known and schedule.namespace_override not in known:
             confirm(f'create namespace "{schedule.namespace_override}" beside {join_first(known, 5)}')
-        return flow.sync(connection, schedule, at_once=True, waits=waits)
+        result = flow.sync(connection, schedule, at_once=True, waits=waits)
+        if result.verdict is Verdict.CURRENT:
+            targets = file_targets(schedule, result)
+            result.add_findings(*restore_targets(connection, schedule, result, targets))
+        return result

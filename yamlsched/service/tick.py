@@ -8,9 +8,9 @@ from yamlsched.service import (
     Target,
     WorkOptions,
     WorkResult,
+    has_targets,
     housekeep,
     notify,
-    own_variables,
     poll_database,
     send_to_monitors,
     sync_if_needed,
@@ -49,8 +49,8 @@ def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result:
                 jobs, scope = claimable(connection, schedule, synced)
                 if jobs:
                     run_worker(create_worker(connection, dsn, namespace, jobs, scope, target, options), target, result)
-        if snapshot.messages_due and (
-            not is_idle or snapshot.needs_housekeeping or own_variables(snapshot.messages_due)
-        ):
-            notify(dsn, namespace)
+        is_due = not is_idle or snapshot.needs_housekeeping or any(snapshot.messages_due or ())
+        if is_due and has_targets(schedule, snapshot) and (messages := notify(dsn, schedule, synced)):
+            on_messages(messages)
+            result.has_findings = True
         result.has_findings |= not housekeep(dsn, namespace, snapshot, schedule)

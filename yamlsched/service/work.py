@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from yamlsched import db
 from yamlsched.errors import Refused
-from yamlsched.service import OnMessages, Target, WorkOptions, WorkResult, notify, poll_database, send_to_monitors
+from yamlsched.service import (
+    OnMessages,
+    Target,
+    WorkOptions,
+    WorkResult,
+    has_targets,
+    notify,
+    poll_database,
+    send_to_monitors,
+)
 from yamlsched.sync.files import current
 
 if TYPE_CHECKING:
@@ -37,7 +46,9 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
         jobs, scope = claimable(connection, schedule, state)
         worker = create_worker(connection, dsn, state.namespace, jobs, scope, target, options)
         run_worker(worker, target, result, *tasks)
-        if snapshot.messages_due:
-            notify(dsn, state.namespace)
+        if has_targets(schedule, snapshot):
+            messages = notify(dsn, schedule, state)
+            on_messages(messages)
+            result.has_findings |= bool(messages)
     send_to_monitors(target, result)
     return result

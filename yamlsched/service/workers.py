@@ -131,7 +131,7 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
     if monitors_are_set():
         outbox = worker.report.listener = registry.monitors.outbox(target.environment, worker)
         tasks = (*tasks, partial(registry.monitors.send_continually, outbox))
-    if worker.is_continuous or any(own_variables(job.secret_env) for job in worker.workload.jobs.values()):
+    if worker.is_continuous or any(own_variables(dict(job.targets)) for job in worker.workload.jobs.values()):
         tasks = (*tasks, registry.notify.send_continually)
     try:
         report = asyncio.run(worker.run(*tasks))

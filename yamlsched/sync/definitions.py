@@ -12,11 +12,14 @@ from psycopg.types.json import Jsonb
 
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import LOST_WORKER
+from yamlsched.sync import files
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
     from yamlsched.schedule.job import NotifyTarget
+
+RESTORE_LOCK_TIMEOUT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +167,34 @@ def put_limits(connection: Connection[Any], namespace: str, limits: Mapping[str,
     connection.execute(load("runs")["hand_on"], {"namespace": namespace, "jobs": [], "limits": names, "now": now})
 
 
-def put_targets(connection: Connection[Any], namespace: str, targets: Mapping[str, NotifyTarget]) -> None:
-    """Write the targets of notifications that the file has."""
+def put_targets(
+    connection: Connection[Any], namespace: str, targets: Mapping[str, NotifyTarget], restores: bool = False
+) -> list[str]:
+    """Write the targets of notifications that the file has; return the names of those that differed.
+
+    ``restores``: the file has not changed, so a target that differs was changed by somebody else.
+    """
     variables = [target.url_env for target in targets.values()]
     events = [",".join(target.events) for target in targets.values()]
     parameters = {"namespace": namespace, "names": list(targets), "url_envs": variables, "events": events}
-    connection.execute(load("notify")["put_targets"], parameters)
+    rows = connection.execute(load("notify")["put_targets"], {**parameters, "restores": restores}).fetchall()
+    return [row.name for row in rows]
+
+
+def restore_targets(
+    connection: Connection[Any], namespace: str, targets: Mapping[str, NotifyTarget], version: files.FileVersion
+) -> list[str]:
+    """Write the targets of the file in use where they differ; return the names of those."""
+    stored = connection.execute(load("notify")["targets"], {"namespace": namespace}).fetchall()
+    expected = {name: (target.url_env, sorted(target.events)) for name, target in targets.items()}
+    if {row.name: (row.url_env, sorted(row.events)) for row in stored} == expected:
+        return []
+    with connection.transaction():
+        files.lock_namespace(connection, namespace, RESTORE_LOCK_TIMEOUT_SECONDS)
+        parameters = {"namespace": namespace, "hash": version.hash, "environment": version.environment}
+        if connection.execute(load("notify")["is_in_use"], parameters).fetchone() is None:
+            return []  # another file was applied meanwhile
+        return put_targets(connection, namespace, targets, restores=True)
 
 
 def apply_lane(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:

@@ -63,7 +63,7 @@ def test_a_run_that_succeeds_after_a_retry_is_a_recovery(story: Story, job: int,
 
     db.execute(
         "update yamlsched.job_runs set status = 'queued', dead_at = null, finished_at = null, "
-        "run_at = now() + interval '1 day' where id = %s",
+        "prior_attempts = attempts, max_attempts = attempts + 5, run_at = now() + interval '1 day' where id = %s",
         [run],
     )
     assert story.send(after=3 * HOUR) == []  # it may yet succeed, so it is not "still dead"
@@ -82,16 +82,107 @@ def test_what_recovers_before_it_was_told_is_never_told(story: Story, job: int) 
     assert story.send(after=2 * HOUR) == []
 
 
-def test_what_flaps_sends_no_more_than_the_pauses_allow(story: Story, job: int) -> None:
-    sent = 0
-    for nth in range(48):  # a day, in which each run of a job that runs each half hour dies or succeeds in turn
-        if nth % 2:
-            story.succeed(job, SLOT + nth * 30 * MINUTE)
-        else:
-            story.die(job, SLOT + nth * 30 * MINUTE)
-        sent += sum(1 for _, title in story.send(after=30 * MINUTE) if "recovered" not in title)
+def test_a_death_after_a_recovery_that_was_sent_is_sent_at_once(story: Story, job: int) -> None:
+    story.die(job, SLOT)
+    story.send()
+    story.succeed(job, SLOT + MINUTE)
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
 
-    assert 4 <= sent <= 6  # at once, and after 1, 2, 4, 8 hours
+    story.die(job, SLOT + 2 * MINUTE)
+
+    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 1 run died")]
+    assert story.send(after=HOUR - MINUTE) == []
+    assert story.send(after=MINUTE) == [("ops", "[default] backup: is still dead")]
+
+
+def test_a_job_that_recovers_twice_within_an_hour_has_to_be_well_for_an_hour_before_that_is_sent(
+    story: Story, job: int
+) -> None:
+    # given a job that has recovered for the second time within an hour
+    for nth in range(2):
+        story.die(job, SLOT + 2 * nth * MINUTE)
+        assert len(story.send(after=2 * MINUTE)) == 1
+        story.succeed(job, SLOT + (2 * nth + 1) * MINUTE)
+        assert len(story.send(after=2 * MINUTE)) == (1 if nth == 0 else 0)
+    assert story.send(after=HOUR - 2 * MINUTE) == []
+
+    # when it dies and recovers again, the hour starts again
+    story.die(job, SLOT + 5 * MINUTE)
+    story.succeed(job, SLOT + 6 * MINUTE)
+    assert story.send() == []
+    assert story.send(after=HOUR - MINUTE) == []
+
+    # then the recovery is one of both outages
+    assert story.send(after=MINUTE) == [("ops", "[default] backup has recovered")]
+    assert "after 1h2m; 2 runs had died" in story.messages[0].text
+    assert story.send(after=DAY) == []
+
+
+def test_a_job_that_dies_and_recovers_each_ten_minutes_sends_only_what_the_pauses_allow(story: Story, job: int) -> None:
+    sent: list[tuple[int, str]] = []
+    for nth in range(48):
+        end = story.succeed if nth % 2 else story.die
+        end(job, SLOT + nth * 10 * MINUTE)
+        sent += [(10 * nth, title.removeprefix("[default] backup")) for _, title in story.send()]
+        story.later(10 * MINUTE)
+
+    assert sent == [
+        (0, ": 1 run died"),
+        (10, " has recovered"),
+        (20, ": 1 run died"),
+        (80, ": 3 runs died"),
+        (200, ": 6 runs died"),
+        (440, ": 12 runs died"),
+    ]
+
+
+def test_a_recovery_says_for_how_long_it_lasted_and_how_many_runs_had_died(story: Story, job: int) -> None:
+    story.die(job, SLOT, SLOT + HOUR)
+    story.send()
+    story.later(2 * HOUR)
+    story.die(job, SLOT + 2 * HOUR)
+    story.later(10 * MINUTE)
+    story.succeed(job, SLOT + 3 * HOUR)
+
+    assert story.send() == [("ops", "[default] backup has recovered")]
+    assert story.messages[0].text.splitlines() == [
+        "job backup, owner team-x",
+        "after 2h10m; 3 runs had died",
+        "namespace default",
+    ]
+
+
+def test_a_target_without_the_event_recovered_starts_over_when_the_job_recovers(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
+    story.target("ops", ["dead"])
+    job = a_job(db, "backup", notify=["ops"])
+    for nth in range(2):
+        story.die(job, SLOT + 2 * nth * MINUTE)
+        assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 1 run died")]
+        story.succeed(job, SLOT + (2 * nth + 1) * MINUTE)
+        assert story.send(after=2 * MINUTE) == []
+
+    # it has recovered twice within an hour
+    story.die(job, SLOT + HOUR)
+    assert story.send() == []
+
+
+def test_a_target_that_is_sent_no_deaths_gets_no_recovery_while_the_latest_run_is_dead(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
+    story.target("ops", ["late", "recovered"])
+    job = a_job(db, "backup", notify=["ops"])
+    run = a_late_run(db, job, 20)
+    assert len(story.send()) == 1
+    db.execute("delete from yamlsched.job_runs where id = %s", [run])
+    story.succeed(job, SLOT)
+
+    story.die(job, SLOT + HOUR)
+    assert story.send(after=2 * MINUTE) == []
+    story.succeed(job, SLOT + 2 * HOUR)
+
+    assert story.send() == [("ops", "[default] backup has recovered")]
 
 
 def test_a_day_without_trouble_starts_over(story: Story, job: int) -> None:
@@ -161,12 +252,30 @@ def test_a_pause_a_disabled_job_and_an_edit_end_the_state_silently(
     assert story.row("backup") is None
 
 
-def test_a_death_of_a_paused_job_is_not_told(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+def test_a_death_during_a_pause_is_sent_after_it_if_it_is_still_so(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
     db.execute("update yamlsched.job_definitions set paused_at = now()")
     story.die(job, SLOT)
-
-    assert story.row("backup") is None
     assert story.send() == []
+    assert story.send(after=2 * HOUR) == []
+
+    db.execute("update yamlsched.job_definitions set paused_at = null")
+
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+    story.succeed(job, SLOT)
+    assert story.send(after=MINUTE) == [("ops", "[default] backup has recovered")]
+
+
+def test_what_is_over_at_the_end_of_a_pause_is_never_sent(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    db.execute("update yamlsched.job_definitions set paused_at = now()")
+    story.die(job, SLOT)
+    story.succeed(job, SLOT)
+    assert story.send() == []
+
+    db.execute("update yamlsched.job_definitions set paused_at = null")
+
+    assert story.send(after=MINUTE) == []
 
 
 def test_a_job_without_targets_has_no_rows(story: Story, db: psycopg.Connection[Any]) -> None:
@@ -223,15 +332,6 @@ def test_the_death_of_a_job_that_was_late_is_told_at_once(story: Story, job: int
     assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 1 run died")]
 
 
-def test_what_is_not_told_after_a_recovery_has_no_recovery_to_tell(story: Story, job: int) -> None:
-    for nth in range(2):
-        story.die(job, SLOT + nth * HOUR)
-        told = story.send(after=2 * MINUTE)
-        story.succeed(job, SLOT + nth * HOUR)
-        # the second death lies within the pause
-        assert (len(told), len(story.send(after=2 * MINUTE))) == ((1, 1) if nth == 0 else (0, 0))
-
-
 def test_deaths_that_were_over_before_they_were_told_do_not_count_later(story: Story, job: int) -> None:
     story.die(job, SLOT)
     story.succeed(job, SLOT)
@@ -240,22 +340,6 @@ def test_deaths_that_were_over_before_they_were_told_do_not_count_later(story: S
     story.die(job, SLOT + HOUR)
 
     assert story.send() == [("ops", "[default] backup: 1 run died")]
-
-
-def test_after_a_day_in_which_it_was_unknown_how_it_goes_on_the_pauses_start_over(
-    story: Story, job: int, db: psycopg.Connection[Any]
-) -> None:
-    # given a job that was told to be dead twice, and whose next run waits
-    story.die(job, SLOT)
-    assert [len(story.send(after=span)) for span in (0 * HOUR, HOUR)] == [1, 1]
-    waits = a_run(db, job, scheduled_for=SLOT + HOUR, run_at=datetime.now(UTC) + 30 * DAY)
-    assert story.send(after=DAY + HOUR) == []
-
-    # when that dies
-    db.execute("delete from yamlsched.job_runs where id = %s", [waits])
-    story.die(job, SLOT + HOUR)
-
-    assert [len(story.send(after=span)) for span in (MINUTE, HOUR - 10 * MINUTE, 10 * MINUTE)] == [1, 0, 1]
 
 
 def test_a_success_of_another_job_or_before_the_death_and_a_cancelled_run_are_no_recovery(
@@ -362,3 +446,71 @@ def test_a_slot_that_was_skipped_because_of_a_dead_run_is_late_and_no_other_skip
     a_gap(db, job, "upstream", f"extract:{a_run(db, upstream, 'dead')}")
 
     assert len(story.send()) == 1
+
+
+def test_a_run_that_fails_again_and_again_is_sent_once_and_recovers_when_it_succeeds(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    run = story.fail(job, SLOT, attempts=2)
+    assert story.send() == []
+
+    story.fail_again(run)
+    assert story.send() == [("ops", "[default] backup: is failing")]
+    assert story.messages[0].text.splitlines()[1:3] == [f"run {run} on w: KeyError: x", f"yamlsched show {run}"]
+    story.fail_again(run)
+    assert story.send(after=2 * MINUTE) == []
+    assert story.send(after=HOUR) == [("ops", "[default] backup: is failing")]
+
+    story.end(run, "succeeded")
+    assert story.send(after=MINUTE) == [("ops", "[default] backup has recovered")]
+
+
+def test_the_death_of_a_run_that_was_failing_replaces_that(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+    run = story.fail(job, SLOT, attempts=3)
+    assert story.send() == [("ops", "[default] backup: is failing")]
+
+    story.end(run, "dead")
+
+    assert story.send(after=MINUTE) == [("ops", "[default] backup: 1 run died")]
+    assert story.send(after=2 * HOUR) == [("ops", "[default] backup: is still dead")]
+
+
+def test_a_job_does_not_recover_while_another_run_of_it_is_failing(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
+    story.target("deaths", ["dead", "recovered"])
+    db.execute("update yamlsched.job_definitions set notify = '{ops,deaths}'")
+    story.die(job, SLOT)
+    assert len(story.send()) == 2
+    failing = story.fail(job, SLOT + HOUR, attempts=3)
+    assert story.send(after=MINUTE) == [("ops", "[default] backup: is failing")]
+
+    # neither for the target that is not notified of that
+    story.succeed(job, SLOT + 2 * HOUR)
+    assert story.send(after=MINUTE) == []
+
+    story.end(failing, "succeeded")
+    assert sorted(story.send(after=MINUTE)) == [
+        ("deaths", "[default] backup has recovered"),
+        ("ops", "[default] backup has recovered"),
+    ]
+
+
+def test_an_enqueued_run_that_fails_again_and_again_has_no_recovery(story: Story, job: int) -> None:
+    run = story.fail(job, None, attempts=3)
+    assert story.send() == [("ops", "[default] backup: is failing")]
+
+    story.end(run, "succeeded")
+    assert story.send(after=2 * HOUR) == []
+    assert story.send(after=DAY) == []
+    assert story.row("backup") is None
+
+
+def test_the_message_about_an_enqueued_run_says_how_many_dead_runs_the_job_has(story: Story, job: int) -> None:
+    story.die(job, None, None)
+    story.send()
+    story.later(DAY + HOUR)
+    story.die(job, None)
+
+    assert story.send() == [("ops", "[default] backup: 1 run died")]
+    assert "the job has 3 dead runs" in story.messages[0].text.splitlines()

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from support.notes import A_TARGET_OF_ANOTHER_NAMESPACE, DAY, HOUR, MINUTE, SLOT, Story, job, rows_of, story, variables
+from support.notes import A_TARGET_OF_ANOTHER_NAMESPACE, DAY, HOUR, MINUTE, SLOT, Story, job, rows_of, story
 from support.rows import a_job, value
 from yamlsched.act import notes
 from yamlsched.extras.notify import sending
@@ -81,7 +81,7 @@ def test_each_job_of_a_message_was_told_its_own_deaths(story: Story, job: int, d
     story.die(a_job(db, "other", notify=["ops"]), SLOT)
 
     assert story.send() == [("ops", "[default] 2 dead")]
-    assert [story.row(name).dead_runs for name in ("backup", "other")] == [0, 0]
+    assert [story.row(name).told_runs for name in ("backup", "other")] == [3, 1]
 
 
 def test_a_death_while_a_message_is_on_its_way_is_told_later(
@@ -97,7 +97,7 @@ def test_a_death_while_a_message_is_on_its_way_is_told_later(
     monkeypatch.setattr(sending, "send_one", send_one)
 
     assert story.send() == [("ops", "[default] backup: 1 run died")]
-    assert story.row("backup").dead_runs == 1
+    assert (story.row("backup").dead_runs, story.row("backup").told_runs) == (2, 1)
     story.messages.append(story.messages[0])
     assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
 
@@ -110,7 +110,7 @@ def test_a_sender_that_is_suspended_for_longer_than_its_minute_counts_no_death_t
         story.messages.append(message)
         if len(story.messages) == 1:
             story.later(2 * MINUTE)
-            sending.send_due(story.dsn, "default", variables(), 60)
+            story.send_due()
             story.die(job, SLOT + 2 * HOUR)
         return ""
 
@@ -120,11 +120,12 @@ def test_a_sender_that_is_suspended_for_longer_than_its_minute_counts_no_death_t
         assert story.send() == [("ops", "[default] backup: 2 runs died")] * 2
 
     # then the later death is still to be told, after the first pause
-    assert (story.row("backup").dead_runs, story.row("backup").pause) == (1, 2 * HOUR)
+    row = story.row("backup")
+    assert (row.dead_runs, row.told_runs, row.pause) == (3, 2, 2 * HOUR)
     assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
 
 
-def test_a_death_while_its_recovery_is_on_its_way_is_not_lost(
+def test_a_death_while_its_recovery_is_on_its_way_is_sent_next(
     story: Story, job: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story.die(job, SLOT)
@@ -141,7 +142,25 @@ def test_a_death_while_its_recovery_is_on_its_way_is_not_lost(
         assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
 
     assert story.row("backup").ended_at is None
-    assert story.send(after=HOUR) == [("ops", "[default] backup: 1 run died")]
+    assert story.send(after=MINUTE) == [("ops", "[default] backup: 1 run died")]
+
+
+def test_a_recovery_while_the_death_is_on_its_way_is_sent_next(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send_one(message: Message, deadline: float) -> str:
+        story.messages.append(message)
+        story.succeed(job, SLOT)
+        notes.settle(story.db, "default")
+        return ""
+
+    story.die(job, SLOT)
+    with monkeypatch.context() as during:
+        during.setattr(sending, "send_one", send_one)
+        assert story.send() == [("ops", "[default] backup: 1 run died")]
+
+    assert story.send(after=MINUTE) == [("ops", "[default] backup has recovered")]
+    assert story.send(after=MINUTE) == []
 
 
 def test_a_host_without_the_variable_sends_nothing_and_status_reports_what_waits(
@@ -188,13 +207,11 @@ def test_two_senders_at_once_send_one_message(story: Story, job: int, monkeypatc
     def send_one(message: Message, deadline: float) -> str:
         sent.append(message)
         if len(sent) == 1:
-            sending.send_due(
-                story.dsn, "default", variables(), 60
-            )  # another host looks while this message is on its way
+            story.send_due()  # another host looks while this message is on its way
         return ""
 
     monkeypatch.setattr(sending, "send_one", send_one)
-    sending.send_due(story.dsn, "default", variables(), 60)
+    story.send_due()
 
     assert len(sent) == 1
 
@@ -220,10 +237,10 @@ def test_the_seconds_until_the_next_message_are_those_of_the_target_or_of_the_pa
     story: Story, db: psycopg.Connection[Any]
 ) -> None:
     story.target()
-    assert sending.send_due(story.dsn, "default", variables(), 60) is None
+    assert story.send_due() is None
     story.die(a_job(db, "first", notify=["ops"]), SLOT)
-    assert 3500 < (sending.send_due(story.dsn, "default", variables(), 60) or 0) <= 3600
+    assert 3500 < (story.send_due() or 0) <= 3600
 
     story.die(a_job(db, "second", notify=["ops"]), SLOT)
 
-    assert 50 < (sending.send_due(story.dsn, "default", variables(), 60) or 0) <= 60
+    assert 50 < (story.send_due() or 0) <= 60

@@ -12,19 +12,27 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from support.notes import NOTE_TIMES
 from support.rows import a_job, a_run
 from yamlsched.act import notes
 from yamlsched.db.query import load
 from yamlsched.extras.notify import sending
+from yamlsched.extras.notify.message import SEVERITY, Note
 from yamlsched.extras.notify.sending import Message
 
 FIRST_SLOT = datetime(2026, 1, 14, 2, tzinfo=UTC)
 DAY_MINUTES = 24 * 60
-TARGETS = {"ops": {"dead", "late", "recovered", "problem"}, "nights": {"dead"}}
+TARGETS = {
+    "ops": {"dead", "late", "failing", "recovered", "problem"},
+    "nights": {"dead"},
+    "delays": {"late", "recovered"},
+    "ends": {"dead", "recovered"},
+}
 SPANS = {"a minute": 1, "ten minutes": 10, "an hour": 60, "ten hours": 600}
-STEPS = ("die", "die", "succeed", "retry", "be late", "start", "pause", "resume", "disable", "enable", "die enqueued")
+STEPS = ("die", "die", "succeed", "succeed", "fail", "retry", "be late", "start")
+AWAY = ("pause", "resume", "disable", "enable")
 MOVES = {
-    "notifications": ("dead_at", "late_since", "active_at", "ended_at", "quiet_until", "due_at"),
+    "notifications": NOTE_TIMES,
     "notify_targets": ("next_at", "failing_since"),
     "job_runs": ("finished_at", "dead_at", "failed_at", "run_at", "created_at"),
 }
@@ -34,22 +42,31 @@ Told = tuple[str, frozenset[tuple[str, tuple[str, ...]]]]
 
 @dataclass
 class State:
-    """What one target knows of one job, and what is to be told."""
+    """What one target knows of one job, and what is to be sent."""
 
-    told: set[str] = field(default_factory=set)  # since a day without trouble
+    told: set[str] = field(default_factory=set)  # since the last recovery that was sent
     pause: int = 60
     quiet_until: int = 0
-    is_told: bool = False
-    dead_runs: int = 0
+    dead_runs: int = 0  # that were not sent
     died: int | None = None  # the slot that died last
     died_at: int = 0
     slot: int = -1  # the latest one in trouble; a success of it or of a later one is the recovery
     is_late: bool = False
-    has_recovered: bool = False
+    ended_at: int | None = None
+    recovered_at: int | None = None
+    tells_end_at: int = 0
     trouble_at: int = 0
 
     def start(self, now: int) -> None:
-        self.trouble_at, self.has_recovered = now, False
+        if self.ended_at is not None and not self.told:
+            recovered_at = self.recovered_at
+            self.__dict__.update(State(recovered_at=recovered_at).__dict__)
+        self.trouble_at, self.ended_at = now, None
+
+    def end(self, now: int) -> None:
+        has_recovered_before = self.recovered_at is not None and now - self.recovered_at < 60
+        self.tells_end_at = now + 60 if has_recovered_before else now
+        self.ended_at = self.recovered_at = now
 
 
 @dataclass
@@ -59,9 +76,9 @@ class Job:
     id: int
     has_slots: bool
     slot: int = -1
-    run: str = "none"  # dead, succeeded, retried, late, running
+    run: str = "none"  # dead, succeeded, retried, failing, late, running
     run_id: int = 0
-    is_away: bool = False  # paused or disabled
+    away: str | None = None  # pause or disable
     states: dict[str, State] = field(default_factory=dict)
 
     def is_dead(self, state: State, now: int) -> bool:
@@ -76,14 +93,24 @@ class Model:
     def __init__(self, jobs: dict[str, Job]) -> None:
         self.jobs, self.now = jobs, 0
         self.next_at = dict.fromkeys(TARGETS, 0)
+        self.last_word: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def die(self, job: Job) -> None:
-        for target in TARGETS if not job.is_away else ():
+        for target in self.with_event("dead"):
             state = job.states.setdefault(target, State())
             state.start(self.now)
             state.dead_runs += 1
             state.died, state.died_at = job.slot, self.now
             state.slot = max(state.slot, job.slot)
+
+    def fail(self, job: Job) -> None:
+        for target in self.with_event("failing"):
+            state = job.states.setdefault(target, State())
+            state.start(self.now)
+            state.slot = max(state.slot, job.slot)
+
+    def with_event(self, event: str) -> list[str]:
+        return [target for target, events in TARGETS.items() if event in events]
 
     def messages(self) -> set[Told]:
         """Return what is sent now, and remember that it was."""
@@ -94,52 +121,74 @@ class Model:
         for name, job in self.jobs.items():
             self._settle(job, target)
             state = job.states.get(target)
-            if state is not None and self._is_due(job, state, target):
+            if state is not None and not job.away and self._is_due(job, state, target):
                 due.append((name, job, state))
         if not due or self.now < self.next_at[target]:
             return []
         self.next_at[target] = self.now + 1
-        return [(target, frozenset((name, self._tell(job, state)) for name, job, state in due))]
+        said = [(name, self._tell(job, state, target)) for name, job, state in due]
+        self.last_word.update({(target, name): events for name, events in said})
+        return [(target, frozenset(said))]
 
     def _settle(self, job: Job, target: str) -> None:
-        if job.is_away:
-            job.states.pop(target, None)
-        is_late = job.run == "late" and not job.is_away and "late" in TARGETS[target]
-        if is_late and not job.states.setdefault(target, State()).is_late and job.states[target].slot < job.slot:
-            job.states[target].start(self.now)
-            job.states[target].is_late, job.states[target].slot = True, job.slot
+        is_late = job.run == "late" and not job.away
+        if is_late and "late" in TARGETS[target]:
+            state = job.states.setdefault(target, State())
+            if not state.is_late or state.ended_at is not None:
+                state.start(self.now)
+                state.is_late, state.slot = True, max(state.slot, job.slot)
         if (state := job.states.get(target)) is None:
             return
         state.is_late &= is_late
-        is_over = self.now - state.trouble_at >= DAY_MINUTES
-        if is_over and (state.has_recovered or not state.is_told or not job.has_slots):
+        is_old = self.now - state.trouble_at >= DAY_MINUTES
+        is_left = is_old and (state.ended_at is not None or not state.told or not job.has_slots)
+        if is_left or (job.away and state.told):
             del job.states[target]
             return
-        if is_over:
-            state.told, state.pause = set(), 60
-        if job.run == "succeeded" and job.has_slots and job.slot >= state.slot and not state.has_recovered:
-            state.has_recovered, state.dead_runs = True, 0
-            state.is_told &= "recovered" in TARGETS[target]
-        elif not state.has_recovered and (state.is_late or job.is_dead(state, self.now)):
-            state.trouble_at = self.now
+        if state.ended_at is not None and not state.told:
+            return
+        is_well = job.has_slots and job.run == "succeeded" and job.slot >= state.slot
+        if is_well and state.ended_at is None:
+            state.end(self.now)
+        elif not is_well:
+            state.ended_at = None
+            if self._events(job, state, target):
+                state.trouble_at = self.now
+        if state.ended_at is not None and self.now >= state.tells_end_at and "recovered" not in TARGETS[target]:
+            state.told = set()
+
+    def _events(self, job: Job, state: State, target: str) -> list[str]:
+        is_so = {
+            "dead": state.dead_runs > 0 or job.is_dead(state, self.now),
+            "failing": job.run == "failing",
+            "late": state.is_late,
+        }
+        return [event for event in is_so if is_so[event] and event in TARGETS[target]]
 
     def _is_due(self, job: Job, state: State, target: str) -> bool:
-        if state.has_recovered:
-            return state.is_told
-        news = {"dead"} if state.dead_runs else set()
-        news |= {"late"} if state.is_late else set()
-        is_so = bool(news) or job.is_dead(state, self.now)
-        return bool(news - state.told) or (is_so and self.now >= state.quiet_until)
+        if state.ended_at is not None:
+            return bool(state.told) and self.now >= state.tells_end_at
+        events = set(self._events(job, state, target))
+        return bool(events - state.told) or (bool(events) and self.now >= state.quiet_until)
 
-    def _tell(self, job: Job, state: State) -> tuple[str, ...]:
-        if state.has_recovered:
-            state.is_told = False
+    def _tell(self, job: Job, state: State, target: str) -> tuple[str, ...]:
+        if state.ended_at is not None:
+            state.told = set()
             return ("recovered",)
-        events = ["dead"] * (state.dead_runs > 0 or job.is_dead(state, self.now)) + ["late"] * state.is_late
+        events = self._events(job, state, target)
         state.told |= set(events)
-        state.is_told, state.dead_runs = True, 0
+        state.dead_runs = 0
         state.quiet_until, state.pause = self.now + state.pause, min(2 * state.pause, DAY_MINUTES)
         return tuple(events)
+
+    def wrong_last_words(self) -> list[tuple[str, str]]:
+        """Return the targets and jobs whose last word is that all is well, although it is not."""
+        troubles = {"dead", "failing", "late"}
+        return [
+            (target, name)
+            for (target, name), said in self.last_word.items()
+            if said == ("recovered",) and not self.jobs[name].away and self.jobs[name].run in TARGETS[target] & troubles
+        ]
 
 
 class World:
@@ -165,10 +214,10 @@ class World:
 
     def step(self, step: str, job: Job) -> bool:
         """Let something happen to a job, if it can happen; return whether it did."""
-        is_open = job.run in ("retried", "late", "running")
+        is_open = job.run in ("retried", "late", "running", "failing")
         if step == "die enqueued" and not job.has_slots:
             self._dead(job, a_run(self.db, job.id, "dead"))
-        elif not job.has_slots and step in ("die", "succeed", "retry", "be late", "start"):
+        elif not job.has_slots and step in STEPS:
             return False
         elif step == "die" and is_open:
             if job.run == "late":
@@ -185,10 +234,27 @@ class World:
         elif step == "succeed":
             self._next(job, "succeeded")
         elif step == "retry" and job.run == "dead":
-            again = "status = 'queued', dead_at = null, finished_at = null, run_at = now() + interval '30 days'"
+            again = (
+                "status = 'queued', dead_at = null, finished_at = null, run_at = now() + interval '30 days', "
+                "prior_attempts = attempts, max_attempts = attempts + 5"
+            )
             self.db.execute(f"update yamlsched.job_runs set {again} where id = %s".encode(), [job.run_id])
             job.run = "retried"
-        elif step == "be late" and not is_open and not job.is_away:
+        elif step == "fail" and job.run != "late":
+            failures = {"attempts": 3, "failed_at": "(now())", "last_error": "x", "error_type": "KeyError"}
+            if is_open:
+                self._end(
+                    job,
+                    "status = 'failed', failed_at = now(), last_error = 'x', error_type = 'KeyError', "
+                    "run_at = now() + interval '30 days'",
+                    "prior_attempts + 3",
+                )
+            else:
+                self._next(job, "failed", run_at="(now() + interval '30 days')", locked_by="w:1:a", **failures)
+            self._note(job.run_id)
+            job.run = "failing"
+            self.model.fail(job)
+        elif step == "be late" and not is_open and not job.away:
             due = "(now() - interval '20 minutes')"
             self._next(job, "queued", run_at=due, created_at=due, exclusive=True)
             job.run = "late"
@@ -198,11 +264,10 @@ class World:
                 f"update yamlsched.job_runs set status = 'running', {lease} where id = %s".encode(), [job.run_id]
             )
             job.run = "running"
-        elif step in ("pause", "disable") and not job.is_away and job.run != "late":
-            change = "paused_at = now()" if step == "pause" else "enabled = false"
-            self._change(job, change, is_away=True)
-        elif step in ("resume", "enable") and job.is_away:
-            self._change(job, "paused_at = null, enabled = true", is_away=False)
+        elif step in ("pause", "disable") and not job.away and job.run != "late":
+            self._change(job, "paused_at = now()" if step == "pause" else "enabled = false", step)
+        elif step in ("resume", "enable") and job.away:
+            self._change(job, "paused_at = null, enabled = true", None)
         else:
             return False
         return True
@@ -212,21 +277,25 @@ class World:
         slot = FIRST_SLOT + timedelta(days=job.slot)
         job.run, job.run_id = status, a_run(self.db, job.id, status, scheduled_for=slot, **values)
 
-    def _end(self, job: Job, change: str) -> None:
-        leaves = "locked_until = null, exclusive_of = null, started_at = coalesce(started_at, now()), attempts = 1"
+    def _end(self, job: Job, change: str, attempts: str = "greatest(attempts, 1)") -> None:
+        leaves = "locked_until = null, exclusive_of = null, started_at = coalesce(started_at, now())"
+        leaves += f", attempts = {attempts}"
         change = (
             f"update yamlsched.job_runs set {change}, {leaves}, locked_by = coalesce(locked_by, 'w:1:a') where id = %s"
         )
         self.db.execute(change.encode(), [job.run_id])
 
     def _dead(self, job: Job, run: int) -> None:
-        self.db.execute(load("notify")["note_dead"], {"namespace": "default", "ids": [run], "now": None})
+        self._note(run)
         job.run, job.run_id = "dead", run
         self.model.die(job)
 
-    def _change(self, job: Job, change: str, is_away: bool) -> None:
+    def _note(self, run: int) -> None:
+        self.db.execute(load("notify")["note_runs"], {"namespace": "default", "ids": [run], "now": None})
+
+    def _change(self, job: Job, change: str, away: str | None) -> None:
         self.db.execute(f"update yamlsched.job_definitions set {change} where id = %s".encode(), [job.id])
-        job.is_away = is_away
+        job.away = away
 
     def later(self, minutes: int) -> None:
         for table, columns in MOVES.items():
@@ -237,10 +306,9 @@ class World:
     def send(self) -> list[Told]:
         self.sent.clear()
         notes.settle(self.db, "default")
-        sending.send_due(self.dsn, "default", ["A_URL"], 60)
+        sending.send_due(self.dsn, "default", dict.fromkeys(TARGETS, "A_URL"), 60)
         return [
-            (message.target, frozenset((note.subject, tuple(note.events)) for note in message.notes))
-            for message in self.sent
+            (message.target, frozenset((note.subject, _said(note)) for note in message.notes)) for message in self.sent
         ]
 
 
@@ -252,7 +320,9 @@ def a_world(db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPat
         is_first = not sent
         sent.append(message)
         if is_first:
-            sending.send_due(dsn, "default", ["A_URL"], 60)  # another host sends, too, while this is on its way
+            sending.send_due(
+                dsn, "default", dict.fromkeys(TARGETS, "A_URL"), 60
+            )  # another host sends, too, while this is on its way
         return ""
 
     monkeypatch.setattr(sending, "send_one", send_one)
@@ -260,8 +330,15 @@ def a_world(db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPat
     return lambda: World(db, dsn, sent)
 
 
+def _said(note: Note) -> tuple[str, ...]:
+    if note.ended_at is not None:
+        return ("recovered",)
+    return tuple(event for event in SEVERITY if event in note.events)
+
+
 STEP = st.one_of(
     st.tuples(st.sampled_from(STEPS), st.sampled_from(["backup", "invoice"])),
+    st.tuples(st.sampled_from(AWAY), st.sampled_from(["backup", "invoice"])),
     st.tuples(st.sampled_from(["die enqueued", "pause", "resume"]), st.just("mail")),
     st.tuples(st.sampled_from(list(SPANS)), st.just("")),
 )
@@ -276,6 +353,9 @@ def story(*steps: str, job: str = "backup") -> list[tuple[str, str]]:
 @example(steps=[*story("die"), *story("be late", job="invoice"), *story("a minute", "retry", "succeed", "a minute")])
 @example(steps=story("be late", "a minute", "start", "an hour", "die", "a minute", "pause", "resume", "die", "an hour"))
 @example(steps=story("die enqueued", *["an hour"] * 3, "die enqueued", *["ten hours"] * 4, job="mail"))
+@example(steps=story(*["die", "a minute", "succeed", "a minute"] * 4, "an hour", "die", "a minute", "succeed"))
+@example(steps=story("fail", "a minute", "succeed", "die", "a minute", "fail", "be late", "a minute", "succeed"))
+@example(steps=story("die", "succeed", "pause", "die", "a minute", "resume", "a minute", "fail", "pause", "resume"))
 @example(steps=[*story("die"), *story("die enqueued", "die enqueued", job="mail"), *story("be late", "an hour")])
 @settings(max_examples=15)
 @given(steps=st.lists(STEP, min_size=5, max_size=25))
@@ -294,3 +374,8 @@ def test_each_target_is_told_what_the_rules_say_and_nothing_else(
         story = [*steps[:number], (step, name)]
         assert len(sent) == len(set(sent)), story
         assert set(sent) == world.model.messages(), story
+
+    # the last word is never wrong, once each target may get a message
+    world.later(1)
+    assert set(world.send()) == world.model.messages()
+    assert world.model.wrong_last_words() == [], steps

@@ -36,7 +36,7 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
         of_other = a_job(db, name, namespace="other", notify=["ops"])
         if name == "backup":
             dead = a_run(db, of_other, "dead", scheduled_for=SLOT)
-            db.execute(load("notify")["note_dead"], {"namespace": "other", "ids": [dead], "now": None})
+            db.execute(load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None})
         else:
             a_late_run(db, of_other, 20)
     a_file_row(db, namespace="other", refused_at="now", mistakes=3, errors=["x"])
@@ -67,7 +67,7 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
 def test_the_notes_of_a_namespace_wait_for_no_row_of_another(story: Story, db: psycopg.Connection[Any]) -> None:
     db.execute(A_TARGET_OF_ANOTHER_NAMESPACE.encode())
     dead = a_run(db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT)
-    db.execute(load("notify")["note_dead"], {"namespace": "other", "ids": [dead], "now": None})
+    db.execute(load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None})
     db.execute("set lock_timeout = '1s'")
 
     with psycopg.connect(story.dsn) as other:
@@ -82,7 +82,7 @@ def test_what_is_old_is_deleted_in_its_own_namespace_only(
     monkeypatch.delenv("A_URL")
     db.execute(A_TARGET_OF_ANOTHER_NAMESPACE.encode())
     dead = a_run(db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT)
-    db.execute(load("notify")["note_dead"], {"namespace": "other", "ids": [dead], "now": None})
+    db.execute(load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None})
     story.die(job, SLOT)
     story.later(DAY + MINUTE)
 
@@ -103,6 +103,7 @@ def test_a_target_that_left_the_file_is_deleted_in_its_own_namespace_only(
         "names": ["kept", "same"],
         "url_envs": ["B_URL", "A_URL"],
         "events": ["dead,late", ",".join(EVENTS)],
+        "restores": False,
     }
 
     db.execute(load("notify")["put_targets"], targets)
@@ -125,7 +126,7 @@ def test_of_two_targets_only_that_which_a_message_is_due_to_is_taken(
     )
     db.execute("update yamlsched.job_definitions set notify = '{ops,far}'")
     story.die(job, SLOT)
-    assert set(notes.settle(db, "default")) == {"A_URL", "B_URL", None}
+    assert set(notes.settle(db, "default")) == {"ops", "far", None}
 
     assert story.send() == [("ops", "[default] backup: 1 run died")]
 
@@ -133,7 +134,7 @@ def test_of_two_targets_only_that_which_a_message_is_due_to_is_taken(
     assert [row.name for row in taken] == ["ops"]
     assert story.row("backup", "far").dead_runs == 1
     story.later(2 * MINUTE)
-    assert set(notes.settle(db, "default")) == {"B_URL", None}
+    assert set(notes.settle(db, "default")) == {"far", None}
 
 
 def test_a_job_that_leaves_one_target_is_still_told_to_the_other(

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -53,8 +53,8 @@ class Message(NamedTuple):
     notes: list[Note]
 
 
-def send(dsn: str, namespace: str, variables: Sequence[str]) -> None:
-    """Send what is due to targets with these variables, in at most ``MAX_SECONDS``. Never raises."""
+def send(dsn: str, namespace: str, variables: Mapping[str, str]) -> None:
+    """Send what is due to targets, whose variables this host has, in at most ``MAX_SECONDS``. Never raises."""
     with contextlib.suppress(TimeoutError):
         asyncio.run(asyncio.wait_for(_send_in_helper(dsn, namespace, variables, MAX_SECONDS), MAX_SECONDS))
 
@@ -65,8 +65,9 @@ async def send_continually(worker: Worker) -> None:
     most = MAX_LOOP_SECONDS if worker.is_continuous else MAX_SECONDS
     while True:
         await asyncio.sleep(POLL_INTERVAL_SECONDS)
-        known = next((job.secret_env for job in worker.workload.jobs.values()), ())
-        if not (variables := [name for name in known if os.environ.get(name)]):
+        known = next((job.targets for job in worker.workload.jobs.values()), ())
+        variables = {name: target.url_env for name, target in known if os.environ.get(target.url_env)}
+        if not variables:
             continue
         if worker.report.dead_count == dead_count and clock.now() < next_at:
             continue
@@ -84,9 +85,9 @@ async def send_continually(worker: Worker) -> None:
         next_at = clock.now() + max(POLL_INTERVAL_SECONDS, min(MAX_INTERVAL_SECONDS, seconds or MAX_INTERVAL_SECONDS))
 
 
-async def _send_in_helper(dsn: str, namespace: str, variables: Sequence[str], seconds: float) -> float | None:
+async def _send_in_helper(dsn: str, namespace: str, variables: Mapping[str, str], seconds: float) -> float | None:
     if find_spec("apprise") is None:
-        log.warning("notify.failed", variable=variables[0], error=MISSING)
+        log.warning("notify.failed", variable=min(variables.values()), error=MISSING)
         return None
     try:
         return await run_in_helper(partial(send_due, dsn, namespace, variables, seconds))
@@ -95,28 +96,33 @@ async def _send_in_helper(dsn: str, namespace: str, variables: Sequence[str], se
         return None
 
 
-def send_due(dsn: str, namespace: str, variables: Sequence[str], seconds: float) -> float | None:
-    """Send what is due within ``seconds``. Return in how many seconds more may be due."""
+def send_due(dsn: str, namespace: str, variables: Mapping[str, str], seconds: float) -> float | None:
+    """Send what is due within ``seconds``. Return in how many seconds more may be due.
+
+    ``variables`` are those of the targets in the file, by their names: the database does not decide where to send.
+    """
     deadline = time.monotonic() + seconds - SECONDS_TO_WRITE
     sql = load("notify")
     with db.connect(dsn, SETTINGS) as connection:
-        parameters = {"namespace": namespace, "variables": variables, "now": None}
+        parameters = {"namespace": namespace, "targets": list(variables), "now": None}
         connection.execute(sql["settle"], parameters)
-        messages = _messages(connection, namespace, fetch(connection, Note, sql["take"], parameters))
+        messages = _messages(connection, namespace, variables, fetch(connection, Note, sql["take"], parameters))
         for message, error in send_streams([[message] for message in messages], send_one, deadline):
             _write(connection, namespace, message, error)
         [due] = connection.execute(sql["next_due"], parameters).fetchall()
         return None if due.seconds is None else float(due.seconds)
 
 
-def _messages(connection: psycopg.Connection[Any], namespace: str, rows: list[Note]) -> list[Message]:
+def _messages(
+    connection: psycopg.Connection[Any], namespace: str, variables: Mapping[str, str], rows: list[Note]
+) -> list[Message]:
     by_target: dict[str, list[Note]] = {}
-    for row in rows:
+    for row in (row for row in rows if row.kind):  # what is over since a moment ago is settled next time
         by_target.setdefault(row.target, []).append(row)
     environment = environment_in_force(connection, namespace) if rows else ""
     page = os.environ.get("YAMLSCHED_WEB_URL")
     return [
-        Message(target, notes[0].url_env, *compose(notes, namespace, environment, page), notes)
+        Message(target, variables[target], *compose(notes, namespace, environment, page), notes)
         for target, notes in by_target.items()
     ]
 
@@ -131,10 +137,11 @@ def _write(connection: psycopg.Connection[Any], namespace: str, message: Message
         log.info("notify.sent", target=message.target, subjects=len(notes))
         told = {
             "subjects": [note.subject for note in notes],
-            "ended_at": [note.ended_at for note in notes],
-            "quiet_until": [note.quiet_until for note in notes],
+            "is_over": [note.ended_at is not None for note in notes],
+            "since": [note.since for note in notes],
             "dead_runs": [note.dead_runs for note in notes],
-            "events": [",".join(note.events) for note in notes],
+            "pauses": [note.pause for note in notes],
+            "events": [",".join(note.events or [str(note.kind)]) for note in notes],
         }
         connection.execute(sql["sent"], {**parameters, **told})
     connection.execute(sql["end_send"], parameters)
