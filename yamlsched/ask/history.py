@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import socket
 from collections.abc import Sequence
@@ -82,7 +81,7 @@ def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path)
 
 
 def _place(file: Path) -> dict[str, str]:
-    return {"host": socket.gethostname(), "path": os.path.abspath(file)}
+    return {"host": socket.gethostname(), "path": str(schedule_file.absolute(file))}
 
 
 def namespace_in_file(file: Path) -> str:

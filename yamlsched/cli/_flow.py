@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import click
 
 from yamlsched import log
 from yamlsched.cli._settings import Settings
+from yamlsched.schedule.file import absolute
 from yamlsched.service import Target, WorkOptions
 
 
@@ -87,11 +89,11 @@ def work_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False) -> Target:
     """Return what the command line selects. The embedded database is always upgraded, a server only by ``migrate``."""
     return Target(
-        file=settings.file,
+        file=absolute(settings.file),
         database=settings.database,
         environment=settings.env,
         namespace=settings.namespace,
-        handler_folders=tuple(options["paths"]),
+        handler_folders=tuple(str(absolute(Path(folder))) for folder in options["paths"]),
         checks_handlers=not options["skip_handler_checks"],
         may_migrate=migrate or settings.is_embedded,
     )

@@ -1,4 +1,4 @@
-"""Reads the bytes of schedules.yaml."""
+"""Where schedules.yaml is, and its bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,31 @@ from pathlib import Path
 from yamlsched.errors import EnvironmentFailed
 
 MAX_FILE_BYTES = 10_000_000
+
+
+def absolute(path: Path) -> Path:
+    """Return ``path`` from the root. Its links stay: after a deployment, ``current`` leads to another release.
+
+    Only ``..`` is resolved, because it means the parent of the directory that a link leads to.
+    """
+    result = Path("/")
+    for part in (_working_directory() / path).parts[1:]:
+        result = Path(os.path.realpath(result)).parent if part == ".." else result / part
+    return result
+
+
+def _working_directory() -> Path:
+    """Return the working directory, with the links through which the shell entered it."""
+    named = os.environ.get("PWD", "")
+    try:
+        if os.path.isabs(named) and os.path.samefile(named, "."):
+            return Path(named)
+    except OSError:
+        pass  # the variable is of another directory
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path("/")  # it was deleted: an absolute path is still found
 
 
 def read(file: Path, remedy: str = "") -> bytes:
@@ -33,7 +58,7 @@ def read_reviewed(file: Path, remedy: str = "") -> bytes:
     Raises EnvironmentFailed like ``read``, and for a link to a file outside of its directory or of git itself: a pull
     request can make it a link to any file of the machine that checks it, and messages quote what they find.
     """
-    folder = Path(os.path.abspath(file)).parent.resolve()
+    folder = file.parent.resolve()
     try:
         target = file.resolve()
     except (OSError, RuntimeError) as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,8 +62,9 @@ class Target:
 
     def read_file(self) -> ScheduleFile:
         """Return the file as this host presents it. Raises EnvironmentFailed if it cannot be read."""
-        folders = self.handler_folders if self.checks_handlers else None
-        return ScheduleFile.read(self.file, self.environment, folders, self.namespace)
+        folders = tuple(map(os.path.realpath, self.handler_folders))
+        checked = folders if self.checks_handlers else None
+        return replace(ScheduleFile.read(self.file, self.environment, checked, self.namespace), folders=folders)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +142,7 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
         with db.connect(dsn, HOUSEKEEPING_SESSION) as connection:
             archive = None
             if prune.is_archived(connection, namespace):
-                archive = prune.own_archive(schedule.data, Path(schedule.path), namespace)
+                archive = prune.own_archive(schedule.data, schedule.real_file, namespace)
                 if archive is None:
                     return True  # the file in force archives, and this host's does not say where: others will prune
             try:

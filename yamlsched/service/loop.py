@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -66,8 +68,9 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
         namespace = str(synced.namespace)
         jobs, scope = claimable(connection, schedule, synced)
         jobs = dict(jobs)  # all of them: syncs compare them with those of the file
-        worker = create_worker(connection, dsn, namespace, jobs, scope, target, options, is_continuous=True)
-        file = FollowedFile(schedule.sha256 if synced.is_readable else None, synced.jobs or jobs, frozenset(jobs))
+        worker = create_worker(connection, dsn, namespace, jobs, scope, schedule, options, is_continuous=True)
+        hash, code = schedule.sha256 if synced.is_readable else None, (schedule.real_file, schedule.folders)
+        file = FollowedFile(hash, synced.jobs or jobs, frozenset(jobs), *code)
         sync_task = SyncTask(target, dsn, namespace, on_messages, file, snapshot.now, result.skipped)
         try:
             run_worker(worker, target, result, sync_task.run, companions.keep_notified, *tasks)
@@ -81,11 +84,16 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
 
 @dataclass(frozen=True)
 class FollowedFile:
-    """The file that the worker's jobs are from; no ``hash``: none that could be read."""
+    """The file that the worker's jobs are from; no ``hash``: none that could be read.
+
+    ``file`` and ``folders``, those of --path, are without links.
+    """
 
     hash: str | None
     jobs: Mapping[str, Job]  # whose entry is valid
     claimable: frozenset[str]  # names of those that the worker may claim
+    file: Path = Path()
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,7 @@ class SyncTask:
             hangup.set()
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+        worker.on_moved = hangup.set
         messages: list[str] = []
         next_at = clock.now() + _until_next_minute(self.now)
         while True:
@@ -140,6 +149,9 @@ class SyncTask:
                 worker.reload_handlers()
             is_reloaded, is_hangup = is_hangup, False
             started = clock.now()
+            if worker.has_moved():
+                hangup.clear()  # this sync reads it
+            worker.read_path = os.path.realpath(self.target.file)
             _import_sync()
             try:
                 async with asyncio.timeout(SYNC_TIMEOUT_SECONDS):
@@ -151,6 +163,7 @@ class SyncTask:
             except (YamlschedError, psycopg.Error, TimeoutError) as error:
                 log.warning("sync.failed", error=failure(error) or f"took over {SYNC_TIMEOUT_SECONDS:.0f} s")
                 next_at = started + SYNC_INTERVAL_SECONDS
+                self._pause(worker)
                 await self._report(worker, is_healthy=False)
                 continue
             next_at = clock.now() + _until_next_minute(update.now)
@@ -181,18 +194,21 @@ class SyncTask:
             )
         self.may_claim = update.may_claim
         self.skipped |= update.skipped
-        worker.pause_claims(not update.may_claim)
-        if update.scope is None:
-            return
-        if update.file is not None:
-            self.file = update.file
-            claimable = {name: job for name, job in self.file.jobs.items() if name in self.file.claimable}
-            worker.reload(claimable, update.scope)
-            return
-        revision = update.scope.revision if is_reloaded else worker.workload.scope.revision
-        scope = replace(update.scope, revision=revision)
-        if scope != worker.workload.scope:
-            worker.workload = replace(worker.workload, scope=scope)
+        if update.file is not None and update.scope is not None:
+            self.file = file = update.file
+            claimable = {name: job for name, job in file.jobs.items() if name in file.claimable}
+            workload = replace(worker.workload, jobs=claimable, scope=update.scope, file=file.file, path=file.folders)
+            worker.reload(workload)
+        elif update.scope is not None:
+            revision = update.scope.revision if is_reloaded else worker.workload.scope.revision
+            scope = replace(update.scope, revision=revision)
+            if scope != worker.workload.scope:
+                worker.workload = replace(worker.workload, scope=scope)
+        self._pause(worker)
+
+    def _pause(self, worker: Worker) -> None:
+        """Let the worker claim if it may: not if the release of its jobs was deleted, and the file not read since."""
+        worker.pause_claims(not self.may_claim or not worker.workload.file.parent.is_dir())
 
     def _sync(self) -> SyncUpdate:
         """Sync in another process: reading a large file would delay the renewal of leases."""
@@ -233,7 +249,9 @@ class SyncTask:
         """
         if not result.may_claim or not result.is_readable:
             return None, None
-        is_same = schedule.sha256 == self.file.hash and result.changes is None
+        code = (schedule.real_file, schedule.folders)
+        is_edited = schedule.sha256 != self.file.hash or result.changes is not None
+        is_same = not is_edited and code == (self.file.file, self.file.folders)
         if is_same and result.jobs is None:
             result.jobs = dict(self.file.jobs)
         from yamlsched.service.workers import claimable
@@ -241,7 +259,7 @@ class SyncTask:
         jobs, scope = claimable(connection, schedule, result)
         if is_same and jobs.keys() == self.file.claimable:
             return None, scope
-        return FollowedFile(schedule.sha256, result.jobs or {}, frozenset(jobs)), scope
+        return FollowedFile(schedule.sha256, result.jobs or {}, frozenset(jobs), *code), scope
 
     def _sync_without_file(self, connection: Connection[Any], error: str) -> SyncUpdate:
         """Create the runs of due slots although the file cannot be opened; the worker continues unchanged."""

@@ -48,7 +48,9 @@ def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result:
 
                 jobs, scope = claimable(connection, schedule, synced)
                 if jobs:
-                    run_worker(create_worker(connection, dsn, namespace, jobs, scope, target, options), target, result)
+                    run_worker(
+                        create_worker(connection, dsn, namespace, jobs, scope, schedule, options), target, result
+                    )
         is_due = not is_idle or snapshot.needs_housekeeping or any(snapshot.messages_due or ())
         if is_due and has_targets(schedule, snapshot) and (messages := notify(dsn, schedule, synced)):
             on_messages(messages)

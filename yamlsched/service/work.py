@@ -44,7 +44,7 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
         from yamlsched.service.workers import claimable, create_worker, run_worker
 
         jobs, scope = claimable(connection, schedule, state)
-        worker = create_worker(connection, dsn, state.namespace, jobs, scope, target, options)
+        worker = create_worker(connection, dsn, state.namespace, jobs, scope, schedule, options)
         run_worker(worker, target, result, *tasks)
         if has_targets(schedule, snapshot):
             messages = notify(dsn, schedule, state)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -43,7 +42,7 @@ def create_worker(
     namespace: str,
     jobs: Mapping[str, Job],
     scope: ClaimScope,
-    target: Target,
+    schedule: ScheduleFile,
     options: WorkOptions,
     is_continuous: bool = False,
 ) -> Worker:
@@ -55,8 +54,8 @@ def create_worker(
     connection.close()
     registry.tracing.preload()
     limits = WorkerLimits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
-    workload = Workload(dsn, namespace, jobs, scope, target.file.resolve(), target.handler_folders)
-    folder = permit_folder(target.file)
+    workload = Workload(dsn, namespace, jobs, scope, schedule.real_file, schedule.folders, Path(schedule.path))
+    folder = permit_folder(Path(schedule.path))
     permits = ConcurrencyPermits(folder, options.concurrency or default_concurrency())
     limit = options.max_connections
     session_permits = None if limit is None else ConnectionPermits.for_max_connections(limit)
@@ -70,7 +69,7 @@ def create_worker(
             return registry.shared.SharedPool(workload, shared_permits, events, session_permits)
 
         engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
-        place = (socket.gethostname(), os.path.abspath(target.file))
+        place = (schedule.host, schedule.path)
         return registry.remote.RemoteExecutor(name, engine, workload, events, place)
 
     return Worker(workload, executor, events, limits, is_continuous, create_executor)
@@ -94,7 +93,7 @@ def claimable(
 
         jobs = claimable_jobs(connection, schedule, synced)
     jobs = startable(connection, schedule, namespace, jobs)
-    return jobs, claiming.scope(connection, namespace, jobs, revision.of_code(schedule.path, os.environ))
+    return jobs, claiming.scope(connection, namespace, jobs, revision.of_code(str(schedule.real_file), os.environ))
 
 
 def startable(
@@ -105,7 +104,7 @@ def startable(
     A job whose code is missing on every host stays: its runs end with the reason.
     """
     place = (schedule.host, schedule.path)
-    lacks = startable_jobs.lacks(jobs, Path(schedule.path), schedule.handler_path, os.environ)
+    lacks = startable_jobs.lacks(jobs, schedule.real_file, schedule.handler_path, os.environ)
     if added := lacks_store.record(connection, namespace, place, lacks):
         names, reason = ",".join(added), lacks[added[0]].reason
         log.warning("jobs.not_startable", file=schedule.path, jobs=names, reason=reason, see="yamlsched status")

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -73,7 +72,7 @@ class FileSync:
         # before the transaction, which may be long: the next tick of this host presents the file, too
         snapshot = files.poll_rows(self.connection, self.schedule.presented(), self.now, loaded.namespace)
         self.result.messages += in_force.move_messages(self.schedule, snapshot)
-        revised = revision.read(self.schedule.path, self.schedule.data, os.environ)
+        revised = revision.read(str(self.schedule.real_file), self.schedule.data, os.environ)
         if revised.problem:
             log.info("revision.unknown", file=self.schedule.path, error=revised.problem, remedy=revised.remedy or None)
         with self.connection.transaction():
@@ -132,7 +131,7 @@ class FileSync:
         loaded = load.load(self.schedule.data, self.schedule.path, self.schedule.environment or None)
         if self.schedule.namespace_override is not None:
             loaded = replace(loaded, namespace=self.schedule.namespace_override)
-        checked = checks.check(loaded, Path(self.schedule.path), self.schedule.handler_path)
+        checked = checks.check(loaded, self.schedule.real_file, self.schedule.handler_path)
         self.result.jobs, self.result.is_readable = checked.jobs, loaded.is_readable
         return loaded, checked
 

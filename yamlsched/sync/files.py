@@ -260,7 +260,8 @@ class ScheduleFile:
     ``handler_path`` are folders, in addition to the file's, for checking handlers before the file is applied;
     None: they are not checked. ``by_hand``: an operator presents it once, not a tick each minute.
     ``namespace_override`` replaces the namespace of the file. ``names_environment``: --env or YAMLSCHED_ENV is set,
-    possibly to none.
+    possibly to none. ``path`` is its place, with links. ``real_path`` is where they led when it was read, and
+    ``folders`` are those of --path then: what is looked up there is of the same release.
     """
 
     data: bytes = field(repr=False)
@@ -271,6 +272,8 @@ class ScheduleFile:
     by_hand: bool = False
     namespace_override: str | None = None
     names_environment: bool = True
+    real_path: str = ""
+    folders: tuple[str, ...] = ()
 
     @classmethod
     def read(
@@ -281,16 +284,24 @@ class ScheduleFile:
         namespace_override: str | None = None,
     ) -> ScheduleFile:
         """Read the file. Raises EnvironmentFailed if it cannot be read."""
-        data = file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
-        place = os.path.abspath(path)
+        place, real_path = file.absolute(path), ""
+        while real_path != os.path.realpath(place):  # a link may be switched meanwhile
+            real_path = os.path.realpath(place)
+            data = file.read(path, "; name the schedule with --file or YAMLSCHED_FILE")
         return cls(
             data,
-            place,
+            str(place),
             environment or "",
             handler_path=handler_path,
             namespace_override=namespace_override,
             names_environment=environment is not None,
+            real_path=real_path,
         )
+
+    @property
+    def real_file(self) -> Path:
+        """The file without links. Handlers, and all else that belongs to it, are looked up in its directory."""
+        return Path(self.real_path or self.path)
 
     @cached_property
     def sha256(self) -> str:

@@ -18,6 +18,7 @@ IN_ANOTHER_LANE = AttemptEnd(
     EndKind.RELEASED, "this host's file executes its job elsewhere than the file in force", delay=timedelta(seconds=10)
 )
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
+MOVED = AttemptEnd(EndKind.RELEASED, "the path of the file leads to another release now")
 NO_ON_DEAD = AttemptEnd(EndKind.DISCARDED, "on_dead was removed from schedules.yaml")
 
 

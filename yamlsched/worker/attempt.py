@@ -97,7 +97,10 @@ class WorkerLimits:
 
 @dataclass(frozen=True)
 class Workload:
-    """The jobs that a worker may claim, and where their handlers are imported from."""
+    """The jobs that a worker may claim, and where their handlers are imported from.
+
+    ``file`` has no links: it stays of one release. ``place`` is the path that the worker was started with.
+    """
 
     dsn: str
     namespace: str
@@ -105,3 +108,4 @@ class Workload:
     scope: ClaimScope
     file: Path
     path: tuple[str, ...] = ()  # of --path
+    place: Path | None = None  # None: it is not followed

@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.schedule import file as schedule_file
 
 
 class Permits(Protocol):
@@ -84,7 +86,8 @@ def permit_folder(file: Path) -> Path:
     It is below the temporary directory, or below the home directory if another user has taken its name there. Raises
     EnvironmentFailed when neither can be used.
     """
-    name = f"permits-{hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]}"
+    place = f"{socket.gethostname()}:{schedule_file.absolute(file)}"  # links stay: all releases share the limit
+    name = f"permits-{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
     faults = []
     for root in _roots():
         try:

@@ -10,8 +10,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeAlias
 
 from yamlsched import log
@@ -22,7 +21,7 @@ from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import ClaimedRun, EndKind
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
-from yamlsched.worker.admission import NOT_STARTED, STOPPED, ClaimBudget, refusal
+from yamlsched.worker.admission import MOVED, NOT_STARTED, STOPPED, ClaimBudget, refusal
 from yamlsched.worker.attempt import Attempt, WorkerLimits, Workload
 from yamlsched.worker.claims import POLL_INTERVAL_SECONDS, Claims, Upkeep
 from yamlsched.worker.executor import (
@@ -84,7 +83,9 @@ class Worker:
         self.attempts: set[Attempt] = set()  # from claim to outcome
         self.stopped_at: float | None = None  # when it was asked to stop
         self.stop_handlers_at: float | None = None  # the end of the grace period
-        self._is_paused = self._is_claiming = False
+        self._is_paused = self._is_claiming = self._is_outdated = False
+        self.read_path = str(workload.file)  # where the links of the file's path led when it was last read
+        self.on_moved: Callable[[], None] | None = None  # called when they lead elsewhere; without it, it is the end
         self._failure: BaseException | None = None
         self._may_claim, self._has_work = asyncio.Event(), asyncio.Event()
         self.database = Database(workload.dsn)
@@ -120,7 +121,7 @@ class Worker:
 
     def _submit(self, lane: Lane, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope) -> None:
         """Hand over ``runs``, which were claimed for ``lane`` in ``scope``: the file may have been read again."""
-        jobs, is_outdated = self.workload.jobs, scope is not self.workload.scope
+        jobs, is_outdated, has_moved = self.workload.jobs, scope is not self.workload.scope, self.has_moved()
         executable = []
         attempts = [
             Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at) for run in runs
@@ -128,6 +129,7 @@ class Worker:
         self.leases.add(attempts)
         for attempt in attempts:
             end = refusal(attempt, lane.name, jobs, is_outdated) if self.stopped_at is None else STOPPED
+            end = end or (MOVED if has_moved else None)
             if end is None:
                 executable.append(attempt)
             else:
@@ -213,10 +215,26 @@ class Worker:
         return self.budget.room(capacity)
 
     def _must_not_claim(self) -> bool:
-        return self._is_paused or not self._is_within_limits()
+        return self._is_paused or not self._is_within_limits() or self.has_moved()
 
     def _is_within_limits(self) -> bool:
-        return self.stopped_at is None and self.budget.is_left
+        return self.stopped_at is None and self.budget.is_left and not self._is_outdated
+
+    def has_moved(self) -> bool:
+        """Return whether a link of the file's path was switched since it was last read. Then nothing is claimed.
+
+        The release of before may be deleted at any time.
+        """
+        place = self.workload.place
+        if place is None or (real_path := os.path.realpath(place)) == self.read_path:
+            return False
+        log.info("file.moved", file=real_path)
+        if self.on_moved is None:
+            self._is_outdated = True  # a tick of the new release does the rest
+        else:
+            self.pause_claims(True)
+            self.on_moved()
+        return True
 
     def _release_idle_capacity(self) -> None:
         self.lanes.release_idle_capacity(is_over=not self._is_within_limits())
@@ -306,9 +324,9 @@ class Worker:
 
     # -- control ---------------------------------------------------------------------------------------------------
 
-    def reload(self, jobs: Mapping[str, Job], scope: ClaimScope) -> None:
-        """Claim the runs of ``jobs`` from now on, and import their handlers again."""
-        self.workload = replace(self.workload, jobs=jobs, scope=scope)
+    def reload(self, workload: Workload) -> None:
+        """Claim the runs of ``workload`` from now on, and import its handlers."""
+        self.workload = workload
         self.lanes.open(self.workload)
         self.reload_handlers()
         self.lanes.poll_now()

@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from yamlsched.cli import OK
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.schedule.file import absolute
 
 HELP = """Serve the reading verbs as tools for an assistant, by the Model Context Protocol on stdin and stdout.
 
@@ -53,7 +54,7 @@ def command(settings: Settings, /, actions: str, payloads: bool) -> int:
 
 def environments(settings: Settings, dsn: str, actions_dsn: str) -> dict[bool, dict[str, str]]:
     """Return the environments of the processes of reading verbs, and of actions (True)."""
-    own = {"FILE": os.path.abspath(settings.file), "ENV": settings.env, "NAMESPACE": settings.namespace}
+    own = {"FILE": str(absolute(settings.file)), "ENV": settings.env, "NAMESPACE": settings.namespace}
     variables = {key: value for key, value in os.environ.items() if key != "YAMLSCHED_ACTIONS_DSN"}
     variables |= {f"YAMLSCHED_{name}": value for name, value in own.items() if value is not None}
     return {False: {**variables, "YAMLSCHED_DSN": read_only(dsn)}, True: {**variables, "YAMLSCHED_DSN": actions_dsn}}

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from yamlsched.schedule.file import absolute
+
 TEMPLATES = {
     "cron": ("crontab",),
     "systemd": ("yamlsched.service", "yamlsched-tick.service", "yamlsched-tick.timer"),
@@ -79,7 +81,7 @@ class Installation:
         script = os.path.abspath(sys.argv[0])
         is_script = os.path.basename(script) == "yamlsched" and os.access(script, os.X_OK)
         program = (script,) if is_script else (sys.executable, "-m", "yamlsched")
-        return cls(program, Path(os.path.abspath(file)), getpass.getuser(), environment, namespace)
+        return cls(program, absolute(file), getpass.getuser(), environment, namespace)
 
     @property
     def file_options(self) -> tuple[str, ...]:
@@ -147,7 +149,7 @@ def _render(name: str, here: Installation) -> str:
         "@TICK@": tick_line(here),
         "@REPORT@": _report_line(here),
         "@PROGRAM@": _systemd_command(here.program),
-        "@OPTIONS@": "".join(f"{_systemd_word(word)} " for word in here.file_options),
+        "@OPTIONS@": f"--file {_systemd_word(str(here.file))} ",
         "@FOLDER@": str(here.file.parent).replace("%", "%%"),
         "@FILE@": here.file.name,
         "@USER@": here.user,
