@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import asyncio
+import contextlib
 import contextvars
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -351,14 +354,6 @@ async def prints_much(run: Run, megabytes: int = 40) -> None:
     record("completed", run)
 
 
-async def sets_signal_handlers(run: Run) -> None:
-    record("started", run)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    await asyncio.sleep(0)
-    record("completed", run)
-
-
 async def transacts(run: Run) -> None:
     """Use both kinds of sessions at once."""
     async with run.transaction() as connection:
@@ -402,3 +397,104 @@ async def prints_and_waits() -> None:
     print("first")
     await until_file("go")
     print("last")
+
+
+# -- what they do to their process
+
+
+async def state(run: Run) -> dict[str, Any]:
+    """Return what handlers must not change of their process."""
+    record("started", run)
+    return {
+        "pid": os.getpid(),
+        "handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
+        "timers": [
+            signal.getitimer(timer) for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+        ],
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")],
+        "debug": asyncio.get_running_loop().get_debug(),
+    }
+
+
+async def changes(run: Run, what: str) -> None:
+    """Change the process by means that are not refused."""
+    record("started", run)
+    kind, _, name = what.partition(" ")
+    if kind == "handler":
+        _signal.signal(getattr(signal, name), _signal.SIG_IGN if name == "SIGCHLD" else lambda *_: None)
+    elif kind == "default":
+        _signal.signal(getattr(signal, name), _signal.SIG_DFL)
+    elif kind == "timer":
+        _signal.setitimer(getattr(signal, name), 1000.0, 1000.0)
+    elif kind == "alarm":
+        _signal.alarm(1000)
+    elif kind == "mask":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {getattr(signal, name)})
+    elif kind == "limit":
+        number = getattr(resource, name)
+        resource.setrlimit(number, (64, resource.getrlimit(number)[1]))
+    elif kind == "hard_limit":
+        resource.setrlimit(resource.RLIMIT_NPROC, (50_000, 50_000))
+        with contextlib.suppress(PermissionError):
+            os.seteuid(65_534)  # root might raise it again
+    await asyncio.sleep(0)
+
+
+async def calls_refused(run: Run, what: str) -> None:
+    """Call a function that changes the process or the loop."""
+    record("started", run)
+    loop: Any = asyncio.get_running_loop()
+    match what:
+        case "set_debug":
+            loop.set_debug(True)
+        case "shutdown_asyncgens":
+            await loop.shutdown_asyncgens()
+        case "signal":
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        case "alarm":
+            signal.alarm(1)
+        case "setitimer":
+            signal.setitimer(signal.ITIMER_REAL, 1)
+        case "siginterrupt":
+            signal.siginterrupt(signal.SIGTERM, True)
+        case "set_wakeup_fd":
+            signal.set_wakeup_fd(-1)
+
+
+async def forks_and(run: Run, how: str) -> int:
+    """Fork a process that ends as ``how`` says, and return its exit code."""
+    record("started", run)
+    pid = os.fork()
+    if pid == 0:
+        match how:
+            case "prints":
+                print("printed by the fork")
+            case "raises":
+                raise ValueError("the copy failed")
+            case "exits":
+                sys.exit(7)
+            case "exits with a message":
+                sys.exit("no space left")
+            case "sets a signal handler":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            case "awaits":
+                await asyncio.sleep(0)
+        return 0
+    _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+    record("completed", run)
+    return os.waitstatus_to_exitcode(status)
+
+
+async def closes_descriptors(run: Run) -> None:
+    record("started", run)
+    await until_file("go")
+    os.closerange(3, 256)
+    await asyncio.sleep(600)
+
+
+async def idles(run: Run) -> None:
+    """Execute no step, the first time."""
+    record("started", run)
+    if run.attempt == 1:
+        await asyncio.sleep(600)

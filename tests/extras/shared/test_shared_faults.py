@@ -80,10 +80,10 @@ def test_what_waits_behind_long_coroutines_is_returned_and_costs_nothing(project
 
 
 def test_a_signal_to_all_processes_is_a_graceful_shutdown_whatever_a_handler_has_set(project: Project) -> None:
-    project.sync(sets=once("sets_signal_handlers"), waits=shared("waits"))
-    [setting] = project.enqueue("sets")
-    worker = start(project, setting, more=("--loop",))
-    project.until_status(setting, "succeeded")
+    project.sync(changes=once("changes"), waits=shared("waits"))
+    [changing] = project.enqueue("changes", {"what": "default SIGTERM"})
+    worker = start(project, changing, more=("--loop",))
+    project.until_status(changing, "succeeded")
     [waiting] = project.enqueue("waits")
     project.until_started(waiting)
 
@@ -92,7 +92,7 @@ def test_a_signal_to_all_processes_is_a_graceful_shutdown_whatever_a_handler_has
     until(lambda: "worker.stopping" in worker.text)
     project.touch("go")
 
-    assert child_of(project, waiting) == child_of(project, setting)
+    assert child_of(project, waiting) == child_of(project, changing)
     assert worker.wait() == 0
     assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
 

@@ -88,6 +88,7 @@ class SharedChild(ChildProcess):
         super().__init__("shared child", run)
         self.in_flight: dict[int, InFlight] = {}  # by index
         self.free = list(range(capacity - 1, -1, -1))  # indexes
+        self.executed_count = 0  # attempts that had started and have ended
         self.stall = Stall()
         self.killed_for: tuple[Attempt | None, str] | None = None  # the attempt that was the reason, and what it did
 
@@ -133,6 +134,7 @@ class SharedChild(ChildProcess):
         """Return what was at ``index``, which is free now."""
         if (flight := self.in_flight.pop(index, None)) is not None:
             self._read_progress(flight)
+            self.executed_count += self.has_started(flight)
             self.free.append(index)
             if not self.in_flight:
                 self.idle_since = clock.now()

@@ -12,6 +12,7 @@ import contextvars
 import inspect
 import io
 import os
+import selectors
 import signal
 import socket
 import sys
@@ -70,11 +71,27 @@ MAX_THREADS = 256  # of asyncio.to_thread and the like, of all attempts: a threa
 MAX_RESOLVER_THREADS = 16  # for look-ups of names, so that calls that hang cannot stop them
 
 
-class SharedLoop(asyncio.SelectorEventLoop):
-    """An event loop that handlers cannot stop or reconfigure."""
+class Selector(selectors.DefaultSelector):
+    """Forgets the attempts of the last iteration of the loop, each time that its descriptors were found intact."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.stepped: set[int] = set()  # indexes of attempts
+
+    def select(self, timeout: float | None = None) -> Any:
+        events = super().select(timeout)
+        self.stepped.clear()
+        return events
+
+
+class SharedLoop(asyncio.SelectorEventLoop):
+    """An event loop that handlers cannot stop or reconfigure."""
+
+    is_protected = False
+
+    def __init__(self) -> None:
+        self.selector = Selector()
+        super().__init__(self.selector)
         self.base_context = contextvars.copy_context()  # what modules have set, and no run
         self.stepping: Executing | None = None  # the attempt whose code is executing
         self._threads = ThreadPoolExecutor(MAX_THREADS, "asyncio")
@@ -113,6 +130,14 @@ class SharedLoop(asyncio.SelectorEventLoop):
     def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> NoReturn:  # type: ignore[override]
         raise _refused("handle signals")
 
+    def set_debug(self, enabled: bool) -> None:
+        if self.is_protected:
+            raise _refused("log its callbacks")
+        super().set_debug(enabled)
+
+    async def shutdown_asyncgens(self) -> NoReturn:
+        raise _refused("have its generators closed")
+
     def set_task_factory(self, factory: Any) -> NoReturn:
         raise _refused("get another task factory")
 
@@ -136,6 +161,7 @@ class SharedLoop(asyncio.SelectorEventLoop):
 
         super().set_task_factory(create_task)
         super().set_exception_handler(lambda _, context: on_exception(context))
+        self.is_protected = True
 
     def leave_in_fork(self) -> None:
         """In a process that a handler forked: make the inherited loop useless, before it takes the child's events."""
@@ -159,6 +185,7 @@ class Steps(Coroutine[Any, Any, Any]):
 
     def send(self, value: Any) -> Any:
         self._board.enter(self._index)
+        self._loop.selector.stepped.add(self._index)
         self._loop.stepping = self.executing
         try:
             return self._coroutine.send(value)
@@ -171,6 +198,7 @@ class Steps(Coroutine[Any, Any, Any]):
 
     def throw(self, *error: Any) -> Any:
         self._board.enter(self._index)
+        self._loop.selector.stepped.add(self._index)
         self._loop.stepping = self.executing
         try:
             return self._coroutine.throw(*error)

@@ -315,11 +315,12 @@ class SharedPool(ChildPool[SharedChild]):
                 self._end(flight, RETURNED)
             else:
                 started.append(flight)
+        count = child.executed_count + len(child.in_flight) - len(unstarted)
         for flight in started:
             if flight.attempt is culprit:
                 end = AttemptEnd(EndKind.RAISED, why, BLOCKED if stack or why == _blocked() else WORKER_DIED, stack)
             else:
-                end = AttemptEnd(EndKind.RAISED, _of_neighbour(culprit, why, len(started)), WORKER_DIED)
+                end = AttemptEnd(EndKind.RAISED, _of_neighbour(culprit, why, count), WORKER_DIED)
             self._end(flight, end)
         child.kill_group()
         child.output.take(is_kept=False)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import select
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from yamlsched.extras.shared.board import Batch
@@ -22,8 +23,9 @@ MAX_REPORTS = 200  # in one frame
 class Reporter:
     """Collects what there is to report, and writes it to the pipe ``results`` on the event loop of this thread."""
 
-    def __init__(self, results: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, results: int, loop: asyncio.AbstractEventLoop, on_failure: Callable[[OSError], object]) -> None:
         self.is_leaking = False  # an attempt has left a task behind that does not end: the process is to be replaced
+        self._on_failure = on_failure
         self._results, self._loop, self._thread = results, loop, threading.get_ident()
         self._successes: list[tuple[int, float]] = []
         self._reports: list[TaskEnd] = []
@@ -103,6 +105,8 @@ class Reporter:
         except BlockingIOError:
             self._loop.add_writer(self._results, self._write)
             return
+        except OSError as error:
+            self._on_failure(error)
         self._loop.remove_writer(self._results)
 
     def _write_all(self) -> None:

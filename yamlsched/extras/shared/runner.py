@@ -7,9 +7,9 @@ is on the board.
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
 import os
-import signal
 import sys
 import time
 import traceback
@@ -23,21 +23,19 @@ from yamlsched.extras.shared import board as states
 from yamlsched.extras.shared.backend import SharedBackend, SharedSessions
 from yamlsched.extras.shared.board import START, STOP, Board
 from yamlsched.extras.shared.loop import Executing, SharedLoop, Steps, Watchdog, current, is_coroutine_function, stream
+from yamlsched.extras.shared.protection import ProcessState, exit_fork, refuse_signals
 from yamlsched.extras.shared.reporter import Reporter
 from yamlsched.handler import calls
 from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
-from yamlsched.worker import forking
 from yamlsched.worker.local import bootstrap
 from yamlsched.worker.local.child_pool import Environment
-from yamlsched.worker.local.protocol import FAILED_EXIT, Frames, TaskEnd
+from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, Frames, TaskEnd
 
 BEAT_SECONDS = 0.5
 STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them
 LEFT_BEHIND_SECONDS = 3.0  # for tasks that a handler has left behind to end, once they are cancelled
 MAX_LISTED_TASKS = 5
-MAX_LOOP_ERRORS, LOOP_ERROR_SECONDS = 100, 1.0  # in such a time: then it cannot continue
-OWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 calls.OWN_FILES.update((__file__, inspect.getfile(Steps)))
 
 
@@ -93,15 +91,16 @@ class SharedRunner:
         self.waiting: dict[int, Any] = {}  # tasks that are to start when others have ended, by index
         self.limit = 1  # of what executes at once
         self.frames = Frames()
-        self.reporter = Reporter(channel.results, self.loop)
-        self.is_beating = self.is_starting = False
+        self.reporter = Reporter(channel.results, self.loop, self._exit)
+        self.is_beating = self.is_starting = self.is_restoring = False
         self.idle_beats = 0
 
     def main(self) -> NoReturn:
         """Execute tasks until the parent closes the pipe. Whatever happens, the process ends here."""
-        errors: list[float] = []
         try:
             os.register_at_fork(after_in_child=self._leave_in_fork)
+            refuse_signals()
+            self.state = ProcessState()
             self.watchdog.start()
             os.set_blocking(self.channel.results, False)
             self.loop.add_reader(self.channel.commands, self._receive)
@@ -109,29 +108,35 @@ class SharedRunner:
             while True:
                 try:
                     self.loop.run_forever()
-                except BaseException as error:  # SystemExit of a task, or what a signal handler has raised
+                except (SystemExit, KeyboardInterrupt) as error:  # of a task, which has reported it
                     if os.getpid() != self.pid:
-                        os._exit(0)
-                    errors = [*(at for at in errors if at > time.monotonic() - LOOP_ERROR_SECONDS), time.monotonic()]
-                    if len(errors) > MAX_LOOP_ERRORS:
-                        raise
+                        exit_fork(error)
                     self.board.leave()
-                    if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # else its task has reported it
-                        traceback.print_exc()
         except BaseException as error:
-            with contextlib.suppress(OSError):
-                os.write(2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode())
-            os._exit(FAILED_EXIT)
+            self._exit(error)
+
+    def _exit(self, error: BaseException) -> NoReturn:
+        """End the process: its event loop or a pipe has failed. The parent finds out whose code executed last."""
+        if os.getpid() != self.pid:
+            print("yamlsched: a forked process cannot await: the event loop is its parent's", file=sys.stderr)
+            os._exit(1)
+        stepped = self.loop.selector.stepped
+        if len(stepped) == 1:
+            self.board.enter(stepped.pop())
+        with contextlib.suppress(OSError):
+            os.write(2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode())
+        os._exit(CLOSED_PIPES if isinstance(error, OSError) and error.errno == errno.EBADF else FAILED_EXIT)
 
     # -- from the parent -------------------------------------------------------------------------------------------
 
     def _receive(self) -> None:
-        piece = os.read(self.channel.commands, 1 << 18)
+        try:
+            piece = os.read(self.channel.commands, 1 << 18)
+        except OSError as error:
+            self._exit(error)
         if not piece:
             registry.tracing.flush_all(registry.tracing.LAST_EXPORT_SECONDS)
             os._exit(0)
-        for number in OWN_SIGNALS:
-            signal.signal(number, forking.ignore)  # a handler may have set its own
         for kind, *content in self.frames.feed(piece):
             if kind == START:
                 self.limit, tasks = content
@@ -167,10 +172,13 @@ class SharedRunner:
         handler = self.handlers.get(path)
         if handler is None:
             self.board.set_state(index, states.STARTED)
+            self._restore()
             self.board.enter(index, is_import=True)
             try:
                 handler = self.handlers[path] = self.loop.base_context.run(_import, executing, path)
             except BaseException as error:
+                if os.getpid() != self.pid:
+                    exit_fork(error)
                 end = calls.raised(error, None)
                 if (span := self._trace(values)) is not None:
                     span.finish(end)
@@ -178,6 +186,9 @@ class SharedRunner:
                 return
             finally:
                 self.board.leave()
+            if os.getpid() != self.pid:
+                exit_fork(None)
+            self.state.note()
         context = self.loop.base_context.copy()  # no run sees what another one has set
         context.run(current.set, executing)
         self.loop.create_task(self._execute(executing, handler, path, payload, timeout, values), context=context)
@@ -218,8 +229,6 @@ class SharedRunner:
         self.board.set_state(executing.index, states.STARTED)
         span = self._trace(values)
         end = await self._attempt(executing, handler, path, payload, timeout, ClaimedRun._make(values))
-        if os.getpid() != self.pid:
-            os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
         if span is not None:
             span.finish(end)
         self._finish(executing, end)
@@ -256,8 +265,12 @@ class SharedRunner:
             if mismatch := payload_mismatch(handler, path, tuple(payload), run is not None):
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
             value = await (handler(**payload) if run is None else handler(**payload, run=run))
+            if os.getpid() != self.pid:
+                exit_fork(None)  # the handler forked, and this is its child
             return calls.returned(value, run, executing.was_stopped)
         except BaseException as error:
+            if os.getpid() != self.pid:
+                exit_fork(error)
             return calls.raised(error, run)
 
     def _backend(self, index: int, run: ClaimedRun, timeout: float) -> SharedBackend:
@@ -305,6 +318,9 @@ class SharedRunner:
     def _report(self, executing: Executing) -> None:
         executing.is_reported, index = True, executing.index
         del self.executing[index]
+        if not self.is_restoring:
+            self.is_restoring = True
+            self.loop.call_soon(self._restore)  # once for all that end in this iteration
         if executing.end is None:
             self.board.set_state(index, states.SUCCEEDED)
             self.reporter.add_success(index, executing.took)
@@ -317,6 +333,13 @@ class SharedRunner:
             self.reporter.add(TaskEnd(index, executing.end, executing.took))
         self._start_waiting()
         self.reporter.flush_soon()
+
+    def _restore(self) -> None:
+        """Undo what the handlers that have ended did to the process; have it replaced if that is impossible."""
+        self.is_restoring = False
+        if not self.state.restore():
+            self.reporter.is_leaking = True
+            self.reporter.flush_soon()
 
     def _on_exit(self, executing: Executing, error: BaseException) -> None:
         self.reporter.print(
@@ -356,6 +379,8 @@ class SharedRunner:
             os.dup2(null, descriptor, inheritable=False)
         os.close(null)
         self.loop.leave_in_fork()
+        for executing in self.executing.values():
+            executing.is_reported = True  # what it prints goes to the descriptors: this process reports nothing
 
 
 def _import(executing: Executing, path: str) -> Callable[..., Any]:
