@@ -6,10 +6,13 @@ import importlib
 import inspect
 import json
 import logging
+import sys
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from importlib.machinery import PathFinder
+from os.path import exists, samefile
 from typing import Any
 
 from yamlsched import jsonb
@@ -31,11 +34,28 @@ def resolve(path: str) -> Callable[..., Any]:
     """Import and return the callable that ``pkg.mod.func`` or ``pkg.mod:func`` names."""
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     target: Any = importlib.import_module(module)
+    _refuse_other_origin(module.partition(".")[0])
     for part in name.split("."):
         target = getattr(target, part)
     if not callable(target):
         raise TypeError(f"{path} is not a function (got a {type(target).__name__})")
     return target  # type: ignore[no-any-return]
+
+
+def _refuse_other_origin(name: str) -> None:
+    """Raise ImportError if a top-level module was loaded from another place than the one that comes first now.
+
+    That is a library module of which a module of the project has the name.
+    """
+    spec = PathFinder.find_spec(name)
+    if spec is None or not spec.has_location or spec.origin is None:
+        return
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    if loaded is None and name not in sys.builtin_module_names:
+        return  # it has replaced itself by another object
+    if loaded is None or not (exists(loaded) and samefile(loaded, spec.origin)):
+        place = loaded or "the interpreter"
+        raise ImportError(f"{name} is already loaded from {place}, and not from {spec.origin}: rename the latter")
 
 
 def read_payload(text: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
+import sysconfig
 import warnings
 from functools import cache
 from importlib import machinery
@@ -30,6 +31,20 @@ MAX_SOURCE_BYTES = 4 << 20
 MAX_CANDIDATES = 300
 """A misspelt name is compared with at most this many others."""
 MAX_LISTED = 12
+OWN_PACKAGES = {
+    "click",
+    "cron_descriptor",
+    "croniter",
+    "jsonschema",
+    "psycopg",
+    "psycopg_binary",
+    "rich",
+    "typing_extensions",
+    "tzdata",
+    "yaml",
+    "yamlsched",
+}
+"""What yamlsched imports, perhaps before a handler: another module of that name cannot be imported any more."""
 
 
 def clear_caches() -> None:
@@ -74,8 +89,36 @@ def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Finding | None:
 def find(dotted: str, path: tuple[Path, ...]) -> Function | Finding | None:
     """Return the definition of the function that a dotted path names, as ``look_up`` does."""
     module, name = split_path(dotted)
-    file = _find(module, path)
+    file = _shadowed(module.partition(".")[0], path) or _find(module, path)
     return file if isinstance(file, Finding) else _named(file, module, name, path, MAX_IMPORT_HOPS)
+
+
+def _shadowed(name: str, path: tuple[Path, ...]) -> Finding | None:
+    """Return the error for a top-level module of the project that has the name of a library's."""
+    is_of_python = name in sys.stdlib_module_names
+    if not is_of_python and name not in OWN_PACKAGES:
+        return None
+    file, folders = _step(name, list(path))
+    place = file or next(iter(folders), None)
+    if place is None or (_is_of_python(place) if is_of_python else _is_installed(name, place)):
+        return None
+    library = "a module of Python" if is_of_python else "a package that yamlsched uses"
+    shown = place.name if file and file.stem != "__init__" else f"the folder {name}"
+    message = f"{name} is also {library}, which may be imported instead of {shown}"
+    return Finding("YS313", message, f"Rename {shown}.")
+
+
+def _is_of_python(place: Path) -> bool:
+    return any(Path(sysconfig.get_path(kind)) in place.parents for kind in ("stdlib", "platstdlib"))
+
+
+def _is_installed(name: str, place: Path) -> bool:
+    """Return whether the package is the one that this process imports. Asking for a top-level name runs no code."""
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    return spec is None or spec.origin is None or Path(spec.origin) == place
 
 
 @cache

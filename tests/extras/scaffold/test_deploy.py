@@ -229,7 +229,7 @@ def test_the_files_contain_the_environment_the_namespace_and_the_file(tmp_path: 
         "RUN yamlsched validate && yamlsched doctor --offline --env staging",
     ]
     assert re.search(r"tick --cron --file \S*/my.yaml", text("crontab"))
-    assert " work --loop --file my.yaml --grace 30s" in text("yamlsched.service")
+    assert f" work --loop --file {tmp_path}/my.yaml --grace 30s" in text("yamlsched.service")
 
 
 def test_without_an_environment_the_files_set_none(tmp_path: Path) -> None:
