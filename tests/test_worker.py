@@ -203,6 +203,34 @@ def test_sixty_ticks_with_long_handlers_share_the_concurrency_limit_of_one(proje
     assert project.statuses() == {"running": 3, "queued": 17}
 
 
+@pytest.mark.parametrize("words", [("work", "--loop"), ("tick",)], ids=["loop", "tick"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_long_attempts_that_become_due_one_by_one_use_the_whole_concurrency_limit(
+    project: Project, words: tuple[str, ...], count: int
+) -> None:
+    project.sync(waits_for_file={})
+    is_loop = "--loop" in words
+    workers, runs = [], []
+    for _ in range(count):
+        runs += project.enqueue("waits_for_file")
+        if not workers or not is_loop:
+            workers.append(project.start(*words, "--concurrency", str(count)))
+        project.until_started(runs[-1])
+        claimed = project.row(runs[-1])
+        until(lambda before=claimed: project.row(before.id).locked_until > before.locked_until, "it takes long")
+
+    # then all of them execute at once
+    assert project.calls("completed") == 0
+    assert project.statuses() == {"running": count}
+    project.touch("go")
+    for run in runs:
+        project.until_status(run, "succeeded")
+    if is_loop:
+        end(workers[0])
+    else:
+        assert {worker.wait() for worker in workers} == {0}
+
+
 # -- shutdown
 
 

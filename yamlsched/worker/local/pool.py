@@ -51,7 +51,8 @@ class ProcessPool(ChildPool[ChildHandle]):
     def capacity(self) -> Capacity:
         """Return how many attempts the pool can take, with all permits that are free."""
         permits = self._permits.fill(self._permits.count)
-        held = len(self._waiting) + sum(len(child.assigned) for child in self._children.values())
+        # a slow child is in neither number: its attempt takes one permit, and no room of others
+        held = len(self._waiting) + sum(len(c.assigned) for c in self._children.values() if not c.is_slow)
         return Capacity(permits, max(0, permits - self.running()), self._total(permits), held)
 
     def running(self) -> int:
