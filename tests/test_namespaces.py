@@ -417,3 +417,15 @@ def test_a_host_that_is_gone_is_retired_by_an_empty_file(cli: Cli, db: Db, tmp_p
 
     # then
     assert cli("status", "--all-namespaces", "--check") == (0, "ok: 0 namespaces, 0 jobs\n", "")
+
+
+def test_the_option_confines_ids_of_runs_to_its_namespace(cli: Cli, db: Db) -> None:
+    run = a_run(db, a_job(db, "x", namespace="other"), "queued")
+
+    for verb in ("show", "retry", "cancel"):
+        refused = cli(verb, str(run), "--namespace", "default")
+        assert refused.code == 1
+        assert f'there is no run {run} in namespace "default"' in refused.out + refused.err
+    assert cli("show", str(run)).code == 0
+    assert cli("show", str(run), "--namespace", "other").code == 0
+    assert cli("cancel", str(run), "--namespace", "other").code == 0

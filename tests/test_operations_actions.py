@@ -578,7 +578,7 @@ def test_a_key_of_a_pruned_run_creates_nothing_and_is_reported(db: Db, cli: Cli)
         (["purge", "--payload", '{"a": 1, "a": 2}'], 2, 'the key "a" occurs twice'),
         (["purge", "--payload", "[1]"], 2, "not a JSON object"),
         (["purge", "--payload", "{"], 2, "invalid JSON where it ends"),
-        (["purge", "--payload", "@missing.json"], 2, "missing.json: cannot be read: No such file or directory"),
+        (["purge", "--payload", "@missing.json"], 2, "missing.json cannot be read: No such file or directory"),
         (["purge", "--payload", '{"a": "\\u0000"}'], 1, 'payload.a of job "purge" contains a NUL character'),
         (["purge", "--at", "25:00"], 2, '"25:00" is not a valid time of day: write 00:00 to 23:59'),
         (["purge", "--at", "soon"], 2, '"soon" is not a valid time: write a date such as 2026-01-14'),

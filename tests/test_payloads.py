@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from support.command_line import command_line
 from support.project import Project, a_project
+from yamlsched.cli.enqueue import Payload
 from yamlsched.errors import Discard
 from yamlsched.handler.calls import payload_mismatch, read_payload
+from yamlsched.schedule.file import MAX_FILE_BYTES
 
 
 def plain(days: int, dry_run: bool = False) -> None: ...
@@ -149,3 +154,28 @@ def test_an_invalid_key_that_was_written_by_hand_ends_its_run_but_not_the_worker
         "dead",
         'key "on_dead:boom" is reserved, and names no dead run',
     )
+
+
+def test_a_payload_is_read_from_regular_files_of_limited_size_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, large, pipe = tmp_path / "p.json", tmp_path / "large.json", tmp_path / "pipe"
+    file.write_text('{"week": 3}')
+    with large.open("wb") as opened:
+        opened.truncate(MAX_FILE_BYTES + 1)
+    os.mkfifo(pipe)
+    convert = Payload().convert
+
+    assert convert(f"@{file}", None, None) == {"week": 3}
+    for path, says in (
+        ("/dev/zero", "is not a regular file"),
+        (pipe, "is not a regular file"),
+        (tmp_path, "Is a directory"),
+        (large, "it is longer than 10,000,000 bytes"),
+        (tmp_path / "none", "No such file"),
+    ):
+        with pytest.raises(click.BadParameter, match=says):
+            convert(f"@{path}", None, None)
+    with open("/dev/zero") as endless, pytest.raises(click.BadParameter, match="longer than"):
+        monkeypatch.setattr(sys, "stdin", endless)
+        convert("-", None, None)

@@ -128,13 +128,19 @@ class ActionResult:
 
 
 def find_each(
-    connection: psycopg.Connection[Any], namespace: str, names: Sequence[str]
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    names: Sequence[str],
+    is_confined: bool = False,
 ) -> tuple[list[int], list[ActionResult]]:
-    """Return the ids of the runs with these ids or keys, and a result for each name that has no run."""
+    """Return the ids of the runs with these ids or keys, and a result for each name that has no run.
+
+    With ``is_confined``, an id must be that of a run of ``namespace``.
+    """
     ids, rejected = [], []
     for name in names:
         try:
-            ids.append(find(connection, namespace, name))
+            ids.append(find(connection, namespace, name, is_confined))
         except Refused as error:
             rejected.append(ActionResult(name, False, f"cannot be found: {error}"))
     return ids, rejected

@@ -64,10 +64,11 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
     statuses = selection["statuses"]
     rejected: list[ActionResult] = []
     with settings.connect() as connection:
-        if not names or not all(map(history.is_id, names)):
+        is_confined = settings.namespace is not None
+        if is_confined or not names or not all(map(history.is_id, names)):
             namespace = history.namespace_of(connection, settings.namespace, settings.file)
         if names:
-            ids, rejected = runs.find_each(connection, namespace or "", names)
+            ids, rejected = runs.find_each(connection, namespace or "", names, is_confined)
         else:
             assert namespace is not None
             filter = _filters.build_filter(connection, namespace, settings.file, **selection)

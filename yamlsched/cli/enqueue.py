@@ -12,27 +12,36 @@ from yamlsched.act import payloads, runs
 from yamlsched.ask import history
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
+from yamlsched.errors import EnvironmentFailed
+from yamlsched.schedule import file as schedule_file
+from yamlsched.schedule.file import MAX_FILE_BYTES
 from yamlsched.show import terminal
 from yamlsched.timetable.times import TimeInput
 
 
-def payload(text: str) -> dict[str, Any]:
-    """Parse --payload: a JSON object, @FILE, or - for standard input."""
-    source = ""
-    if text == "-":
-        source, text = "standard input: ", sys.stdin.read()
-    elif text.startswith("@"):
-        source = f"{text[1:]}: "
-        try:
-            text = Path(text[1:]).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise click.BadParameter(f"{source}cannot be read: {reason}") from None
+class Payload(click.ParamType):
+    """The type of --payload: a JSON object, @FILE, or - for standard input."""
 
-    try:
-        return payloads.parse(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{source}{error}") from None
+    name = "payload"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, dict):
+            return value
+        source, text = "", str(value)
+        try:
+            if text == "-":
+                source, text = "standard input: ", sys.stdin.read(MAX_FILE_BYTES + 1)
+            elif text.startswith("@"):
+                source, text = f"{text[1:]}: ", schedule_file.read(Path(text[1:])).decode("utf-8")
+            if len(text.encode("utf-8", "surrogatepass")) > MAX_FILE_BYTES:
+                raise ValueError(f"it is longer than {MAX_FILE_BYTES:,} bytes")
+            return payloads.parse(text)
+        except EnvironmentFailed as error:
+            self.fail(str(error), param, ctx)
+        except UnicodeDecodeError:
+            self.fail(f"{source}cannot be read: it is not UTF-8", param, ctx)
+        except ValueError as error:
+            self.fail(f"{source}{error}", param, ctx)
 
 
 @click.command(
@@ -41,7 +50,9 @@ def payload(text: str) -> dict[str, Any]:
     help="Create a run of JOB. If --key already has a run, show that run and create none.",
 )
 @click.argument("job", shell_complete=_filters.jobs)
-@click.option("--payload", "arguments", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments of the handler.")
+@click.option(
+    "--payload", "arguments", type=Payload(), metavar="JSON|@FILE|-", help="Keyword arguments of the handler."
+)
 @click.option("--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing.")
 @click.option(
     "--at",

@@ -16,7 +16,7 @@ import click
 from yamlsched import durations, registry
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
-from yamlsched.cli.enqueue import payload
+from yamlsched.cli.enqueue import Payload
 from yamlsched.db.dsn import redactor
 from yamlsched.errors import NoDatabase, Refused
 from yamlsched.handler import programs
@@ -41,11 +41,11 @@ MAX_EXPORT_SECONDS = 5.0
 )
 @click.argument("job", shell_complete=_filters.jobs)
 @click.option(
-    "--payload", type=payload, metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
+    "--payload", type=Payload(), metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
 )
 @click.option(
     "--upstream",
-    type=payload,
+    type=Payload(),
     metavar="JSON|@FILE|-",
     help='What the jobs that it follows have returned, by name: {"extract": {"rows": 7}}; null for those not named.',
 )

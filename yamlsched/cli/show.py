@@ -51,8 +51,10 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
     if follow and (output or full or settings.format != "text"):
         raise click.UsageError("--follow prints text as it comes: leave out --output, --full and --format")
     with settings.connect() as connection:
-        namespace = "" if history.is_id(name) else history.namespace_of(connection, settings.namespace, settings.file)
-        id = history.find(connection, namespace, name)
+        is_confined, namespace = settings.namespace is not None, ""
+        if is_confined or not history.is_id(name):
+            namespace = history.namespace_of(connection, settings.namespace, settings.file)
+        id = history.find(connection, namespace, name, is_confined)
         if follow:
             return _follow(connection, id)
         details = history.run_details(connection, id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import click
 import psycopg
 import pytest
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
 from support.rows import a_file_row, a_job, a_run
+from yamlsched.cli import cli
+from yamlsched.errors import Refused
 from yamlsched.extras.mcp.answers import MAX_ANSWER_CHARS, answer
-from yamlsched.extras.mcp.tools import ACTIONS, READING, all_tools
+from yamlsched.extras.mcp.tools import ACTIONS, READING, Tool, all_tools
 
 pytestmark = pytest.mark.story
 
@@ -284,3 +288,91 @@ def test_each_tool_has_a_valid_schema_and_a_description() -> None:
         jsonschema.Draft202012Validator.check_schema(tool.schema)
         assert tool.description
         assert all(each["description"] for each in tool.schema["properties"].values())
+
+
+def test_no_argument_of_a_tool_opens_a_file_or_reads_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"token": "SECRET"}')
+    opened = []
+    monkeypatch.setattr(sys, "stdin", None)  # reading it would fail
+    sys.addaudithook(lambda event, args: opened.append(args[0]) if event == "open" else None)
+    tools = all_tools({action: ["mail"] * (action == "enqueue") for action in ACTIONS})
+    hostile = ("-", f"@{secret}", str(secret), f"@{secret}\x20", "@-", "/dev/stdin")
+
+    tried = 0
+    for tool in tools.values():
+        for name, param in tool.params.items():
+            for text in hostile:
+                tried += 1
+                with contextlib.suppress(click.UsageError, Refused):
+                    is_list = tool.schema["properties"][name].get("type") == "array"
+                    argument = [text] if is_list else text
+                    words = tool.words({**required_arguments(tool), name: argument})
+                    command = cli.get_command(click.Context(cli), tool.verb)
+                    assert command is not None
+                    values = command.make_context(tool.verb, words[1:]).params
+                    assert "SECRET" not in str(values[str(param.name)])
+    assert tried > 100
+    assert str(secret) not in map(str, opened)
+
+
+def required_arguments(tool: Tool) -> dict[str, Any]:
+    """Return a value for each argument that a call of ``tool`` needs."""
+    kinds = {name: tool.schema["properties"][name] for name in tool.schema["required"]}
+    return {
+        name: ["x"] if kind.get("type") == "array" else kind.get("enum", ["2026-01-01"])[0]
+        for name, kind in kinds.items()
+    }
+
+
+def test_a_payload_is_an_object_which_reaches_the_run_as_it_is(db: Db, dsn: str, tmp_path: Path) -> None:
+    a_job(db, "mail")
+    outside = tmp_path / "outside.json"
+    outside.write_text('{"aws_secret": "AKIA"}')
+
+    async def story() -> None:
+        actions = ("--actions", "enqueue:mail")
+        async with client(dsn, tmp_path, *actions, YAMLSCHED_ACTIONS_DSN=dsn) as session:
+            for payload in (f"@{outside}", "-", "@/etc/passwd", "{}", ["@x"], None):
+                document, is_error = await call(session, "enqueue", job="mail", payload=payload)
+                assert is_error, document
+                assert "AKIA" not in json.dumps(document)
+                assert "root:" not in json.dumps(document)
+            too_long = {"text": "x" * 20_001}
+            document, is_error = await call(session, "enqueue", job="mail", payload=too_long)
+            assert is_error, document
+            document, is_error = await call(session, "enqueue", job="mail", payload={"@file": f"@{outside}"})
+            assert not is_error, document
+
+    anyio.run(story)
+    [run] = db.execute("select payload from yamlsched.job_runs").fetchall()
+    assert run.payload == {"@file": f"@{outside}"}
+
+
+def test_no_tool_leaves_its_namespace_by_the_id_of_a_run(db: Db, dsn: str, tmp_path: Path) -> None:
+    own = a_backup_that_failed(db)
+    other = a_run(db, a_job(db, "backup", namespace="other"), "dead")
+    waiting = a_run(db, a_job(db, "mail", namespace="other"), "queued")
+
+    async def story() -> None:
+        actions = ("--actions", "retry,cancel")
+        async with client(dsn, tmp_path, *actions, YAMLSCHED_ACTIONS_DSN=dsn) as session:
+            calls: list[tuple[str, dict[str, Any]]] = [
+                ("show", {"run": str(other)}),
+                ("show", {"run": str(other), "output": True}),
+                ("retry", {"run": [str(other)]}),
+                ("cancel", {"run": [str(waiting)]}),
+            ]
+            for tool, arguments in calls:
+                document, is_error = await call(session, tool, **arguments)
+                text = json.dumps(document)
+                assert f"there is no run {waiting if tool == 'cancel' else other}" in text
+                assert '"changed": true' not in text, is_error
+            document, is_error = await call(session, "show", run=str(own))
+            assert not is_error, document
+
+    anyio.run(story)
+    statuses = db.execute("select status from yamlsched.job_runs where namespace = 'other' order by id").fetchall()
+    assert [row.status for row in statuses] == ["dead", "queued"]

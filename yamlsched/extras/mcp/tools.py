@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import click
 import jsonschema
 
 from yamlsched.cli import cli
+from yamlsched.cli.enqueue import Payload
 from yamlsched.errors import Refused
 
 MAX_VALUE_CHARS = 20_000
@@ -70,6 +72,8 @@ class Tool:
             kind = {"enum": list(param.type.choices)}
         elif isinstance(param, click.Option) and param.is_flag:
             kind = {"type": "boolean"}
+        elif isinstance(param.type, Payload):
+            kind = {"type": "object"}
         elif name == "job" and self.jobs:
             kind = {"enum": list(self.jobs)}
         if _is_list(param):
@@ -81,6 +85,7 @@ class Tool:
         """Return the command line of a call. Raises Refused for arguments that the schema does not allow.
 
         A value cannot become an option: options are written with "=", and arguments come after "--".
+        A payload is an object here, and so never @FILE or -.
         """
         try:
             jsonschema.validate(dict(arguments), self.schema)
@@ -90,6 +95,10 @@ class Tool:
         for name, value in arguments.items():
             param = self.params[name]
             values = value if isinstance(value, list) else [value]
+            if isinstance(param.type, Payload):
+                values = [json.dumps(value)]
+                if len(values[0]) > MAX_VALUE_CHARS:
+                    raise Refused(f"{name}: is longer than {MAX_VALUE_CHARS:,} characters of JSON")
             if not isinstance(param, click.Option):
                 positional += map(str, values)
             elif param.is_flag:
