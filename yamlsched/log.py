@@ -9,16 +9,18 @@ import contextlib
 import json
 import math
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TextIO
 
 from yamlsched import durations
+from yamlsched.secret_forms import mask
 from yamlsched.timetable import times
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 NEEDS_QUOTES = frozenset(' "=\\')
 """Characters with which a value is quoted in a line of text."""
-_state: dict[str, Any] = {"threshold": 20, "json": False}
+_state: dict[str, Any] = {"threshold": 20, "json": False, "mask": mask}
 
 
 class NumberOf(NamedTuple):
@@ -31,6 +33,16 @@ class NumberOf(NamedTuple):
 def configure(verbosity: int = 0, as_json: bool = False) -> None:
     """Set what is written: ``verbosity`` 0 means info and above, each step up or down one level."""
     _state.update(threshold=20 - 10 * verbosity, json=as_json)
+
+
+def set_mask(mask: Callable[[str], str]) -> None:
+    """Set how secrets are removed from what this process passes on of the output of runs."""
+    _state["mask"] = mask
+
+
+def masked(text: str) -> str:
+    """Return what a run has printed without secrets."""
+    return str(_state["mask"](text))
 
 
 def is_json() -> bool:

@@ -142,9 +142,7 @@ def is_id(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def find(
-    connection: psycopg.Connection[Any], namespace: str, name: str, is_confined: bool = False
-) -> int:
+def find(connection: psycopg.Connection[Any], namespace: str, name: str, is_confined: bool = False) -> int:
     """Return the id of the run with the id or key ``name``.
 
     Digits are an id, which is looked up only with ``is_confined``: then the run must be one of ``namespace``.

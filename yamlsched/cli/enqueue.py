@@ -19,7 +19,7 @@ from yamlsched.show import terminal
 from yamlsched.timetable.times import TimeInput
 
 
-class Payload(click.ParamType):
+class Payload(click.ParamType):  # type: ignore[type-arg]
     """The type of --payload: a JSON object, @FILE, or - for standard input."""
 
     name = "payload"

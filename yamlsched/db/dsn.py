@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo
 
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.secret_forms import MIN_SECRET_CHARS, masker
 
 SINGLE_HOST_TIMEOUT_SECONDS, MULTI_HOST_TIMEOUT_SECONDS = 10, 3
 """The default connect_timeout, which applies to each host."""
@@ -27,15 +29,6 @@ DEFAULTS: dict[str, Any] = {
 }
 SETTING_PATTERN = re.compile(r"(?:-c\s*|--)([\w.-]+)=((?:\\.|\S)*)")
 """A setting in the ``options`` of a connection string, for example ``-c statement_timeout=5s``."""
-PASSWORD_PATTERN = re.compile(
-    r"(://[^/\s:@]*:)(?:[^@\s:]|:(?!//))+(?=@)|(\bpassword\s*=\s*)(?:'[^']*'|[^\s'\"&]+)", re.IGNORECASE
-)
-"""Any password in a URL or in a connection string.
-
-The search takes linear time on any text: no match attempt reads beyond the place where the next one can start.
-"""
-MIN_SECRET_CHARS = 8
-"""A shorter password may be an ordinary word. It is replaced only where a password is expected."""
 
 
 def parse_dsn(dsn: str) -> dict[str, Any]:
@@ -105,28 +98,42 @@ def _count_hosts(parameters: Mapping[str, Any]) -> int:
     return max(len(str(parameters.get(name) or os.environ.get(variable) or "").split(",")) for name, variable in names)
 
 
-def redactor(dsn: str) -> Callable[[str], str]:
-    """Return a function that removes the DSN, its password, and anything like another password from a string.
+OWN_VARIABLES = (
+    "YAMLSCHED_DSN",
+    "YAMLSCHED_ACTIONS_DSN",
+    "YAMLSCHED_WEB_USERS",
+    "YAMLSCHED_HEARTBEAT_URL",
+    "YAMLSCHED_SENTRY_DSN",
+    *(f"OTEL_EXPORTER_OTLP_{name}HEADERS" for name in ("", "TRACES_", "METRICS_", "LOGS_")),
+)
+"""Variables of yamlsched itself whose values are secrets."""
+
+
+def redactor(dsn: str, names: Iterable[str] = ()) -> Callable[[str], str]:
+    """Return a function that removes what looks like a secret from a string, and the secrets of this process.
+
+    These are the DSN and its password, and the values of yamlsched's variables and of the variables ``names``.
 
     >>> redactor("postgresql://app:s3cret!!@db/app")("bad password s3cret!! for postgresql://app:s3cret!!@db/app")
     'bad password *** for ***'
     >>> redactor("")("no answer from amqp://bob:hunter2@mq:5672/ with password=hunter2")
     'no answer from amqp://bob:***@mq:5672/ with password=***'
     """
-    try:
-        password = str(conninfo_to_dict(dsn).get("password") or os.environ.get("PGPASSWORD") or "")
-    except psycopg.ProgrammingError:
-        password = ""
-    secrets = {dsn} if "password" in dsn or "@" in dsn else set()
-    for form in {password, quote(password), quote(password, safe="")} - {""}:
-        secrets |= {form} if len(form) >= MIN_SECRET_CHARS else {f":{form}@", f"password={form}"}
-    longest_first = sorted(secrets, key=len, reverse=True)
+    variables = {os.environ.get(name, "") for name in (*OWN_VARIABLES, *names)}
+    secrets = {os.environ.get("PGPASSWORD", "")}
+    for value in {dsn, *variables}:
+        if "password" in value or "@" in value or value in variables:
+            secrets.add(value)
+        secrets |= _parts(value)
+    return masker(form for secret in secrets for form in (secret, quote(secret), quote(secret, safe="")))
 
-    def redact(text: str) -> str:
-        for secret in longest_first:
-            text = text.replace(secret, "***")
-        if "://" not in text and "password" not in text.casefold():
-            return text  # as most output is: a search by pattern takes milliseconds
-        return PASSWORD_PATTERN.sub(lambda match: f"{match[1] or match[2]}***", text)
 
-    return redact
+def _parts(address: str) -> set[str]:
+    """Return the parts of a DSN or an address that are secrets by themselves: the password, and a long path."""
+    with suppress(psycopg.ProgrammingError):
+        return {str(conninfo_to_dict(address).get("password") or "")}
+    with suppress(ValueError):
+        url = urlsplit(address)
+        path = address.partition("://")[2].partition("/")[2]
+        return {url.password or "", path if len(path) >= MIN_SECRET_CHARS else ""}
+    return set()

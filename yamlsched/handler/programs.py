@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import IO, Any, Literal, NamedTuple
 
 from yamlsched import registry
+from yamlsched.db.dsn import OWN_VARIABLES
 from yamlsched.durations import show
 from yamlsched.jsonb import stored_bytes
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
@@ -65,15 +66,10 @@ TEMPORARY = {
     errno.ESTALE,
 }
 """The errors of starting a program that a retry may not meet again."""
-OTLP_SIGNALS = (b"", b"TRACES_", b"METRICS_", b"LOGS_")
 SECRETS = (
     b"PG",
-    b"YAMLSCHED_DSN",
-    b"YAMLSCHED_ACTIONS_DSN",
-    b"YAMLSCHED_WEB_USERS",
-    b"YAMLSCHED_HEARTBEAT_URL",
-    b"YAMLSCHED_SENTRY_DSN",
-    *(b"OTEL_EXPORTER_OTLP_%s%s" % (signal, what) for signal in OTLP_SIGNALS for what in (b"HEADERS", b"ENDPOINT")),
+    *(name.encode() for name in OWN_VARIABLES),
+    *(name.replace("HEADERS", "ENDPOINT").encode() for name in OWN_VARIABLES if "OTLP" in name),
 )
 """How the names of variables begin that are for yamlsched itself, and not for programs."""
 

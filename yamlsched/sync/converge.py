@@ -12,11 +12,11 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from yamlsched.db.dsn import redactor
+from yamlsched import secret_forms
 from yamlsched.db.query import fetch_column, load
 from yamlsched.errors import ScheduleError, YamlschedError
 from yamlsched.runs.lifecycle import Keep
-from yamlsched.schedule import commands, field_changes
+from yamlsched.schedule import field_changes
 from yamlsched.schedule.job import DEFAULT_ROW, KEYS, Job, Output, from_row, to_row
 from yamlsched.schedule.load import Loaded
 from yamlsched.sync import definitions, due, slot_plan
@@ -60,7 +60,6 @@ MAX_VALUE_CHARS = 2_000
 DEFAULTS = Job("")
 COMMAND_DEFAULTS = Job("", output=Output(Keep.ALWAYS))
 _values = attrgetter(*KEYS)
-_redact = redactor("")
 
 
 class StoredJob(NamedTuple):
@@ -133,9 +132,9 @@ def _shown(field: str, value: Any) -> Any:
     if value is None:
         return None
     if field == "command":
-        kept = commands.command_without_secrets(value, _redact)
+        kept = secret_forms.mask_command(value)
     else:
-        kept = commands.without_secrets(field.rpartition(".")[2], value, _redact)
+        kept = secret_forms.mask_value(field.rpartition(".")[2], value)
     if not isinstance(kept, (str, list, dict)):
         return kept
     text = kept if isinstance(kept, str) else json.dumps(kept, ensure_ascii=False)

@@ -99,8 +99,19 @@ class Worker:
         )
         self.lanes.open(workload)
         self.upkeep = Upkeep(sessions.claim, namespace, self.report, self.attempts)
-        self.outcomes = Outcomes(sessions.write, sessions.fan_out, namespace, events, redact=redactor(workload.dsn))
-        self.leases = Leases(sessions.lease, self.attempts, self.lanes, redact=redactor(workload.dsn))
+        self._learn_secrets()
+        self.outcomes = Outcomes(sessions.write, sessions.fan_out, namespace, events, redact=self.redact)
+        self.leases = Leases(sessions.lease, self.attempts, self.lanes, redact=self.redact)
+
+    def _learn_secrets(self) -> None:
+        """Mask the values of this process's secret variables, also those that the file names now."""
+        names = {name for job in self.workload.jobs.values() for name in job.secret_env}
+        self._redact = redactor(self.workload.dsn, names)
+        log.set_mask(self._redact)
+
+    def redact(self, text: str) -> str:
+        """Return a string without secrets."""
+        return self._redact(text)
 
     # -- an attempt: claimed, submitted, ended, recorded -----------------------------------------------------------
 
@@ -327,6 +338,7 @@ class Worker:
     def reload(self, workload: Workload) -> None:
         """Claim the runs of ``workload`` from now on, and import its handlers."""
         self.workload = workload
+        self._learn_secrets()
         self.lanes.open(self.workload)
         self.reload_handlers()
         self.lanes.poll_now()

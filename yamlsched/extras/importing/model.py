@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from yamlsched import durations
 from yamlsched.errors import ScheduleError
-from yamlsched.schedule.commands import is_reference, is_secret_name
+from yamlsched.secret_forms import mask_command, mask_value
 from yamlsched.text import escape_line, truncate
 from yamlsched.timetable.cron import Cron, combine, parse_cron, smallest_gap
 from yamlsched.timetable.zones import zone
@@ -209,10 +209,12 @@ class Place:
         self.batch.jobs.append(ImportedJob(free, self.source.file, self.line, origin, keys, times))
 
     def _without_secrets(self, keys: Mapping[str, Any], lines: Mapping[str, int]) -> Mapping[str, Any]:
-        """Leave out variables that look like secrets: the file is in git, and what it says in the database."""
+        """Leave out variables that look like secrets: the file is in git, and what it says in the database.
+
+        A command stays as it is, because it would not work without its secret.
+        """
         env = keys.get("env") or {}
-        names = [name for name, value in env.items() if value and not is_reference(name, value)]
-        secret = list(filter(is_secret_name, names))
+        secret = [name for name, value in env.items() if mask_value(name, value) != value]
         for name in secret:
             remedy = "~/.pgpass, or PGPASSFILE in env" if name.startswith("PG") else "set it where the worker starts"
             message = f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}"
@@ -222,6 +224,12 @@ class Place:
                 or ImportNote(Treatment.DROPPED, self.source.file, place.line, message) not in self.batch.notes
             ):
                 place.dropped(message)
+        command = keys.get("command") or []
+        if mask_command(command) != command:
+            self.advise(
+                "the command contains what looks like a secret: move it to a file or to the "
+                "environment of the worker before you commit schedules.yaml"
+            )
         kept = {name: value for name, value in env.items() if name not in secret}
         return {key: value for key, value in {**keys, "env": kept}.items() if key != "env" or kept}
 

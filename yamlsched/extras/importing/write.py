@@ -10,6 +10,7 @@ from typing import Any
 from yamlsched.extras.importing.model import YAML_WORDS, ImportedJob
 from yamlsched.schedule.load import Loaded, load
 from yamlsched.schedule.node import Node
+from yamlsched.secret_forms import mask
 
 PLAIN = re.compile(r"(--?|\.\.?/)?[A-Za-z/][A-Za-z0-9_./=@+-]*", re.ASCII)
 UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
@@ -54,7 +55,11 @@ def as_jobs(jobs: Sequence[ImportedJob], zone: str, indent: str, inherited: Mapp
         if keys["timezone"] == zone:
             del keys["timezone"]
         place = f"{job.file}:{job.line}" if job.line else job.file
-        lines = [f"# {_comment(f'{place}: {job.origin}')}", f"{job.name}:", *(f"  {line}" for line in _lines(keys))]
+        lines = [
+            f"# {_comment(f'{place}: {mask(job.origin)}')}",
+            f"{job.name}:",
+            *(f"  {line}" for line in _lines(keys)),
+        ]
         blocks.append("".join(f"{indent}{line}\n" for line in lines))
     return "\n".join(blocks)
 

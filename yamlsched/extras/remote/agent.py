@@ -106,6 +106,7 @@ class Agent:
         self._checking: asyncio.Task[None] | None = None
         self._was_signalled, self._lifeline = False, lifeline
         self._progress, self._live_output = ProgressWriter([self.attempt]), LiveOutput(redactor(dsn))
+        log.set_mask(redactor(dsn))
 
     async def run(self) -> AgentResult:
         """Begin the attempt if it may begin, execute it, and write its outcome."""

@@ -15,20 +15,19 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from yamlsched import log
-from yamlsched.handler.programs import describe_exit, signal_group
+from yamlsched.handler.programs import SECRETS, describe_exit, signal_group
 from yamlsched.worker.local.output import UNSAFE, escaped
 
 MAX_TAIL_CHARS = 300  # of its output, for the error of an attempt that did not begin
 MAX_PASSED_ON_BYTES = 2 << 20  # of its output: the agent itself passes on less
 MAX_LINE_BYTES = 16_384
 EVENTS_OF_AGENTS = (*("run.output", "attempt.not_begun", "attempt.returned", "database.away", "database.back"),)
-OURS = (b"PG", b"YAMLSCHED_DSN")
 TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # it was told to end: that is no fault of the engine
 
 
 def launcher_environment() -> dict[bytes, bytes]:
-    """Return the environment of launchers: ours, without the DSN and PG*, which engines may pass on or show."""
-    return {name: value for name, value in os.environb.items() if not name.startswith(OURS)}
+    """Return the environment of launchers: ours, without the secrets of yamlsched: engines may show them."""
+    return {name: value for name, value in os.environb.items() if not name.startswith(SECRETS)}
 
 
 class Launcher(Protocol):

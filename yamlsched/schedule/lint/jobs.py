@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from yamlsched import durations
 from yamlsched.runs import backoff as delays
-from yamlsched.schedule.commands import is_reference, is_secret_name
 from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
 from yamlsched.schedule.lint import Linter
 from yamlsched.schedule.load import Calls
 from yamlsched.schedule.timezones import ABBREVIATIONS
+from yamlsched.secret_forms import mask_command, mask_value
 from yamlsched.timetable import keys as spread
 from yamlsched.timetable.cron import Cron, smallest_gap
 
@@ -116,21 +117,37 @@ def required_variables(linter: Linter, job: Job) -> None:
 
 
 def secrets(linter: Linter, calls: Calls) -> None:
+    """Report what looks like a secret in the values that a job passes on."""
     for name, value in (calls.env or {}).items():
-        if is_secret_name(name) and value and not is_reference(name, value):
+        if mask_value(name, value) != value:
             spot = linter.loaded.spot(calls.job, "env", name)
             message = f"{spot} looks like a secret: env is stored in git, and unencrypted in the database"
             remedy = "Set it in the environment of the worker."
             if name.startswith("PG"):  # a command does not get the worker's
                 remedy = "Write it to ~/.pgpass, or to a file that PGPASSFILE in env names."
             linter.findings.warning(spot.key, "YS409", message, remedy)
+    words = calls.command or ()
+    for nth, (word, masked) in enumerate(zip(words, mask_command(words), strict=True)):
+        if word != masked:
+            spot = linter.loaded.spot(calls.job, "command").child(nth)
+            message = f"{spot} contains what looks like a secret: commands are stored in git"
+            remedy = "Let the program read it from a file or from the environment of the worker."
+            linter.findings.warning(spot, "YS409", message, remedy)
 
-    def look(value: Any, keys: tuple[str, ...]) -> None:
-        for key, inner in value.items() if isinstance(value, dict) else ():
-            if is_secret_name(key) and isinstance(inner, str) and inner and not is_reference(key, inner):
-                spot = linter.loaded.spot(calls.job, *keys, key)
+    def look(value: Any, keys: tuple[str | int, ...]) -> None:
+        items: Iterable[tuple[Any, Any]] = ()
+        if isinstance(value, dict):
+            items = value.items()
+        elif isinstance(value, list):
+            items = enumerate(value)
+        for key, inner in items:
+            name = key if isinstance(key, str) else ""
+            if isinstance(inner, str) and mask_value(name, inner) != inner:
+                entry = linter.loaded.spot(calls.job)
+                spot = entry.get(*keys, key) or entry
                 message = f"{spot} looks like a secret: payloads are stored unencrypted in the database"
-                linter.findings.warning(spot.key, "YS409", message, "Let the handler read it from its environment.")
+                remedy = "Let the handler read it from its environment."
+                linter.findings.warning(spot.key if name else spot, "YS409", message, remedy)
             look(inner, (*keys, key))
 
     look(calls.payload, ("payload",))

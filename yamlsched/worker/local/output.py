@@ -158,7 +158,7 @@ class OutputPipe:
                 break
         if lines:
             text = b"\n".join([*lines, b""]).replace(b"\r\n", b"\n")[:-1].decode("utf-8", "replace")
-            self._write(text.split("\n"))
+            self._write(log.masked(text).split("\n"))
 
     def _write(self, lines: list[str]) -> None:
         if log.is_json():

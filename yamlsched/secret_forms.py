@@ -1,0 +1,333 @@
+"""What secrets look like: in names, in commands, in text. The one list of these forms, and the masks that hide them.
+
+Searches take linear time on any text: no match attempt reads beyond the place where the next one can start. Each form
+names the words without which it cannot occur, so that most text is not searched by pattern at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+HIDDEN = "***"
+"""What is shown and recorded in place of a secret."""
+MIN_SECRET_CHARS = 8
+"""A shorter value may be an ordinary word. It is hidden only where a password is expected."""
+
+SECRET_NAME = re.compile(
+    r"(^|_)(password|passwd|passphrase|pwd|secret|(auth_?)?token|credentials?|creds|bearer"
+    r"|(api|access|private|signing|encryption|master|subscription)_?key|dsn)($|_)"
+    r"|password$|(^|_)(pass|auth|authorization|cookies?|salt|session_id|webhook(_ur[il])?)$"
+    r"|._(sk|pat|pem)$"
+)
+NAME_HINTS = (
+    *("pass", "pwd", "secret", "token", "cred", "bearer", "key", "dsn", "auth", "cookie", "salt"),
+    *("session", "webhook", "_sk", "_pat", "_pem"),
+)
+"""One of these is part of each name that ``SECRET_NAME`` finds."""
+REFERENCE_NAME = re.compile(
+    r"^(no|skip|ask|prompt)_"
+    r"|(?<!webhook)(?<!session)_(name|file|path|dir|env|env_?var|var|variable|id|arn|ref|reference"
+    r"|key_name|field|header|param|parameter|type|kind|version|ttl|length|policy|expiry|store"
+    r"|manager|url|uri|stdin|jar)$"
+)
+REFERENCE = re.compile(
+    r"/run/secrets/|\$[{(]|\$[A-Za-z_]\w*(?!\S)|(arn|aws-sm|env|file|gsm|id|op|secrets?|sm|ssm|vault)[:=]"
+    r"|(~|\.{1,2})?(/[\w.@+-]+){2,}/?$"
+    r"|(none|basic|bearer|digest|oauth2?|true|false|null|\*+)$",
+    re.I,
+)
+"""Names and values that say where a secret is or of which kind. The URL of a webhook is a secret."""
+CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+NOT_IN_NAMES = re.compile(r"[-.]")
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Return whether a key, a variable, a header or an option looks like the name of a secret.
+
+    >>> all(map(is_secret_name, ("DB_PASS", "HTTP_AUTH", "STRIPE_SK", "SESSION_COOKIE", "apiKey")))
+    True
+    >>> any(map(is_secret_name, ("pass_count", "compass", "author", "auth_mode", "sk", "token_url")))
+    False
+    """
+    snake = NOT_IN_NAMES.sub("_", CAMEL_CASE.sub("_", name)).lower()
+    return bool(SECRET_NAME.search(snake) and not REFERENCE_NAME.search(snake))
+
+
+def is_reference(name: str, value: Any) -> bool:
+    """Return whether the name or the value says where a secret is, and is none itself."""
+    if not isinstance(value, str):
+        return False
+    snake = NOT_IN_NAMES.sub("_", name).lower()
+    return bool(REFERENCE_NAME.search(snake) or REFERENCE.match(value.strip("'\"")))
+
+
+class Form(NamedTuple):
+    """One form of secrets in text. ``hints`` are in lower case; without one of them it cannot occur."""
+
+    hints: Sequence[str]
+    pattern: re.Pattern[str]
+    replace: str | Callable[[re.Match[str]], str]
+
+
+QUOTED = r"'[^'\n]*'?|\"(?:[^\"\\\n]|\\.)*\"?"
+"""A string in quotes. That of a line that was cut has no end."""
+ASSIGNMENT = re.compile(r"(?<![\w.-])(-{0,2}([A-Za-z_][\w.-]*)[ \t]{0,3}=[ \t]{0,3}(?!=))" + rf"({QUOTED}|[^\s'\"&]+)")
+OPTION = re.compile(rf"(?<!\S)(--?([A-Za-z][\w-]+)[ \t]+)(?![-|&;<>])({QUOTED}|\S+)")
+FIELD = re.compile(r"((?<!\\)(\\*[\"'])([A-Za-z_][\w.-]*)\2\s{0,9}:\s{0,9})" + rf"(\\+\"[^\"\\\n]*|{QUOTED})")
+HEADER = re.compile(
+    r"(?<![\w-])((authorization|cookie|[a-z]\w*(?:-\w+)+)[ \t]{0,3}:[ \t]{0,3}"
+    r"(?:(?:bearer|basic|digest|token|negotiate|apikey)[ \t]+)?)([^\s'\",]+)",
+    re.I,
+)
+USER_AND_PASSWORD = re.compile(
+    r"(?<!\S)((?:-[uU]|--(?:proxy-)?user(?=[=\s]))[=\s]{0,3}['\"]?)(?!\d+:\d+(?:\s|$))"
+    r"(([^\s:'\"]+):)(?![/~.])([^\s'\"]+)"
+)
+CONTAINER = re.compile(r"\b(docker|podman|nerdctl|kubectl|compose|chroot|setpriv)\b")
+CONTAINER_CHARS = 300
+"""Within so many characters before ``-u``, a container's ``-u USER:GROUP`` is recognized."""
+
+
+def _hide_named(match: re.Match[str]) -> str:
+    """Hide the value of ``NAME=value`` and ``--name value``."""
+    start, name, value = match.groups()
+    return start + HIDDEN if is_secret_name(name) and not is_reference(name, value) else match[0]
+
+
+def _hide_field(match: re.Match[str]) -> str:
+    start, quote, name, value = match.groups()
+    if not is_secret_name(name) or is_reference(name, value.strip("\\")):
+        return match[0]
+    end = quote if value.endswith(("'", '"')) or value.startswith("\\") else ""
+    return f"{start}{quote}{HIDDEN}{'' if value.startswith(chr(92)) else end}"
+
+
+def _hide_header(match: re.Match[str]) -> str:
+    start, name, value = match.groups()
+    return start + HIDDEN if is_secret_name(name) and not is_reference(name, value) else match[0]
+
+
+def _hide_user(match: re.Match[str]) -> str:
+    """Hide the password of ``-u NAME:PASSWORD``, which is not a container's ``-u USER:GROUP``."""
+    start, user, name, password = match.groups()
+    before = max(0, match.start() - CONTAINER_CHARS)
+    if name == password or CONTAINER.search(match.string, before, match.start()):
+        return match[0]
+    return match[0] if is_reference("", password) else f"{start}{user}{HIDDEN}"
+
+
+FORMS = (
+    Form(
+        ("://",),
+        re.compile(
+            r"(://[^/\s:@]*:)(?!\d+(?:[/?#\s'\"]|$))(?!\$[{(A-Z]|\*\*\*@)"
+            r"(?:[^@\s:]|:(?!//))+(?:@[^\s/'\"@:,]*)*(?=@)"
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    Form(("://",), re.compile(r"(?<=http)(s?://)[\w.~%+-]{16,}(?=@)", re.I), rf"\1{HIDDEN}"),
+    Form(
+        ("hooks.slack.com", "discord", "webhook.office.com", "api.telegram.org/bot"),
+        re.compile(
+            r"(//(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks"
+            r"|[\w.-]{1,99}\.webhook\.office\.com|api\.telegram\.org/bot)/?)[^\s'\"]+",
+            re.I,
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    Form(("authorization", "cookie", "-"), HEADER, _hide_header),
+    Form(("cookie",), re.compile(r"(?<![\w-])(cookie:\s{0,3})[^'\"\n]+", re.I), rf"\1{HIDDEN}"),
+    Form(("bearer",), re.compile(r"\b(bearer\s{1,3})[\w.~+/=-]{16,}", re.I), rf"\1{HIDDEN}"),
+    Form(
+        ("gh", "glpat-", "xox", "sk_live_", "rk_live_", "npm_", "pypi-"),
+        re.compile(
+            r"(?<![\w.-])(gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|[sr]k_live_|npm_|pypi-)"
+            r"[\w.-]{16,}"
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    Form(("eyj",), re.compile(r"(?<![\w.-])eyJ[\w-]{10,}\.[\w-]+\.[\w-]+"), HIDDEN),
+)
+"""Forms that have no name."""
+PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]+")
+NAMED_FORMS = (
+    Form(("=",), ASSIGNMENT, _hide_named),
+    Form((":",), FIELD, _hide_field),
+    Form(("-",), OPTION, _hide_named),
+)
+"""Forms in which a name says that a value is a secret."""
+USER_HINTS = ("-u", "-user")
+
+
+class Program(NamedTuple):
+    """An option of some programs that has a secret; with other programs it means something else."""
+
+    name: str  # as a pattern
+    option: str  # as a pattern, with the white space before the secret
+
+
+PROGRAMS = (
+    Program(r"mysql\w*|mariadb[\w-]*", r"-p"),
+    Program(r"redis-cli|valkey-cli", r"-a\s*"),
+    Program(r"sshpass|mongo\w*|cqlsh|ncftp\w*", r"-p\s*"),
+    Program(r"login", r"-p\s+"),
+    Program(r"smb\w+|rpcclient", r"(?:-U|--user)[=\s]*[^\s%]+%"),
+    Program(r"openssl", r"-pass(?:in|out)?\s+pass:"),
+    Program(r"ldap\w+", r"-w\s*"),
+    Program(r"7z\w*|7za|rar|unrar", r"-h?p(?=[^\s-])"),
+    Program(r"zip|unzip|zipcloak|sqlcmd|bcp|osql|tsql|ipmitool", r"-P\s*"),
+    Program(r"plink|pscp|psftp", r"-pw\s+"),
+    Program(r"lftp", r"-u\s*[^\s,]+,"),
+    Program(r"sqlplus|sqlldr|expdp|impdp", r"[\w$#]+/(?=\S*@)"),
+    Program(r"htpasswd", r"-[a-zA-Z]*b\w*\s+(?:-\w+\s+)*(?:\S+\s+){1,2}(?=\S+$)"),
+)
+PROGRAM_HINTS = (
+    *("mysql", "mariadb", "-cli", "sshpass", "mongo", "cqlsh", "ncftp", "login", "smb"),
+    *("rpcclient", "openssl", "ldap", "7z", "rar", "zip", "sqlcmd", "bcp", "osql", "tsql"),
+    *("ipmitool", "plink", "pscp", "psftp", "lftp", "sqlplus", "sqlldr", "expdp", "impdp"),
+    "htpasswd",
+)
+PROGRAM_NAME = re.compile("|".join(f"({program.name})" for program in PROGRAMS))
+CALL = re.compile(rf"(?<![\w.-])(?:{PROGRAM_NAME.pattern})(?=\s)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n;|&])*")
+"""The call of such a program in a line of a shell."""
+OPTIONS = tuple(
+    re.compile(rf"(?<!\S)({program.option})(?![\\'\"]*\$[A-Za-z_{{(])(?:'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)")
+    for program in PROGRAMS
+)
+HINTS = frozenset(hint for form in FORMS for hint in form.hints if hint != "-").union(
+    NAME_HINTS, USER_HINTS, PROGRAM_HINTS
+)
+"""A line without any of these has no secret."""
+SPACE_OR_QUOTE = re.compile(r"[\s'\"]")
+WORD_ASSIGNMENT = re.compile(r"(-{0,2}([A-Za-z_][\w.-]*)=)(.+)", re.S)
+
+
+def _hide_in_call(match: re.Match[str]) -> str:
+    return OPTIONS[(match.lastindex or 1) - 1].sub(rf"\1{HIDDEN}", match[0])
+
+
+def mask(text: str) -> str:
+    """Return a string without what looks like a secret.
+
+    >>> mask("PGPASSWORD=x psql -h db; curl -H 'Authorization: Bearer abcdefgh' amqp://bob:hunter2@mq")
+    "PGPASSWORD=*** psql -h db; curl -H 'Authorization: Bearer ***' amqp://bob:***@mq"
+    >>> mask("mysql -psecret db; curl -b 'COOKIE: id=1' -u maria:x | docker run -u 1000:1000 -p 80:80")
+    "mysql -p*** db; curl -b 'COOKIE: ***' -u maria:*** | docker run -u 1000:1000 -p 80:80"
+    """
+    folded = text.casefold()
+    hints = [hint for hint in HINTS if hint in folded]
+    if not hints:
+        return text
+    if "private key-----" in folded:
+        text = PRIVATE_KEY.sub(rf"\1{HIDDEN}", text)
+    lines = [(line, line.casefold()) for line in text.split("\n")]
+    return "\n".join(
+        _mask_line(line, folded) if line and any(hint in folded for hint in hints) else line for line, folded in lines
+    )
+
+
+def _mask_line(text: str, folded: str) -> str:
+    """Return a line without what looks like a secret; ``folded`` is the line with all letters in lower case."""
+
+    def apply(forms: Iterable[Form], text: str) -> str:
+        for form in forms:
+            if any(hint in folded for hint in form.hints):
+                text = form.pattern.sub(form.replace, text)
+        return text
+
+    text = apply(FORMS, text)
+    if any(hint in folded for hint in NAME_HINTS):
+        text = apply(NAMED_FORMS, text)
+    if any(hint in folded for hint in USER_HINTS):
+        text = USER_AND_PASSWORD.sub(_hide_user, text)
+    if any(hint in folded for hint in PROGRAM_HINTS):
+        text = CALL.sub(_hide_in_call, text)
+    return text
+
+
+def masker(values: Iterable[str]) -> Callable[[str], str]:
+    """Return a function like ``mask`` that hides ``values``, which are secrets, too."""
+    secrets = set[str]()
+    for value in filter(None, values):
+        is_long = len(value) >= MIN_SECRET_CHARS
+        secrets |= {value} if is_long else {f":{value}@", f"password={value}"}
+    longest_first = sorted(secrets, key=len, reverse=True)
+
+    def redact(text: str) -> str:
+        for secret in longest_first:
+            text = text.replace(secret, HIDDEN)
+        return mask(text) if text else text
+
+    return redact
+
+
+def mask_value(key: str, value: Any) -> Any:
+    """Return a JSON value without what looks like a secret; ``key`` is its name.
+
+    >>> mask_value("payload", {"week": 3, "api_key": "k-1", "token_file": "/etc/t"})
+    {'week': 3, 'api_key': '***', 'token_file': '/etc/t'}
+    """
+    if isinstance(value, dict):
+        return {name: mask_value(name, item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [mask_value(key, item) for item in value]
+    if value in ("", None) or isinstance(value, bool):
+        return value
+    if is_secret_name(key) and not is_reference(key, value):
+        return HIDDEN
+    return mask(value) if isinstance(value, str) else value
+
+
+def mask_command(words: Sequence[str]) -> list[str]:
+    """Return the words of a command without what looks like a secret.
+
+    >>> mask_command(["load", "--api-key", "k-1", "--db-password=x", "--file=a"])
+    ['load', '--api-key', '***', '--db-password=***', '--file=a']
+    >>> mask_command(["curl", "-u", "maria:x y", "-H", "Cookie: id=1", "--auth", "k"])
+    ['curl', '-u', 'maria:***', '-H', 'Cookie: ***', '--auth', '***']
+    >>> mask_command(["/usr/bin/redis-cli", "-a", "x y"])
+    ['/usr/bin/redis-cli', '-a', '***']
+    """
+    names = [PROGRAM_NAME.fullmatch(word.rpartition("/")[2]) for word in words]
+    options = [OPTIONS[match.lastindex - 1] for match in names if match and match.lastindex]
+    is_container = any(map(CONTAINER.search, words))
+
+    def hide_options(text: str) -> str:
+        for option in options:
+            text = option.sub(rf"\1{HIDDEN}", text)
+        return text if is_container else USER_AND_PASSWORD.sub(_hide_user, text)
+
+    masked = [hide_options(_mask_word(word)) for word in words]
+    for nth, (option, value) in enumerate(pairwise(words), start=1):
+        name = option.lstrip("-")
+        if name == option:
+            continue
+        pair = hide_options(f"{option} {SPACE_OR_QUOTE.sub('_', value)}")
+        is_named = is_secret_name(name) and not value.startswith("-")
+        if is_named and value and not is_reference(name, value):
+            masked[nth] = HIDDEN
+        elif pair.endswith(HIDDEN):
+            masked[nth] = pair.rpartition(" ")[2]
+    if any(word.rpartition("/")[2] == "htpasswd" for word in words):
+        text = " ".join(SPACE_OR_QUOTE.sub("_", word) for word in words)
+        if CALL.sub(_hide_in_call, text).endswith(HIDDEN):
+            masked[-1] = HIDDEN
+    return masked
+
+
+def _mask_word(word: str) -> str:
+    """Return a word of a command without what looks like a secret.
+
+    It may be an option with its value, or a whole script.
+    """
+    match = WORD_ASSIGNMENT.fullmatch(word)
+    if match and (word.startswith("-") or not SPACE_OR_QUOTE.search(match[3])):
+        start, name, value = match.groups()
+        if is_secret_name(name) and not is_reference(name, value):
+            return start + HIDDEN
+    return mask(word)
