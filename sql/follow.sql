@@ -7,15 +7,8 @@
 -- expression has none since it counts: then it is the last one before that was owed. A backfilled run waits only for slots
 -- that have a run.
 with a as (
-    select r.id, u.upstream, r.by_hand, coalesce(u.waits_for, (
-               select max(o.slot) from (
-                   select max(s.last_slot) as slot from yamlsched.skipped_slots s
-                   where s.definition_id = u.upstream and s.last_slot <= r.scheduled_for
-                   union all
-                   select max(h.scheduled_for) from (
-                       select p.scheduled_for from yamlsched.job_runs p
-                       where p.definition_id = u.upstream and p.scheduled_for <= r.scheduled_for
-                       order by p.finished_at desc limit 100) h) o)) as slot
+    select r.id, u.upstream, r.by_hand,
+           coalesce(u.waits_for, yamlsched.owed_slot(u.upstream, r.scheduled_for)) as slot
     from unnest(%(key)s::text[], %(upstream)s::bigint[], %(slot)s::timestamptz[]) as u (key, upstream, waits_for)
     join yamlsched.job_runs r on r.namespace = %(namespace)s and r.idempotency_key = u.key
 ), awaited as (
@@ -31,6 +24,16 @@ update yamlsched.job_runs r
 set unreleased = w.is_waiting, released_at = case when not w.is_waiting then %(now)s end
 from (select o.run_id, bool_or(o.outcome is null) as is_waiting from awaited o group by o.run_id) w
 where r.id = w.run_id;
+
+-- name: without_run
+-- Those of the slots that would wait for a slot without a run, and for which job. The rows are those of `await`.
+select s.key, d.job_type as upstream
+from unnest(%(key)s::text[], %(upstream)s::bigint[], %(slot)s::timestamptz[], %(at)s::timestamptz[])
+    as s (key, upstream, waits_for, at)
+join yamlsched.job_definitions d on d.id = s.upstream
+cross join lateral yamlsched.upstream(
+    s.upstream, coalesce(s.waits_for, yamlsched.owed_slot(s.upstream, s.at)), %(now)s) u
+where u.run_id is null;
 
 -- name: free
 -- Runs of edited jobs no longer wait for jobs that an edit took out of `after`, or out of the file. Executed under the

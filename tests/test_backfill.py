@@ -377,6 +377,34 @@ def test_a_large_backfill_asks_for_confirmation_with_the_number_of_slots(db: Db,
     assert len(runs(db)) == 120
 
 
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--downstream",)])
+def test_a_backfill_of_more_than_ten_thousand_slots_is_refused_without_yes_and_counted_before_it_is_listed(
+    db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    # given a range of 26 years, each of whose slots cannot be listed
+    Path("schedules.yaml").write_bytes(a_file(x={"cron": "* * * * *"}, follower={"after": ["x"]}).data)
+    assert cli("sync")[0] == 0
+    monkeypatch.setattr("yamlsched.act.backfill._slots", None)
+
+    code, out, err = cli("backfill", "x", "--before-first", "--from", "2000-01-01", "--to", "2025-12-31", *options)
+
+    number = 13_675_680 if "--downstream" not in options else 2 * 13_675_680
+    assert (code, out) == (1, "")
+    assert f"these are {number:,} slots, more than 10,000: choose a smaller range, or pass --yes" in err
+
+
+def test_with_yes_more_than_ten_thousand_slots_are_listed(cli: Cli) -> None:
+    Path("schedules.yaml").write_bytes(a_file(x={"cron": "* * * * *"}).data)
+    assert cli("sync")[0] == 0
+    week = ("--before-first", "--from", "2026-01-01", "--to", "2026-01-07")
+
+    assert cli("backfill", "x", *week, "--dry-run")[0] == 1
+    code, out, _ = cli("backfill", "x", *week, "--dry-run", "--yes")
+
+    assert code == 0
+    assert "would create 10060 more" in out
+
+
 def test_a_backfill_starts_on_the_day_of_the_first_application(db: Db, cli: Cli) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={**NIGHTLY, "cron": "0 23 * * *"}).data)
     assert cli("sync")[0] == 0

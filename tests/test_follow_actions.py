@@ -6,15 +6,16 @@ import json
 import re
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import pytest
 
 from support.followers import DEAD, HOURLY, Db, World, world
 from support.rows import a_job
-from support.schedules import HOUR, at, gaps, prune
+from support.schedules import HOUR, MINUTE, a_file, at, gaps, prune
 from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
-from yamlsched.ask import report, report_document, search
+from yamlsched.ask import report, report_document, search, why
 from yamlsched.extras.web.ask.timeline import job_facts
 from yamlsched.handler.run import UpstreamRun
 from yamlsched.runs import follow
@@ -260,6 +261,86 @@ def test_a_backfill_downstream_creates_the_runs_that_follow_and_they_wait_in_tur
     assert world.claim() == ["load 02:00"]
     world.end("load 02:00")
     assert len(world.claim()) == 24
+
+
+def test_a_backfill_downstream_creates_no_run_where_an_upstream_has_none_and_names_the_slot(
+    world: World, db: Db
+) -> None:
+    # given a calendar that skips a day of extract, and a job apart that has run on one day only
+    top = "calendars: {holidays: {dates: ['2026-01-13'], until: 2027-12-31}}"
+    daily = {"cron": "0 2 * * *"}
+    jobs: dict[str, Any] = {
+        "extract": {**daily, "skip_on": ["holidays"]},
+        "apart": daily,
+        "load": {"after": ["extract"], **daily},
+        "report": {"after": ["load"]},
+        "both": {"after": ["extract", "apart"], **daily},
+    }
+    sync(db, a_file(top=top, **jobs), at("2026-01-11 12:00"), at_once=True)
+    world.now = at("2026-01-15 12:00")
+    first, last = at("2026-01-12 00:00"), at("2026-01-14 23:59")
+    one = at("2026-01-12 02:00")
+    backfill.backfill(db, "default", backfill.definition_for(db, "default", "apart"), one, one, "ann", now=world.now)
+    job = backfill.definition_for(db, "default", "extract")
+
+    for dry_run in (True, False):
+        result = backfill.BackfillResult()
+        ranges = (backfill.Range(job, first, last), *backfill.downstream(db, "default", job, first, last))
+        for nth, each in enumerate(ranges):
+            backfill.backfill(db, "default", *each, "ann", dry_run, now=world.now, result=result, is_downstream=nth > 0)
+
+        days = ("2026-01-12", "2026-01-14")
+        created = [f"{name}:{day}" for name in ("extract", "load", "report") for day in days]
+        assert sorted(slot.key for slot in result.created) == sorted([*created, "both:2026-01-12"])
+        assert sorted((slot.key, slot.lacking) for slot in result.left_out) == [
+            ("both:2026-01-13", "extract"),
+            ("both:2026-01-14", "apart"),
+            ("load:2026-01-13", "extract"),
+            ("report:2026-01-13", "load"),
+        ]
+    assert db.execute("select count(*) from yamlsched.job_runs where scheduled_for >= '2026-01-13'").fetchone() == (3,)
+
+
+def test_a_waiting_run_says_what_it_waits_for(world: World) -> None:
+    world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("extract 02:00")
+    waits = "select yamlsched.waits_for(r) from yamlsched.job_runs r where r.job_type = 'load'"
+
+    assert world.db.execute(waits).fetchone() == ("waits for nothing: the next sync or worker releases it",)
+    pause.pause(world.db, "default", [world.job("load")], "ann", now=world.now)
+    assert world.db.execute(waits).fetchone() == ("waits until its job is resumed or enabled",)
+
+
+def test_why_says_that_a_superseded_slot_waited_for_a_run_that_died(world: World) -> None:
+    world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("extract 02:00", DEAD)
+    world.tick("2026-01-14 03:00")
+    world.claim()
+    world.end("extract 03:00")
+    assert world.claim() == ["load 03:00"]
+
+    gap: Any = world.db.execute("select * from yamlsched.skipped_slots").fetchone()
+
+    run = world.id("extract 02:00")
+    assert (gap.reason, gap.detail) == ("superseded", f"extract:{run}")
+    assert why.gap_sentence(gap).startswith(
+        f"skipped (superseded): it waited for extract, whose run {run} died or was cancelled, until a newer slot took"
+    )
+
+
+def test_an_upstream_that_ends_before_its_slot_by_a_clock_that_was_set_back_counts(world: World) -> None:
+    world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.now -= MINUTE
+    world.end("extract 02:00")
+    world.now += MINUTE
+
+    assert world.claim() == ["load 02:00"]
 
 
 def test_a_waiting_run_that_is_retried_by_force_starts_without_waiting(world: World) -> None:

@@ -136,15 +136,15 @@ POLICIES = st.sampled_from(["wait", "skip", "run"])
 JOBS = ("a", "b", "c", "d")
 
 
-def jobs_of(choices: list[int], policy: str) -> dict[str, Any]:
-    overlap, catchup = ("wait", "skip", "allow")[choices[0] % 3], ("latest", "all", "none")[choices[1] % 3]
+def jobs_of(choices: list[int], policy: str, after: tuple[str, ...] = ("a", "b")) -> dict[str, Any]:
+    overlap, catchup = ("wait", "skip", "allow")[choices[0] % 3], ("latest", "all")[choices[1] % 2]
     if (overlap, catchup) == ("skip", "all"):
         overlap = "wait"
     follower = {"overlap": overlap, "catchup": catchup, "on_upstream_failure": policy}
     return {
         "a": {**HOURLY, "overlap": "allow" if choices[2] % 2 else "wait"},
         "b": {"after": ["a"], **follower},
-        "c": {"cron": "0 */2 * * *", "after": ["a", "b"], **follower},
+        "c": {"cron": "0 */2 * * *", "after": list(after), **follower},
         "d": {"after": ["c"], **follower, "catchup_window": "5h"},
     }
 
@@ -193,7 +193,8 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
             pause.resume(db, "default", [world.job(job)], "ann", now=world.now)
         elif action == "edit":
             policy = policies[which % 2]
-            world.apply(**jobs_of(choices[::-1] if which > 4 else choices, policy))
+            after = ("a", "b")[: which % 3]  # at least one, as c is a follower: its overlap does not wait
+            world.apply(**jobs_of(choices[::-1] if which > 4 else choices, policy, after or ("b",)))
         assert world.settle().repaired == 0, action
 
     # when all is let go, everything ends

@@ -114,13 +114,14 @@ def test_a_slot_is_late_after_its_window_whatever_it_waits_for_but_not_one_made_
     assert verdicts(rules, a_run(0, "succeeded", by_hand=True), now=T + 2 * HOUR) == ["release"]
 
 
-def test_the_two_minutes_of_catchup_none_count_from_when_a_slot_waits_for_nothing_else() -> None:
-    upstreams = (Upstream(1, "a", "succeeded", 1, T + HOUR),)
-    rules, run = Rules(catchup="none"), UnreleasedRun(1, T, T, upstreams)
+def test_a_superseded_slot_names_the_dead_run_that_it_waited_for() -> None:
+    superseded, _ = decide(Rules(), [a_run(0, "succeeded", "dead"), a_run(1, "succeeded")], False, T + 2 * HOUR)
 
-    assert verdicts(rules, run, now=T + HOUR + MINUTE) == ["release"]
-    assert verdicts(rules, run, now=T + HOUR + 3 * MINUTE) == ["late"]
-    assert verdicts(rules, a_run(0, "waiting"), now=T + 5 * HOUR) == ["wait"]
+    assert (superseded.reason, superseded.detail) == ("superseded", "up_1:1")
+
+
+def test_a_slot_without_upstreams_is_due_at_once() -> None:
+    assert verdicts(Rules(), a_run(0)) == ["release"]
 
 
 def test_a_run_made_by_hand_is_cancelled_where_a_slot_would_be_a_gap() -> None:
@@ -132,11 +133,11 @@ def test_a_run_made_by_hand_is_cancelled_where_a_slot_would_be_a_gap() -> None:
 RULES = st.builds(
     Rules,
     overlap=st.sampled_from(["wait", "skip", "allow"]),
-    catchup=st.sampled_from(["latest", "all", "none"]),
+    catchup=st.sampled_from(["latest", "all"]),
     catchup_window=st.sampled_from([2 * HOUR, NEVER]),
     on_upstream_failure=st.sampled_from(["wait", "skip", "run"]),
 )
-STATES = st.lists(st.sampled_from([str(state) for state in State]), min_size=1, max_size=3)
+STATES = st.lists(st.sampled_from([str(state) for state in State]), max_size=3)
 RUNS = st.lists(st.tuples(STATES, st.booleans()), max_size=5).map(
     lambda found: [a_run(number, *states, by_hand=by_hand) for number, (states, by_hand) in enumerate(found)]
 )
@@ -154,9 +155,7 @@ def expected(rules: Rules, run: UnreleasedRun, runs: list[UnreleasedRun], is_bus
         return any(u.state in bad for u in one.upstreams)
 
     def is_late(one: UnreleasedRun) -> bool:
-        since = max([one.run_at, *(u.ended_at for u in one.upstreams if u.ended_at)])
-        forgets = rules.catchup == "none" and not open_ones(one) and now - since > 2 * MINUTE
-        return not one.by_hand and (now - one.run_at > rules.catchup_window or forgets)
+        return not one.by_hand and now - one.run_at > rules.catchup_window
 
     if is_late(run):
         return {"late"}

@@ -140,7 +140,7 @@ def test_a_slot_that_was_lost_in_a_long_outage_is_a_problem_when_it_is_found(db:
 
     checked, reported = cli("status", "--check"), cli("report", "--since", "1h")
 
-    what = "purge: 1 slot was not run: too old when a run would have been created"
+    what = "purge: 1 slot was not run: too old when a run could have started"
     assert checked == (1, f"{what}\n", "")
     assert (reported.code, what in reported.out, "old: 1 slot" in reported.out) == (1, True, False)
     assert reported.out.count(what) == 1

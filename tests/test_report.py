@@ -165,7 +165,7 @@ def test_slots_of_a_gap_that_extends_beyond_the_span_count_only_within_it(db: Db
         ("hourly", "paused", 12, START, END - HOUR),
         ("edited", "disabled", 7, START, START + HOUR),
     ]
-    assert found[0].why == "it was too old when its run would have been created"
+    assert found[0].why == "it was too old when its run could have started"
 
 
 @pytest.mark.parametrize(("late_by", "found"), [(LIMIT - SECOND, 0), (LIMIT, 0), (LIMIT + SECOND, 1)])
@@ -446,7 +446,7 @@ def test_of_skipped_slots_those_that_were_late_need_attention(db: Db, cli: Cli, 
     assert f"skipped  3 slots: 3 {reason}\n" in shown.out
     if reason == "late":
         assert (
-            "  purge: 3 slots were not run: too old when a run would have been created\n"
+            "  purge: 3 slots were not run: too old when a run could have started\n"
             "      yamlsched backfill purge --from 2026-01-13T21:00Z --to 2026-01-13T22:00Z runs those you still need\n"
         ) in shown.out
 

@@ -71,6 +71,20 @@ alter table yamlsched.skipped_slots
     add constraint skipped_slots_reason_check check (reason in (
         'overlap', 'late', 'superseded', 'paused', 'disabled', 'retired', 'key_taken', 'upstream', 'calendar'));
 
+-- The last slot of a job at or before an instant that was owed: one that has a run or is in a gap; null: none.
+create function yamlsched.owed_slot(job bigint, at timestamptz) returns timestamptz
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select max(o.slot) from (
+        select max(s.last_slot) as slot from yamlsched.skipped_slots s
+        where s.definition_id = job and s.last_slot <= at
+        union all
+        select max(h.scheduled_for) from (
+            select p.scheduled_for from yamlsched.job_runs p
+            where p.definition_id = job and p.scheduled_for <= at
+            order by p.finished_at desc limit 100) h) o
+$$;
+
 -- What became of a slot that others wait for: of a run its status, "waiting" if it may change, "skipped" where there is
 -- nothing to wait for, none left of it included. Where another run took the slot's place, that of this run. A run whose
 -- handler may be alive has not ended. Stable: all is read as of one instant, that of the caller's statement.
@@ -84,13 +98,14 @@ declare
 begin
     state := 'skipped';
     while slot is not null loop
-        -- those that have ended since the slot, and not the whole history of the job
+        -- those that have ended since the slot, and not the whole history of the job; an hour more, as the clock of the
+        -- database may have been set back
         run_id := (array(
             select r.id from yamlsched.job_runs r
             where r.definition_id = job and r.finished_at is null and r.scheduled_for = slot
             union all
             select r.id from yamlsched.job_runs r
-            where r.definition_id = job and r.finished_at >= slot and r.scheduled_for = slot))[1];
+            where r.definition_id = job and r.finished_at >= slot - interval '1 hour' and r.scheduled_for = slot))[1];
         select r.finished_at,
                case when r.status in ('queued', 'failed') and d.retired_at is not null then 'skipped'
                     when r.finished_at is null or r.held_until > upstream.now then 'waiting' else r.status end
@@ -557,7 +572,13 @@ as $$
                                           else ': run ' || o.id || ' is ' || o.status end
                                   || case when o.status = 'failed' then ', retried at ' || to_char(
                                           o.run_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') else '' end,
-                       '; ' order by d.job_type), 'waits for an earlier run of its own job')
+                       '; ' order by d.job_type),
+                   case when (select yamlsched.is_withheld(j, clock_timestamp())
+                              from yamlsched.job_definitions j where j.id = r.definition_id)
+                        then 'waits until its job is resumed or enabled'
+                        when r.run_at > clock_timestamp() then 'waits for the time that spread gives it'
+                        when r.withheld = 4 then 'waits for an earlier run of its own job'
+                        else 'waits for nothing: the next sync or worker releases it' end)
             from yamlsched.awaits a
             join yamlsched.job_definitions d on d.id = a.definition_id
             cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u

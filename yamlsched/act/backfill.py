@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from yamlsched.act import statements
 from yamlsched.act.statements import ActionRecord
 from yamlsched.ask.history import unknown_job
+from yamlsched.db.query import load
 from yamlsched.errors import Refused
 from yamlsched.sync import definitions, due, files, slot_plan
 from yamlsched.sync.definitions import Definition
@@ -22,41 +23,53 @@ from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.keys import slot_key
 from yamlsched.timetable.slots import Slot, slots
+from yamlsched.timetable.slots import span as slot_span
 from yamlsched.timetable.times import TimeInput, bounds, short_utc
 from yamlsched.timetable.zones import zone
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
+MAX_COUNTED_SLOTS = 100_000
+"""Of more slots, those that calendars skip are not looked for before they are listed."""
+LONGEST_GAP = timedelta(days=400)
+"""Between two slots of a job, as far as it is looked for."""
 CHUNK_SLOTS = 1000
 """Slots of one transaction: a sync waits no longer than for these."""
 
 
 @dataclass(frozen=True)
 class BackfillSlot:
-    """A slot of the range; ``holder`` is the run that has its key already."""
+    """A slot of the range; ``holder`` is the run that has its key already.
+
+    ``lacking`` is a job that it follows and that has no run for it to wait for.
+    """
 
     key: str
     at: datetime
     holder: KeyHolder | None = None
+    lacking: str = ""
 
 
 @dataclass
 class BackfillResult:
     """The slots that got a run, those that have one, and those whose key was used: by a pruned run, or another slot's.
 
-    ``writing`` are the slots of the transaction that has not ended.
+    ``left_out`` are those whose upstream has no run. ``writing`` are the slots of the transaction that has not ended.
+    ``with_run`` are all slots that have a run now, by job.
     """
 
     created: list[BackfillSlot] = field(default_factory=list)
     existing: list[BackfillSlot] = field(default_factory=list)
     used: list[BackfillSlot] = field(default_factory=list)
+    left_out: list[BackfillSlot] = field(default_factory=list)
+    with_run: dict[str, set[datetime]] = field(default_factory=dict)
     future: bool = False
     writing: list[BackfillSlot] = field(default_factory=list)
 
     @property
     def done(self) -> int:
-        return len(self.created) + len(self.existing) + len(self.used)
+        return len(self.created) + len(self.existing) + len(self.used) + len(self.left_out)
 
 
 def definition_for(connection: Connection[Any], namespace: str, job_type: str, is_range: bool = True) -> Definition:
@@ -88,7 +101,7 @@ class Selection(NamedTuple):
     """The slots to fill: a range, and how many of its slots are not in the future.
 
     Slots before ``left_out_before`` were in the range and are left out: the job was first applied on that date. So are
-    ``skipped`` slots, on dates that calendars skip.
+    ``skipped`` slots, on dates that calendars skip. These are not counted of very many slots.
     """
 
     first: datetime
@@ -99,16 +112,11 @@ class Selection(NamedTuple):
 
 
 def select(
-    connection: Connection[Any],
-    job: Definition,
-    first: datetime,
-    last: datetime,
-    before_first: bool = False,
-    limit: int | None = None,
+    connection: Connection[Any], job: Definition, first: datetime, last: datetime, before_first: bool = False
 ) -> Selection:
     """Return the slots in [first, last], with ``before_first`` also those from before the job was first applied.
 
-    Slots are not counted beyond ``limit`` + 1. Raises Refused if all of the range is before that.
+    Raises Refused if all of the range is before that.
     """
     oldest = first_day(connection, job)
     is_cut = first < oldest and not before_first
@@ -118,11 +126,13 @@ def select(
             f'job "{job.job_type}" was first applied on {day}: pass --before-first to create runs of earlier slots'
         )
     first = oldest if is_cut else first
-    end, most = min(last, due.start_batch(connection, None)), None if limit is None else limit + 1
-    counted, of_all = (
-        sum(1 for _ in islice(_slots(rule, first, end), most)) for rule in (job, replace(job, skip_on=[], only_on=[]))
-    )
-    return Selection(first, last, counted, day if is_cut else None, of_all - counted)
+    end = min(last, due.start_batch(connection, None))
+    assert job.schedule is not None
+    span = slot_span(parse_schedule(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), end)
+    number = of_all = span.count if span else 0
+    if (job.skip_on or job.only_on) and of_all <= MAX_COUNTED_SLOTS:
+        number = sum(1 for _ in _slots(job, first, end))
+    return Selection(first, last, number, day if is_cut else None, of_all - number)
 
 
 def count_created(connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult) -> int:
@@ -148,12 +158,14 @@ def backfill(
     progress: Callable[[int], None] = lambda done: None,
     now: datetime | None = None,
     result: BackfillResult | None = None,
+    is_downstream: bool = False,
 ) -> BackfillResult:
     """Create the missing runs of the slots in [first, last], oldest first, due at once, and add them to ``result``.
 
     Each chunk of slots is one transaction: an interruption keeps those before, and the same call continues. Future
-    slots are left to sync. A dry run locks nothing, so that a role that may only read can make one. Raises Refused for
-    a job that is retired or disabled, also during the backfill.
+    slots are left to sync. A dry run locks nothing, so that a role that may only read can make one. ``is_downstream``
+    leaves out slots without a run to wait for: one that exists, or that ``result`` has of jobs before. Raises Refused
+    for a job that is retired or disabled, also during the backfill.
     """
     _check_active(connection, namespace, job)
     at = due.start_batch(connection, now)
@@ -166,10 +178,13 @@ def backfill(
             for locked in [] if dry_run else definitions.lock(connection, [job.id]):
                 _check_active(connection, namespace, locked)
             missing = _missing(connection, namespace, job, chunk, result)
+            if is_downstream:
+                missing = _startable(connection, namespace, job, missing, result, at)
             if missing and not dry_run:
                 result.writing = missing
                 _create(connection, namespace, job, missing, who, at)
         result.created += missing
+        result.with_run.setdefault(job.job_type, set()).update(slot.at for slot in missing)
         result.writing = []
         progress(result.done)
     return result
@@ -249,7 +264,37 @@ def _missing(
         if holder is not None:
             has_run = holder.status is not None and holder.is_of(job.job_type, slot.at)
             (result.existing if has_run else result.used).append(replace(slot, holder=holder))
+            if has_run:
+                result.with_run.setdefault(job.job_type, set()).add(slot.at)
     return [slot for slot in chunk if slot.key not in holders]
+
+
+def _startable(
+    connection: Connection[Any],
+    namespace: str,
+    job: Definition,
+    missing: list[BackfillSlot],
+    result: BackfillResult,
+    now: datetime,
+) -> list[BackfillSlot]:
+    """Return the slots that have a run of each upstream to wait for; add the others to ``result``."""
+    lacking: dict[str, str] = {}
+    others = []
+    for name, upstream in due.followed(connection, namespace, [job]).items():
+        with_run = result.with_run.get(name)
+        for slot in missing:
+            start = upstream.effective_from if with_run is None else slot.at - LONGEST_GAP
+            awaited = slot_plan.awaited_slot(upstream.schedule, upstream.timezone, start, slot.at)
+            if with_run is None:
+                others.append((slot.key, upstream.id, awaited, slot.at))
+            elif awaited not in with_run:
+                lacking[slot.key] = name
+    if others:
+        columns = zip(("key", "upstream", "slot", "at"), map(list, zip(*others, strict=True)), strict=True)
+        rows = connection.execute(load("follow")["without_run"], {**dict(columns), "now": now})
+        lacking = {row.key: row.upstream for row in rows} | lacking
+    result.left_out += [replace(slot, lacking=lacking[slot.key]) for slot in missing if slot.key in lacking]
+    return [slot for slot in missing if slot.key not in lacking]
 
 
 def _create(

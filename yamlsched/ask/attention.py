@@ -277,7 +277,7 @@ def _lost_slots(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
 def lost_slots(job: str, slots: int, first: datetime, last: datetime) -> Problem:
     """Return the problem that ``slots`` of ``job`` were not run: they were too old."""
     number, to = ("1 slot was", "") if slots == 1 else (f"{slots} slots were", f" --to {short_utc(last)}")
-    what = f"{job}: {number} not run: too old when a run would have been created"
+    what = f"{job}: {number} not run: too old when a run could have started"
     remedy = f"yamlsched backfill {job} --from {short_utc(first)}{to} runs those you still need"
     return Problem("skipped", job, what, remedy)
 

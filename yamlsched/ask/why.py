@@ -34,7 +34,7 @@ REASONS = {
     "retired": "the job was not in schedules.yaml then",
     "disabled": "schedules.yaml, or its environments, disabled the job then",
     "paused": "an operator had paused the job",
-    "late": "it was too old when its run would have been created",
+    "late": "it was too old when its run could have started",
     "calendar": "its date is skipped",
     "superseded": "several slots were due at once, and catchup: latest runs the newest of them only",
     "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
@@ -302,6 +302,8 @@ def gap_sentence(gap: Any, pause: str = "") -> str:
         span = f"; the same holds for the {gap.slots} slots from {first} to {last}"
     what, _, run = (gap.detail or "").partition(":")
     why = (pause or REASONS[gap.reason]) + (f" ({what}, run {run})" if run else f" ({what})" if what else "")
+    if what and gap.reason == "superseded":
+        why = f"it waited for {what}, whose run {run} died or was cancelled, until a newer slot took its place"
     return f"skipped ({gap.reason}): {why}{span}; recorded at {short_utc(gap.recorded_at)}"
 
 

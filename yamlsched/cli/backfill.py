@@ -22,6 +22,7 @@ from yamlsched.cli import FINDINGS, _filters
 from yamlsched.cli._bulk import confirm
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.db.query import now
+from yamlsched.errors import Refused
 from yamlsched.show import terminal
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable.times import TimeInput, rfc3339, short_utc
@@ -34,11 +35,14 @@ not created again. The job's own progress does not change. Both ends are inclusi
 or slot of --from. Dates and times without an offset are in the job's time zone.
 
 Slots before the day on which the job was first applied are skipped unless --before-first is passed. More than 100
-slots require confirmation. To resume an interrupted backfill, run the same command again.
+slots require confirmation; more than 10,000 require --yes. To resume an interrupted backfill, run the same command
+again.
 """
 MAX_LISTED = 20
 MAX_SLOTS_UNCONFIRMED = 100
 """More slots need a confirmation."""
+MAX_SLOTS_WITHOUT_YES = 10_000
+"""More slots are refused, also in a dry run: a wrong date is more likely."""
 
 
 @click.command(cls=Verb, uses="file dsn namespace", help=HELP)
@@ -99,12 +103,26 @@ def command(
         if downstream:
             ranges += actions.downstream(connection, namespace, *ranges[0])
         total = chosen.slots + sum(select(connection, *job_range, before_first=True).slots for job_range in ranges[1:])
+        if total > MAX_SLOTS_WITHOUT_YES and not yes:
+            raise Refused(
+                f"these are {total:,} slots, more than {MAX_SLOTS_WITHOUT_YES:,}: choose a smaller range, or pass --yes"
+            )
         if total > MAX_SLOTS_UNCONFIRMED and not dry_run:
             confirm(f"create up to {total} runs of {', '.join(job_range.job.job_type for job_range in ranges)}", yes)
         who = by or runs.operator()
         try:
             for job_range in ranges:
-                backfill(connection, namespace, *job_range, who, dry_run, progress, result=result)
+                is_follower = job_range is not ranges[0]
+                backfill(
+                    connection,
+                    namespace,
+                    *job_range,
+                    who,
+                    dry_run,
+                    progress,
+                    result=result,
+                    is_downstream=is_follower,
+                )
         except KeyboardInterrupt:
             if not dry_run:
                 _report_interrupted(settings, namespace, definition, result, total, began)
@@ -140,6 +158,7 @@ def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
         made=[fields(slot) for slot in result.created],
         existing=[fields(slot) for slot in result.existing],
         used=[fields(slot) for slot in result.used],
+        left_out=[fields(slot) | {"upstream": slot.lacking} for slot in result.left_out],
     )
 
 
@@ -149,6 +168,7 @@ def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> Non
         ("would create" if dry_run else "created", [f"{slot.key} for {short_utc(slot.at)}" for slot in result.created]),
         ("exists", [f"{slot.key}: {_holder(slot)}" for slot in result.existing]),
         ("key used", [f"{slot.key}: {_holder(slot)}" for slot in result.used]),
+        ("left out", [f"{slot.key}: {slot.lacking} has no run for it to wait for" for slot in result.left_out]),
     ):
         for line in lines[:MAX_LISTED]:
             click.echo(f"{verb} {line}")

@@ -21,8 +21,6 @@ from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.slots import newest_slot
 from yamlsched.timetable.zones import zone
 
-CATCHUP_NONE_WINDOW = timedelta(minutes=2)
-"""With ``catchup: none`` a slot this old is late: a tick comes every minute, and may itself be late."""
 MAX_JOBS = 500
 """Jobs that are decided about in one transaction."""
 JOB, UPSTREAM = 1, 4
@@ -89,12 +87,13 @@ class Decision(NamedTuple):
 
 
 class _Outlook(NamedTuple):
-    """What a run waits for, since when it is due, and what rules it out."""
+    """What a run waits for, since when it is due, and what rules it out. ``ended`` is dead or cancelled."""
 
     run: UnreleasedRun
     waits_for: frozenset[tuple[int, int | None]]
     due_at: datetime
     failed: Upstream | None
+    ended: Upstream | None
     is_late: bool
 
     def is_due(self, now: datetime) -> bool:
@@ -115,9 +114,9 @@ def decide(rules: Rules, runs: Sequence[UnreleasedRun], is_busy: bool, now: date
         if outlook.is_late:
             reason = "late"
         elif rules.catchup != "all" and not run.by_hand and _is_superseded(outlook, outlooks[number + 1 :], now):
-            reason = "superseded"
-        elif failed := outlook.failed:
-            reason, detail = "upstream", failed.job + (f":{failed.run_id}" if failed.run_id else "")
+            reason, detail = "superseded", _named(outlook.ended)
+        elif outlook.failed:
+            reason, detail = "upstream", _named(outlook.failed)
         elif outlook.is_due(now) and is_busy and not run.by_hand and rules.overlap == "skip":
             reason = "overlap"
         if reason:
@@ -133,10 +132,17 @@ def decide(rules: Rules, runs: Sequence[UnreleasedRun], is_busy: bool, now: date
     return decisions
 
 
+def _named(upstream: Upstream | None) -> str | None:
+    """Return what a slot waited for as ``skipped_slots.detail`` has it."""
+    return upstream and upstream.job + (f":{upstream.run_id}" if upstream.run_id else "")
+
+
 def _outlook(rules: Rules, run: UnreleasedRun, now: datetime) -> _Outlook:
-    failed, waits_for, due_at = None, set(), run.run_at
+    failed, ended, waits_for, due_at = None, None, set(), run.run_at
     for upstream in run.upstreams:
         has_ended = upstream.state in (State.DEAD, State.CANCELLED)
+        if has_ended:
+            ended = ended or upstream
         if upstream.state == State.WAITING or (has_ended and rules.on_upstream_failure == "wait"):
             waits_for.add((upstream.id, upstream.run_id))
         elif upstream.state != State.SUCCEEDED and rules.on_upstream_failure != "run":
@@ -144,9 +150,7 @@ def _outlook(rules: Rules, run: UnreleasedRun, now: datetime) -> _Outlook:
         elif upstream.ended_at is not None:
             due_at = max(due_at, upstream.ended_at)
     is_late = now - run.run_at > rules.catchup_window
-    if rules.catchup == "none" and not waits_for:
-        is_late = is_late or now - due_at > CATCHUP_NONE_WINDOW
-    return _Outlook(run, frozenset(waits_for), due_at, failed, is_late and not run.by_hand)
+    return _Outlook(run, frozenset(waits_for), due_at, failed, ended, is_late and not run.by_hand)
 
 
 def _is_superseded(outlook: _Outlook, newer: Iterable[_Outlook], now: datetime) -> bool:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from yamlsched.errors import ScheduleError
-from yamlsched.runs.follow import CATCHUP_NONE_WINDOW
 from yamlsched.sync.definitions import Definition
 from yamlsched.timetable import keys, slots
 from yamlsched.timetable.calendars import days, of_rows, without_skipped
@@ -78,6 +77,8 @@ class CursorMove(NamedTuple):
     next_slot_at: datetime | None
 
 
+CATCHUP_NONE_WINDOW = timedelta(minutes=2)
+"""With ``catchup: none`` a slot this old is late: a tick comes every minute, and may itself be late."""
 MAX_CATCHUP_RUNS = 100
 """Runs of one job with ``catchup: all`` that one sync creates: the others wait for the next."""
 MICROSECOND = timedelta(microseconds=1)
@@ -230,7 +231,7 @@ def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, dat
     if definition.paused_at is not None:
         reasons.append(("paused", min(definition.paused_until or now, now)))
     late = now - definition.catchup_window - MICROSECOND
-    if definition.catchup == "none" and not definition.after:
+    if definition.catchup == "none":
         late = max(late, now - CATCHUP_NONE_WINDOW)
     return [*reasons, ("late", late)]
 

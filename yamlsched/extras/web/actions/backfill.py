@@ -49,14 +49,17 @@ def review(visit: Visit, values: Given) -> Review:
     if end < start:
         raise Invalid("last", f"{times.show(end, where)} is before {times.show(start, where)}.")
     try:
-        chosen = backfill.select(connection, job, start, end, bool(values["before_first"]), limit=MAX_SLOTS)
+        chosen = backfill.select(connection, job, start, end, bool(values["before_first"]))
     except Refused as error:
         raise Invalid(
             "first", f"{sentence(str(error).partition(': pass')[0])} Tick the box to include earlier slots."
         ) from None
     if chosen.slots > MAX_SLOTS:
         command = f"yamlsched backfill {name} --from {short_utc(chosen.first)} --to {short_utc(end)}"
-        raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots. Choose a shorter span, or run: {command}")
+        raise Invalid(
+            "last",
+            f"These are {chosen.slots:,} slots, more than {MAX_SLOTS:,}. Choose a shorter span, or run: {command}",
+        )
     last = min(chosen.last, visit.now)
     refusal, trial = "", backfill.BackfillResult()
     try:
@@ -123,7 +126,7 @@ def perform(doing: Doing, values: Given) -> Redirect:
     start, end = (_instant(values, edge) for edge in ("start", "end"))
     with doing.transaction(f"job:{name}") as connection:
         job = backfill.definition_for(connection, doing.namespace, name, is_range=bool(values["last"]))
-        if backfill.select(connection, job, start, end, before_first=True, limit=MAX_SLOTS).slots > MAX_SLOTS:
+        if backfill.select(connection, job, start, end, before_first=True).slots > MAX_SLOTS:
             raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots.")
         result = backfill.backfill(connection, doing.namespace, job, start, end, doing.who)
     made = len(result.created)
