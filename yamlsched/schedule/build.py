@@ -332,6 +332,13 @@ def _check_isolation(values: dict[str, Any], own: Spot, findings: Findings) -> N
 
 def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None, findings: Findings) -> None:
     """Report keys that contradict each other, at one that the job sets itself."""
+    if values.get("after") and values.get("catchup") is Catchup.NONE:
+        if "catchup" in own.value:
+            message = f"{own}: catchup: none cannot be combined with after: its slots wait for other jobs"
+            remedy = "Write catchup_window: the time after which a slot does not run any more."
+            findings.error(own.child("catchup"), "YS115", message, remedy)
+        else:
+            values["catchup"] = Catchup.LATEST
     if values.get("catchup") is Catchup.ALL and values.get("overlap") is Overlap.SKIP:
         at, other = ("catchup", "overlap") if "catchup" in own.value else ("overlap", "catchup")
         if at not in own.value:

@@ -10,8 +10,8 @@ from yamlsched.extras.preview import slot_changes
 from yamlsched.extras.preview.model import Entry, Hint, JobChange, KeyConflict, Level, MovedSlot, Side, note, warning
 from yamlsched.extras.words import describe
 from yamlsched.runs import backoff
-from yamlsched.runs.follow import CATCHUP_NONE_WINDOW
 from yamlsched.schedule.job import Catchup, Job, Overlap, UpstreamFailure
+from yamlsched.sync.slot_plan import CATCHUP_NONE_WINDOW
 from yamlsched.text import join_first, join_words, quoted
 from yamlsched.timetable import keys
 from yamlsched.timetable.zones import zone

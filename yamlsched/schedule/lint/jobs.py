@@ -208,6 +208,10 @@ def upstreams(linter: Linter, job: Job) -> None:
             window, limit = durations.show(job.catchup_window), durations.show(upstream.timeout)
             message = f"its slots are late {window} after their time, and {upstream.name} may take {limit}"
             linter.warn("YS431", job, "catchup_window", message, "Write a longer catchup_window.")
+        last, own_last = (one.cron and one.cron.ends_on for one in (upstream, job))
+        if last and not (own_last and own_last <= last):
+            message = f"it goes on after {last}, when {upstream.name} ends: then no slot waits for a new run"
+            linter.warn("YS435", job, "after", message, f"Write ends_on: {last}, or remove {upstream.name}.")
         # a year may start or end between the slots of two that fire equally often
         if linter.slots(job) > linter.slots(upstream) + 1 > 1:
             message = f"it fires more often than {upstream.name}: several of its slots wait for one"
