@@ -217,7 +217,8 @@ order by f.refused_at, place;
 
 -- name: lacks
 -- The jobs that a ticking place cannot start, and whether every place that presents the file in force lacks them. The
--- fault of an executor counts while its worker repeats it.
+-- fault of an executor counts while its worker repeats it. down: the hosts that could start it and have stopped ticking
+-- within a week, latest first, and when they ticked.
 with place as materialized (
     select f.namespace, f.host, f.path
     from yamlsched.schedule_files f
@@ -227,6 +228,13 @@ with place as materialized (
     select l.definition_id, l.host, l.path, l.reason, l.waits, l.since, l.executor
     from yamlsched.lacks l
     where l.executor is null or l.checked_at > clock_timestamp() - interval '3 minutes'
+), stopped as materialized (
+    select f.namespace, f.host, f.path, max(f.last_presented_at) as seen_at
+    from yamlsched.schedule_files f
+    join yamlsched.files_in_force i on i.namespace = f.namespace and i.environment = f.environment
+    where i.namespace = any(%(namespaces)s) and f.last_presented_at > clock_timestamp() - interval '7 days'
+    group by f.namespace, f.host, f.path
+    having max(f.last_presented_at + least(f.presented_for, interval '2 hours')) <= clock_timestamp()
 )
 select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.waits, l.since, l.executor,
        not exists (
@@ -234,10 +242,17 @@ select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.wa
            where q.namespace = d.namespace
              and not exists (select from lack o
                              where o.definition_id = l.definition_id and o.host = q.host and o.path = q.path))
-           as is_everywhere
+           as is_everywhere,
+       down.hosts as down, down.seen_at as down_at
 from lack l
 join yamlsched.job_definitions d on d.id = l.definition_id and d.enabled and d.retired_at is null
 join place p on p.namespace = d.namespace and p.host = l.host and p.path = l.path
+cross join lateral (
+    select coalesce(array_agg(s.host order by s.seen_at desc), '{}') as hosts, max(s.seen_at) as seen_at
+    from stopped s
+    where s.namespace = d.namespace and s.seen_at > d.created_at and not exists (
+        select from yamlsched.lacks o where o.definition_id = d.id and o.host = s.host and o.path = s.path)
+) down
 order by d.job_type, place limit %(limit)s;
 
 -- name: workers

@@ -232,3 +232,24 @@ select a.at, a.who, a.verb, a.detail
 from yamlsched.operator_actions a
 where a.namespace = %(namespace)s and a.target = 'run:' || %(id)s::text
 order by a.id;
+
+-- name: chain
+-- The first unfinished runs of a job, and the runs that these wait for, hop by hop, down to the root.
+with recursive hop (run_id, depth) as (
+    (select r.id, 0
+     from yamlsched.job_runs r
+     where r.definition_id = %(id)s and r.finished_at is null
+     order by r.run_at, r.id
+     limit 3)
+    union
+    select u.run_id, h.depth + 1
+    from hop h
+    join yamlsched.awaits a on a.run_id = h.run_id and a.outcome is null
+    cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
+    where u.state in ('waiting', 'dead', 'cancelled') and u.run_id is not null and h.depth < %(limit)s
+)
+select h.run_id
+from hop h
+group by h.run_id
+order by min(h.depth), h.run_id
+limit %(limit)s;

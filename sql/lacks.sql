@@ -1,7 +1,8 @@
 -- What places cannot start: a host, and the path of its schedules.yaml.
 
 -- name: record
--- Replace what this place lacks, and return which of it is new. What places lacked that have stopped ticking is removed.
+-- Replace what this place lacks, and return which of it is new. What places lacked that stopped ticking a week ago is removed:
+-- until then it tells which of them could start a job.
 -- A place that has not checked for longer than it takes between two of its ticks may have had in the meantime what it lacks:
 -- then the time starts again. Rows are locked in one order, and what another session is removing is left to it.
 with clock as materialized (
@@ -24,7 +25,7 @@ with clock as materialized (
                    else not exists (
                        select from yamlsched.schedule_files f
                        where f.namespace = d.namespace and f.host = l.host and f.path = l.path
-                         and f.last_presented_at + least(f.presented_for, interval '2 hours') > c.now) end
+                         and f.last_presented_at > c.now - interval '7 days') end
         for update of l skip locked))
 ), written as (
     insert into yamlsched.lacks as l (definition_id, host, path, reason, waits, since, checked_at)

@@ -141,7 +141,7 @@ def test_a_group_counts_its_failed_attempts_and_what_became_of_the_runs(db: Db) 
     assert (group.runs, group.dead, group.failing, group.recovered, group.attempts) == (5, 1, 2, 1, 7)
     assert (group.first_at, group.last_at) == (NOW - 61 * MINUTE, NOW - 5 * MINUTE)
     assert (group.example_id, group.example_error) == (runs[0], "no route to host")
-    assert how_they_ended(group) == "1 dead, 2 failing, 1 recovered, 1 cancelled"
+    assert how_they_ended(group) == "1 dead, 2 retrying, 1 recovered, 1 cancelled"
 
 
 def test_the_example_is_the_worst_run_and_of_these_the_latest(db: Db) -> None:
@@ -247,7 +247,7 @@ def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
         ["RUNS", "JOB", "NOW", "ATTEMPTS", "FIRST", "LAST", "EXAMPLE", "ERROR"],
         ["1", "purge", "1", "dead", "1", at, at, str(first), "OSError:", "no", "route", "to", "host"],
         ["1", "purge", "(on_dead)", "1", "dead", "1", at, at, str(call), "KeyError:", "no", "route", "to", "host"],
-        ["1", "mail", "1", "failing", "1", at, at, str(waiting), "two", "lines"],
+        ["1", "mail", "1", "retrying", "1", at, at, str(waiting), "two", "lines"],
     ]
     document = json.loads(cli("runs", "--group-by", "error_type", "--tag", "nightly", "--format", "json").out)
     assert (document["groups"][0]["job_type"], document["groups"][0]["failing"]) == ("mail", 1)

@@ -14,11 +14,14 @@ from yamlsched.ask import health, runs, states
 from yamlsched.ask.health import (
     Health,
     JobHealth,
+    LackingHost,
+    able_but_down,
     drift,
     effects_in_doubt,
     environment,
     first_places,
     in_force,
+    lacks_by_reason,
     not_in_force,
     pruning,
     queue,
@@ -215,17 +218,22 @@ def _unwritten(health: Health) -> Iterator[Problem]:
 
 def _lacks(health: Health) -> Iterator[Problem]:
     """Yield the jobs that no host can start. What one host can start is not a problem: the run goes there."""
-    lacking = {
-        host.job_type: host
-        for host in reversed(health.lacks)
-        if host.is_everywhere and (host.executor is None or health.now - host.since > EXECUTOR_TOLERANCE)
-    }
-    for name, host in sorted(lacking.items())[:MAX_LISTED_PROBLEMS]:
+    lacking: dict[str, list[LackingHost]] = {}
+    for hosts in lacks_by_reason(health):
+        host = hosts[0]
+        if host.is_everywhere and (host.executor is None or health.now - host.since > EXECUTOR_TOLERANCE):
+            lacking.setdefault(host.job_type, hosts)
+    for name, hosts in sorted(lacking.items())[:MAX_LISTED_PROBLEMS]:
+        host = hosts[0]
+        places = join_first([each.place for each in hosts], MAX_NAMES)
         remedy = "set the variable where workers run" if host.waits else "install it, or correct schedules.yaml"
+        what = f"no host can start job {name}: {host.reason}, on {places} since {rfc3339(host.since, 'seconds')}"
         if host.executor is not None:
             remedy = f"yamlsched doctor, on {host.place.partition(':')[0]}"
-        what = f"no host can start job {name}: {host.reason}, on {host.place} since {rfc3339(host.since, 'seconds')}"
-        yield Problem("lack", name, what, remedy)
+        elif able := able_but_down(host, health.now):
+            remedy = f"start the ticks of {host.down[0]} again"
+            what = f"no host can start job {name}: {able}; {places} cannot: {host.reason}"
+        yield Problem("lack", name, what, remedy, since=host.since)
     if len(lacking) > MAX_LISTED_PROBLEMS:
         more = len(lacking) - MAX_LISTED_PROBLEMS
         yield Problem("lack", None, f"no host can start {more} more job{'' if more == 1 else 's'}", "yamlsched status")

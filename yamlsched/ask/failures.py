@@ -142,11 +142,11 @@ def with_revision(text: str, group: FailureGroup) -> str:
 
 
 def how_they_ended(group: FailureGroup) -> str:
-    """Return what became of the runs, the worst first: "3 dead, 1 failing, 12 recovered"."""
+    """Return what became of the runs, the worst first: "3 dead, 1 retrying, 12 recovered"."""
     cancelled = group.runs - group.dead - group.failing - group.recovered
     parts = (
         (group.dead, "dead"),
-        (group.failing, "failing"),
+        (group.failing, "retrying"),
         (group.recovered, "recovered"),
         (cancelled, "cancelled"),
     )

@@ -18,6 +18,7 @@ from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.sync.files import places_behind
 from yamlsched.sync.in_force import unknown_keys
+from yamlsched.text import join_first
 from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.slots import next_slot
@@ -158,6 +159,8 @@ class LackingHost:
     since: datetime
     executor: str | None  # whose fault it is
     is_everywhere: bool  # no place that ticks can start it
+    down: list[str] = field(default_factory=list)  # hosts that could, and have stopped ticking
+    down_at: datetime | None = None  # when the latest of them ticked
 
 
 @dataclass(frozen=True)
@@ -327,6 +330,8 @@ def read_suspects(
     return read(connection, namespace, within, [*suspects(known), *unhealthy], known), len(present)
 
 
+MAX_HOSTS = 3
+"""Hosts that are named in a sentence."""
 DRIFT_TOLERANCE = timedelta(minutes=10)
 """How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
 
@@ -349,9 +354,32 @@ def refusal(file: RefusedFile) -> str:
     return f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')}; not applied{first}"
 
 
-def lack(host: LackingHost) -> str:
-    """Return a sentence that says why a host does not claim the runs of a job."""
-    return f"{host.place} cannot start job {host.job_type}: {host.reason}"
+def lacks_by_reason(health: Health, job: str | None = None) -> list[list[LackingHost]]:
+    """Return the places that cannot start a job for one reason, for each job and reason; with ``job``, of this one."""
+    groups: dict[tuple[str, str, str | None], list[LackingHost]] = {}
+    for host in health.lacks:
+        if job is None or host.job_type == job:
+            groups.setdefault((host.job_type, host.reason, host.executor), []).append(host)
+    return list(groups.values())
+
+
+def lack(hosts: Sequence[LackingHost], now: datetime) -> str:
+    """Return a sentence that says why hosts do not claim the runs of a job, and which host that could is down."""
+    places = join_first([host.place for host in hosts], MAX_HOSTS)
+    text = f"{places} cannot start job {hosts[0].job_type}: {hosts[0].reason}"
+    return text + (f"; {able}" if (able := able_but_down(hosts[0], now)) else "")
+
+
+def able_but_down(host: LackingHost, now: datetime) -> str:
+    """Return which hosts could start the job and have stopped ticking; "" if there is none, or another host can."""
+    if not host.is_everywhere or not host.down or host.down_at is None:
+        return ""
+    return f"{join_first(host.down, MAX_HOSTS)}, which can start it, last ticked {between(host.down_at, now)} ago"
+
+
+def lack_of(job: str, health: Health) -> list[str]:
+    """Return why no host claims the runs of ``job``; empty if one that ticks can."""
+    return [lack(hosts, health.now) for hosts in lacks_by_reason(health, job) if hosts[0].is_everywhere]
 
 
 def pruning(file: PresentedFile) -> str:

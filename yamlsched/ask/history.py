@@ -156,6 +156,12 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str, is_conf
             raise Refused(f'there is no run {name} in namespace "{namespace}"')
         return int(name)
     row = runs.id_of_key(connection, namespace, name)
+    if row is None and any(job.job_type == name for job in runs.jobs(connection, namespace)):
+        list_them = f"yamlsched runs --job {name}"
+        retry_them = f"yamlsched retry --dead --job {name}"
+        raise Refused(
+            f'"{name}" is a job, and no run has this key. List its runs: {list_them}. Retry the dead: {retry_them}'
+        )
     if row is None:
         pattern = shlex.quote(name[: max(1, len(name) // 2)] + "*")
         raise Refused(f'no run has the key "{name}" in namespace "{namespace}". Search: yamlsched runs --key {pattern}')

@@ -210,6 +210,7 @@ class Verb(click.Command):
         for param in self.params:
             if isinstance(param, click.Option) and isinstance(param.type, (click.IntRange, click.FloatRange)):
                 param.metavar = param.metavar or "N"
+                param.type.name = "integer" if isinstance(param.type, click.IntRange) else "number"  # in errors
         self.params = [*self.params, *self.globals]
 
     def invoke(self, ctx: click.Context) -> Any:

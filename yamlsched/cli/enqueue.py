@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,23 @@ class Payload(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"{source}{error}", param, ctx)
 
 
+class Enqueue(Verb):
+    """The verb, which says where a payload belongs that stands behind the job."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.UsageError as error:
+            payload = next((word for word in args if word.startswith("{")), None)
+            if payload is not None and "unexpected extra argument" in error.message:
+                raise click.UsageError(
+                    f"pass the payload as an option: --payload {shlex.quote(payload)}", ctx
+                ) from None
+            raise
+
+
 @click.command(
-    cls=Verb,
+    cls=Enqueue,
     uses="file dsn namespace",
     help="Create a run of JOB. If --key already has a run, show that run and create none.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
@@ -139,6 +140,10 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loa
     loaded = load(file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
     if loaded.has_errors:
         click.echo(f'{settings.file} has errors: "yamlsched validate" shows them', err=True)
+    if name is not None and name not in loaded.jobs and (" " in name.strip() or name.startswith("@")):
+        raise Refused(
+            f'"{name}" is not the name of a job. For an expression: yamlsched next --cron {shlex.quote(name)}'
+        )
     if name is not None and name not in loaded.jobs:
         known = f"Its jobs: {join_first(list(loaded.jobs), MAX_NAMES)}." if loaded.jobs else ""
         hint = did_you_mean(name, loaded.jobs, known)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -14,7 +14,7 @@ from psycopg import Connection
 
 from yamlsched import durations
 from yamlsched import text as terminal
-from yamlsched.ask import history, runs
+from yamlsched.ask import health, history, runs
 from yamlsched.ask.edits import as_fields, sentences
 from yamlsched.ask.runs import AttemptRecord, KeptOutput, RunDetails, took
 from yamlsched.cli import FINDINGS, OK
@@ -59,8 +59,9 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
             return _follow(connection, id)
         details = history.run_details(connection, id)
         instant = now(connection)
+        lacks = _lacks(connection, details, instant) if not output else []
     if not output:
-        settings.echo(Document(f"yamlsched show {id}", in_words(details, instant, full)), **document(details))
+        settings.echo(Document(f"yamlsched show {id}", in_words(details, instant, full, lacks)), **document(details))
         return OK
     kept = history.kept_output(details, attempt)
     if kept.omitted_bytes and not settings.wants_json:
@@ -70,9 +71,18 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
     return OK
 
 
-def in_words(details: RunDetails, now: datetime, full: bool) -> Iterator[Part]:
-    """Yield what is shown of a run."""
-    yield Facts([(name, value) for name, value in facts(details, now) if value])
+def _lacks(connection: Connection[Any], details: RunDetails, now: datetime) -> list[str]:
+    """Return why no host claims a run that is late to begin."""
+    run = details.run
+    if run.status not in (Status.QUEUED, Status.FAILED) or run.waits or run.run_at > now:
+        return []
+    return health.lack_of(run.job_type, health.read(connection, run.namespace, timedelta(hours=1), []))
+
+
+def in_words(details: RunDetails, now: datetime, full: bool, lacks: Sequence[str] = ()) -> Iterator[Part]:
+    """Yield what is shown of a run, and why no host claims it."""
+    pairs = [(name, value) for name, value in facts(details, now) if value]
+    yield Facts([*pairs, *(("no host", line) for line in lacks)])
     if records := runs.attempts(details):
         yield Entries([attempt(record, full) for record in records])
     if details.effects:

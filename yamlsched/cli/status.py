@@ -20,6 +20,7 @@ from yamlsched.ask.health import (
     first_places,
     in_force,
     lack,
+    lacks_by_reason,
     not_in_force,
     note,
     refusal,
@@ -212,11 +213,13 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
             text += f"since {terminal.instant(other.presented_since_at)}, and is not in force"
             text += f": {what}" if (what := waiting(other)) else ""
         yield "", terminal.coloured("late", text) if other in drifted else text
-    late = [*map(refusal, health.refused), *(calendar.what for calendar in health.calendars)]
-    late += map(lack, health.lacks[:MAX_LISTED_LACKS])
+    late = [*map(refusal, health.refused), *(calendar.what for calendar in health.calendars if calendar.has_ended)]
+    lacks = lacks_by_reason(health)
+    late += [lack(hosts, health.now) for hosts in lacks[:MAX_LISTED_LACKS]]
     yield from (("", terminal.coloured("late", line)) for line in late)
-    if len(health.lacks) > MAX_LISTED_LACKS:
-        yield "", f"{len(health.lacks) - MAX_LISTED_LACKS} more: yamlsched status --format json"
+    yield from (("", calendar.what) for calendar in health.calendars if not calendar.has_ended)
+    if len(lacks) > MAX_LISTED_LACKS:
+        yield "", f"{len(lacks) - MAX_LISTED_LACKS} more: yamlsched status --format json"
 
 
 def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHealth]:

@@ -1,4 +1,4 @@
-"""``yamlsched why``: what became of a slot, and why."""
+"""``yamlsched why``: how a job is, or what became of a slot, and why."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import re
 import click
 
 from yamlsched.act.backfill import definition_for
+from yamlsched.ask.condition import JobCondition, condition
 from yamlsched.ask.edits import as_fields
+from yamlsched.ask.history import unknown_job
 from yamlsched.ask.why import DayReport, SlotReport, explain, sentences
 from yamlsched.cli import _filters
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.show import terminal
+from yamlsched.sync import definitions
 from yamlsched.timetable import times
 from yamlsched.timetable.times import local_time, short_utc
 from yamlsched.timetable.zones import zone
 
-HELP = """Explain what happened to a slot of JOB.
+HELP = """Explain how JOB is, or what happened to one of its slots.
 
-Shows its run, why it was skipped, or what it waits for. If the time is not a slot: which field of the cron expression
-excludes it, and the nearest slots. A date means all of its slots. Dates and times without an offset are in the job's
-time zone.
+Without a time: its last success, what failed, what it waits for, down to the root of the chain, its next slot, and the
+command that helps. With --at: the run of that slot, why it was skipped, or what it waits for. If the time is not a
+slot: which field of the cron expression excludes it, and the nearest slots. A date means all of its slots. Dates and
+times without an offset are in the job's time zone.
 """
 
 
@@ -36,21 +40,39 @@ def when(text: str) -> times.TimeInput:
     type=when,
     metavar="TIME",
     help='2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 or yesterday (all of that day), 20:48 or "mon 08:00" '
-    "(local, the last one), 20:48Z, now, or 90m (90 minutes ago). Without it, the job's latest slot; if there is none "
-    "yet, the next.",
+    "(local, the last one), 20:48Z, now, or 90m (90 minutes ago).",
 )
 @click.pass_obj
 def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
     with settings.connect_in() as (connection, namespace):
+        if at is None:
+            known = definitions.find(connection, namespace, job)
+            if known is None:
+                raise unknown_job(job, namespace, definitions.names(connection, namespace))
+            found = condition(connection, namespace, known)
+            words = terminal.document(**document_of_job(found)) if settings.wants_json else "\n".join(_job(found))
+            click.echo(words)
+            return 0
         definition = definition_for(connection, namespace, job)
         report = explain(connection, namespace, definition, at)
     if isinstance(report, DayReport):
         click.echo(terminal.document(**document_of_day(report)) if settings.wants_json else "\n".join(_day(report)))
         return 0
-    if at is not None and (note := times.remark(at, report.at, zone(definition.timezone))):
+    if note := times.remark(at, report.at, zone(definition.timezone)):
         click.echo(f"--at: {note}", err=True)
     click.echo(terminal.document(**document(report)) if settings.wants_json else "\n".join(_slot(report)))
     return 0
+
+
+def document_of_job(found: JobCondition) -> dict[str, object]:
+    fields = {name: value for name, value in vars(found).items() if name != "lines"}
+    return fields | {"explanation": found.lines}
+
+
+def _job(found: JobCondition) -> list[str]:
+    lines = [f"{found.job_type}: {terminal.coloured(found.state, found.state.replace('_', ' '))}"]
+    lines += [f"  {terminal.printable_line(line)}" for line in found.lines]
+    return lines + [f"  what helps: {terminal.printable_line(remedy)}" for remedy in found.remedies]
 
 
 def document(report: SlotReport) -> dict[str, object]:

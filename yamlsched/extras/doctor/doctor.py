@@ -125,11 +125,14 @@ def database(
 
 def lacks(now: health.Health) -> Iterator[Check]:
     """Report which hosts cannot start which jobs."""
-    for host in now.lacks:
+    for hosts in health.lacks_by_reason(now):
+        host = hosts[0]
         remedy = "no other host can start it either" if host.is_everywhere else "its runs go to other hosts"
         if host.executor is not None:
             remedy += ", and its workers try again"
-        yield Check("hosts", "warn", health.lack(host), remedy)
+        elif host.is_everywhere and host.down:
+            remedy = f"start the ticks of {host.down[0]} again"
+        yield Check("hosts", "warn", health.lack(hosts, now.now), remedy)
 
 
 def moved(now: health.Health, named: str, host: str) -> Check:

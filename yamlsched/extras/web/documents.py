@@ -16,6 +16,8 @@ Document = dict[str, Any]
 
 
 def _why(view: Any) -> Document:
+    if view.condition is not None:
+        return why.document_of_job(view.condition)
     if view.day is not None:
         return why.document_of_day(view.day)
     return why.document(view.answers[0].report) if view.answers else {"not_run": view.not_run}

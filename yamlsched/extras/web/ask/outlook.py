@@ -137,7 +137,7 @@ def _paused(run: RunOutlook) -> str:
 
 def _at(run: RunOutlook, instant: object) -> str:
     assert hasattr(instant, "astimezone")
-    return times.show(instant, zone(run.timezone))  # type: ignore[arg-type]
+    return times.short_utc(instant)  # type: ignore[arg-type]
 
 
 MAX_COUNTED = 1_000
@@ -188,6 +188,6 @@ def _slots(job: Definition, start: datetime, end: datetime | None) -> Iterator[d
 def words(pause: PausableJob, timezone: str) -> str:
     """Return a pause as a clause: "by maria, until ..., because: ..."."""
     end = pause.paused_until
-    until = f"until {times.show(end, zone(timezone))}" if end else "until it is resumed"
+    until = f"until {times.short_utc(end)}" if end else "until it is resumed"
     who = f"by {pause.paused_by}, " if pause.paused_by else ""
     return f"{who}{until}" + (f"; reason: {pause.paused_reason}" if pause.paused_reason else "")

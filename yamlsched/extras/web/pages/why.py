@@ -1,4 +1,4 @@
-"""``/why?job=&at=``: what happened to a slot and why, as ``yamlsched why`` answers."""
+"""``/why?job=&at=``: how a job is, or what happened to a slot and why, as ``yamlsched why`` answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from yamlsched.ask.condition import JobCondition, condition
 from yamlsched.ask.why import DayReport, SlotReport, explain, neighbours, sentences
 from yamlsched.errors import Refused
 from yamlsched.extras.web.pages.job import unknown_job
@@ -43,6 +44,7 @@ class Why:
     previous_slot: datetime | None = None
     next_slot: datetime | None = None
     timezone: str = ""
+    condition: JobCondition | None = None  # without a time
     max_not_run = 200
 
 
@@ -54,6 +56,9 @@ def show(visit: Visit) -> Why:
     job = definitions.find(visit.connection, visit.namespace, name)
     if job is None:
         raise unknown_job(visit, name)
+    found = None if at else condition(visit.connection, visit.namespace, job)
+    if job.schedule is None and found is not None:
+        return Why(names, (), job, condition=found)
     if job.schedule is None:
         raise BadRequest(f'Job "{name}" has no cron, so it has no slots.', "It runs when it is enqueued.")
     value, timezone = _time(at), visit.clock or job.timezone
@@ -68,7 +73,7 @@ def show(visit: Visit) -> Why:
     note = times.remark(value, report.at, zone(job.timezone)) if value is not None else ""
     previous, following = neighbours(job, report.at, report.at)
     answers = [Answer(report, _state(report), sentences(report))]
-    return Why(names, (), job, at, answers, None, note, previous, following, timezone)
+    return Why(names, (), job, at, answers, None, note, previous, following, timezone, found)
 
 
 def _time(text: str) -> times.TimeInput | None:

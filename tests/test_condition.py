@@ -1,0 +1,213 @@
+"""How a job is, as ``why JOB`` and its page say, and which hosts could start it."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from starlette.testclient import TestClient
+
+from support.command_line import Cli, command_line
+from support.followers import DEAD, HOURLY, World, world
+from support.health import a_healthy_job, reasons
+from support.rows import a_file_row, a_job, a_run
+from yamlsched.extras import web
+
+__all__ = ["world"]
+
+HOUR = timedelta(hours=1)
+Db = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    return command_line(dsn, monkeypatch, capsys, tmp_path)
+
+
+def masked(text: str) -> str:
+    """Return a text without what differs from run to run: instants and ages."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:]+Z( \([^)]*\))?", "TIME", text)
+    return re.sub(r"\b(\d+[dhms])+ ago", "AGE ago", text)
+
+
+def a_chain(world: World) -> tuple[int, int, int]:
+    """Have extract die, with load and report waiting; return the runs."""
+    world.apply(extract=HOURLY, load={"after": ["extract"]}, report={"after": ["load"]})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    world.end("extract 02:00", DEAD)
+    world.db.execute("update yamlsched.job_definitions set next_slot_at = now() + interval '1 hour'")
+    return world.id("extract 02:00"), world.id("load 02:00"), world.id("report 02:00")
+
+
+def test_why_names_the_whole_chain_down_to_the_run_that_died_and_what_helps(world: World, cli: Cli) -> None:
+    extract, load, report = a_chain(world)
+
+    found = cli("why", "report")
+
+    assert found.code == 0
+    head, *lines = masked(found.out).splitlines()
+    assert head == "report: held up"
+    assert lines[:4] == [
+        "  no run has succeeded yet",
+        f"  run {report} of report waits for load: run {load} is queued",
+        f"  run {load} of load waits for extract: run {extract} is dead",
+        f"  run {extract} of extract died AGE ago: no route to host",
+    ]
+    helps = [line for line in lines if line.startswith("  what helps")]
+    assert helps[0] == f"  what helps: yamlsched show {extract}; then yamlsched retry {extract}"
+
+
+def test_a_job_that_a_dead_run_holds_up_has_that_state_with_the_root_of_the_chain(
+    world: World, cli: Cli, dsn: str
+) -> None:
+    extract, load, report = a_chain(world)
+
+    status = json.loads(cli("status", "--format", "json").out)
+    shown = masked(cli("status").out)
+    with TestClient(web.app(dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
+        page = masked(client.get("/").text)
+
+    jobs = {job["job_type"]: job["state"] for job in status["jobs"]}
+    assert jobs == {"extract": "dead", "load": "held_up", "report": "held_up"}
+    held_up = [(each["job_type"], each["run_id"]) for each in status["held_up"]]
+    assert held_up == [("load", extract), ("report", extract)]
+    assert f"held up    load, report by extract: run {extract} died AGE ago" in shown
+    assert shown.count(f"held up by extract: run {extract} died AGE ago") == 2
+    assert f"load, report are held up by extract: run {extract} died AGE ago" in masked(cli("status", "--check").out)
+    assert page.count(f"held up by extract: run {extract} died AGE ago") >= 2
+    assert load < report
+
+
+def test_a_death_that_is_reported_names_the_jobs_that_it_holds_up(world: World, cli: Cli) -> None:
+    extract, *_ = a_chain(world)
+    world.db.execute("update yamlsched.job_runs set dead_at = now(), finished_at = now() where id = %s", [extract])
+
+    found = [line for line in cli("status", "--check").out.splitlines() if "extract" in line]
+
+    assert found == ["extract: 1 run died within 1h: no route to host; holds up load, report"]
+
+
+def test_why_says_what_failed_and_names_the_dead_run_long_after_it_died(db: Db, cli: Cli) -> None:
+    job = a_healthy_job(db)
+    a_run(db, job, "succeeded", finished_at=datetime.now(UTC) - 9 * HOUR)
+    run = a_run(db, job, "dead", finished_at=datetime.now(UTC) - 8 * HOUR, error_type="OSError")
+
+    lines = masked(cli("why", "purge").out).splitlines()
+
+    assert lines[0] == "purge: dead"
+    assert lines[1] == "  last success: AGE ago, at TIME"
+    assert lines[2] == f"  last failure: run {run}, dead, AGE ago: OSError: no route to host"
+    assert lines[-1] == f"  what helps: yamlsched show {run}; then yamlsched retry {run}"
+
+
+def test_why_of_a_job_without_a_cron_says_how_it_is(db: Db, cli: Cli) -> None:
+    a_healthy_job(db, schedule=None, next_slot_at=None)
+
+    assert cli("why", "purge").out.splitlines() == [
+        "purge: new",
+        "  no run has succeeded yet",
+        "  it has no cron: it runs when it is enqueued",
+    ]
+    assert cli("why", "purge", "--at", "now").code == 1
+
+
+def test_the_page_and_json_say_the_same_as_the_command(db: Db, cli: Cli, dsn: str) -> None:
+    run = a_run(db, a_healthy_job(db), "failed", attempts=3, error_type="OSError")
+
+    found = json.loads(cli("why", "purge", "--format", "json").out)
+    with TestClient(web.app(dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
+        page = client.get("/why?job=purge").text
+
+    assert (found["state"], found["run_ids"], found["remedies"]) == ("failing", [run], [f"yamlsched show {run}"])
+    assert f"last failure: run {run}, failed" in page
+    assert "OSError: no route to host" in page
+
+
+def test_a_late_job_whose_run_died_names_that_run_and_retry(db: Db, cli: Cli) -> None:
+    slot = datetime.now(UTC).replace(microsecond=0) - 22 * HOUR
+    job = a_healthy_job(db, "inventory", finish_within=HOUR)
+    run = a_run(db, job, "dead", scheduled_for=slot, finished_at=slot + HOUR, created_at=slot, run_at=slot)
+
+    [problem] = json.loads(cli("status", "--check", "--format", "json").out)["problems"]
+
+    assert re.fullmatch(rf"inventory: late by \S+: not finished: .*: run {run} is dead", problem["what"])
+    assert problem["remedy"] == f"yamlsched show {run}; then yamlsched retry {run}"
+
+
+def cannot_start(db: Db, job: int, host: str) -> None:
+    db.execute(
+        "insert into yamlsched.lacks (definition_id, host, path, reason, waits, since, checked_at)"
+        " values (%s, %s, '/srv/schedules.yaml', 'the variable IS_WEB2 is not set', true, now(), now())",
+        [job, host],
+    )
+
+
+@pytest.fixture
+def a_job_of_web2(db: Db) -> int:
+    """A job with a due run that web-2 could start, which ticked last 22 minutes ago; four other hosts cannot."""
+    now = datetime.now(UTC)
+    a_file_row(db, host="web-2", last_presented_at=now - timedelta(minutes=22), presented_for=timedelta(minutes=5))
+    job = a_job(db, "export", next_slot_at=now + HOUR, created_at=now - 9 * HOUR)
+    for nth, host in enumerate(("web-1", "web-3", "web-4", "web-5")):
+        a_file_row(db, host=host, applied_at=None if nth else "(now())")
+        cannot_start(db, job, host)
+    a_run(db, job, run_at=now - timedelta(minutes=5))
+    return job
+
+
+WEB2 = "web-2, which can start it, last ticked 22m"
+
+
+@pytest.mark.usefixtures("a_job_of_web2")
+def test_a_host_that_is_down_and_could_start_a_job_is_named(db: Db, cli: Cli) -> None:
+    [problem] = json.loads(cli("status", "--check", "--format", "json").out)["problems"]
+
+    assert problem["what"].startswith(f"no host can start job export: {WEB2}")
+    assert problem["what"].endswith(" cannot: the variable IS_WEB2 is not set")
+    assert problem["remedy"] == "start the ticks of web-2 again"
+    places = "web-1:/srv/schedules.yaml, web-3:/srv/schedules.yaml, web-4:/srv/schedules.yaml and 1 more"
+    sentence = f"{places} cannot start job export: the variable IS_WEB2 is not set; {WEB2}"
+    assert cli("status").out.count(sentence) == 1
+    assert sentence in cli("why", "export").out
+    assert sentence in cli("show", run_of(db)).out
+
+
+def run_of(db: Db) -> int:
+    [[run]] = db.execute("select id from yamlsched.job_runs").fetchall()
+    return int(run)
+
+
+def test_a_host_that_is_down_and_could_not_start_the_job_either_is_not_named(
+    db: Db, cli: Cli, a_job_of_web2: int
+) -> None:
+    cannot_start(db, a_job_of_web2, "web-2")
+
+    assert not any("web-2" in reason for reason in reasons(db))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "hint"),
+    [
+        (("retry", "purge"), 1, "yamlsched retry --dead --job purge"),
+        (("show", "purge"), 1, "yamlsched runs --job purge"),
+        (("enqueue", "purge", '{"day": 1}'), 2, """pass the payload as an option: --payload '{"day": 1}'"""),
+        (("next", "*/7 * * * *"), 1, "yamlsched next --cron '*/7 * * * *'"),
+        (("runs", "--limit", "abc"), 2, "'abc' is not a valid integer."),
+    ],
+)
+def test_a_command_line_that_is_close_gets_the_one_that_works(
+    db: Db, cli: Cli, tmp_path: Path, arguments: tuple[str, ...], code: int, hint: str
+) -> None:
+    a_healthy_job(db)
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {purge: {cron: '0 2 * * *', command: [/bin/true]}}\n")
+
+    found = cli(*arguments)
+
+    assert found.code == code
+    assert hint in " ".join(found.err.split())
