@@ -216,7 +216,7 @@ def _simplified(place: Place, command: str, settings: _Settings, keys: dict[str,
 
 def _report(place: Place, done: Simplified, job: str) -> None:
     for text in dict.fromkeys(done.removed):
-        place.changed(f"{shown(text)} is removed: yamlsched keeps the output, see yamlsched show RUN --output")
+        place.changed(f"{shown(text)} is removed: the output is kept. To see it: yamlsched show RUN --output")
     for text in dict.fromkeys(done.kept):
         if not DATA.search(text):
             place.advise(f"{shown(text)} is kept, as it may be data: remove it if it is a log")
