@@ -251,6 +251,45 @@ def test_a_shutdown_lets_handlers_complete_and_starts_no_more(project: Project, 
     )
 
 
+BLOCKED = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())"
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        *((words, number) for words in ("work", "tick") for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        *(("work --loop", number) for number in (signal.SIGTERM, signal.SIGINT)),
+    ],
+)
+def test_a_worker_whose_launcher_blocks_signals_shuts_down(
+    project: Project, words: str, number: signal.Signals
+) -> None:
+    project.sync(waits_for_file={"lease": "1m"})
+    [run] = project.enqueue("waits_for_file")
+    worker = project.start(*words.split(), before=BLOCKED)
+    project.until_started(run)
+
+    worker.signal(number)
+    until(lambda: "worker.stopping" in worker.text, "it was stopped")
+    project.touch("go")
+
+    assert worker.wait() == 0, worker.text
+    assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
+
+
+def test_a_loop_whose_launcher_blocks_signals_replaces_its_children_on_sighup(project: Project) -> None:
+    project.sync(nothing={})
+    worker = project.start("work", "--loop", before=BLOCKED)
+    [first] = project.enqueue("nothing")
+    project.until_status(first, "succeeded")
+    [child] = worker.children()
+
+    worker.signal(signal.SIGHUP)
+
+    until(lambda: not is_alive(child), "its child was replaced")
+    end(worker)
+
+
 def test_unfinished_runs_are_released_at_no_cost_after_the_grace_period(project: Project) -> None:
     project.sync(hangs={}, ignores_exceptions={})
     runs = [*project.enqueue("hangs"), *project.enqueue("ignores_exceptions")]

@@ -56,6 +56,16 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def accept_signals() -> None:
+    """Let the worker's signals arrive, whatever its launcher has blocked or ignored.
+
+    SIGTERM, SIGINT and SIGHUP get handlers later. Where SIGCHLD is ignored, the exit codes of children are lost.
+    """
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKER_SIGNALS)
+
+
 def detach(parent: int, keep: Iterable[int]) -> None:
     """Reset what a fork of the worker inherited: its signal handlers, and all descriptors except those to ``keep``.
 
@@ -68,7 +78,7 @@ def detach(parent: int, keep: Iterable[int]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, ignore)  # not SIG_IGN, which the programs that handlers start would inherit
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKER_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with(parent)
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in _open_descriptors():

@@ -35,7 +35,7 @@ from yamlsched.worker.executor import (
     Succeeded,
     wait,
 )
-from yamlsched.worker.forking import reduced_garbage_collection
+from yamlsched.worker.forking import accept_signals, reduced_garbage_collection
 from yamlsched.worker.lanes import Lane, Lanes
 from yamlsched.worker.leases import CHECK_INTERVAL_SECONDS, Leases
 from yamlsched.worker.outcomes import OutcomeDiscarded, OutcomeRecorded, Outcomes, SuccessesRecorded
@@ -264,6 +264,7 @@ class Worker:
             )
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.add_signal_handler(number, self.stop)
+            accept_signals()
             writers = (self.outcomes.write(), self.outcomes.write_fan_outs())
             parts = (self._claim_continually(), *writers, self.leases.renew_due(), self._check_regularly())
             own_tasks = [asyncio.create_task(part) for part in parts]
