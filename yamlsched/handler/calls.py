@@ -6,6 +6,8 @@ import importlib
 import inspect
 import json
 import logging
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 from os.path import exists, samefile
-from typing import Any
+from typing import Any, NoReturn
 
 from yamlsched import jsonb
 from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
@@ -166,6 +168,25 @@ def raised(error: BaseException, run: Run | None) -> AttemptEnd:
         return AttemptEnd(EndKind.COMMITTED)
     end = _end_of(error)
     return end._replace(kind=EndKind.SESSION_LOST) if run is not None and run.is_session_lost(error) else end
+
+
+def exit_fork(error: BaseException | None) -> NoReturn:
+    """End a process that a handler forked as Python would, now that it has returned or raised ``error``."""
+    if isinstance(error, Stopped):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
+    code: object = None
+    if isinstance(error, SystemExit):
+        code = error.code
+    elif error is not None:
+        code = _stack(error).rstrip()
+    try:
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
 
 
 def _plain(enqueued: list[EnqueueBatch]) -> list[EnqueueBatch]:

@@ -222,6 +222,8 @@ def call(job: Job, folder: str, run: ClaimedRun, **options: Any) -> Called:
     program = Program.of(job)
     environment = program.environment(os.environb, run)
     own_id = os.getpid()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, exit codes are lost
     # until the program can be stopped: what a signal handler raises while it starts would leave it behind
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:

@@ -28,7 +28,7 @@ def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:
     try:
         set_up(parent, channel.output, channel[:2], environment, standard_streams)
         commands = CommandRunner(channel, parent, str(workload.file.parent))
-        runner = Runner(channel, workload.dsn, workload.namespace, commands)
+        runner = Runner(channel, workload.dsn, workload.namespace, commands, parent)
     except BaseException as error:
         fail(error)
     runner.main()

@@ -76,7 +76,7 @@ MAX_OUTPUT_READS = 16  # in a row
 class ChildHandle(ChildProcess):
     """One child of the pool of processes: the attempts that it holds, and its memory."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, is_for_commands: bool) -> None:
         bootstrap = registry.bootstrap  # before the fork: children share what was imported
         self.memory = memory = Memory()
         self.sections = Sections(memory.marks)
@@ -85,6 +85,8 @@ class ChildHandle(ChildProcess):
             bootstrap.run(parent, Channel(commands, results, output, memory), environment)
 
         super().__init__("child", run)
+        self.is_for_commands = is_for_commands  # or for handlers: never both
+        self.was_stopped = False  # what its handler has forked is killed with it
         self.assigned: dict[int, Attempt] = {}  # by index
         self.withdrawn: set[int] = set()  # indexes of withdrawn tasks that it has not reached yet
         self._next_index = 0
@@ -249,6 +251,7 @@ class ChildHandle(ChildProcess):
         """
         withdrawn = self.retire()
         if self.running() is attempt:  # else it had not started, or it ended this moment and its report is on its way
+            self.was_stopped = True
             if grace <= 0:
                 self.kill()
             elif self.kill_at is None:

@@ -26,22 +26,19 @@ from yamlsched.worker.local.usage import note_program, of_program
 class CommandRunner:
     """Executes the commands of one child. ``folder`` has schedules.yaml; ``parent`` is the worker's process id.
 
-    It is created before the first handler is called: handlers may change the environment and the umask.
+    Its process never executes a handler, so that nothing that a handler changes in its process reaches a program.
     """
 
     def __init__(self, channel: Channel, parent: int, folder: str) -> None:
         self._channel, self._memory = channel, channel.memory
         self._parent, self._folder = parent, folder
-        self._environment: Mapping[bytes, bytes] = dict(os.environb)
         self.left_processes = False  # the last program did, in the background
         self.usage: Usage | None = None  # of the last program
-        self._umask = os.umask(0o077)
-        os.umask(self._umask)
 
     def execute(self, target: tuple[Any, ...], run: ClaimedRun) -> AttemptEnd | None:
         """Run the program ``target`` until it exits; return None if it succeeded."""
         program, self.left_processes, self.usage = Program(*target), False, None
-        environment = program.environment(self._environment, run)
+        environment = program.environment(os.environb, run)
         programs.survive_parent()  # until the program's process group has been killed
         programs.adopt_orphans(True)
         try:
@@ -67,7 +64,7 @@ class CommandRunner:
             note_program(memory)
 
         output = self._channel.output
-        process = program.start(self._folder, environment, prepare, stdout=output, stderr=output, umask=self._umask)
+        process = program.start(self._folder, environment, prepare, stdout=output, stderr=output)
         if memory.is_stop_requested:
             signal_group(process.pid, signal.SIGTERM)  # the parent's may have come before the program
         return process
@@ -100,7 +97,8 @@ class CommandRunner:
         try:
             descriptor = os.pidfd_open(process.pid)
         except (AttributeError, OSError):
-            while process.poll() is None:
+            # not by poll(), which takes an exit code that was lost for 0
+            while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 self._exit_without_parent(process.pid, POLL_INTERVAL_SECONDS)
             return
         try:

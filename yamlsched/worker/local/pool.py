@@ -101,7 +101,8 @@ class ProcessPool(ChildPool[ChildHandle]):
                 limit = min(limit, self._estimates.message_size(job.name))
             # sent alone, so that the death of its child has no other cause
             is_suspect = attempt in suspects
-            if message and (len(message) >= limit or is_suspect):
+            is_other = bool(message) and attempt.is_command is not message[0].is_command
+            if message and (len(message) >= limit or is_suspect or is_other):
                 break
             message.append(waiting.popleft())
             size += len(attempt.run.payload)
@@ -111,13 +112,15 @@ class ProcessPool(ChildPool[ChildHandle]):
 
     def _child_for(self, attempt: Attempt, busy: list[ChildHandle], permits: int) -> ChildHandle | None:
         if len(busy) < permits:
-            idle = [c for c in self._children.values() if not c.assigned and not c.is_retired]
-            return idle[-1] if idle else self._fork()
+            idle = [c for c in self._children.values() if not c.assigned and _may_get(c, attempt)]
+            return idle[-1] if idle else self._fork(attempt.is_command)
         if not self._are_quick([attempt]):
             return None
         size = self._estimates.message_size(attempt.job.name)
         able = [
-            c for c in busy if c.commands.is_flushed and not c.is_retired and not c.is_slow and len(c.assigned) <= size
+            c
+            for c in busy
+            if c.commands.is_flushed and _may_get(c, attempt) and not c.is_slow and len(c.assigned) <= size
         ]
         best = min(able, key=lambda c: len(c.assigned), default=None)
         return best if best is not None and self._are_quick(best.assigned.values()) else None
@@ -136,10 +139,10 @@ class ProcessPool(ChildPool[ChildHandle]):
 
     # -- children: forked, reaped, stopped ---------------------------------------------------------------------------
 
-    def _fork(self) -> ChildHandle:
+    def _fork(self, is_for_commands: bool) -> ChildHandle:
         self._cannot_fork = True
         self._check_forks()
-        child = ChildHandle(self._environment)
+        child = ChildHandle(self._environment, is_for_commands)
         self._cannot_fork = False
         self._children[child.pid] = child
         child.loop.add_signal_handler(signal.SIGCHLD, self._reap)
@@ -177,6 +180,8 @@ class ProcessPool(ChildPool[ChildHandle]):
                 self._end(child, attempt, end._replace(usage=usage))
                 child.signal_program(signal.SIGKILL)
                 child.kill_group()
+        if child.was_stopped:
+            child.kill_group()
         child.assigned.clear()
         child.output.take(is_kept=False)
         child.close()
@@ -290,7 +295,7 @@ class ProcessPool(ChildPool[ChildHandle]):
 
     def _handle_report(self, child: ChildHandle, report: protocol.TaskEnd) -> None:
         attempt = child.end(report.number)
-        if report.left_processes:
+        if report.must_retire:
             self._requeue(child.retire())
             child.resume()
         if attempt is None:
@@ -347,6 +352,11 @@ class ProcessPool(ChildPool[ChildHandle]):
     def _resume_output(self, child: ChildHandle) -> None:
         if self._children.get(child.pid) is child and not child.output.is_closed:
             child.loop.add_reader(child.output.descriptor, self._read_output, child)
+
+
+def _may_get(child: ChildHandle, attempt: Attempt) -> bool:
+    """Return whether ``child`` may be handed ``attempt``: commands are started where no handler was executed."""
+    return not child.is_retired and child.is_for_commands is attempt.is_command
 
 
 def _how_it_died(child: ChildHandle, state: int, status: int) -> str:

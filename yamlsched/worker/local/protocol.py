@@ -153,7 +153,7 @@ class TaskEnd(NamedTuple):
     took: float = 0.0  # seconds
     import_seconds: float = 0.0  # of these, for importing the handler
     has_mark: bool = False  # in the output: what it printed may be unread
-    left_processes: bool = False  # in the background: what they print later is not of the next attempt
+    must_retire: bool = False  # nothing may follow in this child: by what is left in its process, or in the background
 
     def encode(self) -> tuple[Any, ...]:
         """Return the report in types that a frame can hold."""

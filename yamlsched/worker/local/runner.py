@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import decimal
 import fcntl
 import inspect
 import os
@@ -33,6 +34,7 @@ from yamlsched.runs.frameworks import close_stale_connections
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
 from yamlsched.worker.local import protocol, usage
 from yamlsched.worker.local.commands import CommandRunner
+from yamlsched.worker.local.process_state import ProcessState
 from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, RESUME, Channel, Frames, Task, TaskEnd, frame
 
 MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of handlers are closed
@@ -45,11 +47,12 @@ calls.OWN_FILES.add(__file__)
 class Runner:
     """One child process, from fork to exit."""
 
-    def __init__(self, channel: Channel, dsn: str, namespace: str, commands: CommandRunner) -> None:
+    def __init__(self, channel: Channel, dsn: str, namespace: str, commands: CommandRunner, parent: int) -> None:
         self.channel, self.memory = channel, channel.memory
         self.dsn, self.namespace, self.commands = dsn, namespace, commands
         self.pid = os.getpid()
         self.pipes = [(descriptor, os.fstat(descriptor).st_ino) for descriptor in channel[:3]]
+        self.stdin_inode = os.fstat(0).st_ino
         self.tasks: deque[Task] = deque()
         self.may_continue = True
         self.handlers: dict[str, Callable[..., Any]] = {}  # that have been imported
@@ -65,7 +68,9 @@ class Runner:
         self.successes: list[protocol.Success] = []  # not sent yet
         self.sent_at = time.perf_counter()
         self.frames = Frames()
-        self.stdout, self.stderr = sys.stdout, sys.stderr
+        self.stdin, self.stdout, self.stderr = sys.stdin, sys.stdout, sys.stderr
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self.state = ProcessState(parent)
 
     def main(self) -> NoReturn:
         """Execute tasks until the parent closes the pipe. Whatever happens, the process ends here."""
@@ -92,7 +97,6 @@ class Runner:
             if content == RESUME:
                 self.may_continue = True
             else:
-                signal.signal(signal.SIGTERM, self._on_sigterm)  # a handler may have set its own
                 self.tasks.extend(content)
 
     def _close_idle_sessions(self) -> None:
@@ -125,7 +129,7 @@ class Runner:
         self.started, self.import_seconds, self.span = time.perf_counter(), 0.0, None
         end = self._attempt(index, target, payload, dead_run_id, timeout, run)
         if os.getpid() != self.pid:
-            os._exit(0)  # the handler forked, and this is its child, which has returned from the handler
+            calls.exit_fork(None)  # the handler forked, and this is its child, which has returned from the handler
         if self.span is not None:
             self.span.finish(end)
         self._flush_output()
@@ -133,13 +137,16 @@ class Runner:
         now = time.perf_counter()
         took = now - self.started
         is_program = not isinstance(target, str)
-        left_processes = is_program and self.commands.left_processes
-        is_plain = end is None and not has_mark and not self.import_seconds and not left_processes
+        is_plain = end is None and not has_mark and not self.import_seconds
         is_one_of_many = is_plain and took <= SLOW_SECONDS and (self.successes or self.tasks)
         used = None if is_one_of_many else self.commands.usage if is_program else usage.read(self.memory)
-        is_due = not is_plain or not self.tasks or took > SLOW_SECONDS or now - self.sent_at > FLUSH_INTERVAL_SECONDS
-        if is_due:
+        is_followed = bool(self.tasks) and self.tasks[0][1] == target  # by a run of the same job
+        is_due = not is_plain or not is_followed or took > SLOW_SECONDS or now - self.sent_at > FLUSH_INTERVAL_SECONDS
+        must_retire = False
+        if is_due:  # not for each of many that are quick: it would take longer than they do
             self._check_pipes()
+            must_retire = self.commands.left_processes if is_program else not self.state.restore()
+            is_plain = is_plain and not must_retire
         if has_mark:
             self._write_mark(index)
         if end is None:
@@ -152,9 +159,9 @@ class Runner:
                 self._send(now)
         else:
             end = (end or AttemptEnd(EndKind.RETURNED))._replace(usage=used)
-            self._send(now, TaskEnd(index, end, took, self.import_seconds, has_mark, left_processes))
-        if left_processes:
-            # the pipe will hold their output: the next attempt starts here only if the parent has not withdrawn it
+            self._send(now, TaskEnd(index, end, took, self.import_seconds, has_mark, must_retire))
+        if must_retire:
+            # the next attempt starts here only if the parent has not withdrawn it
             self.may_continue = False
             while not self.may_continue:
                 self._receive()
@@ -198,6 +205,8 @@ class Runner:
             value = contextvars.copy_context().run(self._call, handler, payload, run, dead_run_id)
             return calls.returned(value, run, self.was_stopped)
         except BaseException as error:
+            if os.getpid() != self.pid:
+                calls.exit_fork(error)
             if self.span is None:
                 self._trace(values)  # the handler could not be imported
             return calls.raised(error, run)
@@ -215,6 +224,7 @@ class Runner:
         """Call the handler so that SIGTERM stops it, and nothing else."""
         self.was_stopped = False
         close_stale_connections()
+        decimal.setcontext(decimal.getcontext().copy())  # else handlers would change the one that modules have set
         try:
             self.is_calling = True
             if run is None:
@@ -256,9 +266,16 @@ class Runner:
         for descriptor in (1, 2):
             if not _has_inode(descriptor, inode):
                 os.dup2(output, descriptor)
+        if not _has_inode(0, self.stdin_inode):
+            null = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(null, 0)
+            os.set_inheritable(0, True)
+            if null:
+                os.close(null)
 
     def _flush_output(self) -> None:
         """Flush what the handler printed, and undo what it did to the streams that its successors print to."""
+        sys.stdin = self.stdin
         try:
             sys.stdout.flush()
             sys.stderr.flush()
