@@ -21,6 +21,7 @@ PARTS = [
     "enqueue",
     "fanout",
     "latency",
+    "long",
     "start",
     "idle",
     "definitions",

@@ -39,9 +39,9 @@ def _measure(bench: Bench, contender: Contender, case: str, gap: float, count: i
             try:
                 time.sleep(WARM_UP_SECONDS)
                 contender.send(dsn, 1, gap)
-                delays = _await(file, 1, worker, contender)
+                delays = await_delays(file, 1, worker, contender)
                 contender.send(dsn, count, gap)
-                delays = _await(file, count + 1, worker, contender)[1:]
+                delays = await_delays(file, count + 1, worker, contender)[1:]
             except NotMeasured as error:
                 bench.not_measured(PART, str(error), case, contender.name)
                 return
@@ -54,7 +54,8 @@ def _measure(bench: Bench, contender: Contender, case: str, gap: float, count: i
     return measure
 
 
-def _await(file: Path, count: int, worker: subprocess.Popen[str], contender: Contender) -> list[int]:
+def await_delays(file: Path, count: int, worker: subprocess.Popen[str], contender: Contender) -> list[int]:
+    """Return the delays that handlers have written to ``file``, in microseconds, when there are ``count``."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     delays: list[int] = []
     while time.monotonic() < deadline and worker.poll() is None:

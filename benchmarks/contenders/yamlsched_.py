@@ -22,6 +22,7 @@ jobs:
   noop: {handler: bench_handlers.noop}
   nap: {handler: bench_handlers.nap}
   arrive: {handler: bench_handlers.arrive}
+  stays: {handler: bench_handlers.stays}
   awaits: {handler: bench_handlers.awaits}
   fails_once: {handler: bench_handlers.fails_once, max_attempts: 2, backoff: {policy: fixed, delay: 1s, jitter: 0}}
   fails: {handler: bench_handlers.fails, max_attempts: 1}
@@ -63,6 +64,11 @@ def arrive(sent):
     descriptor = os.open(os.environ["BENCH_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(descriptor, b"%d\\n" % (time.time_ns() // 1000 - sent))
     os.close(descriptor)
+
+
+def stays(sent):
+    arrive(sent)
+    time.sleep(600)
 """
 # By the database's clock, from the first claim to the last written outcome.
 DRAINED = """
@@ -149,8 +155,8 @@ class Yamlsched:
         self.pids.append(worker.pid)
         return worker
 
-    def start_loop(self, dsn: str, file: Path) -> subprocess.Popen[str]:
-        return self._start_with(dsn, file, "--loop")
+    def start_loop(self, dsn: str, file: Path, *words: str) -> subprocess.Popen[str]:
+        return self._start_with(dsn, file, "--loop", *words)
 
     def start_once(self, dsn: str, file: Path) -> subprocess.Popen[str]:
         return self._start_with(dsn, file)
