@@ -109,7 +109,9 @@ def _roots() -> Iterator[Path]:
     except FileNotFoundError:
         temporary = os.environ.get("TMPDIR", "/tmp")  # for the message: it cannot be written to
     yield Path(temporary) / f"yamlsched-{os.getuid()}"
-    yield Path(os.path.expanduser("~")) / ".cache" / "yamlsched"
+    home = Path(os.path.expanduser("~"))
+    if home.is_absolute():  # a user without a name has none
+        yield home / ".cache" / "yamlsched"
 
 
 def default_concurrency() -> int:

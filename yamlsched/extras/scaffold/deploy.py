@@ -81,11 +81,19 @@ class Installation:
         script = os.path.abspath(sys.argv[0])
         is_script = os.path.basename(script) == "yamlsched" and os.access(script, os.X_OK)
         program = (script,) if is_script else (sys.executable, "-m", "yamlsched")
-        return cls(program, absolute(file), getpass.getuser(), environment, namespace)
+        return cls(program, absolute(file), _user(), environment, namespace)
 
     @property
     def file_options(self) -> tuple[str, ...]:
         return () if self.file.name == "schedules.yaml" else ("--file", self.file.name)
+
+
+def _user() -> str:
+    """Return the user of this process; the number of one without a name, as in containers. systemd accepts both."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def tick_line(here: Installation, *options: str) -> str:
