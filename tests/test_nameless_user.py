@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from yamlsched.act.runs import operator
 from yamlsched.cli import cli
 from yamlsched.errors import EnvironmentFailed
+from yamlsched.extras.embedded.location import Account, require_name
 from yamlsched.extras.scaffold.deploy import KINDS
 from yamlsched.worker.permits import permit_folder
 
@@ -57,3 +58,11 @@ def test_without_a_home_directory_no_lock_files_are_created_in_the_working_direc
         permit_folder(Path("schedules.yaml"))
 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("account", [None, Account(54_321, 54_321, "user 54321")])
+def test_an_embedded_database_is_refused_with_what_to_do(account: Account | None) -> None:
+    uid = os.geteuid() if account is None else account.uid
+
+    with pytest.raises(EnvironmentFailed, match=f"by user {uid}, which has no name: .*set YAMLSCHED_DSN"):
+        require_name(account)

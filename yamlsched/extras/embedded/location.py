@@ -291,6 +291,18 @@ def _make_sockets(location: Location) -> None:
         )
 
 
+def require_name(account: Account | None) -> None:
+    """Raise EnvironmentFailed if initdb would run as a user without a name, which it refuses."""
+    uid = os.geteuid() if account is None else account.uid
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        raise EnvironmentFailed(
+            f"PostgreSQL cannot be created by user {uid}, which has no name: run yamlsched as a user "
+            "of /etc/passwd, or set YAMLSCHED_DSN"
+        ) from None
+
+
 def _name_of(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.embedded import binaries
-from yamlsched.extras.embedded.location import PORT, Location, open_file, try_lock
+from yamlsched.extras.embedded.location import PORT, Location, open_file, require_name, try_lock
 from yamlsched.extras.embedded.processes import forget_reused_pid, kill_orphans, postmaster, read_pid_file
 
 START_TIMEOUT_SECONDS = 120  # includes a crash recovery
@@ -113,6 +113,7 @@ def _create(location: Location, folder: Path) -> None:
     import shutil
     import subprocess
 
+    require_name(location.account)
     number = binaries.version(folder)
     what = f"first use: creating a private PostgreSQL {number} in {location.home}"
     log.message("info", "database.message", f"yamlsched: {what}", message=what)
