@@ -63,6 +63,7 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
                              || %(payload)s::text::jsonb end,
     result       = null,
     withheld     = 0,
+    by_hand      = r.by_hand or (r.scheduled_for is not null and r.started_at is null),
     unreleased   = r.unreleased and not %(force)s,
     released_at  = case when r.unreleased and %(force)s
                         then coalesce(%(now)s::timestamptz, clock_timestamp()) else r.released_at end,

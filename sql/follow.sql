@@ -113,7 +113,7 @@ where r.id = w.id and r.unreleased and r.finished_at is null and r.withheld <> w
 -- name: remove
 -- The runs of slots that have become gaps. Their keys are free for a backfill.
 delete from yamlsched.job_runs r
-where r.id = any (%(ids)s::bigint[]) and r.unreleased and r.finished_at is null;
+where r.id = any (%(ids)s::bigint[]) and r.status = 'queued';
 
 -- name: cancel
 update yamlsched.job_runs r
@@ -139,7 +139,7 @@ with recursive f as (
 select f.id from f where f.id <> all (%(ids)s::bigint[]);
 
 -- name: mark_followed
-update yamlsched.job_definitions d set is_followed = true
+update yamlsched.job_definitions d set is_followed = true, updated_at = clock_timestamp()
 where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]) and not d.is_followed;
 
 -- name: chains
@@ -153,3 +153,35 @@ left join lateral (
 ) r on true
 where d.namespace = %(namespace)s and d.retired_at is null and (d.after <> '{}' or d.job_type in (
     select unnest(f.after) from yamlsched.job_definitions f where f.namespace = %(namespace)s and f.retired_at is null));
+
+-- name: late
+-- Lock runs of slots that have not begun and are older than the catchup_window of their job. Those that wait for other jobs
+-- are decided about by `decide`. While a job is paused, nothing of it is late.
+select r.id, r.definition_id, d.job_type, d.schedule, d.timezone, d.effective_from, r.scheduled_for as slot,
+       r.limit_name, c.now
+from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+cross join yamlsched.job_definitions d
+cross join lateral (
+    select w.id, w.definition_id, w.scheduled_for, w.limit_name
+    from yamlsched.job_runs w
+    where w.definition_id = d.id and w.finished_at is null and w.status = 'queued' and w.started_at is null
+      and least(w.run_at, w.scheduled_for + d.spread) < c.now - d.catchup_window
+      and w.scheduled_for is not null and not w.by_hand and not w.unreleased
+    order by w.id
+    for no key update skip locked) r
+where d.namespace = %(namespace)s and d.catchup_window < interval '365 days'
+  and not yamlsched.is_withheld(d, c.now)
+order by r.definition_id, r.scheduled_for
+limit 10000;
+
+-- name: overlooked
+-- The jobs whose runs wait for a run that has succeeded: that success began to be written before its job was followed, and
+-- has therefore released nothing. Only of jobs that are followed since a few minutes.
+select distinct w.definition_id as id
+from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.is_followed
+    and d.updated_at > clock_timestamp() - interval '5 minutes'
+join yamlsched.job_runs r on r.definition_id = d.id and r.finished_at > c.now - interval '5 minutes'
+    and r.status = 'succeeded' and r.held_until is null
+join yamlsched.awaits a on a.definition_id = d.id and a.slot = r.scheduled_for and a.outcome is null
+join yamlsched.job_runs w on w.id = a.run_id and w.withheld = 4;

@@ -10,6 +10,7 @@ import pytest
 
 from support.followers import DEAD, HOURLY, SUCCESS, World, world
 from support.schedules import HOUR, MINUTE, a_file, at, definition, gaps
+from yamlsched import db as database
 from yamlsched.act import backfill, pause
 from yamlsched.act import runs as actions
 from yamlsched.runs import claiming, follow
@@ -366,7 +367,8 @@ def test_a_sync_releases_what_waits_without_any_worker_and_then_it_is_late(world
     world.claim()
     [run] = world.held.values()
     assert store.succeed_in(world.db, (run.id, run.attempt, run.locked_by), None)
-    world.db.execute("update yamlsched.job_runs set held_until = null where id = %s", [run.id])
+    ended = "update yamlsched.job_runs set held_until = null, finished_at = %s where id = %s"
+    world.db.execute(ended, [world.now, run.id])
 
     world.tick("2026-01-14 02:01")
 
@@ -404,6 +406,62 @@ def test_a_job_whose_gap_cannot_be_written_holds_up_no_other_and_is_a_problem(wo
     sync(world.db, world.file, world.now)
     assert definition(world.db, "bad").slots_error is None
     assert gaps(world.db, "bad") == gaps(world.db, "good")
+
+
+def test_what_is_followed_since_its_success_began_to_be_written_is_released_too(world: World, dsn: str) -> None:
+    # given a success that is written and not committed while an edit adds a follower
+    world.apply(extract={**HOURLY, "overlap": "allow"})
+    world.tick("2026-01-14 02:00")
+    world.claim()
+    with database.connect(dsn) as writing:
+        writing.execute("begin")
+        writing.execute(
+            "update yamlsched.job_runs set status = 'succeeded', locked_until = null, finished_at = %s "
+            "where status = 'running'",
+            [world.now],
+        )
+        world.apply(extract={**HOURLY, "overlap": "allow"}, load={"cron": "1 * * * *", "after": ["extract"]})
+        world.tick("2026-01-14 02:01")
+        assert world.claim() == []
+        assert world.states()[-1] == "load 02:01 queued (waits)"
+        writing.execute("commit")
+
+    jobs = world.runner.run(follow.overlooked(world.connection, "default", world.now))
+
+    assert jobs == [world.job("load")]
+    assert world.runner.run(follow.settle(world.connection, "default", jobs, world.now)).released == 1
+    assert world.runner.run(follow.overlooked(world.connection, "default", world.now)) == []
+
+
+@pytest.mark.parametrize("retries", [False, True])
+@pytest.mark.parametrize("follows", [{}, {"after": ["extract"]}])
+def test_a_slot_whose_run_has_not_begun_within_catchup_window_becomes_a_gap_unless_it_was_retried(
+    world: World, follows: dict[str, Any], retries: bool
+) -> None:
+    # given a run that waits for a worker, and one behind it that waits for its turn
+    extract = {**HOURLY, "overlap": "allow"}
+    world.apply(extract=extract, load={**HOURLY, "catchup_window": "1h", "catchup": "all"} | follows)
+    world.tick("2026-01-14 02:00")
+    world.db.execute(
+        "update yamlsched.job_runs set status = 'succeeded', finished_at = run_at where job_type = 'extract'"
+    )
+    world.tick("2026-01-14 02:01")
+    if retries:
+        actions.retry(world.db, [world.id("load 02:00")], "ann", now=world.now)
+
+    world.tick("2026-01-14 03:01")
+
+    if retries:
+        assert gaps(world.db, "load") == []
+        assert "load 02:00 queued" in world.states()
+    else:
+        assert gaps(world.db, "load") == [("01-14 02:00", "01-14 02:00", 1, "late")]
+        assert "load 02:00 queued" not in world.states()
+        key = backfill.definition_for(world.db, "default", "load")
+        slot = at("2026-01-14 02:00")
+        backfill.backfill(world.db, "default", key, slot, slot, "ann", now=world.now)
+        world.tick("2026-01-14 03:05")
+        assert "load 02:00 queued" in world.states()
 
 
 def test_a_lost_worker_decides_about_what_waits_for_its_last_attempt(world: World) -> None:

@@ -22,7 +22,7 @@ alter table yamlsched.job_runs
     add column limit_no integer,
     add column unreleased boolean not null default false,  -- it waits for runs of other jobs; see awaits
     add column released_at timestamptz,                    -- when that ended
-    add column by_hand boolean not null default false,     -- created by a backfill
+    add column by_hand boolean not null default false,     -- created by a backfill, or retried before its first attempt
     add column ready_at timestamptz;                       -- when its wait for its job or its turn ended; no claim writes it
 update yamlsched.job_runs r set lane = d.lane
 from yamlsched.job_definitions d
@@ -51,6 +51,8 @@ alter table yamlsched.job_definitions
     add column only_on jsonb not null default '[]',
     add column on_upstream_failure text not null default 'wait' check (on_upstream_failure in ('wait', 'skip', 'run')),
     add column is_followed boolean not null default false;  -- now or before: the ends of its runs are handed on
+create index job_definitions_catchup_window on yamlsched.job_definitions (namespace)
+    where catchup_window < interval '365 days';
 create index job_definitions_followed on yamlsched.job_definitions (id) where is_followed;
 create index job_runs_unreleased on yamlsched.job_runs (namespace, definition_id)
     where unreleased and finished_at is null;
@@ -63,7 +65,7 @@ create table yamlsched.awaits (
     outcome         text check (outcome in ('succeeded', 'dead', 'cancelled', 'skipped', 'waiting')),
     primary key (run_id, definition_id)
 );
-create index awaits_open on yamlsched.awaits (definition_id) where outcome is null;
+create index awaits_open on yamlsched.awaits (definition_id, slot) where outcome is null;
 create index awaits_ended on yamlsched.awaits (upstream_run_id) where upstream_run_id is not null;
 alter table yamlsched.skipped_slots
     add column detail text,            -- of upstream: the job, and its run; of calendar: which

@@ -192,16 +192,45 @@ async def settle(
 ) -> Settlement:
     """Decide about the runs of ``jobs`` that are not released, in batches; None: of all jobs, as a repair.
 
+    Without ``jobs``, slots whose runs have not begun within ``catchup_window`` become gaps, of any job.
+
     Waits for no lock: a job of which another session has a gate is left to the next call. So is one about which nothing
     can be written; it holds up no other.
     """
     if jobs is None:
+        await _record_late(connection, namespace, now)
         cursor = await connection.execute(load("follow")["jobs"], {"namespace": namespace, "now": now})
         jobs = [row.id for row in await cursor.fetchall()]
     todo, result = sorted(jobs), Settlement()
     for start in range(0, len(todo), MAX_JOBS):
         result = result.plus(await _settle_each(connection, namespace, todo[start : start + MAX_JOBS], now))
     return result
+
+
+async def _record_late(connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None) -> None:
+    """Make gaps of slots whose runs have not begun in time."""
+    async with connection.transaction():
+        cursor = await connection.execute(load("follow")["late"], {"namespace": namespace, "now": now})
+        rows = await cursor.fetchall()
+        if not rows:
+            return
+        changes = _Changes()
+        changes.now = rows[0].now
+        for row in rows:
+            changes.skip(row, row.id, row.slot, "late", None)
+        await changes.write(connection, namespace)
+        limits = sorted({row.limit_name for row in rows if row.limit_name})
+        jobs = sorted({row.definition_id for row in rows})
+        parameters = {"namespace": namespace, "jobs": jobs, "limits": limits, "now": now}
+        await connection.execute(load("runs")["hand_on"], parameters)
+
+
+async def overlooked(
+    connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None
+) -> list[int]:
+    """Return the jobs whose runs wait for one that succeeded while an edit made its job a followed one."""
+    cursor = await connection.execute(load("follow")["overlooked"], {"namespace": namespace, "now": now})
+    return [row.id for row in await cursor.fetchall()]
 
 
 async def _settle_each(
@@ -292,12 +321,15 @@ class _Changes:
                     self.cancelled[run.id] = f"waited for {decision.detail}" if decision.detail else decision.reason
                     self.ended_of.add(job.definition_id)
                 case SlotDecision.SKIP:
-                    follows = _slot_before(job, run.slot)
-                    gap = (job.definition_id, run.slot, run.slot, 1, decision.reason, follows, decision.detail)
-                    self.gaps.append(gap)
-                    self.removed.append(run.id)
-                    self.ended_of.add(job.definition_id)
+                    self.skip(job, run.id, run.slot, decision.reason, decision.detail)
         return decisions
+
+    def skip(self, job: Any, run_id: int, slot: datetime, reason: str, detail: str | None) -> None:
+        """Remove a run, whose slot becomes a gap."""
+        gap = (job.definition_id, slot, slot, 1, reason, _slot_before(job, slot), detail)
+        self.gaps.append(gap)
+        self.removed.append(run_id)
+        self.ended_of.add(job.definition_id)
 
     async def write(self, connection: psycopg.AsyncConnection[Any], namespace: str) -> None:
         sql, parameters = load("follow"), {"namespace": namespace, "now": self.now}

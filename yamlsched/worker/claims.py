@@ -264,11 +264,12 @@ class Upkeep:
             settled = await settle(connection, self._namespace, held)
             reclaimed = await claiming.reclaim(connection, self._namespace, held, is_complete)
             repaired = await claiming.sweep(connection, self._namespace)
-            if is_complete:  # slots that have become late, and what no claim has met
-                followers = await follow.settle(connection, self._namespace)
-                repaired += followers.repaired
-                for job, why in followers.failed:
-                    log.error("slot.blocked", job=job, error=why)
+            # slots that have become late, and what no claim has met
+            jobs = None if is_complete else await follow.overlooked(connection, self._namespace)
+            followers = await follow.settle(connection, self._namespace, jobs)
+            repaired += followers.repaired
+            for job, why in followers.failed:
+                log.error("slot.blocked", job=job, error=why)
             return settled, reclaimed, repaired
 
         try:
