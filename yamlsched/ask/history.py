@@ -18,6 +18,7 @@ from yamlsched import durations
 from yamlsched.ask import runs
 from yamlsched.ask.edits import in_force
 from yamlsched.ask.runs import RetriedAttempt, RunDetails
+from yamlsched.db.connection import escape_for
 from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.handler.once import settle_command
@@ -56,7 +57,7 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
         return namespace
     if file.is_file():
         data = schedule_file.read(file)
-        place = {"hash": hashlib.sha256(data).hexdigest(), **_place(file)}
+        place = {"hash": hashlib.sha256(data).hexdigest(), **_place(connection, file)}
         with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
             [applied] = fetch_column(connection, load("history")["namespace_of_file"], place)
             return applied or _namespace_in(data, file)
@@ -75,13 +76,14 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
 def is_own_file(connection: psycopg.Connection[Any], namespace: str, file: Path) -> bool:
     """Return whether this host presents ``file`` for a ``namespace`` that an option sets."""
     with suppress(psycopg.errors.InsufficientPrivilege):  # a role that may only enqueue
-        place = {"namespace": namespace, **_place(file)}
+        place = {"namespace": namespace, **_place(connection, file)}
         return bool(fetch_column(connection, load("history")["presents"], place)[0])
     return False
 
 
-def _place(file: Path) -> dict[str, str]:
-    return {"host": socket.gethostname(), "path": str(schedule_file.absolute(file))}
+def _place(connection: psycopg.Connection[Any], file: Path) -> dict[str, str]:
+    place = {"host": socket.gethostname(), "path": str(schedule_file.absolute(file))}
+    return {name: escape_for(connection, text) for name, text in place.items()}
 
 
 def namespace_in_file(file: Path) -> str:

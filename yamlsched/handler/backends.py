@@ -92,7 +92,7 @@ class PostgresBackend:
 
     def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
         """Write the run's success and what it enqueued. Raises LeaseLost if another attempt has taken the run over."""
-        with translate_errors():
+        with translate_errors(", ".join(sorted({batch.job_type for batch in enqueued}))):
             statements.enqueue_from(connection, self.namespace, self.run_id, enqueued)
         if not statements.succeed_in(connection, (self.run_id, self.attempt, self.locked_by), result):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
@@ -152,7 +152,7 @@ class PostgresBackend:
         self, connection: psycopg.AsyncConnection[Any], result: str | None, enqueued: list[EnqueueBatch]
     ) -> None:
         """See ``succeed``."""
-        with translate_errors():
+        with translate_errors(", ".join(sorted({batch.job_type for batch in enqueued}))):
             await statements.enqueue_from_async(connection, self.namespace, self.run_id, enqueued)
         if not await statements.succeed_in_async(connection, (self.run_id, self.attempt, self.locked_by), result):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 
+from yamlsched.db.connection import escape_for
 from yamlsched.db.query import load
 from yamlsched.runs.lifecycle import LOCAL, LOST_WORKER, PROCESS_ENDED, ClaimedRun, Priority, released
 from yamlsched.runs.statements import array, finish, hand_on, note_ended, rows_of
@@ -179,7 +180,7 @@ def scope(
     """Return what a worker whose file has the jobs ``names`` may claim."""
     row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": list(names)}).fetchone()
     assert row is not None
-    return ClaimScope(row.newest, tuple(sorted(row.others)), revision)
+    return ClaimScope(row.newest, tuple(sorted(row.others)), revision and escape_for(connection, revision))
 
 
 async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:

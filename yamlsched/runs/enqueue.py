@@ -257,7 +257,7 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], select
 
         async def execute() -> Any:
             session = driver if isinstance(driver, psycopg.AsyncConnection) else await driver
-            with in_span() as sending, translate_errors():
+            with in_span() as sending, translate_errors(job):
                 async with psycopg.AsyncCursor(session, row_factory=tuple_row) as cursor:
                     await cursor.execute(sql, with_trace(sending))
                     return results(sending, await cursor.fetchall())
@@ -265,7 +265,7 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], select
         return execute()
     with (
         in_span() as sending,
-        translate_errors(),
+        translate_errors(job),
         psycopg.Cursor(driver, row_factory=tuple_row) as cursor,
     ):
         cursor.execute(sql, with_trace(sending))
@@ -273,12 +273,17 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], select
 
 
 @contextmanager
-def translate_errors() -> Iterator[None]:
+def translate_errors(job: str) -> Iterator[None]:
     """Raise Refused for what the SQL functions reject (YS001 to YS004), EnvironmentFailed for missing tables."""
     try:
         yield
     except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as error:
         raise EnvironmentFailed("the tables of yamlsched are missing or outdated: run yamlsched migrate") from error
+    except psycopg.errors.UntranslatableCharacter as error:
+        raise Refused(
+            f'payload or key of job "{job}" has a character that the encoding of the database does not have '
+            f"({error.diag.message_primary}): leave it out, or use a database with encoding UTF8"
+        ) from error
     except psycopg.Error as error:
         if not (error.sqlstate or "").startswith("YS"):
             raise

@@ -13,8 +13,9 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from yamlsched import secret_forms
+from yamlsched.db.connection import escape_for
 from yamlsched.db.query import fetch_column, load
-from yamlsched.errors import ScheduleError, YamlschedError
+from yamlsched.errors import Refused, ScheduleError, YamlschedError
 from yamlsched.runs.lifecycle import Keep
 from yamlsched.schedule import field_changes
 from yamlsched.schedule.job import DEFAULT_ROW, KEYS, Job, Output, from_row, to_row
@@ -159,6 +160,10 @@ def record(
     changes: Changes,
 ) -> None:
     """Record the edit that applies a file, in the caller's transaction."""
+
+    def storable(text: str | None) -> str | None:
+        return text and escape_for(connection, text)
+
     namespace = str(loaded.namespace)
     settings = _shown_settings(loaded)
     former = latest_settings(connection, namespace)
@@ -169,13 +174,13 @@ def record(
             "namespace": namespace,
             "environment": schedule.environment,
             "hash": schedule.sha256,
-            "host": schedule.host,
-            "path": schedule.path,
+            "host": storable(schedule.host),
+            "path": storable(schedule.path),
             "yamlsched_version": schedule.version.yamlsched_version,
-            "commit": revision.commit,
+            "commit": storable(revision.commit),
             "is_dirty": revision.is_dirty,
-            "author": revision.author,
-            "subject": revision.subject,
+            "author": storable(revision.author),
+            "subject": storable(revision.subject),
             "counts": changes.summary(),
             "before": None if former is None else {change.field: change.before for change in fields},
             "after": {change.field: change.after for change in fields},
@@ -202,6 +207,7 @@ def converge(
     ``is_behind``: the time zone data is older. Then a job whose stored next slot is in the future owes nothing.
     """
     rows = {name: to_row(job) for name, job in jobs.items()}
+    _refuse_unencodable(connection, jobs)
     differences = definitions.differences(connection, namespace, list(rows.values()), DEFAULT_ROW)
     known = {d.id for d in differences if d.id is not None}
     scheduled = definitions.ids_with_next_slot(connection, namespace) if recompute else []
@@ -256,6 +262,22 @@ def converge(
         unreadable=tuple(job for job in unreadable if job not in owed.unreadable),
         edits=tuple(changed),
     )
+
+
+def _refuse_unencodable(connection: Connection[Any], jobs: Mapping[str, Job]) -> None:
+    """Raise Refused if a job has a character that the encoding of the database does not have."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding == "UTF8":
+        return
+    for name, job in jobs.items():
+        for key, shown in KEYS.items():
+            text = json.dumps(shown(getattr(job, key)), ensure_ascii=False, default=str)
+            if (escaped := escape_for(connection, text)) != text:
+                nth = next(n for n, (a, b) in enumerate(zip(text, escaped, strict=False)) if a != b)
+                raise Refused(
+                    f'job "{name}": {key} has the character "{text[nth]}", which a database with encoding {encoding} '
+                    "cannot store: leave it out, or use a database with encoding UTF8"
+                )
 
 
 def repair_limits(connection: Connection[Any], namespace: str, limits: Mapping[str, int], now: datetime | None) -> None:

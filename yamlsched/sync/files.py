@@ -23,6 +23,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from yamlsched import __version__
+from yamlsched.db.connection import escape_for
 from yamlsched.db.migrations import latest_version
 from yamlsched.db.query import fetch_column, load
 from yamlsched.schedule import file
@@ -58,6 +59,7 @@ class Snapshot(NamedTuple):
     needs_housekeeping: bool
     other_namespace: str | None
     messages_due: list[str | None] | None  # targets with a message that may be sent now; None: no targets
+    is_hidden: bool = False  # policies hide rows of the tables
     has_lost_limits: bool = False  # a job is under a limit whose number is lost: only the file knows it
 
 
@@ -110,7 +112,13 @@ def poll_rows(
 
     ``namespace`` is that of a file that was read; of another one, what is stored is known.
     """
+    presented = _storable(connection, presented)
     return _one(connection, Snapshot, "poll", {**presented, "now": now, "namespace": namespace})
+
+
+def _storable(connection: Connection[Any], presented: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters with a path and a host name that the database can store, whatever its encoding is."""
+    return presented | {name: escape_for(connection, presented[name]) for name in ("host", "path")}
 
 
 def state(
@@ -121,6 +129,7 @@ def state(
     needs: dict[str, int] | None = None,
 ) -> FileState:
     """Return what decides whether the file is applied. ``needs``: see FileState; None: what a tick has stored."""
+    presented = _storable(connection, presented)
     state = _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
     needs = state.needs if needs is None else needs
     return state._replace(needs=needs, behind=tuple(places_behind(connection, namespace, needs, now)))
@@ -173,7 +182,9 @@ def keep_presenting(
     ``mistakes`` is the number of errors for which the file that is there now is refused, ``errors`` are the first ones.
     ``namespace`` is that of the file, if it can be read: it identifies the path of a host with a new name.
     """
-    parameters = {**presented, "now": now, "mistakes": mistakes, "namespace": namespace, "errors": list(errors)}
+    lines = [escape_for(connection, error) for error in errors]
+    parameters = {**_storable(connection, presented), "now": now, "mistakes": mistakes, "errors": lines}
+    parameters["namespace"] = namespace
     row = connection.execute(load("files")["keep_presenting"], parameters).fetchone()
     return row.namespace if row else None
 
@@ -186,7 +197,8 @@ def mark_applied(
     now: datetime,
 ) -> None:
     """Record that the file is in force from ``now`` on."""
-    parameters = {**presented, "namespace": namespace, "retention": Jsonb(retention), "now": now}
+    place = _storable(connection, presented)
+    parameters = {**place, "namespace": namespace, "retention": Jsonb(retention), "now": now}
     connection.execute(load("files")["mark_applied"], parameters)
 
 
