@@ -479,7 +479,17 @@ def test_a_change_of_directory_that_is_not_a_plain_start_is_kept(command: str) -
     "command, kept",
     [
         *((f"a {redirect}", "a") for redirect in ("> /dev/null", ">/dev/null 2>&1", "&> /dev/null", "2>/dev/null")),
-        *((f"a {redirect}", "a") for redirect in ("> /var/log/x", ">> /x/y", "> /x/y 2>&1", "> y.log", ">& /x/y")),
+        *(
+            (f"a {redirect}", "a")
+            for redirect in (
+                "> /proc/1/fd/1 2> /dev/stderr",
+                "> /var/log/x",
+                ">> /x/y",
+                "> /x/y 2>&1",
+                "> y.log",
+                ">& /x/y",
+            )
+        ),
         *((f"a {redirect}", "a") for redirect in ("2> /x/err", "2>&1", "> /x/logs/a.sql", ">> '/x/a b.log' 2>&1")),
         *((f"a {redirect}", f"a {redirect}") for redirect in ("> /x/y", "> y.csv 2>&1", ">> /x/y.csv", "> /x/y.sql")),
         ("a > /x/y.sql 2>> /var/log/e", "a > /x/y.sql"),
@@ -502,6 +512,20 @@ def test_a_redirect_of_output_is_removed_and_one_of_data_is_kept(command: str, k
 
     text = command_line[2] if command_line[:2] == ["/bin/sh", "-c"] else shlex.join(command_line)
     assert text == kept
+
+
+def test_a_redirect_that_is_kept_is_reported_unless_its_suffix_is_one_of_data() -> None:
+    text = '0 1 * * * a > /x/y\n0 2 * * * b > "/x/$(c).csv"\n0 3 * * * d > /e.sql.gz\n'
+    report = messages(import_text(text))
+
+    assert "source:1: advice: > /x/y is kept, as it may be data: remove it if it is a log" in report
+    assert report.count("as it may be data") == 1
+
+
+def test_a_program_that_takes_the_output_is_reported() -> None:
+    report = messages(import_text("0 1 * * * a 2>&1 | /usr/bin/logger -t a\n"))
+
+    assert "advice: logger takes the output: without it, yamlsched keeps the output" in report
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,9 @@ def test_a_file_that_is_not_utf_8_text_is_refused(data: bytes, tmp_path: Path) -
         ("/" + "x" * 300, "x" * 63),
         ("flock -w 60 /tmp/app_backup.lock ./offsite.sh", "offsite"),
         ("timeout -k 5s 10m /usr/bin/fetch", "fetch"),
+        ("sudo -u www-data /usr/bin/php -f /srv/cloud/cron.php", "cron"),
+        ("test -x /a/b && grep -q x /y && /a/b", "b"),
+        ("(cd /x && ./why) >> /z.log", "why"),
     ],
 )
 def test_a_job_is_named_after_its_program(command: str, name: str) -> None:

@@ -218,7 +218,7 @@ def _report(place: Place, done: Simplified, job: str) -> None:
     for text in dict.fromkeys(done.removed):
         place.changed(f"{shown(text)} is removed: the output is kept. To see it: yamlsched show RUN --output")
     for text in dict.fromkeys(done.kept):
-        if not DATA.search(text):
+        if not DATA.search(text.strip("\"'")):
             place.advise(f"{shown(text)} is kept, as it may be data: remove it if it is a log")
     for program in shell.output_takers(done.command):
         place.advise(f"{program} takes the output: without it, yamlsched keeps the output and reports what fails")

@@ -171,7 +171,7 @@ def name_of(command: str) -> str:
             elif program in WRAPPERS or program in WITH_VALUES:
                 words = words[1:]
                 while words and (words[0].startswith("-") or DURATION.fullmatch(words[0])):
-                    words = words[1:]
+                    words = words[2 if program == "sudo" and words[0] in ("-u", "-g") else 1 :]
                 words = words[1:] if program == "flock" else words
             elif INTERPRETERS.fullmatch(program):
                 words = [word for word in words[1:] if word not in ("run", "exec")]

@@ -31,7 +31,7 @@ RANDOM_SLEEP = re.compile(
 )
 ANY_RANDOM_SLEEP = re.compile(r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand|random)")
 NULL = "/dev/null"
-LOG = re.compile(r"(?:^|/)logs?/|\.(?:log|out|err)(?![a-z])|[_-]log$")
+LOG = re.compile(r"^/proc/\w+/fd/|^/dev/(?:std|tty|console)|(?:^|/)logs?/|\.(?:log|out|err)(?![a-z])|[_-]log$")
 DATA = re.compile(
     r"\.(?:[ctp]sv|jsonl?|ndjson|xml|html?|sql|dump|bak|gz|bz2|xz|zst|zip|tar|tgz|dat|db|sqlite3?|md|ics|pdf|prom|ya?ml"
     r"|conf|cfg|ini|crt|pem|key|parquet|avro|png|jpg|svg)$"
