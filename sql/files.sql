@@ -113,11 +113,17 @@ select (select max(m.version) from yamlsched.migrations m) as version,
        coalesce(i.id is not null and coalesce(i.housekept_at <= c.now - i.pause, true), false) as needs_housekeeping,
        (select e.namespace from elsewhere e) as other_namespace,
        yamlsched.messages_due(k.namespace, c.now) as messages_due,
-       exists (         -- a deletion, or a partial restore: the number is in the file
-           select from yamlsched.job_definitions d
-           left join yamlsched.gates g on g.namespace = d.namespace and g.name = 'limit/' || d.limit_name
-           where d.namespace = k.namespace and d.limit_name is not null and d.retired_at is null and g.n is null
-       ) as has_lost_limits
+       coalesce((
+           select true      -- a deletion, or a partial restore: the number is in the file
+           from yamlsched.job_definitions d
+           where d.namespace = k.namespace and d.limit_name is not null and d.retired_at is null
+             and (select g.n from yamlsched.gates g
+                  where g.namespace = d.namespace and g.name = 'limit/' || d.limit_name) is null
+           order by d.namespace, d.limit_name limit 1
+       ), false) as has_lost_limits,
+       pg_catalog.row_security_active('yamlsched.job_runs') or pg_catalog.row_security_active('yamlsched.migrations')
+       or pg_catalog.row_security_active('yamlsched.job_definitions')
+       or pg_catalog.row_security_active('yamlsched.schedule_files') as is_hidden
 from clock c
 cross join known k
 left join lateral (

@@ -38,6 +38,21 @@ select m.version, m.checksum, m.oldest_supported from yamlsched.migrations m ord
 insert into yamlsched.migrations (version, name, checksum, oldest_supported)
 values (%(version)s, %(name)s, %(checksum)s, %(oldest_supported)s);
 
+-- name: hidden
+-- The tables of which policies hide rows from the current user.
+select current_user as role, coalesce(string_agg(c.relname, ', ' order by c.relname), '') as tables
+from pg_catalog.pg_class c
+join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'yamlsched' and c.relkind = 'r' and c.relrowsecurity and pg_catalog.row_security_active(c.oid);
+
+-- name: connections
+-- How many connections the role and the database may have; -1: any number, as for a superuser.
+select r.rolname as role, case when r.rolsuper then -1 else r.rolconnlimit end as of_role,
+       d.datname as database, case when r.rolsuper then -1 else d.datconnlimit end as of_database
+from pg_catalog.pg_roles r
+cross join pg_catalog.pg_database d
+where r.rolname = session_user and d.datname = current_database();
+
 -- name: support
 select current_setting('server_version_num')::integer as version, current_setting('server_version') as version_text,
        current_setting('server_encoding') as encoding;

@@ -126,9 +126,10 @@ begin
         yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval, text[])
         to yamlsched_worker, yamlsched_enqueuer;
     grant execute on function
-        yamlsched.has_no_worker(yamlsched.job_runs, timestamptz), yamlsched.late(yamlsched.job_definitions),
+        yamlsched.has_no_worker(yamlsched.job_runs, timestamptz), yamlsched.is_failing(yamlsched.job_runs),
+        yamlsched.late(yamlsched.job_definitions),
         yamlsched.is_withheld(yamlsched.job_definitions, timestamptz), yamlsched.waits_for(yamlsched.job_runs),
-        yamlsched.could_begin_at(yamlsched.job_runs, interval), yamlsched.is_failing(yamlsched.job_runs),
+        yamlsched.could_begin_at(yamlsched.job_runs, interval),
         yamlsched.upstream(bigint, timestamptz, timestamptz), yamlsched.upstream_results(bigint)
         to yamlsched_worker, yamlsched_reader;
     grant execute on function

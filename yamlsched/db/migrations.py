@@ -21,6 +21,8 @@ from yamlsched.errors import EnvironmentFailed
 
 MIN_MAJOR, MAX_MAJOR = 13, 18
 """Supported major versions of PostgreSQL."""
+MIN_CONNECTIONS = 3
+"""Sessions of a worker without those of its handlers: to claim, to write outcomes, and to renew leases."""
 
 
 OLDEST_SUPPORTED = re.compile(r"^-- oldest_supported: ([0-9]+)$", re.MULTILINE)
@@ -88,7 +90,8 @@ def applied(connection: psycopg.Connection[Any]) -> Tables:
 
 
 def ensure_usable(connection: psycopg.Connection[Any], apply: bool) -> None:
-    """Migrate older tables if ``apply``. Raises like ``must_migrate`` and ``refuse_changed``."""
+    """Migrate older tables if ``apply``. Raises like ``must_migrate``, ``refuse_changed`` and ``refuse_hidden``."""
+    refuse_hidden(connection)
     tables = applied(connection)
     if must_migrate(tables, apply):
         migrate(connection)
@@ -129,6 +132,26 @@ def _refuse_changed(migration: Migration, checksums: Mapping[str, str]) -> None:
             f"migration {migration.name} was applied from a different file than the one in this yamlsched: "
             "the tables may differ from what it expects; install the version that created them"
         )
+
+
+def refuse_hidden(connection: psycopg.Connection[Any]) -> None:
+    """Raise EnvironmentFailed if policies hide rows of the tables: they would look as if they were empty."""
+    [row] = connection.execute(load("migrations")["hidden"]).fetchall()
+    if row.tables:
+        raise EnvironmentFailed(
+            f'row-level security hides rows of yamlsched\'s tables from role "{row.role}" ({row.tables}). Turn it off, '
+            "as their owner: alter table yamlsched.NAME disable row level security"
+        )
+
+
+def few_connections(connection: psycopg.Connection[Any]) -> str | None:
+    """Return which limit of connections is too low for a worker, None if there is none."""
+    [row] = connection.execute(load("migrations")["connections"]).fetchall()
+    limits = {f'role "{row.role}"': row.of_role, f'database "{row.database}"': row.of_database}
+    for what, limit in limits.items():
+        if 0 <= limit < MIN_CONNECTIONS:
+            return f"{what} may have {limit} connections, and a tick or worker needs at least {MIN_CONNECTIONS}"
+    return None
 
 
 def refuse_unsupported(connection: psycopg.Connection[Any]) -> None:

@@ -113,6 +113,11 @@ def poll_database(connection: Connection[Any], schedule: ScheduleFile, may_migra
     except OLDER_TABLES:
         db.migrations.ensure_usable(connection, apply=may_migrate)
         return poll(connection, schedule)
+    except psycopg.errors.InsufficientPrivilege:
+        db.migrations.refuse_hidden(connection)
+        raise
+    if snapshot.is_hidden:
+        db.migrations.refuse_hidden(connection)
     tables = db.migrations.Tables(snapshot.version, snapshot.oldest_supported)
     if db.migrations.must_migrate(tables, apply=may_migrate):
         db.migrations.migrate(connection)

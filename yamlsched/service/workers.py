@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yamlsched import log, registry
+from yamlsched.db import migrations
+from yamlsched.db.connection import escape_for
+from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.sessions import ConnectionPermits
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
@@ -82,6 +85,8 @@ def claimable(
 
     For a file that this version has applied, what checks files is not imported.
     """
+    if few := migrations.few_connections(connection):
+        raise EnvironmentFailed(f"{few}: raise it with alter role or alter database ... connection limit")
     namespace = str(synced.namespace)
     if synced.is_validated and synced.jobs is None:
         from yamlsched.schedule.load import load
@@ -103,7 +108,7 @@ def startable(
 
     A job whose code is missing on every host stays: its runs end with the reason.
     """
-    place = (schedule.host, schedule.path)
+    place = (escape_for(connection, schedule.host), escape_for(connection, schedule.path))
     lacks = startable_jobs.lacks(jobs, schedule.real_file, schedule.handler_path, os.environ)
     if added := lacks_store.record(connection, namespace, place, lacks):
         names, reason = ",".join(added), lacks[added[0]].reason

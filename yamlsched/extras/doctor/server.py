@@ -111,6 +111,8 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
     is_pooled = connection.info.backend_pid != seen.pid
     pooled = "a pooler was detected: work --loop polls instead of listening"
     yield Check("pooler", "ok", pooled if is_pooled else "none was detected")
+    if not is_pooled and (few := migrations.few_connections(connection)):
+        yield Check("connections", "fail", few, "raise it: alter role or alter database ... connection limit")
     if not seen.is_safe:
         remedy = "turn fsync and full_page_writes on: a server crash can lose the whole database"
         yield Check("durability", "fail", "fsync or full_page_writes is off", remedy)
@@ -166,7 +168,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def tables(connection: psycopg.Connection[Any]) -> Check:
-    """Check the version of the tables."""
+    """Check the tables: whether their rows are visible, and their version."""
+    try:
+        migrations.refuse_hidden(connection)
+    except EnvironmentFailed as error:
+        problem, _, remedy = str(error).partition(". ")
+        return Check("tables", "fail", problem, remedy)
     tables, own = migrations.applied(connection), migrations.latest_version()
     try:
         must_migrate = migrations.must_migrate(tables, apply=True)
