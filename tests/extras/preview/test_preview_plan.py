@@ -335,8 +335,9 @@ def test_a_run_that_an_edit_of_spread_moves_is_announced_at_its_new_time(db: Db)
 
 
 def test_an_edit_of_a_job_settles_the_slots_of_those_that_follow_it_and_plan_says_so(db: Db) -> None:
-    # given a job whose due slots wait for another, which is edited
-    jobs: dict[str, Any] = {"load": {"cron": "5 * * * *", "after": ["extract"]}}
+    # given a job whose due slots wait for another, which is edited, and of which the sync makes no gap at once
+    follower = {"cron": "5 * * * *", "after": ["extract"], "catchup": "all", "on_upstream_failure": "run"}
+    jobs: dict[str, Any] = {"load": follower}
     sync(db, a_file(extract={"cron": "0 * * * *"}, **jobs), NOON)
     edited, held = a_file(extract={"cron": "0 * * * *", "owner": "team-b"}, **jobs), ids(db)
     now = NOON + 70 * MINUTE
