@@ -284,8 +284,8 @@ def test_slots_that_are_lost_duplicate_or_in_two_gaps_are_found() -> None:
 
 def a_note(**values: Any) -> dict[str, Any]:
     return {
-        "target": "ops", "subject": "mortal", "definition_id": 1, "dead_runs": 0, "told": [], "ended_at": None,
-        "due_at": None, **values,
+        "target": "ops", "subject": "mortal", "definition_id": 1, "dead_runs": 0, "told_runs": 0, "told": [],
+        "since": NOON, "ended_at": None, "due_at": None, **values,
     }  # fmt: skip
 
 
@@ -321,14 +321,14 @@ def test_a_death_that_is_not_noted_in_its_transaction_is_found() -> None:
 
 def test_deaths_that_are_forgotten_and_what_is_not_told_at_the_end_are_found() -> None:
     died = a_note(dead_runs=2, due_at=NOON)
-    told = a_note(told=["dead"], due_at="2026-01-14T13:00:00+00:00")
+    told = a_note(dead_runs=2, told_runs=2, told=["dead"], due_at="2026-01-14T13:00:00+00:00")
     for rows, op, violation in (
         ((died, told), "UPDATE", ""),
         ((died, a_note(ended_at=NOON)), "UPDATE", ""),
         ((told, told), "DELETE", "was due and was deleted"),
         ((a_note(), a_note()), "DELETE", ""),
         ((died, a_note(dead_runs=1, due_at=NOON)), "UPDATE", "lost 1 deaths"),
-        ((told, a_note(dead_runs=-2, told=["dead"])), "UPDATE", "has -2 deaths"),
+        ((told, a_note(told_runs=2, told=["dead"])), "UPDATE", "has 0 deaths, and 2 were sent"),
         ((died, a_note(dead_runs=2)), "UPDATE", "has deaths that are never told"),
         ((died, died), "UPDATE", "was due at 2026-01-14T12:00:00+00:00 and not told"),
     ):
@@ -359,6 +359,8 @@ def test_a_message_that_was_told_twice_and_a_recovery_that_was_said_twice_are_fo
 
     assert shown(first, notes=ended) == ""
     assert shown(first, same, notes=ended, targets={}) == ""  # the sender ended before it could write that
-    assert "ops was told twice" in shown(first, same, notes=ended)
+    died = [Message("ops", WALL + at, "[default] mortal: 1 run died") for at in (0.5, 20)]
+    assert "ops was told twice" in shown(*died)
+    assert "was told 2 times that mortal has recovered" in shown(first, same, notes=ended)
     assert "was told 2 times that mortal has recovered, which it did 1 times" in shown(first, other, notes=ended)
     assert shown(first, same, notes={("ops", "mortal"): versions(a_note(), a_note(), op="DELETE")}) == ""
