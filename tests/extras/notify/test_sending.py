@@ -15,6 +15,7 @@ from aiosmtpd.controller import Controller
 
 from support.monitoring import Service, service
 from support.project import Process, Project, a_project, until
+from yamlsched.db.query import load
 
 pytestmark = pytest.mark.story
 
@@ -94,8 +95,7 @@ def test_a_tick_tells_of_a_death_and_a_later_one_of_the_recovery(project: Projec
     assert lines[0] == "job fails_once, owner team-x"
     assert re.fullmatch(r"run 1 on \S+: \w+: .*", lines[1])
     assert lines[2:4] == ["yamlsched show 1", "yamlsched retry 1"]
-    assert lines[4] == "https://jobs.example.com/jobs/fails_once"
-    assert lines[5] == "namespace default"
+    assert lines[-2:] == ["namespace default", "https://jobs.example.com/jobs/fails_once"]
 
     assert project.start("retry", "1").wait() == 0
     next_minute(project)
@@ -295,6 +295,81 @@ def test_a_run_that_lost_its_worker_is_told_by_who_finds_it(project: Project, re
 
     [message] = messages(receiver)
     assert "LostWorker" in message["message"]
+
+
+FAILS_AGAIN = JOB | {"max_attempts": 2, "backoff": {"policy": "fixed", "delay": "1h"}}
+
+
+def test_a_run_with_one_attempt_left_is_failing_when_its_attempt_fails(project: Project, receiver: Service) -> None:
+    project.sync(fails=FAILS_AGAIN)
+    project.enqueue("fails")
+
+    tick(project, OPS_URL=address(receiver))
+
+    [message] = messages(receiver)
+    assert message["title"] == "[default] fails: is failing"
+    assert "yamlsched show 1" in message["message"].splitlines()
+
+
+def test_a_run_with_one_attempt_left_is_failing_when_its_worker_is_lost(project: Project, receiver: Service) -> None:
+    project.sync(hangs=FAILS_AGAIN)
+    [run] = project.enqueue("hangs")
+    worker = project.start("work")
+    project.until_started(run)
+    worker.signal(signal.SIGKILL)
+    worker.wait()
+    project.end_leases()
+
+    loop = start(project, "work", "--loop", OPS_URL=address(receiver))
+
+    until(lambda: receiver.requests, "a message")
+    assert messages(receiver)[0]["title"] == "[default] hangs: is failing"
+    assert "LostWorker" in messages(receiver)[0]["message"]
+    assert loop.is_alive
+
+
+def test_a_message_goes_where_the_file_says_and_not_where_the_database_does(
+    project: Project, receiver: Service
+) -> None:
+    project.sync(fails=JOB)
+    project.enqueue("fails")
+    project.db.execute("update yamlsched.notify_targets set url_env = 'STRANGE_URL'")
+    with service() as other:
+        ended = tick(project, OPS_URL=address(receiver), STRANGE_URL=address(other))
+
+        assert not other.requests
+    assert len(receiver.requests) == 1
+    assert "the stored targets of notifications differed from" in ended.text
+    assert [row.url_env for row in project.db.execute("select url_env from yamlsched.notify_targets")] == ["OPS_URL"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "delete from yamlsched.notify_targets",
+        "update yamlsched.notify_targets set events = '{problem}'",
+        "update yamlsched.notify_targets set url_env = 'STRANGE_URL'",
+    ],
+)
+@pytest.mark.parametrize("command", ["tick", "sync"])
+def test_targets_that_differ_from_an_unchanged_file_are_restored_and_are_a_problem(
+    project: Project, change: str, command: str
+) -> None:
+    project.sync(nothing={})
+    project.db.execute(change.encode())
+    project.db.execute("update yamlsched.schedule_files set housekept_at = null")  # else an idle tick does it in 5 min
+
+    ended = start(project, command)
+
+    assert ended.wait() == 1, ended.text
+    assert "the stored targets of notifications differed from" in ended.text
+    [target] = project.db.execute("select name, url_env, events from yamlsched.notify_targets").fetchall()
+    assert tuple(target) == ("ops", "OPS_URL", ["dead", "late", "failing", "recovered", "problem"])
+    assert project.start("status", "--check").wait() == 1
+    [problem] = project.db.execute(load("health")["unsent"], {"namespaces": ["default"]}).fetchall()
+    assert problem.what.startswith('notifications to target "ops" were not set up as schedules.yaml says, until 20')
+    again = start(project, command)
+    assert again.wait() == 0, again.text
 
 
 def test_two_workers_that_see_the_same_death_send_one_message(project: Project, receiver: Service) -> None:
