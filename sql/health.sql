@@ -81,13 +81,13 @@ left join lateral (  -- and of the calls of on_dead
     where dead.calls_within > 0 and r.definition_id = h.definition_id and r.is_call
     order by r.dead_at desc limit 1
 ) failed_call on true
-left join lateral (  -- the failing run with the fewest attempts left
+left join lateral (  -- the failing run that failed last
     select r.id, r.last_error, r.error_type, r.max_attempts - r.prior_attempts as max_attempts,
            r.attempts - r.prior_attempts - (r.status = 'running')::integer as attempts
     from yamlsched.job_runs r
     where h.failing > 0 and r.definition_id = h.definition_id and r.finished_at is null and yamlsched.is_failing(r)
       and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
-    order by r.max_attempts - r.attempts, r.id limit 1
+    order by r.failed_at desc limit 1
 ) failing on true
 left join lateral (  -- the slot that is late
     select (yamlsched.late(d)).slot as at where h.overdue_since is not null

@@ -78,7 +78,7 @@ def test_a_job_that_a_dead_run_holds_up_has_that_state_with_the_root_of_the_chai
     held_up = [(each["job_type"], each["run_id"]) for each in status["held_up"]]
     assert held_up == [("load", extract), ("report", extract)]
     assert f"held up    load, report by extract: run {extract} died AGE ago" in shown
-    assert shown.count(f"held up by extract: run {extract} died AGE ago") == 2
+    assert shown.count(f"held up by extract: run {extract} died AGE ago") == 3  # two jobs, and the problem
     assert f"load, report are held up by extract: run {extract} died AGE ago" in masked(cli("status", "--check").out)
     assert page.count(f"held up by extract: run {extract} died AGE ago") >= 2
     assert load < report
@@ -211,3 +211,20 @@ def test_a_command_line_that_is_close_gets_the_one_that_works(
 
     assert found.code == code
     assert hint in " ".join(found.err.split())
+
+
+def test_the_views_count_as_failing_what_the_function_says(db: Db) -> None:
+    job = a_healthy_job(db, overlap="allow")
+    for status in ("failed", "running", "queued"):
+        for most in range(1, 7):
+            for attempts in range(1, most + 1):
+                for prior in range(attempts):
+                    given = {"attempts": attempts, "prior_attempts": prior, "max_attempts": most}
+                    a_run(db, job, status, failed_at="(now())", **given)
+    a_run(db, job, "failed", attempts=3, failed_at=None, max_attempts=6)
+
+    [[of_function]] = db.execute("select count(*) from yamlsched.job_runs r where yamlsched.is_failing(r)").fetchall()
+    [[of_view]] = db.execute("select failing from yamlsched.job_queues").fetchall()
+
+    assert of_view == of_function
+    assert 0 < of_view < db.execute("select count(*) from yamlsched.job_runs").fetchall()[0][0]

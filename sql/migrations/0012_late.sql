@@ -93,7 +93,7 @@ as $$
 $$;
 
 -- One row per job: its unfinished runs, and whether it is late. Without a job that may be late, no finished run is read.
--- failing: runs that fail again and again; no calls of on_dead.
+-- failing: runs that fail again and again, by the rule of is_failing, which would take too long here; no calls of on_dead.
 create or replace view yamlsched.job_queues as
 select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at, d.effective_from, state.paused,
        coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running, coalesce(open.failed, 0) as failed,
@@ -106,7 +106,7 @@ left join (
            count(*) filter (where r.status = 'queued') as queued,
            count(*) filter (where r.status = 'running') as running,
            count(*) filter (where r.status = 'failed') as failed,
-           count(*) filter (where r.is_failing and not r.is_call) as failing,
+           count(*) filter (where r.failed_attempts >= r.failing_from and not r.is_call) as failing,
            count(*) filter (where r.failed_at is not null) as failed_runs, max(r.failed_at) as failed_at,
            coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
            least(min(r.late_from) filter (where not r.exclusive),
@@ -118,9 +118,7 @@ left join (
                  case when o.status <> 'running' and o.run_at <= clock_timestamp() and not o.unreleased
                       then greatest(o.run_at, o.created_at) end as late_from,
                  coalesce(o.idempotency_key like 'on\_dead:%', false) as is_call,
-                 case when o.failed_at is not null
-                      then (select yamlsched.is_failing(j) from yamlsched.job_runs j where j.id = o.id)
-                      else false end as is_failing,
+                 greatest(1, least(3, o.max_attempts - o.prior_attempts - 1)) as failing_from,
                  case when o.failed_at is not null
                       then greatest(o.attempts - o.prior_attempts - (o.status = 'running')::integer, 0)
                       else 0 end as failed_attempts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,6 +17,7 @@ from yamlsched.ask.runs import StoredRun
 from yamlsched.ask.why import latest_slot, off_reason
 from yamlsched.db.query import fetch_column, load
 from yamlsched.durations import between
+from yamlsched.errors import Refused
 from yamlsched.runs.lifecycle import error_text
 from yamlsched.sync import files
 from yamlsched.sync.definitions import Definition
@@ -111,8 +113,10 @@ def _slots(row: JobHealth, job: Definition, now: datetime) -> Iterator[str]:
     if job.schedule is None:
         yield "it has no cron: it runs when it is enqueued"
         return
-    latest = latest_slot(job, now)
-    if latest <= now:
+    latest = None
+    with suppress(Refused):  # no slot within decades
+        latest = latest_slot(job, now)
+    if latest is not None and latest <= now:
         yield f'latest slot: {times.show(latest, zone(job.timezone))}; "yamlsched why --at" explains it'
     if row.next_slot_at is not None and row.enabled and row.retired_at is None:
         yield f"next slot: {times.show(row.next_slot_at, zone(job.timezone))}"

@@ -78,7 +78,7 @@ class JobHealth(NamedTuple):
     call_error: str | None  # of the one of them that died last
     call_error_type: str | None
     overlap: str
-    failing_run_id: int | None  # the failing run with the fewest attempts left
+    failing_run_id: int | None  # the failing run that failed last
     failing_error: str | None
     failing_error_type: str | None
     failing_attempts: int | None  # that have failed

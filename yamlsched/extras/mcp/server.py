@@ -25,8 +25,8 @@ MAX_CALLS = 4
 """At once; others wait."""
 Answer = tuple[str, bool]
 """The text, and whether it is an error."""
-INSTRUCTIONS = f"""yamlsched runs the jobs of a schedules.yaml. Start with status or report. why explains how a
-job is, and with at one slot of a job, runs finds runs, show has the attempts, errors and output of one. {MARKED}"""
+INSTRUCTIONS = f"""yamlsched runs the jobs of a schedules.yaml. Start with status or report. why explains how a job is,
+and with at one of its slots. runs finds runs, show has the attempts, errors and output of one. {MARKED}"""
 
 
 def serve(tools: Mapping[str, Tool], environments: Mapping[bool, Mapping[str, str]], payloads: bool) -> None:
