@@ -81,6 +81,7 @@ def document(report: Report) -> dict[str, Any]:
         "jobs": report.jobs,
         "ran": report.ran,
         "queue": report.queue,
+        "held_up": [held_up._asdict() for held_up in report.held_up],
         "failures": groups[:MAX_LISTED],
         "more_failures": len(groups[MAX_LISTED:]),
         "failures_are_complete": report.failures.is_complete,

@@ -88,7 +88,7 @@ def test_an_assistant_finds_out_why_last_nights_backup_did_not_run(db: Db, dsn: 
             assert tools["why"].input_schema["required"] == ["job"]
 
             status, _ = await call(session, "status")
-            assert {job["job_type"]: job["state"] for job in status["answer"]["jobs"]} == {"backup": "failing"}
+            assert {job["job_type"]: job["state"] for job in status["answer"]["jobs"]} == {"backup": "dead"}
             runs, _ = await call(session, "runs", job=["backup"], status=["dead"])
             assert [row["id"] for row in runs["answer"]["runs"]] == [run]
             shown, _ = await call(session, "show", run=str(run))
