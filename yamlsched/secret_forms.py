@@ -76,7 +76,8 @@ class Form(NamedTuple):
 
 QUOTED = r"'[^'\n]*'?|\"(?:[^\"\\\n]|\\.)*\"?"
 """A string in quotes. That of a line that was cut has no end."""
-ASSIGNMENT = re.compile(r"(?<![\w.-])(-{0,2}([A-Za-z_][\w.-]*)[ \t]{0,3}=[ \t]{0,3}(?!=))" + rf"({QUOTED}|[^\s'\"&]+)")
+ASSIGNMENT = re.compile(r"(?<![\w.-])(-{0,2}([A-Za-z_][\w.-]*)[ \t]{0,3}=[ \t]{0,3}(?!=))")
+ASSIGNED = re.compile(rf"{QUOTED}|[^\s'\"&]+")
 OPTION = re.compile(rf"(?<!\S)(--?([A-Za-z][\w-]+)[ \t]+)(?![-|&;<>])({QUOTED}|\S+)")
 FIELD = re.compile(r"((?<!\\)(\\*[\"'])([A-Za-z_][\w.-]*)\2\s{0,9}:\s{0,9})" + rf"(\\+\"[^\"\\\n]*|{QUOTED})")
 HEADER = re.compile(
@@ -94,9 +95,22 @@ CONTAINER_CHARS = 300
 
 
 def _hide_named(match: re.Match[str]) -> str:
-    """Hide the value of ``NAME=value`` and ``--name value``."""
+    """Hide the value of ``--name value``."""
     start, name, value = match.groups()
     return start + HIDDEN if is_secret_name(name) and not is_reference(name, value) else match[0]
+
+
+def _hide_assigned(text: str) -> str:
+    """Hide the values of ``NAME=value``. The value of another name may have an assignment itself."""
+    parts, end = [], 0
+    for match in ASSIGNMENT.finditer(text):
+        if match.start() < end or not is_secret_name(match[2]):
+            continue
+        if value := ASSIGNED.match(text, match.end()):
+            shown = value[0] if is_reference(match[2], value[0]) else HIDDEN
+            parts += [text[end : match.end()], shown]
+            end = value.end()
+    return "".join([*parts, text[end:]])
 
 
 def _hide_field(match: re.Match[str]) -> str:
@@ -156,7 +170,6 @@ FORMS = (
 """Forms that have no name."""
 PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]+")
 NAMED_FORMS = (
-    Form(("=",), ASSIGNMENT, _hide_named),
     Form((":",), FIELD, _hide_field),
     Form(("-",), OPTION, _hide_named),
 )
@@ -242,7 +255,7 @@ def _mask_line(text: str, folded: str) -> str:
 
     text = apply(FORMS, text)
     if any(hint in folded for hint in NAME_HINTS):
-        text = apply(NAMED_FORMS, text)
+        text = apply(NAMED_FORMS, _hide_assigned(text))
     if any(hint in folded for hint in USER_HINTS):
         text = USER_AND_PASSWORD.sub(_hide_user, text)
     if any(hint in folded for hint in PROGRAM_HINTS):
