@@ -241,8 +241,11 @@ def test_what_a_run_prints_is_masked_in_log_lines(as_json: bool, monkeypatch: py
 
 @pytest.mark.parametrize(
     "piece",
-    ["a", "a ", "://", "://a:", "://a:b@", "@", '"', '\\"', '"a":"', "\\", "password=", "password='", "-", "--"]
-    + ["-u a:", "mysql -p", "mysql '", "htpasswd -b ", "a-", "cookie:", "eyJ-", "smbclient -U a", " ", "\n"],
+    [
+        *("a", "a ", "://", "://a:", "://a:b@", "@", '"', '\\"', '"a":"', "\\", "password="),
+        *("password='", "-", "--", "-u a:", "mysql -p", "mysql '", "htpasswd -b ", "a-", "cookie:"),
+        *("eyJ-", "smbclient -U a", " ", "\n"),
+    ],
 )
 def test_the_work_for_a_long_line_is_proportional_to_its_length(piece: str) -> None:
     hints = "password : = - -u mysql htpasswd smbclient cookie authorization bearer eyj gh https://"

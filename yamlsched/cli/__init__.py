@@ -6,6 +6,8 @@ Exit codes of every verb: 0 ok; 1 findings; 2 usage error; 3 environment failure
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import itertools
 import os
@@ -13,6 +15,7 @@ import pkgutil
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import click
@@ -22,7 +25,8 @@ from yamlsched import log as event_log  # `log` is a verb: its module becomes an
 from yamlsched.cli._settings import Settings, VerbGroup, global_options, merge
 from yamlsched.errors import EnvironmentFailed, Refused
 
-OK, FINDINGS, USAGE, FAILED = 0, 1, 2, 3
+OK, FINDINGS, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 GROUPS = {
     "Schedule": ("validate", "diff", "plan", "next", "explain", "schema"),
@@ -38,8 +42,30 @@ MAX_SUMMARY_CHARS = 200
 """Longer than any first sentence of a help text: the list of verbs cuts none."""
 
 
+class OutputFailed(Exception):
+    """Standard output cannot be written; the cause is the OSError. click would exit with 1, which means findings."""
+
+
+@contextlib.contextmanager
+def _note_output_failures() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in OUTPUT_ERRORS and error.filename is None:
+            raise OutputFailed from error
+        raise
+
+
 class Verbs(VerbGroup):
     """The verbs, each imported only when it is used."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _note_output_failures():  # --help and --version print here
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _note_output_failures():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         names = [module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"]
@@ -82,8 +108,21 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main() -> NoReturn:
     """Run the command line and exit with its code."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see __main__.py
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = _run()
+    except KeyboardInterrupt:
+        code = _aborted(INTERRUPTED)
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left takes milliseconds
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = _output_failed(error, code)
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command line and return its exit code."""
     _open_standard_streams()
     event_log.configure(as_json=_wants_json_log(sys.argv[1:]))
     try:
@@ -93,25 +132,38 @@ def main() -> NoReturn:
             _print_error(error.format_message(), USAGE)
         else:
             error.show()
-        code = USAGE
+        return USAGE
     except click.Abort as error:
-        code = 130 if isinstance(error.__cause__, KeyboardInterrupt) else FINDINGS
-        event_log.message("error", "command.failed", "Aborted.", error="aborted", exit_code=code)
+        return _aborted(INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else FINDINGS)
     except Refused as error:
         _print_error(str(error), FINDINGS)
-        code = FINDINGS
+        return FINDINGS
     except EnvironmentFailed as error:
         _print_error(str(error), FAILED)
-        code = FAILED
-    except BrokenPipeError:
-        # the reader of our output exited (`yamlsched runs | head`): not an error, and nothing may be flushed to it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = OK
-    except KeyboardInterrupt:
-        code = 130
+        return FAILED
+    except OutputFailed as error:
+        assert isinstance(error.__cause__, OSError)
+        return _output_failed(error.__cause__, OK)
     except Exception as error:
-        code = _unexpected(error)
-    sys.exit(code if isinstance(code, int) else OK)
+        return _unexpected(error)
+    return code if isinstance(code, int) else OK
+
+
+def _aborted(exit_code: int) -> int:
+    event_log.message("error", "command.failed", "Aborted.", error="aborted", exit_code=exit_code)
+    return exit_code
+
+
+def _output_failed(error: OSError, code: int) -> int:
+    """Return the exit code when standard output cannot be written.
+
+    A reader that has exited (`yamlsched runs | head`) is not an error: then it is ``code``.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer can be flushed to it
+    if error.errno == errno.EPIPE:
+        return code
+    _print_error(f"standard output cannot be written: {os.strerror(error.errno or 0)}")
+    return FAILED
 
 
 def _open_standard_streams() -> None:
