@@ -417,7 +417,7 @@ def test_an_unreachable_database_does_not_hide_the_handlers_exception(db, dsn, j
 def test_a_result_that_cannot_be_stored_fails_the_attempt_and_leaves_the_effect_in_doubt(db, dsn, job):
     run = a_started_run(db, dsn)
     with (
-        pytest.raises(Refused, match='the result of effect "post" is a set'),
+        pytest.raises(Refused, match='the result of effect "post" is of type set'),
         run.once("post", in_doubt="raise") as effect,
     ):
         effect.result = {1}

@@ -122,10 +122,10 @@ def test_a_commit_by_the_handler_is_reported(db, dsn, job):
     [
         (lambda run: run.enqueue("mial"), 'no job "mial" in namespace "default"'),
         (lambda run: run.enqueue("mail", {"at": timedelta()}), r"payload\.at of job \"mail\" is a timedelta"),
-        (lambda run: run.enqueue("mail", []), 'payload of job "mail" is a list'),
+        (lambda run: run.enqueue("mail", []), 'payload of job "mail" is of type list'),
         (lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1)), "has no time zone"),
         (lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1, tzinfo=UTC), delay="5m"), "pass one of them"),
-        (lambda run: setattr(run, "result", {1}), "the result is a set"),
+        (lambda run: setattr(run, "result", {1}), "the result is of type set"),
     ],
 )
 def test_a_fan_out_that_cannot_be_written_fails_the_attempt_with_a_clear_error(db, dsn, job, enqueue, message):

@@ -182,7 +182,7 @@ def test_an_empty_list_creates_nothing(db, job):
 
 
 def test_one_invalid_entry_among_many_prevents_all(db, job):
-    with pytest.raises(Refused, match=r"payload\.x of job \"mail\" is a object"):
+    with pytest.raises(Refused, match=r"payload\.x of job \"mail\" is of type object"):
         yamlsched.enqueue_many(db, job, [{}, {"x": object()}, {}])
     with pytest.raises(Refused, match=r"3 payloads .* but 2 keys"):
         yamlsched.enqueue_many(db, job, [{}, {}, {}], ["a", "b"])
@@ -200,9 +200,9 @@ class Colour(enum.Enum):
 @pytest.mark.parametrize(
     "payload, message",
     [
-        ({"at": LATER}, r'payload\.at of job "mail" is a datetime, which is not a valid JSON value'),
-        ({"rows": [{"n": Decimal(1)}]}, r'payload\.rows\[0\]\.n of job "mail" is a Decimal'),
-        ({"colour": Colour.RED}, r"payload\.colour .* is a Colour"),
+        ({"at": LATER}, r'payload\.at of job "mail" is of type datetime, which is not a valid JSON value'),
+        ({"rows": [{"n": Decimal(1)}]}, r'payload\.rows\[0\]\.n of job "mail" is of type Decimal'),
+        ({"colour": Colour.RED}, r"payload\.colour .* is of type Colour"),
         ({1: "x"}, r"payload .* has the key 1, a int: JSON keys are strings"),
         ({"x": float("nan")}, r"payload\.x .* is nan, which is not a valid JSON number"),
         ({"x": "a\x00b"}, r"payload\.x .* contains a NUL character"),
@@ -211,8 +211,8 @@ class Colour(enum.Enum):
         ({"x": 10**5000}, r"payload\.x .* is an integer of over 3,000 digits"),
         ({"x": "é" * 33_000}, r"payload of job \"mail\" has 66009 bytes, over the limit of 64 KiB: store the data"),
         ({"x": [[[]]] and json.loads("[" * 60 + "]" * 60)}, r"nested over 50 deep"),
-        ([], r"payload of job \"mail\" is a list: pass a dict"),
-        (0, r"payload of job \"mail\" is a int: pass a dict"),
+        ([], r"payload of job \"mail\" is of type list: pass a dict"),
+        (0, r"payload of job \"mail\" is of type int: pass a dict"),
     ],
 )
 def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_remains_usable(db, job, payload, message):
@@ -260,7 +260,7 @@ def test_a_self_referencing_payload_is_refused():
         ({"key": ""}, "an idempotency key cannot be empty"),
         ({"key": "k" * 501}, "an idempotency key has 501 characters, over the limit of 500"),
         ({"key": "a\x00b"}, "an idempotency key contains a NUL character"),
-        ({"key": 7}, "the key 7 is a int: pass a string"),
+        ({"key": 7}, "the key 7 is of type int: pass a string"),
         ({"run_at": datetime(2030, 1, 1)}, "run_at 2030-01-01T00:00:00 has no time zone"),
         ({"run_at": "5m"}, r"run_at '5m' is not a datetime \(got a str\): .*delay=\"5m\""),
         ({"run_at": 300}, r"run_at 300 is not a datetime \(got a int\)"),
@@ -350,7 +350,7 @@ def test_a_paused_job_is_enqueued(db):
 def test_the_error_for_an_unknown_job_says_how_to_apply_it(db):
     with pytest.raises(Refused, match=r'no job "mial" in namespace "default"\. A job is known after the first sync'):
         yamlsched.enqueue(db, "mial")
-    with pytest.raises(Refused, match="the job None is a NoneType"):
+    with pytest.raises(Refused, match="the job None is of type NoneType"):
         yamlsched.enqueue(db, None)  # type: ignore[call-overload]
 
 

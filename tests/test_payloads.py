@@ -75,8 +75,8 @@ def test_a_payload_fits_or_the_message_lists_the_parameters(
     [
         (f'{{"a": 1{"0" * 5000}}}', "it contains a number with too many digits"),
         (f'{{"a": {"[" * 100_000}{"]" * 100_000}}}', "it is nested too deeply"),
-        ("[1]", "the payload is a list, not an object"),
-        ("null", "the payload is a NoneType, not an object"),
+        ("[1]", "the payload is of type list, not an object"),
+        ("null", "the payload is of type NoneType, not an object"),
     ],
 )
 def test_a_payload_that_python_cannot_read_is_not_retried(text: str, fault: str) -> None:

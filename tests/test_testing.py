@@ -52,9 +52,9 @@ def test_an_asynchronous_handler_is_awaited():
 
 
 def test_a_payload_or_a_result_that_could_not_be_stored_is_refused():
-    with pytest.raises(Refused, match=r'payload\.x of job "a_job" is a set'):
+    with pytest.raises(Refused, match=r'payload\.x of job "a_job" is of type set'):
         call(lambda x: None, FakeRun(payload={"x": {1}}))
-    with pytest.raises(Refused, match="the result is a set"):
+    with pytest.raises(Refused, match="the result is of type set"):
         call(lambda: {1}, FakeRun())
 
 
@@ -101,7 +101,7 @@ def test_enqueued_runs_can_be_read():
         Enqueue("mail", {"n": 1}, "k", when), Enqueue("mail", {"n": 2}), Enqueue("mail", {"n": 3}),
         Enqueue("mail", {}, delay=timedelta(minutes=90)),
     ]  # fmt: skip
-    with pytest.raises(Refused, match="is a datetime"):
+    with pytest.raises(Refused, match="is of type datetime"):
         run.enqueue("mail", {"at": when})
 
 

@@ -73,7 +73,8 @@ def problems(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]
     else:
         yield (
             where,
-            f"is a {type(value).__name__}, which is not a valid JSON value: pass a string, a number, a list or a dict",
+            f"is of type {type(value).__name__}, which is not a valid JSON value: "
+            "pass a string, a number, a list or a dict",
         )
 
 

@@ -43,7 +43,11 @@ MAX_SUMMARY_CHARS = 200
 
 
 class OutputFailed(Exception):
-    """Standard output cannot be written; the cause is the OSError. click would exit with 1, which means findings."""
+    """Standard output cannot be written. click would exit with 1, which means findings."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 @contextlib.contextmanager
@@ -52,7 +56,7 @@ def _note_output_failures() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in OUTPUT_ERRORS and error.filename is None:
-            raise OutputFailed from error
+            raise OutputFailed(error) from error
         raise
 
 
@@ -142,8 +146,7 @@ def _run() -> int:
         _print_error(str(error), FAILED)
         return FAILED
     except OutputFailed as error:
-        assert isinstance(error.__cause__, OSError)
-        return _output_failed(error.__cause__, OK)
+        return _output_failed(error.cause, OK)
     except Exception as error:
         return _unexpected(error)
     return code if isinstance(code, int) else OK

@@ -69,7 +69,8 @@ def read_payload(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise _unreadable("it contains a number with too many digits") from error
     if not isinstance(payload, dict):
-        raise Discard(f"the payload is a {type(payload).__name__}, not an object: its keys become keyword arguments")
+        kind = type(payload).__name__
+        raise Discard(f"the payload is of type {kind}, not an object: its keys become keyword arguments")
     return payload
 
 

@@ -159,7 +159,8 @@ def encode_payload(job: str, payload: Payload) -> str:
     """Return ``payload`` as JSON. Raises Refused for one that is not a JSON object or is too large."""
     if not isinstance(payload, Mapping):
         raise Refused(
-            f'payload of job "{job}" is a {type(payload).__name__}: pass a dict, whose keys become keyword arguments'
+            f'payload of job "{job}" is of type {type(payload).__name__}: '
+            "pass a dict, whose keys become keyword arguments"
         )
     text = encode_flat(payload)
     if text is None:
@@ -175,7 +176,7 @@ def encode_payload(job: str, payload: Payload) -> str:
 
 def _check_key(key: str) -> None:
     if not isinstance(key, str):
-        raise Refused(f"the key {key!r} is a {type(key).__name__}: pass a string")
+        raise Refused(f"the key {key!r} is of type {type(key).__name__}: pass a string")
     if not key:
         raise Refused("an idempotency key cannot be empty: leave it out (None) for a run without a key")
     if len(key) > MAX_KEY_CHARS:
@@ -191,7 +192,7 @@ def _check_key(key: str) -> None:
 
 def _check_name(what: str, name: str) -> None:
     if not isinstance(name, str):
-        raise Refused(f"the {what} {name!r} is a {type(name).__name__}: pass its name as a string")
+        raise Refused(f"the {what} {name!r} is of type {type(name).__name__}: pass its name as a string")
     if problem := string_problem(name):
         raise Refused(f"the name of the {what} {problem}")
 
