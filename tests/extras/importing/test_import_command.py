@@ -149,7 +149,7 @@ def test_ctrl_c_before_a_verb_starts_prints_no_traceback(tmp_path: Path) -> None
 
     done = subprocess.run([sys.executable, "-m", "yamlsched", "import", "-"], env=environment, capture_output=True)
 
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Aborted.\n")
 
 
 # -- into a file -------------------------------------------------------------------------------------------------------
