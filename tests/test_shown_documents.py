@@ -95,7 +95,7 @@ def test_markdown_and_html_of_status_have_what_text_has(db: Db, cli: Cli) -> Non
         assert words in Page(rendered(markdown)).text
     assert markdown.startswith("## yamlsched status: default\n\n- **namespace**: default at ")
     assert html.text.count("Needs attention") == 2  # and in the title
-    assert "  `yamlsched runs --job bad --status dead --since 1h`" in markdown
+    assert re.search(r"  `yamlsched show (\d+)`?; then `?yamlsched retry \1`", markdown)
     assert "### Failures of the last day\n\n| runs | job |" in markdown
 
 
