@@ -12,12 +12,25 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+
+class Pattern:
+    """A regular expression that is compiled when it is first used: a tick that finds nothing to do uses none."""
+
+    def __init__(self, pattern: str, flags: re.RegexFlag = re.NOFLAG) -> None:
+        self.pattern, self.flags = pattern, flags
+
+    def __getattr__(self, name: str) -> Any:  # a method, of the compiled expression from then on
+        method = getattr(re.compile(self.pattern, self.flags), name)
+        setattr(self, name, method)
+        return method
+
+
 HIDDEN = "***"
 """What is shown and recorded in place of a secret."""
 MIN_SECRET_CHARS = 8
 """A shorter value may be an ordinary word. It is hidden only where a password is expected."""
 
-SECRET_NAME = re.compile(
+SECRET_NAME = Pattern(
     r"(^|_)(password|passwd|passphrase|pwd|secret|(auth_?)?token|credentials?|creds|bearer"
     r"|(api|access|private|signing|encryption|master|subscription)_?key|dsn)($|_)"
     r"|password$|(^|_)(pass|auth|authorization|cookies?|salt|session_id|webhook(_ur[il])?)$"
@@ -28,21 +41,21 @@ NAME_HINTS = (
     *("session", "webhook", "_sk", "_pat", "_pem"),
 )
 """One of these is part of each name that ``SECRET_NAME`` finds."""
-REFERENCE_NAME = re.compile(
+REFERENCE_NAME = Pattern(
     r"^(no|skip|ask|prompt)_"
     r"|(?<!webhook)(?<!session)_(name|file|path|dir|env|env_?var|var|variable|id|arn|ref|reference"
     r"|key_name|field|header|param|parameter|type|kind|version|ttl|length|policy|expiry|store"
     r"|manager|url|uri|stdin|jar)$"
 )
-REFERENCE = re.compile(
+REFERENCE = Pattern(
     r"/run/secrets/|\$[{(]|\$[A-Za-z_]\w*(?!\S)|(arn|aws-sm|env|file|gsm|id|op|secrets?|sm|ssm|vault)[:=]"
     r"|(~|\.{1,2})?(/[\w.@+-]+){2,}/?$"
     r"|(none|basic|bearer|digest|oauth2?|true|false|null|\*+)$",
     re.I,
 )
 """Names and values that say where a secret is or of which kind. The URL of a webhook is a secret."""
-CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-NOT_IN_NAMES = re.compile(r"[-.]")
+CAMEL_CASE = Pattern(r"(?<=[a-z0-9])(?=[A-Z])")
+NOT_IN_NAMES = Pattern(r"[-.]")
 
 
 @lru_cache(maxsize=4096)
@@ -70,26 +83,26 @@ class Form(NamedTuple):
     """One form of secrets in text. ``hints`` are in lower case; without one of them it cannot occur."""
 
     hints: Sequence[str]
-    pattern: re.Pattern[str]
+    pattern: Pattern
     replace: str | Callable[[re.Match[str]], str]
 
 
 QUOTED = r"'[^'\n]*'?|\"(?:[^\"\\\n]|\\.)*\"?"
 """A string in quotes. That of a line that was cut has no end."""
-ASSIGNMENT = re.compile(r"(?<![\w.-])(-{0,2}([A-Za-z_][\w.-]*)[ \t]{0,3}=[ \t]{0,3}(?!=))")
-ASSIGNED = re.compile(rf"{QUOTED}|[^\s'\"&]+")
-OPTION = re.compile(rf"(?<!\S)(--?([A-Za-z][\w-]+)[ \t]+)(?![-|&;<>])({QUOTED}|\S+)")
-FIELD = re.compile(r"((?<!\\)(\\*[\"'])([A-Za-z_][\w.-]*)\2\s{0,9}:\s{0,9})" + rf"(\\+\"[^\"\\\n]*|{QUOTED})")
-HEADER = re.compile(
+ASSIGNMENT = Pattern(r"(?<![\w.-])(-{0,2}([A-Za-z_][\w.-]*)[ \t]{0,3}=[ \t]{0,3}(?!=))")
+ASSIGNED = Pattern(rf"{QUOTED}|[^\s'\"&]+")
+OPTION = Pattern(rf"(?<!\S)(--?([A-Za-z][\w-]+)[ \t]+)(?![-|&;<>])({QUOTED}|\S+)")
+FIELD = Pattern(r"((?<!\\)(\\*[\"'])([A-Za-z_][\w.-]*)\2\s{0,9}:\s{0,9})" + rf"(\\+\"[^\"\\\n]*|{QUOTED})")
+HEADER = Pattern(
     r"(?<![\w-])((authorization|cookie|[a-z]\w*(?:-\w+)+)[ \t]{0,3}:[ \t]{0,3}"
     r"(?:(?:bearer|basic|digest|token|negotiate|apikey)[ \t]+)?)([^\s'\",]+)",
     re.I,
 )
-USER_AND_PASSWORD = re.compile(
+USER_AND_PASSWORD = Pattern(
     r"(?<!\S)((?:-[uU]|--(?:proxy-)?user(?=[=\s]))[=\s]{0,3}['\"]?)(?!\d+:\d+(?:\s|$))"
     r"(([^\s:'\"]+):)(?![/~.])([^\s'\"]+)"
 )
-CONTAINER = re.compile(r"\b(docker|podman|nerdctl|kubectl|compose|chroot|setpriv)\b")
+CONTAINER = Pattern(r"\b(docker|podman|nerdctl|kubectl|compose|chroot|setpriv)\b")
 CONTAINER_CHARS = 300
 """Within so many characters before ``-u``, a container's ``-u USER:GROUP`` is recognized."""
 
@@ -138,16 +151,16 @@ def _hide_user(match: re.Match[str]) -> str:
 FORMS = (
     Form(
         ("://",),
-        re.compile(
+        Pattern(
             r"(://[^/\s:@]*:)(?!\d+(?:[/?#\s'\"]|$))(?!\$[{(A-Z]|\*\*\*@)"
             r"(?:[^@\s:]|:(?!//))+(?:@[^\s/'\"@:,]*)*(?=@)"
         ),
         rf"\1{HIDDEN}",
     ),
-    Form(("://",), re.compile(r"(?<=http)(s?://)[\w.~%+-]{16,}(?=@)", re.I), rf"\1{HIDDEN}"),
+    Form(("://",), Pattern(r"(?<=http)(s?://)[\w.~%+-]{16,}(?=@)", re.I), rf"\1{HIDDEN}"),
     Form(
         ("hooks.slack.com", "discord", "webhook.office.com", "api.telegram.org/bot"),
-        re.compile(
+        Pattern(
             r"(//(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks"
             r"|[\w.-]{1,99}\.webhook\.office\.com|api\.telegram\.org/bot)/?)[^\s'\"]+",
             re.I,
@@ -155,20 +168,20 @@ FORMS = (
         rf"\1{HIDDEN}",
     ),
     Form(("authorization", "cookie", "-"), HEADER, _hide_header),
-    Form(("cookie",), re.compile(r"(?<![\w-])(cookie:\s{0,3})[^'\"\n]+", re.I), rf"\1{HIDDEN}"),
-    Form(("bearer",), re.compile(r"\b(bearer\s{1,3})[\w.~+/=-]{16,}", re.I), rf"\1{HIDDEN}"),
+    Form(("cookie",), Pattern(r"(?<![\w-])(cookie:\s{0,3})[^'\"\n]+", re.I), rf"\1{HIDDEN}"),
+    Form(("bearer",), Pattern(r"\b(bearer\s{1,3})[\w.~+/=-]{16,}", re.I), rf"\1{HIDDEN}"),
     Form(
         ("gh", "glpat-", "xox", "sk_live_", "rk_live_", "npm_", "pypi-"),
-        re.compile(
+        Pattern(
             r"(?<![\w.-])(gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|[sr]k_live_|npm_|pypi-)"
             r"[\w.-]{16,}"
         ),
         rf"\1{HIDDEN}",
     ),
-    Form(("eyj",), re.compile(r"(?<![\w.-])eyJ[\w-]{10,}\.[\w-]+\.[\w-]+"), HIDDEN),
+    Form(("eyj",), Pattern(r"(?<![\w.-])eyJ[\w-]{10,}\.[\w-]+\.[\w-]+"), HIDDEN),
 )
 """Forms that have no name."""
-PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]+")
+PRIVATE_KEY = Pattern(r"(-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)[^-]+")
 NAMED_FORMS = (
     Form((":",), FIELD, _hide_field),
     Form(("-",), OPTION, _hide_named),
@@ -205,23 +218,24 @@ PROGRAM_HINTS = (
     *("ipmitool", "plink", "pscp", "psftp", "lftp", "sqlplus", "sqlldr", "expdp", "impdp"),
     "htpasswd",
 )
-PROGRAM_NAME = re.compile("|".join(f"({program.name})" for program in PROGRAMS))
-CALL = re.compile(rf"(?<![\w.-])(?:{PROGRAM_NAME.pattern})(?=\s)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n;|&])*")
+PROGRAM_NAME = Pattern("|".join(f"({program.name})" for program in PROGRAMS))
+CALL = Pattern(rf"(?<![\w.-])(?:{PROGRAM_NAME.pattern})(?=\s)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n;|&])*")
 """The call of such a program in a line of a shell."""
 OPTIONS = tuple(
-    re.compile(rf"(?<!\S)({program.option})(?![\\'\"]*\$[A-Za-z_{{(])(?:'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)")
+    Pattern(rf"(?<!\S)({program.option})(?![\\'\"]*\$[A-Za-z_{{(])(?:'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)")
     for program in PROGRAMS
 )
 HINTS = frozenset(hint for form in FORMS for hint in form.hints if hint != "-").union(
     NAME_HINTS, USER_HINTS, PROGRAM_HINTS
 )
 """A line without any of these has no secret."""
-SPACE_OR_QUOTE = re.compile(r"[\s'\"]")
-WORD_ASSIGNMENT = re.compile(r"(-{0,2}([A-Za-z_][\w.-]*)=)(.+)", re.S)
+SPACE_OR_QUOTE = Pattern(r"[\s'\"]")
+WORD_ASSIGNMENT = Pattern(r"(-{0,2}([A-Za-z_][\w.-]*)=)(.+)", re.S)
 
 
 def _hide_in_call(match: re.Match[str]) -> str:
-    return OPTIONS[(match.lastindex or 1) - 1].sub(rf"\1{HIDDEN}", match[0])
+    masked: str = OPTIONS[(match.lastindex or 1) - 1].sub(rf"\1{HIDDEN}", match[0])
+    return masked
 
 
 def mask(text: str) -> str:
@@ -342,5 +356,5 @@ def _mask_word(word: str) -> str:
     if match and (word.startswith("-") or not SPACE_OR_QUOTE.search(match[3])):
         start, name, value = match.groups()
         if is_secret_name(name) and not is_reference(name, value):
-            return start + HIDDEN
+            return f"{start}{HIDDEN}"
     return mask(word)
