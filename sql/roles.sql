@@ -85,7 +85,7 @@ begin
             'yamlsched.events_now(yamlsched.notifications,text[],timestamp with time zone)',
             'yamlsched.failing_run(bigint)',
             'yamlsched.has_succeeded(bigint,timestamp with time zone,timestamp with time zone)',
-            'yamlsched.is_failing(yamlsched.job_runs)',
+            'yamlsched.owed_slot(bigint,timestamp with time zone)',
             'yamlsched.is_still_dead(bigint,timestamp with time zone,timestamp with time zone)',
             'yamlsched.messages_due(text,timestamp with time zone)',
             'yamlsched.note(text,text,jsonb,timestamp with time zone)',

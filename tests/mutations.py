@@ -61,13 +61,13 @@ TESTS = {
     "sql/files.sql": ["sync_files", "sync", "sync_edits", "sync_faults"],
     "sql/effects.sql": ["fences", "effects", "effects_transactions", "effects_settle"],
     "sql/retention.sql": ["operations_retention"],
-    "sql/migrations/0001_tables.sql": ["store_runs", "enqueue", "sync", "sync_edits", "sync_faults"],
-    "sql/migrations/0002_enqueue.sql": ["enqueue"],
+    "sql/schema.sql": [
+        *("store_runs", "enqueue", "sync", "sync_edits", "sync_faults"),
+        *("gates", "limits", "claims", *NOTIFICATIONS),
+    ],
     "sql/notify.sql": NOTIFICATIONS,
-    "sql/migrations/0009_notify.sql": NOTIFICATIONS,
     "yamlsched/act/notes.py": NOTIFICATIONS,
     "yamlsched/extras/notify/sending.py": ["extras/notify/test_sending"],
-    "sql/migrations/0005_ready.sql": ["gates", "limits", "claims", "store_runs"],
     "yamlsched/runs/statements.py": ["fences", "store_runs", "outcomes"],
     "yamlsched/runs/effects.py": ["fences", "effects", "effects_transactions", "effects_settle"],
     "yamlsched/sync/due.py": ["sync", "sync_edits", "sync_faults"],
@@ -78,7 +78,7 @@ TESTS = {
 # file -> names of its slow tests, for mutations that the fast ones do not find
 SLOW_TESTS = {
     "sql/notify.sql": ["extras/notify/test_sending"],
-    "sql/migrations/0009_notify.sql": ["extras/notify/test_sending"],
+    "sql/schema.sql": ["extras/notify/test_sending"],
     "sql/runs.sql": ["effects", "effects_transactions", "effects_crashes", "worker", "faults"],
     "sql/slots.sql": ["sync_histories"],
     "sql/definitions.sql": ["sync_histories"],
@@ -88,7 +88,7 @@ SLOW_TESTS = {
     "yamlsched/worker/leases.py": ["worker", "faults"],
 }
 
-# guards in Python and in the migrations: file, pattern, replacement
+# guards in Python and in the schema: file, pattern, replacement
 GUARDS = [
     ("yamlsched/runs/statements.py", r"\.rowcount == (1|len\(\w+\))", ".rowcount >= 0"),
     ("yamlsched/runs/effects.py", r"\.rowcount == 1", ".rowcount >= 0"),
@@ -96,22 +96,22 @@ GUARDS = [
     ("yamlsched/act/backfill.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
     ("yamlsched/runs/lifecycle.py", r"refund=True", "refund=False"),
     ("yamlsched/worker/leases.py", r"return max\(.*MARGIN.*\)", "return -3600.0"),
-    ("sql/migrations/0001_tables.sql", r"create unique index job_runs_exclusive", "create index job_runs_exclusive"),
-    ("sql/migrations/0002_enqueue.sql", r"(?<=if )exists (?=\(select from yamlsched\.used_keys)", "false and exists "),
-    ("sql/migrations/0002_enqueue.sql", r"(?<=and \(idempotency_key is null or )not exists", "true or not exists"),
-    ("sql/migrations/0005_ready.sql", r"(?<=case when )yamlsched\.is_withheld\(d, now\)(?= then 1)", "false"),
+    ("sql/schema.sql", r"create unique index job_runs_exclusive", "create index job_runs_exclusive"),
+    ("sql/schema.sql", r"(?<=if )exists (?=\(select from yamlsched\.used_keys)", "false and exists "),
+    ("sql/schema.sql", r"(?<=and \(idempotency_key is null or )not exists", "true or not exists"),
+    ("sql/schema.sql", r"(?<=case when )yamlsched\.is_withheld\(d, now\)(?= then 1)", "false"),
     (
-        "sql/migrations/0005_ready.sql",
+        "sql/schema.sql",
         r"(?<=when )o\.exclusive and yamlsched\.is_taken\(d\.id, now\)(?= then 2)",
         "false",
     ),
-    ("sql/migrations/0005_ready.sql", r"(?<=\) )<= 0 then 3", "< 0 then 3"),
-    ("sql/migrations/0005_ready.sql", r"(?<=case when )w\.reason = 3", "false"),
-    ("sql/migrations/0005_ready.sql", r"(?<=if )limits is not null(?= then)", "false"),
-    ("sql/migrations/0005_ready.sql", r"(?<=when )exists \(select from yamlsched\.lacks x\)(?= then 0)", "false"),
-    ("sql/migrations/0005_ready.sql", r"perform yamlsched\.lock_gates\([^;]*;", ""),
+    ("sql/schema.sql", r"(?<=\) )<= 0 then 3", "< 0 then 3"),
+    ("sql/schema.sql", r"(?<=case when )w\.reason = 3", "false"),
+    ("sql/schema.sql", r"(?<=if )limits is not null(?= then)", "false"),
+    ("sql/schema.sql", r"(?<=when )exists \(select from yamlsched\.lacks x\)(?= then 0)", "false"),
+    ("sql/schema.sql", r"perform yamlsched\.lock_gates\([^;]*;", ""),
     *(
-        ("sql/migrations/0009_notify.sql", pattern, new)
+        ("sql/schema.sql", pattern, new)
         for pattern, new in (
             (r"(?<=and )event = any \(t\.events\)", "true"),
             (r"(?<=or )t\.name = any \(d\.notify\)", "true"),
@@ -210,8 +210,7 @@ class Mutation:
 
 def mutations() -> list[Mutation]:
     found: list[Mutation] = []
-    migrations = [ROOT / "sql" / "migrations" / name for name in ("0005_ready.sql", "0009_notify.sql")]
-    for path in sorted([*(ROOT / "sql").glob("*.sql"), *migrations]):
+    for path in sorted((ROOT / "sql").glob("*.sql")):
         file = str(path.relative_to(ROOT))
         if file in TESTS:
             found += _of_statements(file, path.read_text())
@@ -231,7 +230,7 @@ def _of_statements(file: str, text: str) -> Iterator[Mutation]:
     for match, following in zip(starts, [*starts[1:], None], strict=True):
         begin, end = match.end(), following.start() if following else len(text)
         body, seen = text[begin:end], Counter[str]()
-        spans = [(*span, "true") for span in conditions(body, is_function="migrations" in file)]
+        spans = [(*span, "true") for span in conditions(body, is_function=file == "sql/schema.sql")]
         for pattern, new in CHANGES:
             spans += [(*m.span(), new) for m in re.finditer(pattern, body) if not _is_comment(body, m.start())]
         for start, stop, new in spans:

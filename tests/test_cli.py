@@ -119,7 +119,7 @@ def test_an_edited_migration_is_detected(own_dsn: str, db_of: Callable[[str], An
     db_of(own_dsn).execute("update yamlsched.migrations set checksum = 'other' where version = 1")
     done = yamlsched("migrate", "--dsn", own_dsn)
     assert done.returncode == 3
-    assert "migration 0001_tables was applied from a different file" in done.stderr
+    assert "migration 0001_schema was applied from a different file" in done.stderr
 
 
 def test_the_printed_migrations_create_the_same_tables(empty_dsn: str) -> None:

@@ -59,7 +59,7 @@ def test_the_parameters_of_a_function_are_on_the_page_in_order_with_types_and_de
 
 
 def test_every_error_of_the_functions_is_on_the_page() -> None:
-    source = (ROOT / "sql" / "migrations" / "0002_enqueue.sql").read_text("utf-8")
+    source = (ROOT / "sql" / "schema.sql").read_text("utf-8")
 
     assert set(re.findall(r"(?m)^\| `(YS\d+)` \|", PAGE)) == set(re.findall(r"errcode = '(YS\d+)'", source))
 

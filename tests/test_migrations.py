@@ -42,6 +42,30 @@ def release(monkeypatch: pytest.MonkeyPatch, *added: Migration) -> None:
     monkeypatch.setattr(migrations, "latest_version", lambda: known[-1].version)
 
 
+def test_the_schema_is_version_1_and_each_numbered_file_makes_the_next(
+    empty_dsn: str, db_of: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # given a yamlsched with a second migration
+    (tmp_path / "migrations").mkdir()
+    (tmp_path / "schema.sql").write_text((migrations.sql_folder() / "schema.sql").read_text())
+    added = Migration(2, "0002_note", ADDED.text)
+    (tmp_path / "migrations" / f"{added.name}.sql").write_text(added.text)
+    connection = db_of(empty_dsn)
+    [first] = migrations.migrate(connection)
+
+    monkeypatch.setattr(migrations, "sql_folder", lambda: tmp_path)
+    migrations.latest_version.cache_clear()
+    try:
+        assert migrations.latest_version() == 2
+        assert migrations.migrate(connection) == [added]
+    finally:
+        monkeypatch.undo()
+        migrations.latest_version.cache_clear()
+
+    assert (first.version, first.name) == (1, "0001_schema")
+    assert migrations.applied(connection)[:2] == (2, 1)
+
+
 def rows(db: Db) -> list[Any]:
     """Return the rows that verbs change; that a host presents a file is recorded even if it can do nothing else."""
     tables = ("job_definitions", "job_runs", "operator_actions", "edits", "migrations")
@@ -163,12 +187,12 @@ def test_printed_migrations_record_what_they_support(empty_dsn: str, cli: Cli, m
 
 
 def test_tick_and_doctor_refuse_tables_that_were_created_from_another_file_of_a_migration(db: Db, cli: Cli) -> None:
-    db.execute("update yamlsched.migrations set checksum = 'another' where version = 2")
+    db.execute("update yamlsched.migrations set checksum = 'another' where version = 1")
 
     tick, checked = cli("tick"), cli("doctor")
 
     assert (tick.code, checked.code) == (3, 1)
     assert "was applied from a different file than the one in this yamlsched" in tick.err
     [line] = [line for line in checked.out.splitlines() if line.startswith("fail  tables")]
-    assert "0002_enqueue was applied from a different file" in line
+    assert "0001_schema was applied from a different file" in line
     assert rows(db)[0] == []

@@ -51,11 +51,11 @@ def test_two_that_create_the_tables_wait_for_each_other(empty_dsn: str) -> None:
         watcher.autocommit = True
         with yamlsched.db.connect(empty_dsn) as one, yamlsched.db.connect(empty_dsn) as two:
             one.execute("begin")
-            assert len(migrations.migrate(one)) > 5
+            assert [each.version for each in migrations.migrate(one)] == [1]
             answers: list[Any] = []
             while_waiting(watcher, two, lambda: answers.append(migrations.migrate(two)), lambda: one.execute("commit"))
         assert answers == [[]]
-        assert first.execute("select count(*) > 5 from yamlsched.migrations").fetchone() == (True,)
+        assert first.execute("select count(*) from yamlsched.migrations").fetchone() == (1,)
 
 
 def test_two_forms_about_one_target_wait_for_each_other_and_for_no_advisory_lock(db: Db, dsn: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ import pytest
 
 from support.pages import commands, shell
 from support.project import until
-from support.releases import Release, install, install_before
+from support.releases import Release, install
 from yamlsched import __version__
 from yamlsched.db import migrations
 
@@ -32,7 +31,7 @@ BROKEN = {
     f"{OWN + 2:04}_renamed": "-- Nothing supports the old name.\n"
     "alter table yamlsched.job_definitions rename column next_slot_at to next_at;\n",
 }
-SECONDS = 0.03  # that a handler of the story with the release before takes
+SECONDS = 0.03  # that a handler of the story with killed workers takes
 RECORDED = f"""
 import asyncio, os, time
 def record(run):
@@ -58,11 +57,6 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Release:
 @pytest.fixture(scope="module")
 def new(tmp_path_factory: pytest.TempPathFactory) -> Release:
     return install(tmp_path_factory.mktemp("new"), "0.9.0", ADDED)
-
-
-@pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Release:
-    return install_before(tmp_path_factory.mktemp("before"))
 
 
 @pytest.fixture(scope="module")
@@ -229,37 +223,6 @@ def test_an_older_host_that_is_not_supported_any_more_stops_gracefully_and_nothi
     assert {row.status for row in minutely} == {"succeeded"}
 
 
-def test_a_file_with_a_new_key_waits_for_a_host_of_the_release_before(
-    hosts: Hosts, before: Release, old: Release
-) -> None:
-    # given a host of the release before, and an upgraded one whose file makes a job follow another
-    this, follower = old, {"handler": "jobs.slow", "after": ["minutely"]}
-    assert hosts.run(before, "migrate", host="a").returncode == 0
-    assert hosts.run(before, "tick", host="a").returncode == 0
-    file = hosts.of("b") / "schedules.yaml"
-    known = json.loads(file.read_text())
-    file.write_text(json.dumps({**known, "jobs": {**known["jobs"], "follower": follower}}))
-    assert hosts.run(this, "migrate", host="b").returncode == 0
-    assert hosts.run(before, "tick", host="a").returncode == 0
-
-    # when the upgraded host ticks, and an operator syncs there
-    tick, sync = (hosts.run(this, verb, host="b") for verb in ("tick", "sync"))
-
-    # then the file waits, and status names the host
-    says = f"it uses after, which the release on {socket.gethostname()}:{hosts.of('a')}/schedules.yaml does not know"
-    assert (tick.returncode, sync.returncode) == (0, 1), tick.stderr + sync.stderr
-    assert says in tick.stderr
-    assert says in hosts.run(this, "status", host="b").stdout
-    assert "a tick waits for other hosts" in hosts.run(this, "plan", host="b").stdout
-    jobs = "select job_type from yamlsched.job_definitions where job_type = 'follower'"
-    assert hosts.db.execute(jobs).fetchall() == []
-
-    # and a tick of the upgraded host is all that it needs
-    assert hosts.run(this, "tick", host="a").returncode == 0
-    assert hosts.run(this, "tick", host="b").returncode == 0
-    assert hosts.db.execute(jobs).fetchall() == [("follower",)]
-
-
 TURNS = ("turns_before", "turns_after")
 
 
@@ -292,10 +255,10 @@ class Calls:
             self.of_hosts[Path(folder).name] += 1
 
 
-def test_workers_of_the_release_before_and_of_this_one_lose_and_repeat_nothing_while_they_are_killed_and_it_is_migrated(
-    hosts: Hosts, before: Release, old: Release
+def test_workers_of_two_releases_lose_and_repeat_nothing_while_they_are_killed_and_the_tables_are_migrated(
+    hosts: Hosts, old: Release, new: Release
 ) -> None:
-    this, runs = old, list[int]()
+    runs = list[int]()
     unfinished = "select from yamlsched.job_runs where finished_at is null and job_type <> 'paused'"
 
     def until_busy(*names: str) -> None:
@@ -311,35 +274,35 @@ def test_workers_of_the_release_before_and_of_this_one_lose_and_repeat_nothing_w
                 runs.extend(hosts.enqueue(job, count))
             until(lambda: are_busy() or len(hosts.db.execute(unfinished).fetchall()) < 50, f"{names} work")
 
-    # given workers of the release before that execute runs of all kinds, and one of them is killed
+    # given workers of the old release that execute runs of all kinds, and one of them is killed
     for name in "abcd":
         a_host(hosts, name)
-    assert hosts.run(before, "migrate", host="a").returncode == 0
-    assert hosts.run(before, "sync", host="a").returncode == 0
-    assert hosts.db.execute("select max(version) from yamlsched.migrations").fetchone() == (4,)
+    assert hosts.run(old, "migrate", host="a").returncode == 0
+    assert hosts.run(old, "sync", host="a").returncode == 0
+    assert hosts.db.execute("select max(version) from yamlsched.migrations").fetchone() == (OWN,)
     hosts.make_slots_due(20, jobs=TURNS[:1])
-    assert hosts.run(before, "sync", host="a").returncode == 0
-    with hosts.loop(before, "a") as (first, _), hosts.loop(before, "b") as (second, _):
+    assert hosts.run(old, "sync", host="a").returncode == 0
+    with hosts.loop(old, "a") as (first, _), hosts.loop(old, "b") as (second, _):
         until_busy("a", "b")
         first.kill()
 
         # when the tables are migrated, workers of both releases work beside each other, and some are killed
-        assert hosts.run(before, "pause", "paused", host="a").returncode == 0
-        migration = hosts.run(this, "migrate", host="c")
+        assert hosts.run(old, "pause", "paused", host="a").returncode == 0
+        migration = hosts.run(new, "migrate", host="c")
         assert migration.returncode == 0, migration.stderr
-        with hosts.loop(this, "c") as (third, _), hosts.loop(before, "a") as (fourth, _):
+        with hosts.loop(new, "c") as (third, _), hosts.loop(old, "a") as (fourth, _):
             hosts.make_slots_due(20, jobs=("minutely", *TURNS[1:]))
-            tick = hosts.run(before, "sync", host="d")
+            tick = hosts.run(old, "sync", host="d")
             assert tick.returncode == 0, tick.stderr
             until_busy("a", "b", "c")
             second.kill()
             third.kill()
-            with hosts.loop(this, "d"):
+            with hosts.loop(new, "d"):
                 until_busy("a", "d")
                 runs.extend(hosts.enqueue("plain", 50))
-                fourth.send_signal(signal.SIGTERM)  # this release alone executes what is left
+                fourth.send_signal(signal.SIGTERM)  # the new release alone executes what is left
                 assert fourth.wait() == 0
-                assert hosts.run(before, "resume", "paused", host="b").returncode == 0
+                assert hosts.run(old, "resume", "paused", host="b").returncode == 0
                 hosts.until_all_succeeded(runs)
                 until(lambda: not hosts.db.execute(unfinished).fetchall(), "nothing is stuck")
 

@@ -1,7 +1,4 @@
-"""Installed releases of yamlsched: this tree, a newer one and the one before, each as a wheel in its own environment.
-
-What the one before consists of is an archive: a clone need not have its commit.
-"""
+"""Installed releases of yamlsched: this tree, and newer ones, each as a wheel in its own environment."""
 
 from __future__ import annotations
 
@@ -11,16 +8,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import venv
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Tables of version 4, without extras that no worker imports: git archive 7f49adb yamlsched sql pyproject.toml README.md
-# LICENSE CHANGELOG.md, without yamlsched/templates and extras/{web,importing,preview,scaffold,doctor,metrics} | xz -9e
-BEFORE = ROOT / "tests" / "releases" / "tables-4.tar.xz"
+BEFORE = ROOT / "tests" / "releases" / "tables-4.tar.xz"  # the tables of version 4
 PARTS = ("yamlsched", "sql", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
 
 
@@ -60,20 +54,10 @@ def install(folder: Path, version: str, migrations: dict[str, str]) -> Release:
             shutil.copy(ROOT / part, source / part)
     package = source / "yamlsched" / "__init__.py"
     package.write_text(re.sub(r'__version__ = "[^"]*"', f'__version__ = "{version}"', package.read_text()))
+    later = source / "sql" / "migrations"
+    later.mkdir(exist_ok=True)
     for name, text in migrations.items():
-        (source / "sql" / "migrations" / f"{name}.sql").write_text(text)
-    return _install(folder, source, version)
-
-
-def install_before(folder: Path) -> Release:
-    """Build a wheel of the release before this one, and install it into ``folder``."""
-    source = folder / "source"
-    with tarfile.open(BEFORE) as archive:
-        archive.extractall(source, filter="data")
-    return _install(folder, source, "0.1.0")
-
-
-def _install(folder: Path, source: Path, version: str) -> Release:
+        (later / f"{name}.sql").write_text(text)
     wheels, target = folder / "wheels", folder / "venv"
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
     subprocess.run(build, cwd=source, check=True, capture_output=True)

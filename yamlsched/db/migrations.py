@@ -1,8 +1,9 @@
-"""The migrations of the tables: which exist, which are applied, and applying them.
+"""The versions of the tables: which exist, which are applied, and applying them.
 
-Hosts are upgraded one after the other, so an older yamlsched may meet newer tables. Each migration says in its header,
-``-- oldest_supported: N``, which it still supports: a yamlsched whose own latest migration is N or later. Without that
-line it supports none but its own: an older yamlsched refuses the tables.
+Version 1 is ``sql/schema.sql``. Each ``sql/migrations/NNNN_what.sql``, from 0002 on, makes the next
+one. Hosts are upgraded one after the other, so an older yamlsched may meet newer tables. A migration
+says in its header which it still supports: ``-- oldest_supported: N``, made for version N or later.
+Without that line an older one refuses them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -46,7 +48,7 @@ class Tables(NamedTuple):
 
 
 class Migration(NamedTuple):
-    """A numbered file of ``sql/migrations``."""
+    """``sql/schema.sql``, or a numbered file of ``sql/migrations``."""
 
     version: int
     name: str
@@ -66,13 +68,18 @@ class Migration(NamedTuple):
 @cache
 def latest_version() -> int:
     """Return the version of the tables that this yamlsched is made for."""
-    return max(int(path.name[:4]) for path in (sql_folder() / "migrations").glob("[0-9]*.sql"))
+    return 1 + len(_later_files())
 
 
 def all_migrations() -> list[Migration]:
     """Return all migrations in the order in which they are applied."""
-    paths = sorted((sql_folder() / "migrations").glob("[0-9]*.sql"))
-    return [Migration(int(path.name[:4]), path.stem, path.read_text("utf-8")) for path in paths]
+    first = Migration(1, "0001_schema", (sql_folder() / "schema.sql").read_text("utf-8"))
+    later = [Migration(int(path.name[:4]), path.stem, path.read_text("utf-8")) for path in _later_files()]
+    return [first, *later]
+
+
+def _later_files() -> list[Path]:
+    return sorted((sql_folder() / "migrations").glob("[0-9]*.sql"))
 
 
 def applied(connection: psycopg.Connection[Any]) -> Tables:
@@ -222,14 +229,7 @@ def _migrate(connection: psycopg.Connection[Any], dry_run: bool) -> list[Migrati
                 missing.append(migration)
                 if not dry_run:
                     connection.execute(migration.text.encode())
-                    connection.execute(sql["record"], _record(migration))
+                    numbers = {"version": migration.version, "oldest_supported": migration.oldest_supported}
+                    names = {"name": migration.name, "checksum": migration.checksum}
+                    connection.execute(sql["record"], {**numbers, **names})
     return missing
-
-
-def _record(migration: Migration) -> dict[str, Any]:
-    return {
-        "version": migration.version,
-        "name": migration.name,
-        "checksum": migration.checksum,
-        "oldest_supported": migration.oldest_supported,
-    }

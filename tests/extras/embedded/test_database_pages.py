@@ -104,7 +104,7 @@ def other_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 def installed(reader: Reader) -> Reader:
     """A reader who has followed docs/database.md up to the first runs."""
     printed = reader.follow("database.md", "create", "migrate", "roles", "grants", "use")
-    assert "applied 0001_tables" in printed
+    assert "applied 0001_schema" in printed
     return reader
 
 

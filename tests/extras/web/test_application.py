@@ -57,13 +57,15 @@ def test_a_database_without_tables_says_which_command_creates_them(visit: Visit,
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("made_for", "change", "said"),
     [
         (
-            f"delete from yamlsched.migrations where version = {OWN}; drop view yamlsched.job_queues cascade",
-            f"The database has tables of version {OWN - 1} of {OWN}: run &#34;yamlsched migrate&#34;.",
+            OWN + 1,
+            "drop view yamlsched.job_queues cascade",
+            f"The database has tables of version {OWN} of {OWN + 1}: run &#34;yamlsched migrate&#34;.",
         ),
         (
+            OWN,
             "insert into yamlsched.migrations (version, name, checksum, oldest_supported) "
             f"values ({OWN + 1}, '9_x', '', {OWN + 1}); "
             "alter view yamlsched.job_states rename column queued to waiting",
@@ -71,18 +73,26 @@ def test_a_database_without_tables_says_which_command_creates_them(visit: Visit,
             "upgrade yamlsched on this host.",
         ),
         (
+            OWN,
             "update yamlsched.migrations set checksum = 'other' where version = 1; "
             "alter view yamlsched.job_states rename column queued to waiting",
-            "migration 0001_tables was applied from a different file",
+            "migration 0001_schema was applied from a different file",
         ),
-        ("drop schema yamlsched cascade", "has no tables of yamlsched yet: run &#34;yamlsched migrate&#34;."),
+        (OWN, "drop schema yamlsched cascade", "has no tables of yamlsched yet: run &#34;yamlsched migrate&#34;."),
     ],
 )
 def test_tables_of_another_version_are_named_with_what_to_do(
-    visit: Visit, own_dsn: str, db_of: Callable[[str], Any], change: str, said: str
+    visit: Visit,
+    own_dsn: str,
+    db_of: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    made_for: int,
+    change: str,
+    said: str,
 ) -> None:
     running = visit(own_dsn, namespace="default")
     assert running.get("/").status_code == 200
+    monkeypatch.setattr(migrations, "latest_version", lambda: made_for)
     db_of(own_dsn).execute(change.encode())
     for page in (running, visit(own_dsn, namespace="default")):  # with a session from before, and a new one
         answer = page.get("/")

@@ -1,0 +1,2329 @@
+-- The tables, functions and views of yamlsched: version 1. Later versions are in sql/migrations.
+create schema if not exists yamlsched;
+
+-- The versions of the tables: this file is the first, and each migration makes the next.
+create table yamlsched.migrations (
+    version    integer primary key,
+    name       text not null,
+    checksum   text not null,  -- sha256 of the file: a released one is never edited
+    oldest_supported integer not null,  -- hosts made for this version or a later one can work
+    applied_at timestamptz not null default clock_timestamp(),
+    constraint supports_itself check (oldest_supported between 1 and version)
+);
+
+-- The identity of the database. Every key that is passed to a provider contains it, so that no two
+-- databases pass the same key. A restored backup keeps it; a copy that is used beside its original
+-- needs `yamlsched db identity --new`.
+create table yamlsched.database_identity (
+    only_row   boolean primary key default true check (only_row),
+    identity   uuid not null default gen_random_uuid(),
+    created_at timestamptz not null default clock_timestamp()
+);
+insert into yamlsched.database_identity default values;
+
+-- One row per namespace, locked while a file is applied.
+create table yamlsched.namespaces (
+    namespace text primary key,
+    swept_at  timestamptz not null default '-infinity',
+    repairs   bigint not null default 0
+);
+
+
+-- Jobs
+
+-- The jobs, as last applied from schedules.yaml. A job that leaves the file is retired, never
+-- deleted.
+create table yamlsched.job_definitions (
+    id             bigint generated always as identity primary key,
+    namespace      text not null,
+    job_type       text not null,
+    -- this or command; both for display only: a worker uses its own file
+    handler        text,
+    command        text[] not null default '{}',
+    env            jsonb not null default '{}',
+    cwd            text,
+    stdin          text,
+    exit_codes     jsonb not null default '{}',
+    payload        jsonb not null default '{}',
+    -- a name: what it stands for is in the worker's own file
+    executor       text not null default 'local',
+    resources      jsonb not null default '{}',  -- what the executor reserves for each attempt
+    isolation      text not null default 'process' check (isolation in ('process', 'shared')),
+    schedule       text,               -- the cron expression; null: runs only when enqueued
+    timezone       text not null,
+    -- high, normal, low: see job_runs
+    priority       smallint not null default 2 check (priority between 1 and 3),
+    max_attempts   integer not null check (max_attempts between 1 and 100),
+    backoff        jsonb not null,
+    timeout        interval not null,
+    kill_after     interval not null default '10 seconds',
+    lease          interval not null check (lease >= interval '2 seconds'),
+    overlap        text not null check (overlap in ('wait', 'skip', 'allow')),
+    catchup        text not null check (catchup in ('latest', 'all', 'none')),
+    catchup_window interval not null,
+    spread         interval not null,
+    on_dead        text,
+    output         jsonb not null default '{"keep": "failed"}',
+    description    text not null default '',
+    owner          text not null default '',
+    tags           text[] not null default '{}',
+    enabled        boolean not null,   -- by the file and the environment
+    effective_from timestamptz not null,  -- slots after this instant count
+    last_slot_at   timestamptz,        -- the cursor: every slot up to here is accounted for
+    next_slot_at   timestamptz,        -- the next slot to account for; null: none is owed
+    paused_at      timestamptz,        -- set by an operator; no sync changes these four
+    paused_until   timestamptz,
+    paused_by      text,
+    paused_reason  text,
+    retired_at     timestamptz,        -- when the job left the file
+    created_at     timestamptz not null default clock_timestamp(),
+    applied_at     timestamptz not null default clock_timestamp(),  -- when a file changed it last
+    updated_at     timestamptz not null default clock_timestamp(),
+    requires_env   text[] not null default '{}',
+    lane           text not null generated always as (
+        case when executor <> 'local' then executor
+             when isolation = 'shared' then 'shared' else 'local' end) stored,
+    limit_name     text,  -- a key of `limits` in the file
+    after          text[] not null default '{}',  -- names of jobs
+    -- calendars: [{"name": "holidays", "dates": [...], "until": ...}]
+    skip_on        jsonb not null default '[]',
+    only_on        jsonb not null default '[]',
+    on_upstream_failure text not null default 'wait'
+        check (on_upstream_failure in ('wait', 'skip', 'run')),
+    -- now or before: the ends of its runs are handed on
+    is_followed    boolean not null default false,
+    notify         text[] not null default '{}',  -- names of targets
+    start_within   interval not null default '15 minutes',
+    finish_within  interval,     -- null: no limit
+    resumed_at     timestamptz,  -- when an operator resumed the job last
+    slots_error    text,  -- why its due slots could not be written; null: they could
+    unique (namespace, job_type),
+    constraint handler_or_command check ((handler is null) = (command <> '{}')),
+    constraint pause_is_whole check (paused_at is not null
+        or (paused_until is null and paused_by is null and paused_reason is null)),
+    constraint cursor_needs_a_schedule check (schedule is not null or next_slot_at is null)
+);
+
+-- A tick finds jobs with due slots through this index.
+create index job_definitions_due on yamlsched.job_definitions (namespace, next_slot_at)
+    where next_slot_at is not null;
+create index job_definitions_retired on yamlsched.job_definitions (namespace, retired_at)
+    where retired_at is not null;
+create index job_definitions_paused_until on yamlsched.job_definitions (namespace, paused_until)
+    where paused_until is not null;
+create index job_definitions_limit on yamlsched.job_definitions (namespace, limit_name)
+    where limit_name is not null;
+create index job_definitions_catchup_window on yamlsched.job_definitions (namespace)
+    where catchup_window < interval '365 days';
+create index job_definitions_followed on yamlsched.job_definitions (id) where is_followed;
+create index job_definitions_slots_error on yamlsched.job_definitions (namespace)
+    where slots_error is not null;
+
+-- Whether a job's runs may not be claimed now: it is disabled, paused or retired.
+create function yamlsched.is_withheld(d yamlsched.job_definitions, now timestamptz) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$ select not d.enabled or d.retired_at is not null
+    or (d.paused_at is not null and coalesce(d.paused_until > now, true)) $$;
+
+-- Write jobs: insert those that are new, update the others in place. Each job is an object with the
+-- same keys, which are columns. The statement is made from the keys, so that there is no second
+-- list of columns, and columns that a newer yamlsched has added keep their value.
+create function yamlsched.put_definitions(jobs jsonb) returns void
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    given text[] := array(select format('%I', k.key) from jsonb_object_keys(jobs -> 0) as k (key)
+        order by k.key);
+    kept  text[] := array['namespace', 'job_type', 'created_at'];
+begin
+    execute format(
+        'insert into yamlsched.job_definitions (%s) select %s'
+        ' from jsonb_populate_recordset(null::yamlsched.job_definitions, $1) j'
+        ' on conflict (namespace, job_type) do update set %s',
+        (select string_agg(g.name, ', ') from unnest(given) as g (name)),
+        (select string_agg('j.' || g.name, ', ') from unnest(given) as g (name)),
+        (select string_agg(g.name || ' = excluded.' || g.name, ', ') from unnest(given) as g (name)
+         where g.name <> all (kept)))
+    using jobs;
+end
+$$;
+
+-- Jobs that a place cannot start: a host, and the path of its schedules.yaml. Its workers do not
+-- claim their runs. A place is asked only while it ticks, and writes only while something is due.
+create table yamlsched.lacks (
+    definition_id bigint not null references yamlsched.job_definitions (id) on delete cascade,
+    host          text not null,
+    path          text not null,
+    reason        text not null,
+    -- for what requires_env asks, or an executor: the run is late, and never dead
+    waits         boolean not null,
+    -- whose fault it is: it may end at any time, and workers try
+    executor      text,
+    since         timestamptz not null,
+    checked_at    timestamptz not null,
+    primary key (host, path, definition_id)
+);
+create index lacks_of_definition on yamlsched.lacks (definition_id);
+
+
+-- Runs
+
+-- One row per slot or enqueue, executed once.
+create table yamlsched.job_runs (
+    -- First the columns that every row has, of fixed width and without gaps: an update compares all
+    -- columns that indexes mention, and finds those after a string or a null by reading the row.
+    -- Then in the order in which they change, by a claim and at the end of an attempt: what is
+    -- logged of an update starts at the first change.
+    id              bigint generated always as identity primary key,
+    definition_id   bigint not null references yamlsched.job_definitions (id),
+    run_at          timestamptz not null,
+    -- A failover or a restore may lose a run and use its id again: this distinguishes the two. 48
+    -- random bits at least, which together with the id is enough; a uuid would make a bulk enqueue
+    -- a sixth slower.
+    nonce           bigint not null default (random() * 9007199254740992)::bigint,
+    created_at      timestamptz not null default clock_timestamp(),
+    max_attempts    integer not null check (max_attempts >= 1),
+    -- attempts before the latest retry: the backoff starts over
+    prior_attempts  integer not null default 0,
+    -- consecutive attempts that were released at no cost
+    sessions_lost   integer not null default 0 check (sessions_lost >= 0),
+    -- 1 high, 2 normal, 3 low
+    priority        smallint not null default 2 check (priority between 1 and 3),
+    exclusive       boolean not null default false,  -- a slot run of a wait or skip job
+    namespace       text not null,
+    job_type        text not null,
+    payload         jsonb not null default '{}',
+    idempotency_key text,
+    scheduled_for   timestamptz,       -- the slot; null: enqueued
+    parent_id       bigint,            -- the run whose handler enqueued this one
+    -- W3C: the traceparent of the span that enqueued it, and after a space the tracestate
+    trace_context   text,
+    attempts        integer not null default 0 check (attempts >= 0),
+    -- new for every claim; kept when the lease ends: the last owner
+    locked_by       text,
+    started_at      timestamptz,       -- of the latest claim
+    status          text not null default 'queued' check (status in (
+                        'queued', 'running', 'succeeded', 'failed', 'dead', 'cancelled')),
+    updated_at      timestamptz not null default clock_timestamp(),
+    locked_until    timestamptz,       -- the lease
+    exclusive_of    bigint,            -- the definition's id while such a run is running
+    -- until then its handler may be alive although exclusive_of is null: see job_runs_held
+    held_until      timestamptz,
+    finished_at     timestamptz,
+    failed_at       timestamptz,       -- of the latest failed attempt
+    -- finished_at of dead runs, for an index that does not mention status
+    dead_at         timestamptz,
+    last_error      text,
+    error_type      text,
+    last_stack      text,
+    result          jsonb,
+    -- Why a waiting run may not be claimed: 1 its job, 2 its turn, 3 its limit, 4 it is not
+    -- released; 0: it may. Whatever creates a run or brings it back writes 0. Only a claim stores a
+    -- reason, and who ends a reason writes 0, both under the gate of the reason: the next claim
+    -- looks again.
+    withheld        smallint not null default 0,
+    lane            text not null default 'local',  -- where it executes: local, shared, an executor
+    -- The limit that it has met, and its number while it executes under it. Of a limit of n, at
+    -- most n numbers are in use: nothing is counted up and down.
+    limit_name      text,
+    limit_no        integer,
+    unreleased      boolean not null default false,  -- it waits for runs of other jobs; see awaits
+    released_at     timestamptz,  -- when that ended
+    -- created by a backfill, or retried before its first attempt
+    by_hand         boolean not null default false,
+    ready_at        timestamptz,  -- when its wait for its job or its turn ended; no claim writes it
+    -- Of the latest attempt. A peak below zero is a bound: a program that took at most that much
+    -- was not larger than the process that started it.
+    cpu_seconds     double precision,
+    peak_memory_bytes bigint,
+    revision        text,  -- the commit of its code, abbreviated, or what YAMLSCHED_REVISION named
+    -- The executor that has claimed the run, while it is running. A later claim for that executor,
+    -- under its gate, clears what has ended; the gate's n is the number of the applied file, null
+    -- for the one of the host that claims.
+    executor        text,
+    -- A lease exists exactly while a run is running: half-claimed rows cannot be stored.
+    constraint lease_iff_running check ((status = 'running') = (locked_until is not null)),
+    constraint finished_iff_final check ((status in ('succeeded', 'dead', 'cancelled'))
+        = (finished_at is not null)),
+    constraint dead_has_a_time check ((status = 'dead') = (dead_at is not null)),
+    constraint attempts_within_budget check (attempts <= max_attempts),
+    constraint running_has_an_owner check (status <> 'running'
+        or (locked_by is not null and attempts >= 1)),
+    constraint exclusive_only_while_running
+        check (exclusive_of is null or (status = 'running' and exclusive
+            and exclusive_of = definition_id))
+) with (fillfactor = 40);  -- room for the row version of a claim on the same page: no index changes
+
+-- One row per key, however many ticks race.
+create unique index job_runs_key on yamlsched.job_runs (namespace, idempotency_key)
+    where idempotency_key is not null;
+-- At most one slot run of a wait or skip job executes at once, however it was created.
+create unique index job_runs_exclusive on yamlsched.job_runs (exclusive_of)
+    where exclusive_of is not null;
+-- Runs that exclude others of their job and may be executing without exclusive_of, up to the end of
+-- their lease: claimed while the job still had overlap: allow, or cancelled, when the handler lives
+-- until its worker's next heartbeat. No other run of the job starts before.
+create index job_runs_held on yamlsched.job_runs (definition_id, held_until)
+    where held_until is not null and exclusive;
+create index job_runs_open_exclusive on yamlsched.job_runs (namespace, definition_id, priority,
+    run_at, id)
+    where finished_at is null and exclusive;
+-- Runs of one job by their end, unfinished ones included, for retention and monitoring. Each index
+-- slows every finish. So there is no second index by id: a page of one job's history is found
+-- through the primary key if the job has many runs, and by sorting if it has few. The next indexes
+-- order runs by their death and by their latest failure.
+create index job_runs_history on yamlsched.job_runs (definition_id, finished_at, id);
+create index job_runs_dead on yamlsched.job_runs (definition_id, dead_at) where dead_at is not null;
+-- The runs of a namespace that died last, of all jobs.
+create index job_runs_died on yamlsched.job_runs (namespace, dead_at, definition_id)
+    where dead_at is not null;
+create index job_runs_failed on yamlsched.job_runs (definition_id, failed_at)
+    where failed_at is not null;
+-- The runs that a run enqueued.
+create index job_runs_children on yamlsched.job_runs (parent_id, id) where parent_id is not null;
+-- What may be claimed, and what is executed: a claim changes no index.
+create index job_runs_ready on yamlsched.job_runs (namespace, lane, priority, run_at, id)
+    where withheld = 0 and finished_at is null;
+create index job_runs_withheld on yamlsched.job_runs (namespace, definition_id, withheld, run_at,
+    id)
+    where withheld <> 0 and finished_at is null;
+-- Runs that hold a number, of a limit; and those that wait for one, in the order in which they get
+-- it.
+create unique index job_runs_number on yamlsched.job_runs (namespace, limit_name, limit_no)
+    where limit_no is not null;
+create index job_runs_line on yamlsched.job_runs (namespace, limit_name, lane, withheld, priority,
+    run_at, id)
+    where limit_name is not null and finished_at is null;
+-- Runs whose handler may be alive although they have ended.
+create index job_runs_held_until on yamlsched.job_runs (namespace, held_until)
+    where held_until is not null;
+create index job_runs_unreleased on yamlsched.job_runs (namespace, definition_id)
+    where unreleased and finished_at is null;
+create index job_runs_executor on yamlsched.job_runs (namespace, executor)
+    where executor is not null;
+
+-- Whether no worker owns an unfinished run: it waits, or its lease has ended.
+create function yamlsched.has_no_worker(r yamlsched.job_runs, now timestamptz) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$ select r.status <> 'running' or r.locked_until < now $$;
+
+-- What a run waits for: a slot of another job, and what became of it. A slot of a job that follows
+-- others gets its run at once, which is released when what it waits for has ended.
+create table yamlsched.awaits (
+    run_id          bigint not null references yamlsched.job_runs (id) on delete cascade,
+    definition_id   bigint not null references yamlsched.job_definitions (id),
+    -- the latest one of that job at the run's own slot; null: it has had none
+    slot            timestamptz,
+    upstream_run_id bigint,            -- whose end counted
+    -- null: the run waits; "waiting": it was started by force while it did
+    outcome         text check (outcome in ('succeeded', 'dead', 'cancelled', 'skipped',
+        'waiting')),
+    primary key (run_id, definition_id)
+);
+create index awaits_open on yamlsched.awaits (definition_id, slot) where outcome is null;
+create index awaits_ended on yamlsched.awaits (upstream_run_id) where upstream_run_id is not null;
+
+-- A gate is a row to lock: that of a job, for its turn and for whether it is closed (paused,
+-- disabled, retired), and that of a limit. The order of locks: own runs by id, gates by name, then
+-- other runs, which are skipped if they are locked. So who holds a gate never waits for a run, and
+-- a claim waits for nothing. A sync makes the gates of its jobs.
+create table yamlsched.gates (
+    namespace text not null,
+    name      text not null,           -- job/ID or limit/NAME
+    n         integer,                 -- of a limit: how many runs may execute at once
+    -- Of a limit: runs of lower levels whose share it is, which go before higher ones for 2 s.
+    ahead     bigint[] not null default '{}',
+    -- Of a job: an edit has skipped runs that another session had locked. The sweep continues it.
+    is_edited boolean not null default false,
+    primary key (namespace, name)
+);
+
+
+-- Attempts
+
+-- One row per failed or lost attempt: the audit trail.
+create table yamlsched.job_failures (
+    run_id     bigint not null,
+    attempt    integer not null,
+    worker     text not null,
+    started_at timestamptz,
+    failed_at  timestamptz not null,
+    error      text not null,
+    error_type text,
+    stack      text,
+    cpu_seconds double precision,
+    peak_memory_bytes bigint,
+    revision   text,
+    primary key (run_id, attempt)
+);
+
+-- The end of what an attempt printed, if its job keeps it. A table of its own, so that nothing else
+-- reads past it. An attempt that was released leaves its number to the next one: worker is the
+-- claim that the output belongs to.
+create table yamlsched.attempt_outputs (
+    run_id        bigint not null,
+    attempt       integer not null,
+    worker        text not null,
+    ended_at      timestamptz not null,
+    omitted_bytes bigint not null check (omitted_bytes >= 0),  -- before `output`
+    output        text not null,
+    primary key (run_id, attempt)
+);
+
+-- The end of what an attempt has printed, as of the latest renewal of its lease. It is deleted when
+-- the attempt ends: what is kept is in attempt_outputs. Of an attempt that was lost, it stays.
+create table yamlsched.running_outputs (
+    run_id        bigint not null references yamlsched.job_runs (id) on delete cascade,
+    attempt       integer not null,
+    worker        text not null,
+    written_at    timestamptz not null,
+    omitted_bytes bigint not null check (omitted_bytes >= 0),  -- before `output`
+    output        text not null,
+    primary key (run_id, attempt)
+);
+
+-- How far attempts have come, as their handlers report it. A table of its own: it is written each
+-- second, and the old versions of its rows stay out of job_runs, which claims read. One row per
+-- attempt, `worker` as in attempt_outputs.
+create table yamlsched.attempt_progress (
+    run_id      bigint not null,
+    attempt     integer not null,
+    reported_at timestamptz not null,   -- when this value was written first
+    done        double precision not null check (done between 0 and 9007199254740992),
+    total       double precision check (total between 0 and 9007199254740992),
+    worker      text not null,
+    note        text not null,
+    primary key (run_id, attempt)
+) with (fillfactor = 50);
+
+-- Begin tickets of attempts on executors other than "local". An engine may start one attempt twice:
+-- only the agent that inserts the ticket may call the handler. It writes how the attempt ended into
+-- the ticket before it exits, so that an engine that loses a result does not cause a second
+-- execution. The worker inserts one without an agent to withdraw an attempt that has not begun.
+-- locked_by is the claim: an attempt that was released leaves its number to the next one.
+create table yamlsched.attempt_begins (
+    run_id         bigint not null,
+    attempt        integer not null,
+    locked_by      text not null,
+    -- host, process id and a random part; null: withdrawn by the worker
+    agent          text,
+    begun_at       timestamptz not null,
+    -- when the agent last checked the lease: each quarter of it
+    seen_at        timestamptz not null,
+    stop_requested boolean not null default false,
+    ended_at       timestamptz,
+    outcome        text,                  -- JSON, as the agent wrote it; for the worker only
+    primary key (run_id, attempt, locked_by),
+    constraint withdrawn_has_ended check (agent is not null
+        or (ended_at is not null and outcome is null)),
+    constraint outcome_iff_ended check (agent is null
+        or (outcome is not null) = (ended_at is not null))
+);
+
+-- What depends on runs goes with them. Only the trigger of job_runs may call it: it acts with its
+-- owner's privileges, and who attached it to a table of their own could choose the ids.
+create function yamlsched.delete_of_runs() returns trigger
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+    set enable_seqscan = off  -- a plan that was made for empty tables
+as $$
+declare
+    ids bigint[];
+begin
+    if tg_relid <> 'yamlsched.job_runs'::regclass then
+        raise exception 'yamlsched.delete_of_runs is the trigger of yamlsched.job_runs only'
+            using errcode = 'insufficient_privilege';
+    end if;
+    ids := array(select g.id from gone g);
+    if ids <> '{}' then
+        delete from yamlsched.job_failures f where f.run_id = any (ids);
+        delete from yamlsched.attempt_outputs o where o.run_id = any (ids);
+        delete from yamlsched.attempt_progress p where p.run_id = any (ids);
+        delete from yamlsched.attempt_begins b where b.run_id = any (ids);
+    end if;
+    return null;
+end
+$$;
+revoke execute on function yamlsched.delete_of_runs() from public;
+create trigger delete_of_runs after delete on yamlsched.job_runs
+    referencing old table as gone
+    for each statement execute function yamlsched.delete_of_runs();
+
+
+-- Slots that have no run
+
+-- Slots that were not run, one row per gap, and why.
+create table yamlsched.skipped_slots (
+    id            bigint generated always as identity primary key,
+    definition_id bigint not null references yamlsched.job_definitions (id),
+    first_slot    timestamptz not null,
+    last_slot     timestamptz not null,
+    slots         integer not null check (slots >= 1),
+    reason        text not null
+                  check (reason in (
+        'overlap', 'late', 'superseded', 'paused', 'disabled', 'retired', 'key_taken', 'upstream',
+            'calendar')),
+    recorded_at   timestamptz not null default clock_timestamp(),
+    detail        text,  -- of upstream: the job, and its run; of calendar: which
+    constraint gap_is_a_span check (last_slot >= first_slot),
+    unique (definition_id, last_slot)
+);
+
+-- Slots that were lost in an outage are recorded after it: reports look for gaps by that time, too.
+create index skipped_slots_recorded on yamlsched.skipped_slots (definition_id, recorded_at);
+
+
+-- Effects and keys
+
+-- Effects that happen once however often a run is attempted.
+create table yamlsched.effects (
+    id         bigint generated always as identity primary key,
+    namespace  text not null,
+    key        text not null,          -- run:<run id>:<name>, or a business key
+    run_id     bigint not null,
+    attempt    integer not null,
+    locked_by  text not null,          -- the claim under which it was entered
+    -- new each time a handler enters the effect: the owner of this row
+    entry      uuid not null,
+    provider_key uuid not null,        -- effect.key: the same however often the effect is repeated
+    state      text not null check (state in ('claimed', 'done', 'in_doubt')),
+    result     jsonb,
+    claimed_at timestamptz not null default clock_timestamp(),
+    -- in doubt since; on a done effect: in_doubt="skip" counted it as done
+    doubted_at timestamptz,
+    done_at    timestamptz,
+    unique (namespace, key),
+    constraint done_has_a_time check ((state = 'done') = (done_at is not null)),
+    constraint doubt_has_a_time check (state <> 'in_doubt' or doubted_at is not null),
+    constraint claimed_is_not_doubted check (state <> 'claimed' or doubted_at is null)
+);
+create index effects_run on yamlsched.effects (run_id);
+-- Effects in doubt, for monitoring, among millions of done effects.
+create index effects_open on yamlsched.effects (namespace, claimed_at) where state <> 'done';
+create index effects_age on yamlsched.effects (namespace, claimed_at);
+
+-- Keys of pruned runs: a key cannot be used again before retention.keys has passed.
+create table yamlsched.used_keys (
+    namespace       text not null,
+    idempotency_key text not null,
+    run_id          bigint not null,
+    job_type        text not null,
+    scheduled_for   timestamptz,
+    pruned_at       timestamptz not null default clock_timestamp(),
+    primary key (namespace, idempotency_key)
+);
+create index used_keys_pruned on yamlsched.used_keys (namespace, pruned_at);
+
+
+-- Files, edits and actions
+
+-- Which files hosts present, and which were applied. The file in force is the one applied last in
+-- its namespace.
+create table yamlsched.schedule_files (
+    id                bigint generated always as identity primary key,
+    namespace         text not null,
+    hash              text not null,   -- sha256 of the bytes
+    environment       text not null,   -- '' if none is set
+    host              text not null,
+    path              text not null,
+    -- --namespace or YAMLSCHED_NAMESPACE set the namespace
+    overrides_namespace boolean not null default false,
+    -- of the tick that applied it last; before that, of the first to present it
+    yamlsched_version text not null,
+    tzdata_version    text not null,   -- likewise
+    host_tzdata_version text not null default '',  -- of this host, when it presented the file last
+    retention         jsonb not null default '{}',
+    first_presented_at timestamptz not null default clock_timestamp(),
+    presented_since_at timestamptz not null default clock_timestamp(),
+    last_presented_at  timestamptz not null default clock_timestamp(),
+    -- how long that counts: longer if ticks are rare
+    presented_for      interval not null default '5 minutes',
+    applied_at        timestamptz,     -- the latest time this host applied it
+    -- since when this host has presented an invalid file after it
+    refused_at        timestamptz,
+    mistakes          integer,         -- the number of its errors
+    errors            text[],          -- the first ones of them
+    housekept_at      timestamptz,     -- when retention last ran, on the file in force
+    prune_failing_since timestamptz,   -- since when it could not, until somebody acts
+    prune_error       text,
+    made_for          integer,
+    made_for_at       timestamptz,
+    needs             jsonb,
+    unique (namespace, hash, environment, host, path),
+    constraint refused_for_mistakes
+        check ((refused_at is null) = (mistakes is null)
+            and (refused_at is not null or errors is null))
+);
+create index schedule_files_in_force on yamlsched.schedule_files (namespace, applied_at desc)
+    where applied_at is not null;
+create index schedule_files_hash on yamlsched.schedule_files (hash);
+create index schedule_files_place on yamlsched.schedule_files (host, path);
+
+-- Each file that was applied, and the jobs that it changed: who changed what, and when. Retention
+-- keeps them.
+create table yamlsched.edits (
+    id          bigint generated always as identity primary key,
+    namespace   text not null,
+    environment text not null,         -- '' if none is set
+    hash        text not null,         -- sha256 of the bytes
+    host        text not null,         -- that applied it
+    path        text not null,
+    yamlsched_version text not null,
+    -- that changed the file last, or YAMLSCHED_REVISION; null: not known
+    commit      text,
+    is_dirty    boolean not null default false,  -- the file differs from the commit
+    author      text,
+    subject     text,
+    -- how many were changed: {"added": {"jobs": 12, "first": ["cleanup", ...]}, ...}
+    jobs        jsonb not null,
+    -- keys outside of jobs that changed, as the file before had them; null: the first file
+    before      jsonb,
+    after       jsonb not null,
+    -- all keys outside of jobs, for the comparison with the next file
+    settings    jsonb not null,
+    applied_at  timestamptz not null,
+    constraint dirty_needs_a_commit check (commit is not null or not is_dirty)
+);
+create index edits_trail on yamlsched.edits (namespace, applied_at, id);
+
+-- The jobs that an edit changed. Values that look like secrets are stored as '***', and long ones
+-- are cut.
+create table yamlsched.edited_jobs (
+    edit_id       bigint not null references yamlsched.edits (id) on delete cascade,
+    definition_id bigint not null references yamlsched.job_definitions (id) on delete cascade,
+    change        text not null check (change in ('added', 'changed', 'retired', 'returned')),
+    -- the keys that changed; of a retired job all that it set; null: there was no job
+    before        jsonb,
+    after         jsonb,               -- likewise; null: retired
+    primary key (edit_id, definition_id),
+    constraint before_unless_added check ((before is null) = (change = 'added')),
+    constraint after_unless_retired check ((after is null) = (change = 'retired'))
+);
+create index edited_jobs_of_job on yamlsched.edited_jobs (definition_id, edit_id);
+
+-- Actions of operators.
+create table yamlsched.operator_actions (
+    id        bigint generated always as identity primary key,
+    at        timestamptz not null default clock_timestamp(),
+    namespace text not null,
+    who       text not null,
+    verb      text not null,
+    target    text not null,           -- run:<id> or job:<name>
+    job_type  text,                    -- the job, or that of the run, which may be pruned
+    detail    jsonb not null default '{}',
+    -- The form of the web page that asked for it, which sets this in its transaction: a form is
+    -- carried out once.
+    request   uuid default nullif(current_setting('yamlsched.request', true), '')::uuid
+);
+create index operator_actions_target on yamlsched.operator_actions (namespace, target, id);
+-- The audit trail, newest first, and by its filters.
+create index operator_actions_trail on yamlsched.operator_actions (namespace, id);
+create index operator_actions_verb on yamlsched.operator_actions (namespace, verb, id);
+create index operator_actions_who on yamlsched.operator_actions (namespace, who, id);
+create index operator_actions_job on yamlsched.operator_actions (namespace, job_type, id);
+create index operator_actions_request on yamlsched.operator_actions (request, id)
+    where request is not null;
+
+
+-- Notifications
+
+-- The targets of the file in use. Who sends takes a target for a minute, by next_at. A send that
+-- fails changes no other row.
+create table yamlsched.notify_targets (
+    namespace     text not null,
+    name          text not null,
+    -- for messages of status: senders read the variable's name from the file
+    url_env       text not null,
+    events        text[] not null,
+    -- when a sync found that this row differs from the file in use
+    restored_at   timestamptz,
+    -- a minute after the latest message, later after a failure
+    next_at       timestamptz not null default '-infinity',
+    failing_since timestamptz,         -- when the first send failed since one that did not
+    error         text,                -- of the latest one
+    primary key (namespace, name),
+    constraint failing_has_an_error check ((failing_since is null) = (error is null))
+);
+
+-- What a target was told last and what is so now, of a job or of a problem that is not one job's:
+-- no list of events, so nothing piles up. What could not be sent for a day is deleted. Who holds
+-- locks of runs and gates takes those of these rows last, in the order of the primary key, and
+-- commits.
+create table yamlsched.notifications (
+    namespace     text not null,
+    target        text not null,
+    -- the job's name; of a problem its kind, a colon, and its job if it has one
+    subject       text not null,
+    -- null: a problem
+    definition_id bigint references yamlsched.job_definitions (id) on delete cascade,
+    -- the latest one in trouble: a success of it or of a later one is the recovery
+    slot          timestamptz,
+    run_id        bigint,              -- that died last
+    dead_at       timestamptz,
+    dead_runs     integer not null default 0,  -- that have died since the trouble started
+    told_runs     integer not null default 0,  -- of these, those that a message has reported
+    late_since    timestamptz,         -- null: the job is not late
+    what          text,                -- the problem
+    -- when the trouble started, across recoveries that were not sent
+    since         timestamptz not null,
+    active_at     timestamptz not null,  -- when there was trouble last
+    -- when it has recovered, or the problem was gone; null: it has not
+    ended_at      timestamptz,
+    recovered_at  timestamptz,         -- the same, and kept when the trouble is back
+    -- events that were sent since the last recovery that was sent
+    told          text[] not null default '{}',
+    quiet_until   timestamptz,         -- a pause after the latest message about trouble
+    pause         interval not null default '1 hour',  -- the next one, doubled with each message
+    due_at        timestamptz,         -- null: there is nothing to send
+    primary key (namespace, target, subject),
+    foreign key (namespace, target) references yamlsched.notify_targets on delete cascade
+);
+create index notifications_due on yamlsched.notifications (namespace, target, due_at)
+    where due_at is not null;
+
+
+-- Enqueueing
+
+-- The error of one run to enqueue, or null.
+create function yamlsched.enqueue_fault(job_type text, payload jsonb, key text) returns text
+    language sql stable parallel safe set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when payload is null or jsonb_typeof(payload) <> 'object' then
+            format('payload of job "%s" is not a JSON object: its keys become keyword arguments',
+                job_type)
+        -- before the payload is written out: 9 bytes such as 1e131071, have 131,072 digits. A short
+        -- one has few of them.
+        when pg_column_size(payload) > 1024
+             and payload @? 'strict $.** ? (@.type() == "number" && (@ >= 1e3000 || @ <= -1e3000
+                             || (@ > -1e-3000 && @ < 1e-3000 && @ != 0)))' then
+            format('payload of job "%s" has a number of over 3,000 digits: pass a string', job_type)
+        when octet_length(payload::text) > 65536 then
+            format('payload of job "%s" has %s bytes, over the limit of 64 KiB:'
+                   ' store the data and pass a reference',
+                   job_type, octet_length(payload::text))
+        when key = '' then
+            'an idempotency key cannot be empty: leave it out (null) for a run without a key'
+        when length(key) > 500
+            then format('an idempotency key has %s characters, over the limit of 500', length(key))
+        when key ~ '[\u0001-\u001f\u007f]' then
+            format('an idempotency key has the control character U+%s: remove it',
+                   lpad(upper(to_hex(ascii(substring(key from '[\u0001-\u001f\u007f]')))), 4, '0'))
+        -- for every job name, also of a job that is scheduled later, so that no caller can take the
+        -- place of a slot
+        when key ~ '^\s*[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?\s*$'
+        then
+            format('key "%s" has a reserved form: the slots of job "%s" have such keys', key,
+                split_part(btrim(key), ':', 1))
+        when key like 'on\_dead:%' then format('key "%s" is reserved for runs that call on_dead',
+            key)
+    end
+$$;
+
+-- A trace context that cannot be one is ignored, as W3C's Trace Context asks for.
+create function yamlsched.valid_trace_context(context text) returns text
+    language sql immutable parallel safe set search_path = pg_catalog, pg_temp
+as $$
+    select case when length(context) <= 600
+           and context ~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}( [ -~]+)?$'
+                then context end
+$$;
+
+-- The key of the run that calls on_dead: one for each death, because a retried run may die again.
+-- The key of a later death ends with the run's number of attempts.
+create function yamlsched.on_dead_key(namespace text, run_id bigint, attempts integer) returns text
+    language sql stable parallel safe
+    set search_path = pg_catalog, pg_temp
+as $$
+    select case when exists (select from yamlsched.job_runs r
+                             where r.namespace = on_dead_key.namespace
+                                 and r.idempotency_key = 'on_dead:' || on_dead_key.run_id)
+                  or exists (select from yamlsched.used_keys u
+                             where u.namespace = on_dead_key.namespace
+                                 and u.idempotency_key = 'on_dead:' || on_dead_key.run_id)
+                then 'on_dead:' || on_dead_key.run_id || ':' || on_dead_key.attempts
+                else 'on_dead:' || on_dead_key.run_id end
+$$;
+
+-- Enqueue runs of one job, in order, by one statement. Keys that a payload does not have come from
+-- the job's own payload in schedules.yaml. Returns a row for each position (from 1): the run's id,
+-- and whether the run was created. An existing run with the same key is returned unchanged; a null
+-- id means that the key was used by a run that has been pruned. Every run is checked before the
+-- first is written. The function waits for another transaction that enqueues the same key: if that
+-- commits, its run is returned, and if it rolls back, a run is created.
+create function yamlsched.enqueue_many(
+    job_type         text,
+    payloads         jsonb[],
+    idempotency_keys text[] default null,
+    -- one in the past counts as now: nothing overtakes what waits
+    run_at           timestamptz default null,
+    namespace        text default 'default',
+    parent_id        bigint default null,
+    priority         text default null,  -- high, normal or low; null: the job's
+    delay            interval default null,  -- from now, instead of run_at
+    trace_contexts   text[] default null     -- one for each payload, as in enqueue
+) returns table ("position" integer, run_id bigint, created boolean)
+    language plpgsql
+    security definer                     -- an enqueuer may call this and touch no table
+    set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    definition yamlsched.job_definitions;
+    bad        record;
+    ids        bigint[];                 -- one for each position: shows which runs were created now
+    rows_made  integer;
+    tries      integer := 0;
+    level      smallint := array_position(array['high', 'normal', 'low'], enqueue_many.priority);
+    -- who calls: inside of this function the current user is its owner
+    caller     text := case current_setting('role') when 'none' then session_user
+        else current_setting('role') end;
+begin
+    select d.* into definition
+    from yamlsched.job_definitions d
+    where d.namespace = enqueue_many.namespace and d.job_type = enqueue_many.job_type;
+    if definition.id is null or definition.retired_at is not null then
+        raise exception using errcode = 'YS001',
+            message = format('no job "%s" in namespace "%s"', enqueue_many.job_type,
+                enqueue_many.namespace),
+            hint = coalesce(
+                (select format('It is known in namespace "%s": pass that namespace.',
+                               string_agg(o.namespace, '", "' order by o.namespace))
+                 from (select d.namespace from yamlsched.job_definitions d
+                       where d.job_type = enqueue_many.job_type and d.retired_at is null
+                       order by d.namespace limit 3) o
+                 having count(*) > 0),
+                'A job is known after the first sync of its schedules.yaml.');
+    end if;
+    if not definition.enabled then
+        raise exception using errcode = 'YS002',
+            message = format('job "%s" is not enabled in schedules.yaml', definition.job_type);
+    end if;
+    if parent_id is not null and not has_table_privilege(caller, 'yamlsched.job_runs',
+        'update') then
+        raise exception using errcode = 'YS003',
+            message = 'parent_id is not accepted from an enqueuer:'
+                      ' run.enqueue() of a worker''s handler sets it';
+    end if;
+    if payloads is null then
+        raise exception using errcode = 'YS003', message = 'the list of payloads is null';
+    end if;
+    if cardinality(idempotency_keys) <> cardinality(payloads) then
+        raise exception using errcode = 'YS003', message = format(
+            '%s payloads, but %s keys', cardinality(payloads), cardinality(idempotency_keys));
+    end if;
+    if cardinality(trace_contexts) <> cardinality(payloads) then
+        raise exception using errcode = 'YS003', message = format(
+            '%s payloads, but %s trace contexts', cardinality(payloads),
+                cardinality(trace_contexts));
+    end if;
+    if enqueue_many.run_at not between '1970-01-01 00:00Z' and '9999-01-01 00:00Z' then
+        raise exception using errcode = 'YS003', message = format(
+            'run_at %s is not between the years 1970 and 9998', enqueue_many.run_at);
+    end if;
+    if enqueue_many.run_at is not null and enqueue_many.delay is not null then
+        raise exception using errcode = 'YS003',
+            message = 'run_at and delay were both passed: pass one of them';
+    end if;
+    if enqueue_many.delay not between interval '0' and interval '36525 days' then
+        raise exception using errcode = 'YS003', message = format(
+            'delay %s is not between 0 and 100 years', enqueue_many.delay);
+    end if;
+
+    if enqueue_many.priority is not null and level is null then
+        raise exception using errcode = 'YS003', message = format(
+            'priority "%s" is not one of high, normal, low', enqueue_many.priority);
+    end if;
+
+    select yamlsched.enqueue_fault(definition.job_type, i.payload, i.key) as fault into bad
+    from unnest(payloads, idempotency_keys) with ordinality as i (payload, key, nth)
+    where yamlsched.enqueue_fault(definition.job_type, i.payload, i.key) is not null
+    order by i.nth
+    limit 1;
+    if found then
+        raise exception using errcode = 'YS003', message = bad.fault;
+    end if;
+
+    ids := array(select nextval('yamlsched.job_runs_id_seq')
+        from generate_series(1, cardinality(payloads)));
+    loop
+        -- in the order of keys, so that two that enqueue the same keys wait for each other and
+        -- never in a circle
+        insert into yamlsched.job_runs
+            (id, namespace, definition_id, job_type, payload, idempotency_key, run_at, priority,
+                max_attempts,
+             parent_id, trace_context, lane)
+        overriding system value
+        select i.id, definition.namespace, definition.id, definition.job_type,
+               definition.payload || i.payload, i.key,
+               greatest(enqueue_many.run_at, clock_timestamp() + enqueue_many.delay,
+                   clock_timestamp()),
+               coalesce(level, definition.priority),
+               definition.max_attempts, enqueue_many.parent_id,
+                   yamlsched.valid_trace_context(i.context), definition.lane
+        from unnest(payloads, idempotency_keys, ids, trace_contexts) as i (payload, key, id,
+            context)
+        where tries = 0 or i.key is not null
+        order by i.key collate "C", i.id
+        on conflict do nothing;
+        get diagnostics rows_made = row_count;
+        exit when idempotency_keys is null;
+
+        -- This later statement sees what was committed while the insert waited, such as a prune.
+        -- Runs whose key is used are deleted again. The check is here, and not before the insert,
+        -- which would miss a prune in between.
+        if exists (select from yamlsched.used_keys u
+                   where u.namespace = definition.namespace
+                       and u.idempotency_key = any (idempotency_keys)) then
+            delete from yamlsched.job_runs r
+            where r.id = any (ids)
+              and (select true from yamlsched.used_keys u
+                   where u.namespace = r.namespace and u.idempotency_key = r.idempotency_key);
+            rows_made := 0;
+        end if;
+        exit when rows_made = cardinality(payloads)
+               or not exists (
+                   select from unnest(idempotency_keys) as i (key)
+                   where i.key is not null
+                     and (select r.id from yamlsched.job_runs r
+                          where r.namespace = definition.namespace
+                              and r.idempotency_key = i.key) is null
+                     and (select u.run_id from yamlsched.used_keys u
+                          where u.namespace = definition.namespace
+                              and u.idempotency_key = i.key) is null);
+        -- a run that was in the way is gone, and its key is remembered nowhere: it is free
+        tries := tries + 1;
+        if tries = 10 then
+            raise exception using errcode = 'serialization_failure',
+                message = format(
+                    'keys of job "%s" conflict with concurrent transactions: enqueue again',
+                    definition.job_type);
+        end if;
+    end loop;
+
+    if rows_made < cardinality(payloads) then
+        -- A key held by another job is a mistake in how keys are named, and never a duplicate of
+        -- this run.
+        select r.idempotency_key, r.job_type into bad
+        from yamlsched.job_runs r
+        where r.namespace = definition.namespace
+          and r.idempotency_key = any (idempotency_keys)
+          and r.job_type <> definition.job_type
+        limit 1;
+        if found then
+            raise exception using errcode = 'YS004',
+                message = format('key "%s" is held by a run of %s', bad.idempotency_key,
+                                 case when has_table_privilege(caller, 'yamlsched.job_runs',
+                                     'select')
+                                      then format('job "%s"', bad.job_type) else 'another job' end),
+                hint = 'Start keys with the name of their job.';
+        end if;
+    end if;
+
+    perform pg_notify('yamlsched', definition.namespace);
+    if rows_made = cardinality(payloads) then
+        return query select i.nth::integer, i.id, true
+        from unnest(ids) with ordinality as i (id, nth);
+        return;
+    end if;
+    return query
+    select a.nth, a.run_id, coalesce(a.run_id = a.id, false)
+    from (
+        select i.nth::integer as nth, i.id,
+               case when i.key is null then i.id
+                    else (select r.id from yamlsched.job_runs r
+                          where r.namespace = definition.namespace
+                              and r.idempotency_key = i.key) end as run_id
+        from unnest(idempotency_keys, ids) with ordinality as i (key, id, nth)
+    ) a
+    order by a.nth;
+end
+$$;
+revoke execute on function yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint,
+    text, interval, text[]) from public;
+
+-- Enqueue one run. The common case, a run that can be created, takes few steps. enqueue_many
+-- handles all others.
+create function yamlsched.enqueue(
+    job_type        text,
+    payload         jsonb default '{}',
+    run_at          timestamptz default null,
+    idempotency_key text default null,
+    namespace       text default 'default',
+    priority        text default null,  -- high, normal or low; null: the job's
+    delay           interval default null,  -- from now, instead of run_at
+    -- W3C: a traceparent, and after a space the tracestate; an invalid one is ignored
+    trace_context   text default null
+) returns table (run_id bigint, created boolean)
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+    made  bigint;
+    level smallint := array_position(array['high', 'normal', 'low'], priority);
+begin
+    if (priority is null or level is not null)
+        and yamlsched.enqueue_fault(job_type, payload, idempotency_key) is null
+       and (idempotency_key is null or idempotency_key !~ ':[0-9]{4}-[0-9]{2}-[0-9]{2}')
+       and (run_at is null or run_at between '1970-01-01 00:00Z' and '9999-01-01 00:00Z')
+       and (delay is null or (run_at is null
+           and delay between interval '0' and interval '36525 days')) then
+        insert into yamlsched.job_runs as r
+            (namespace, definition_id, job_type, payload, idempotency_key, run_at, priority,
+                max_attempts, trace_context, lane)
+        select d.namespace, d.id, d.job_type, d.payload || enqueue.payload, enqueue.idempotency_key,
+               greatest(enqueue.run_at, clock_timestamp() + enqueue.delay, clock_timestamp()),
+               coalesce(level, d.priority), d.max_attempts,
+                   yamlsched.valid_trace_context(enqueue.trace_context), d.lane
+        from yamlsched.job_definitions d
+        where d.namespace = enqueue.namespace and d.job_type = enqueue.job_type
+          and d.enabled and d.retired_at is null
+        on conflict do nothing
+        returning r.id into made;
+        if made is not null and (idempotency_key is null or not exists (
+            -- asked after the insert, which may have waited for a prune
+            select from yamlsched.used_keys u
+            where u.namespace = enqueue.namespace
+                and u.idempotency_key = enqueue.idempotency_key)) then
+            perform pg_notify('yamlsched', namespace);
+            run_id := made;
+            created := true;
+            return next;
+            return;
+        end if;
+        delete from yamlsched.job_runs r where r.id = made;
+    end if;
+    return query
+    select e.run_id, e.created
+    from yamlsched.enqueue_many(job_type, array[payload], case when idempotency_key is not null
+                                then array[idempotency_key] end, run_at, namespace, null, priority,
+                                    delay,
+                                case when trace_context is not null
+                                    then array[trace_context] end) e;
+end
+$$;
+revoke execute on function yamlsched.enqueue(text, jsonb, timestamptz, text, text, text, interval,
+    text) from public;
+
+
+-- Jobs that follow others
+
+-- The last slot of a job at or before an instant that was owed: one that has a run or is in a gap;
+-- null: none.
+create function yamlsched.owed_slot(job bigint, at timestamptz) returns timestamptz
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select max(o.slot) from (
+        select max(s.last_slot) as slot from yamlsched.skipped_slots s
+        where s.definition_id = job and s.last_slot <= at
+        union all
+        select max(h.scheduled_for) from (
+            select p.scheduled_for from yamlsched.job_runs p
+            where p.definition_id = job and p.scheduled_for <= at
+            order by p.finished_at desc limit 100) h) o
+$$;
+
+-- What became of a slot that others wait for: of a run its status, "waiting" if it may change,
+-- "skipped" where there is nothing to wait for, none left of it included. Where another run took
+-- the slot's place, that of this run. A run whose handler may be alive has not ended. Stable: all
+-- is read as of one instant, that of the caller's statement.
+create function yamlsched.upstream(job bigint, of_slot timestamptz, now timestamptz,
+                                   out run_id bigint, out state text, out ended_at timestamptz)
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    slot timestamptz := of_slot;
+    gap  record;
+begin
+    state := 'skipped';
+    while slot is not null loop
+        -- those that have ended since the slot, and not the whole history of the job; an hour more,
+        -- as the clock of the database may have been set back
+        run_id := (array(
+            select r.id from yamlsched.job_runs r
+            where r.definition_id = job and r.finished_at is null and r.scheduled_for = slot
+            union all
+            select r.id from yamlsched.job_runs r
+            where r.definition_id = job and r.finished_at >= slot - interval '1 hour'
+                and r.scheduled_for = slot))[1];
+        select r.finished_at,
+               case when r.status in ('queued', 'failed') and d.retired_at is not null
+                   then 'skipped'
+                    when r.finished_at is null or r.held_until > upstream.now then 'waiting'
+                        else r.status end
+        into ended_at, state
+        from yamlsched.job_runs r join yamlsched.job_definitions d on d.id = r.definition_id
+        where r.id = run_id;
+        exit when found;
+        state := 'skipped';
+        select s.first_slot, s.last_slot, s.reason into gap
+        from yamlsched.skipped_slots s
+        where s.definition_id = job and s.last_slot >= slot order by s.last_slot limit 1;
+        if not found or gap.first_slot > slot then
+            select 'waiting' into state from yamlsched.job_definitions d
+            where d.id = job and slot > greatest(d.effective_from, d.last_slot_at) and d.enabled
+                and d.retired_at is null
+              and not coalesce(slot > d.paused_at and slot <= coalesce(d.paused_until, 'infinity'),
+                  false);
+            state := coalesce(state, 'skipped');
+            exit;
+        elsif gap.reason = 'superseded' then
+            slot := (select min(n.slot) from (
+                select min(r.scheduled_for) as slot from yamlsched.job_runs r
+                where r.definition_id = job and r.scheduled_for > gap.last_slot
+                  and (r.finished_at > gap.last_slot or r.finished_at is null)
+                union all
+                select min(s.first_slot) from yamlsched.skipped_slots s
+                where s.definition_id = job and s.last_slot > gap.last_slot) n);
+        elsif gap.reason in ('overlap', 'key_taken') then
+            slot := (select max(l.scheduled_for) from (
+                select r.scheduled_for from yamlsched.job_runs r
+                where r.definition_id = job and r.scheduled_for < gap.first_slot
+                order by r.finished_at desc limit 100) l);
+        else
+            exit;
+        end if;
+    end loop;
+end
+$$;
+
+-- What became of what a run waited for, by the names of the jobs under `after`: what its handler
+-- gets. "none" of a run that was not created for a slot, and of a job that the run did not wait
+-- for.
+create function yamlsched.upstream_results(of_run bigint) returns jsonb
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select jsonb_object_agg(n.name, jsonb_build_object(
+               'run_id', r.id, 'scheduled_for', coalesce(r.scheduled_for, a.slot),
+               'status', coalesce(a.outcome, 'none'),
+               'result', case when a.outcome = 'succeeded' then r.result end))
+    from yamlsched.job_runs o
+    join yamlsched.job_definitions d on d.id = o.definition_id
+    cross join unnest(d.after) as n (name)
+    left join yamlsched.job_definitions f on f.namespace = o.namespace and f.job_type = n.name
+    left join yamlsched.awaits a on a.run_id = o.id and a.definition_id = f.id
+    left join yamlsched.job_runs r on r.id = a.upstream_run_id
+    where o.id = of_run
+$$;
+
+
+-- Claims, turns and limits
+
+-- The lanes and levels of what is unfinished and may be claimed: each lane by one index probe.
+create function yamlsched.lanes(of_namespace text) returns table (lane text, priority smallint)
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    with recursive found (name) as (
+        select (select r.lane from yamlsched.job_runs r
+                where r.namespace = of_namespace and r.withheld = 0 and r.finished_at is null
+                order by r.namespace, r.lane limit 1)
+        union all
+        select (select r.lane from yamlsched.job_runs r
+                where r.namespace = of_namespace and r.withheld = 0 and r.finished_at is null
+                    and r.lane > f.name
+                order by r.namespace, r.lane limit 1)
+        from found f where f.name is not null
+    )
+    select f.name, p.level from found f cross
+           join (values (1::smallint), (2::smallint), (3::smallint)) p (level)
+    where f.name is not null
+$$;
+
+-- Lock gates, in one order, and wait for them. What is read after that, by a later statement, holds
+-- until the end of the transaction.
+create function yamlsched.lock_gates(of_namespace text, names text[]) returns void
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    insert into yamlsched.gates (namespace, name)
+    select of_namespace, n.name from unnest(names) as n (name)
+    where not exists (select from yamlsched.gates g where g.namespace = of_namespace
+        and g.name = n.name)
+    order by n.name
+    on conflict do nothing;
+    perform from yamlsched.gates g where g.namespace = of_namespace and g.name = any (names)
+    order by g.name for no key update;
+end
+$$;
+
+-- Whether a slot run of a wait or skip job executes, or may: another one of the job has to wait.
+create function yamlsched.is_taken(job bigint, now timestamptz) returns boolean
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return exists (select from yamlsched.job_runs r where r.exclusive_of = job)
+        or exists (select from yamlsched.job_runs r where r.definition_id = job
+            and r.held_until >= now and r.exclusive);
+end
+$$;
+
+-- How many numbers of a limit are free. After it was lowered, higher ones than n may be in use.
+create function yamlsched.free_numbers(of_namespace text, of_limit text) returns integer
+    language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return (select greatest(g.n, 0) from yamlsched.gates g where g.namespace = of_namespace
+        and g.name = 'limit/' || of_limit)
+         - (select count(*) from yamlsched.job_runs r
+            where r.namespace = of_namespace and r.limit_name = of_limit
+                and r.limit_no is not null);
+end
+$$;
+
+-- Whether a run waits for a reason that an edit of its job has ended.
+create function yamlsched.waits_wrongly(r yamlsched.job_runs,
+    d yamlsched.job_definitions) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select r.withheld = 2 and not r.exclusive
+        or r.withheld = 3 and (r.limit_name is distinct from d.limit_name
+            or r.lane not in (d.lane, 'local'))
+$$;
+
+-- Claim those of some runs that may execute, and store of the others why not. For runs at gates:
+-- slot runs of a job with overlap wait or skip, runs of a job with a limit, and of one that is
+-- closed. Returns all of these runs that it could lock, as they are then. A run that still is what
+-- a claim takes has not got its gates: the next claim steps over its job.
+create function yamlsched.claim_gated(of_namespace text, run_ids bigint[], token text,
+    now timestamptz)
+    returns setof yamlsched.job_runs
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    held    bigint[];
+    gates   text[];
+    waiting bigint[];
+    limits  text[];
+begin
+    held := array(
+        select r.id from yamlsched.job_runs r
+        where r.id = any (run_ids) and r.withheld = 0 and r.finished_at is null
+            and r.status <> 'running' and r.run_at <= now
+          and not r.unreleased
+        order by r.id for no key update skip locked);
+    gates := array(
+        select g.name from yamlsched.gates g
+        where g.namespace = of_namespace and g.name = any (array(
+            select n.name from yamlsched.job_runs r
+            join yamlsched.job_definitions d on d.id = r.definition_id
+            cross join lateral (values ('job/' || d.id), ('limit/' || d.limit_name),
+                ('limit/' || r.limit_name)) n (name)
+            where r.id = any (held)))
+        order by g.name for no key update skip locked);
+    -- A later statement than the locks: it sees what the sessions before have committed.
+    with first as (
+        select w.id, w.priority, w.run_at, w.exclusive, d.lease, l.limit_name,
+               coalesce(g.ahead, '{}') as ahead,
+               row_number() over (partition by w.definition_id, w.exclusive order by w.priority,
+                   w.run_at, w.id) as nth
+        from yamlsched.job_runs w
+        join yamlsched.job_definitions d on d.id = w.definition_id
+        cross join lateral (  -- a call of on_dead needs no number
+            select case when coalesce(w.idempotency_key, '') not like 'on\_dead:%'
+                   then d.limit_name end as limit_name) l
+        left join yamlsched.gates g on g.namespace = of_namespace
+            and g.name = 'limit/' || l.limit_name
+        where w.id = any (held) and 'job/' || d.id = any (gates)
+            and not yamlsched.is_withheld(d, now)
+          and (l.limit_name is null or 'limit/' || l.limit_name = any (gates))
+          and not (w.exclusive and yamlsched.is_taken(d.id, now))
+    ), line as (
+        select f.*, row_number() over (partition by f.limit_name
+                                       order by f.id <> all (f.ahead), f.priority, f.run_at,
+                                           f.id) as place
+        from first f where f.nth = 1 or not f.exclusive
+    ), free as (
+        select substr(g.name, 7) as limit_name, i.number, row_number() over (partition by g.name
+            order by i.number) as place
+        from yamlsched.gates g
+        cross join lateral generate_series(1, g.n) as i (number)
+        where g.namespace = of_namespace
+            and g.name = any (array(select distinct 'limit/' || l.limit_name from line l))
+          and not exists (select from yamlsched.job_runs u
+                          where u.namespace = of_namespace and u.limit_name = substr(g.name, 7)
+                              and u.limit_no = i.number)
+    )
+    update yamlsched.job_runs r
+    set status = 'running', attempts = r.attempts + 1, locked_by = token,
+        locked_until = now + l.lease,
+        exclusive_of = case when r.exclusive then r.definition_id end, limit_name = l.limit_name,
+            limit_no = f.number,
+        held_until = null, started_at = now, updated_at = now
+    from line l
+    left join free f on f.limit_name = l.limit_name and f.place = l.place
+    where r.id = l.id
+      and (l.limit_name is null or f.place <= yamlsched.free_numbers(of_namespace, l.limit_name) - (
+              -- What was let go before it, of other lanes, keeps its place for 2 s: else the lane
+              -- that ends a run, and claims at once, would take the number each time. So does the
+              -- share of a lower level.
+              select count(*)
+              from (select distinct d.lane from yamlsched.job_definitions d
+                    where d.namespace = of_namespace and d.limit_name = l.limit_name) k
+              join yamlsched.job_runs o on o.namespace = of_namespace
+                  and o.limit_name = l.limit_name and o.lane = k.lane
+              where o.withheld = 0 and o.finished_at is null and o.status <> 'running'
+                  and o.run_at <= now
+                and o.updated_at > now - interval '2 seconds'
+                and case when r.id = any (l.ahead) then false
+                         when o.id = any (l.ahead) then o.id <> all (held)
+                         else o.lane <> r.lane
+                             and (o.priority, o.run_at, o.id) < (r.priority, r.run_at, r.id) end));
+    -- Those that are left, and those like them among the next thousand, so that no claim picks them
+    -- again.
+    waiting := array(
+        select f.id from yamlsched.job_runs f
+        where f.id = any (held) and f.status <> 'running'
+            and 'job/' || f.definition_id = any (gates)
+        union
+        select n.id
+        from (select f.lane, f.priority, array_agg(distinct f.definition_id) as jobs
+              from yamlsched.job_runs f
+              where f.id = any (held) and f.status <> 'running'
+                  and 'job/' || f.definition_id = any (gates)
+              group by f.lane, f.priority) l
+        cross join lateral (
+            select e.id, e.definition_id from yamlsched.job_runs e
+            where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority
+                and e.withheld = 0
+              and e.finished_at is null and e.run_at <= now and not e.unreleased
+            order by e.run_at, e.id limit 1000) n
+        where n.definition_id = any (l.jobs));
+    with stored as (
+        update yamlsched.job_runs r
+        set withheld = w.reason, limit_name = case when w.reason = 3 then w.own_limit
+            else r.limit_name end
+        from (select o.id, l.own_limit,
+                     case when yamlsched.is_withheld(d, now) then 1
+                          when o.exclusive and yamlsched.is_taken(d.id, now) then 2
+                          when 'limit/' || l.own_limit = any (gates)
+                               and yamlsched.free_numbers(of_namespace, l.own_limit) <= 0 then 3
+                                   else 0 end as reason
+              from (select n.id, n.definition_id, n.exclusive, n.idempotency_key
+                  from yamlsched.job_runs n
+                    where n.id = any (waiting) and n.withheld = 0 and n.finished_at is null
+                        and n.status <> 'running'
+                      and coalesce('limit/' || n.limit_name = any (gates), true)
+                    order by n.id for no key update skip locked) o
+              join yamlsched.job_definitions d on d.id = o.definition_id
+              cross join lateral (
+                  select case when coalesce(o.idempotency_key, '') not like 'on\_dead:%'
+                         then d.limit_name end as own_limit) l) w
+        where r.id = w.id and w.reason > 0
+        returning r.withheld, r.limit_name)
+    select array_agg(distinct s.limit_name) into limits
+    from stored s where s.withheld < 3 and s.limit_name is not null;
+    if limits is not null then      -- they were the next in line
+        perform yamlsched.hand_on(of_namespace, '{}', limits, now);
+    end if;
+    return query select r.* from yamlsched.job_runs r where r.id = any (held);
+end
+$$;
+
+-- Let go as many runs as are free of each of these limits, whose gates are locked; see hand_on.
+-- They are chosen by priority, but each lower level gets one in eight, as in a claim. Returns how
+-- many.
+create function yamlsched.offer_numbers(of_namespace text, limits text[],
+    now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    chance  float8 := random();
+    other   float8 := chance + case when chance < 0.5 then 0.5 else -0.5 end;
+    numbers bigint;
+begin
+    with class as materialized (
+        select distinct l.name, k.lane,
+               case when exists (select from yamlsched.lacks x where x.definition_id = d.id)
+                   then d.id end as job
+        from unnest(limits) as l (name)
+        join yamlsched.job_definitions d on d.namespace = of_namespace and d.limit_name = l.name
+        cross join lateral unnest(array[d.lane, case d.lane when 'shared' then 'local'
+            else d.lane end]) as k (lane)
+    ), free as materialized (
+        select c.*, greatest(0, yamlsched.free_numbers(of_namespace, c.name) - (
+            select count(*) from yamlsched.job_runs o
+            where o.namespace = of_namespace and o.limit_name = c.name and o.lane = c.lane
+                and o.withheld = 0
+              and o.finished_at is null and o.status <> 'running' and o.run_at <= now
+              and case when c.job is not null then o.definition_id = c.job
+                       else o.definition_id not in (select x.definition_id
+                           from yamlsched.lacks x) end)) as n
+        from class c
+    ), picked as materialized (
+        select w.id, w.is_share
+        from (select f.*, floor(f.n / 8.0 + chance) as low, floor(f.n / 8.0 + other) as normal
+            from free f) f
+        cross join lateral (
+            select n.id, p.nth < 3 as is_share
+            from (select u.level, u.past, u.most, u.nth
+                  from (values (3, 0, f.low, 1), (2, 0, f.normal, 2),
+                               (1, 0, f.n, 3), (2, f.normal, f.n, 4),
+                                   (3, f.low, f.n, 5)) as u (level, past, most, nth)
+                  where u.most > 0 order by u.nth) p
+            cross join lateral (
+                select q.id from yamlsched.job_runs q
+                where q.namespace = of_namespace and q.limit_name = f.name and q.lane = f.lane
+                    and q.withheld = 3
+                  and q.priority = p.level and q.finished_at is null
+                  and case when f.job is not null then q.definition_id = f.job
+                           else q.definition_id not in (select x.definition_id
+                               from yamlsched.lacks x) end
+                order by q.run_at, q.id limit p.most offset p.past for no key update skip locked) n
+            limit f.n) w
+    ), offered as (
+        update yamlsched.job_runs r
+        set withheld = 0, updated_at = now      -- it keeps its place for 2 s: see claim_gated
+        where r.withheld = 3 and r.id = any (array(select p.id from picked p))
+        returning r.id, r.limit_name
+    ), shares as (
+        update yamlsched.gates g
+        set ahead = array(select o.id from offered o join picked p on p.id = o.id and p.is_share
+                          where 'limit/' || o.limit_name = g.name
+                          union all
+                          select o.id from yamlsched.job_runs o
+                          where o.id = any (g.ahead) and o.withheld = 0 and o.finished_at is null
+                            and o.status <> 'running' and o.updated_at > now - interval '2 seconds')
+        where g.namespace = of_namespace
+          and g.name = any (array(select 'limit/' || o.limit_name from offered o
+              join picked p on p.id = o.id
+                                  where p.is_share or g.ahead <> '{}'))
+    )
+    select count(*) into numbers from offered;
+    return numbers;
+end
+$$;
+
+-- An edit of these jobs, whose gates are locked, ends the reasons of what waits, and moves it to
+-- the lane where the job executes now: the next claim looks again. A run that another session has
+-- locked is skipped, because that session may wait for the gate. The sweep continues with those:
+-- not is_new.
+create function yamlsched.look_again(jobs bigint[], is_new boolean, now timestamptz) returns void
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update yamlsched.job_runs r
+    set withheld = 0, limit_name = null, lane = e.lane,
+        ready_at = case when r.withheld in (1, 2) then now else r.ready_at end
+    from (select w.id, case when w.idempotency_key like 'on\_dead:%' then d.executor
+        else d.lane end as lane
+          from yamlsched.job_runs w join yamlsched.job_definitions d on d.id = w.definition_id
+          where d.id = any (jobs) and w.finished_at is null and w.status <> 'running'
+            and case when is_new then w.withheld <> 0 or w.lane <> d.lane
+                     else yamlsched.waits_wrongly(w, d) end
+          order by w.id for no key update of w skip locked) e
+    where r.id = e.id;
+    update yamlsched.gates g
+    set is_edited = e.is_edited
+    from (select d.namespace, 'job/' || d.id as name,
+                 exists (select from yamlsched.job_runs w
+                         where w.namespace = d.namespace and w.definition_id = d.id
+                             and w.withheld in (2, 3)
+                           and w.finished_at is null and yamlsched.waits_wrongly(w, d)) as is_edited
+          from yamlsched.job_definitions d where d.id = any (jobs)) e
+    where g.namespace = e.namespace and g.name = e.name and g.is_edited <> e.is_edited;
+end
+$$;
+
+-- Let go what waited for runs that have ended: the next slot run of each of these jobs, what is not
+-- released because of them, and as many runs as are free of each of these limits, in each class by
+-- itself: a lane, and each job that some host cannot start, so that neither an executor without
+-- workers nor a missing program holds up the others. Called in the transaction that has ended the
+-- runs, after their rows were written. Returns how many runs were let go.
+create function yamlsched.hand_on(of_namespace text, jobs bigint[], limits text[],
+    now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    turns     bigint[];
+    waiting   bigint[] := jobs;
+    followers bigint;
+    numbers   bigint := 0;
+    freed     bigint := 0;
+begin
+    perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id
+        from unnest(jobs) as j (id))
+                                               || array(select 'limit/' || l.name
+                                                   from unnest(limits) as l (name)));
+    -- A claim that began before a reason was stored locks such a run for a moment, and then leaves
+    -- it. So who skips it comes back, for 0.2 s: a session that holds a run may wait for the gate
+    -- that is held here, and hands on itself afterwards.
+    for attempt in 1 .. 20 loop
+        with let_go as (
+            update yamlsched.job_runs r
+            set withheld = 0, ready_at = now
+            where r.withheld = 2 and r.id = any (array(
+                select w.id from unnest(waiting) as j (id)
+                cross join lateral (
+                    select n.id from yamlsched.job_runs n
+                    where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 2
+                        and n.finished_at is null
+                    order by n.run_at, n.id limit 1 for no key update skip locked) w
+                where not yamlsched.is_taken(j.id, now)))
+            returning r.definition_id)
+        select coalesce(array_agg(l.definition_id), '{}') into turns from let_go l;
+        update yamlsched.job_runs r
+        set withheld = 0
+        where r.withheld = 4 and r.id = any (array(
+            select w.id from yamlsched.job_runs w
+            where w.withheld = 4 and w.id = any (array(
+                select a.run_id from yamlsched.awaits a where a.definition_id = any (jobs)
+                       and a.outcome is null
+                union all
+                select u.id from yamlsched.job_runs u
+                where u.namespace = of_namespace and u.definition_id = any (jobs) and u.unreleased
+                  and u.finished_at is null))
+            order by w.id for no key update skip locked));
+        get diagnostics followers = row_count;
+        freed := freed + cardinality(turns) + followers;
+        waiting := array(
+            select j.id from unnest(waiting) as j (id)
+            where j.id <> all (turns) and not yamlsched.is_taken(j.id, now)
+              and exists (select from yamlsched.job_runs n
+                          where n.namespace = of_namespace and n.definition_id = j.id
+                              and n.withheld = 2
+                            and n.finished_at is null));
+        exit when waiting = '{}' and not exists (
+            select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
+            where a.definition_id = any (jobs) and a.outcome is null and w.withheld = 4);
+        perform pg_sleep(0.01);
+    end loop;
+    if limits <> '{}' then
+        numbers := yamlsched.offer_numbers(of_namespace, limits, now);
+    end if;
+    if freed + numbers > 0 then
+        perform pg_notify('yamlsched', of_namespace);
+    end if;
+    return freed + numbers;
+end
+$$;
+
+-- Store of a batch of a job's due runs that they wait because it is closed or, if it is open, let
+-- those go: in the order of ids, from after `past` on. Which of the two is asked under its gate:
+-- since the batch before, it may have been resumed. A run that had been let go for a limit hands it
+-- on. Returns the last id; null: none was left.
+create function yamlsched.mark_runs(of_namespace text, job bigint, past bigint, most integer,
+    now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    closed boolean;
+    last   bigint;
+    limits text[];
+begin
+    perform yamlsched.lock_gates(of_namespace, array['job/' || job]);
+    closed := (select yamlsched.is_withheld(d, now) from yamlsched.job_definitions d
+        where d.id = job);
+    with picked as materialized (
+        select r.id from yamlsched.job_runs r
+        where r.definition_id = job and r.finished_at is null and r.id > past
+            and r.withheld = (not closed)::integer
+          and r.status <> 'running' and (not closed or r.run_at <= now and not r.unreleased)
+        -- the order of job_runs_history: what is marked is not read again
+        order by r.finished_at, r.id
+        limit most for no key update skip locked
+    ), marked as (
+        update yamlsched.job_runs r
+        set withheld = closed::integer, ready_at = case when closed then r.ready_at else now end
+        where r.id = any (array(select p.id from picked p))
+        returning r.limit_name
+    )
+    select (select max(p.id) from picked p), array_agg(distinct m.limit_name) into last, limits
+    from marked m where m.limit_name is not null;
+    if closed and limits is not null then
+        perform yamlsched.hand_on(of_namespace, '{}', limits, now);
+    elsif not closed and last is not null then
+        perform pg_notify('yamlsched', of_namespace);
+    end if;
+    return last;
+end
+$$;
+
+-- How many more runs may execute on an executor: those of its gate, which is locked until the end
+-- of the transaction, less those that run. What has ended is cleared. Null: another session has the
+-- gate.
+create function yamlsched.executor_places(of_namespace text, of_executor text) returns integer
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    most integer;
+begin
+    insert into yamlsched.gates (namespace, name) values (of_namespace, 'executor/' || of_executor)
+        on conflict do nothing;
+    select coalesce(g.n, 1000) into most from yamlsched.gates g
+    where g.namespace = of_namespace and g.name = 'executor/' || of_executor
+    for no key update skip locked;
+    update yamlsched.job_runs r set executor = null
+    where most is not null and r.id = any (array(
+        select e.id from yamlsched.job_runs e
+        where e.namespace = of_namespace and e.executor = of_executor and e.status <> 'running'
+        order by e.id for no key update skip locked));
+    return most - (select count(*) from yamlsched.job_runs r
+                   where r.namespace = of_namespace and r.executor = of_executor
+                       and r.status = 'running');
+end
+$$;
+
+-- Repair and tidy up a namespace, once a second, whoever asks: runs whose handlers were left to
+-- themselves have ended, and pauses are over. Returns how many runs waited for nothing: see
+-- namespaces.repairs.
+create function yamlsched.sweep(of_namespace text, now timestamptz) returns bigint
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    jobs   bigint[];
+    limits text[];
+    freed  bigint;
+begin
+    perform from yamlsched.namespaces n
+    where n.namespace = of_namespace and n.swept_at < now - interval '1 second'
+    for no key update skip locked;
+    if not found then
+        return 0;
+    end if;
+    insert into yamlsched.gates (namespace, name)      -- those that a partial restore has lost
+    select d.namespace, 'job/' || d.id from yamlsched.job_definitions d
+    where d.namespace = of_namespace
+      and not exists (select from yamlsched.gates g where g.namespace = of_namespace
+          and g.name = 'job/' || d.id)
+    on conflict do nothing;
+    with ended as (
+        update yamlsched.job_runs r set held_until = null, limit_no = null
+        where r.id = any (array(
+            select h.id from yamlsched.job_runs h
+            where h.namespace = of_namespace and h.held_until < now and h.status <> 'running'
+            order by h.held_until limit 1000        -- else a plan for all instants reads every run
+            for no key update skip locked))
+        returning r.definition_id, r.limit_name)
+    select array_agg(distinct e.definition_id),
+           array_agg(distinct e.limit_name) filter (where e.limit_name is not null)
+    into jobs, limits from ended e;
+    perform yamlsched.hand_on(of_namespace, jobs, limits, now) where jobs is not null;
+    jobs := array(select substr(g.name, 5)::bigint from yamlsched.gates g
+                  where g.namespace = of_namespace and g.is_edited and g.name like 'job/%');
+    if jobs <> '{}' then
+        perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id
+            from unnest(jobs) as j (id)));
+        perform yamlsched.look_again(jobs, false, now);
+    end if;
+    jobs := array(
+        select d.id from yamlsched.job_definitions d
+        where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
+          and exists (select from yamlsched.job_runs r where r.namespace = of_namespace
+              and r.definition_id = d.id
+                      and r.withheld = 1 and r.finished_at is null));
+    perform yamlsched.lock_gates(of_namespace, array(select 'job/' || j.id
+        from unnest(jobs) as j (id)));
+    perform yamlsched.mark_runs(of_namespace, j.id, 0, 20000, now) from unnest(jobs) as j (id);
+    jobs := array(
+        select d.id from yamlsched.job_definitions d
+        where d.namespace = of_namespace and not yamlsched.is_withheld(d, now)
+          and exists (select from yamlsched.job_runs r where r.namespace = of_namespace
+              and r.definition_id = d.id
+                      and r.withheld = 2 and not r.unreleased and r.finished_at is null)
+          and not yamlsched.is_taken(d.id, now)     -- who ends that run hands on
+          and not exists (select from yamlsched.job_runs r where r.namespace = of_namespace
+              and r.definition_id = d.id
+                          and r.withheld in (0, 3) and r.finished_at is null and r.exclusive
+                              and r.run_at <= now));
+    limits := array(
+        select substr(g.name, 7) from yamlsched.gates g
+        where g.namespace = of_namespace and g.name like 'limit/%'
+          and exists (select from yamlsched.job_runs r where r.namespace = of_namespace
+              and r.limit_name = substr(g.name, 7)
+                      and r.withheld = 3 and r.finished_at is null));
+    freed := case when jobs = '{}' then 0 else yamlsched.hand_on(of_namespace, jobs, '{}', now) end;
+    -- Of limits, only where every host can start every job: a job that a host lacks is a class of
+    -- its own from then on.
+    freed := freed + case when limits = '{}' then 0
+        else yamlsched.hand_on(of_namespace, '{}', limits, now) end
+                     * case when exists (select from yamlsched.lacks x) then 0 else 1 end;
+    update yamlsched.namespaces n set swept_at = now, repairs = n.repairs + freed
+    where n.namespace = of_namespace;
+    return freed;
+end
+$$;
+
+
+-- What runs wait for, and what is late
+
+-- What a run waits for, in words: who has the turn, or holds the limit, and since when the first in
+-- line waits; or what the jobs do that it follows.
+create function yamlsched.waits_for(r yamlsched.job_runs) returns text
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select case when r.unreleased and r.finished_at is null then (
+            select coalesce('waits for ' || string_agg(
+                       d.job_type || case when o.id is null
+                           then ', which has no run of that slot yet'
+                                          else ': run ' || o.id || ' is ' || o.status end
+                                  || case when o.status = 'failed' then ', retried at ' || to_char(
+                                          o.run_at at time zone 'UTC',
+                                              'YYYY-MM-DD"T"HH24:MI:SS"Z"') else '' end,
+                       '; ' order by d.job_type),
+                   case when (select yamlsched.is_withheld(j, clock_timestamp())
+                              from yamlsched.job_definitions j where j.id = r.definition_id)
+                        then 'waits until its job is resumed or enabled'
+                        when r.run_at > clock_timestamp()
+                            then 'waits for the time that spread gives it'
+                        when r.withheld = 4 then 'waits for an earlier run of its own job'
+                        else 'waits for nothing: the next sync or worker releases it' end)
+            from yamlsched.awaits a
+            join yamlsched.job_definitions d on d.id = a.definition_id
+            cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
+            left join yamlsched.job_runs o on o.id = u.run_id
+            where a.run_id = r.id and u.state in ('waiting', 'dead', 'cancelled'))
+        else case r.withheld
+        when 2 then 'waits for run ' || (
+            select string_agg(h.id::text, ', ' order by h.id) from yamlsched.job_runs h
+            where h.definition_id = r.definition_id and h.exclusive
+              and (h.exclusive_of is not null or h.held_until > clock_timestamp()))
+        when 3 then (
+            select format('waits for limit %s, held by run %s; the first in line since %s',
+                          r.limit_name,
+                          string_agg(h.id::text, ', ' order by h.limit_no)
+                              filter (where h.limit_no is not null),
+                          to_char(min(h.run_at) filter (where h.withheld = 3) at time zone 'UTC',
+                                  'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
+            from yamlsched.job_runs h
+            where h.namespace = r.namespace and h.limit_name = r.limit_name
+              and (h.limit_no is not null or h.finished_at is null and h.withheld = 3)) end end
+$$;
+
+-- Since when a run could begin: its slot or run_at, without the time in which it waited for a
+-- pause, its turn or other jobs. A retry moves run_at, so a retried run counts from its slot, at
+-- the earliest from its creation or release: it may be of a backfill.
+create function yamlsched.could_begin_at(r yamlsched.job_runs, spread interval) returns timestamptz
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select greatest(r.ready_at, case when r.attempts > 1 or r.status = 'failed'
+        then greatest(r.scheduled_for + spread, r.created_at, r.released_at)
+                                     when r.scheduled_for is null
+                                         then greatest(r.run_at, r.created_at) else r.run_at end)
+$$;
+
+-- Since when and why a job is late, and the slot that is; null: it is not. The one definition. Late
+-- is
+-- 1. a slot or a due run that has not begun for longer than start_within since it could: since its
+--    slot or run_at, without the time in which it waited for a pause, for a run of its own job, or
+--    for the jobs that it follows;
+-- 2. a slot of which no run has succeeded within finish_within, unless it was skipped, cancelled or
+--    backfilled;
+-- 3. for an hour, a slot that was not run because it was too old, or because a run died that it
+--    waited for.
+-- A finished run is read only where it may decide: the latest of the job, by index, until one does.
+create function yamlsched.late(d yamlsched.job_definitions, out since timestamptz, out why text,
+    out slot timestamptz)
+    language plpgsql stable strict set search_path = pg_catalog, pg_temp
+    -- planning takes longer than all else
+    set plan_cache_mode = force_generic_plan set enable_sort = off set enable_bitmapscan = off
+as $$
+declare
+    now     timestamptz := clock_timestamp();
+    -- a slot without a run
+    slot_at timestamptz := case when d.next_slot_at <= now then d.next_slot_at end;
+    runs    record;
+begin
+    select min(r.due_at) filter (where r.status = 'running') as engine_at,
+           min(r.due_at) filter (where not r.in_turn) as free_at,
+           case when not bool_or(r.in_turn and r.status = 'running')
+               then min(r.due_at) filter (where r.in_turn) end as turn_at,
+           max(r.failed_at) filter (where r.in_turn) as failed_at, bool_or(r.in_turn) as has_turns,
+           min(r.scheduled_for) as slot,
+               min(r.scheduled_for) filter (where not r.by_hand) as unfinished into runs
+    from (select o.status, o.failed_at, o.scheduled_for, o.by_hand, o.exclusive
+        and not o.unreleased as in_turn,
+                 case when not o.unreleased and least(o.run_at, t.withdrawn_at) <= now
+                     and (o.status <> 'running' or not t.has_begun)
+                      then greatest(least(o.run_at, t.withdrawn_at), o.created_at, o.released_at,
+                          o.ready_at) end as due_at
+          from yamlsched.job_runs o
+          -- of an executor: what it has never begun has waited since it was withdrawn first
+          left join lateral (
+              select coalesce(bool_or(b.locked_by = o.locked_by and b.agent is not null),
+                  false) as has_begun,
+                     case when bool_or(b.agent is not null) is not true
+                         then min(b.begun_at) end as withdrawn_at
+              from yamlsched.attempt_begins b where b.run_id = o.id) t on o.lane not in ('local',
+                  'shared')
+          where o.definition_id = d.id and o.finished_at is null) r;
+    -- of a job that follows others it gets a run at once
+    slot_at := case when (d.overlap = 'wait' and d.after = '{}' and runs.has_turns) is not true
+        then slot_at end;
+    slot := least(runs.turn_at, slot_at);
+    if slot < now - d.start_within then
+        slot := greatest(slot, runs.failed_at, (
+            select e.finished_at from (select r.finished_at, r.exclusive from yamlsched.job_runs r
+                                       where r.definition_id = d.id and r.finished_at > slot
+                                       order by r.finished_at desc limit 100) e
+            where e.exclusive limit 1));
+    end if;
+    since := least(runs.free_at, runs.engine_at, slot);
+    why := case when since = runs.engine_at then 'its executor has not begun its run'
+                when slot_at <= coalesce(least(runs.free_at, runs.turn_at), 'infinity')
+                    then 'no sync has created the run of its slot'
+                else 'no worker has claimed its run' end;
+    since := case when since is not null then greatest(since, d.resumed_at, d.paused_until) end;
+    since := case when since < now - d.start_within then since end;
+    slot := coalesce(runs.slot, d.next_slot_at);
+    if since is null and d.finish_within is not null then
+        slot := (select max(x.scheduled_for) from (select r.scheduled_for, r.by_hand
+            from yamlsched.job_runs r
+                 where r.definition_id = d.id and r.dead_at is not null order by r.dead_at desc
+                 limit 100) x
+                 where x.scheduled_for < now - d.finish_within and not x.by_hand);
+        slot := least(runs.unfinished, d.next_slot_at, case when not exists (
+            select from (select r.status, r.scheduled_for from yamlsched.job_runs r
+                         where r.definition_id = d.id and r.finished_at >= slot
+                         order by r.finished_at desc limit 1000) e
+            where e.status = 'succeeded' and e.scheduled_for >= slot) then slot end);
+        since := case when slot < now - d.finish_within then slot end;
+        why := 'not finished: the run of its slot has not succeeded';
+    end if;
+    if since is null then
+        select min(s.first_slot), max(s.last_slot),
+               case bool_or(s.reason = 'late') when true then 'its slot was not run'
+                                               when false then 'a run died that it waited for' end
+        into since, slot, why
+        from yamlsched.skipped_slots s
+        where s.definition_id = d.id and s.recorded_at > now - interval '1 hour'
+            and (s.reason = 'late' or s.reason = 'upstream' and (
+            select r.dead_at from yamlsched.job_runs r
+                   where r.id = substring(s.detail, ':([0-9]{1,18})$')::bigint) is not null);
+    end if;
+end
+$$;
+
+-- Whether an unfinished run fails again and again: 3 failed attempts, or, of a budget below 4, all
+-- but the last one. Counted since an operator's retry, and without the attempt that is running.
+create function yamlsched.is_failing(r yamlsched.job_runs) returns boolean
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select r.finished_at is null and r.failed_at is not null
+       and r.attempts - r.prior_attempts - (r.status = 'running')::integer
+           >= greatest(1, least(3, r.max_attempts - r.prior_attempts - 1))
+$$;
+
+-- The unfinished run of a job that fails again and again, looked for among its last 1,000 failures;
+-- null: there is none.
+create function yamlsched.failing_run(job bigint) returns bigint
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select f.id
+    from (select r.id, yamlsched.is_failing(r) as is_failing from yamlsched.job_runs r
+          where r.definition_id = job and r.failed_at is not null order by r.failed_at desc
+          limit 1000) f
+    where f.is_failing limit 1
+$$;
+
+
+-- Views for psql and for monitoring
+
+-- Unfinished runs. Two branches, because each has its own index.
+create view yamlsched.open_runs as
+select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for,
+       r.run_at, r.status,
+       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
+           r.failed_at, r.last_error,
+       r.created_at, r.prior_attempts, r.withheld, r.lane, r.unreleased
+from yamlsched.job_runs r
+where r.finished_at is null and r.withheld = 0
+union all
+select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for,
+       r.run_at, r.status,
+       r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
+           r.failed_at, r.last_error,
+       r.created_at, r.prior_attempts, r.withheld, r.lane, r.unreleased
+from yamlsched.job_runs r
+where r.finished_at is null and r.withheld <> 0;
+
+-- Figures
+
+-- Runs whose retries are exhausted. They need `yamlsched retry`, or are pruned after
+-- retention.dead. Calls of on_dead are no runs of the job: every figure counts them by themselves,
+-- or not at all.
+create view yamlsched.dead_runs as
+select r.namespace, r.job_type, r.id as run_id, r.idempotency_key, r.scheduled_for, r.attempts,
+       r.dead_at, r.error_type, r.last_error, r.locked_by as worker, r.definition_id,
+       coalesce(r.idempotency_key like 'on\_dead:%', false) as is_call
+from yamlsched.job_runs r
+where r.dead_at is not null;
+
+-- Runs that are past their lease (no worker claimed them again) or past their timeout (their worker
+-- did not stop them). A healthy worker does each within a minute, so a run is stuck after one more
+-- minute.
+create view yamlsched.stuck_runs as
+select r.namespace, r.job_type, r.id as run_id, r.idempotency_key, r.attempts, r.max_attempts,
+       r.locked_by as worker, r.started_at, r.locked_until,
+       case when r.locked_until < clock_timestamp() - interval '1 minute' then 'past its lease'
+            else 'past its timeout' end as why,
+       r.definition_id
+from yamlsched.open_runs r
+join yamlsched.job_definitions d on d.id = r.definition_id
+where r.status = 'running'
+  and (r.locked_until < clock_timestamp() - interval '1 minute'
+       or r.started_at + d.timeout + interval '1 minute' < clock_timestamp());
+
+-- Effects for which it is unknown whether they happened: an exception left the block without a
+-- proof that nothing happened, or the process died inside it. waits_for: 'retry' if the run's next
+-- attempt applies in_doubt, else 'person': find out whether it happened, then run `yamlsched settle
+-- KEY`. provider_key is the key that the provider received.
+create view yamlsched.effects_in_doubt as
+select e.namespace, e.key, e.provider_key, e.run_id, r.job_type, r.status as run_status, e.attempt,
+       e.claimed_at,
+       e.doubted_at,
+       case when r.status in ('queued', 'failed', 'running') then 'retry'
+           else 'person' end as waits_for
+from yamlsched.effects e
+left join yamlsched.job_runs r on r.id = e.run_id
+where e.state <> 'done'
+  and (e.state = 'in_doubt'
+       or (r.locked_by = e.locked_by and r.attempts = e.attempt
+           and (r.status = 'running' or r.held_until > clock_timestamp())) is not true);
+
+-- One row per job: its unfinished runs, and whether it is late. Without a job that may be late, no
+-- finished run is read.
+-- failing: runs that fail again and again, by the rule of is_failing, which would take too long
+-- here; no calls of on_dead.
+create view yamlsched.job_queues as
+select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at,
+       d.effective_from, state.paused,
+       coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running,
+           coalesce(open.failed, 0) as failed,
+       coalesce(open.failing, 0) as failing, coalesce(open.failed_runs, 0) as failed_runs,
+       coalesce(open.failed_attempts, 0) as failed_attempts, open.failed_at, open.oldest_due_at,
+           open.slot_run_id,
+       l.since as overdue_since, l.why as overdue_why, l.slot as overdue_slot
+from yamlsched.job_definitions d
+left join (
+    select r.definition_id,
+           count(*) filter (where r.status = 'queued') as queued,
+           count(*) filter (where r.status = 'running') as running,
+           count(*) filter (where r.status = 'failed') as failed,
+           count(*) filter (where r.failed_attempts >= r.failing_from and not r.is_call) as failing,
+           count(*) filter (where r.failed_at is not null) as failed_runs,
+               max(r.failed_at) as failed_at,
+           coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
+           least(min(r.late_from) filter (where not r.exclusive),
+                 case when bool_or(r.exclusive and r.status = 'running') is not true
+                      then min(r.late_from) filter (where r.exclusive) end) as oldest_due_at,
+           min(r.id) filter (where r.exclusive) as slot_run_id
+    from (select o.definition_id, o.id, o.status, o.failed_at, o.exclusive
+        and not o.unreleased as exclusive,
+                 -- a run is late at the earliest from its creation on, even if its run_at is
+                 -- earlier
+                 case when o.status <> 'running' and o.run_at <= clock_timestamp()
+                     and not o.unreleased
+                      then greatest(o.run_at, o.created_at) end as late_from,
+                 coalesce(o.idempotency_key like 'on\_dead:%', false) as is_call,
+                 greatest(1, least(3, o.max_attempts - o.prior_attempts - 1)) as failing_from,
+                 case when o.failed_at is not null
+                      then greatest(o.attempts - o.prior_attempts - (o.status
+                          = 'running')::integer, 0)
+                      else 0 end as failed_attempts
+          from yamlsched.open_runs o) r
+    group by r.definition_id
+) open on open.definition_id = d.id
+cross join lateral (
+    select d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused
+) state
+cross join lateral yamlsched.late(case  -- asked only where a job may be late, because it reads more
+    when d.enabled and d.retired_at is null and not state.paused
+         and (least(open.oldest_due_at, d.next_slot_at) < clock_timestamp() - d.start_within
+              or d.executor <> 'local'
+              or d.finish_within is not null
+                 and (open.definition_id is not null
+                     or d.next_slot_at < clock_timestamp() - d.finish_within
+                      or exists (select from yamlsched.job_runs r where r.definition_id = d.id
+                          and r.dead_at is not null))
+              or exists (select from yamlsched.skipped_slots s where s.definition_id = d.id
+                           and s.reason in ('late', 'upstream')
+                               and s.recorded_at > clock_timestamp() - interval '1 hour'))
+    then d end) l;
+
+-- One row per job: its state in one word; if several apply, the most severe. Of its finished runs
+-- only the latest one is read, unless that is not a success. Calls of on_dead do not count for the
+-- job's own health.
+create view yamlsched.job_states as
+select q.namespace, q.job_type, q.definition_id,
+       case when q.retired_at is not null then 'retired'
+            when stuck.definition_id is not null then 'stuck'
+            when q.overdue_since is not null then 'late'
+            when failure.has_died then 'dead'
+            when q.failing > 0 then 'failing'
+            when failure.is_failing then 'retrying'
+            when q.paused then 'paused'
+            when not q.enabled then 'disabled'
+            when q.running > 0 then 'running'
+            when success.finished_at is not null then 'ok'
+            else 'new' end as state,
+       failure.is_failing, success.finished_at as last_success_at,
+           success.run_id as last_success_run_id,
+       latest.finished_at as last_end_at, latest.locked_by as last_worker, q.paused, q.queued,
+           q.running, q.failed,
+       q.failing, q.failed_runs, q.failed_attempts, q.failed_at, q.oldest_due_at, q.slot_run_id,
+           q.overdue_since, q.overdue_why
+from yamlsched.job_queues q
+left join (select distinct s.definition_id
+    from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
+left join lateral (
+    select r.id as run_id, r.finished_at, r.locked_by,
+           r.status = 'succeeded' and coalesce(r.idempotency_key not like 'on\_dead:%',
+               true) as is_success
+    from yamlsched.job_runs r
+    where r.definition_id = q.definition_id and r.finished_at is not null
+    order by r.finished_at desc limit 1
+) latest on true
+left join lateral (
+    select r.id as run_id, r.finished_at
+    from yamlsched.job_runs r
+    where not latest.is_success and r.definition_id = q.definition_id and r.finished_at is not null
+      and r.status = 'succeeded' and coalesce(r.idempotency_key not like 'on\_dead:%', true)
+    order by r.finished_at desc limit 1
+) earlier on true
+cross join lateral (
+    select case when latest.is_success then latest.run_id else earlier.run_id end as run_id,
+           case when latest.is_success then latest.finished_at
+               else earlier.finished_at end as finished_at
+) success
+cross join lateral (
+    -- is_failing: the streak of job_health is not empty; has_died: a run died since the last
+    -- success. What is known already spares most jobs the look. The order makes the planner use the
+    -- index
+    select coalesce(q.failed_at > coalesce(success.finished_at, '-infinity')
+        or not latest.is_success, false)
+           and (select r.failed_at
+                from yamlsched.job_runs r
+                where r.definition_id = q.definition_id
+                    and r.failed_at > coalesce(success.finished_at, '-infinity')
+                  and r.status <> 'cancelled' and coalesce(r.idempotency_key not like 'on\_dead:%',
+                      true)
+                order by r.failed_at desc limit 1) is not null as is_failing,
+           coalesce(not latest.is_success, false)
+           and (select r.dead_at
+                from yamlsched.job_runs r
+                where r.definition_id = q.definition_id
+                    and r.dead_at > coalesce(success.finished_at, '-infinity')
+                  and coalesce(r.idempotency_key not like 'on\_dead:%', true)
+                order by r.dead_at desc limit 1) is not null as has_died
+) failure;
+
+-- One row per job: its state, its last results, its unfinished runs, and whether it is overdue.
+-- failure_streak: the runs whose latest failed attempt is later than the job's last success: dead,
+-- waiting for a retry or running again, but not cancelled. attempt_streak: their attempts that
+-- failed after it, since an operator's retry.
+create view yamlsched.job_health as
+select s.namespace, s.job_type, s.definition_id, d.description, d.owner, d.tags, d.schedule,
+       d.timezone,
+       d.enabled, d.retired_at, d.effective_from, d.next_slot_at, d.last_slot_at,
+       d.paused_at, d.paused_until, d.paused_by, d.paused_reason, s.paused, s.state,
+       s.last_end_at, s.last_worker, s.last_success_at, s.last_success_run_id,
+       failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id,
+           failed.last_error, failed.error_type,
+       streak.runs as failure_streak, streak.attempts as attempt_streak,
+       s.failing, s.queued, s.running, s.failed, s.oldest_due_at,
+           s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why,
+       d.overlap
+from yamlsched.job_states s
+join yamlsched.job_definitions d on d.id = s.definition_id
+left join lateral (
+    select r.id as run_id, r.failed_at, r.last_error, r.error_type
+    from yamlsched.job_runs r
+    where r.definition_id = s.definition_id and r.failed_at is not null
+    order by r.failed_at desc limit 1
+) failed on true
+left join lateral (
+    -- a streak is counted up to a thousand
+    select count(*) as runs, coalesce(sum(x.attempts), 0) as attempts
+    from (select case when r.created_at <= s.last_success_at
+                      then (select count(*)::integer from yamlsched.job_failures f
+                            where f.run_id = r.id and f.failed_at > s.last_success_at
+                                and f.attempt > r.prior_attempts)
+                      else greatest(r.attempts - r.prior_attempts - (r.status = 'running')::integer,
+                                    (r.status = 'dead')::integer) end as attempts
+          from yamlsched.job_runs r
+          where s.is_failing and r.definition_id = s.definition_id
+            and r.failed_at > coalesce(s.last_success_at, '-infinity')
+            and r.status <> 'cancelled' and coalesce(r.idempotency_key not like 'on\_dead:%', true)
+          order by r.failed_at desc limit 1000) x
+) streak on true;
+
+-- The jobs with targets of notifications that are late, with the slot that is, and whether that was
+-- skipped.
+create view yamlsched.late_jobs as
+select q.namespace, q.definition_id, q.overdue_since as late_since, q.overdue_slot as slot,
+       q.overdue_why in ('its slot was not run', 'a run died that it waited for') as was_skipped
+from yamlsched.job_queues q join yamlsched.job_definitions d on d.id = q.definition_id
+where q.overdue_since is not null and d.notify <> '{}';
+
+-- Jobs with a slot or a run that is overdue.
+create view yamlsched.overdue_jobs as
+select q.namespace, q.job_type, q.overdue_since as due_since,
+       clock_timestamp() - q.overdue_since as late_by,
+       q.overdue_why as why
+from yamlsched.job_queues q
+where q.overdue_since is not null;
+
+-- The hosts that executed runs within the hour, and when each was last seen: when it claimed a run,
+-- or ended an attempt itself. Who ends a run after its worker was lost, or cancels it, did not see
+-- that host. Of each job the runs that ended last are read: 10,000 in all, but at least three of a
+-- job. A claim is named host:pid:random.
+create view yamlsched.seen_hosts as
+select w.namespace, w.host, sum(w.running)::integer as running, max(w.seen_at) as seen_at
+from (
+    select r.namespace, regexp_replace(r.locked_by, ':[^:]*:[^:]*$', '') as host,
+           (r.status = 'running')::integer as running,
+           case when r.status = 'succeeded' then r.finished_at
+                when r.status = 'failed' or r.status = 'dead'
+                    and r.error_type not in ('LostWorker', 'AttemptsExhausted')
+                then r.failed_at
+                else r.started_at end as seen_at
+    from (
+        select o.namespace, o.locked_by, o.status, o.started_at, o.failed_at,
+               null::timestamptz as finished_at,
+               null::text as error_type
+        from yamlsched.open_runs o
+        where o.locked_by is not null
+        union all
+        select d.namespace, r.locked_by, r.status, r.started_at, r.failed_at, r.finished_at,
+               r.error_type
+        from yamlsched.job_definitions d
+        cross join lateral (
+            select e.locked_by, e.status, e.started_at, e.failed_at, e.finished_at, e.error_type
+            from yamlsched.job_runs e
+            where e.definition_id = d.id
+                and e.finished_at > (select clock_timestamp() - interval '1 hour')
+            order by e.finished_at desc
+            limit (select greatest(3, 10000 / greatest(count(*), 1))
+                from yamlsched.job_definitions n)
+        ) r
+        where r.locked_by is not null
+    ) r
+) w
+where w.running > 0 or w.seen_at > (select clock_timestamp() - interval '1 hour')
+group by w.namespace, w.host;
+
+-- Every change of a job by a file: what changed, field by field, and in which commit. Values that
+-- look like secrets are '***'. An edit that changes no job has a row in yamlsched.edits only.
+create view yamlsched.definition_changes as
+select e.namespace, e.environment, d.job_type, c.change, c.before, c.after, e.hash, e.commit,
+       e.is_dirty, e.author, e.subject,
+       e.host, e.path, e.applied_at, e.id as edit_id
+from yamlsched.edited_jobs c
+join yamlsched.edits e on e.id = c.edit_id
+join yamlsched.job_definitions d on d.id = c.definition_id;
+
+-- The file in force in each namespace: the one that was applied last.
+create view yamlsched.files_in_force as
+select distinct on (f.namespace) f.*
+from yamlsched.schedule_files f
+where f.applied_at is not null
+order by f.namespace, f.applied_at desc, f.id desc;
+
+-- The latest file of each place, and until when that counts: for 2 hours at most.
+create view yamlsched.presented_files as
+select f.*, f.last_presented_at + least(f.presented_for, interval '2 hours') as presented_until
+from yamlsched.schedule_files f
+where not exists (
+    select from yamlsched.schedule_files g
+    where g.host = f.host and g.path = f.path and g.environment = f.environment
+      and (g.last_presented_at, g.id) > (f.last_presented_at, f.id));
+
+
+-- What is sent to targets of notifications
+
+-- Whether a job's run that died is still what there is to say of the job: no run of a later slot
+-- exists, or, of a run that was enqueued, for a day.
+create function yamlsched.is_still_dead(died bigint, at timestamptz,
+    now timestamptz) returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce((
+        select case when r.scheduled_for is null then r.dead_at > now - interval '1 day'
+                    else not exists (select from yamlsched.job_runs l
+                                     where l.definition_id = r.definition_id
+                                         and l.scheduled_for > r.scheduled_for
+                                       and (l.finished_at is null or l.finished_at > r.dead_at)) end
+        from yamlsched.job_runs r where r.id = died and r.dead_at = at), false)
+$$;
+
+-- Whether a run of a slot or of a later one has succeeded since a time, and none of a still later
+-- one has died. It is looked for among the job's last 10,000 runs.
+create function yamlsched.has_succeeded(job bigint, of_slot timestamptz,
+    since timestamptz) returns boolean
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select coalesce(max(e.scheduled_for) filter (where e.status = 'succeeded')
+                    >= greatest(of_slot, max(e.scheduled_for) filter (where e.status = 'dead')),
+                        false)
+    from (select r.status, r.scheduled_for from yamlsched.job_runs r
+          where r.definition_id = job and r.finished_at > since order by r.finished_at desc
+          limit 10000) e
+$$;
+
+-- When the end of trouble is sent: at once, but what recovers for the second time within an hour
+-- first has to be well for an hour. Null: never, because the trouble was not sent.
+create function yamlsched.end_due_at(told text[], recovered_at timestamptz,
+    now timestamptz) returns timestamptz
+    language sql immutable set search_path = pg_catalog, pg_temp
+as $$
+    select case when told = '{}' then null when recovered_at > now - interval '1 hour'
+           then now + interval '1 hour' else now end
+$$;
+
+-- Note what has happened to jobs (dead, failing, late), or problems, for the targets that have the
+-- event. What is late or a problem is noted each minute, and is news only once. What happens to a
+-- job while it is paused or disabled is due when it is not any more. After a recovery that was
+-- sent, or trouble that was never sent, everything starts over.
+create function yamlsched.note(of_namespace text, event text, subjects jsonb,
+    now timestamptz) returns void
+    language sql set search_path = pg_catalog, pg_temp
+as $$
+    update yamlsched.notifications n
+    set slot = null, run_id = null, dead_at = null, dead_runs = 0, told_runs = 0, late_since = null,
+        since = now, quiet_until = null, pause = '1 hour'
+    from (select o.target, o.subject
+          from jsonb_populate_recordset(null::yamlsched.notifications, subjects) s
+          join yamlsched.notifications o on o.definition_id = s.definition_id
+              or o.subject = s.subject
+          where o.namespace = of_namespace and o.ended_at is not null and o.told = '{}'
+          order by o.target, o.subject for update of o) o
+    where n.namespace = of_namespace and (n.target, n.subject) = (o.target, o.subject);
+
+    insert into yamlsched.notifications as n
+        (namespace, target, subject, definition_id, slot, run_id, dead_at, dead_runs, late_since,
+            what,
+         since, active_at, due_at)
+    select of_namespace, t.name, coalesce(d.job_type, s.subject), d.id, s.slot, s.run_id, s.dead_at,
+           coalesce(s.dead_runs, 0), s.late_since, s.what,
+           now, now, case when d.id is null or not yamlsched.is_withheld(d, now) then now end
+    from jsonb_populate_recordset(null::yamlsched.notifications, subjects) s
+    left join yamlsched.job_definitions d on d.id = s.definition_id
+    join yamlsched.notify_targets t
+      on t.namespace = of_namespace and event = any (t.events)
+         and (d.id is null or t.name = any (d.notify) and d.retired_at is null)
+    order by 2, 3
+    on conflict (namespace, target, subject) do update
+    set slot = greatest(n.slot, excluded.slot), run_id = coalesce(excluded.run_id, n.run_id),
+        what = excluded.what, dead_at = coalesce(excluded.dead_at, n.dead_at),
+        dead_runs = n.dead_runs + excluded.dead_runs,
+        late_since = coalesce(n.late_since, excluded.late_since), active_at = now, ended_at = null,
+        due_at = least(case when n.ended_at is null and n.due_at > now - interval '1 day'
+            then n.due_at end,
+                       case when event = any (n.told) then greatest(now, n.quiet_until)
+                            else excluded.due_at end)
+    where case event when 'problem' then n.ended_at is not null
+                     when 'late' then n.ended_at is not null or n.late_since is null
+                     else true end
+$$;
+
+-- What is so now of a job, of the events that a target has.
+create function yamlsched.events_now(n yamlsched.notifications, events text[],
+    now timestamptz) returns text[]
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select array(
+        select e.event from unnest(events) as e (event)
+        where case e.event
+              when 'dead' then n.dead_runs > n.told_runs
+                  or yamlsched.is_still_dead(n.run_id, n.dead_at, now)
+              when 'failing' then yamlsched.failing_run(n.definition_id) is not null
+              when 'late' then n.late_since is not null else false end)
+$$;
+
+-- Note that runs, which this transaction has ended or which it retries, are dead or fail again and
+-- again.
+create function yamlsched.note_runs(of_namespace text, runs bigint[], now timestamptz) returns void
+    language sql set search_path = pg_catalog, pg_temp
+as $$
+    select yamlsched.note(of_namespace, e.event, e.jobs, now)
+    from (select j.event, jsonb_agg(to_jsonb(j)) as jobs
+          from (select case when r.dead_at is null then 'failing' else 'dead' end as event,
+                       r.definition_id, max(r.scheduled_for) as slot, max(r.dead_at) as dead_at,
+                       count(r.dead_at) as dead_runs,
+                       (array_agg(r.id order by r.dead_at desc, r.id desc)
+                            filter (where r.dead_at is not null))[1] as run_id
+                from yamlsched.job_runs r
+                join yamlsched.job_definitions d on d.id = r.definition_id and d.notify <> '{}'
+                where r.id = any (runs) and (r.dead_at is not null or yamlsched.is_failing(r))
+                group by 1, 2) j
+          group by j.event) e
+$$;
+
+-- Bring the rows of a namespace up to date: what is late, what has recovered, what need not be sent
+-- any more. A job has recovered when its slot or a later one has succeeded and it is neither late
+-- nor failing, whichever events a target has.
+create function yamlsched.settle_notes(of_namespace text, now timestamptz) returns void
+    language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+declare
+    late jsonb := (
+        select jsonb_agg(to_jsonb(l)) from yamlsched.late_jobs l
+        where l.namespace = of_namespace
+          and not (l.was_skipped and yamlsched.has_succeeded(l.definition_id, l.slot, l.slot)));
+    late_ids bigint[] := array(select (l ->> 'definition_id')::bigint
+        from jsonb_array_elements(late) l);
+begin
+    perform from yamlsched.notifications n where n.namespace = of_namespace
+    order by n.target, n.subject for update;
+    perform yamlsched.note(of_namespace, 'late', late, now);
+    update yamlsched.notifications n set late_since = null
+    where n.namespace = of_namespace and n.late_since is not null
+        and n.definition_id <> all (late_ids);
+    delete from yamlsched.notifications n
+    using yamlsched.notify_targets t
+    where n.namespace = of_namespace and (t.namespace, t.name) = (n.namespace, n.target) and (
+        n.due_at < now - interval '1 day'
+        or n.active_at < now - interval '1 day' and (n.ended_at is not null or n.told = '{}'
+            or n.slot is null)
+        or n.definition_id is null and 'problem' <> all (t.events)
+        or exists (select from yamlsched.job_definitions d
+                   where d.id = n.definition_id
+                     and (d.retired_at is not null or n.target <> all (d.notify)
+                          or n.told <> '{}' and yamlsched.is_withheld(d, now))));
+    with state as (
+        select n.target, n.subject, yamlsched.events_now(n, t.events, now) as events,
+               yamlsched.is_withheld(d, now) as is_withheld,
+               yamlsched.has_succeeded(d.id, n.slot, coalesce(n.dead_at, n.slot))
+                   and n.slot is not null
+               and d.id <> all (late_ids) and yamlsched.failing_run(d.id) is null as is_well
+        from yamlsched.notifications n
+        join yamlsched.notify_targets t on (t.namespace, t.name) = (n.namespace, n.target)
+        join yamlsched.job_definitions d on d.id = n.definition_id
+        where n.namespace = of_namespace and (n.ended_at is null or n.told <> '{}')
+    )
+    update yamlsched.notifications n
+    set active_at = case when s.events <> '{}' and not s.is_well then now else n.active_at end,
+        ended_at = case when s.is_well then coalesce(n.ended_at, now) end,
+        recovered_at = case when s.is_well and n.ended_at is null then now else n.recovered_at end,
+        due_at = case when s.is_well and n.ended_at is null
+            then yamlsched.end_due_at(n.told, n.recovered_at, now)
+                      when s.is_well then n.due_at
+                      when s.is_withheld or s.events = '{}' then null
+                      else least(case when n.ended_at is null then n.due_at end,
+                                 case when s.events <@ n.told then greatest(now, n.quiet_until)
+                                     else now end) end
+    from state s
+    where n.namespace = of_namespace and (n.target, n.subject) = (s.target, s.subject);
+    -- For a target without the event the trouble ends when it would be sent.
+    update yamlsched.notifications n set told = '{}', due_at = null
+    from yamlsched.notify_targets t
+    where n.namespace = of_namespace and n.ended_at is not null and n.due_at <= now
+        and n.definition_id is not null
+      and (t.namespace, t.name) = (n.namespace, n.target) and 'recovered' <> all (t.events);
+end
+$$;
+
+-- The names of the targets to which a message is due; null: there are no targets.
+create function yamlsched.messages_due(of_namespace text, now timestamptz) returns text[]
+    language sql stable set search_path = pg_catalog, pg_temp
+as $$
+    select array_agg(distinct case when t.next_at <= now and exists (
+               select from yamlsched.notifications n
+               where n.namespace = t.namespace and n.target = t.name and n.due_at <= now)
+                   then t.name end)
+    from yamlsched.notify_targets t where t.namespace = of_namespace
+$$;
