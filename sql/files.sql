@@ -39,9 +39,9 @@ with clock as materialized (
 ), presented as (
     insert into yamlsched.schedule_files as f
         (namespace, hash, environment, host, path, overrides_namespace, yamlsched_version, tzdata_version,
-         host_tzdata_version, first_presented_at, presented_since_at, last_presented_at, made_for, made_for_at, presented_for)
+         host_tzdata_version, first_presented_at, presented_since_at, last_presented_at, presented_for)
     select k.namespace, %(hash)s, %(environment)s, %(host)s, %(path)s, %(namespace_override)s::text is not null,
-           %(yamlsched_version)s, %(tzdata_version)s, %(tzdata_version)s, c.now, s.since, c.now, %(made_for)s, c.now,
+           %(yamlsched_version)s, %(tzdata_version)s, %(tzdata_version)s, c.now, s.since, c.now,
            greatest(interval '5 minutes',
                     case when not %(by_hand)s then 2 * coalesce(c.now - p.last, s.last) end)
     from known k
@@ -63,7 +63,7 @@ with clock as materialized (
     set overrides_namespace = excluded.overrides_namespace, last_presented_at = excluded.last_presented_at, presented_since_at = excluded.presented_since_at,
         presented_for = greatest(excluded.presented_for,
                                  f.last_presented_at + f.presented_for - excluded.last_presented_at),
-        host_tzdata_version = excluded.host_tzdata_version, made_for = excluded.made_for, made_for_at = excluded.made_for_at,
+        host_tzdata_version = excluded.host_tzdata_version,
         refused_at = null, mistakes = null, errors = null
     returning f.id
 )
@@ -187,7 +187,7 @@ with clock as materialized (
     limit 1
 ), renewed as (
     update yamlsched.schedule_files f
-    set last_presented_at = c.now, made_for = %(made_for)s, made_for_at = c.now,
+    set last_presented_at = c.now,
         refused_at = case when %(mistakes)s::integer is null then f.refused_at else coalesce(f.refused_at, c.now) end,
         mistakes = coalesce(%(mistakes)s, f.mistakes),
         errors = case when %(mistakes)s::integer is null then f.errors else %(errors)s::text[] end,
@@ -202,7 +202,7 @@ with clock as materialized (
 ), added as (
     insert into yamlsched.schedule_files as f
         (namespace, hash, environment, host, path, overrides_namespace, yamlsched_version, tzdata_version,
-         host_tzdata_version, first_presented_at, presented_since_at, last_presented_at, made_for, made_for_at,
+         host_tzdata_version, first_presented_at, presented_since_at, last_presented_at,
          refused_at, mistakes, errors)
     select o.namespace, o.hash, %(environment)s, %(host)s, %(path)s, %(namespace_override)s::text is not null,
            %(yamlsched_version)s, %(tzdata_version)s, %(tzdata_version)s, c.now,
@@ -210,12 +210,12 @@ with clock as materialized (
             from yamlsched.schedule_files p
             where p.hash = o.hash and p.namespace = o.namespace and p.environment = %(environment)s
               and p.last_presented_at + p.presented_for > c.now),
-           c.now, %(made_for)s, c.now, case when %(mistakes)s::integer is not null then c.now end, %(mistakes)s::integer,
+           c.now, case when %(mistakes)s::integer is not null then c.now end, %(mistakes)s::integer,
            case when %(mistakes)s::integer is not null then %(errors)s::text[] end
     from other o
     cross join clock c
     on conflict (namespace, hash, environment, host, path) do update
-    set last_presented_at = excluded.last_presented_at, made_for = excluded.made_for, made_for_at = excluded.made_for_at
+    set last_presented_at = excluded.last_presented_at
     returning f.namespace
 )
 select r.namespace from renewed r
@@ -229,13 +229,13 @@ select a.namespace from added a;
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), this_file as materialized (
-    select max(f.applied_at) as applied_at, (array_agg(f.needs) filter (where f.needs is not null))[1] as needs,
+    select max(f.applied_at) as applied_at,
            min(f.presented_since_at) filter (where f.last_presented_at + f.presented_for > c.now) as since
     from yamlsched.schedule_files f
     cross join clock c
     where f.hash = %(hash)s and f.namespace = %(namespace)s and f.environment = %(environment)s
 )
-select c.now, o.applied_at, o.needs, coalesce(o.since, c.now) as presented_since_at,
+select c.now, o.applied_at, coalesce(o.since, c.now) as presented_since_at,
        i.id as in_force_id, i.hash as in_force_hash, i.environment as in_force_environment, i.host as in_force_host,
        i.path as in_force_path, i.applied_at as in_force_since, i.yamlsched_version as in_force_yamlsched,
        i.tzdata_version as in_force_tzdata,
@@ -269,27 +269,6 @@ cross join lateral (
       )
       and (f.hash, f.environment) <> (%(hash)s, %(environment)s)
 ) n;
-
--- name: places_behind
--- The places that ticked in the last 10 minutes, or within twice the time between their ticks if these are rarer, and whose
--- release is not known to be made for the tables of version needs.
-select f.host || ':' || f.path as place
-from yamlsched.schedule_files f
-cross join (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
-where f.namespace = %(namespace)s
-  and f.last_presented_at + greatest(interval '10 minutes', least(f.presented_for, interval '2 hours')) > c.now
-  and (f.made_for_at = f.last_presented_at and f.made_for >= %(needs)s) is not true
-  and not exists (
-      select from yamlsched.schedule_files g
-      where g.host = f.host and g.path = f.path and (g.last_presented_at, g.id) > (f.last_presented_at, f.id))
-order by f.last_presented_at desc, place;
-
--- name: mark_needs
--- This file waits until every host knows these keys.
-update yamlsched.schedule_files f
-set needs = %(needs)s
-where f.namespace = %(namespace)s and f.hash = %(hash)s and f.environment = %(environment)s
-  and f.host = %(host)s and f.path = %(path)s;
 
 -- name: tzdata_in_use
 -- The time zone data with which the next slots were computed, and that of each host that presents a file.

@@ -185,8 +185,7 @@ with in_force as materialized (
     select i.* from yamlsched.files_in_force i where i.namespace = any(%(namespaces)s)
 ), presented as (
     select f.namespace, f.hash, f.environment, min(f.presented_since_at) as since, max(f.last_presented_at) as last,
-           array_agg(f.host || ':' || f.path order by f.last_presented_at desc) as places,
-           (array_agg(f.needs) filter (where f.needs is not null))[1] as needs
+           array_agg(f.host || ':' || f.path order by f.last_presented_at desc) as places
     from yamlsched.presented_files f
     where f.namespace = any(%(namespaces)s) and f.presented_until > clock_timestamp()
     group by f.namespace, f.hash, f.environment
@@ -196,7 +195,7 @@ select coalesce(i.namespace, p.namespace) as namespace, coalesce(i.hash, p.hash)
        i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by, i.yamlsched_version,
        i.tzdata_version, e.commit, coalesce(e.is_dirty, false) as is_dirty, e.author, e.subject,
        p.since as presented_since_at, p.last as last_presented_at, coalesce(p.places, '{}') as presented_by,
-       i.prune_failing_since, i.prune_error, p.needs
+       i.prune_failing_since, i.prune_error
 from in_force i
 full join presented p on p.namespace = i.namespace and p.hash = i.hash and p.environment = i.environment
 left join lateral (  -- the edit that brought it into force

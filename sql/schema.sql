@@ -411,7 +411,6 @@ create table yamlsched.attempt_begins (
     begun_at       timestamptz not null,
     -- when the agent last checked the lease: each quarter of it
     seen_at        timestamptz not null,
-    stop_requested boolean not null default false,
     ended_at       timestamptz,
     outcome        text,                  -- JSON, as the agent wrote it; for the worker only
     primary key (run_id, attempt, locked_by),
@@ -548,9 +547,6 @@ create table yamlsched.schedule_files (
     housekept_at      timestamptz,     -- when retention last ran, on the file in force
     prune_failing_since timestamptz,   -- since when it could not, until somebody acts
     prune_error       text,
-    made_for          integer,
-    made_for_at       timestamptz,
-    needs             jsonb,
     unique (namespace, hash, environment, host, path),
     constraint refused_for_mistakes
         check ((refused_at is null) = (mistakes is null)

@@ -494,7 +494,6 @@ def test_with_an_archive_ticks_prune_once_an_hour(db: Db, archived: dict[str, st
         "namespace_override": None,
         "by_hand": False,
         "moves": False,
-        "made_for": 6,
     }
     minute = timedelta(minutes=1)
 

@@ -655,15 +655,15 @@ def test_of_two_claims_at_one_gate_one_gets_the_turn_and_neither_waits(
     assert withheld(db, *runs) == [OPEN, TURN]
 
 
-def test_a_run_that_a_worker_of_an_older_release_claims_at_the_same_time_is_claimed_by_one(
+def test_a_run_that_a_session_claims_at_the_same_time_without_its_gate_is_claimed_by_one(
     db: Db, dsn: str, worker: Worker
 ) -> None:
-    # given a claim of an older release, which takes no gate, that is not committed
+    # given a claim that takes no gate, and is not committed
     job = a_job(db)
     first, second = due(db, job), due(db, job, 1)
-    with database.connect(dsn) as older, database.connect(dsn) as claimer:
-        older.execute("begin")
-        older.execute(
+    with database.connect(dsn) as careless, database.connect(dsn) as claimer:
+        careless.execute("begin")
+        careless.execute(
             "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'old', exclusive_of = %s, "
             "started_at = %s, locked_until = %s where id = %s",
             [job, NOW, NOW + LEASE, first],
@@ -675,7 +675,7 @@ def test_a_run_that_a_worker_of_an_older_release_claims_at_the_same_time_is_clai
                 db,
                 claimer,
                 lambda: claimer.execute("select from yamlsched.claim_gated('default', %s, 'B', %s)", [[second], NOW]),
-                lambda: older.execute("commit"),
+                lambda: careless.execute("commit"),
             )
 
     assert worker.claim() == []

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BEFORE = ROOT / "tests" / "releases" / "tables-4.tar.xz"  # the tables of version 4
 PARTS = ("yamlsched", "sql", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
 
 

@@ -27,7 +27,6 @@ from yamlsched.ask.health import (
     queue,
     refusal,
     time_presented,
-    waiting,
 )
 from yamlsched.ask.states import LAST, MAX_NAMES, by_run
 from yamlsched.durations import approximate, between
@@ -186,9 +185,6 @@ def _files(health: Health) -> Iterator[Problem]:
             belongs = f"but the namespace belongs to {environment(current)}"
             what = f"has presented a file for {environment(file)} for {time}, {belongs}"
             remedy = "correct --env, or use a separate namespace or database for each environment"
-        elif file.waits_for:
-            what += f": {waiting(file)}"
-            remedy = "upgrade yamlsched there, or stop its ticks"
         yield Problem("file", None, f"{first_places(file)} {what}", remedy)
 
 

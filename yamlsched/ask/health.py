@@ -16,8 +16,6 @@ from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
 from yamlsched.runs.lifecycle import error_text
-from yamlsched.sync.files import places_behind
-from yamlsched.sync.in_force import unknown_keys
 from yamlsched.text import join_first
 from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import parse_schedule
@@ -134,8 +132,6 @@ class PresentedFile:
     presented_by: list[str]  # host:path
     prune_failing_since: datetime | None = None  # of the file in force: nothing is pruned until an operator acts
     prune_error: str | None = None  # host: reason
-    needs: dict[str, int] | None = None  # keys for which the file has waited, see sync/in_force.py
-    waits_for: list[str] = field(default_factory=list)  # places that do not know them
 
 
 @dataclass(frozen=True)
@@ -291,10 +287,6 @@ def read_all(
         for row in connection.execute(sql["in_doubt_counts"], parameters):
             counts[row.namespace][row.job_type, row.waits_for] = row.effects
         lists = {name: grouped(kind, name) for name, kind in LISTS.items()}
-        for name, presented in lists["files"].items():
-            for file in presented:
-                if file.needs and not file.in_force:
-                    file.waits_for.extend(places_behind(connection, name, file.needs, None))
     found = []
     for clock in clocks:
         name = clock.namespace
@@ -391,11 +383,6 @@ def pruning(file: PresentedFile) -> str:
 
 def first_places(file: PresentedFile) -> str:
     return ", ".join(file.presented_by[:3]) + (" and others" if len(file.presented_by) > 3 else "")
-
-
-def waiting(file: PresentedFile) -> str:
-    """Return what a file waits for; "" if it does not wait for other hosts."""
-    return unknown_keys(file.needs or (), file.waits_for) if file.waits_for else ""
 
 
 def environment(file: PresentedFile) -> str:

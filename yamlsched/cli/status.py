@@ -24,7 +24,6 @@ from yamlsched.ask.health import (
     not_in_force,
     note,
     refusal,
-    waiting,
 )
 from yamlsched.ask.runs import namespaces
 from yamlsched.ask.states import HEALTHY_STATES, by_run, held_up_in_words
@@ -211,7 +210,6 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
             text += f"for {environment(other)}, but the namespace belongs to {environment(file)}: not applied"
         else:
             text += f"since {terminal.instant(other.presented_since_at)}, and is not in force"
-            text += f": {what}" if (what := waiting(other)) else ""
         yield "", terminal.coloured("late", text) if other in drifted else text
     late = [*map(refusal, health.refused), *(calendar.what for calendar in health.calendars if calendar.has_ended)]
     lacks = lacks_by_reason(health)

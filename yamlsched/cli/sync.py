@@ -27,15 +27,13 @@ MAX_LISTED_JOBS = 20
     "one for another environment, if --env or YAMLSCHED_ENV names it.",
 )
 @target_options
-@click.option(
-    "--yes", is_flag=True, help="Do not ask for confirmation, and do not wait for hosts with an older release."
-)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
 def command(settings: Settings, /, yes: bool, **options: Any) -> int:
     configure_log(settings)
     # scripts introduce namespaces as well: only a person is asked
     confirmed = (lambda what: confirm(what, yes)) if sys.stdin.isatty() else None
-    result = sync(target(settings, options), confirmed, waits=not yes)
+    result = sync(target(settings, options), confirmed)
     show_messages(result.messages)
     if settings.wants_json:
         changes = {change: getattr(result.changes, change, []) for change in CHANGES}

@@ -13,11 +13,10 @@ from yamlsched.sync.files import SyncResult, Verdict
 from yamlsched.text import join_first
 
 
-def sync(target: Target, confirm: Callable[[str], None] | None = None, waits: bool = True) -> SyncResult:
+def sync(target: Target, confirm: Callable[[str], None] | None = None) -> SyncResult:
     """Bring the database to the file, also to one that a tick would hold back, or one for another environment.
 
-    ``confirm`` is called before an option creates one more namespace, which is more often a typo. ``waits``: not before
-    every host knows the keys of the file.
+    ``confirm`` is called before an option creates one more namespace, which is more often a typo.
     """
     schedule = replace(target.read_file(), by_hand=True)
     with target.database() as dsn, db.connect(dsn) as connection:
@@ -25,7 +24,7 @@ def sync(target: Target, confirm: Callable[[str], None] | None = None, waits: bo
         known = namespaces(connection) if confirm and schedule.namespace_override else []
         if confirm and known and schedule.namespace_override not in known:
             confirm(f'create namespace "{schedule.namespace_override}" beside {join_first(known, 5)}')
-        result = flow.sync(connection, schedule, at_once=True, waits=waits)
+        result = flow.sync(connection, schedule, at_once=True)
         if result.verdict is Verdict.CURRENT:
             targets = file_targets(schedule, result)
             result.add_findings(*restore_targets(connection, schedule, result, targets))

@@ -20,7 +20,6 @@ from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.sync import converge, definitions, files, in_force, revision
 from yamlsched.sync.files import (
-    HELD,
     REFUSED,
     FileState,
     ScheduleFile,
@@ -55,8 +54,6 @@ class FileSync:
     result: SyncResult
     now: datetime | None = None
     at_once: bool = False
-    waits: bool = True
-    needs: dict[str, int] | None = None  # known once the file is read
 
     def apply_if_due(self) -> None:
         """Apply the file if it is valid and to be in force."""
@@ -67,7 +64,6 @@ class FileSync:
         if checked.errors or loaded.namespace is None:
             self._refuse(loaded, checked)
             return
-        self.needs = in_force.needs(loaded.jobs.values())
         self.result.namespace = loaded.namespace
         # before the transaction, which may be long: the next tick of this host presents the file, too
         snapshot = files.poll_rows(self.connection, self.schedule.presented(), self.now, loaded.namespace)
@@ -122,7 +118,7 @@ class FileSync:
                 return result
             if state is None or state.in_force_id is None:
                 result.namespace = None
-            elif (verdict := in_force.decide(state, self.schedule.version, at_once=False)) in HELD:
+            elif (verdict := in_force.decide(state, self.schedule.version, at_once=False)) is Verdict.HELD_BACK:
                 result.verdict = verdict
         return result
 
@@ -137,22 +133,20 @@ class FileSync:
 
     def _state(self) -> FileState:
         presented = self.schedule.presented()
-        return files.state(self.connection, str(self.result.namespace), presented, self.now, self.needs)
+        return files.state(self.connection, str(self.result.namespace), presented, self.now)
 
     def _decide(self) -> FileState:
         state = self._state()
         self.result.verdict = in_force.decide(
-            state, self.schedule.version, self.at_once, self.schedule.names_environment, self.waits
+            state, self.schedule.version, self.at_once, self.schedule.names_environment
         )
         return state
 
     def _is_held_back(self, state: FileState) -> bool:
         """Return whether the verdict is not to apply the file, and report why."""
         verdict = self.result.verdict
-        if verdict not in HELD and verdict not in REFUSED:
+        if verdict is not Verdict.HELD_BACK and verdict not in REFUSED:
             return False
-        if verdict is Verdict.AWAITS_HOSTS and self.needs:
-            files.mark_needs(self.connection, state.namespace, self.schedule.presented(), self.needs)
         self.result.messages.append(in_force.explain(verdict, state, self.schedule.path, self.schedule.version))
         self.result.has_findings |= self.at_once or verdict in REFUSED or in_force.is_held_too_long(state)
         return True
@@ -203,9 +197,6 @@ class FileSync:
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
             files.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)
-            if state.behind:
-                keys = in_force.unknown_keys(state.needs or (), state.behind)
-                self.result.messages.append(f"{self.schedule.path} is applied, although {keys}: it runs jobs wrongly")
         elif state.in_force_id is not None:
             # The newest of each version: hosts with crossed versions would otherwise renew the file in turns forever.
             yamlsched = newest_version(state.in_force_yamlsched, version.yamlsched_version)
@@ -227,7 +218,7 @@ def inspect_file(
 def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, result: SyncResult) -> dict[str, Job]:
     """Return the jobs whose runs this host may claim: those whose own entry in its file is valid.
 
-    While the file is held back or waits, only those whose handler or command is that of the file in force: a service
+    While the file is held back, only those whose handler or command is that of the file in force: a service
     that shares the namespace by mistake may have a job of the same name.
     """
     jobs = result.jobs
@@ -235,7 +226,7 @@ def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, result: 
         loaded = load.load(schedule.data, schedule.path, schedule.environment or None, result.is_validated)
         jobs = result.jobs = loaded.jobs
         _report_left_out(schedule, loaded, jobs, sum(entry.severity == "error" for entry in loaded.diagnostics))
-    if result.verdict in HELD and result.namespace is not None:
+    if result.verdict is Verdict.HELD_BACK and result.namespace is not None:
         known = definitions.targets(connection, result.namespace)
         jobs = {name: job for name, job in jobs.items() if known.get(name) == (job.handler, job.command)}
     return jobs

@@ -24,8 +24,7 @@ from psycopg.types.json import Jsonb
 
 from yamlsched import __version__
 from yamlsched.db.connection import escape_for
-from yamlsched.db.migrations import latest_version
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import load
 from yamlsched.schedule import file
 
 if TYPE_CHECKING:
@@ -68,8 +67,7 @@ class FileState(NamedTuple):
 
     ``applied_at`` is when the file itself was last applied; ``newer_presented_at`` when a file that was applied after
     it was last presented, and ``is_newer_presented`` whether one still is. ``other_namespace`` is as in Snapshot;
-    ``overrides_namespace``: ``namespace`` is not the file's own. ``needs`` are keys that older releases do
-    not know, and ``behind`` the places, host and path, with such a release.
+    ``overrides_namespace``: ``namespace`` is not the file's own.
     """
 
     now: datetime
@@ -88,8 +86,6 @@ class FileState(NamedTuple):
     namespace: str = "default"
     overrides_namespace: bool = False
     other_namespace: str | None = None
-    needs: dict[str, int] | None = None
-    behind: tuple[str, ...] = ()
 
 
 class TimeZoneData(NamedTuple):
@@ -121,31 +117,10 @@ def _storable(connection: Connection[Any], presented: dict[str, Any]) -> dict[st
     return presented | {name: escape_for(connection, presented[name]) for name in ("host", "path")}
 
 
-def state(
-    connection: Connection[Any],
-    namespace: str,
-    presented: dict[str, Any],
-    now: datetime | None,
-    needs: dict[str, int] | None = None,
-) -> FileState:
-    """Return what decides whether the file is applied. ``needs``: see FileState; None: what a tick has stored."""
+def state(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> FileState:
+    """Return what decides whether the file is applied."""
     presented = _storable(connection, presented)
-    state = _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
-    needs = state.needs if needs is None else needs
-    return state._replace(needs=needs, behind=tuple(places_behind(connection, namespace, needs, now)))
-
-
-def places_behind(
-    connection: Connection[Any], namespace: str, needs: dict[str, int] | None, now: datetime | None
-) -> list[str]:
-    """Return the places whose release does not know what a file needs, those that ticked last first."""
-    parameters = {"namespace": namespace, "needs": max(needs.values()), "now": now} if needs else {}
-    return fetch_column(connection, load("files")["places_behind"], parameters) if needs else []
-
-
-def mark_needs(connection: Connection[Any], namespace: str, presented: dict[str, Any], needs: dict[str, int]) -> None:
-    """Store why the file waits: other ticks need not read it, and ``status`` names the hosts."""
-    connection.execute(load("files")["mark_needs"], {**presented, "namespace": namespace, "needs": Jsonb(needs)})
+    return _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
 
 
 def tzdata_in_use(connection: Connection[Any], namespace: str, now: datetime | None) -> TimeZoneData:
@@ -254,13 +229,10 @@ class Verdict(StrEnum):
     RENEW = "renew"  # it is in force, applied by an older yamlsched or with older time zone data
     APPLY = "apply"
     HELD_BACK = "held_back"  # it was applied before, and what superseded it is still presented
-    AWAITS_HOSTS = "awaits_hosts"  # it uses keys that the release of another host does not know
     OTHER_ENVIRONMENT = "other_environment"
     OTHER_NAMESPACE = "other_namespace"  # this host presented the path for another one, and an option switches it
 
 
-HELD = (Verdict.HELD_BACK, Verdict.AWAITS_HOSTS)
-"""The file before stays in force: its jobs are scheduled and run."""
 REFUSED = (Verdict.OTHER_ENVIRONMENT, Verdict.OTHER_NAMESPACE)
 """Nothing is scheduled or run on a host with such a file."""
 
@@ -331,7 +303,7 @@ class ScheduleFile:
     def presented(self) -> dict[str, Any]:
         """Return the parameters of the statements on files."""
         place = {"host": self.host, "path": self.path, "namespace_override": self.namespace_override}
-        how = {"by_hand": self.by_hand, "moves": self.may_move, "made_for": latest_version()}
+        how = {"by_hand": self.by_hand, "moves": self.may_move}
         return {**self.version._asdict(), **place, **how}
 
 

@@ -30,14 +30,12 @@ def sync(
     now: datetime | None = None,
     at_once: bool = False,
     snapshot: Snapshot | None = None,
-    waits: bool = True,
 ) -> SyncResult:
     """Apply the file if it is to be in force, and account for due slots.
 
-    ``at_once`` applies a file that would be held back, and changes the environment of a namespace. Without ``waits`` it
-    also applies one with keys that other hosts do not know. ``snapshot`` is that of the caller's poll; without it, the
-    database is polled. A file with errors, or one that cannot be applied now,
-    changes nothing; due slots are still accounted for, except on a host of another environment.
+    ``at_once`` applies a file that would be held back, and changes the environment of a namespace. ``snapshot``
+    is that of the caller's poll; without it, the database is polled. A file with errors, or one that cannot be applied
+    now, changes nothing; due slots are still accounted for, except on a host of another environment.
     """
     deadline = time.monotonic() + MAX_SYNC_SECONDS
     snapshot = snapshot or poll(connection, schedule, now)
@@ -45,7 +43,7 @@ def sync(
     result = known or SyncResult(snapshot.namespace)
     result.messages += in_force.move_messages(schedule, snapshot)
     if known is None:
-        file_sync = registry.apply.FileSync(connection, schedule, result, now, at_once, waits)
+        file_sync = registry.apply.FileSync(connection, schedule, result, now, at_once)
         try:
             file_sync.apply_if_due()
         except (psycopg.Error, Refused) as error:

@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from yamlsched.sync.files import FileState, FileVersion, ScheduleFile, Snapshot, Verdict
-from yamlsched.text import join_first
 from yamlsched.timetable.times import rfc3339
-
-if TYPE_CHECKING:
-    from yamlsched.schedule.job import Job
 
 ROLLBACK_AFTER = timedelta(minutes=5)
 FINDING_AFTER = timedelta(minutes=10)
-NEW_KEYS = {
-    **dict.fromkeys(("after", "limit", "skip_on", "only_on", "crons", "starts_on", "ends_on"), 5),
-    "withdraw": 11,
-    **dict.fromkeys(("start_within", "finish_within"), 12),
-}
-"""Keys of jobs and executors with which an older release would schedule, run or watch a job wrongly, each with the
-version of the tables since which releases know it. A file that uses one waits for the hosts that do not know it."""
-DEFAULTS = {"start_within": timedelta(minutes=15)}
-"""What jobs have that do not set one of these keys, where that is something."""
-MAX_PLACES_LISTED = 5
 
 
-def needs(jobs: Iterable[Job]) -> dict[str, int]:
-    """Return those of NEW_KEYS that a file uses."""
-    known = list(jobs)
-    return {
-        key: version
-        for key, version in NEW_KEYS.items()
-        if any(
-            (value := getattr(job, key, None) or getattr(job.engine, key, None)) and value != DEFAULTS.get(key)
-            for job in known
-        )
-    }
-
-
-def decide(
-    state: FileState, version: FileVersion, at_once: bool, names_environment: bool = True, waits: bool = True
-) -> Verdict:
-    """Return what to do with a file. ``at_once``: an operator decided to apply it; ``waits``: once every host can."""
-    verdict = _decide(state, version, at_once, names_environment)
-    return Verdict.AWAITS_HOSTS if verdict is Verdict.APPLY and state.behind and waits else verdict
-
-
-def _decide(state: FileState, version: FileVersion, at_once: bool, names_environment: bool) -> Verdict:
-    """Return what to do with a file that every host knows.
+def decide(state: FileState, version: FileVersion, at_once: bool, names_environment: bool = True) -> Verdict:
+    """Return what to do with a file. ``at_once``: an operator decided to apply it.
 
     An operator also changes the environment of a namespace, but not by naming none: with --env forgotten, every job of
     that environment would be disabled. Likewise the namespace of a host, but not by leaving out --namespace.
@@ -91,12 +54,6 @@ def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion)
         f"in force is {state.in_force_path} of host {state.in_force_host} "
         f"(hash {(state.in_force_hash or '')[:8]}), since {_utc(state.in_force_since)}"
     )
-    if verdict is Verdict.AWAITS_HOSTS:
-        return (
-            f"{path} (hash {version.hash[:8]}) is not applied yet: {unknown_keys(state.needs or (), state.behind)}; "
-            f"{'no file is in force' if state.in_force_id is None else in_force}. Upgrade yamlsched there, or stop its "
-            'ticks for 10 minutes; "yamlsched sync --yes" does not wait'
-        )
     parts = ["yamlsched sync"]
     if version.environment or state.in_force_environment:
         parts += ["--env", shlex.quote(version.environment)]
@@ -121,11 +78,6 @@ def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion)
         f'{in_force}. Bring this host up to date. To roll back run "{sync}", or wait until no host presented '
         "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services, give each a namespace"
     )
-
-
-def unknown_keys(keys: Iterable[str], places: Sequence[str]) -> str:
-    """Return a sentence: the places whose release does not know keys that a file uses."""
-    return f"it uses {', '.join(keys)}, which the release on {join_first(places, MAX_PLACES_LISTED)} does not know"
 
 
 def move_messages(schedule: ScheduleFile, snapshot: Snapshot) -> list[str]:

@@ -42,7 +42,7 @@ async def answer_of(session: WorkerSession, ask: Callable[[Connection], Awaitabl
     try:
         return await session.run(ask, TIMEOUT_SECONDS)
     except psycopg.errors.UniqueViolation:
-        return None  # a worker of an older release has claimed a run of the same job
+        return None  # another session has claimed a run of the same job without its gate
     except psycopg.OperationalError as error:
         log.warning("database.failed", error=reason(error))
         await asyncio.sleep(ERROR_PAUSE_SECONDS)

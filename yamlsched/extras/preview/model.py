@@ -13,7 +13,7 @@ from typing import Any
 
 from yamlsched.schedule.field_changes import Change, FieldChange
 from yamlsched.schedule.job import Engine, Job, NotifyTarget, Retention
-from yamlsched.sync.files import HELD, REFUSED, FileState, FileVersion, Verdict
+from yamlsched.sync.files import REFUSED, FileState, FileVersion, Verdict
 from yamlsched.sync.in_force import explain
 
 MAX_JSON_SLOTS = 100
@@ -229,7 +229,7 @@ class SyncPlan:
     @property
     def explanation(self) -> str:
         """Why a tick would not apply the file; empty if it would."""
-        if self.verdict in HELD or self.verdict in REFUSED:
+        if self.verdict is Verdict.HELD_BACK or self.verdict in REFUSED:
             return explain(self.verdict, self.state, self.path, self.version)
         return ""
 

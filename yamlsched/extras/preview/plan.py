@@ -20,7 +20,7 @@ from yamlsched.schedule.job import DEFAULT_ROW, Job, Retention, from_row, to_row
 from yamlsched.sync import converge, definitions, due, files, slot_plan
 from yamlsched.sync.definitions import Definition
 from yamlsched.sync.files import ScheduleFile
-from yamlsched.sync.in_force import decide, needs
+from yamlsched.sync.in_force import decide
 from yamlsched.sync.slot_plan import KeyHolder
 from yamlsched.timetable.times import rfc3339
 
@@ -72,7 +72,7 @@ def read(
         at: datetime
         [at] = fetch_column(connection, sql["now"], parameters)
         until = at + days * DAY
-        state = files.state(connection, namespace, schedule.presented(), at, needs(loaded.jobs.values()))
+        state = files.state(connection, namespace, schedule.presented(), at)
         stored = applied_definitions(connection, namespace)
         rows = list(map(to_row, loaded.jobs.values()))
         differences = definitions.differences(connection, namespace, rows, DEFAULT_ROW)

@@ -30,7 +30,6 @@ VERDICTS = {
     Verdict.RENEW: "this file is in force; the next sync recomputes its slots, with newer rules or time zone data",
     Verdict.APPLY: "the next tick applies it",
     Verdict.HELD_BACK: "a tick holds it back; this is what yamlsched sync would do",
-    Verdict.AWAITS_HOSTS: "a tick waits for other hosts; this is what yamlsched sync --yes would do",
     Verdict.OTHER_ENVIRONMENT: "a tick refuses it; this is what yamlsched sync would do",
     Verdict.OTHER_NAMESPACE: "a tick refuses it; this is what yamlsched sync would do",
 }

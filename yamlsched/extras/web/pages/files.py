@@ -88,7 +88,6 @@ STATES = {
     Verdict.RENEW: "in force",
     Verdict.APPLY: "to be applied",
     Verdict.HELD_BACK: "held back",
-    Verdict.AWAITS_HOSTS: "waits for hosts",
     Verdict.OTHER_ENVIRONMENT: "other environment",
     Verdict.OTHER_NAMESPACE: "other namespace",
 }
