@@ -14,14 +14,13 @@ left join lateral (
 -- Every job in a few columns, from which callers count the jobs and choose those whose rows they read. An index is searched
 -- for instants that are computed once and that the planner knows: clock_timestamp() would be called for each entry, of the
 -- whole history. is_suspect: problems() may report something, without limits for all jobs: a run of the job died recently,
--- or a call of its on_dead, the job is overdue, failing or paused, or a tag sets a limit for what only its row has.
+-- or a call of its on_dead, or the job is overdue, failing or paused.
 select s.namespace, s.definition_id, s.job_type,
        case when s.state in ('ok', 'new') and d.schedule like '%% until %%' and d.next_slot_at is null then 'ended'
             else s.state end as state, s.queued, s.running, s.failed, s.failing, s.oldest_due_at,
        s.overdue_since, coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
        coalesce(dead.last_day, 0) as dead_last_day, coalesce(dead.calls_last_day, 0) as dead_calls_last_day,
-       coalesce(dead.within, 0) > 0 or s.overdue_since is not null or s.paused
-       or s.failing > 0 or d.tags::text like any (array['%%max-age:%%', '%%max-streak:%%']) as is_suspect,
+       coalesce(dead.within, 0) > 0 or s.overdue_since is not null or s.paused or s.failing > 0 as is_suspect,
        concat_ws(' ', d.job_type, d.description, d.owner, array_to_string(d.tags, ' ')) as text
 from yamlsched.job_states s
 join yamlsched.job_definitions d on d.id = s.definition_id

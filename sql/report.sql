@@ -16,13 +16,6 @@ left join lateral (
     order by d.next_slot_at, d.job_type limit 1
 ) coming on true;
 
--- name: limits
--- The jobs with a limit of their own.
-select d.job_type, d.tags
-from yamlsched.job_definitions d
-where d.namespace = %(namespace)s and d.tags::text like '%%max-%%'
-order by d.job_type;
-
 -- name: ended
 -- How the runs of each job ended in [since, until): at most `of_job` of one job are read, those that ended last; and the longest
 -- attempt. Of all jobs, or of `of`. Calls of on_dead do not count, as in job_health: they have no status here.

@@ -67,21 +67,6 @@ def test_runs_that_died_long_ago_are_not_a_problem(db: Db) -> None:
     assert reasons(db) == []
 
 
-def test_the_tags_of_a_job_set_its_own_thresholds(db: Db) -> None:
-    lenient = a_healthy_job(db, "lenient", tags=["max-dead:3"])
-    strict = a_job(db, "strict", tags=["max-age:26h", "max-dead:x"])
-    a_run(db, lenient, "dead")
-    a_run(db, strict, "succeeded", finished_at="(now() - interval '27 hours')")
-
-    assert reasons(db) == ["strict: no success for 1d3h, the limit is 1d2h"]
-
-
-def test_a_paused_job_needs_no_recent_success(db: Db) -> None:
-    a_healthy_job(db, tags=["max-age:1h"], paused_at=datetime.now(UTC) - 2 * HOUR)
-
-    assert reasons(db) == []
-
-
 def test_an_effect_is_in_doubt_if_its_result_is_unknown_and_no_attempt_is_inside(db: Db) -> None:
     job = a_healthy_job(db, overlap="allow")
     dead, running, retried = (a_run(db, job, status) for status in ("dead", "running", "failed"))
@@ -341,15 +326,3 @@ def test_a_success_ends_the_streak_of_attempts(db: Db) -> None:
     a_run(db, job, "succeeded")
 
     assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).failing) == (0, 0, 1)
-
-
-@pytest.mark.parametrize("name", ["max-failing", "max-streak"])
-@pytest.mark.parametrize(("limit", "found"), [("1", 1), ("2", 0), ("3", 0)])
-def test_tags_limit_the_failures_of_one_job(db: Db, name: str, limit: str, found: int) -> None:
-    attempts = {"max-failing": {"attempts": 3}, "max-streak": {}}[name]
-    job = a_healthy_job(db, tags=[f"{name}:{limit}"], overlap="allow")
-    for _ in range(2):
-        a_run(db, job, "failed", **attempts)
-    a_run(db, a_job(db, "other", overlap="allow"), "failed")
-
-    assert [reason.split(":")[0] for reason in reasons(db)] == ["purge"] * found

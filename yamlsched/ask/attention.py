@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import psycopg
 
@@ -42,7 +42,6 @@ EXECUTOR_TOLERANCE = timedelta(minutes=2)
 NOT_RUN = "its slot was not run"
 NO_SYNC = "no sync has created the run of its slot"
 """Why a job is late of which slots were too old to be run, or were not processed, as yamlsched.late has it."""
-Number = TypeVar("Number", int, int | None)
 Kind = Literal[
     "tick",
     "slots",
@@ -59,7 +58,6 @@ Kind = Literal[
     "notify",
     "file",
     "prune",
-    "old",
     "paused",
     "calendar",
 ]
@@ -69,10 +67,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The limits of what is healthy; None: no limit. Tags of a job such as ``max-dead:3`` override those of one job.
-
-    The tag ``max-age:26h`` limits the time since a job's last success; without it there is no such limit.
-    """
+    """The limits of what is healthy; None: no limit."""
 
     max_dead: int = 0
     within: timedelta = timedelta(hours=1)
@@ -124,7 +119,7 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     ]
     for job in health.jobs:
         is_noted = job.dead_within or job.dead_calls_within or job.overdue_since is not None or job.paused
-        if is_noted or job.tags or job.attempt_streak or job.failing:  # or no check finds anything
+        if is_noted or job.attempt_streak or job.failing:  # or no check finds anything
             for check in JOB_CHECKS:
                 problems += check(job, health, thresholds)
     return worst_first(problems)
@@ -286,18 +281,6 @@ def lost_slots(job: str, slots: int, first: datetime, last: datetime) -> Problem
     return Problem("skipped", job, what, remedy)
 
 
-class Tagged(Protocol):
-    """A job, whose tags may set limits."""
-
-    @property
-    def tags(self) -> Sequence[str]: ...
-
-
-def max_dead(job: Tagged, thresholds: Thresholds) -> int:
-    """Return how many dead runs of ``job`` are tolerated."""
-    return _number(job, "max-dead", thresholds.max_dead)
-
-
 def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     if is_dead(job, thresholds):
         span, run = durations.show(thresholds.within), job.dead_run_id
@@ -313,7 +296,7 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
 
 def is_dead(job: JobHealth, thresholds: Thresholds) -> bool:
     """Return whether more runs of ``job`` died recently than are tolerated."""
-    return job.dead_within > max_dead(job, thresholds)
+    return job.dead_within > thresholds.max_dead
 
 
 def _holds_up(jobs: Sequence[str]) -> str:
@@ -347,7 +330,7 @@ def _dead_calls(job: JobHealth, health: Health, thresholds: Thresholds) -> Itera
 
 
 def _failing(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    if job.failing > _number(job, "max-failing", thresholds.max_failing) and job.failing_run_id is not None:
+    if job.failing > thresholds.max_failing and job.failing_run_id is not None:
         run = job.failing_run_id
         attempts = f"{job.failing_attempts} of {job.failing_max_attempts} attempts"
         runs = f"run {run} has" if job.failing == 1 else f"{job.failing} runs are failing: run {run} has"
@@ -357,7 +340,7 @@ def _failing(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator
 
 
 def _streak(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    limit = _number(job, "max-streak", thresholds.max_streak)
+    limit = thresholds.max_streak
     if limit is not None and job.attempt_streak > limit:
         attempts = "1 attempt has" if job.attempt_streak == 1 else f"{job.attempt_streak} attempts have"
         what = f"{job.job_type}: {attempts} failed since the last success{_last_error(job)}"
@@ -381,17 +364,6 @@ def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
     yield Problem("late", job.job_type, what, remedy, job.overdue_run_id, job.overdue_since, len(waits))
 
 
-def _old(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    limit = _duration(job, "max-age", None)
-    if limit is None or not job.enabled or job.retired_at is not None or job.paused:
-        return
-    since = job.last_success_at or job.effective_from
-    if health.now - since > limit:
-        age = between(since, health.now)
-        what = f"{job.job_type}: no success for {age}, the limit is {durations.show(limit)}"
-        yield Problem("old", job.job_type, what, f"yamlsched runs --job {job.job_type} --limit 5")
-
-
 def _paused(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     if not job.paused or job.paused_at is None or job.paused_until is not None or job.retired_at is not None:
         return
@@ -408,28 +380,8 @@ JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], 
     _failing,
     _streak,
     _late,
-    _old,
     _paused,
 )
-
-
-def _tag(job: Tagged, name: str) -> str | None:
-    return next((tag.removeprefix(f"{name}:") for tag in job.tags if tag.startswith(f"{name}:")), None)
-
-
-def _number(job: Tagged, name: str, default: Number) -> int | Number:
-    text = _tag(job, name)
-    return int(text) if text is not None and text.isdecimal() else default
-
-
-def _duration(job: Tagged, name: str, default: timedelta | None) -> timedelta | None:
-    text = _tag(job, name)
-    if text is None:
-        return default
-    try:
-        return durations.parse(text)
-    except ValueError:  # another tag that only starts like ours
-        return default
 
 
 @dataclass(frozen=True)

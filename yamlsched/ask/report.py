@@ -18,7 +18,7 @@ from yamlsched.ask.attention import Problem, Thresholds
 from yamlsched.ask.edits import Edit, edits
 from yamlsched.ask.failures import Failures
 from yamlsched.ask.health import DoubtfulEffect
-from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, JobLimits, LateRuns, Skipped
+from yamlsched.ask.report_problems import EndedOfJob, GapOfJob, LateRuns, Skipped
 from yamlsched.ask.states import HeldUp
 from yamlsched.db import query
 from yamlsched.errors import CronError, ScheduleError
@@ -129,7 +129,6 @@ def read(
     values = {"namespace": namespace, "since": since, "until": end}
     [jobs] = connection.execute(sql["jobs"], values).fetchall()
     now, _ = health.read_suspects(connection, namespace, limits.within)
-    limited = query.fetch(connection, JobLimits, sql["limits"], values)
     ended, of_job = _ended(connection, values, jobs.in_all)
     gaps = read_gaps(connection, namespace, since, end)
     skipped = _skipped(gaps, since, end)
@@ -139,7 +138,7 @@ def read(
     in_doubt = [effect for effect in now.in_doubt if effect.since < end]
     problems = [*(report_problems.current_problems(now, limits) if until is None else ())]
     problems += report_problems.in_doubt(now, in_doubt, until is None)
-    problems += report_problems.dead(failed, {job.job_type: job for job in limited}, limits, since)
+    problems += report_problems.dead(failed, limits, since)
     problems += [*report_problems.not_run(skipped), *report_problems.late(late)]
     large = {"of_job": of_job, "of": _top(ended, "peak"), "since": end - 7 * DAY, "until": end - 6 * DAY}
     before = {job.job_type: job.peak for job in query.fetch(connection, EndedOfJob, sql["ended"], {**values, **large})}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -89,13 +89,6 @@ class GapOfJob(NamedTuple):
     is_new: bool  # recorded within the span
 
 
-class JobLimits(NamedTuple):
-    """A job with a limit of its own among its tags."""
-
-    job_type: str
-    tags: list[str]
-
-
 MAX_NAMES = 3
 OWN_KINDS = ("dead", "in_doubt", "skipped")
 """The kinds of problems of which the report has its own: those of its span."""
@@ -116,18 +109,15 @@ def in_doubt(now: Health, effects: Sequence[DoubtfulEffect], is_current: bool) -
     return [problem for problem in attention.in_doubt(now) if is_current or problem.run_id in keys]
 
 
-def dead(
-    failed: Failures, limited: Mapping[str, JobLimits], thresholds: Thresholds, since: datetime
-) -> Iterator[Problem]:
+def dead(failed: Failures, thresholds: Thresholds, since: datetime) -> Iterator[Problem]:
     """Yield a problem for each group of dead runs, and one for many jobs that died of one type of error."""
     of_job: Counter[tuple[str, bool]] = Counter()
     for group in failed.groups:
         of_job[group.job_type, group.is_call] += group.dead
     by_type: defaultdict[str, list[FailureGroup]] = defaultdict(list)
     for group in failed.worst_first():
-        job = limited.get(group.job_type)
-        limit = thresholds.max_dead if job is None else attention.max_dead(job, thresholds)
-        if of_job[group.job_type, group.is_call] > (0 if group.is_call else limit) and group.dead:
+        limit = 0 if group.is_call else thresholds.max_dead
+        if of_job[group.job_type, group.is_call] > limit and group.dead:
             by_type[group.error_type].append(group)
     problems: list[tuple[int, Problem]] = []
     for error_type, groups in by_type.items():

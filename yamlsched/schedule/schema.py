@@ -133,9 +133,10 @@ def not_a_handler(spot: Spot, findings: Findings) -> None:
 
 
 def not_a_tag(spot: Spot, findings: Findings) -> None:
-    if spot.value.startswith("max-late:"):
-        message = f"{spot}: {quoted(spot.value)} has no effect: start_within says when a job is late"
-        findings.error(spot, "YS129", message, "Remove the tag, and write for example start_within: 2h.")
+    if re.match("max-(late|age|dead|failing|streak):", spot.value):
+        message = f"{spot}: {quoted(spot.value)} has no effect: a tag cannot set a limit"
+        remedy = "Remove the tag. Use start_within, finish_within or an option of status --check."
+        findings.error(spot, "YS129", message, remedy)
         return
     message = f"{spot}: {quoted(spot.value)} is not a valid tag"
     findings.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ : / - only.")

@@ -119,8 +119,6 @@ def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) ->
             return url("runs", status="dead", since=durations.show(thresholds.within))
         case "dead":
             return url("runs", job=problem.job_type, status="dead", since=durations.show(thresholds.within))
-        case "old":
-            return url("runs", job=problem.job_type)
     return url("jobs", problem.job_type) if problem.job_type else ""
 
 
