@@ -330,7 +330,7 @@ def test_a_run_waits_for_a_key_that_another_transaction_is_claiming(db, dsn, job
         effects.claim(
             other, effects.EffectEntry("default", "k", holder.id, 1, holder.backend.locked_by, str(uuid.uuid4()))
         )
-        with sessions.use(dsn, "effects", 1) as session:
+        with sessions.use(dsn, "effects") as session:
             pass
 
         # when a run waits for the key, and the other transaction ends
@@ -347,7 +347,7 @@ def test_a_run_waits_for_a_key_that_another_transaction_is_claiming(db, dsn, job
 def test_a_done_effect_is_recorded_although_the_session_broke_inside_it(db, dsn, job):
     run = a_started_run(db, dsn)
     with run.once("post", in_doubt="raise") as effect:
-        with sessions.use(dsn, "effects", 1) as session:
+        with sessions.use(dsn, "effects") as session:
             db.execute("select pg_terminate_backend(%s)", [session.info.backend_pid])
         effect.result = "posted"
 
@@ -530,7 +530,7 @@ def test_a_forked_process_of_a_handler_has_effects_on_its_own_session(db, dsn, j
     run = a_started_run(db, dsn)
 
     def backend() -> int:
-        with sessions.use(dsn, "effects", 10) as session:
+        with sessions.use(dsn, "effects") as session:
             return int(session.info.backend_pid)
 
     before = backend()

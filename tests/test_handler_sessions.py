@@ -20,10 +20,9 @@ from support.proxy import Pooler, Proxy, a_proxy
 from support.rows import a_job, a_started_run
 from yamlsched import db as store
 from yamlsched.db.connection import KEEPALIVE_SETTINGS
-from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras import embedded
 from yamlsched.handler import backends
-from yamlsched.handler.sessions import ConnectionPermits, sessions
+from yamlsched.handler.sessions import sessions
 from yamlsched.runs.lifecycle import MAX_SESSIONS_LOST
 
 Db = psycopg.Connection[Any]
@@ -71,7 +70,7 @@ def test_a_session_that_the_server_closed_is_replaced_before_the_handler_gets_it
 @pytest.mark.usefixtures("job")
 def test_on_dead_reads_the_dead_run_although_the_server_has_closed_the_session(db: Db, dsn: str) -> None:
     run = a_started_run(db, dsn)
-    with sessions.use(dsn, "effects", 1) as session:
+    with sessions.use(dsn, "effects") as session:
         terminate(db, session)
 
     assert run.dead_run(run.id).id == run.id
@@ -241,24 +240,6 @@ def test_a_transaction_succeeds_across_renewals_whatever_the_default_isolation_o
     assert project.row(run).status == "succeeded"
 
 
-def test_a_worker_respects_max_connections_and_its_handlers_wait_for_one(project: Project) -> None:
-    project.sync(records_and_transacts={"max_attempts": 1})
-    runs = project.enqueue("records_and_transacts", count=60)
-    with limited(project, 50) as dsn:
-        name = conninfo_to_dict(dsn)["user"]
-
-        worker = project.start("work", "--concurrency", "6", "--max-connections", "8", dsn=dsn)
-        most = 0
-        while worker.is_alive:
-            question = "select count(*) from pg_stat_activity where usename = %s"
-            most = max(most, project.db.execute(question, [name]).fetchone()[0])  # type: ignore[index]
-
-        assert worker.wait() == 0, worker.text
-    assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
-    assert rows(project) == sorted(runs)
-    assert 4 <= most <= 8
-
-
 def test_leases_are_renewed_when_handlers_use_all_other_connections(project: Project) -> None:
     project.sync(holds_a_transaction={"max_attempts": 1})
     runs = project.enqueue("holds_a_transaction", count=4)
@@ -273,42 +254,6 @@ def test_leases_are_renewed_when_handlers_use_all_other_connections(project: Pro
 
         assert worker.wait() == 0, worker.text
     assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
-
-
-def test_a_permit_is_held_by_one_process_and_released_when_it_dies() -> None:
-    permits = ConnectionPermits(1)
-    permits.acquire(1)
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        permits.forget()
-        try:
-            permits.acquire(0)
-        except EnvironmentFailed as error:
-            os.write(write, str(error).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert b"raise --max-connections" in os.read(read, 1000)
-
-    permits.release()
-    pid = os.fork()
-    if pid == 0:
-        permits.forget()
-        permits.acquire(1)
-        os.write(write, b"has it")
-        signal.pause()
-    assert os.read(read, 1000) == b"has it"
-    with pytest.raises(EnvironmentFailed):
-        permits.acquire(0)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    permits.acquire(0)
-
-
-def test_a_limit_below_what_one_handler_needs_is_a_usage_error(project: Project) -> None:
-    project.sync(nap={})
-
-    assert project.start("work", "--max-connections", "6").wait() == 2
 
 
 # -- a host that vanishes

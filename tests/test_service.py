@@ -113,7 +113,7 @@ def test_a_heartbeat_reports_a_tick_that_could_not_start(target: Target, monkeyp
     ("option", "message"),
     [
         (("--grace", "soon"), "--grace: "),
-        (("--max-connections", "7"), "7 is less than 8"),
+        (("--max-runs", "0"), "0 is not in the range"),
     ],
 )
 def test_an_invalid_limit_is_a_usage_error_before_anything_is_done(

@@ -24,15 +24,6 @@ def _grace(context: click.Context, option: click.Parameter, value: str) -> timed
         raise click.UsageError(f"--grace: {error}") from error
 
 
-def _connections(context: click.Context, option: click.Parameter, value: int | None) -> int | None:
-    if value is not None:
-        from yamlsched.handler.sessions import MIN_CONNECTIONS
-
-        if value < MIN_CONNECTIONS:
-            raise click.BadParameter(f"{value} is less than {MIN_CONNECTIONS}, which a worker and one handler need")
-    return value
-
-
 TARGET_OPTIONS = [
     click.option(
         "--skip-handler-checks",
@@ -55,12 +46,6 @@ WORK_OPTIONS = [
         help="Maximum number of parallel runs of shared jobs on this host (200).",
     ),
     click.option("--max-runs", type=click.IntRange(1), help="Claim at most this many runs."),
-    click.option(
-        "--max-connections",
-        type=click.IntRange(1),
-        callback=_connections,
-        help="Maximum database connections of one worker, including its handlers' (6 + 2 per parallel run).",
-    ),
     click.option(
         "--grace",
         metavar="DURATION",
@@ -101,7 +86,7 @@ def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False
 
 def limits(options: Mapping[str, Any]) -> WorkOptions:
     """Return the limits of a worker that the command line sets."""
-    names = ("concurrency", "async_concurrency", "max_runs", "max_connections", "max_seconds", "grace")
+    names = ("concurrency", "async_concurrency", "max_runs", "max_seconds", "grace")
     return WorkOptions(**{name: options[name] for name in names})
 
 

@@ -73,7 +73,7 @@ class PostgresBackend:
 
     def _begin(self, block: ExitStack) -> HandlerSession:
         with ExitStack() as opening:
-            use = sessions.use(self.dsn, "transaction", self.timeout or MAX_OUTAGE_SECONDS)
+            use = sessions.use(self.dsn, "transaction")
             session: HandlerSession = opening.enter_context(use)
             session.answer_within = BEGIN_TIMEOUT_SECONDS  # the network may have dropped it since its last use
             opening.enter_context(session.transaction())
@@ -111,12 +111,11 @@ class PostgresBackend:
     @asynccontextmanager
     async def async_session(self) -> AsyncIterator[AsyncHandlerSession]:
         """Yield a session for one transaction."""
-        with sessions.hold(self.timeout or MAX_OUTAGE_SECONDS):
-            session = await connect_for_handler_async(self.dsn)
-            try:
-                yield session
-            finally:
-                await session.close()
+        session = await connect_for_handler_async(self.dsn)
+        try:
+            yield session
+        finally:
+            await session.close()
 
     @asynccontextmanager
     async def async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -167,7 +166,7 @@ class PostgresBackend:
         """
 
         def execute() -> Returned:
-            with sessions.lock, sessions.use(self.dsn, "effects", self.timeout or MAX_OUTAGE_SECONDS) as session:
+            with sessions.lock, sessions.use(self.dsn, "effects") as session:
                 return statement(session, *arguments)
 
         return persist(execute, MAX_OUTAGE_SECONDS)

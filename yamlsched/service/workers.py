@@ -13,7 +13,6 @@ from yamlsched import log, registry
 from yamlsched.db import migrations
 from yamlsched.db.connection import escape_for
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.handler.sessions import ConnectionPermits
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.runs.lifecycle import SHARED
@@ -60,16 +59,14 @@ def create_worker(
     workload = Workload(dsn, namespace, jobs, scope, schedule.real_file, schedule.folders, Path(schedule.path))
     folder = permit_folder(Path(schedule.path))
     permits = ConcurrencyPermits(folder, options.concurrency or default_concurrency())
-    limit = options.max_connections
-    session_permits = None if limit is None else ConnectionPermits.for_max_connections(limit)
     events = EventQueue()
-    executor = ProcessPool(workload, permits, events, session_permits)
+    executor = ProcessPool(workload, permits, events)
 
     def create_executor(name: str, workload: Workload) -> Executor:
         if name == SHARED:
             limit = options.async_concurrency or DEFAULT_ASYNC_CONCURRENCY
             shared_permits = registry.shared.BytePermits(folder / "shared", limit)
-            return registry.shared.SharedPool(workload, shared_permits, events, session_permits)
+            return registry.shared.SharedPool(workload, shared_permits, events)
 
         engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
         place = (schedule.host, schedule.path)

@@ -97,23 +97,6 @@ def test_a_signal_to_all_processes_is_a_graceful_shutdown_whatever_a_handler_has
     assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
 
 
-def test_the_sessions_of_many_coroutines_stay_within_max_connections(project: Project) -> None:
-    project.sync(transacts=once("transacts"))
-    runs = project.enqueue("transacts", count=12)
-    worker = project.start("work", "--max-connections", "8")
-    most = 0
-    while worker.is_alive:
-        found = project.db.execute(
-            "select count(*) as sessions from pg_stat_activity where datname = current_database() "
-            "and pid <> pg_backend_pid() and backend_type = 'client backend'"
-        ).fetchone()
-        most = max(most, found.sessions)
-
-    assert worker.wait() == 0, worker.text
-    assert {project.row(run).status for run in runs} == {"succeeded"}
-    assert most <= 8
-
-
 def test_a_coroutine_that_prints_much_keeps_its_last_lines_and_its_neighbour_is_not_delayed(project: Project) -> None:
     project.sync(much=once("prints_much", output={"keep": "always"}), naps=once("naps"))
     [much] = project.enqueue("much", {"megabytes": 8})

@@ -19,7 +19,7 @@ from yamlsched.db.connection import connect_for_handler_async
 from yamlsched.db.session import AsyncHandlerSession
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.backends import MAX_OUTAGE_SECONDS, PostgresBackend, Returned
-from yamlsched.handler.sessions import ConnectionPermits, persist, sessions
+from yamlsched.handler.sessions import persist, sessions
 
 T = TypeVar("T")
 MAX_TRANSACTIONS = 10
@@ -30,14 +30,13 @@ MAX_IDLE_SECONDS = 1.0
 
 
 class SharedSessions:
-    """The sessions of one child. With ``permits`` there are no more than one of each kind, and only while in use."""
+    """The sessions of one child."""
 
-    def __init__(self, dsn: str, namespace: str, permits: ConnectionPermits | None) -> None:
+    def __init__(self, dsn: str, namespace: str) -> None:
         self.dsn, self.namespace = dsn, namespace
-        self._is_limited = permits is not None
-        self._free = asyncio.Semaphore(1 if self._is_limited else MAX_TRANSACTIONS)
+        self._free = asyncio.Semaphore(MAX_TRANSACTIONS)
         self._idle: list[tuple[float, AsyncHandlerSession]] = []
-        self._threads = ThreadPoolExecutor(1 if self._is_limited else MAX_RECORDERS, "yamlsched-effects")
+        self._threads = ThreadPoolExecutor(MAX_RECORDERS, "yamlsched-effects")
 
     @asynccontextmanager
     async def use(self, seconds: float) -> AsyncIterator[AsyncHandlerSession]:
@@ -50,20 +49,8 @@ class SharedSessions:
                 f"no connection was free within {seconds:.0f} s: other runs of this process use all"
             ) from None
         try:
-            if not self._is_limited:
-                async with self._kept() as session:
-                    yield session
-                return
-            permit = sessions.hold(seconds)
-            await self.offload(permit.__enter__)
-            try:
-                session = await connect_for_handler_async(self.dsn)
-                try:
-                    yield session
-                finally:
-                    await session.close()
-            finally:
-                permit.__exit__(None, None, None)
+            async with self._kept() as session:
+                yield session
         finally:
             self._free.release()
 
@@ -139,7 +126,7 @@ class SharedBackend(PostgresBackend):
         purpose = f"effects {threading.get_ident()}"
 
         def execute() -> Returned:
-            with sessions.use(self.dsn, purpose, self.timeout or MAX_OUTAGE_SECONDS) as session:
+            with sessions.use(self.dsn, purpose) as session:
                 return statement(session, *arguments)
 
         return persist(execute, MAX_OUTAGE_SECONDS)

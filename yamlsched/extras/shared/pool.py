@@ -18,7 +18,6 @@ from yamlsched.extras.shared import board
 from yamlsched.extras.shared.board import Batch
 from yamlsched.extras.shared.child import BytePermits, InFlight, SharedChild
 from yamlsched.extras.shared.loop import BLOCKED_SECONDS
-from yamlsched.handler.sessions import ConnectionPermits
 from yamlsched.runs.lifecycle import BLOCKED, UNSTOPPABLE, WORKER_DIED, AttemptEnd, EndKind
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
@@ -68,14 +67,8 @@ class Rate:
 class SharedPool(ChildPool[SharedChild]):
     """Executes attempts as coroutines, at most as many at once as there are permits."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        permits: Permits,
-        events: EventQueue,
-        session_permits: ConnectionPermits | None = None,
-    ) -> None:
-        super().__init__(workload, permits, events, session_permits)
+    def __init__(self, workload: Workload, permits: Permits, events: EventQueue) -> None:
+        super().__init__(workload, permits, events)
         self._rate = Rate()
         self._waiting_since = 0.0
 

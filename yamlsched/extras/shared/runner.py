@@ -79,7 +79,7 @@ class SharedRunner:
     def __init__(self, channel: SharedChannel, environment: Environment) -> None:
         self.channel, self.board = channel, channel.board
         workload = environment.workload
-        self.sessions = SharedSessions(workload.dsn, workload.namespace, environment.session_permits)
+        self.sessions = SharedSessions(workload.dsn, workload.namespace)
         self.pid = os.getpid()
         self.loop = SharedLoop()
         self.loop.protect(self.board, self._on_exception)

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn, TextIO
 
-from yamlsched.handler.sessions import sessions
 from yamlsched.schedule.paths import search_path
 from yamlsched.worker import forking
 from yamlsched.worker.local.child_pool import Environment
@@ -49,13 +48,11 @@ def set_up(
 ) -> None:
     """Detach from the worker, and prepare for handlers. ``output`` becomes descriptors 1 and 2, for ``shared_loop``."""
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    workload, permits = environment.workload, environment.session_permits
+    workload = environment.workload
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
     sys.stdout, sys.stderr = streams()
-    shared = () if permits is None else (permits.descriptor,)
-    forking.detach(parent, keep=(0, 1, 2, output, *keep, *shared))
-    sessions.permits = permits
+    forking.detach(parent, keep=(0, 1, 2, output, *keep))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # when memory is short, a handler is killed and not the worker
     os.setpgid(0, 0)  # a signal to the group reaches what handlers start, and not the parent

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.handler.sessions import ConnectionPermits
 from yamlsched.runs.lifecycle import WORKER_DIED, AttemptEnd, EndKind
 from yamlsched.worker import clock, forking
 from yamlsched.worker.attempt import Attempt, Workload
@@ -53,7 +52,6 @@ class Environment:
 
     workload: Workload
     pgtz: str | None  # the variable PGTZ, as it was before the worker set it
-    session_permits: ConnectionPermits | None  # for the sessions of handlers
 
 
 class ChildProcess:
@@ -145,14 +143,8 @@ Child = TypeVar("Child", bound=ChildProcess)
 class ChildPool(ABC, Generic[Child]):
     """Executes attempts in child processes, at most as many at once as there are permits."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        permits: Permits,
-        events: EventQueue,
-        session_permits: ConnectionPermits | None = None,
-    ) -> None:
-        self._environment = Environment(workload, os.environ.get("PGTZ"), session_permits)
+    def __init__(self, workload: Workload, permits: Permits, events: EventQueue) -> None:
+        self._environment = Environment(workload, os.environ.get("PGTZ"))
         self._permits, self._events = permits, events
         self._children: dict[int, Child] = {}  # by process id
         self._waiting: deque[Attempt] = deque()

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from yamlsched import durations
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.programs import with_last_lines
-from yamlsched.handler.sessions import ConnectionPermits
 from yamlsched.runs.lifecycle import WORKER_DIED, AttemptEnd, EndKind, Keep
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
@@ -34,14 +33,8 @@ BAD_FRAME = AttemptEnd(EndKind.RAISED, "the handler wrote to a file descriptor t
 class ProcessPool(ChildPool[ChildHandle]):
     """Executes attempts in child processes, one at a time in each, at most as many at once as there are permits."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        permits: Permits,
-        events: EventQueue,
-        session_permits: ConnectionPermits | None = None,
-    ) -> None:
-        super().__init__(workload, permits, events, session_permits)
+    def __init__(self, workload: Workload, permits: Permits, events: EventQueue) -> None:
+        super().__init__(workload, permits, events)
         self._estimates = Estimates()
         self._stuck_since: float | None = None  # when all children were found busy with long attempts
         self._cannot_fork = False
