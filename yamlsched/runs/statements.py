@@ -228,12 +228,6 @@ async def enqueue_from_async(
         await connection.execute(load("enqueue")["enqueue_many"], parameters)
 
 
-def is_large(enqueued: Sequence[EnqueueBatch]) -> bool:
-    """Return whether a fan-out takes more than one statement."""
-    payloads = [payload for batch in enqueued for payload in batch.payloads]
-    return len(payloads) > MAX_FAN_OUT_RUNS or sum(map(len, payloads)) > MAX_FAN_OUT_CHARS
-
-
 def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
     """Return how many runs a handler has enqueued."""
     return sum(len(batch.payloads) for batch in enqueued)

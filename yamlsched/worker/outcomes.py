@@ -41,8 +41,7 @@ MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed
 MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 MAX_KEPT_PAYLOAD_CHARS = 256  # a larger payload is dropped as soon as its run has ended
 TIMEOUT_SECONDS = 20.0
-FAN_OUT_TIMEOUT_SECONDS = 300.0  # for a fan-out of many statements,
-FAN_OUT_SECONDS_PER_RUN = 1e-3  # and more for each of its runs
+FAN_OUT_SECONDS_PER_RUN = 1e-3  # more for each run of a fan-out
 MAX_FAN_OUT_TIMEOUTS = 3  # of one fan-out: then its attempt has failed
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0  # after the server cancelled a statement
 
@@ -96,27 +95,25 @@ class OutcomeDiscarded(NamedTuple):
 class Outcomes:
     """Writes the outcomes of attempts, and reports each by one of the events above.
 
-    Plain successes are written in bulk. If that fails, they are written like other outcomes. Large fan-outs are written
-    through their own session, so that no other outcome waits for them. ``redact`` removes secrets from a string.
+    Plain successes are written in bulk. If that fails, they are written like other outcomes. ``redact`` removes secrets
+    from a string.
     """
 
     def __init__(
         self,
         session: WorkerSession,
-        fan_out_session: WorkerSession,
         namespace: str,
         events: EventQueue,
         redact: Callable[[str], str],
     ) -> None:
-        self._session, self._fan_out_session, self._namespace = session, fan_out_session, namespace
+        self._session, self._namespace = session, namespace
         self._events, self._redact = events, redact
         self._queue: deque[PendingOutcome] = deque()
-        self._fan_outs: deque[PendingOutcome] = deque()
         self._successes: list[Attempt] = []
         self._unwritten = 0  # outcomes of all kinds
         self._unwritten_chars = 0  # of their outputs
         self._max_batch = MAX_BATCH
-        self._has_outcomes, self._has_fan_outs = asyncio.Event(), asyncio.Event()
+        self._has_outcomes = asyncio.Event()
 
     def __len__(self) -> int:
         return self._unwritten
@@ -162,12 +159,8 @@ class Outcomes:
         return outcome
 
     def _enqueue(self, pending: PendingOutcome) -> None:
-        if pending.end.enqueued and not pending.is_settled and statements.is_large(pending.end.enqueued):
-            self._fan_outs.append(pending)
-            self._has_fan_outs.set()
-        else:
-            self._queue.append(pending)
-            self._has_outcomes.set()
+        self._queue.append(pending)
+        self._has_outcomes.set()
 
     # -- results ---------------------------------------------------------------------------------------------------
 
@@ -203,21 +196,9 @@ class Outcomes:
                 if self._successes:
                     await self._write_successes()
                 if batch := self._next_batch():
-                    await self._write(batch, self._session, TIMEOUT_SECONDS)
+                    await self._write(batch)
                 elif self._queue and not self._successes:
                     await asyncio.sleep(MIN_PAUSE_SECONDS)
-
-    async def write_fan_outs(self) -> None:
-        """Write large fan-outs, one after the other, until cancelled."""
-        while True:
-            await self._has_fan_outs.wait()
-            self._has_fan_outs.clear()
-            while self._fan_outs:
-                pending = self._fan_outs.popleft()
-                await asyncio.sleep(max(0.0, pending.retry_at - clock.now()))
-                timeout = FAN_OUT_TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(pending.end.enqueued)
-                await self._write([pending], self._fan_out_session, timeout)
-            await self._fan_out_session.drop()
 
     async def _write_successes(self) -> None:
         """Write plain successes."""
@@ -260,7 +241,7 @@ class Outcomes:
         self._queue.extend(later)
         return batch
 
-    async def _write(self, batch: list[PendingOutcome], session: WorkerSession, timeout: float) -> None:
+    async def _write(self, batch: list[PendingOutcome]) -> None:
         """Write ``batch``; what could not be written is enqueued again.
 
         When the server gives up on a statement, because of a lock or a timeout, the next one is half as long, down to
@@ -271,12 +252,13 @@ class Outcomes:
                 self._settle(pending)
         if not (batch := [pending for pending in batch if not pending.is_done]):
             return
+        timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(batch[0].end.enqueued)
         sent_at = clock.now()
         try:
-            await session.run(partial(self._write_once, batch), timeout)
+            await self._session.run(partial(self._write_once, batch), timeout)
         except Unanswered as error:
             # the next attempt finds out what was written
-            if session is self._fan_out_session and error.was_asked and clock.now() - sent_at >= timeout:
+            if error.was_asked and clock.now() - sent_at >= timeout:
                 self._count_timeout(batch[0])
         except psycopg.Error as error:
             if (error.sqlstate or "").startswith(REJECTED):

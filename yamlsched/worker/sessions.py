@@ -1,7 +1,6 @@
 """The worker's sessions. Each is opened when it is first needed, and again after a failure.
 
-There are three, so that nothing waits for anything else: one claims, one writes outcomes, one renews leases. A fourth
-exists while a large fan-out is written.
+There are three, so that nothing waits for anything else: one claims, one writes outcomes, one renews leases.
 """
 
 from __future__ import annotations
@@ -300,13 +299,11 @@ class WorkerSession:
 
 
 class WorkerSessions:
-    """The sessions of a worker: one claims, one writes outcomes, one large fan-outs, one renews leases."""
+    """The sessions of a worker: one claims, one writes outcomes, one renews leases."""
 
     def __init__(self, database: Database, events: EventQueue | None) -> None:
-        writer_settings = {**WORKER_SETTINGS, "lock_timeout": "1s"}
         self.claim = WorkerSession(database, WORKER_SETTINGS, events)
-        self.write = WorkerSession(database, writer_settings)
-        self.fan_out = WorkerSession(database, writer_settings)
+        self.write = WorkerSession(database, {**WORKER_SETTINGS, "lock_timeout": "1s"})
         self.lease = WorkerSession(database, WORKER_SETTINGS)
 
     async def open(self) -> bool:
@@ -332,7 +329,7 @@ class WorkerSessions:
             await session.drop()
 
     def _all(self) -> tuple[WorkerSession, ...]:
-        return self.claim, self.write, self.fan_out, self.lease
+        return self.claim, self.write, self.lease
 
 
 async def look_up(host: Any, port: Any, **hints: Any) -> Any:

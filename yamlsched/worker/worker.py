@@ -100,7 +100,7 @@ class Worker:
         self.lanes.open(workload)
         self.upkeep = Upkeep(sessions.claim, namespace, self.report, self.attempts)
         self._learn_secrets()
-        self.outcomes = Outcomes(sessions.write, sessions.fan_out, namespace, events, redact=self.redact)
+        self.outcomes = Outcomes(sessions.write, namespace, events, redact=self.redact)
         self.leases = Leases(sessions.lease, self.attempts, self.lanes, redact=self.redact)
 
     def _learn_secrets(self) -> None:
@@ -265,8 +265,7 @@ class Worker:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.add_signal_handler(number, self.stop)
             accept_signals()
-            writers = (self.outcomes.write(), self.outcomes.write_fan_outs())
-            parts = (self._claim_continually(), *writers, self.leases.renew_due(), self._check_regularly())
+            parts = (self._claim_continually(), self.outcomes.write(), self.leases.renew_due(), self._check_regularly())
             own_tasks = [asyncio.create_task(part) for part in parts]
             tasks = [*own_tasks, *(asyncio.create_task(companion(self)) for companion in companions)]
             for task in tasks:
