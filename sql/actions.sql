@@ -213,11 +213,10 @@ order by r.id
 limit %(limit)s;
 
 -- name: open_ids
--- The unfinished runs of a job in some states, oldest first, up to an id.
+-- The unfinished runs of a job in some states, oldest first.
 select r.id
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.definition_id = %(definition)s and r.finished_at is null
   and r.status = any (%(statuses)s::text[])
-  and (%(last)s::bigint is null or r.id <= %(last)s)
 order by r.id
 limit %(limit)s;

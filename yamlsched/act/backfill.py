@@ -9,8 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from yamlsched.act import statements
-from yamlsched.act.statements import ActionRecord
+from yamlsched.act import audit
+from yamlsched.act.audit import ActionRecord
 from yamlsched.ask.history import unknown_job
 from yamlsched.db.query import load
 from yamlsched.errors import Refused
@@ -310,4 +310,4 @@ def _create(
     due.notify_workers(connection, namespace)
     detail = {"first": short_utc(missing[0].at), "last": short_utc(missing[-1].at), "runs": len(runs)}
     record = ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail)
-    statements.record(connection, who, "backfill", [record], at)
+    audit.record(connection, who, "backfill", [record], at)

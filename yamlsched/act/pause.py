@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from yamlsched.act import statements
+from yamlsched.act import audit
+from yamlsched.act.audit import ActionRecord
 from yamlsched.act.runs import ActionResult, retry_on_deadlock
-from yamlsched.act.statements import ActionRecord, PausableJob
-from yamlsched.db.query import fetch_column, load
+from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import Refused
 from yamlsched.sync import slot_plan
 from yamlsched.sync.due import account_for_owed_slots
@@ -28,6 +28,24 @@ BATCH_RUNS = 5_000
 MAX_PASSES = 20
 """A claim may hold a waiting run for a moment: ``mark`` comes back for it so often."""
 PASS_PAUSE_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class PausableJob:
+    """A job and its pause."""
+
+    id: int
+    job_type: str
+    retired_at: datetime | None
+    paused_at: datetime | None
+    paused_until: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    now: datetime
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_at is not None and (self.paused_until is None or self.paused_until > self.now)
 
 
 def pause(
@@ -59,17 +77,17 @@ def pause(
             if end is not None and end <= instant:
                 local_end = times.show(end, zone(timezone))
                 raise Refused(f"the pause would have ended at {local_end} already: write a later --until")
-            before = statements.jobs(connection, ids, instant)
+            before = pausable_jobs(connection, ids, instant)
             ends = {job.id: job.paused_until if end is None and job.is_paused else end for job in before}
             nexts = {
                 d.id: slot_plan.next_slot_of(replace(d, paused_at=instant, paused_until=ends[d.id]), instant)
                 for d in definitions
             }
             changed = _change(connection, "pause", nexts, {"who": who, "reason": reason, "until": end, "now": instant})
-            after = {job.id: job for job in statements.jobs(connection, ids, instant)}
+            after = {job.id: job for job in pausable_jobs(connection, ids, instant)}
             detail = {"reason": reason, "until": end.isoformat() if end else None}
             records = [_record(namespace, job, detail) for job in before if job.id in changed]
-            statements.record(connection, who, "pause", records, instant)
+            audit.record(connection, who, "pause", records, instant)
         return [
             ActionResult(job.job_type, job.id in changed, _paused(job, after[job.id], zone(timezone))) for job in before
         ]
@@ -106,22 +124,27 @@ def resume(
     def attempt() -> list[ActionResult]:
         with connection.transaction():
             instant, definitions, _ = account_for_owed_slots(connection, namespace, list(ids), now)
-            before = statements.jobs(connection, ids, instant)
+            before = pausable_jobs(connection, ids, instant)
             nexts = {
                 d.id: slot_plan.next_slot_of(replace(d, paused_at=None, paused_until=None), instant)
                 for d in definitions
             }
             changed = _change(connection, "resume", nexts, {"now": instant})
             records = [_record(namespace, job, {"was": job.paused_reason}) for job in before if job.id in changed]
-            statements.record(connection, who, "resume", records, instant)
+            audit.record(connection, who, "resume", records, instant)
             if changed:
-                statements.wake(connection, [namespace])
+                audit.wake(connection, [namespace])
         return [ActionResult(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
 
     results = retry_on_deadlock(attempt)
     if connection.info.transaction_status == TransactionStatus.IDLE:
         mark(connection, namespace, ids, now)
     return results
+
+
+def pausable_jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[PausableJob]:
+    """Return the jobs ``ids`` by name."""
+    return fetch(connection, PausableJob, load("actions")["jobs"], {"ids": list(ids), "now": now})
 
 
 def mark(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None = None) -> None:
@@ -155,7 +178,7 @@ def _resumed(job: PausableJob, changed: bool) -> str:
 
 def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
     """Return those of the jobs ``ids`` that were paused and not resumed, even if the pause has ended."""
-    return [job.id for job in statements.jobs(connection, ids, None) if job.paused_at is not None]
+    return [job.id for job in pausable_jobs(connection, ids, None) if job.paused_at is not None]
 
 
 def _change(

@@ -14,11 +14,12 @@ from zoneinfo import ZoneInfo
 
 import psycopg
 
-from yamlsched.act import statements
-from yamlsched.act.statements import ActionRecord, LockedRun, RunOutlook
+from yamlsched.act import audit
+from yamlsched.act.audit import ActionRecord
 from yamlsched.ask import runs as history
 from yamlsched.ask.history import find, timezone_of, unknown_job
 from yamlsched.db import query
+from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.errors import Refused
 from yamlsched.handler.once import settle_command
 from yamlsched.runs import enqueue as client
@@ -27,12 +28,75 @@ from yamlsched.text import join_first
 from yamlsched.timetable import times
 from yamlsched.timetable.times import NamedDay, TimeInput, short_utc
 from yamlsched.timetable.zones import zone
+from yamlsched.worker import tickets
 
 BATCH_RUNS = 200
 """Runs that one transaction changes: so few that no worker waits long for a row."""
 MAX_DEADLOCKS = 4
 
 Returned = TypeVar("Returned")
+
+
+@dataclass(frozen=True)
+class LockedRun:
+    """A locked run, and the columns of its job that decide whether it can be retried."""
+
+    id: int
+    namespace: str
+    job_type: str
+    status: str
+    run_at: datetime
+    locked_until: datetime | None
+    held_until: datetime | None
+    attempts: int
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker: str | None
+    enabled: bool
+    retired_at: datetime | None
+    paused: bool
+    effect_in_doubt: str | None  # a key
+    holds_up: list[str] | None  # runs that wait for it, with their jobs
+    skipped: list[str] | None  # jobs that follow, whose slots are gaps because of it
+    now: datetime
+
+
+@dataclass(frozen=True)
+class RunOutlook:
+    """A run, and what decides what a retry or a cancel of it leads to."""
+
+    id: int
+    namespace: str
+    job_type: str
+    key: str | None
+    status: str
+    attempts: int
+    max_attempts: int
+    run_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker: str | None
+    locked_until: datetime | None
+    held_until: datetime | None
+    last_error: str | None
+    error_type: str | None
+    payload: Any
+    is_slot_run: bool
+    is_on_dead_call: bool | None
+    budget: int  # attempts that a retry adds
+    on_dead: str | None
+    overlap: str
+    timezone: str
+    enabled: bool
+    retired_at: datetime | None
+    paused: bool
+    paused_until: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    running_run_id: int | None  # the run of this job that excludes others
+    effects_done: int
+    effects_in_doubt: list[str]  # keys
+    now: datetime
 
 
 def operator() -> str:
@@ -101,7 +165,7 @@ def enqueue(
         run = history.run(connection, run_id)
         assert run is not None  # created or found in this transaction
         if created:
-            statements.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})])
+            audit.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})])
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
     return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due)
 
@@ -164,7 +228,11 @@ def retry(
     text = None if payload is None else client.encode_payload("", payload)
 
     def change(batch: list[int]) -> set[int]:
-        return statements.retry(connection, batch, expected, force, now, text)
+        values = {"ids": batch, "expected": list(expected), "force": force, "now": now, "payload": text}
+        retried = set(fetch_column(connection, load("actions")["retry"], values))
+        if force:
+            connection.execute(load("actions")["end_waits"], {"ids": list(retried), "now": now})
+        return retried
 
     def describe(run: LockedRun, is_changed: bool) -> str:
         return _retried(run) if is_changed else _not_retried(run, run.status in expected)
@@ -243,9 +311,10 @@ def cancel(
     """Cancel unfinished runs. A running run is stopped at its worker's next heartbeat."""
 
     def change(batch: list[int]) -> set[int]:
-        changed = statements.cancel(connection, batch, expected, now)
-        statements.hand_on(connection, sorted(changed), now)
-        return changed
+        values = {"ids": batch, "expected": list(expected), "now": now}
+        cancelled = fetch_column(connection, load("actions")["cancel"], values)
+        connection.execute(load("actions")["hand_on"], {"ids": sorted(cancelled), "now": now})
+        return set(cancelled)
 
     def describe(run: LockedRun, is_changed: bool) -> str:
         if is_changed:
@@ -277,8 +346,8 @@ def _change(
         def attempt(batch: list[int] = batch) -> tuple[dict[int, LockedRun], set[int]]:
             with connection.transaction():
                 if locks_jobs:
-                    statements.lock_jobs(connection, batch)
-                locked = statements.lock_runs(connection, batch, now)
+                    connection.execute(load("actions")["lock_jobs"], {"ids": batch})
+                locked = _lock_runs(connection, batch, now)
                 changed = change(batch)
                 runs = [locked[id] for id in batch if id in changed]
                 records = [
@@ -295,8 +364,8 @@ def _change(
                     for run in runs
                 ]
                 if records:
-                    statements.record(connection, who, verb, records, now)
-                    statements.wake(connection, (run.namespace for run in runs))
+                    audit.record(connection, who, verb, records, now)
+                    audit.wake(connection, (run.namespace for run in runs))
             return locked, changed
 
         locked, changed = retry_on_deadlock(attempt)
@@ -304,6 +373,17 @@ def _change(
             what = describe(locked[id], id in changed) if id in locked else "does not exist, or was pruned"
             results.append(ActionResult(f"run {id}", id in changed, what))
     return results
+
+
+def _lock_runs(connection: psycopg.Connection[Any], ids: list[int], now: datetime | None) -> dict[int, LockedRun]:
+    """Lock the runs ``ids`` until the transaction ends, and return them by id as they are then.
+
+    What their agents have written is applied first: an outcome in a ticket is the end of its attempt.
+    """
+    connection.execute(load("actions")["lock_runs"], {"ids": ids})
+    tickets.apply_outcomes(connection, ids)
+    rows = fetch(connection, LockedRun, load("actions")["run_states"], {"ids": ids, "now": now})
+    return {row.id: row for row in rows}
 
 
 def retry_on_deadlock(attempt: Callable[[], Returned]) -> Returned:

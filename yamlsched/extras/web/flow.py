@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from yamlsched.act.runs import operator
-from yamlsched.act.statements import RunOutlook
+from yamlsched.act.runs import RunOutlook, operator
 from yamlsched.ask import history
 from yamlsched.ask.why import TrailEntry
 from yamlsched.db.query import now

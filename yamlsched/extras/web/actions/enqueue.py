@@ -6,7 +6,8 @@ import json
 from datetime import datetime
 from typing import Any
 
-from yamlsched.act import payloads, runs, statements
+from yamlsched.act import payloads, runs
+from yamlsched.act.pause import pausable_jobs
 from yamlsched.act.payloads import Taken
 from yamlsched.ask import history
 from yamlsched.ask.runs import id_of_key
@@ -175,7 +176,7 @@ def _describe(accepted: Taken) -> str:
 
 
 def _state_lines(visit: Visit, job: Definition) -> list[str]:
-    [state] = statements.jobs(visit.connection, [job.id], None)
+    [state] = pausable_jobs(visit.connection, [job.id], None)
     if not state.is_paused:
         return []
     until = (

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from yamlsched.act import runs, statements
+from yamlsched.act import runs
+from yamlsched.act.pause import pausable_jobs
 from yamlsched.act.runs import BATCH_RUNS, ActionResult
-from yamlsched.act.statements import MatchingRun
 from yamlsched.ask import history
 from yamlsched.ask.runs import jobs as all_jobs
 from yamlsched.ask.search import Filter
-from yamlsched.db.query import load
+from yamlsched.db.query import fetch, load
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions.retry import REASON
 from yamlsched.extras.web.ask.audit import of_request
+from yamlsched.extras.web.ask.outlook import find
 from yamlsched.extras.web.flow import Action, Asking, Doing, Field, Given, Invalid, Redirect, Review
 from yamlsched.extras.web.render import bounded, count, sentence
 from yamlsched.extras.web.visit import Result, Visit
@@ -41,6 +42,13 @@ FILTERS = ("job", "tag", "owner", "error_type", "calls", "since", "until", "runs
 """A link without any of these leads to the form. ``all`` filters nothing."""
 LIMITS = {"runs": 2_000}
 TIME_HINT = "Such as 2h (ago), 18:00, yesterday or 2026-01-14T02:00Z."
+
+
+class MatchingRun(NamedTuple):
+    """A run that an action is about."""
+
+    id: int
+    job_type: str
 
 
 def ask_retry(visit: Visit, values: Given) -> Asking:
@@ -88,8 +96,8 @@ def _outlook(visit: Visit, rows: Sequence[MatchingRun]) -> tuple[list[str], list
     names = {row.job_type for row in rows}
     jobs = [job for job in all_jobs(visit.connection, visit.namespace) if job.job_type in names]
     off = {job.job_type for job in jobs if job.retired_at is not None or not job.enabled}
-    paused = sum(job.is_paused for job in statements.jobs(visit.connection, [job.id for job in jobs], None))
-    outlook = statements.outlook(visit.connection, visit.namespace, rows[0].id) if len(names) == 1 else None
+    paused = sum(job.is_paused for job in pausable_jobs(visit.connection, [job.id for job in jobs], None))
+    outlook = find(visit.connection, visit.namespace, rows[0].id) if len(names) == 1 else None
     attempts, on_dead = "the attempts of its job", "on_dead of its job"
     if outlook is not None:
         attempts, on_dead = count(outlook.budget, "more attempt"), outlook.on_dead or ""
@@ -247,7 +255,9 @@ def _select(
     except Refused as error:
         raise Invalid("owner" if "the owner" in str(error) else "tag", sentence(str(error))) from None
     ids = _ids(values) or None
-    rows = statements.matching(connection, namespace, filter.parameters(jobs), ids, MAX_RUNS + 1)
+    only = {"only_dead": set(statuses) == {"dead"}, "only_open": {"queued", "running", "failed"}.issuperset(statuses)}
+    parameters = {**filter.parameters(jobs), **only, "namespace": namespace, "ids": ids, "limit": MAX_RUNS + 1}
+    rows = fetch(connection, MatchingRun, load("actions")["matching"], parameters)
     return [row for row in rows if row.id <= upto]
 
 

@@ -9,9 +9,8 @@ from datetime import datetime
 import psycopg
 
 from yamlsched.act import pause as pausing
-from yamlsched.act import statements
+from yamlsched.act.pause import PausableJob, pausable_jobs
 from yamlsched.act.runs import ActionResult
-from yamlsched.act.statements import PausableJob
 from yamlsched.ask import history, runs
 from yamlsched.ask.why import trail
 from yamlsched.errors import Refused
@@ -311,14 +310,14 @@ def _tag_field(visit: Visit, values: Given) -> Field:
 def _jobs(connection: psycopg.Connection[object], namespace: str, values: Given) -> list[PausableJob]:
     """Return the job, or those that have the tag, by name. Raises Invalid if there are none."""
     if values["job"]:
-        return statements.jobs(connection, [flow.job_for(connection, namespace, values["job"]).id], None)
+        return pausable_jobs(connection, [flow.job_for(connection, namespace, values["job"]).id], None)
     try:
         ids = history.present_jobs(connection, namespace, (), [values["tag"]])
     except Refused as error:
         raise Invalid("tag", sentence(str(error))) from None
     if not ids:
         raise Invalid("tag", f'No job in schedules.yaml has the tag "{values["tag"]}" any more.')
-    return statements.jobs(connection, ids, None)
+    return pausable_jobs(connection, ids, None)
 
 
 def _number(jobs: Sequence[PausableJob], values: Given) -> str:

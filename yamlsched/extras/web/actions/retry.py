@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from yamlsched.act import payloads, runs
-from yamlsched.act.statements import RunOutlook
+from yamlsched.act.runs import RunOutlook
 from yamlsched.ask.history import is_own_file
 from yamlsched.errors import Refused
 from yamlsched.extras.web import flow

@@ -9,9 +9,9 @@ from itertools import islice
 
 import psycopg
 
-from yamlsched.act import statements
-from yamlsched.act.runs import retry_obstacle
-from yamlsched.act.statements import PausableJob, RunOutlook
+from yamlsched.act.pause import PausableJob, pausable_jobs
+from yamlsched.act.runs import RunOutlook, retry_obstacle
+from yamlsched.db.query import fetch, fetch_column, load
 from yamlsched.extras.web.ask import audit
 from yamlsched.extras.web.ask.audit import sentence
 from yamlsched.runs.lifecycle import Status
@@ -38,7 +38,8 @@ class Outlook:
 
 def find(connection: psycopg.Connection[object], namespace: str, id: int) -> RunOutlook | None:
     """Return a run of ``namespace``; None if there is none."""
-    return statements.outlook(connection, namespace, id)
+    rows = fetch(connection, RunOutlook, load("actions")["outlook"], {"namespace": namespace, "id": id})
+    return next(iter(rows), None)
 
 
 def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
@@ -164,9 +165,12 @@ def read(
 ) -> PauseOutlook:
     """Return what a pause of ``job`` in (start, end] concerns. Without an end, the first slots are not counted."""
     slots = list(islice(_slots(job, start, end), MAX_LISTED_SLOTS if end is None else MAX_COUNTED + 1))
-    [state] = statements.jobs(connection, [job.id], None)
-    waiting = statements.open_ids(connection, namespace, job.id, WAITING, None, MAX_COUNTED + 1)
-    running = statements.open_ids(connection, namespace, job.id, [Status.RUNNING], None, MAX_COUNTED + 1)
+    [state] = pausable_jobs(connection, [job.id], None)
+    values = {"namespace": namespace, "definition": job.id, "limit": MAX_COUNTED + 1}
+    waiting, running = (
+        fetch_column(connection, load("actions")["open_ids"], {**values, "statuses": statuses})
+        for statuses in (list(WAITING), [Status.RUNNING])
+    )
     return PauseOutlook(
         pause=state if state.is_paused else None,
         slots=0 if end is None else len(slots),
