@@ -137,7 +137,7 @@ def test_concurrent_ticks_succeed_under_serializable(project: Project, way: Any)
     set_on_database(project, default_transaction_isolation="serializable")
 
     with way(project) as proxy:
-        ticks = [project.start("tick", "--max-seconds", "20", dsn=proxy.dsn, host=f"h{n}") for n in range(4)]
+        ticks = [project.start("tick", "--max-time", "20s", dsn=proxy.dsn, host=f"h{n}") for n in range(4)]
         assert [tick.wait() for tick in ticks] == [0] * 4, [tick.text for tick in ticks]
 
 

@@ -318,7 +318,7 @@ def test_a_silent_network_stops_the_handler_before_another_worker_starts_the_run
     project.sync(first_attempt_waits={})
     [run] = project.enqueue("first_attempt_waits")
     with a_proxy(project.dsn) as proxy:
-        cut_off = project.start("tick", "--max-seconds", "1", dsn=proxy.dsn)
+        cut_off = project.start("tick", "--max-time", "1s", dsn=proxy.dsn)
         project.until_started(run)
         [handler] = cut_off.children()
 

@@ -113,6 +113,7 @@ def test_a_heartbeat_reports_a_tick_that_could_not_start(target: Target, monkeyp
     ("option", "message"),
     [
         (("--grace", "soon"), "--grace: "),
+        (("--max-time", "55"), "--max-time: "),
         (("--max-runs", "0"), "0 is not in the range"),
     ],
 )

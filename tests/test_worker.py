@@ -52,7 +52,7 @@ def test_a_run_whose_job_is_not_that_of_its_definition_fails_and_is_not_claimed_
     [run] = project.enqueue("nothing")
     project.db.execute("update yamlsched.job_runs set job_type = 'other' where id = %s", [run])
 
-    process = project.start("work", "--max-seconds", "5")
+    process = project.start("work", "--max-time", "5s")
     process.wait()
 
     assert project.summary(run) == ("failed", 1, 0, 0, 1)
@@ -72,7 +72,7 @@ def test_no_more_runs_are_claimed_than_allowed(project: Project) -> None:
 def test_a_tick_stops_claiming_at_its_time_limit_and_waits_for_its_handlers(project: Project) -> None:
     project.sync(waits_for_file={})
     first = project.enqueue("waits_for_file")[0]
-    tick = project.start("tick", "--max-seconds", "1")
+    tick = project.start("tick", "--max-time", "1s")
     project.until_started(first)
     until(lambda: "x" if not tick.is_alive or project.row(first).locked_until is None else _age(project, first) > 1.5)
     second = project.enqueue("waits_for_file")[0]
@@ -176,7 +176,7 @@ def test_two_simultaneous_ticks_run_each_slot_once(project: Project) -> None:
             [past],
         )
         project.db.execute("update yamlsched.job_definitions set catchup = 'all', catchup_window = '1 day'")
-        ticks = [project.start("tick", "--max-seconds", "5", host=host) for host in ("a", "b")]
+        ticks = [project.start("tick", "--max-time", "5s", host=host) for host in ("a", "b")]
         assert [tick.wait() for tick in ticks] == [0, 0]
 
     rows = project.db.execute(

@@ -99,7 +99,7 @@ class Cluster:
         return self.start("loop", ["work", "--loop", "--concurrency", "3", "--grace", "1s"], host, by_proxy)
 
     def start_tick(self, host: str, by_proxy: bool, file: Path | None = None) -> Member:
-        words = ["tick", "--concurrency", "3", "--grace", "1s", "--max-seconds", "5"]
+        words = ["tick", "--concurrency", "3", "--grace", "1s", "--max-time", "5s"]
         return self.start("tick", words, host, by_proxy, file)
 
     def alive(self, kind: str | None = None) -> list[Member]:

@@ -82,7 +82,7 @@ def test_hosts_with_different_clocks_take_no_run_from_each_other_before_its_leas
 
     # when all of them tick and work, for longer than a lease
     others = [project.start("work", "--loop", host=host) for host in ("b", "c")]
-    ticks = [project.start("tick", "--max-seconds", "1", host=host) for host in ("b", "c")]
+    ticks = [project.start("tick", "--max-time", "1s", host=host) for host in ("b", "c")]
     alive_since = beats_of(project.folder, kept, 1)[0]
     until(lambda: beats_of(project.folder, kept, 1)[-1] > alive_since + 7, "it has outlived its lease")
     project.touch("go")

@@ -54,7 +54,7 @@ def test_an_idle_worker_notices_a_silent_network_and_works_on_once_it_is_back(
 def test_ticks_that_lose_the_network_end_with_exit_code_3_and_say_why(project: HostsProject, which: str) -> None:
     project.sync(beats={})
     [run] = project.enqueue("beats")
-    executing = project.start("tick", "--max-seconds", "20", host="a")
+    executing = project.start("tick", "--max-time", "20s", host="a")
     until(lambda: beats_of(project.folder, run, 1), "the handler is alive")
     with connect_for_handler(project.dsn) as holder, holder.transaction():
         holder.execute("lock table yamlsched.schedule_files")

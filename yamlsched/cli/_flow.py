@@ -15,13 +15,14 @@ from yamlsched.schedule.file import absolute
 from yamlsched.service import Target, WorkOptions
 
 
-def _grace(context: click.Context, option: click.Parameter, value: str) -> timedelta:
+def duration(context: click.Context, option: click.Parameter, value: str | None) -> timedelta | None:
+    """Return an option as a duration. Unlike the type of that name, it imports nothing while a tick is idle."""
     from yamlsched import durations
 
     try:
-        return durations.parse(value)
+        return None if value is None else durations.parse(value)
     except ValueError as error:
-        raise click.UsageError(f"--grace: {error}") from error
+        raise click.UsageError(f"{option.opts[0]}: {error}") from error
 
 
 TARGET_OPTIONS = [
@@ -51,7 +52,7 @@ WORK_OPTIONS = [
         metavar="DURATION",
         default="30s",
         show_default=True,
-        callback=_grace,
+        callback=duration,
         help="How long handlers may keep running after SIGTERM, such as 30s.",
     ),
 ]
@@ -86,7 +87,7 @@ def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False
 
 def limits(options: Mapping[str, Any]) -> WorkOptions:
     """Return the limits of a worker that the command line sets."""
-    names = ("concurrency", "async_concurrency", "max_runs", "max_seconds", "grace")
+    names = ("concurrency", "async_concurrency", "max_runs", "max_time", "grace")
     return WorkOptions(**{name: options[name] for name in names})
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._flow import configure_log, limits, show_messages, target, work_options
+from yamlsched.cli._flow import configure_log, duration, limits, show_messages, target, work_options
 from yamlsched.cli._settings import Settings, Verb
 from yamlsched.service.tick import tick
 
-CLAIM_SECONDS = 55.0
+CLAIM_TIME = "55s"
 """Shorter than a minute: the next minute's tick continues."""
 
 
@@ -24,11 +24,12 @@ CLAIM_SECONDS = 55.0
 )
 @click.option("--migrate", is_flag=True, help="Create or upgrade the tables first, on a server too.")
 @click.option(
-    "--max-seconds",
-    type=click.FloatRange(1),
-    default=CLAIM_SECONDS,
+    "--max-time",
+    metavar="DURATION",
+    default=CLAIM_TIME,
     show_default=True,
-    help="Claim runs for this many seconds.",
+    callback=duration,
+    help="Claim runs for this long.",
 )
 @click.option(
     "--cron",

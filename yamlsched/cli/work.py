@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from yamlsched.cli import FINDINGS, OK
-from yamlsched.cli._flow import configure_log, limits, show_messages, target, work_options
+from yamlsched.cli._flow import configure_log, duration, limits, show_messages, target, work_options
 from yamlsched.cli._settings import Settings, Verb
 
 
@@ -20,7 +20,7 @@ from yamlsched.cli._settings import Settings, Verb
 )
 @click.option("--loop", "is_loop", is_flag=True, help="Run until SIGTERM; sync each minute.")
 @click.option("--migrate", is_flag=True, help="With --loop: create or upgrade the tables first.")
-@click.option("--max-seconds", type=click.FloatRange(1), help="Claim runs for this many seconds.")
+@click.option("--max-time", metavar="DURATION", callback=duration, help="Claim runs for this long, such as 1h.")
 @work_options
 @click.pass_obj
 def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any) -> int:

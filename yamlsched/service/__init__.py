@@ -74,7 +74,7 @@ class WorkOptions:
     concurrency: int | None = None
     async_concurrency: int | None = None
     max_runs: int | None = None
-    max_seconds: float | None = None
+    max_time: timedelta | None = None
     grace: timedelta = timedelta(seconds=30)
 
 

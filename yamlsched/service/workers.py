@@ -55,7 +55,7 @@ def create_worker(
     """
     connection.close()
     registry.tracing.preload()
-    limits = WorkerLimits(max_seconds=options.max_seconds, max_runs=options.max_runs, grace=options.grace)
+    limits = WorkerLimits(max_time=options.max_time, max_runs=options.max_runs, grace=options.grace)
     workload = Workload(dsn, namespace, jobs, scope, schedule.real_file, schedule.folders, Path(schedule.path))
     folder = permit_folder(Path(schedule.path))
     permits = ConcurrencyPermits(folder, options.concurrency or default_concurrency())

@@ -34,9 +34,8 @@ class ClaimBudget:
     def is_left(self) -> bool:
         """Whether neither the time nor the number of runs is used up."""
         limits = self._limits
-        return (limits.max_seconds is None or clock.now() - self._started_at < limits.max_seconds) and (
-            limits.max_runs is None or self._claimed_count < limits.max_runs
-        )
+        is_time_left = limits.max_time is None or clock.now() - self._started_at < limits.max_time.total_seconds()
+        return is_time_left and (limits.max_runs is None or self._claimed_count < limits.max_runs)
 
     def note_claimed(self, runs: Sequence[ClaimedRun]) -> None:
         """Count ``runs``, of which there is one at least."""

@@ -90,7 +90,7 @@ class Attempt:
 class WorkerLimits:
     """Limits of one worker; None: unlimited."""
 
-    max_seconds: float | None = None  # after which it claims no more
+    max_time: timedelta | None = None  # after which it claims no more
     max_runs: int | None = None
     grace: timedelta = timedelta(seconds=30)  # for handlers, after SIGTERM
 
