@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yamlsched.schedule import checks, handlers, lookup
-from yamlsched.schedule.bindings import Bindings
 from yamlsched.schedule.load import load
+from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.source import Diagnostic
 
 NUMBERS = itertools.count()
@@ -51,7 +51,7 @@ def job(handler: str, **payload: Any) -> str:
 def by_reading(folder: Path, text: str) -> list[Diagnostic]:
     loaded = load(text.encode(), "schedules.yaml", None)
     assert not loaded.has_errors, loaded.diagnostics
-    return handlers.check(loaded, [folder, *(Path(entry) for entry in sys.path if entry)])
+    return handlers.check(loaded, Sources([folder, *(Path(entry) for entry in sys.path if entry)]))
 
 
 def by_import(folder: Path, text: str) -> list[Diagnostic]:
@@ -122,17 +122,11 @@ def test_a_handler_that_can_be_imported_and_bound_is_not_reported(folder: Path, 
 
 WRONG = {
     "YS302": "def rnu(): ...",
-    "YS306 value": "run = 5",
-    "YS306 collection": "run: list[str] = ['a']",
-    "YS306 module": "import os as run",
     "YS306 generator": "def run():\n  yield 1",
     "YS306 asynchronous generator": "async def run():\n  yield 1",
     "YS306 position": "def run(a, /): ...",
-    "YS306 through an import": "from m0_values import number as run",
     "YS305": "def run(a): ...",
     "YS305 in a branch": "import sys\nif sys.argv:\n  def run(a): ...",
-    "YS305 through an import": "from m0_values import needs as run",
-    "YS305 below a star import": "from functools import *\ndef run(a): ...",
     "YS307": "def run(:",
 }
 
@@ -142,6 +136,24 @@ def test_reading_the_source_reports_what_importing_reports(folder: Path, case: s
     write(folder, {"m0_name.py": WRONG[case] + "\n", "m0_values.py": "number = 5\ndef needs(a): ...\n"})
 
     assert [one.code for one in by_reading(folder, job("m0_name.run"))] == [case[:5]]
+    assert [one.code for one in by_import(folder, job("m0_name.run"))] == ["YS309"]
+
+
+UNKNOWN = {
+    "a value": "run = 5",
+    "a module": "import os as run",
+    "a function of another module": "from m0_values import needs as run",
+    "a function beside a star import": "from functools import *\ndef run(a): ...",
+    "a decorated function": "import functools\n@functools.cache\ndef run(a): ...",
+    "a name that only a call can bind": "globals().update(rnu=print)",
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_what_has_no_plain_definition_in_its_module_is_checked_by_importing_it_alone(folder: Path, case: str):
+    write(folder, {"m0_name.py": UNKNOWN[case] + "\n", "m0_values.py": "def needs(a): ...\n"})
+
+    assert by_reading(folder, job("m0_name.run")) == []
     assert [one.code for one in by_import(folder, job("m0_name.run"))] == ["YS309"]
 
 
@@ -177,11 +189,9 @@ Changed.run = lambda: None
         "m0_name:Derived.send": "",
         "m0_name:Changed.run": "",
         "m0_name:Mailer.method": "YS305",
-        "m0_name:Mailer.limit": "YS306",
         "m0_name:Mailer.snd": "YS302",
         "m0_name.Mailer.send": "YS303",
         "m0_again:Mailer.snd": "",
-        "m0_again:Mailer.method": "YS305",
         "m0_again:Mailer.send": "",
     }.items(),
 )
@@ -195,15 +205,6 @@ def test_a_method_is_named_after_a_colon(folder: Path, name: str, code: str):
         assert by_import(folder, job(name)) == ([] if "snd" not in name else by_import(folder, job(name)))
     else:
         assert by_import(folder, job(name)) != []
-
-
-def test_the_remedy_for_a_method_after_a_dot_is_the_colon(folder: Path):
-    write(folder, {"m0_name.py": CLASS})
-
-    [found] = by_reading(folder, job("m0_name.Mailer.send"))
-
-    assert "Mailer of m0_name is a class, not a module" in found.message
-    assert "m0_name:Mailer.method" in found.remedy
 
 
 def test_a_worker_resolves_every_path_that_importing_accepts(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -352,24 +353,16 @@ def test_a_file_with_many_handlers_is_read_and_parsed_once(folder: Path, monkeyp
     jobs = "".join(f"  j{n}: {{handler: {name}}}\n" for n, name in enumerate(names))
     loaded = load(f"version: 1\njobs:\n{jobs}".encode(), "s.yaml", None)
     opened: list[Path] = []
-    named: list[str] = []
-    bind = lookup.bindings.read
 
     def counting_open(file: Path, mode: str) -> Any:
         opened.append(file)
         return open(file, mode)
 
-    def counting_bind(body: list[Any], module: str = "") -> Any:
-        named.append(module)
-        return bind(body, module)
-
     monkeypatch.setattr(lookup, "open", counting_open, raising=False)
-    monkeypatch.setattr(lookup.bindings, "read", counting_bind)
 
-    assert handlers.check(loaded, [folder]) == []
+    assert handlers.check(loaded, Sources([folder])) == []
 
     assert len(opened) == len(set(opened)) == 101
-    assert len(named) == 102  # and those of the class
 
 
 def test_a_source_file_that_is_too_large_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -381,23 +374,25 @@ def test_a_source_file_that_is_too_large_is_not_read(folder: Path, monkeypatch: 
 
 
 def test_a_misspelt_name_is_compared_with_a_bounded_number_of_others(folder: Path):
-    write(folder, {"m0_many.py": "".join(f"def run_{n}(): ...\ndef other_{n}(): ...\n" for n in range(1000))})
+    names = [f"run_{n:03}" for n in range(lookup.MAX_CANDIDATES + 1)]
+    write(folder, {"m0_many.py": "".join(f"def {name}(): ...\n" for name in names)})
 
-    [found] = by_reading(folder, job("m0_many.run_7x"))
+    near = [by_reading(folder, job(f"m0_many.{name}x"))[0].remedy for name in (names[0], names[-1])]
 
-    assert found.remedy.startswith('Did you mean "run_')
-    names = lookup._bindings(folder / "m0_many.py")
-    assert isinstance(names, Bindings)
-    assert len(names.functions) == 2000
+    assert near[0] == 'Did you mean "run_000"?'
+    assert f'"{names[-1]}"' not in near[1]
 
 
-def test_a_worker_that_checked_a_file_keeps_no_syntax_trees(folder: Path):
+def test_each_check_reads_the_files_as_they_are_now(folder: Path):
+    schedule = job("m0_name.run")
+    write(folder, {"m0_name.py": "def rnu(): ...\n"})
+    loaded = load(schedule.encode(), "schedules.yaml", None)
+    errors = checks.check(loaded, folder / "schedules.yaml", []).errors
+
     write(folder, {"m0_name.py": "def run(): ...\n"})
-    loaded = load(job("m0_name.rnu").encode(), "schedules.yaml", None)
 
-    assert [one.code for one in checks.check(loaded, folder / "schedules.yaml", []).errors] == ["YS302"]
-
-    assert lookup._bindings.cache_info().currsize == lookup.look_up.cache_info().currsize == 0
+    assert [one.code for one in errors] == ["YS302"]
+    assert checks.check(loaded, folder / "schedules.yaml", []).errors == []
 
 
 def test_reading_the_source_of_handlers_emits_no_python_warning(folder: Path):

@@ -11,6 +11,7 @@ from support.command_line import yamlsched
 from yamlsched.extras.doctor import doctor
 from yamlsched.schedule import handlers, paths
 from yamlsched.schedule.load import load
+from yamlsched.schedule.lookup import Sources
 
 FILE = "version: 1\npaths: [src]\njobs:\n  where: {handler: layout.where, payload: {who: worker}}\n"
 
@@ -96,4 +97,4 @@ def test_valid_items_of_paths_are_used_if_another_is_invalid(project: Path) -> N
     assert [one.code for one in loaded.diagnostics] == ["YS118", "YS101", "YS014"]
     assert loaded.paths == ("src",)
     assert paths.check(loaded, file) == []
-    assert handlers.check(loaded, paths.search_path(file, loaded.paths)) == []
+    assert handlers.check(loaded, Sources(paths.search_path(file, loaded.paths))) == []

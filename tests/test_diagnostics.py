@@ -30,6 +30,7 @@ from yamlsched.schedule import build, catalog, formats, handlers, timezones
 from yamlsched.schedule.checks import check_all
 from yamlsched.schedule.lint import check as lint
 from yamlsched.schedule.load import load
+from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.schema import JOB_KEYS, SCHEMA
 from yamlsched.schedule.source import Diagnostic, Note
 from yamlsched.timetable.zones import zone
@@ -540,7 +541,7 @@ def test_the_reference_names_every_key_and_its_examples_are_valid():
     assert [key for key in keys if f"`{key}`" not in text and f"{key}: " not in text] == []
     for example in re.findall(r"```yaml\n(.*?)```", text, re.S):
         loaded = load(example.encode(), "schedules.yaml", None)
-        assert [*loaded.diagnostics, *handlers.check(loaded, [ROOT])] == []
+        assert [*loaded.diagnostics, *handlers.check(loaded, Sources([ROOT]))] == []
 
 
 # --- any input ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from yamlsched.errors import Refused
-from yamlsched.schedule import handlers, lookup
+from yamlsched.schedule import handlers
 from yamlsched.schedule.handlers import Parameters
 from yamlsched.schedule.load import load
 from yamlsched.schedule.paths import import_path
@@ -77,7 +77,6 @@ def taken(file: Path, namespace: str, job: str, paths: Sequence[str | Path] = ()
     definition = loaded.jobs.get(job)
     if definition is None or definition.handler is None or (loaded.namespace != namespace and not is_own):
         return None
-    lookup.clear_caches()  # a process that lives for long must see the handlers as they are now
     path = import_path(file, loaded.paths, paths)
     return Taken(definition.handler, handlers.parameters(definition.handler, path), definition.payload)
 

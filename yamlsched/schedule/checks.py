@@ -12,12 +12,13 @@ from pathlib import Path
 
 from yamlsched import __version__
 from yamlsched.errors import EnvironmentFailed
-from yamlsched.schedule import commands, handlers, lookup, paths
+from yamlsched.schedule import commands, handlers, paths
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import apply_suppressions, is_suppressed
 from yamlsched.schedule.job import Job
 from yamlsched.schedule.lint.check import check as lint
 from yamlsched.schedule.load import Calls, Loaded
+from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.schema import FILE, SCHEMA
 from yamlsched.schedule.source import ERROR, WARNING, Diagnostic
 from yamlsched.text import quoted
@@ -33,20 +34,19 @@ class Checked:
 
 def check(loaded: Loaded, file: Path, folders: Sequence[str | Path] | None) -> Checked:
     """Return the errors of a file. Handlers are looked up in ``folders`` (--path) first; None skips their checks."""
-    path = paths.import_path(file, loaded.paths, folders or ())
-    of_handlers = [] if folders is None else check_handlers(loaded, file, path)
+    sources = Sources(paths.import_path(file, loaded.paths, folders or ()))
+    of_handlers = [] if folders is None else check_handlers(loaded, file, sources)
     diagnostics = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
-    wrong = {calls.job for calls in loaded.calls if _is_wrong(loaded, calls, file, path)} if of_handlers else set()
-    lookup.clear_caches()  # a worker runs for weeks, and the syntax trees of all handlers are large
+    wrong = {calls.job for calls in loaded.calls if _is_wrong(loaded, calls, file, sources)} if of_handlers else set()
     return Checked(
         [diagnostic for diagnostic in diagnostics if diagnostic.severity == ERROR],
         {name: job for name, job in loaded.jobs.items() if name not in wrong},
     )
 
 
-def check_handlers(loaded: Loaded, file: Path, path: Sequence[Path]) -> list[Diagnostic]:
+def check_handlers(loaded: Loaded, file: Path, sources: Sources) -> list[Diagnostic]:
     """Return what is wrong with ``paths``, with the handlers, without importing them, and with the commands."""
-    return [*paths.check(loaded, file), *handlers.check(loaded, path), *commands.check(loaded, file)]
+    return [*paths.check(loaded, file), *handlers.check(loaded, sources), *commands.check(loaded, file)]
 
 
 def check_all(
@@ -63,7 +63,7 @@ def check_all(
     """
     diagnostics = [*loaded.diagnostics, *lint(loaded, now, require_owner), *check_editor_copy(loaded, file)]
     if folders is not None:
-        of_handlers = check_handlers(loaded, file, paths.import_path(file, loaded.paths, folders))
+        of_handlers = check_handlers(loaded, file, Sources(paths.import_path(file, loaded.paths, folders)))
         known = {(diagnostic.line, diagnostic.column) for diagnostic in of_handlers}
         diagnostics += of_handlers
         if imports:
@@ -72,8 +72,8 @@ def check_all(
     return apply_suppressions(diagnostics, loaded.source)
 
 
-def _is_wrong(loaded: Loaded, calls: Calls, file: Path, path: Sequence[Path]) -> bool:
-    diagnostics = [*handlers.check_again(loaded, calls, path), *commands.check_again(loaded, calls, file)]
+def _is_wrong(loaded: Loaded, calls: Calls, file: Path, sources: Sources) -> bool:
+    diagnostics = [*handlers.check(loaded, sources, calls), *commands.check_again(loaded, calls, file)]
     return any(diagnostic.severity == ERROR and not is_suppressed(diagnostic) for diagnostic in diagnostics)
 
 

@@ -1,6 +1,6 @@
 """Whether handlers exist and accept their payloads, determined from their source: nothing is imported.
 
-What the source does not determine (see ``bindings``) is not reported.
+What the source does not determine (see ``lookup``) is not reported.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yamlsched.schedule import lookup
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.load import Calls, Loaded
+from yamlsched.schedule.lookup import Function, Sources, split_path
 from yamlsched.schedule.node import Spot
 from yamlsched.schedule.source import Diagnostic, Finding
 from yamlsched.text import did_you_mean, join_words, quoted
@@ -24,24 +24,16 @@ from yamlsched.text import did_you_mean, join_words, quoted
 MAX_ERROR_CHARS = 200
 
 
-def check(loaded: Loaded, path: Sequence[Path]) -> list[Diagnostic]:
-    """Return what is wrong with the jobs' handlers, looked up in the folders of ``path``, first to last.
+def check(loaded: Loaded, sources: Sources, only: Calls | None = None) -> list[Diagnostic]:
+    """Return what is wrong with the handlers of all jobs, or of one.
 
     A job with errors in other keys is checked too, so that everything is reported at once.
     """
     findings = Findings(loaded.source)
-    lookup.clear_caches()
-    for calls in loaded.calls:
+    for calls in loaded.calls if only is None else (only,):
         if findings.is_full:
             break
-        _check_calls(loaded, calls, tuple(path), findings)
-    return findings.diagnostics()
-
-
-def check_again(loaded: Loaded, calls: Calls, path: Sequence[Path]) -> list[Diagnostic]:
-    """Return what is wrong with one job's handlers, from the files that ``check`` has read."""
-    findings = Findings(loaded.source)
-    _check_calls(loaded, calls, tuple(path), findings)
+        _check_calls(loaded, calls, sources, findings)
     return findings.diagnostics()
 
 
@@ -52,29 +44,43 @@ def _called(loaded: Loaded, calls: Calls) -> Iterator[tuple[str, str, Spot]]:
             yield key, dotted, loaded.spot(calls.job, key)
 
 
-def _check_calls(loaded: Loaded, calls: Calls, path: tuple[Path, ...], findings: Findings) -> None:
+def _check_calls(loaded: Loaded, calls: Calls, sources: Sources, findings: Findings) -> None:
     for key, dotted, spot in _called(loaded, calls):
-        result = lookup.look_up(dotted, path)
-        if key == "handler" and calls.is_shared:
-            _check_shared(dotted, spot, lookup.find(dotted, path), findings)
-        if isinstance(result, Finding):
-            findings.report(spot, result)
-        elif result is None:
+        function = sources.find(dotted)
+        if isinstance(function, Finding):
+            findings.report(spot, function)
+        elif function is None:
             continue
         elif key == "handler":
-            _check_payload(loaded, calls, spot, Parameters.of(dotted, result), findings)
-        elif _bind_error(result.bind, [object()], {}):
-            name = dotted.replace(":", ".").rpartition(".")[2]
-            message = f"{spot}: {name} must take one argument, the run that is dead"
-            findings.error(spot, "YS308", message, f"Write def {name}(run): ...")
+            if calls.is_shared:
+                _check_shared(dotted, spot, function, findings)
+            _check_payload(loaded, calls, spot, Parameters.of(dotted, function), findings)
+        elif not _takes_one(function):
+            message = f"{spot}: {function.name} must take one argument, the run that is dead"
+            findings.error(spot, "YS308", message, f"Write def {function.name}(run): ...")
 
 
-def _check_shared(dotted: str, spot: Spot, function: object, findings: Findings) -> None:
+def _takes_one(function: Function) -> bool:
+    args = function.args
+    first = [*args.posonlyargs, *args.args][:1]
+    return bool(first or args.vararg) and all(arg in first for arg in _required(args))
+
+
+def _required(args: ast.arguments) -> list[ast.arg]:
+    positional = [*args.posonlyargs, *args.args]
+    by_name = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    return [
+        *positional[: len(positional) - len(args.defaults)],
+        *(arg for arg, default in by_name if default is None),
+    ]
+
+
+def _check_shared(dotted: str, spot: Spot, function: Function, findings: Findings) -> None:
     """Report a handler that cannot share a process, and one that had better not."""
-    if isinstance(function, ast.FunctionDef) and not function.decorator_list:
+    if isinstance(function, ast.FunctionDef):
         message = f"{spot}: {dotted} is not an async def, which isolation: shared requires"
         findings.error(spot, "YS312", message, f"Write async def {function.name}, or isolation: process.")
-    elif isinstance(function, ast.AsyncFunctionDef) and any(map(_raises_in_doubt, ast.walk(function))):
+    elif any(map(_raises_in_doubt, ast.walk(function))):
         message = f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process leaves it dead'
         findings.warning(spot, "YS428", message, "Write isolation: process, or another in_doubt.")
 
@@ -84,15 +90,6 @@ def _raises_in_doubt(node: ast.AST) -> bool:
         return False
     values = (keyword.value for keyword in node.keywords if keyword.arg == "in_doubt")
     return any(isinstance(value, ast.Constant) and value.value == "raise" for value in values)
-
-
-def _bind_error(bind: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]) -> str:
-    """Return why a signature's ``bind`` or ``bind_partial`` rejects the arguments; "" if it does not."""
-    try:
-        bind(*args, **kwargs)
-    except TypeError as error:
-        return str(error)
-    return ""
 
 
 @dataclass(frozen=True)
@@ -110,17 +107,17 @@ class Parameters:
     by_position_only: str | None
 
     @classmethod
-    def of(cls, handler: str, signature: inspect.Signature) -> Parameters:
-        parameters = signature.parameters.values()
-        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        required = [p for p in parameters if p.default is p.empty]
+    def of(cls, handler: str, function: Function) -> Parameters:
+        args = function.args
+        names = [arg.arg for arg in (*args.args, *args.kwonlyargs)]
+        required = _required(args)
         return cls(
             handler,
-            [p.name for p in named if p.name != "run"],
-            [p.name for p in named if p.name != "run" and p in required],
-            any(p.name == "run" for p in named),
-            any(p.kind is p.VAR_KEYWORD for p in parameters),
-            next((p.name for p in required if p.kind is p.POSITIONAL_ONLY), None),
+            [name for name in names if name != "run"],
+            [arg.arg for arg in required if arg.arg != "run"],
+            "run" in names,
+            args.kwarg is not None,
+            next((arg.arg for arg in required if arg in args.posonlyargs), None),
         )
 
     def problem(self, key: str) -> Finding | None:
@@ -143,8 +140,8 @@ class Parameters:
 
 def parameters(handler: str, path: Sequence[Path]) -> Parameters | None:
     """Return what ``handler`` takes; None if its source does not determine it."""
-    signature = lookup.look_up(handler, tuple(path))
-    return None if signature is None or isinstance(signature, Finding) else Parameters.of(handler, signature)
+    function = Sources(path).find(handler)
+    return Parameters.of(handler, function) if isinstance(function, Function) else None
 
 
 def payload_problem(parameters: Parameters | None, payload: Collection[str]) -> str | None:
@@ -196,7 +193,7 @@ def check_by_import(loaded: Loaded, path: Sequence[Path], jobs: Collection[str] 
 
 def _import_and_bind(dotted: str, calls: Calls | None) -> str:
     """Return why the callable cannot be imported, or cannot take its arguments; "" if it can."""
-    module, name = lookup.split_path(dotted)
+    module, name = split_path(dotted)
     try:
         handler = pkgutil.resolve_name(f"{module}:{name}")
     except (Exception, SystemExit) as error:
@@ -213,12 +210,16 @@ def _import_and_bind(dotted: str, calls: Calls | None) -> str:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
         return ""
-    if calls is None:
-        reason = _bind_error(signature.bind, [object()], {})
-    elif calls.payload is None:
+    if calls is not None and calls.payload is None:
         return ""
-    else:
+    bind: Callable[..., object] = signature.bind
+    args, kwargs = [object()], dict[str, Any]()
+    if calls is not None:
         run = {"run": None} if "run" in signature.parameters else {}
+        args, kwargs = [], {**(calls.payload or {}), **run}
         bind = signature.bind if calls.has_cron and calls.is_whole else signature.bind_partial
-        reason = _bind_error(bind, [], {**calls.payload, **run})
-    return f"{dotted} does not accept its arguments: {reason}" if reason else ""
+    try:
+        bind(*args, **kwargs)
+    except TypeError as error:
+        return f"{dotted} does not accept its arguments: {error}"
+    return ""

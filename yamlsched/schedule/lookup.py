@@ -1,31 +1,29 @@
 """Finds the function that a dotted path names, by reading source files: nothing is imported.
 
-Importing would run the project's code, and ``importlib.util.find_spec("a.b")`` runs the code of ``a``. What the source
-does not determine is unknown, and not an error.
+Importing would run the project's code, and ``importlib.util.find_spec("a.b")`` runs the code of ``a``. A function is
+known if its module has one ``def`` with its name, without a decorator, and binds the name nowhere else. All else that
+a module may contain is unknown, and not an error.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
+import re
 import sys
 import sysconfig
 import warnings
-from functools import cache
-from importlib import machinery
-from importlib.util import find_spec, resolve_name
-from inspect import Signature
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from os.path import isdir, isfile  # unlike Path's, these do not raise if a folder cannot be read
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import NamedTuple
 
-from yamlsched.schedule import bindings
-from yamlsched.schedule.bindings import Bindings, Function
 from yamlsched.schedule.source import Finding
 from yamlsched.text import did_you_mean, quoted
 
-MAX_IMPORT_HOPS = 8
-"""At most this many re-exports are followed."""
 MAX_SOURCE_BYTES = 4 << 20
 """Larger files are not read: their names are unknown."""
 MAX_CANDIDATES = 300
@@ -44,13 +42,151 @@ OWN_PACKAGES = {
     "yaml",
     "yamlsched",
 }
-"""What yamlsched imports, perhaps before a handler: another module of that name cannot be imported any more."""
+"""What yamlsched imports, perhaps before a handler: no other module of that name can be imported."""
+DYNAMIC = re.compile(
+    rb"\b(exec|eval|vars|setattr|delattr|(f_)?(globals|locals)|builtins|modules|update_wrapper"
+    rb"|extend_path|declare_namespace|meta_path|path_hooks"
+    rb"|__(path|getattr|dict|globals|builtins|signature|wrapped|defaults|kwdefaults|code)__)\b"
+)
+"""With one of these words, a module may change its names or its submodules unseen."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
 
 
-def clear_caches() -> None:
-    """Clear the caches: files may have changed."""
-    for cached in (look_up, find, _find, _finder, _modules, _bindings, _members):
-        cached.cache_clear()
+class Code(NamedTuple):
+    """What the body of a module or a class defines, and how often it binds each name."""
+
+    definitions: dict[str, Definition]
+    bound: Counter[str]
+    is_dynamic: bool = False
+
+    def find(self, name: str, owner: str) -> Definition | Finding | None:
+        """Return the only definition of a name, why there is none, or None if that is unknown."""
+        if self.is_dynamic or name.startswith("__"):
+            return None
+        if self.bound[name]:
+            only = self.definitions.get(name) if self.bound[name] == 1 else None
+            return None if only is None or only.decorator_list else only
+        definitions = sorted(self.definitions.items())
+        functions = [each for each, node in definitions if isinstance(node, Function)]
+        functions = [each for each in functions if not each.startswith("_")]
+        known = f"It has: {', '.join(functions[:MAX_LISTED])}." if functions else "It has none."
+        remedy = did_you_mean(name, functions[:MAX_CANDIDATES], known)
+        return Finding("YS302", f"{owner} has no function {quoted(name)}", remedy)
+
+
+class Sources:
+    """The source files in the folders of ``path``, first to last. Each is read once."""
+
+    def __init__(self, path: Iterable[Path]) -> None:
+        PathFinder.invalidate_caches()  # files may have changed
+        self._path = list(map(str, path))
+        self._read: dict[Path, Code | Finding | None] = {}
+        self._classes: dict[ast.ClassDef, Code] = {}
+
+    def find(self, dotted: str) -> Function | Finding | None:
+        """Return the function that a dotted path names, why there is none, or None if that is unknown."""
+        module, name = split_path(dotted)
+        file = self._shadowed(module.partition(".")[0]) or self.module(module)
+        if not isinstance(file, Path):
+            return file
+        code = self._code(file)
+        if not isinstance(code, Code):
+            return code
+        first, _, method = name.partition(".")
+        if file.stem == "__init__" or isdir(file):
+            submodule = self.module(f"{module}.{first}")
+            if not isinstance(submodule, Finding):
+                if first in code.bound or method or self._is_dynamic(submodule):
+                    return None
+                message = f"{module}.{name} is a module, not a function"
+                remedy = f"Add the name of a function: {module}.{name}.function."
+                return Finding("YS306", message, remedy)
+        result = code.find(first, module)
+        if method and isinstance(result, ast.ClassDef):
+            if result.bases or result.keywords or "." in method:
+                return None
+            result = self._members(result).find(method, f"{module}:{first}")
+        elif method and isinstance(result, Function):
+            return None
+        if isinstance(result, Function) and _is_generator(result):
+            message = f"{name} of {module} is a generator: calling it does nothing"
+            remedy = "Do the work without yield, or call it from a function that consumes it."
+            return Finding("YS306", message, remedy)
+        return None if isinstance(result, ast.ClassDef) else result
+
+    def module(self, name: str) -> Path | Finding | None:
+        """Return the file of a module, or the folder of a package without one, or why there is none.
+
+        None if it may exist.
+        """
+        parts = name.split(".")
+        folders: list[str] | None = self._path
+        file, parents = None, list[Path | None]()
+        for depth, part in enumerate(parts):
+            if folders is None:
+                parent = ".".join(parts[:depth])
+                message = f"{parent} is a module, not a package"
+                remedy = f"Write a function of {parent}, or for a method {parent}:Class.method."
+                is_unknown = self._is_dynamic(file)
+                return None if is_unknown else Finding("YS303", message, remedy)
+            spec = PathFinder.find_spec(part, folders) or (None if depth else _installed(part))
+            if spec is None:
+                is_unknown = any(map(self._is_dynamic, parents))
+                return None if is_unknown else self._no_module(parts, depth, folders)
+            locations = spec.submodule_search_locations
+            folders = None if locations is None else list(locations)
+            file = _place(spec)
+            parents.append(file)
+        return file
+
+    def _code(self, file: Path) -> Code | Finding | None:
+        if file not in self._read:
+            self._read[file] = _parse(file)
+        return self._read[file]
+
+    def _members(self, definition: ast.ClassDef) -> Code:
+        if definition not in self._classes:
+            self._classes[definition] = _body(definition.body)
+        return self._classes[definition]
+
+    def _is_dynamic(self, file: Path | None) -> bool:
+        code = self._code(file) if file else None
+        return not isinstance(code, Code) or code.is_dynamic
+
+    def _no_module(self, parts: list[str], depth: int, folders: list[str]) -> Finding:
+        part = parts[depth]
+        if not depth and PathFinder.find_spec(part, [f"{folder}/src" for folder in folders]):
+            remedy = "It is in the folder src: write paths: [src] at the top level."
+        else:
+            modules = iter_modules(folders if depth else folders[:1])
+            names = sorted({each.name for each in modules if each.name.isidentifier()} - {"__main__"})
+            known = f"{'It has' if depth else 'Modules there'}: {', '.join(names[:MAX_LISTED])}."
+            otherwise = known if names else "Check the spelling and paths."
+            remedy = did_you_mean(part, names[:MAX_CANDIDATES], otherwise)
+        parent = ".".join(parts[:depth])
+        message = (
+            f"{parent} has no module {quoted(part)}"
+            if parent
+            else f"no module {quoted(part)} in paths, next to this file or installed"
+        )
+        return Finding("YS303", message, remedy)
+
+    def _shadowed(self, name: str) -> Finding | None:
+        """Return the error for a top-level module of the project that has the name of a library's."""
+        is_of_python = name in sys.stdlib_module_names
+        if not is_of_python and name not in OWN_PACKAGES:
+            return None
+        place = _place(PathFinder.find_spec(name, self._path))
+        if place is None:
+            return None
+        if _is_of_python(place) if is_of_python else _place(_installed(name)) in (None, place):
+            return None
+        library = "a module of Python" if is_of_python else "a package that yamlsched uses"
+        shown = place.name if place.stem == name and isfile(place) else f"the folder {name}"
+        message = f"{name} is also {library}, which may be imported instead of {shown}"
+        return Finding("YS313", message, f"Rename {shown}.")
 
 
 def split_path(dotted: str) -> tuple[str, str]:
@@ -59,304 +195,84 @@ def split_path(dotted: str) -> tuple[str, str]:
     return module, name
 
 
-def source_hash(dotted: str, path: tuple[Path, ...]) -> str | None:
-    """Return a short hash of the source file of the module in a dotted path; None if there is no such file."""
-    file = _find(split_path(dotted)[0], path)
-    if not isinstance(file, Path) or not isfile(file):
-        return None
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+def _installed(name: str) -> ModuleSpec | None:
+    """Return what the import system knows of a top-level name, which runs no code.
 
-
-def module_problem(dotted: str, path: tuple[Path, ...]) -> Finding | None:
-    """Return why the module in a dotted path cannot be imported; None if it exists, or may exist."""
-    file = _find(split_path(dotted)[0], path)
-    return file if isinstance(file, Finding) else None
-
-
-@cache
-def look_up(dotted: str, path: tuple[Path, ...]) -> Signature | Finding | None:
-    """Return the signature of the function that a dotted path names, or why there is none.
-
-    None if the source does not determine it.
+    An editable install has no folder in the path.
     """
-    function = find(dotted, path)
-    if function is None or isinstance(function, Finding):
-        return function
-    return None if function.decorator_list else bindings.signature(function)  # a decorator may change the parameters
-
-
-@cache
-def find(dotted: str, path: tuple[Path, ...]) -> Function | Finding | None:
-    """Return the definition of the function that a dotted path names, as ``look_up`` does."""
-    module, name = split_path(dotted)
-    file = _shadowed(module.partition(".")[0], path) or _find(module, path)
-    return file if isinstance(file, Finding) else _named(file, module, name, path, MAX_IMPORT_HOPS)
-
-
-def _shadowed(name: str, path: tuple[Path, ...]) -> Finding | None:
-    """Return the error for a top-level module of the project that has the name of a library's."""
-    is_of_python = name in sys.stdlib_module_names
-    if not is_of_python and name not in OWN_PACKAGES:
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):
         return None
-    file, folders = _step(name, list(path))
-    place = file or next(iter(folders), None)
-    if place is None or (_is_of_python(place) if is_of_python else _is_installed(name, place)):
-        return None
-    library = "a module of Python" if is_of_python else "a package that yamlsched uses"
-    shown = place.name if file and file.stem != "__init__" else f"the folder {name}"
-    message = f"{name} is also {library}, which may be imported instead of {shown}"
-    return Finding("YS313", message, f"Rename {shown}.")
+
+
+def _place(spec: ModuleSpec | None) -> Path | None:
+    """Return the file of a module, or the folder of a package without one."""
+    locations = (spec and spec.submodule_search_locations) or ()
+    place = spec and (spec.origin or next(iter(locations), None))
+    return Path(place) if place else None
 
 
 def _is_of_python(place: Path) -> bool:
     return any(Path(sysconfig.get_path(kind)) in place.parents for kind in ("stdlib", "platstdlib"))
 
 
-def _is_installed(name: str, place: Path) -> bool:
-    """Return whether the package is the one that this process imports. Asking for a top-level name runs no code."""
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    return spec is None or spec.origin is None or Path(spec.origin) == place
-
-
-@cache
-def _find(module: str, path: tuple[Path, ...]) -> Path | Finding | None:
-    """Return the source file of a module, or a folder of a package without one.
-
-    None if the module exists without source, or may exist.
-    """
-    parts = module.split(".")
-    if parts[0] in sys.builtin_module_names:
-        return None
-    folders, parents, file = list(path), list[Path](), None
-    for depth, part in enumerate(parts):
-        file, inside = _step(part, folders)
-        if depth == 0 and file is None:
-            # an editable install has no folder in the path; a package without __init__.py has folders anywhere
-            is_known, elsewhere = _installed(part)
-            inside += elsewhere
-            if is_known and not inside:
-                return None
-        if file is None and not inside:
-            return None if any(map(_is_dynamic, parents)) else _no_module(parts, depth, folders, path)
-        if inside:
-            folders = inside
-            parents += [file] if file else []
-        elif file and file.suffix == ".py" and depth < len(parts) - 1:
-            return _inside_module(file, parts, depth)
-        else:
-            break
-    if file is None:
-        return folders[0]
-    return file if file.suffix == ".py" else None
-
-
-@cache
-def _finder(folder: Path) -> machinery.FileFinder:
-    """Return the finder that the import system uses for a folder. It runs no code."""
-    return machinery.FileFinder(
-        str(folder),
-        (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES),
-        (machinery.SourceFileLoader, machinery.SOURCE_SUFFIXES),
-        (machinery.SourcelessFileLoader, machinery.BYTECODE_SUFFIXES),
-    )
-
-
-def _step(part: str, folders: list[Path]) -> tuple[Path | None, list[Path]]:
-    """Return the file of a module or a package, and the folders of its submodules if it is a package.
-
-    A package without ``__init__.py`` has no file.
-    """
-    portions: list[Path] = []
-    for folder in folders:
-        spec = _finder(folder).find_spec(part)
-        inside = [Path(location) for location in (spec and spec.submodule_search_locations) or ()]
-        if spec and spec.origin:
-            return Path(spec.origin), inside
-        portions += inside
-    return None, portions
-
-
-def _installed(name: str) -> tuple[bool, list[Path]]:
-    """Return whether the import system knows a top-level name, and its folders if it is a package without a file.
-
-    Asking for a top-level name runs no code.
-    """
-    try:
-        spec = find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        return False, []
-    is_namespace = spec.origin is None and spec.submodule_search_locations is not None
-    return True, [Path(folder) for folder in spec.submodule_search_locations or ()] if is_namespace else []
-
-
-def _no_module(parts: list[str], depth: int, folders: list[Path], path: tuple[Path, ...]) -> Finding:
-    siblings = _modules(tuple(folders if depth else path[:1]))
-    known = ", ".join(siblings[:MAX_LISTED])
-    if depth:
-        message = f"{'.'.join(parts[:depth])} has no module {quoted(parts[depth])}"
-        known = f"It has: {known}." if siblings else "The package is empty."
-    else:
-        message = f"no module {quoted(parts[0])} in paths, next to this file or installed"
-        known = f"Modules there: {known}." if siblings else "Check the spelling and paths."
-        if any(isdir(folder / "src" / parts[0]) or isfile(folder / "src" / f"{parts[0]}.py") for folder in path):
-            return Finding("YS303", message, "It is in the folder src: write paths: [src] at the top level.")
-    return Finding("YS303", message, _suggestion(parts[depth], siblings, known))
-
-
-@cache
-def _modules(folders: tuple[Path, ...]) -> list[str]:
-    """Return the names of the modules and packages in folders."""
-    names = {module.name for module in iter_modules(map(str, folders))}
-    return sorted(name for name in names if name.isidentifier() and not name.startswith("__"))
-
-
-def _inside_module(file: Path, parts: list[str], depth: int) -> Finding | None:
-    """Return the error for a path that continues after a module, which contains no modules."""
-    if _is_dynamic(file):
-        return None
-    module, name = ".".join(parts[: depth + 1]), parts[depth + 1]
-    names = _bindings(file)
-    if isinstance(names, Bindings) and isinstance(names.statements.get(name), ast.ClassDef):
-        remedy = f"Write a colon after the module, as in {module}:{name}.method."
-        return Finding("YS303", f"{name} of {module} is a class, not a module", remedy)
-    return Finding("YS303", f"{module} is a module, not a package", f"Write the name of a function in {module}.")
-
-
-@cache
-def _bindings(file: Path) -> Bindings | Finding | None:
-    """Return the names that a file binds, why it cannot be read, or None if it is too large."""
+def _parse(file: Path) -> Code | Finding | None:
+    """Return what a file defines, why it cannot be read, or None if its source is not there or too large."""
     if isdir(file):
-        return Bindings()  # a package without __init__.py
+        return Code({}, Counter())  # a package without __init__.py
+    if file.suffix != ".py" or not isfile(file):
+        return None
     try:
         with open(file, "rb") as source, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns about escapes in the project's strings
             data = source.read(MAX_SOURCE_BYTES + 1)
             if len(data) > MAX_SOURCE_BYTES:
                 return None
-            tree = ast.parse(data, filename=file.name)
+            return _body(ast.parse(data).body, bool(DYNAMIC.search(data)))
     except SyntaxError as error:
         line = f" line {error.lineno}" if error.lineno else ""
         return Finding("YS307", f"{file.name}{line} is not valid Python", "Fix the file.")
     except (OSError, ValueError, RecursionError, MemoryError):
         return Finding("YS307", f"{file.name} cannot be read as Python", "Fix the file.")
-    return bindings.read(tree.body, file.parent.name if file.stem == "__init__" else file.stem)
 
 
-def _is_dynamic(file: Path) -> bool:
-    """Return whether the source does not determine the names of a module. A file that does not exist has none."""
-    if not isfile(file):
-        return False
-    names = _bindings(file)
-    return names.is_dynamic if isinstance(names, Bindings) else names is None
+def _walk(body: Sequence[ast.stmt]) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield the nodes of a body, each with whether it is inside a function or a class."""
+    todo: list[tuple[ast.AST, bool]] = [(statement, False) for statement in body]
+    while todo:
+        node, is_inside = todo.pop()
+        yield node, is_inside
+        is_inside = is_inside or isinstance(node, Definition | ast.Lambda)
+        todo += [(child, is_inside) for child in ast.iter_child_nodes(node)]
 
 
-def _named(file: Path | None, module: str, name: str, path: tuple[Path, ...], hops: int) -> Function | Finding | None:
-    """Return the function that ``name`` of a module is, why it is not one, or None if it is unknown."""
-    if file is None or hops == 0:
-        return None
-    names = _bindings(file)
-    if not isinstance(names, Bindings):
-        return names
-    first, _, rest = name.partition(".")
-    if names.is_unknown(first):
-        return None
-    statement = names.statements.get(first)
-    if file.stem == "__init__" or isdir(file):
-        submodule = _find(f"{module}.{first}", path)
-        if not isinstance(submodule, Finding):
-            return None if statement or rest else _submodule(submodule, module, first)
-    if statement is None:
-        return _no_function(module, name, names.functions)
-    if isinstance(statement, ast.ImportFrom):
-        return _imported(statement, file, module, first, rest, path, hops)
-    if rest:
-        return _method(statement, module, first, rest)
-    return _callable(statement, module, name, path)
+def _body(body: Sequence[ast.stmt], is_dynamic: bool = False) -> Code:
+    nodes = list(_walk(body))
+    bound = Counter(name for node, is_inside in nodes for name in _bound(node, is_inside))
+    own = (node for node, is_inside in nodes if not is_inside)
+    definitions = {node.name: node for node in own if isinstance(node, Definition)}
+    return Code(definitions, bound, is_dynamic or "*" in bound)
 
 
-def _submodule(file: Path | None, package: str, name: str) -> Finding | None:
-    if file is None or _is_dynamic(file):
-        return None
-    remedy = f"Add the name of a function: {package}.{name}.function."
-    return Finding("YS306", f"{package}.{name} is a module, not a function", remedy)
+def _bound(node: ast.AST, is_inside: bool) -> Iterable[str]:
+    """Return the names of a module or a class that a node may bind."""
+    match node:
+        case ast.Global(names=names):
+            return names
+        case ast.Attribute(attr=name, ctx=ast.Store() | ast.Del(), value=owner):
+            # the owner may be the module itself, or a function with another signature from here on
+            return (name, owner.id) if isinstance(owner, ast.Name) else (name,)
+        case _ if is_inside:
+            return ()
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return (name,)
+        case ast.alias(name=name, asname=other):
+            return (other or name.partition(".")[0],)
+    found: str | None = getattr(node, "name", None) or getattr(node, "rest", None)
+    return (found,) if found else ()  # by a definition, except or case
 
 
-def _no_function(owner: str, name: str, functions: list[str]) -> Finding:
-    known = f"It has: {', '.join(functions[:MAX_LISTED])}." if functions else "It has none."
-    return Finding("YS302", f"{owner} has no function {quoted(name)}", _suggestion(name, functions, known))
-
-
-def _suggestion(name: str, known: list[str], otherwise: str) -> str:
-    """Return the remedy for a misspelt name. Of many names, only those with the same two first letters are compared."""
-    if len(known) > MAX_CANDIDATES:
-        known = [other for other in known if other[:2] == name[:2]][:MAX_CANDIDATES]
-    return did_you_mean(name, known, otherwise)
-
-
-def _callable(statement: ast.stmt, module: str, name: str, path: tuple[Path, ...]) -> Function | Finding | None:
-    """Return the function that the only statement that binds a name defines, or why it defines none."""
-    if isinstance(statement, ast.Import):
-        return _a_module(statement, module, name, path)
-    if isinstance(statement, ast.Assign | ast.AnnAssign):
-        if isinstance(statement.value, ast.Constant | ast.List | ast.Dict | ast.Tuple | ast.Set | ast.JoinedStr):
-            return Finding("YS306", f"{name} of {module} is a value, not a function", "Write the name of a function.")
-        return None
-    if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-        return None
-    if not statement.decorator_list and bindings.is_generator(statement):
-        remedy = "Do the work without yield, or call it from a function that consumes it."
-        return Finding("YS306", f"{name} of {module} is a generator: calling it does nothing", remedy)
-    return statement
-
-
-def _a_module(statement: ast.Import, module: str, name: str, path: tuple[Path, ...]) -> Finding | None:
-    """Return the error for a name that is a module, unless the module may have replaced itself by a callable."""
-    alias = next(alias for alias in statement.names if (alias.asname or alias.name.partition(".")[0]) == name)
-    source = alias.name if alias.asname else alias.name.partition(".")[0]
-    if source not in sys.stdlib_module_names:
-        file = _find(source, path)
-        if not isinstance(file, Path) or _is_dynamic(file):
-            return None
-    remedy = "Write the name of a function in that module."
-    return Finding("YS306", f"{name} of {module} is a module, not a function", remedy)
-
-
-@cache
-def _members(statement: ast.ClassDef) -> Bindings:
-    return bindings.read(statement.body)
-
-
-def _method(statement: ast.stmt, module: str, name: str, rest: str) -> Function | Finding | None:
-    """Return the method ``rest`` of a class, if the body of the class determines it."""
-    if not isinstance(statement, ast.ClassDef) or "." in rest:
-        return None
-    if statement.bases or statement.keywords or statement.decorator_list:
-        return None
-    names = _members(statement)
-    if names.is_unknown(rest):
-        return None
-    method = names.statements.get(rest)
-    owner = f"{module}:{name}"
-    return _no_function(owner, rest, names.functions) if method is None else _callable(method, owner, rest, ())
-
-
-def _imported(
-    statement: ast.ImportFrom, file: Path, module: str, name: str, rest: str, path: tuple[Path, ...], hops: int
-) -> Function | Finding | None:
-    """Follow ``from x import name``. What cannot be followed is unknown."""
-    alias = next(alias for alias in statement.names if (alias.asname or alias.name) == name)
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    try:
-        source = resolve_name("." * statement.level + (statement.module or ""), package)
-    except ImportError:
-        return None
-    target = _find(source, path)
-    wanted = f"{alias.name}.{rest}" if rest else alias.name
-    result = None if isinstance(target, Finding) else _named(target, source, wanted, path, hops - 1)
-    # a missing name may be a submodule: only what is certainly not a handler is reported
-    return None if isinstance(result, Finding) and result.code != "YS306" else result
+def _is_generator(function: Function) -> bool:
+    own = (node for node, is_inside in _walk(function.body) if not is_inside)
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own)

@@ -9,9 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from yamlsched.schedule import commands, lookup, paths
+from yamlsched.schedule import commands, paths
 from yamlsched.schedule.commands import Obstacle
 from yamlsched.schedule.job import CommandExecutor, Job
+from yamlsched.schedule.lookup import Sources, split_path
+from yamlsched.schedule.source import Finding
 
 
 class Lack(NamedTuple):
@@ -30,7 +32,6 @@ def lacks(
     an executor needs is not looked for here, only what submitting it needs.
     """
     host = _Host(file, environment)
-    lookup.clear_caches()
     lacks: dict[str, Lack] = {}
     for name, job in jobs.items():
         if not job.enabled:
@@ -39,7 +40,6 @@ def lacks(
             lacks[name] = Lack(reason, waits=True)
         elif folders is not None and (reason := host.obstacle(job, folders)):
             lacks[name] = Lack(reason)
-    lookup.clear_caches()  # a worker runs for weeks
     return lacks
 
 
@@ -58,7 +58,7 @@ class _Host:
         self.file, self.folder = file, str(file.resolve().parent)
         self.search_path = environment.get("PATH") or os.defpath
         self.directory, self.program = cache(commands.directory_obstacle), cache(commands.program_obstacle)
-        self.import_path = cache(lambda of_file, folders: paths.import_path(file, of_file, folders))
+        self.sources = cache(lambda of_file, folders: Sources(paths.import_path(file, of_file, folders)))
 
     def obstacle(self, job: Job, folders: Sequence[str]) -> str:
         """Return why a job cannot be started; "" if nothing is known against it."""
@@ -72,8 +72,9 @@ class _Host:
                 self.directory(folder, job.cwd or folder)
                 or self.program(job.command[0], folder, job.env.get("PATH") or self.search_path)
             )
-        problem = lookup.module_problem(job.handler or "", self.import_path(job.paths, tuple(folders)))
-        return problem.message if problem else ""
+        module = split_path(job.handler or "")[0]
+        problem = self.sources(job.paths, tuple(folders)).module(module)
+        return problem.message if isinstance(problem, Finding) else ""
 
 
 def _text(obstacle: Obstacle | None) -> str:

@@ -24,6 +24,7 @@ from yamlsched.schedule import checks
 from yamlsched.schedule import file as schedule_file
 from yamlsched.schedule.findings import is_suppressed
 from yamlsched.schedule.load import Loaded, load
+from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.paths import import_path
 from yamlsched.schedule.source import Diagnostic
 from yamlsched.sync import revision
@@ -53,7 +54,7 @@ def schedule(
         results = [Check("file", "ok", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")]
     results += commit(file)
     results += [Check("schema", "warn", note.message, note.remedy) for note in checks.check_editor_copy(loaded, file)]
-    diagnostics = checks.check_handlers(loaded, file, import_path(file, loaded.paths, paths))
+    diagnostics = checks.check_handlers(loaded, file, Sources(import_path(file, loaded.paths, paths)))
     errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
     return loaded, [*results, summary("handlers", "all are found", errors)]
 

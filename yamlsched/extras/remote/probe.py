@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import platform
@@ -29,7 +30,7 @@ from yamlsched.extras.remote.launcher import launcher_environment
 from yamlsched.handler.calls import resolve
 from yamlsched.handler.programs import describe_exit, signal_group
 from yamlsched.schedule.job import CommandExecutor, DaskExecutor, Engine
-from yamlsched.schedule.lookup import source_hash, split_path
+from yamlsched.schedule.lookup import Sources, split_path
 from yamlsched.schedule.paths import import_path, search_path
 
 if TYPE_CHECKING:
@@ -56,16 +57,25 @@ def answer(argument: str, dsn: str | None, file: Path) -> str:
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise Refused('this is not a probe: only "yamlsched doctor" makes one') from error
     sys.path[:0] = map(str, search_path(file, paths, ()))
+    sources = Sources(import_path(file, paths))
     facts: dict[str, Any] = {
         "yamlsched": __version__,
         "python": platform.python_version(),
         "host": socket.gethostname(),
         "folder": str(file.parent),
-        "sources": {path: source_hash(path, import_path(file, paths)) for path in handlers},
+        "sources": {path: source_hash(path, sources) for path in handlers},
         "handlers": {path: problem for path in handlers if (problem := _import_problem(path))},
         **_database(dsn),
     }
     return MARK + json.dumps(facts)
+
+
+def source_hash(dotted: str, sources: Sources) -> str | None:
+    """Return a short hash of the source file of the module in a dotted path; None if there is no such file."""
+    file = sources.module(split_path(dotted)[0])
+    if not isinstance(file, Path) or not file.is_file():
+        return None
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
 
 def _import_problem(path: str) -> str:
@@ -152,7 +162,7 @@ def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractCont
                 own_identity = server.identity(connection) if server.read_role(connection).can_read else None
         except (EnvironmentFailed, psycopg.Error):
             pass  # the checks of the database report it
-    folders = import_path(file, loaded.paths, paths)
+    sources = Sources(import_path(file, loaded.paths, paths))
     for name, executor in loaded.executors.items():
         is_dask = isinstance(executor, DaskExecutor)
         if is_dask and not dask_cluster.is_installed():
@@ -170,7 +180,7 @@ def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractCont
             what = "its program has handed the question over and exited, so that no answer can be read"
             yield Check(f"executor {name}", "warn", what, "enqueue a run, and look at status and the log of the engine")
             continue
-        own = {handler: source_hash(handler, folders) for handler in handlers}
+        own = {handler: source_hash(handler, sources) for handler in handlers}
         yield judge(name, answer, own, own_identity)
 
 
