@@ -171,7 +171,7 @@ def test_a_payload_is_read_from_regular_files_of_limited_size_only(
         ("/dev/zero", "is not a regular file"),
         (pipe, "is not a regular file"),
         (tmp_path, "Is a directory"),
-        (large, "it is longer than 10,000,000 bytes"),
+        (large, "it is longer than 4,000,000 bytes"),
         (tmp_path / "none", "No such file"),
     ):
         with pytest.raises(click.BadParameter, match=says):

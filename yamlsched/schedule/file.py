@@ -8,7 +8,7 @@ from pathlib import Path
 
 from yamlsched.errors import EnvironmentFailed
 
-MAX_FILE_BYTES = 10_000_000
+MAX_FILE_BYTES = 4_000_000
 
 
 def absolute(path: Path) -> Path:
