@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     import croniter
     import jsonschema
 
-    from yamlsched.extras import embedded, words
+    from yamlsched import plugins
     from yamlsched.extras import otel as tracing
+    from yamlsched.extras import words
     from yamlsched.extras.monitors import outbox as monitors
     from yamlsched.extras.notify import sending as notify
     from yamlsched.extras.remote import executor as remote
@@ -25,12 +26,11 @@ if TYPE_CHECKING:
     from yamlsched.worker.local import bootstrap
 
 __all__ = [
-    "apply", "bootstrap", "croniter", "embedded", "jsonschema", "load",
-    "monitors", "notify", "remote", "shared", "tables", "tracing", "words",
+    "apply", "bootstrap", "croniter", "jsonschema", "load",
+    "monitors", "notify", "plugins", "remote", "shared", "tables", "tracing", "words",
 ]  # fmt: skip
 
 EXTRAS = {
-    "embedded": "yamlsched.extras.embedded",
     "monitors": "yamlsched.extras.monitors.outbox",
     "notify": "yamlsched.extras.notify.sending",
     "remote": "yamlsched.extras.remote.executor",
@@ -44,21 +44,9 @@ ON_DEMAND = {
     "croniter": "croniter",
     "jsonschema": "jsonschema",  # a file in force is read, and not checked again
     "load": "yamlsched.schedule.load",
+    "plugins": "yamlsched.plugins",  # pluggy, and what reads entry points
     "tables": "yamlsched.show.tables",
 }
-VERBS = {
-    "attempt": "yamlsched.extras.remote.cli",
-    "db": "yamlsched.extras.embedded.cli",
-    "diff": "yamlsched.extras.preview.cli_diff",
-    "doctor": "yamlsched.extras.doctor.cli",
-    "import": "yamlsched.extras.importing.cli",
-    "init": "yamlsched.extras.scaffold.cli",
-    "mcp": "yamlsched.extras.mcp.cli",
-    "metrics": "yamlsched.extras.metrics.cli",
-    "plan": "yamlsched.extras.preview.cli_plan",
-    "web": "yamlsched.extras.web.cli",
-}
-"""The verbs of extras: each module defines ``command``."""
 
 
 def __getattr__(name: str) -> Any:

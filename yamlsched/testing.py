@@ -69,7 +69,8 @@ def use_test_database(variable: str = "YAMLSCHED_DSN") -> str:
     if not dsn:
         held = contextlib.ExitStack()
         folder = held.enter_context(tempfile.TemporaryDirectory(prefix="yamlsched-test-"))
-        dsn = held.enter_context(registry.embedded.running(Path(folder) / "schedules.yaml"))
+        (file := Path(folder, "schedules.yaml")).touch()
+        dsn = held.enter_context(registry.plugins.database(file, is_requested=False))
         atexit.register(held.close)
     os.environ[variable] = dsn
     return dsn

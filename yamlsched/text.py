@@ -11,6 +11,8 @@ CI_COMMAND = re.compile(r"^(\s*)::|##(?=[A-Za-z]*\[)")
 """What CI services execute in a log: ``::stop-commands::x`` and ``##[error]`` (GitHub), ``##vso[...]`` (Azure)."""
 STYLES = re.compile(r"\x1b\[[0-9;:]*[mK]|\r+$", re.MULTILINE)
 """What colours a terminal or clears its line, and the end of lines of other systems."""
+PLUGIN_CODE = re.compile(r"(?!YS)[A-Z]{2,12}[0-9]{0,4}")
+"""The code of a plugin's finding. Codes that start with YS are ours."""
 MAX_SHOWN_CHARS = 100
 
 

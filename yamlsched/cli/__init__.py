@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import importlib
 import itertools
 import os
@@ -16,15 +17,20 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from yamlsched import __version__, registry
 from yamlsched import log as event_log  # `log` is a verb: its module becomes an attribute of this package
-from yamlsched.cli._settings import Settings, VerbGroup, global_options, merge
-from yamlsched.errors import EnvironmentFailed, Refused
+from yamlsched.cli._settings import Settings, Verb, VerbGroup, global_options, merge
+from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
 
+if TYPE_CHECKING:
+    from yamlsched.plugins import PluginVerb
+
+__all__ = ["Settings", "Verb", "Verbs", "cli", "main"]
 OK, FINDINGS, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
@@ -60,6 +66,24 @@ def _note_output_failures() -> Iterator[None]:
         raise
 
 
+EXPECTED = (
+    click.ClickException,
+    click.Abort,
+    click.exceptions.Exit,
+    YamlschedError,
+    OutputFailed,
+)
+"""What a command may raise without being faulty."""
+
+
+class PluginVerbFailed(Exception):
+    """The command of an installed plugin has raised an error, which is the cause."""
+
+    def __init__(self, plugin: str, cause: Exception) -> None:
+        super().__init__(plugin)
+        self.plugin, self.cause = plugin, cause
+
+
 class Verbs(VerbGroup):
     """The verbs, each imported only when it is used."""
 
@@ -68,12 +92,33 @@ class Verbs(VerbGroup):
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _note_output_failures():
-            return super().invoke(ctx)
+        try:
+            with _note_output_failures():
+                return super().invoke(ctx)
+        except EXPECTED:
+            raise
+        except Exception as error:
+            name = ctx.invoked_subcommand
+            if name is None or name in self._modules or name in self._own:
+                raise
+            raise PluginVerbFailed(self.installed[name].plugin, error) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        names = [module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"]
-        return sorted(name for name in [*names, *registry.VERBS] if name not in INTERNAL)
+        names = [*self._modules, *self._own, *self.installed]
+        return sorted(name for name in names if name not in INTERNAL)
+
+    @cached_property
+    def _modules(self) -> list[str]:
+        return [module.name for module in pkgutil.iter_modules(__path__) if module.name[0] != "_"]
+
+    @cached_property
+    def _own(self) -> dict[str, PluginVerb]:
+        return registry.plugins.own_verbs()
+
+    @cached_property
+    def installed(self) -> dict[str, PluginVerb]:
+        """The commands of installed plugins, by name."""
+        return registry.plugins.installed_verbs([*self._modules, *self._own])
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         verbs = self.list_commands(ctx)
@@ -85,10 +130,28 @@ class Verbs(VerbGroup):
                     formatter.write_dl(rows, col_spacing=max(map(len, verbs)) - max(map(len, group)) + 2)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in (*self.list_commands(ctx), *INTERNAL):
+        if cmd_name in self._modules:
+            command: click.Command = importlib.import_module(f"{__name__}.{cmd_name}").command
+            return command
+        verb = self._own.get(cmd_name) or self.installed.get(cmd_name)
+        if verb is None:
             return None
-        command: click.Command = importlib.import_module(registry.VERBS.get(cmd_name, f"{__name__}.{cmd_name}")).command
-        return command
+        try:
+            return verb.load()
+        except EnvironmentFailed as error:
+            return _unusable(cmd_name, error)
+
+
+def _unusable(name: str, error: EnvironmentFailed) -> click.Command:
+    """Return the stand-in for a command that cannot be loaded: the others can still be listed."""
+
+    def fail(words: object) -> NoReturn:
+        raise error
+
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    settings = {"ignore_unknown_options": True}
+    help = "(cannot be loaded)"
+    return click.Command(name, settings, fail, [words], help, add_help_option=False)
 
 
 @click.group(
@@ -107,6 +170,8 @@ class Verbs(VerbGroup):
 @click.version_option(__version__, message="yamlsched %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, /, **options: Any) -> None:
+    gc.freeze()  # what was imported lives as long as the process
+    gc.enable()
     ctx.obj = merge(Settings(), options)
 
 
@@ -147,6 +212,8 @@ def _run() -> int:
         return FAILED
     except OutputFailed as error:
         return _output_failed(error.cause, OK)
+    except PluginVerbFailed as error:
+        return _unexpected(error.cause, f"the plugin {error.plugin}", "its authors")
     except Exception as error:
         return _unexpected(error)
     return code if isinstance(code, int) else OK
@@ -202,8 +269,8 @@ def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:
     event_log.message("error", "command.failed", text, error=message, exit_code=exit_code, **fields)
 
 
-def _unexpected(error: Exception) -> int:
-    """Report an error that no verb handles: a database error in one line, a bug of yamlsched with its traceback."""
+def _unexpected(error: Exception, where: str = "yamlsched", whom: str = "") -> int:
+    """Report an error that no verb handles: a database error in one line, a bug with its traceback."""
     if getattr(error, "sqlstate", None) == "42501":  # insufficient_privilege
         _print_error(
             f"the role of the DSN lacks a privilege for this ({' '.join(str(error).split())}). "
@@ -215,7 +282,8 @@ def _unexpected(error: Exception) -> int:
         _print_error(f"the database failed: {' '.join(str(error).split())}")
     else:
         if not event_log.is_json():
-            traceback.print_exc()
+            traceback.print_exception(error)
         stack = "".join(traceback.format_exception(error))
-        _print_error("this is a bug in yamlsched; please report the lines above", stack=stack)
+        to = f" to {whom}" if whom else ""
+        _print_error(f"this is a bug in {where}; please report the lines above{to}", stack=stack)
     return FAILED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from yamlsched import registry
-from yamlsched.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
     import psycopg
@@ -49,19 +47,14 @@ class Settings:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Yield the DSN to use: the one that is set, else that of the embedded database, which runs until the end.
+        """Yield the DSN to use: the one that is set, else that of a plugin, such as the embedded database.
 
-        Raises NoDatabase if there is neither.
+        Raises EnvironmentFailed if there is neither.
         """
         if self.dsn and self.dsn != "embedded":
             yield self.dsn
             return
-        if not self.file.exists() and not registry.embedded.data_folder(self.file).exists():
-            raise EnvironmentFailed(
-                f"there is no {self.file}, and no embedded database beside it: change to the project's directory, "
-                "pass --file, or set YAMLSCHED_DSN"
-            )
-        with registry.embedded.running(self.file, by_name=self.dsn == "embedded") as dsn:
+        with registry.plugins.database(self.file, self.dsn == "embedded") as dsn:
             yield dsn
 
     @property
@@ -214,8 +207,6 @@ class Verb(click.Command):
         self.params = [*self.params, *self.globals]
 
     def invoke(self, ctx: click.Context) -> Any:
-        gc.freeze()  # what was imported lives as long as the process
-        gc.enable()
         ctx.obj = merge(ctx.obj or Settings(), {str(o.name): ctx.params.pop(str(o.name)) for o in self.globals})
         if ctx.obj.format not in self.formats:
             raise click.UsageError(f"--format {ctx.obj.format}: this verb supports {', '.join(self.formats)}", ctx)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from yamlsched import __version__
+from yamlsched import __version__, registry
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule import commands, handlers, paths
 from yamlsched.schedule import file as schedule_file
@@ -22,6 +23,12 @@ from yamlsched.schedule.lookup import Sources
 from yamlsched.schedule.schema import FILE, SCHEMA
 from yamlsched.schedule.source import ERROR, WARNING, Diagnostic
 from yamlsched.text import quoted
+
+if TYPE_CHECKING:
+    from yamlsched.plugins import FileFinding
+
+MAX_FINDING_CHARS = 1_000
+"""Of the message of a plugin's finding, and of its remedy."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ def check_all(
     ``imports``: import the handlers too, which runs the project's code.
     """
     diagnostics = [*loaded.diagnostics, *lint(loaded, now, require_owner), *check_editor_copy(loaded, file)]
+    diagnostics += find_by_plugins(loaded)
     if folders is not None:
         of_handlers = check_handlers(loaded, file, Sources(paths.import_path(file, loaded.paths, folders)))
         known = {(diagnostic.line, diagnostic.column) for diagnostic in of_handlers}
@@ -70,6 +78,30 @@ def check_all(
             by_import = handlers.check_by_import(loaded, paths.search_path(file, loaded.paths, folders))
             diagnostics += [diagnostic for diagnostic in by_import if (diagnostic.line, diagnostic.column) not in known]
     return apply_suppressions(diagnostics, loaded.source)
+
+
+def check_by_plugins(loaded: Loaded) -> list[Diagnostic]:
+    """Return what plugins find in a valid file, without what comments in it suppress."""
+    findings = [entry for entry in find_by_plugins(loaded) if not is_suppressed(entry)]
+    return sorted(findings, key=lambda entry: entry.order)
+
+
+def find_by_plugins(loaded: Loaded) -> list[Diagnostic]:
+    """Return what plugins find in a valid file; nothing for one with errors, whose jobs are not complete."""
+    if loaded.has_errors:
+        return []
+    return [_diagnostic(loaded, finding) for finding in registry.plugins.check_file(loaded)]
+
+
+def _diagnostic(loaded: Loaded, finding: FileFinding) -> Diagnostic:
+    """Return a plugin's finding with its position."""
+    message, span = finding.message, (0, 0)
+    if finding.job in loaded.entries:
+        message = f"job {quoted(finding.job)}: {message}"
+        written = loaded.written(finding.job, finding.key) if finding.key else None
+        span = (written or loaded.spot(finding.job).key).node.span
+    message, remedy = message[:MAX_FINDING_CHARS], finding.remedy[:MAX_FINDING_CHARS]
+    return loaded.source.diagnostic(span, finding.code, message, remedy, (), ERROR)
 
 
 def _is_wrong(loaded: Loaded, calls: Calls, file: Path, sources: Sources) -> bool:

@@ -12,7 +12,7 @@ from yamlsched.schedule import catalog
 from yamlsched.schedule.file import MAX_FILE_BYTES
 from yamlsched.schedule.node import Notes, Path, Span, Spot
 from yamlsched.schedule.source import ERROR, WARNING, Diagnostic, Finding, Note, Source
-from yamlsched.text import quoted
+from yamlsched.text import PLUGIN_CODE, quoted
 
 MAX_USELESS_COMMENTS = 1_000
 """At most this many comments are reported."""
@@ -37,6 +37,8 @@ def _useless_comments(diagnostics: Collection[Diagnostic], source: Source) -> It
         for code in re.finditer(r"[^,\s]+", comment[1]):
             if (line, code[0]) in used:
                 continue
+            if PLUGIN_CODE.fullmatch(code[0]):
+                continue  # this host may not have the plugin
             if code[0] not in catalog.pages():
                 reason, remedy = "is not a diagnostic code", "See: yamlsched explain"
             elif not can_be_suppressed(code[0]):
@@ -57,7 +59,9 @@ def is_suppressed(diagnostic: Diagnostic) -> bool:
 
 
 def can_be_suppressed(code: str) -> bool:
-    """Return whether a code is a warning, or about handlers: their source may do what reading it does not show."""
+    """Return whether a code is a warning, of a plugin, or about handlers: their source may do what it does not show."""
+    if PLUGIN_CODE.fullmatch(code):
+        return True
     return code.startswith(("YS3", "YS4")) and code != "YS301"
 
 

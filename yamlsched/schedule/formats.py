@@ -117,14 +117,7 @@ def _property(value: str) -> str:
 def as_sarif(diagnostics: Sequence[Diagnostic], files: Sequence[str]) -> str:
     """Return SARIF 2.1.0, the format of code scanning services."""
     codes = sorted({diagnostic.code for diagnostic in diagnostics})
-    rules = [
-        {
-            "id": code,
-            "shortDescription": {"text": catalog.title(code)},
-            "help": {"text": catalog.page(code), "markdown": catalog.page(code)},
-        }
-        for code in codes
-    ]
+    rules = [_rule(code) for code in codes]
     run = {
         "tool": {"driver": {"name": "yamlsched", "version": __version__, "rules": rules}},
         "columnKind": "unicodeCodePoints",
@@ -132,6 +125,13 @@ def as_sarif(diagnostics: Sequence[Diagnostic], files: Sequence[str]) -> str:
         "results": [_result(diagnostic, codes) for diagnostic in diagnostics],
     }
     return _json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _rule(code: str) -> dict[str, Any]:
+    if code not in catalog.pages():
+        return {"id": code, "shortDescription": {"text": f"{code}, of a plugin"}}
+    page = {"text": catalog.page(code), "markdown": catalog.page(code)}
+    return {"id": code, "shortDescription": {"text": catalog.title(code)}, "help": page}
 
 
 def _result(diagnostic: Diagnostic, codes: list[str]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ MAX_STORED_ERRORS = 20
 """Errors of a refused file that are stored."""
 MAX_STORED_CHARS = 1_000
 """Of each."""
+MAX_LOGGED_FINDINGS = 20
+"""Findings of plugins that are logged."""
 AT_ONCE_LOCK_TIMEOUT_SECONDS = 30.0
 """The same for ``yamlsched sync``."""
 
@@ -64,6 +66,7 @@ class FileSync:
         if checked.errors or loaded.namespace is None:
             self._refuse(loaded, checked)
             return
+        _log_findings(self.schedule, loaded)
         self.result.namespace = loaded.namespace
         # before the transaction, which may be long: the next tick of this host presents the file, too
         snapshot = files.poll_rows(self.connection, self.schedule.presented(), self.now, loaded.namespace)
@@ -230,6 +233,16 @@ def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, result: 
         known = definitions.targets(connection, result.namespace)
         jobs = {name: job for name, job in jobs.items() if known.get(name) == (job.handler, job.command)}
     return jobs
+
+
+def _log_findings(schedule: ScheduleFile, loaded: Loaded) -> None:
+    """Log what plugins find. It does not decide whether the file is applied: other hosts may not have the plugin."""
+    findings = checks.check_by_plugins(loaded)
+    for entry in findings[:MAX_LOGGED_FINDINGS]:
+        place = {"file": schedule.path, "line": entry.line}
+        log.warning("file.flagged", **place, code=entry.code, error=entry.message, remedy=entry.remedy or None)
+    if (more := len(findings) - MAX_LOGGED_FINDINGS) > 0:
+        log.warning("file.flagged", file=schedule.path, more=more, see="yamlsched validate")
 
 
 def _report_left_out(schedule: ScheduleFile, loaded: Loaded, jobs: dict[str, Job], errors: int) -> None:

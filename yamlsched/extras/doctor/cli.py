@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import click
 
-from yamlsched.cli import FINDINGS, OK, _filters
+from yamlsched.cli import FINDINGS, OK, Verbs, _filters
 from yamlsched.cli._settings import FORMATS, Settings, Verb
 from yamlsched.extras.doctor import Check, doctor, doctor_offline
 from yamlsched.extras.notify import checks as notify_checks
 from yamlsched.extras.remote import probe
+from yamlsched.schedule.load import Loaded
 from yamlsched.show import terminal
 from yamlsched.show.document import Document, Section
 
@@ -47,6 +48,12 @@ def _rows(checks: list[Check]) -> Iterator[tuple[str, str, str]]:
             yield "", "", check.remedy
 
 
+def _plugins(loaded: Loaded | None) -> Iterator[Check]:
+    root = click.get_current_context().find_root().command
+    assert isinstance(root, Verbs)
+    yield from doctor_offline.plugins(loaded, root.installed.values())
+
+
 def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Iterator[Check]:
     """Check everything, with the database and the executors."""
     loaded, file_checks = doctor.schedule(settings.file, settings.env, paths)
@@ -59,6 +66,7 @@ def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Itera
         yield from doctor.archive(loaded, settings.file)
         yield from probe.check(loaded, settings.file, paths, settings.database())
         yield from notify_checks.check(loaded, notify)
+    yield from _plugins(loaded)
 
 
 def _offline(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
@@ -69,3 +77,4 @@ def _offline(settings: Settings, paths: tuple[str, ...]) -> Iterator[Check]:
     if loaded is not None and not loaded.has_errors:
         yield from doctor_offline.schedule(loaded, settings.file, paths)
         yield from doctor.archive(loaded, settings.file)
+    yield from _plugins(loaded)

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,8 +25,10 @@ from yamlsched.extras.doctor import Check
 from yamlsched.extras.doctor.doctor import summary
 from yamlsched.extras.monitors import targets
 from yamlsched.extras.monitors.delivery import is_valid_url
+from yamlsched.plugins import PluginVerb, installed
 from yamlsched.runs.lifecycle import LOCAL
 from yamlsched.schedule import commands, handlers
+from yamlsched.schedule.checks import check_by_plugins
 from yamlsched.schedule.job import DaskExecutor
 from yamlsched.schedule.load import Loaded
 from yamlsched.schedule.paths import search_path
@@ -50,6 +52,25 @@ def installation(dsn: str | None) -> Iterator[Check]:
     yield Check("yamlsched", "ok", f"{__version__}, extras: {', '.join(installed) or 'none'}")
     yield Check("time zones", "ok", f"data of {tzdata.IANA_VERSION}")
     yield dsn_given(dsn, has_embedded=embedded.available(by_name=False))
+
+
+def plugins(loaded: Loaded | None, verbs: Iterable[PluginVerb]) -> Iterator[Check]:
+    """List the installed plugins, after their ``verbs`` were imported and their checks called."""
+    errors: dict[str, str] = {}
+    for verb in verbs:
+        try:
+            verb.load()
+        except EnvironmentFailed as failure:
+            errors[verb.plugin] = str(failure)
+    if loaded is not None:
+        check_by_plugins(loaded)
+    for plugin in installed():
+        name, hooks = f"plugin {plugin.name}", ", ".join(plugin.hooks) or "no hooks"
+        if error := next(iter(plugin.errors), errors.get(plugin.name, "")):
+            what = f"{plugin.version} has failed: {error}"
+            yield Check(name, "fail", what, "fix, upgrade or uninstall the package")
+        else:
+            yield Check(name, "ok", f"{plugin.version}: {hooks}")
 
 
 def python(running: tuple[int, int], tested: Sequence[tuple[int, int]]) -> Check:

@@ -42,12 +42,13 @@ def command(
     is_exit_code: bool,
 ) -> int:
     from yamlsched.extras.preview import base as edit
+    from yamlsched.schedule.checks import check_by_plugins
     from yamlsched.schedule.formats import as_text
 
     file, environment = head or settings.file, settings.env or None
     edited = edit.read(file, environment)
-    if edited.has_errors:
-        click.echo(as_text(edited.diagnostics, []), err=True)
+    if errors := edited.diagnostics if edited.has_errors else check_by_plugins(edited):
+        click.echo(as_text(errors, []), err=True)
         return FINDINGS
     instant = edit.instant(at, edited, datetime.now(UTC))
     if at is not None:

@@ -1,0 +1,260 @@
+"""Plugins: what our extras and installed packages add to yamlsched. See docs/plugins.md.
+
+``Hooks`` has everything that a plugin can do. A package is a plugin if it has an entry point in the
+group ``yamlsched``, which names a module with functions marked ``@hookimpl``. A plugin that fails is
+logged and stops nothing.
+
+Importing pluggy takes 8 ms, and reading the entry points of 140 packages 30 ms. So an idle tick
+imports nothing of this (``registry.plugins``), and the commands of our extras need no entry points.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module, metadata
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pluggy
+
+from yamlsched import log
+from yamlsched.errors import EnvironmentFailed, NoDatabase, YamlschedError
+from yamlsched.text import PLUGIN_CODE
+
+if TYPE_CHECKING:
+    from yamlsched.schedule.load import Loaded
+
+GROUP = "yamlsched"
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+
+@dataclass(frozen=True)
+class FileFinding:
+    """What a check finds: ``FileFinding("ACME001", "it has no owner", "Add one.", "purge")``.
+
+    ``code`` has 2 to 12 capital letters and up to 4 digits. Codes that start with YS are those of
+    yamlsched. The position is that of ``key``, or of the job if neither it nor ``defaults`` has the
+    key. Without a ``job`` the finding is about the file.
+    """
+
+    code: str
+    message: str
+    remedy: str = ""
+    job: str = ""
+    key: str = ""
+
+
+class Hooks:
+    """The hooks. A plugin implements any of them, each with the parameters that it needs."""
+
+    @hookspec
+    def register_verbs(self) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Return commands and their places: ``{"owners": "acme_rules:owners"}``.
+
+        A place is a module and the name of a click command in it. The module is imported when the
+        command is used or listed. A command of yamlsched cannot be replaced.
+        """
+
+    @hookspec
+    def check_file(self, schedule: Loaded) -> Iterable[FileFinding]:  # type: ignore[empty-body]
+        """Yield what is wrong with a valid file.
+
+        ``validate`` and ``diff`` report findings as errors. ``sync`` and ``tick`` log them and apply
+        the file. ``schedule.jobs`` has the jobs by name, with their defaults.
+        ``schedule.written("purge", "owner")`` is None if neither the job nor ``defaults`` has the key.
+        """
+
+    @hookspec
+    def database(self, file: Path, is_requested: bool) -> AbstractContextManager[str] | None:
+        """Return a context whose value is the DSN for ``file``, or None. It is called if none is set.
+
+        ``is_requested``: the DSN is "embedded". The embedded database is asked last. An error of
+        yamlsched, such as ``EnvironmentFailed``, is the reason why there is no database.
+        """
+
+
+OWN_PLUGIN = "yamlsched.extras.plugin"
+"""The plugin of our extras. It is named here because a checkout that is not installed has no entry points."""
+MAX_FINDINGS = 1_000
+"""Of one plugin: a generator may have no end."""
+MAX_ERROR_CHARS = 1_000
+MAX_NAME_CHARS = 100
+VERB = re.compile(r"[a-z][a-z0-9-]{0,39}")
+PLACE = re.compile(r"[a-z_][\w.]*:[a-z_]\w*", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class PluginVerb:
+    """A command of a plugin, and its place."""
+
+    name: str
+    place: str
+    plugin: str
+
+    def load(self) -> click.Command:
+        """Import the command. Raises EnvironmentFailed if an installed plugin has no such command."""
+        module, _, attribute = self.place.partition(":")
+        label = f'the command "{self.name}" of the plugin {self.plugin} cannot be loaded'
+        try:
+            command = getattr(import_module(module), attribute)
+        except (Exception, SystemExit) as error:
+            if self.plugin == OWN_PLUGIN:
+                raise
+            raise EnvironmentFailed(f"{label}: {_describe(error)}") from error
+        if not isinstance(command, click.Command):
+            raise EnvironmentFailed(f"{label}: {self.place} is not a click command")
+        return command
+
+
+@dataclass
+class Plugin:
+    """A plugin with a manager of its own, so that no plugin can affect another.
+
+    ``errors`` are what it has failed with in this process.
+    """
+
+    name: str
+    version: str
+    errors: list[str] = field(default_factory=list)
+    manager: pluggy.PluginManager = field(default_factory=lambda: pluggy.PluginManager(GROUP))
+
+    def load(self, entry: metadata.EntryPoint) -> None:
+        """Import what ``entry`` names, and register its hooks. A failure is logged."""
+        self.manager.add_hookspecs(Hooks)
+        with self.guard("import"):
+            self.manager.register(entry.load(), self.name)
+            self.manager.check_pending()
+
+    @property
+    def hooks(self) -> list[str]:
+        """The hooks that it implements."""
+        callers = {name: getattr(self.manager.hook, name) for name in vars(Hooks) if name[0] != "_"}
+        return [name for name, caller in callers.items() if caller.get_hookimpls()]
+
+    def answers(self, hook: str, **arguments: Any) -> list[Any]:
+        """Call a hook, and return what is not None. Own failures are raised, those of others logged."""
+        with self.guard(hook):
+            return list(getattr(self.manager.hook, hook)(**arguments))
+        return []
+
+    @contextmanager
+    def guard(self, hook: str) -> Iterator[None]:
+        """Log what is raised, and continue. An error of our own extras is raised: it is a bug."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            is_answer = hook == "database" and isinstance(error, YamlschedError)
+            if self.name == OWN_PLUGIN or is_answer:
+                raise
+            self.fail(hook, _describe(error))
+
+    def fail(self, hook: str, error: str) -> None:
+        """Log a failure."""
+        self.errors.append(error)
+        log.error("plugin.failed", plugin=self.name, version=self.version, hook=hook, error=error)
+
+
+def _describe(error: BaseException) -> str:
+    """Return an error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:MAX_ERROR_CHARS]
+
+
+@cache
+def own() -> Plugin:
+    """Return the plugin of our extras."""
+    plugin = Plugin(OWN_PLUGIN, "")
+    plugin.load(metadata.EntryPoint(OWN_PLUGIN, OWN_PLUGIN, GROUP))
+    return plugin
+
+
+@cache
+def installed() -> list[Plugin]:
+    """Return the installed plugins, also those that cannot be imported, in the order of their packages."""
+    entries = [(_package(entry), entry) for entry in metadata.entry_points(group=GROUP)]
+    entries.sort(key=lambda pair: (pair[0], pair[1].name))
+    plugins = [Plugin(*package) for package, _ in entries]
+    for plugin, (_, entry) in zip(plugins, entries, strict=True):
+        plugin.load(entry)
+    return plugins
+
+
+def _package(entry: metadata.EntryPoint) -> tuple[str, str]:
+    """Return the name and the version of the package of an entry point, as far as its metadata has them."""
+    name = version = None
+    with suppress(Exception):  # the metadata is incomplete: which error that is depends on Python
+        name, version = entry.dist and entry.dist.name, entry.dist and entry.dist.version
+    return str(name or entry.name)[:MAX_NAME_CHARS], str(version or "?")[:MAX_NAME_CHARS]
+
+
+def own_verbs() -> dict[str, PluginVerb]:
+    """Return the commands of our extras."""
+    [places] = own().answers("register_verbs")
+    return {name: PluginVerb(name, place, OWN_PLUGIN) for name, place in places.items()}
+
+
+def installed_verbs(taken: Collection[str]) -> dict[str, PluginVerb]:
+    """Return the commands of installed plugins. One whose name is ``taken`` or was seen is logged."""
+    verbs: dict[str, PluginVerb] = {}
+    for plugin in installed():
+        for answer in plugin.answers("register_verbs"):
+            with plugin.guard("register_verbs"):
+                for name, place in dict(answer).items():
+                    owner = "yamlsched" if name in taken else None
+                    owner = verbs[name].plugin if name in verbs else owner
+                    if error := _verb_error(name, place, owner):
+                        plugin.fail("register_verbs", error)
+                    else:
+                        verbs[name] = PluginVerb(name, place, plugin.name)
+    return verbs
+
+
+def _verb_error(name: object, place: object, owner: str | None) -> str:
+    if not isinstance(name, str) or not VERB.fullmatch(name):
+        return f"the name of a command is {name!r}: use lower-case letters, digits and dashes"
+    if not isinstance(place, str) or not PLACE.fullmatch(place):
+        return f'the place of the command "{name}" is {place!r}: write "module:attribute"'
+    return f'{owner} already has a command "{name}"' if owner else ""
+
+
+def check_file(schedule: Loaded) -> Iterator[FileFinding]:
+    """Yield what installed plugins find in a valid file."""
+    for plugin in installed():
+        for answer in plugin.answers("check_file", schedule=schedule):
+            with plugin.guard("check_file"):
+                for finding in islice(answer, MAX_FINDINGS):
+                    if error := _finding_error(finding):
+                        plugin.fail("check_file", error)
+                    else:
+                        yield finding
+
+
+def _finding_error(finding: object) -> str:
+    if not isinstance(finding, FileFinding):
+        return f"a finding is of type {type(finding).__name__} instead of FileFinding"
+    for name, value in vars(finding).items():
+        if not isinstance(value, str):
+            return f"{name} of a finding is of type {type(value).__name__} instead of str"
+    is_valid = PLUGIN_CODE.fullmatch(finding.code)
+    return "" if is_valid else f"the code of a finding is {finding.code!r}: write one like ACME001"
+
+
+@contextmanager
+def database(file: Path, is_requested: bool) -> Iterator[str]:
+    """Yield the DSN of the first plugin that has one for ``file``. Raises EnvironmentFailed if none has."""
+    with ExitStack() as opened:
+        yield next(_dsns(file, is_requested, opened))
+
+
+def _dsns(file: Path, is_requested: bool, opened: ExitStack) -> Iterator[str]:
+    for plugin in (*installed(), own()):
+        for answer in plugin.answers("database", file=file, is_requested=is_requested):
+            with plugin.guard("database"):
+                yield str(opened.enter_context(answer))
+    raise NoDatabase("no DSN is set: set YAMLSCHED_DSN")
