@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support import guides
 from support.command_line import Cli, command_line
-from yamlsched import plugins
+from yamlsched import plugins, registry
 from yamlsched.cli import cli as root
 
 SCHEDULE = """\
@@ -422,6 +424,78 @@ def test_the_reason_of_a_plugin_why_there_is_no_database_is_reported(
     assert cli("sync") == (3, "", "yamlsched: the vault is sealed\n")
 
 
+JOBS = """\
+version: 1
+jobs:
+  good: {handler: gc.collect}
+  bad: {handler: no_such_module.run, max_attempts: 1}
+"""
+LISTENS = f"""\
+{IMPORTS}
+@hookimpl
+def attempt_started(run):
+    with open("noted", "a") as file:
+        print("started", run.job_type, file=file)
+@hookimpl
+def attempt_ended(run, status, seconds, error_type):
+    with open("noted", "a") as file:
+        print(status, run.job_type, type(seconds).__name__, error_type, file=file)
+"""
+
+
+def a_tick(folder: Path, dsn: str) -> subprocess.CompletedProcess[str]:
+    """Run what is due, in a process whose installed packages are those of ``install``."""
+    environment = {**os.environ, "PYTHONPATH": str(folder.parent / "site"), "YAMLSCHED_DSN": dsn}
+    command = [sys.executable, "-m", "yamlsched", "tick", "--skip-handler-checks", "--concurrency", "1"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture
+def enqueued(cli: Cli) -> None:
+    """Two runs of one job that succeeds, and one of a job that dies."""
+    Path("schedules.yaml").write_text(JOBS)
+    assert cli("sync", "-q", "--skip-handler-checks").code == 0
+    for job in ("good", "bad", "good"):
+        assert cli("enqueue", job).code == 0
+
+
+@pytest.mark.story
+@pytest.mark.usefixtures("enqueued")
+def test_the_hooks_about_attempts_are_called_for_each_attempt(install: Install, own_dsn: str) -> None:
+    install(LISTENS)
+
+    done = a_tick(Path.cwd(), own_dsn)
+
+    assert failures(done.stderr) == []
+    noted = sorted(Path("noted").read_text().splitlines())
+    assert noted[0].startswith("dead bad ")
+    assert noted[0].endswith(" ModuleNotFoundError")
+    assert noted[1:] == [
+        "started bad",
+        "started good",
+        "started good",
+        "succeeded good float None",
+        "succeeded good float None",
+    ]
+
+
+@pytest.mark.story
+@pytest.mark.usefixtures("enqueued")
+@pytest.mark.parametrize("hook", ["attempt_started", "attempt_ended"])
+def test_a_plugin_that_fails_in_a_hook_about_attempts_is_logged_once_and_changes_no_run(
+    install: Install, own_dsn: str, db_of: Callable[[str], Any], hook: str
+) -> None:
+    install(f"{IMPORTS}@hookimpl\ndef {hook}(run):\n    {FAILS}\n")
+    install(LISTENS, "other")
+
+    done = a_tick(Path.cwd(), own_dsn)
+
+    assert failures(done.stderr) == [failure(hook, "ValueError: of the plugin")]
+    assert len(Path("noted").read_text().splitlines()) == 6
+    rows = db_of(own_dsn).execute("select status, count(*) from yamlsched.job_runs group by 1 order by 1").fetchall()
+    assert [tuple(row) for row in rows] == [("dead", 1), ("succeeded", 2)]
+
+
 @pytest.mark.story
 def test_the_package_of_the_page_works_as_shown_once_it_is_installed(tmp_path: Path, own_dsn: str) -> None:
     # given what pip writes for the package of the page
@@ -441,3 +515,33 @@ def test_the_package_of_the_page_works_as_shown_once_it_is_installed(tmp_path: P
 
     # then they print what the page shows
     assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("acme-1.dist-info", "[yamlsched]\nrules = acme\n", True),
+        ("acme-1.egg-info", "[console_scripts]\na = b\n\n [ yamlsched ] \nrules = acme\n", True),
+        ("acme-1.dist-info", "[console_scripts]\nyamlsched = yamlsched.__main__:main\n", False),
+        ("acme-1.dist-info", "[yamlsched_other]\nx = [yamlsched]\n", False),
+        ("acme", "[yamlsched]\nrules = acme\n", False),
+    ],
+)
+def test_a_worker_reads_all_entry_points_only_if_a_package_may_have_one_for_yamlsched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str, expected: bool
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "entry_points.txt").write_text(content)
+    (tmp_path / "empty-1.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", ["/no/such/folder", str(tmp_path)])
+
+    assert registry.has_plugins() is expected
+
+
+def test_a_worker_reads_all_entry_points_if_it_imports_from_an_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "all.zip").write_bytes(b"")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "all.zip")])
+
+    assert registry.has_plugins()

@@ -28,6 +28,7 @@ from yamlsched.errors import EnvironmentFailed, NoDatabase, YamlschedError
 from yamlsched.text import PLUGIN_CODE
 
 if TYPE_CHECKING:
+    from yamlsched.runs.lifecycle import ClaimedRun
     from yamlsched.schedule.load import Loaded
 
 GROUP = "yamlsched"
@@ -69,6 +70,18 @@ class Hooks:
         ``validate`` and ``diff`` report findings as errors. ``sync`` and ``tick`` log them and apply
         the file. ``schedule.jobs`` has the jobs by name, with their defaults.
         ``schedule.written("purge", "owner")`` is None if neither the job nor ``defaults`` has the key.
+        """
+
+    @hookspec
+    def attempt_started(self, run: ClaimedRun) -> None:
+        """Note that the worker hands an attempt of ``run`` to a process. Return at once: the worker waits."""
+
+    @hookspec
+    def attempt_ended(self, run: ClaimedRun, status: str, seconds: float | None, error_type: str | None) -> None:
+        """Note the outcome of an attempt once it is in the database. Return at once: the worker waits.
+
+        ``status`` is the state of the run: succeeded, failed if it is retried, dead, or queued if it
+        was released. ``seconds`` is how long the attempt executed; None if that is unknown.
         """
 
     @hookspec
@@ -243,6 +256,35 @@ def _finding_error(finding: object) -> str:
             return f"{name} of a finding is of type {type(value).__name__} instead of str"
     is_valid = PLUGIN_CODE.fullmatch(finding.code)
     return "" if is_valid else f"the code of a finding is {finding.code!r}: write one like ACME001"
+
+
+@dataclass
+class AttemptListener:
+    """Passes what a worker's report notes to one plugin, until that fails."""
+
+    plugin: Plugin
+    has_failed: bool = False
+
+    def note_start(self, run: ClaimedRun) -> None:
+        """Call ``attempt_started``."""
+        self._call("attempt_started", run=run)
+
+    def note_end(self, run: ClaimedRun, status: str, seconds: float | None, error_type: str | None) -> None:
+        """Call ``attempt_ended``."""
+        outcome = {"status": str(status), "seconds": seconds, "error_type": error_type}
+        self._call("attempt_ended", run=run, **outcome)
+
+    def _call(self, hook: str, **arguments: Any) -> None:
+        if not self.has_failed:
+            errors = len(self.plugin.errors)
+            self.plugin.answers(hook, **arguments)
+            self.has_failed = len(self.plugin.errors) > errors
+
+
+def listeners() -> list[AttemptListener]:
+    """Return a listener for each installed plugin with a hook about attempts."""
+    hooks = {"attempt_started", "attempt_ended"}
+    return [AttemptListener(plugin) for plugin in installed() if hooks.intersection(plugin.hooks)]
 
 
 @contextmanager

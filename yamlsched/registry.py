@@ -6,7 +6,11 @@ the start of a worker to its first claim (``benchmarks idle`` and ``latency``).
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ __all__ = [
     "monitors", "notify", "plugins", "remote", "shared", "tables", "tracing", "words",
 ]  # fmt: skip
 
+ENTRY_POINTS = re.compile(rb"^\s*\[\s*yamlsched\s*\]", re.MULTILINE)
 EXTRAS = {
     "monitors": "yamlsched.extras.monitors.outbox",
     "notify": "yamlsched.extras.notify.sending",
@@ -47,6 +52,24 @@ ON_DEMAND = {
     "plugins": "yamlsched.plugins",  # pluggy, and what reads entry points
     "tables": "yamlsched.show.tables",
 }
+
+
+def has_plugins() -> bool:
+    """Return whether a plugin may be installed, in 2 ms: reading all entry points takes a worker 30 ms."""
+    for folder in sys.path:
+        if os.path.isfile(folder):  # an archive
+            return True
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder or "."):
+                if name.endswith((".dist-info", ".egg-info")) and _is_plugin(os.path.join(folder, name)):
+                    return True
+    return False
+
+
+def _is_plugin(information: str) -> bool:
+    with contextlib.suppress(OSError), open(os.path.join(information, "entry_points.txt"), "rb") as file:
+        return ENTRY_POINTS.search(file.read()) is not None
+    return False
 
 
 def __getattr__(name: str) -> Any:

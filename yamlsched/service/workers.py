@@ -129,8 +129,11 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
     """
     outbox = None
     tasks = (*tasks, _prepare, forking.reap_orphans)
+    if registry.has_plugins():
+        worker.report.listeners += registry.plugins.listeners()
     if monitors_are_set():
-        outbox = worker.report.listener = registry.monitors.outbox(target.environment, worker)
+        outbox = registry.monitors.outbox(target.environment, worker)
+        worker.report.listeners.append(outbox)
         tasks = (*tasks, partial(registry.monitors.send_continually, outbox))
     if worker.is_continuous or any(own_variables(dict(job.targets)) for job in worker.workload.jobs.values()):
         tasks = (*tasks, registry.notify.send_continually)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,32 +16,35 @@ if TYPE_CHECKING:
 
 
 class RunListener(Protocol):
-    """Is notified when an attempt is handed to its executor, and when a run has ended."""
+    """Is notified when an attempt is handed to its executor, and when its outcome is in the database.
+
+    ``status`` is the new state of the run, and ``seconds`` how long the attempt executed, if that is known.
+    """
 
     def note_start(self, run: ClaimedRun) -> None: ...
 
-    def note_end(self, run: ClaimedRun, is_success: bool, seconds: float | None, error_type: str | None) -> None: ...
+    def note_end(self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None) -> None: ...
 
 
 class RunReport:
     """``states`` counts attempts by the state in which they left their run. ``dead_count`` is that of runs that died,
-    without calls of ``on_dead``. ``listener`` costs time for each run: set it only if it is needed.
+    without calls of ``on_dead``. Each of ``listeners`` costs time for each run: add it only if it is needed.
     """
 
     def __init__(self) -> None:
         self.states: Counter[Status] = Counter()
         self.dead_count = 0
-        self.listener: RunListener | None = None
+        self.listeners: list[RunListener] = []
 
     @property
     def has_dead(self) -> bool:
         return self.states[Status.DEAD] > 0
 
-    def note_starts(self, attempts: Iterable[Attempt]) -> None:
+    def note_starts(self, attempts: Sequence[Attempt]) -> None:
         """Note that ``attempts`` are handed to their executors."""
-        if self.listener is not None:
+        for listener in self.listeners:
             for attempt in attempts:
-                self.listener.note_start(attempt.run)
+                listener.note_start(attempt.run)
 
     def note_reclaimed(self, reclaimed: ReclaimResult) -> None:
         """Log what was taken from which workers, and what has died."""
@@ -62,9 +65,9 @@ class RunReport:
     def note_successes(self, attempts: list[Attempt]) -> None:
         """Count and log successes that are in the database."""
         self.states[Status.SUCCEEDED] += len(attempts)
-        if self.listener is not None:
+        for listener in self.listeners:
             for attempt in attempts:
-                self.listener.note_end(attempt.run, True, attempt.took, None)
+                listener.note_end(attempt.run, Status.SUCCEEDED, attempt.took, None)
         if log.is_enabled("info"):
             for attempt in attempts:
                 _log_success(attempt)
@@ -92,8 +95,8 @@ class RunReport:
         self.states[status] += 1
         if status is Status.DEAD and not run.is_on_dead_call:
             self.dead_count += 1
-        if self.listener is not None and status in (Status.SUCCEEDED, Status.DEAD):
-            self.listener.note_end(run, status is Status.SUCCEEDED, seconds, error_type)
+        for listener in self.listeners:
+            listener.note_end(run, status, seconds, error_type)
 
 
 def _log_success(attempt: Attempt) -> None:

@@ -25,7 +25,7 @@ from yamlsched.extras.monitors.delivery import Request
 from yamlsched.extras.monitors.outbox import MAX_PENDING, Outbox
 from yamlsched.extras.monitors.targets import BAD_DSN, Project, monitor_config, monitor_slug, tick_slug
 from yamlsched.runs.backoff import Backoff
-from yamlsched.runs.lifecycle import ClaimedRun
+from yamlsched.runs.lifecycle import ClaimedRun, Status
 from yamlsched.schedule.job import Job
 from yamlsched.timetable.calendars import Calendar
 from yamlsched.timetable.cron import Cron, combine, parse_cron
@@ -261,7 +261,7 @@ def test_only_runs_of_slots_check_in(run: ClaimedRun) -> None:
     outbox = an_outbox()
 
     outbox.note_start(run)
-    outbox.note_end(run, True, 1.0, None)
+    outbox.note_end(run, Status.SUCCEEDED, 1.0, None)
 
     assert outbox.take(0.0) == []
     outbox.note_start(RUN)
@@ -273,7 +273,7 @@ def test_what_could_not_be_sent_comes_first_and_a_bounded_number_waits(capsys: p
 
     outbox.note_start(RUN)
     first = outbox.take(0.0)
-    outbox.note_end(RUN, True, 1.0, None)
+    outbox.note_end(RUN, Status.SUCCEEDED, 1.0, None)
     outbox.restore(first)
     assert [b'"in_progress"' in (request.body or b"") for request in outbox.take(0.0)] == [True, False]
 
@@ -291,7 +291,7 @@ def test_the_requests_of_a_job_wait_for_their_turn() -> None:
         return [request.url.removeprefix("http://h/x") for request in outbox.take(now)]
 
     def end(is_success: bool = True) -> None:
-        outbox.note_end(RUN, is_success, 1.0, "RuntimeError")
+        outbox.note_end(RUN, Status.SUCCEEDED if is_success else Status.DEAD, 1.0, "RuntimeError")
 
     # a start, and its end, at once
     outbox.note_start(RUN)

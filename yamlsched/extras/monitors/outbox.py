@@ -21,7 +21,7 @@ from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.monitors import targets
 from yamlsched.extras.monitors.delivery import DEADLINE_SECONDS, Request, deliver
-from yamlsched.runs.lifecycle import ClaimedRun
+from yamlsched.runs.lifecycle import ClaimedRun, Status
 from yamlsched.schedule.job import Job
 from yamlsched.worker import clock
 from yamlsched.worker.executor import wait
@@ -81,8 +81,11 @@ class Outbox:
             state.has_started = True
         self._check_in(run, "in_progress")
 
-    def note_end(self, run: ClaimedRun, is_success: bool, seconds: float | None, error_type: str | None) -> None:
-        """``run`` has succeeded or is dead; ``seconds`` is how long its last attempt executed."""
+    def note_end(self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None) -> None:
+        """Note a run that has succeeded or is dead; ``seconds`` is how long its last attempt executed."""
+        if status not in (Status.SUCCEEDED, Status.DEAD):
+            return
+        is_success = status is Status.SUCCEEDED
         if (state := self._state(run)) is not None:
             code = EXIT_CODE.fullmatch(error_type or "")
             end = targets.SUCCESS if is_success else code[1] if code else targets.FAIL
