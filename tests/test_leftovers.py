@@ -169,6 +169,60 @@ def test_a_process_that_a_handler_forks_ends_as_in_plain_python(project: Project
     assert ("Traceback" in printed) is (how == "raises")
 
 
+TERMINATED = -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("function", "codes"),
+    [
+        ("terminate_processes", [TERMINATED] * 20),
+        ("terminate_processes_from_thread", [TERMINATED] * 20),
+        ("terminate_pool", [TERMINATED] * 2),
+        ("terminate_handled", [7] * 20),
+    ],
+)
+def test_sigterm_ends_a_process_that_a_handler_forks_unless_the_handler_handles_it(
+    project: Project, function: str, codes: object
+) -> None:
+    project.sync(fork={"handler": f"support.leftovers.{function}", "max_attempts": 1, "timeout": "20s"})
+    [run] = project.enqueue("fork")
+
+    project.work()
+
+    assert project.row(run).result == codes
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, -signal.SIGHUP), (signal.SIGINT, 1)])
+def test_other_signals_end_a_process_that_a_handler_forks_as_in_plain_python(
+    project: Project, number: int, code: int
+) -> None:
+    project.sync(fork={"handler": "support.leftovers.signal_process", "max_attempts": 1, "timeout": "20s"})
+    [run] = project.enqueue("fork", {"number": int(number)})
+
+    project.work()
+
+    assert project.row(run).result == code
+
+
+def test_a_pool_of_a_handler_works_during_the_grace_period_and_ends_when_the_handler_is_stopped(
+    project: Project,
+) -> None:
+    project.sync(stop={"handler": "support.leftovers.stop_pool", "max_attempts": 1, "lease": "1m"})
+    [run] = project.enqueue("stop")
+    loop = project.start("work", "--loop", "--concurrency", "1", "--grace", "1s")
+    paths = [project.folder / f"worker{index}" for index in range(2)]
+    until(lambda: all(path.exists() for path in paths), "the pool is working")
+    processes = [int(path.read_text()) for path in paths]
+
+    loop.signal(signal.SIGTERM)
+    until(lambda: "worker.stopping" in loop.text, "the worker is stopping")
+
+    assert all(map(is_alive, processes))
+    assert loop.wait() == 0
+    assert not any(map(is_alive, processes))
+    assert (project.row(run).status, project.row(run).attempts) == ("queued", 0)
+
+
 @pytest.fixture
 def deaf(project: Project) -> Iterator[Project]:
     """Yield a project with a job that forks a process which ignores SIGTERM; it is killed afterwards."""

@@ -7,6 +7,7 @@ import decimal
 import gc
 import json
 import locale
+import multiprocessing
 import os
 import random
 import resource
@@ -18,9 +19,12 @@ import time
 import types
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
+FORKS = multiprocessing.get_context("fork")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_SUBREAPER, PR_GET_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 2, 36, 37, 38
 CLONE_NEWNS, CLONE_NEWUTS = 0x20000, 0x4000000
@@ -277,7 +281,7 @@ def stderr_closed() -> None:
 
 @reset
 def streams_replaced() -> None:
-    sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]
+    sys.stdin = sys.stdout = sys.stderr = None
 
 
 @reset
@@ -447,6 +451,71 @@ def fork_deaf(end: str) -> None:
         raise ValueError("failed")
     if end == "waits":
         time.sleep(1000)
+
+
+def terminate_processes() -> list[int | None]:
+    """Return the exit codes of processes of multiprocessing that are terminated as soon as they exist."""
+    return [exit_code(signal.SIGTERM) for _ in range(20)]
+
+
+def signal_process(number: int) -> int | None:
+    """Return the exit code of a process of multiprocessing that gets this signal when it executes its function."""
+    return exit_code(number, FORKS.Event())
+
+
+def exit_code(number: int, is_executing: Event | None = None) -> int | None:
+    process = FORKS.Process(target=wait_forever, args=[is_executing])
+    process.start()
+    assert process.pid is not None
+    if is_executing is not None:
+        is_executing.wait()
+    os.kill(process.pid, number)
+    process.join()
+    return process.exitcode
+
+
+def wait_forever(is_executing: Event | None = None) -> None:
+    if is_executing is not None:
+        is_executing.set()
+    while True:
+        time.sleep(0.01)
+
+
+def terminate_processes_from_thread() -> list[int | None]:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(terminate_processes).result()
+
+
+def terminate_handled() -> list[int | None]:
+    """Return the exit codes of processes that inherit a signal handler that this handler has set."""
+    signal.signal(signal.SIGTERM, lambda signum, frame: os._exit(7))
+    return terminate_processes()
+
+
+def terminate_pool() -> list[int | None]:
+    """Return the exit codes of the processes of a pool; they are terminated after each has worked."""
+    with ProcessPoolExecutor(2, mp_context=FORKS) as pool:
+        assert list(pool.map(abs, range(-4, 0))) == [4, 3, 2, 1]
+        processes = list(pool._processes.values())
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+    return [process.exitcode for process in processes]
+
+
+def stop_pool() -> None:
+    """Wait for a pool whose processes never end."""
+    with ProcessPoolExecutor(2, mp_context=FORKS) as pool:
+        list(pool.map(wait, range(2)))
+
+
+def wait(index: int) -> None:
+    """Note the id of this process, and wait for a signal."""
+    path = Path(os.environ["TEST_FOLDER"], f"worker{index}")
+    path.with_suffix(".new").write_text(str(os.getpid()))
+    path.with_suffix(".new").rename(path)
+    wait_forever()
 
 
 def leave(kind: str) -> int:

@@ -465,6 +465,9 @@ async def calls_refused(run: Run, what: str) -> None:
 async def forks_and(run: Run, how: str) -> int:
     """Fork a process that ends as ``how`` says, and return its exit code."""
     record("started", run)
+    is_first = asyncio.Event()
+    beside = asyncio.create_task(steps(os.getpid(), is_first))
+    await is_first.wait()
     pid = os.fork()
     if pid == 0:
         match how:
@@ -478,12 +481,24 @@ async def forks_and(run: Run, how: str) -> int:
                 sys.exit("no space left")
             case "sets a signal handler":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            case "is terminated":
+                os.kill(os.getpid(), signal.SIGTERM)
             case "awaits":
                 await asyncio.sleep(0)
         return 0
     _, status = await asyncio.to_thread(os.waitpid, pid, 0)
+    beside.cancel()
     record("completed", run)
     return os.waitstatus_to_exitcode(status)
+
+
+async def steps(pid: int, is_first: asyncio.Event) -> None:
+    """Execute a step in each iteration of the loop, after who waits for ``is_first``, in the process ``pid`` only."""
+    is_first.set()
+    while True:
+        if os.getpid() != pid:
+            os._exit(9)
+        await asyncio.sleep(0)
 
 
 async def closes_descriptors(run: Run) -> None:

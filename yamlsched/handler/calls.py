@@ -7,7 +7,6 @@ import inspect
 import json
 import logging
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -173,9 +172,6 @@ def raised(error: BaseException, run: Run | None) -> AttemptEnd:
 
 def exit_fork(error: BaseException | None) -> NoReturn:
     """End a process that a handler forked as Python would, now that it has returned or raised ``error``."""
-    if isinstance(error, Stopped):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
     code: object = None
     if isinstance(error, SystemExit):
         code = error.code

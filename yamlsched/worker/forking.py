@@ -7,8 +7,10 @@ import contextlib
 import gc
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.handler.programs import die_with
@@ -17,6 +19,12 @@ Pipe = tuple[int, int]
 """The descriptor to read from, and the one to write to."""
 REAP_INTERVAL_SECONDS = 5.0  # in which whoever has started a process reaps it
 WORKER_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}  # the signals that the worker handles
+PYTHON_SIGNALS: dict[signal.Signals, Any] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
+"""What Python does at signals that may be sent to all processes at once."""
 
 
 def fork(kind: str, pipe_count: int, do: Callable[[int, list[Pipe]], object]) -> tuple[int, list[Pipe]]:
@@ -76,7 +84,7 @@ def detach(parent: int, keep: Iterable[int]) -> None:
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in PYTHON_SIGNALS:
         signal.signal(number, ignore)  # not SIG_IGN, which the programs that handlers start would inherit
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with(parent)
@@ -85,6 +93,29 @@ def detach(parent: int, keep: Iterable[int]) -> None:
         if descriptor not in keep and descriptor != null:
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
+
+
+def reset_signals_in_forks() -> None:
+    """Let SIGTERM, SIGHUP and SIGINT act as in Python in the processes that handlers fork: ``terminate()`` ends them.
+
+    A signal handler that a handler has set itself stays. The signals are blocked until then: none is lost.
+    """
+    inherited = {number: signal.getsignal(number) for number in PYTHON_SIGNALS}
+    mask = threading.local()
+
+    def block() -> None:
+        mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, PYTHON_SIGNALS)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask.before)
+
+    def reset() -> None:
+        for number, handler in inherited.items():
+            if signal.getsignal(number) == handler:
+                signal.signal(number, PYTHON_SIGNALS[number])
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=reset)
 
 
 async def reap_orphans(_: object = None) -> None:

@@ -39,6 +39,7 @@ FORKS = {
     "exits": (7, ""),
     "exits with a message": (1, "no space left"),
     "sets a signal handler": (0, ""),
+    "is terminated": (-signal.SIGTERM, ""),
     "awaits": (1, "a forked process cannot await"),
 }
 

@@ -164,7 +164,11 @@ class SharedLoop(asyncio.SelectorEventLoop):
         self.is_protected = True
 
     def leave_in_fork(self) -> None:
-        """In a process that a handler forked: make the inherited loop useless, before it takes the child's events."""
+        """In a process that a handler forked: make the inherited loop useless, before it takes the child's events.
+
+        It executes nothing more: a step of another run would be executed twice.
+        """
+        self._ready: deque[Any] = deque(maxlen=0)
         null = os.open(os.devnull, os.O_RDWR)
         descriptors = [self._ssock.fileno(), self._csock.fileno()]  # type: ignore[attr-defined]
         if (fileno := getattr(self._selector, "fileno", None)) is not None:  # type: ignore[attr-defined]

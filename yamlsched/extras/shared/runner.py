@@ -28,6 +28,7 @@ from yamlsched.extras.shared.reporter import Reporter
 from yamlsched.handler import calls
 from yamlsched.handler.calls import payload_mismatch, read_payload, resolve, takes_run
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.worker import forking
 from yamlsched.worker.local import bootstrap
 from yamlsched.worker.local.child_pool import Environment
 from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, Frames, TaskEnd
@@ -100,6 +101,7 @@ class SharedRunner:
         try:
             os.register_at_fork(after_in_child=self._leave_in_fork)
             refuse_signals()
+            forking.reset_signals_in_forks()
             self.state = ProcessState()
             self.watchdog.start()
             os.set_blocking(self.channel.results, False)

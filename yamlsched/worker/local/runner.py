@@ -32,6 +32,7 @@ from yamlsched.handler.run import Run
 from yamlsched.handler.sessions import sessions
 from yamlsched.runs.frameworks import close_stale_connections
 from yamlsched.runs.lifecycle import AttemptEnd, ClaimedRun, EndKind
+from yamlsched.worker import forking
 from yamlsched.worker.local import protocol, usage
 from yamlsched.worker.local.commands import CommandRunner
 from yamlsched.worker.local.process_state import ProcessState
@@ -70,6 +71,7 @@ class Runner:
         self.frames = Frames()
         self.stdin, self.stdout, self.stderr = sys.stdin, sys.stdout, sys.stderr
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        forking.reset_signals_in_forks()
         self.state = ProcessState(parent)
 
     def main(self) -> NoReturn:
