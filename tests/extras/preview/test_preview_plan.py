@@ -88,6 +88,7 @@ def _valid(jobs: dict[str, Any]) -> dict[str, Any]:
             found[name] = {key: job[key] for key in job if key in ("payload", "enabled")}
             continue
         follows = {"after": after, "on_upstream_failure": policy} if after else {}
+        catchup = "latest" if after and catchup == "none" else catchup
         found[name] = {**job, "overlap": overlap, "catchup": catchup, **follows}
     return found
 

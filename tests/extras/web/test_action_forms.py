@@ -269,7 +269,7 @@ def test_a_span_with_exactly_the_most_slots_is_accepted(
     monkeypatch.setattr(backfill_action, "MAX_SLOTS", 3)
     given = {"job": "purge", "first": "2020-01-01", "before_first": "1"}
     assert "3 runs will be created" in words(review(page, "backfill", {**given, "last": "2020-01-03"}))
-    assert "more than 3 slots" in words(review(page, "backfill", {**given, "last": "2020-01-04"}))
+    assert "4 slots, more than 3" in review(page, "backfill", {**given, "last": "2020-01-04"}).text
 
 
 def test_the_counting_of_a_backfill_needs_only_the_role_of_readers(

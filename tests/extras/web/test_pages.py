@@ -333,8 +333,9 @@ def test_a_time_that_cannot_be_read_is_explained_as_on_the_command_line(pages: T
     assert "<h1>" in answer.text
 
 
-def test_a_job_without_slots_cannot_be_asked_about(pages: TestClient) -> None:
-    answer = pages.get("/why?job=send_welcome_mail")
+def test_a_job_without_slots_says_how_it_is_and_has_none_to_ask_about(pages: TestClient) -> None:
+    assert "it runs when it is enqueued" in pages.get("/why?job=send_welcome_mail").text
+    answer = pages.get("/why?job=send_welcome_mail&at=yesterday")
     assert answer.status_code == 400
     assert "has no cron" in answer.text
 
