@@ -463,7 +463,7 @@ create table yamlsched.skipped_slots (
     reason        text not null
                   check (reason in (
         'overlap', 'late', 'superseded', 'paused', 'disabled', 'retired', 'key_taken', 'upstream',
-            'calendar')),
+        'calendar')),
     recorded_at   timestamptz not null default clock_timestamp(),
     detail        text,  -- of upstream: the job, and its run; of calendar: which
     constraint gap_is_a_span check (last_slot >= first_slot),
@@ -735,10 +735,10 @@ create function yamlsched.on_dead_key(namespace text, run_id bigint, attempts in
 as $$
     select case when exists (select from yamlsched.job_runs r
                              where r.namespace = on_dead_key.namespace
-                                 and r.idempotency_key = 'on_dead:' || on_dead_key.run_id)
+                               and r.idempotency_key = 'on_dead:' || on_dead_key.run_id)
                   or exists (select from yamlsched.used_keys u
                              where u.namespace = on_dead_key.namespace
-                                 and u.idempotency_key = 'on_dead:' || on_dead_key.run_id)
+                               and u.idempotency_key = 'on_dead:' || on_dead_key.run_id)
                 then 'on_dead:' || on_dead_key.run_id || ':' || on_dead_key.attempts
                 else 'on_dead:' || on_dead_key.run_id end
 $$;
@@ -782,7 +782,7 @@ begin
     where d.namespace = enqueue_many.namespace and d.job_type = enqueue_many.job_type;
     if definition.id is null or definition.retired_at is not null then
         raise exception using errcode = 'YS001',
-            message = format('no job "%s" in namespace "%s"', enqueue_many.job_type,
+        message = format('no job "%s" in namespace "%s"', enqueue_many.job_type,
                 enqueue_many.namespace),
             hint = coalesce(
                 (select format('It is known in namespace "%s": pass that namespace.',
@@ -795,12 +795,12 @@ begin
     end if;
     if not definition.enabled then
         raise exception using errcode = 'YS002',
-            message = format('job "%s" is not enabled in schedules.yaml', definition.job_type);
+        message = format('job "%s" is not enabled in schedules.yaml', definition.job_type);
     end if;
     if parent_id is not null and not has_table_privilege(caller, 'yamlsched.job_runs',
         'update') then
         raise exception using errcode = 'YS003',
-            message = 'parent_id is not accepted from an enqueuer:'
+        message = 'parent_id is not accepted from an enqueuer:'
                       ' run.enqueue() of a worker''s handler sets it';
     end if;
     if payloads is null then
@@ -813,7 +813,7 @@ begin
     if cardinality(trace_contexts) <> cardinality(payloads) then
         raise exception using errcode = 'YS003', message = format(
             '%s payloads, but %s trace contexts', cardinality(payloads),
-                cardinality(trace_contexts));
+            cardinality(trace_contexts));
     end if;
     if enqueue_many.run_at not between '1970-01-01 00:00Z' and '9999-01-01 00:00Z' then
         raise exception using errcode = 'YS003', message = format(
@@ -821,7 +821,7 @@ begin
     end if;
     if enqueue_many.run_at is not null and enqueue_many.delay is not null then
         raise exception using errcode = 'YS003',
-            message = 'run_at and delay were both passed: pass one of them';
+        message = 'run_at and delay were both passed: pass one of them';
     end if;
     if enqueue_many.delay not between interval '0' and interval '36525 days' then
         raise exception using errcode = 'YS003', message = format(
@@ -858,7 +858,7 @@ begin
                    clock_timestamp()),
                coalesce(level, definition.priority),
                definition.max_attempts, enqueue_many.parent_id,
-                   yamlsched.valid_trace_context(i.context), definition.lane
+               yamlsched.valid_trace_context(i.context), definition.lane
         from unnest(payloads, idempotency_keys, ids, trace_contexts) as i (payload, key, id,
             context)
         where tries = 0 or i.key is not null
@@ -872,7 +872,7 @@ begin
         -- which would miss a prune in between.
         if exists (select from yamlsched.used_keys u
                    where u.namespace = definition.namespace
-                       and u.idempotency_key = any (idempotency_keys)) then
+                     and u.idempotency_key = any (idempotency_keys)) then
             delete from yamlsched.job_runs r
             where r.id = any (ids)
               and (select true from yamlsched.used_keys u
@@ -885,15 +885,15 @@ begin
                    where i.key is not null
                      and (select r.id from yamlsched.job_runs r
                           where r.namespace = definition.namespace
-                              and r.idempotency_key = i.key) is null
+                            and r.idempotency_key = i.key) is null
                      and (select u.run_id from yamlsched.used_keys u
                           where u.namespace = definition.namespace
-                              and u.idempotency_key = i.key) is null);
+                            and u.idempotency_key = i.key) is null);
         -- a run that was in the way is gone, and its key is remembered nowhere: it is free
         tries := tries + 1;
         if tries = 10 then
             raise exception using errcode = 'serialization_failure',
-                message = format(
+            message = format(
                     'keys of job "%s" conflict with concurrent transactions: enqueue again',
                     definition.job_type);
         end if;
@@ -910,7 +910,7 @@ begin
         limit 1;
         if found then
             raise exception using errcode = 'YS004',
-                message = format('key "%s" is held by a run of %s', bad.idempotency_key,
+            message = format('key "%s" is held by a run of %s', bad.idempotency_key,
                                  case when has_table_privilege(caller, 'yamlsched.job_runs',
                                      'select')
                                       then format('job "%s"', bad.job_type) else 'another job' end),
@@ -931,7 +931,7 @@ begin
                case when i.key is null then i.id
                     else (select r.id from yamlsched.job_runs r
                           where r.namespace = definition.namespace
-                              and r.idempotency_key = i.key) end as run_id
+                            and r.idempotency_key = i.key) end as run_id
         from unnest(idempotency_keys, ids) with ordinality as i (key, id, nth)
     ) a
     order by a.nth;
@@ -974,7 +974,7 @@ begin
         select d.namespace, d.id, d.job_type, d.payload || enqueue.payload, enqueue.idempotency_key,
                greatest(enqueue.run_at, clock_timestamp() + enqueue.delay, clock_timestamp()),
                coalesce(level, d.priority), d.max_attempts,
-                   yamlsched.valid_trace_context(enqueue.trace_context), d.lane
+               yamlsched.valid_trace_context(enqueue.trace_context), d.lane
         from yamlsched.job_definitions d
         where d.namespace = enqueue.namespace and d.job_type = enqueue.job_type
           and d.enabled and d.retired_at is null
@@ -984,7 +984,7 @@ begin
             -- asked after the insert, which may have waited for a prune
             select from yamlsched.used_keys u
             where u.namespace = enqueue.namespace
-                and u.idempotency_key = enqueue.idempotency_key)) then
+              and u.idempotency_key = enqueue.idempotency_key)) then
             perform pg_notify('yamlsched', namespace);
             run_id := made;
             created := true;
@@ -997,7 +997,7 @@ begin
     select e.run_id, e.created
     from yamlsched.enqueue_many(job_type, array[payload], case when idempotency_key is not null
                                 then array[idempotency_key] end, run_at, namespace, null, priority,
-                                    delay,
+                                delay,
                                 case when trace_context is not null
                                     then array[trace_context] end) e;
 end
@@ -1045,7 +1045,7 @@ begin
             union all
             select r.id from yamlsched.job_runs r
             where r.definition_id = job and r.finished_at >= slot - interval '1 hour'
-                and r.scheduled_for = slot))[1];
+              and r.scheduled_for = slot))[1];
         select r.finished_at,
                case when r.status in ('queued', 'failed') and d.retired_at is not null
                    then 'skipped'
@@ -1062,7 +1062,7 @@ begin
         if not found or gap.first_slot > slot then
             select 'waiting' into state from yamlsched.job_definitions d
             where d.id = job and slot > greatest(d.effective_from, d.last_slot_at) and d.enabled
-                and d.retired_at is null
+              and d.retired_at is null
               and not coalesce(slot > d.paused_at and slot <= coalesce(d.paused_until, 'infinity'),
                   false);
             state := coalesce(state, 'skipped');
@@ -1120,12 +1120,12 @@ as $$
         union all
         select (select r.lane from yamlsched.job_runs r
                 where r.namespace = of_namespace and r.withheld = 0 and r.finished_at is null
-                    and r.lane > f.name
+                  and r.lane > f.name
                 order by r.namespace, r.lane limit 1)
         from found f where f.name is not null
     )
-    select f.name, p.level from found f cross
-           join (values (1::smallint), (2::smallint), (3::smallint)) p (level)
+    select f.name, p.level from found f
+    cross join (values (1::smallint), (2::smallint), (3::smallint)) p (level)
     where f.name is not null
 $$;
 
@@ -1138,7 +1138,7 @@ begin
     insert into yamlsched.gates (namespace, name)
     select of_namespace, n.name from unnest(names) as n (name)
     where not exists (select from yamlsched.gates g where g.namespace = of_namespace
-        and g.name = n.name)
+      and g.name = n.name)
     order by n.name
     on conflict do nothing;
     perform from yamlsched.gates g where g.namespace = of_namespace and g.name = any (names)
@@ -1166,7 +1166,7 @@ begin
         and g.name = 'limit/' || of_limit)
          - (select count(*) from yamlsched.job_runs r
             where r.namespace = of_namespace and r.limit_name = of_limit
-                and r.limit_no is not null);
+              and r.limit_no is not null);
 end
 $$;
 
@@ -1198,7 +1198,7 @@ begin
     held := array(
         select r.id from yamlsched.job_runs r
         where r.id = any (run_ids) and r.withheld = 0 and r.finished_at is null
-            and r.status <> 'running' and r.run_at <= now
+          and r.status <> 'running' and r.run_at <= now
           and not r.unreleased
         order by r.id for no key update skip locked);
     gates := array(
@@ -1224,13 +1224,13 @@ begin
         left join yamlsched.gates g on g.namespace = of_namespace
             and g.name = 'limit/' || l.limit_name
         where w.id = any (held) and 'job/' || d.id = any (gates)
-            and not yamlsched.is_withheld(d, now)
+          and not yamlsched.is_withheld(d, now)
           and (l.limit_name is null or 'limit/' || l.limit_name = any (gates))
           and not (w.exclusive and yamlsched.is_taken(d.id, now))
     ), line as (
         select f.*, row_number() over (partition by f.limit_name
                                        order by f.id <> all (f.ahead), f.priority, f.run_at,
-                                           f.id) as place
+                                       f.id) as place
         from first f where f.nth = 1 or not f.exclusive
     ), free as (
         select substr(g.name, 7) as limit_name, i.number, row_number() over (partition by g.name
@@ -1238,16 +1238,16 @@ begin
         from yamlsched.gates g
         cross join lateral generate_series(1, g.n) as i (number)
         where g.namespace = of_namespace
-            and g.name = any (array(select distinct 'limit/' || l.limit_name from line l))
+          and g.name = any (array(select distinct 'limit/' || l.limit_name from line l))
           and not exists (select from yamlsched.job_runs u
                           where u.namespace = of_namespace and u.limit_name = substr(g.name, 7)
-                              and u.limit_no = i.number)
+                            and u.limit_no = i.number)
     )
     update yamlsched.job_runs r
     set status = 'running', attempts = r.attempts + 1, locked_by = token,
         locked_until = now + l.lease,
         exclusive_of = case when r.exclusive then r.definition_id end, limit_name = l.limit_name,
-            limit_no = f.number,
+        limit_no = f.number,
         held_until = null, started_at = now, updated_at = now
     from line l
     left join free f on f.limit_name = l.limit_name and f.place = l.place
@@ -1262,7 +1262,7 @@ begin
               join yamlsched.job_runs o on o.namespace = of_namespace
                   and o.limit_name = l.limit_name and o.lane = k.lane
               where o.withheld = 0 and o.finished_at is null and o.status <> 'running'
-                  and o.run_at <= now
+                and o.run_at <= now
                 and o.updated_at > now - interval '2 seconds'
                 and case when r.id = any (l.ahead) then false
                          when o.id = any (l.ahead) then o.id <> all (held)
@@ -1273,18 +1273,18 @@ begin
     waiting := array(
         select f.id from yamlsched.job_runs f
         where f.id = any (held) and f.status <> 'running'
-            and 'job/' || f.definition_id = any (gates)
+          and 'job/' || f.definition_id = any (gates)
         union
         select n.id
         from (select f.lane, f.priority, array_agg(distinct f.definition_id) as jobs
               from yamlsched.job_runs f
               where f.id = any (held) and f.status <> 'running'
-                  and 'job/' || f.definition_id = any (gates)
+                and 'job/' || f.definition_id = any (gates)
               group by f.lane, f.priority) l
         cross join lateral (
             select e.id, e.definition_id from yamlsched.job_runs e
             where e.namespace = of_namespace and e.lane = l.lane and e.priority = l.priority
-                and e.withheld = 0
+              and e.withheld = 0
               and e.finished_at is null and e.run_at <= now and not e.unreleased
             order by e.run_at, e.id limit 1000) n
         where n.definition_id = any (l.jobs));
@@ -1301,7 +1301,7 @@ begin
               from (select n.id, n.definition_id, n.exclusive, n.idempotency_key
                   from yamlsched.job_runs n
                     where n.id = any (waiting) and n.withheld = 0 and n.finished_at is null
-                        and n.status <> 'running'
+                      and n.status <> 'running'
                       and coalesce('limit/' || n.limit_name = any (gates), true)
                     order by n.id for no key update skip locked) o
               join yamlsched.job_definitions d on d.id = o.definition_id
@@ -1343,7 +1343,7 @@ begin
         select c.*, greatest(0, yamlsched.free_numbers(of_namespace, c.name) - (
             select count(*) from yamlsched.job_runs o
             where o.namespace = of_namespace and o.limit_name = c.name and o.lane = c.lane
-                and o.withheld = 0
+              and o.withheld = 0
               and o.finished_at is null and o.status <> 'running' and o.run_at <= now
               and case when c.job is not null then o.definition_id = c.job
                        else o.definition_id not in (select x.definition_id
@@ -1358,12 +1358,12 @@ begin
             from (select u.level, u.past, u.most, u.nth
                   from (values (3, 0, f.low, 1), (2, 0, f.normal, 2),
                                (1, 0, f.n, 3), (2, f.normal, f.n, 4),
-                                   (3, f.low, f.n, 5)) as u (level, past, most, nth)
+                               (3, f.low, f.n, 5)) as u (level, past, most, nth)
                   where u.most > 0 order by u.nth) p
             cross join lateral (
                 select q.id from yamlsched.job_runs q
                 where q.namespace = of_namespace and q.limit_name = f.name and q.lane = f.lane
-                    and q.withheld = 3
+                  and q.withheld = 3
                   and q.priority = p.level and q.finished_at is null
                   and case when f.job is not null then q.definition_id = f.job
                            else q.definition_id not in (select x.definition_id
@@ -1417,7 +1417,7 @@ begin
     from (select d.namespace, 'job/' || d.id as name,
                  exists (select from yamlsched.job_runs w
                          where w.namespace = d.namespace and w.definition_id = d.id
-                             and w.withheld in (2, 3)
+                           and w.withheld in (2, 3)
                            and w.finished_at is null and yamlsched.waits_wrongly(w, d)) as is_edited
           from yamlsched.job_definitions d where d.id = any (jobs)) e
     where g.namespace = e.namespace and g.name = e.name and g.is_edited <> e.is_edited;
@@ -1456,7 +1456,7 @@ begin
                 cross join lateral (
                     select n.id from yamlsched.job_runs n
                     where n.namespace = of_namespace and n.definition_id = j.id and n.withheld = 2
-                        and n.finished_at is null
+                      and n.finished_at is null
                     order by n.run_at, n.id limit 1 for no key update skip locked) w
                 where not yamlsched.is_taken(j.id, now)))
             returning r.definition_id)
@@ -1480,7 +1480,7 @@ begin
             where j.id <> all (turns) and not yamlsched.is_taken(j.id, now)
               and exists (select from yamlsched.job_runs n
                           where n.namespace = of_namespace and n.definition_id = j.id
-                              and n.withheld = 2
+                            and n.withheld = 2
                             and n.finished_at is null));
         exit when waiting = '{}' and not exists (
             select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
@@ -1516,7 +1516,7 @@ begin
     with picked as materialized (
         select r.id from yamlsched.job_runs r
         where r.definition_id = job and r.finished_at is null and r.id > past
-            and r.withheld = (not closed)::integer
+          and r.withheld = (not closed)::integer
           and r.status <> 'running' and (not closed or r.run_at <= now and not r.unreleased)
         -- the order of job_runs_history: what is marked is not read again
         order by r.finished_at, r.id
@@ -1559,7 +1559,7 @@ begin
         order by e.id for no key update skip locked));
     return most - (select count(*) from yamlsched.job_runs r
                    where r.namespace = of_namespace and r.executor = of_executor
-                       and r.status = 'running');
+                     and r.status = 'running');
 end
 $$;
 
@@ -1658,7 +1658,7 @@ as $$
                                           else ': run ' || o.id || ' is ' || o.status end
                                   || case when o.status = 'failed' then ', retried at ' || to_char(
                                           o.run_at at time zone 'UTC',
-                                              'YYYY-MM-DD"T"HH24:MI:SS"Z"') else '' end,
+                                          'YYYY-MM-DD"T"HH24:MI:SS"Z"') else '' end,
                        '; ' order by d.job_type),
                    case when (select yamlsched.is_withheld(j, clock_timestamp())
                               from yamlsched.job_definitions j where j.id = r.definition_id)
@@ -1729,7 +1729,7 @@ begin
                then min(r.due_at) filter (where r.in_turn) end as turn_at,
            max(r.failed_at) filter (where r.in_turn) as failed_at, bool_or(r.in_turn) as has_turns,
            min(r.scheduled_for) as slot,
-               min(r.scheduled_for) filter (where not r.by_hand) as unfinished into runs
+           min(r.scheduled_for) filter (where not r.by_hand) as unfinished into runs
     from (select o.status, o.failed_at, o.scheduled_for, o.by_hand, o.exclusive
         and not o.unreleased as in_turn,
                  case when not o.unreleased and least(o.run_at, t.withdrawn_at) <= now
@@ -1786,7 +1786,7 @@ begin
         into since, slot, why
         from yamlsched.skipped_slots s
         where s.definition_id = d.id and s.recorded_at > now - interval '1 hour'
-            and (s.reason = 'late' or s.reason = 'upstream' and (
+          and (s.reason = 'late' or s.reason = 'upstream' and (
             select r.dead_at from yamlsched.job_runs r
                    where r.id = substring(s.detail, ':([0-9]{1,18})$')::bigint) is not null);
     end if;
@@ -1823,7 +1823,7 @@ create view yamlsched.open_runs as
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for,
        r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
-           r.failed_at, r.last_error,
+       r.failed_at, r.last_error,
        r.created_at, r.prior_attempts, r.withheld, r.lane, r.unreleased
 from yamlsched.job_runs r
 where r.finished_at is null and r.withheld = 0
@@ -1831,7 +1831,7 @@ union all
 select r.id, r.namespace, r.definition_id, r.job_type, r.idempotency_key, r.scheduled_for,
        r.run_at, r.status,
        r.attempts, r.max_attempts, r.exclusive, r.locked_by, r.locked_until, r.started_at,
-           r.failed_at, r.last_error,
+       r.failed_at, r.last_error,
        r.created_at, r.prior_attempts, r.withheld, r.lane, r.unreleased
 from yamlsched.job_runs r
 where r.finished_at is null and r.withheld <> 0;
@@ -1888,10 +1888,10 @@ create view yamlsched.job_queues as
 select d.namespace, d.job_type, d.id as definition_id, d.tags, d.enabled, d.retired_at,
        d.effective_from, state.paused,
        coalesce(open.queued, 0) as queued, coalesce(open.running, 0) as running,
-           coalesce(open.failed, 0) as failed,
+       coalesce(open.failed, 0) as failed,
        coalesce(open.failing, 0) as failing, coalesce(open.failed_runs, 0) as failed_runs,
        coalesce(open.failed_attempts, 0) as failed_attempts, open.failed_at, open.oldest_due_at,
-           open.slot_run_id,
+       open.slot_run_id,
        l.since as overdue_since, l.why as overdue_why, l.slot as overdue_slot
 from yamlsched.job_definitions d
 left join (
@@ -1901,7 +1901,7 @@ left join (
            count(*) filter (where r.status = 'failed') as failed,
            count(*) filter (where r.failed_attempts >= r.failing_from and not r.is_call) as failing,
            count(*) filter (where r.failed_at is not null) as failed_runs,
-               max(r.failed_at) as failed_at,
+           max(r.failed_at) as failed_at,
            coalesce(sum(r.failed_attempts) filter (where not r.is_call), 0) as failed_attempts,
            least(min(r.late_from) filter (where not r.exclusive),
                  case when bool_or(r.exclusive and r.status = 'running') is not true
@@ -1957,11 +1957,11 @@ select q.namespace, q.job_type, q.definition_id,
             when success.finished_at is not null then 'ok'
             else 'new' end as state,
        failure.is_failing, success.finished_at as last_success_at,
-           success.run_id as last_success_run_id,
+       success.run_id as last_success_run_id,
        latest.finished_at as last_end_at, latest.locked_by as last_worker, q.paused, q.queued,
-           q.running, q.failed,
+       q.running, q.failed,
        q.failing, q.failed_runs, q.failed_attempts, q.failed_at, q.oldest_due_at, q.slot_run_id,
-           q.overdue_since, q.overdue_why
+       q.overdue_since, q.overdue_why
 from yamlsched.job_queues q
 left join (select distinct s.definition_id
     from yamlsched.stuck_runs s) stuck on stuck.definition_id = q.definition_id
@@ -1994,7 +1994,7 @@ cross join lateral (
            and (select r.failed_at
                 from yamlsched.job_runs r
                 where r.definition_id = q.definition_id
-                    and r.failed_at > coalesce(success.finished_at, '-infinity')
+                  and r.failed_at > coalesce(success.finished_at, '-infinity')
                   and r.status <> 'cancelled' and coalesce(r.idempotency_key not like 'on\_dead:%',
                       true)
                 order by r.failed_at desc limit 1) is not null as is_failing,
@@ -2002,7 +2002,7 @@ cross join lateral (
            and (select r.dead_at
                 from yamlsched.job_runs r
                 where r.definition_id = q.definition_id
-                    and r.dead_at > coalesce(success.finished_at, '-infinity')
+                  and r.dead_at > coalesce(success.finished_at, '-infinity')
                   and coalesce(r.idempotency_key not like 'on\_dead:%', true)
                 order by r.dead_at desc limit 1) is not null as has_died
 ) failure;
@@ -2018,10 +2018,10 @@ select s.namespace, s.job_type, s.definition_id, d.description, d.owner, d.tags,
        d.paused_at, d.paused_until, d.paused_by, d.paused_reason, s.paused, s.state,
        s.last_end_at, s.last_worker, s.last_success_at, s.last_success_run_id,
        failed.failed_at as last_failure_at, failed.run_id as last_failure_run_id,
-           failed.last_error, failed.error_type,
+       failed.last_error, failed.error_type,
        streak.runs as failure_streak, streak.attempts as attempt_streak,
        s.failing, s.queued, s.running, s.failed, s.oldest_due_at,
-           s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why,
+       s.slot_run_id as open_slot_run_id, s.overdue_since, s.overdue_why,
        d.overlap
 from yamlsched.job_states s
 join yamlsched.job_definitions d on d.id = s.definition_id
@@ -2037,7 +2037,7 @@ left join lateral (
     from (select case when r.created_at <= s.last_success_at
                       then (select count(*)::integer from yamlsched.job_failures f
                             where f.run_id = r.id and f.failed_at > s.last_success_at
-                                and f.attempt > r.prior_attempts)
+                              and f.attempt > r.prior_attempts)
                       else greatest(r.attempts - r.prior_attempts - (r.status = 'running')::integer,
                                     (r.status = 'dead')::integer) end as attempts
           from yamlsched.job_runs r
@@ -2091,7 +2091,7 @@ from (
             select e.locked_by, e.status, e.started_at, e.failed_at, e.finished_at, e.error_type
             from yamlsched.job_runs e
             where e.definition_id = d.id
-                and e.finished_at > (select clock_timestamp() - interval '1 hour')
+              and e.finished_at > (select clock_timestamp() - interval '1 hour')
             order by e.finished_at desc
             limit (select greatest(3, 10000 / greatest(count(*), 1))
                 from yamlsched.job_definitions n)
@@ -2141,7 +2141,7 @@ as $$
         select case when r.scheduled_for is null then r.dead_at > now - interval '1 day'
                     else not exists (select from yamlsched.job_runs l
                                      where l.definition_id = r.definition_id
-                                         and l.scheduled_for > r.scheduled_for
+                                       and l.scheduled_for > r.scheduled_for
                                        and (l.finished_at is null or l.finished_at > r.dead_at)) end
         from yamlsched.job_runs r where r.id = died and r.dead_at = at), false)
 $$;
@@ -2154,7 +2154,7 @@ create function yamlsched.has_succeeded(job bigint, of_slot timestamptz,
 as $$
     select coalesce(max(e.scheduled_for) filter (where e.status = 'succeeded')
                     >= greatest(of_slot, max(e.scheduled_for) filter (where e.status = 'dead')),
-                        false)
+                    false)
     from (select r.status, r.scheduled_for from yamlsched.job_runs r
           where r.definition_id = job and r.finished_at > since order by r.finished_at desc
           limit 10000) e
@@ -2268,7 +2268,7 @@ begin
     perform yamlsched.note(of_namespace, 'late', late, now);
     update yamlsched.notifications n set late_since = null
     where n.namespace = of_namespace and n.late_since is not null
-        and n.definition_id <> all (late_ids);
+      and n.definition_id <> all (late_ids);
     delete from yamlsched.notifications n
     using yamlsched.notify_targets t
     where n.namespace = of_namespace and (t.namespace, t.name) = (n.namespace, n.target) and (
@@ -2308,7 +2308,7 @@ begin
     update yamlsched.notifications n set told = '{}', due_at = null
     from yamlsched.notify_targets t
     where n.namespace = of_namespace and n.ended_at is not null and n.due_at <= now
-        and n.definition_id is not null
+      and n.definition_id is not null
       and (t.namespace, t.name) = (n.namespace, n.target) and 'recovered' <> all (t.events);
 end
 $$;
