@@ -38,7 +38,7 @@ async def succeed_in(connection: Connection, run: ClaimedRun) -> Any:
 
 async def report_in(connection: Connection, run: ClaimedRun) -> Any:
     with database.connect(connection.info.dsn) as own:
-        progress.report_in(own, (run.id, run.attempt, run.locked_by), Progress(1.0))
+        own.execute(*progress.last_report(own, (run.id, run.attempt, run.locked_by), Progress(1.0)))
         return own.execute("select run_id from yamlsched.attempt_progress where run_id = %s", [run.id]).fetchall()
 
 

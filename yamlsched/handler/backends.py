@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
@@ -18,6 +18,7 @@ import psycopg
 
 from yamlsched.db.connection import connect_for_handler_async
 from yamlsched.db.dsn import redactor
+from yamlsched.db.query import load
 from yamlsched.db.session import AsyncHandlerSession, HandlerSession
 from yamlsched.errors import EnvironmentFailed, LeaseLost, YamlschedError
 from yamlsched.handler.sessions import persist, persist_async, sessions
@@ -39,6 +40,10 @@ IN_DOUBT: Final = object()
 
 Returned = TypeVar("Returned")
 _redactor = lru_cache(1)(redactor)
+
+
+def _translated(enqueued: list[EnqueueBatch]) -> AbstractContextManager[None]:
+    return translate_errors(", ".join(sorted({batch.job_type for batch in enqueued})))
 
 
 @dataclass(slots=True)
@@ -86,15 +91,23 @@ class PostgresBackend:
         """Return ``note`` without passwords."""
         return _redactor(self.dsn)(note)
 
-    def write_progress(self, connection: psycopg.Connection[Any], last: Progress) -> None:
-        """Write the last progress in the transaction that is about to write the run's success."""
-        progress.report_in(connection, (self.run_id, self.attempt, self.locked_by), last)
+    @property
+    def _fence(self) -> tuple[int, int, str]:
+        return self.run_id, self.attempt, self.locked_by
 
-    def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
-        """Write the run's success and what it enqueued. Raises LeaseLost if another attempt has taken the run over."""
-        with translate_errors(", ".join(sorted({batch.job_type for batch in enqueued}))):
+    def succeed(
+        self,
+        connection: psycopg.Connection[Any],
+        result: str | None,
+        enqueued: list[EnqueueBatch],
+        last: Progress | None,
+    ) -> None:
+        """Write the success of the run with what it enqueued and its last progress. Raises LeaseLost if it is lost."""
+        if last is not None:
+            connection.execute(*progress.last_report(connection, self._fence, last))
+        with _translated(enqueued):
             statements.enqueue_from(connection, self.namespace, self.run_id, enqueued)
-        if not statements.succeed_in(connection, (self.run_id, self.attempt, self.locked_by), result):
+        if not statements.succeed_in(connection, self._fence, result):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
     # -- for an async def ------------------------------------------------------------------------------------------
@@ -143,17 +156,20 @@ class PostgresBackend:
             block.push_async_exit(opening.pop_all())
             return session
 
-    async def write_progress_async(self, connection: psycopg.AsyncConnection[Any], last: Progress) -> None:
-        """See ``write_progress``."""
-        await progress.report_in_async(connection, (self.run_id, self.attempt, self.locked_by), last)
-
     async def succeed_async(
-        self, connection: psycopg.AsyncConnection[Any], result: str | None, enqueued: list[EnqueueBatch]
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        result: str | None,
+        enqueued: list[EnqueueBatch],
+        last: Progress | None,
     ) -> None:
         """See ``succeed``."""
-        with translate_errors(", ".join(sorted({batch.job_type for batch in enqueued}))):
-            await statements.enqueue_from_async(connection, self.namespace, self.run_id, enqueued)
-        if not await statements.succeed_in_async(connection, (self.run_id, self.attempt, self.locked_by), result):
+        if last is not None:
+            await connection.execute(*progress.last_report(connection, self._fence, last))
+        with _translated(enqueued):
+            for parameters in statements.fan_out(self.namespace, self.run_id, enqueued):
+                await connection.execute(load("enqueue")["enqueue_many"], parameters)
+        if (await connection.execute(*statements.success(self._fence, result))).rowcount != 1:
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
     # --------------------------------------------------------------------------------------------------------------
@@ -225,11 +241,13 @@ class MemoryBackend:
         with self.connection.transaction():
             yield self.connection
 
-    def write_progress(self, connection: psycopg.Connection[Any], last: Progress) -> None: ...
-
-    async def write_progress_async(self, connection: psycopg.AsyncConnection[Any], last: Progress) -> None: ...
-
-    def succeed(self, connection: psycopg.Connection[Any], result: str | None, enqueued: list[EnqueueBatch]) -> None:
+    def succeed(
+        self,
+        connection: psycopg.Connection[Any],
+        result: str | None,
+        enqueued: list[EnqueueBatch],
+        last: Progress | None,
+    ) -> None:
         if self.commit_fails:
             raise psycopg.OperationalError("the commit failed, because the test requested it")
 
@@ -254,7 +272,11 @@ class MemoryBackend:
             raise YamlschedError(f"the handler uses async with run.transaction(): pass {connect}")
 
     async def succeed_async(
-        self, connection: psycopg.AsyncConnection[Any], result: str | None, enqueued: list[EnqueueBatch]
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        result: str | None,
+        enqueued: list[EnqueueBatch],
+        last: Progress | None,
     ) -> None:
         if self.commit_fails:
             raise psycopg.OperationalError("the commit failed, because the test requested it")

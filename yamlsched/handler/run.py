@@ -261,9 +261,7 @@ class Run:
             yield connection
             require_open(connection)
             result = jsonb.encode_result(self.result, "the result")
-            if state.progress is not None:
-                self.backend.write_progress(connection, state.progress)
-            self.backend.succeed(connection, result, state.enqueued)
+            self.backend.succeed(connection, result, state.enqueued, state.progress)
 
     @asynccontextmanager
     async def _async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -272,9 +270,7 @@ class Run:
                 yield connection
                 require_open(connection)
                 result = jsonb.encode_result(self.result, "the result")
-                if state.progress is not None:
-                    await self.backend.write_progress_async(connection, state.progress)
-                await self.backend.succeed_async(connection, result, state.enqueued)
+                await self.backend.succeed_async(connection, result, state.enqueued, state.progress)
 
     @overload
     def succeed_in(self, connection: Sync) -> None: ...

@@ -29,10 +29,8 @@ def succeed_in(run: Run, connection: Sync | Async) -> Awaitable[None] | None:
                 "run.succeed_in() would block the other runs of this process: pass an asynchronous connection"
             )
         result = _prepare(run, driver)
-        if run.state.progress is not None:
-            run.backend.write_progress(driver, run.state.progress)
         try:
-            run.backend.succeed(driver, result, run.state.enqueued)
+            run.backend.succeed(driver, result, run.state.enqueued, run.state.progress)
         except LeaseLost as error:
             raise _lost(error) from error
         return None
@@ -40,10 +38,8 @@ def succeed_in(run: Run, connection: Sync | Async) -> Awaitable[None] | None:
     async def succeed() -> None:
         session = driver if isinstance(driver, psycopg.AsyncConnection) else await driver
         result = _prepare(run, session)
-        if run.state.progress is not None:
-            await run.backend.write_progress_async(session, run.state.progress)
         try:
-            await run.backend.succeed_async(session, result, run.state.enqueued)
+            await run.backend.succeed_async(session, result, run.state.enqueued, run.state.progress)
         except LeaseLost as error:
             raise _lost(error) from error
 

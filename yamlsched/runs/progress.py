@@ -151,27 +151,16 @@ def _parameters(reports: Sequence[tuple[ClaimedRun, Progress]], is_unicode: bool
         }
 
 
-def report_in(connection: psycopg.Connection[Any], fence: tuple[int, int, str], progress: Progress) -> None:
-    """Write the progress of an attempt inside its handler's own transaction."""
-    connection.execute(load("progress")["report_in"], _parameters_in(connection, fence, progress))
-
-
-async def report_in_async(
-    connection: psycopg.AsyncConnection[Any], fence: tuple[int, int, str], progress: Progress
-) -> None:
-    """The same for an ``async def``."""
-    await connection.execute(load("progress")["report_in"], _parameters_in(connection, fence, progress))
-
-
-def _parameters_in(
+def last_report(
     connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any],
     fence: tuple[int, int, str],
     progress: Progress,
-) -> dict[str, Any]:
+) -> tuple[bytes, dict[str, Any]]:
+    """Return the statement that writes the progress of an attempt inside its handler's own transaction."""
     run_id, attempt, token = fence
     note = _note(progress, _encodable(connection))
     numbers = {"done": progress.done, "total": progress.total}
-    return {"id": run_id, "attempt": attempt, "token": token, "note": note, **numbers}
+    return load("progress")["report_in"], {"id": run_id, "attempt": attempt, "token": token, "note": note, **numbers}
 
 
 def _encodable(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:

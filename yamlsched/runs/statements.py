@@ -196,11 +196,15 @@ async def keep_outputs(
     await connection.execute(load("runs")["note_usage"], {**parameters, **_usages(o.usage for _, o in outcomes)})
 
 
+def success(fence: tuple[int, int, str], result: str | None) -> tuple[bytes, dict[str, Any]]:
+    """Return the statement that writes the success of a run inside its handler's own transaction."""
+    run_id, attempt, token = fence
+    return load("runs")["succeed_in"], {"id": run_id, "attempt": attempt, "token": token, "result": result}
+
+
 def succeed_in(connection: psycopg.Connection[Any], fence: tuple[int, int, str], result: str | None) -> bool:
     """Write the success of a run inside its handler's own transaction; return False if the run was lost."""
-    run_id, attempt, token = fence
-    parameters = {"id": run_id, "attempt": attempt, "token": token, "result": result}
-    return connection.execute(load("runs")["succeed_in"], parameters).rowcount == 1
+    return connection.execute(*success(fence, result)).rowcount == 1
 
 
 def enqueue_from(
@@ -209,23 +213,6 @@ def enqueue_from(
     """Write what a handler has enqueued, inside its own transaction."""
     for parameters in fan_out(namespace, run_id, enqueued):
         connection.execute(load("enqueue")["enqueue_many"], parameters)
-
-
-async def succeed_in_async(
-    connection: psycopg.AsyncConnection[Any], fence: tuple[int, int, str], result: str | None
-) -> bool:
-    """The same for an ``async def``."""
-    run_id, attempt, token = fence
-    parameters = {"id": run_id, "attempt": attempt, "token": token, "result": result}
-    return (await connection.execute(load("runs")["succeed_in"], parameters)).rowcount == 1
-
-
-async def enqueue_from_async(
-    connection: psycopg.AsyncConnection[Any], namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]
-) -> None:
-    """The same for an ``async def``."""
-    for parameters in fan_out(namespace, run_id, enqueued):
-        await connection.execute(load("enqueue")["enqueue_many"], parameters)
 
 
 def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
