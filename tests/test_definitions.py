@@ -125,12 +125,6 @@ def test_the_schema_has_the_defaults_of_a_job():
     assert loaded(a_file(top=f"retention: {retention}\n")).retention == Retention()
 
 
-def test_the_schema_at_the_top_level_is_the_one_in_the_package():
-    assert (ROOT / "schedules.schema.json").read_text() == (
-        ROOT / "yamlsched/schedule/schedules.schema.json"
-    ).read_text()
-
-
 def test_a_job_is_enabled_only_in_the_environments_that_it_names():
     top = "environments: [staging, production]\n"
 

@@ -83,10 +83,6 @@ def test_the_first_example_of_a_page_has_the_problem_and_the_second_has_none(cod
     assert codes(right) == set()
 
 
-def test_the_documentation_contains_the_pages_that_explain_prints():
-    assert (ROOT / "docs/diagnostics.md").read_text() == catalog.PAGES.read_text()
-
-
 def test_validate_and_enqueue_have_the_same_payload_limit():
     assert build.MAX_PAYLOAD_BYTES == MAX_PAYLOAD_BYTES
 

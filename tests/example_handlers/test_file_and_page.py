@@ -97,7 +97,8 @@ def test_every_fan_out_fits_a_job_of_the_file(run: FakeRun):
 def test_the_first_line_names_the_schema_for_editors():
     first = (ROOT / "schedules.yaml").read_text().splitlines()[0]
 
-    assert first == "# yaml-language-server: $schema=./schedules.schema.json"
+    assert first == "# yaml-language-server: $schema=yamlsched/schedule/schedules.schema.json"
+    assert (ROOT / first.partition("=")[2]).is_file()
 
 
 def blocks(language: str) -> list[str]:

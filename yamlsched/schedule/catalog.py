@@ -1,4 +1,4 @@
-"""The page of every code, from ``diagnostics.md``, for ``explain`` and SARIF."""
+"""The page of every code, from ``docs/diagnostics.md``, for ``explain`` and SARIF."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-PAGES = Path(__file__).with_name("diagnostics.md")
+INSTALLED = Path(__file__).with_name("diagnostics.md")
+PAGES = INSTALLED if INSTALLED.is_file() else Path(__file__).parents[2] / "docs/diagnostics.md"
 
 
 @cache
