@@ -110,11 +110,12 @@ class Parameters:
     def of(cls, handler: str, function: Function) -> Parameters:
         args = function.args
         names = [arg.arg for arg in (*args.args, *args.kwonlyargs)]
+        expected = [name for name in names if name != "run"]
         required = _required(args)
         return cls(
             handler,
-            [name for name in names if name != "run"],
-            [arg.arg for arg in required if arg.arg != "run"],
+            expected,
+            [arg.arg for arg in required if arg.arg in expected],
             "run" in names,
             args.kwarg is not None,
             next((arg.arg for arg in required if arg in args.posonlyargs), None),
