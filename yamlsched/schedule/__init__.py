@@ -2,7 +2,7 @@
 
     load           all of it: bytes -> decode -> parse -> schema.check -> build -> jobs    <- start reading here
     checks         load's errors, those of the handlers, and the warnings of lint
-    handlers       whether handlers exist and accept their payloads, by lookup and bindings
+    handlers       whether handlers exist and accept their payloads, by lookup
     findings       collects the diagnostics; a Spot (node) is what each is about
     formats        prints them; catalog has a page for each code
 
