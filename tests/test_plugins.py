@@ -123,6 +123,9 @@ def test_every_format_has_a_finding(cli: Cli, install: Install, format: str) -> 
     assert done.code == 1
     assert "ACME001" in done.out
     assert done.err == ""
+    if format == "sarif":
+        [rule] = json.loads(done.out)["runs"][0]["tool"]["driver"]["rules"]
+        assert rule == {"id": "ACME001", "shortDescription": {"text": "ACME001, of a plugin"}}
 
 
 def test_a_comment_suppresses_a_finding_and_is_not_reported_without_the_plugin(cli: Cli, install: Install) -> None:

@@ -1,8 +1,8 @@
 """Plugins: what our extras and installed packages add to yamlsched. See docs/plugins.md.
 
 ``Hooks`` has everything that a plugin can do. A package is a plugin if it has an entry point in the
-group ``yamlsched``, which names a module with functions marked ``@hookimpl``. A plugin that fails is
-logged and stops nothing.
+group ``yamlsched``, which names a module with functions marked ``@hookimpl``. A plugin that fails
+is logged and stops nothing.
 
 Importing pluggy takes 8 ms, and reading the entry points of 140 packages 30 ms. So an idle tick
 imports nothing of this (``registry.plugins``), and the commands of our extras need no entry points.
@@ -69,16 +69,25 @@ class Hooks:
 
         ``validate`` and ``diff`` report findings as errors. ``sync`` and ``tick`` log them and apply
         the file. ``schedule.jobs`` has the jobs by name, with their defaults.
-        ``schedule.written("purge", "owner")`` is None if neither the job nor ``defaults`` has the key.
+        ``schedule.written("purge", "owner")`` is None if neither the job nor ``defaults`` has it.
         """
 
     @hookspec
     def attempt_started(self, run: ClaimedRun) -> None:
-        """Note that the worker hands an attempt of ``run`` to a process. Return at once: the worker waits."""
+        """Note that the worker hands an attempt of ``run`` to a process.
+
+        Return at once: the worker waits.
+        """
 
     @hookspec
-    def attempt_ended(self, run: ClaimedRun, status: str, seconds: float | None, error_type: str | None) -> None:
-        """Note the outcome of an attempt once it is in the database. Return at once: the worker waits.
+    def attempt_ended(
+        self,
+        run: ClaimedRun,
+        status: str,
+        seconds: float | None,
+        error_type: str | None,
+    ) -> None:
+        """Note the outcome of an attempt, once it is in the database. Return at once.
 
         ``status`` is the state of the run: succeeded, failed if it is retried, dead, or queued if it
         was released. ``seconds`` is how long the attempt executed; None if that is unknown.
@@ -86,15 +95,16 @@ class Hooks:
 
     @hookspec
     def database(self, file: Path, is_requested: bool) -> AbstractContextManager[str] | None:
-        """Return a context whose value is the DSN for ``file``, or None. It is called if none is set.
+        """Return a context whose value is the DSN for ``file``, or None.
 
-        ``is_requested``: the DSN is "embedded". The embedded database is asked last. An error of
-        yamlsched, such as ``EnvironmentFailed``, is the reason why there is no database.
+        It is called if no DSN is set, and with ``is_requested`` if the DSN is "embedded". The
+        embedded database is asked last. An error of yamlsched, such as ``EnvironmentFailed``,
+        is the reason why there is no database.
         """
 
 
 OWN_PLUGIN = "yamlsched.extras.plugin"
-"""The plugin of our extras. It is named here because a checkout that is not installed has no entry points."""
+"""The plugin of our extras. It has no entry point: a checkout that is not installed has none."""
 MAX_FINDINGS = 1_000
 """Of one plugin: a generator may have no end."""
 MAX_ERROR_CHARS = 1_000
@@ -152,7 +162,7 @@ class Plugin:
         return [name for name, caller in callers.items() if caller.get_hookimpls()]
 
     def answers(self, hook: str, **arguments: Any) -> list[Any]:
-        """Call a hook, and return what is not None. Own failures are raised, those of others logged."""
+        """Call a hook, and return what is not None; nothing if it fails."""
         with self.guard(hook):
             return list(getattr(self.manager.hook, hook)(**arguments))
         return []
@@ -189,7 +199,7 @@ def own() -> Plugin:
 
 @cache
 def installed() -> list[Plugin]:
-    """Return the installed plugins, also those that cannot be imported, in the order of their packages."""
+    """Return the installed plugins by package, also those that cannot be imported."""
     entries = [(_package(entry), entry) for entry in metadata.entry_points(group=GROUP)]
     entries.sort(key=lambda pair: (pair[0], pair[1].name))
     plugins = [Plugin(*package) for package, _ in entries]
@@ -199,7 +209,7 @@ def installed() -> list[Plugin]:
 
 
 def _package(entry: metadata.EntryPoint) -> tuple[str, str]:
-    """Return the name and the version of the package of an entry point, as far as its metadata has them."""
+    """Return the name and the version of the package of an entry point, as far as they are known."""
     name = version = None
     with suppress(Exception):  # the metadata is incomplete: which error that is depends on Python
         name, version = entry.dist and entry.dist.name, entry.dist and entry.dist.version
@@ -213,7 +223,7 @@ def own_verbs() -> dict[str, PluginVerb]:
 
 
 def installed_verbs(taken: Collection[str]) -> dict[str, PluginVerb]:
-    """Return the commands of installed plugins. One whose name is ``taken`` or was seen is logged."""
+    """Return the commands of installed plugins. One that exists already is left out, and logged."""
     verbs: dict[str, PluginVerb] = {}
     for plugin in installed():
         for answer in plugin.answers("register_verbs"):
@@ -269,7 +279,13 @@ class AttemptListener:
         """Call ``attempt_started``."""
         self._call("attempt_started", run=run)
 
-    def note_end(self, run: ClaimedRun, status: str, seconds: float | None, error_type: str | None) -> None:
+    def note_end(
+        self,
+        run: ClaimedRun,
+        status: str,
+        seconds: float | None,
+        error_type: str | None,
+    ) -> None:
         """Call ``attempt_ended``."""
         outcome = {"status": str(status), "seconds": seconds, "error_type": error_type}
         self._call("attempt_ended", run=run, **outcome)
@@ -289,7 +305,7 @@ def listeners() -> list[AttemptListener]:
 
 @contextmanager
 def database(file: Path, is_requested: bool) -> Iterator[str]:
-    """Yield the DSN of the first plugin that has one for ``file``. Raises EnvironmentFailed if none has."""
+    """Yield the DSN of the first plugin that has one. Raises EnvironmentFailed if there is none."""
     with ExitStack() as opened:
         yield next(_dsns(file, is_requested, opened))
 

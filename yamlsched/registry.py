@@ -55,19 +55,20 @@ ON_DEMAND = {
 
 
 def has_plugins() -> bool:
-    """Return whether a plugin may be installed, in 2 ms: reading all entry points takes a worker 30 ms."""
+    """Return whether a plugin may be installed, in 2 ms: reading all entry points takes 30 ms."""
     for folder in sys.path:
         if os.path.isfile(folder):  # an archive
             return True
         with contextlib.suppress(OSError):
             for name in os.listdir(folder or "."):
-                if name.endswith((".dist-info", ".egg-info")) and _is_plugin(os.path.join(folder, name)):
+                is_package = name.endswith((".dist-info", ".egg-info"))
+                if is_package and _is_plugin(os.path.join(folder, name, "entry_points.txt")):
                     return True
     return False
 
 
-def _is_plugin(information: str) -> bool:
-    with contextlib.suppress(OSError), open(os.path.join(information, "entry_points.txt"), "rb") as file:
+def _is_plugin(path: str) -> bool:
+    with contextlib.suppress(OSError), open(path, "rb") as file:
         return ENTRY_POINTS.search(file.read()) is not None
     return False
 

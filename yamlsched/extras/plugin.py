@@ -35,8 +35,8 @@ def database(file: Path, is_requested: bool) -> AbstractContextManager[str]:
     embedded = import_module("yamlsched.extras.embedded")
     if not file.exists() and not embedded.data_folder(file).exists():
         raise EnvironmentFailed(
-            f"there is no {file}, and no embedded database beside it: change to the project's directory, "
-            "pass --file, or set YAMLSCHED_DSN"
+            f"there is no {file}, and no embedded database beside it: change to the project's "
+            "directory, pass --file, or set YAMLSCHED_DSN"
         )
     running: AbstractContextManager[str] = embedded.running(file, by_name=is_requested)
     return running

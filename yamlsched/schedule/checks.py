@@ -87,7 +87,7 @@ def check_by_plugins(loaded: Loaded) -> list[Diagnostic]:
 
 
 def find_by_plugins(loaded: Loaded) -> list[Diagnostic]:
-    """Return what plugins find in a valid file; nothing for one with errors, whose jobs are not complete."""
+    """Return what plugins find in a valid file. The jobs of one with errors are not complete."""
     if loaded.has_errors:
         return []
     return [_diagnostic(loaded, finding) for finding in registry.plugins.check_file(loaded)]

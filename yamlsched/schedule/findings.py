@@ -59,7 +59,10 @@ def is_suppressed(diagnostic: Diagnostic) -> bool:
 
 
 def can_be_suppressed(code: str) -> bool:
-    """Return whether a code is a warning, of a plugin, or about handlers: their source may do what it does not show."""
+    """Return whether a code is a warning, one of a plugin, or about handlers.
+
+    The source of handlers may do what reading it does not show.
+    """
     if PLUGIN_CODE.fullmatch(code):
         return True
     return code.startswith(("YS3", "YS4")) and code != "YS301"

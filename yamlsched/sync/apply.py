@@ -236,11 +236,12 @@ def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, result: 
 
 
 def _log_findings(schedule: ScheduleFile, loaded: Loaded) -> None:
-    """Log what plugins find. It does not decide whether the file is applied: other hosts may not have the plugin."""
+    """Log what plugins find. The file is applied all the same: other hosts may not have them."""
     findings = checks.check_by_plugins(loaded)
     for entry in findings[:MAX_LOGGED_FINDINGS]:
         place = {"file": schedule.path, "line": entry.line}
-        log.warning("file.flagged", **place, code=entry.code, error=entry.message, remedy=entry.remedy or None)
+        remedy = entry.remedy or None
+        log.warning("file.flagged", **place, code=entry.code, error=entry.message, remedy=remedy)
     if (more := len(findings) - MAX_LOGGED_FINDINGS) > 0:
         log.warning("file.flagged", file=schedule.path, more=more, see="yamlsched validate")
 
