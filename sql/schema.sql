@@ -791,6 +791,16 @@ begin
                        where d.job_type = enqueue_many.job_type and d.retired_at is null
                        order by d.namespace limit 3) o
                  having count(*) > 0),
+                (select format('Did you mean "%s"?', c.job_type)
+                 from (select d.job_type, count(*) as shared
+                       from yamlsched.job_definitions d,
+                            generate_series(1, length(enqueue_many.job_type) - 1) as i
+                       where d.namespace = enqueue_many.namespace and d.retired_at is null
+                         and length(enqueue_many.job_type) <= 63
+                         and strpos(d.job_type, substr(enqueue_many.job_type, i, 2)) > 0
+                       group by d.job_type) c  -- the pairs of letters that both names have
+                 where 2 * c.shared >= 0.6 * (length(c.job_type) + length(enqueue_many.job_type) - 2)
+                 order by c.shared desc, c.job_type limit 1),
                 'A job is known after the first sync of its schedules.yaml.');
     end if;
     if not definition.enabled then

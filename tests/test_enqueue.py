@@ -347,9 +347,16 @@ def test_a_paused_job_is_enqueued(db):
     assert yamlsched.enqueue(db, "mail").created
 
 
-def test_the_error_for_an_unknown_job_says_how_to_apply_it(db):
+def test_the_error_for_an_unknown_job_names_a_close_one_or_says_how_to_apply_it(db):
     with pytest.raises(Refused, match=r'no job "mial" in namespace "default"\. A job is known after the first sync'):
         yamlsched.enqueue(db, "mial")
+    a_job(db, "send_receipt")
+    a_job(db, "send_report", retired_at=LATER)
+    with pytest.raises(Refused, match=r'no job "send_reciept" in namespace "default"\. Did you mean "send_receipt"\?'):
+        yamlsched.enqueue(db, "send_reciept")
+    for other in ("receive", "s", "", "send_receipt" * 6):
+        with pytest.raises(Refused, match=r"A job is known after the first sync"):
+            yamlsched.enqueue(db, other)
     with pytest.raises(Refused, match="the job None is of type NoneType"):
         yamlsched.enqueue(db, None)  # type: ignore[call-overload]
 
