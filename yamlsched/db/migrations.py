@@ -12,7 +12,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -66,20 +65,17 @@ class Migration(NamedTuple):
 
 
 @cache
-def latest_version() -> int:
-    """Return the version of the tables that this yamlsched is made for."""
-    return 1 + len(_later_files())
-
-
 def all_migrations() -> list[Migration]:
     """Return all migrations in the order in which they are applied."""
-    first = Migration(1, "0001_schema", (sql_folder() / "schema.sql").read_text("utf-8"))
-    later = [Migration(int(path.name[:4]), path.stem, path.read_text("utf-8")) for path in _later_files()]
-    return [first, *later]
+    folder = sql_folder()
+    files = {"0001_schema": folder / "schema.sql"}
+    files |= {path.stem: path for path in sorted((folder / "migrations").glob("[0-9]*.sql"))}
+    return [Migration(int(name[:4]), name, path.read_text("utf-8")) for name, path in files.items()]
 
 
-def _later_files() -> list[Path]:
-    return sorted((sql_folder() / "migrations").glob("[0-9]*.sql"))
+def latest_version() -> int:
+    """Return the version of the tables that this yamlsched is made for."""
+    return all_migrations()[-1].version
 
 
 def applied(connection: psycopg.Connection[Any]) -> Tables:
