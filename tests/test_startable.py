@@ -85,6 +85,21 @@ def give(host: Project, what: str) -> dict[str, str]:
     return {"PATH": f"{host.folder}:/usr/bin:/bin"} if what == "program in PATH" else {}
 
 
+def test_a_host_that_can_start_none_of_many_jobs_logs_some_names_and_how_many_more(
+    hosts: tuple[Project, Project],
+) -> None:
+    one, two = hosts
+    names = [f"job_{number:02}" for number in range(12)]
+    write(one, two, **{name: {"command": ["./program"]} for name in names})
+    install(one)
+    tick(one)
+    one.enqueue(names[0])
+
+    text = tick(two)
+
+    assert f"jobs={','.join(names[:10])},+2 " in text
+
+
 @pytest.mark.parametrize("what", MISSING)
 def test_a_job_is_left_to_the_host_that_can_start_it_whichever_ticks_first(
     hosts: tuple[Project, Project], what: str

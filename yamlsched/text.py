@@ -63,6 +63,15 @@ def join_first(names: Sequence[str], limit: int) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
+def names_for_log(names: Sequence[str], limit: int = 10) -> str:
+    """Return the first names for a log line, and how many more there are.
+
+    >>> names_for_log(["a", "b", "c"], 2)
+    'a,b,+1'
+    """
+    return ",".join(names[:limit]) + (f",+{len(names) - limit}" if len(names) > limit else "")
+
+
 def show_bytes(count: int) -> str:
     """Return a number of bytes with its unit.
 

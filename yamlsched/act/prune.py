@@ -31,6 +31,7 @@ from yamlsched.db.query import load
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.job import Retention
 from yamlsched.sync import definitions, files
+from yamlsched.text import names_for_log
 
 STDOUT = 1
 KEPT = "what is not archived is not pruned"
@@ -259,8 +260,6 @@ def mark_failed(connection: psycopg.Connection[Any], in_force: int, error: str, 
 
 BATCH_ROWS = 2_000
 """Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
-MAX_JOBS_NAMED = 10
-"""In one log line."""
 REST_RATIO = 2.0
 """The pause after a batch while there is work, in multiples of the time it took: workers keep most of the server."""
 
@@ -315,8 +314,7 @@ def _batches(
     after = (0, 0)
     while runs := definitions.cancel_retired(connection, namespace, now, after, BATCH_ROWS):
         jobs = sorted({run.job_type for run in runs})
-        more = f",+{len(jobs) - MAX_JOBS_NAMED}" if len(jobs) > MAX_JOBS_NAMED else ""
-        log.warning("runs.cancelled", jobs=",".join(jobs[:MAX_JOBS_NAMED]) + more, runs=len(runs), reason="job retired")
+        log.warning("runs.cancelled", jobs=names_for_log(jobs), runs=len(runs), reason="job retired")
         report.cancelled += len(runs)
         if len(runs) < BATCH_ROWS:
             break

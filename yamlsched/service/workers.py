@@ -22,6 +22,7 @@ from yamlsched.service import Target, WorkOptions, WorkResult, monitors_are_set,
 from yamlsched.sync import lacks as lacks_store
 from yamlsched.sync import revision
 from yamlsched.sync.files import ScheduleFile, SyncResult
+from yamlsched.text import names_for_log
 from yamlsched.worker import forking
 from yamlsched.worker.attempt import WorkerLimits, Workload
 from yamlsched.worker.executor import EventQueue, Executor
@@ -108,7 +109,7 @@ def startable(
     place = (escape_for(connection, schedule.host), escape_for(connection, schedule.path))
     lacks = startable_jobs.lacks(jobs, schedule.real_file, schedule.handler_path, os.environ)
     if added := lacks_store.record(connection, namespace, place, lacks):
-        names, reason = ",".join(added), lacks[added[0]].reason
+        names, reason = names_for_log(added), lacks[added[0]].reason
         log.warning("jobs.not_startable", file=schedule.path, jobs=names, reason=reason, see="yamlsched status")
     if not all(lack.waits for lack in lacks.values()):
         for name in lacks_store.lacked_everywhere(connection, namespace, place):

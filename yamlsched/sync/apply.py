@@ -31,6 +31,7 @@ from yamlsched.sync.files import (
     newest_version,
 )
 from yamlsched.sync.revision import Revision
+from yamlsched.text import names_for_log
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -249,5 +250,5 @@ def _log_findings(schedule: ScheduleFile, loaded: Loaded) -> None:
 def _report_left_out(schedule: ScheduleFile, loaded: Loaded, jobs: dict[str, Job], errors: int) -> None:
     left_out = [name for name in loaded.entries if name not in jobs]
     if errors and (left_out or not jobs):
-        names = ",".join(left_out) or "all"
+        names = names_for_log(left_out) or "all"
         log.warning("jobs.left_out", file=schedule.path, jobs=names, mistakes=errors, see="yamlsched validate")
