@@ -110,7 +110,7 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     problems += [
         *_calendars(health),
         *_unsent(health),
-        *_unwritten(health),
+        *unwritten(health),
         *_lacks(health),
         *in_doubt(health),
         *_dead_total(health, thresholds),
@@ -199,7 +199,8 @@ def _unsent(health: Health) -> Iterator[Problem]:
         yield Problem("notify", None, what, "yamlsched doctor --notify")
 
 
-def _unwritten(health: Health) -> Iterator[Problem]:
+def unwritten(health: Health) -> Iterator[Problem]:
+    """Yield the jobs whose due slots cannot be written."""
     for name, error in health.unwritten[:MAX_LISTED_PROBLEMS]:
         yield Problem("slots", name, f"{name}: its due slots cannot be written: {error}", "yamlsched sync")
     if more := len(health.unwritten[MAX_LISTED_PROBLEMS:]):

@@ -389,3 +389,21 @@ def test_a_host_whose_ticks_are_refused_since_a_sync_for_another_namespace_is_re
 
     assert cli("sync", "--namespace", "default").code == 0
     assert (cli("tick").code, "are refused" in cli("doctor").out) == (0, False)
+
+
+def test_a_job_whose_slots_cannot_be_written_fails_a_check(
+    own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {gc: {handler: gc.collect}}\n")
+    cli = command_line(own_dsn, monkeypatch, capsys, tmp_path)
+    assert cli("tick").code == 0
+    before = cli("doctor").out
+    with psycopg.connect(own_dsn, autocommit=True) as db:
+        db.execute("update yamlsched.job_definitions set slots_error = 'disk full'")
+
+    checked = cli("doctor")
+
+    assert "fail  slots" not in before
+    assert "fail  slots" in checked.out
+    assert "gc: its due slots cannot be written: disk full" in checked.out
+    assert checked.code == 1

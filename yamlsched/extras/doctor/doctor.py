@@ -15,7 +15,7 @@ import tzdata  # type: ignore[import-untyped]
 from yamlsched import db
 from yamlsched.act.prune import ArchiveFailed, probe
 from yamlsched.ask import health, history
-from yamlsched.ask.attention import Thresholds
+from yamlsched.ask.attention import Thresholds, unwritten
 from yamlsched.db import migrations
 from yamlsched.durations import approximate
 from yamlsched.errors import EnvironmentFailed, Refused
@@ -120,6 +120,8 @@ def database(
             yield from files(now, str(tzdata.IANA_VERSION), own, is_valid, environment or "")
             yield from pruning(now)
             yield from lacks(now)
+            for problem in unwritten(now):
+                yield Check("slots", "fail", problem.what, problem.remedy)
     except EnvironmentFailed as error:
         yield Check("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf")
 
