@@ -219,18 +219,32 @@ def test_what_handlers_do_is_the_same_on_an_executor(project: Project) -> None:
     assert f"[backup {backup}] [backup {backup}]" not in worker.text
 
 
-def test_neither_the_dsn_nor_the_payload_reaches_the_launcher(project: Project) -> None:
+def test_no_secret_of_yamlsched_and_no_payload_reaches_the_launcher(project: Project) -> None:
     engine(project, 'echo "$@" > "launcher arguments"; ' + EXEC)
     launch = (
         (project.folder / "launch").read_text().replace("export YAMLSCHED_DSN", "env > before\nexport YAMLSCHED_DSN")
     )
     (project.folder / "launch").write_text(launch)
     project.sync(measures=on_engine())
+    schedule = json.loads(project.file.read_text())
+    project.file.write_text(json.dumps(schedule | {"notify": {"team": {"url_env": "TEAM_URL"}}}))
     project.enqueue("measures", {"text": "hunter2"})
+    own = {
+        "YAMLSCHED_DSN": "postgresql://hunter3",
+        "PGPASSWORD": "hunter3",
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=hunter3",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1/hunter3",
+        "YAMLSCHED_SENTRY_DSN": "http://hunter3@127.0.0.1:1/1",
+        "YAMLSCHED_HEARTBEAT_URL": "http://127.0.0.1:1/hunter3",
+        "TEAM_URL": "json://127.0.0.1:1/hunter3",
+    }
 
-    run_to_end(project, YAMLSCHED_DSN="postgresql://secret", PGPASSWORD="secret")
+    run_to_end(project, **own, OTHER="passed on")
 
-    assert "secret" not in (project.folder / "before").read_text()
+    seen = (project.folder / "before").read_text()
+    assert "OTHER=passed on" in seen
+    assert "hunter3" not in seen
+    assert not {line.partition("=")[0] for line in seen.splitlines()} & own.keys()
     assert "hunter2" not in (project.folder / "launcher arguments").read_text()
 
 

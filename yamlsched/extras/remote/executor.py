@@ -231,6 +231,8 @@ class RemoteExecutor:
 
         def run(parent: int, pipes: list[forking.Pipe]) -> None:
             (commands, _), (_, results) = pipes
+            for variable in {variable for job in workload.jobs.values() for variable in job.secret_env}:
+                os.environ.pop(variable, None)  # launchers inherit the rest
             gateway.main(parent, commands, results, workload.dsn, str(workload.file.parent), name)
 
         pid, [(command_read, commands), (results, result_write)] = forking.fork("gateway", 2, run)

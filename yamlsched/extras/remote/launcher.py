@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from yamlsched import log
 from yamlsched.handler.programs import SECRETS, describe_exit, signal_group
+from yamlsched.schedule.job import NotifyTarget
 from yamlsched.worker.local.output import UNSAFE, escaped
 
 MAX_TAIL_CHARS = 300  # of its output, for the error of an attempt that did not begin
@@ -25,9 +26,10 @@ EVENTS_OF_AGENTS = (*("run.output", "attempt.not_begun", "attempt.returned", "da
 TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # it was told to end: that is no fault of the engine
 
 
-def launcher_environment() -> dict[bytes, bytes]:
+def launcher_environment(targets: Iterable[NotifyTarget] = ()) -> dict[bytes, bytes]:
     """Return the environment of launchers: ours, without the secrets of yamlsched: engines may show them."""
-    return {name: value for name, value in os.environb.items() if not name.startswith(SECRETS)}
+    own = {target.url_env.encode() for target in targets}
+    return {name: value for name, value in os.environb.items() if not name.startswith(SECRETS) and name not in own}
 
 
 class Launcher(Protocol):

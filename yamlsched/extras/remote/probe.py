@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,7 +29,7 @@ from yamlsched.extras.remote import dask_cluster
 from yamlsched.extras.remote.launcher import launcher_environment
 from yamlsched.handler.calls import resolve
 from yamlsched.handler.programs import describe_exit, signal_group
-from yamlsched.schedule.job import CommandExecutor, DaskExecutor, Engine
+from yamlsched.schedule.job import CommandExecutor, DaskExecutor, Engine, NotifyTarget
 from yamlsched.schedule.lookup import Sources, split_path
 from yamlsched.schedule.paths import import_path, search_path
 
@@ -99,7 +99,13 @@ def _database(dsn: str | None) -> dict[str, Any]:
         return {"database_error": redactor(dsn)(str(error))[:MAX_ERROR_CHARS]}
 
 
-def ask(executor: Engine, folder: Path, handlers: Sequence[str], paths: Sequence[str]) -> dict[str, Any]:
+def ask(
+    executor: Engine,
+    folder: Path,
+    handlers: Sequence[str],
+    paths: Sequence[str],
+    targets: Iterable[NotifyTarget] = (),
+) -> dict[str, Any]:
     """Start an agent on ``executor`` that answers; {} if a program exits with 0 without an answer: it hands over.
 
     Raises EnvironmentFailed, with the reason, if there is no answer otherwise.
@@ -108,7 +114,7 @@ def ask(executor: Engine, folder: Path, handlers: Sequence[str], paths: Sequence
     if isinstance(executor, DaskExecutor):
         status, output = asyncio.run(dask_cluster.ask(executor.address, words, TIMEOUT_SECONDS))
     else:
-        status, output = _ask_program(executor, folder, words)
+        status, output = _ask_program(executor, folder, words, targets)
     for line in output.splitlines():
         if line.startswith(MARK):
             answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
@@ -119,7 +125,9 @@ def ask(executor: Engine, folder: Path, handlers: Sequence[str], paths: Sequence
     raise EnvironmentFailed(f"no answer, {describe_exit(status)}: {last or 'no output'}")
 
 
-def _ask_program(executor: CommandExecutor, folder: Path, words: Sequence[str]) -> tuple[int, str]:
+def _ask_program(
+    executor: CommandExecutor, folder: Path, words: Sequence[str], targets: Iterable[NotifyTarget]
+) -> tuple[int, str]:
     argv = [argument.replace("{id}", f"probe-{os.getpid()}") for argument in executor.command]
     argv += ["yamlsched", "attempt", *words]
     try:
@@ -129,7 +137,7 @@ def _ask_program(executor: CommandExecutor, folder: Path, words: Sequence[str]) 
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=launcher_environment(),
+            env=launcher_environment(targets),
             start_new_session=True,
         )
     except OSError as error:
@@ -172,7 +180,7 @@ def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractCont
         jobs = [job for job in loaded.jobs.values() if job.executor == name]
         handlers = sorted({path for job in jobs for path in (job.handler, job.on_dead) if path is not None})
         try:
-            answer = ask(executor, file.resolve().parent, handlers, loaded.paths)
+            answer = ask(executor, file.resolve().parent, handlers, loaded.paths, loaded.notify.values())
         except EnvironmentFailed as error:
             yield Check(f"executor {name}", "fail", str(error), ON_DASK if is_dask else BY_HAND)
             continue
