@@ -124,6 +124,11 @@ def test_an_id_or_a_key_leads_to_its_run(pages: TestClient, demo_db: Any) -> Non
     answer = pages.get("/runs?key=welcome:1005")
     assert answer.status_code == 200
     assert "No run has the key &#34;welcome:1005&#34;" in answer.text
+    assert "use the filter Error" in answer.text
+    assert "Jobs with such a name" not in answer.text
+    [job] = {other.job_type for other in search.runs(demo_db, "shop", search.Filter(key="welcome:100500"), 1)}
+    part = pages.get("/runs", params={"key": job[1:].upper()})
+    assert f"Jobs with such a name: {job}" in part.text
     assert ids(pages.get("/runs?key=welcome:1005*").text)
     assert 'href="/runs?key=welcome%3A1005%2A"' in answer.text
 

@@ -17,12 +17,14 @@ from yamlsched.extras.web.pages.job import unknown_job
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import BadRequest, Page, SeeOther, Visit
 from yamlsched.runs.lifecycle import Status, error_text
+from yamlsched.text import join_first
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
 
 PAGE_RUNS = 50
 MAX_SORTED_RUNS = 1_000
 MAX_OFFERED_JOBS = 500
+MAX_SUGGESTED_JOBS = 8
 MAX_GROUPS = 10
 FAILING_SPAN = timedelta(days=1)
 """Of runs that wait to be retried, those that failed within it are grouped by type of error."""
@@ -104,6 +106,9 @@ def show(visit: Visit) -> RunsPage:
             raise SeeOther(visit.url("runs", history.find(visit.connection, visit.namespace, key)))
         except Refused as error:
             notes.append(sentence(str(error)))
+            if similar := [name for name in sorted(known) if key.lower() in name]:
+                notes.append(f"Jobs with such a name: {join_first(similar, MAX_SUGGESTED_JOBS)}.")
+            notes.append("To find the text of an error, use the filter Error.")
     if query["job"] and query["job"] not in known:
         raise unknown_job(visit, query["job"])
     filter, timezone = _filter(visit, query, notes)
