@@ -34,7 +34,14 @@ def run(bench: Bench) -> None:
         bench.add(PART, f"{case}, {finished:,} finished", ours.name, "jobs/s", rates[finished])
         if finished:
             share = rates[finished] / rates[0]
-            bench.add(PART, f"{case}, {finished:,} finished", ours.name, "of itself without", share, "target 0.9")
+            bench.add(
+                PART,
+                f"{case}, {finished:,} finished",
+                ours.name,
+                "of itself without",
+                share,
+                "target 0.9",
+            )
 
     alternate(bench.repeat, lambda: measure(0), lambda: measure(bench.sizes.finished))
 

@@ -12,7 +12,10 @@ PART = "definitions"
 
 
 def schedule(count: int, cron: str = '"0 3 1 1 *"') -> str:
-    jobs = "".join(f"  j{n}: {{cron: {cron}, handler: bench_handlers.noop, payload: {{n: 1}}}}\n" for n in range(count))
+    jobs = "".join(
+        f"  j{n}: {{cron: {cron}, handler: bench_handlers.noop, payload: {{n: 1}}}}\n"
+        for n in range(count)
+    )
     return f"version: 1\njobs:\n{jobs}"
 
 
@@ -35,14 +38,31 @@ def run(bench: Bench) -> None:
 
         def measure(count: int) -> None:
             times[count] = measure_command(commands[count], env=environment).seconds * 1000
-            bench.add(PART, f"idle tick, {count:,} definitions", "yamlsched", "ms", times[count], more_is_better=False)
+            bench.add(
+                PART,
+                f"idle tick, {count:,} definitions",
+                "yamlsched",
+                "ms",
+                times[count],
+                more_is_better=False,
+            )
 
         def compare() -> None:
             ratio = times[many] / times[few]
             note = f"target 1.1; the file has {_mib(bench.folder / f'definitions-{many}')} MiB"
-            bench.add(PART, f"idle tick, {many:,} definitions", "yamlsched", f"x that with {few}", ratio, note, False)
+            bench.add(
+                PART,
+                f"idle tick, {many:,} definitions",
+                "yamlsched",
+                f"x that with {few}",
+                ratio,
+                note,
+                False,
+            )
 
-        alternate(bench.repeat * bench.sizes.ticks, lambda: measure(few), lambda: measure(many), compare)
+        alternate(
+            bench.repeat * bench.sizes.ticks, lambda: measure(few), lambda: measure(many), compare
+        )
 
 
 def _mib(folder: Path) -> str:

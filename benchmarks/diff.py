@@ -23,11 +23,16 @@ def run(bench: Bench) -> None:
         files = []
         for side, cron in zip(("before", "after"), EDITS[name], strict=True):
             files.append(folder / f"{name}-{side}.yaml")
-            jobs = {f"j{n}": {"cron": cron.format(n % 50), "handler": "a.b"} for n in range(bench.sizes.busy_jobs)}
+            jobs = {
+                f"j{n}": {"cron": cron.format(n % 50), "handler": "a.b"}
+                for n in range(bench.sizes.busy_jobs)
+            }
             files[-1].write_text(json.dumps({"version": 1, "jobs": jobs}))
         result = measure_command(command("diff", *map(str, files)), env=environment, cwd=folder)
         case = f"{bench.sizes.busy_jobs:,} jobs, {name}"
-        bench.add(PART, case, "yamlsched", "s", result.seconds, "whole process", more_is_better=False)
+        bench.add(
+            PART, case, "yamlsched", "s", result.seconds, "whole process", more_is_better=False
+        )
         bench.add(PART, case, "yamlsched", "MiB", result.memory, more_is_better=False)
 
     alternate(bench.repeat, *(lambda name=name: measure(name) for name in EDITS))

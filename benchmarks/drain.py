@@ -22,13 +22,19 @@ def run(bench: Bench) -> None:
         for workers in (1, 2):
             alternate(
                 bench.repeat,
-                *[_measure(bench, c, count, workers) for c in available if _is_measured(c, count, workers)],
+                *[
+                    _measure(bench, c, count, workers)
+                    for c in available
+                    if _is_measured(c, count, workers)
+                ],
             )
 
 
 def _is_measured(contender: Contender, count: int, workers: int) -> bool:
     """Return whether to measure a contender: slow ones have fewer jobs, and are not measured on 100,000."""
-    return (contender.max_jobs is None or count <= 20_000) and (workers == 1 or not contender.single_worker)
+    return (contender.max_jobs is None or count <= 20_000) and (
+        workers == 1 or not contender.single_worker
+    )
 
 
 def _measure(bench: Bench, contender: Contender, count: int, workers: int):
@@ -46,6 +52,8 @@ def _measure(bench: Bench, contender: Contender, count: int, workers: int):
             bench.add(PART, case, contender.name, "jobs/s", drained.runs / drained.seconds, note)
             if isinstance(contender, Yamlsched):
                 whole = jobs / contender.command_seconds
-                bench.add(PART, case, contender.name, "jobs/s whole command", whole, "from start to exit")
+                bench.add(
+                    PART, case, contender.name, "jobs/s whole command", whole, "from start to exit"
+                )
 
     return measure

@@ -34,15 +34,21 @@ def run(bench: Bench) -> None:
     with bench.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         ours.create(dsn)
         connection.prepare_threshold = None  # for both, as behind PgBouncer
-        [definition] = connection.execute("select id from yamlsched.job_definitions where job_type = 'noop'").fetchone()
-        connection.execute("create table orders (id bigint generated always as identity primary key, what text)")
+        [definition] = connection.execute(
+            "select id from yamlsched.job_definitions where job_type = 'noop'"
+        ).fetchone()
+        connection.execute(
+            "create table orders (id bigint generated always as identity primary key, what text)"
+        )
         payloads = [{"n": n} for n in range(bench.sizes.bulk)]
 
         def bulk() -> None:
             yamlsched.enqueue_many(connection, "noop", payloads)
 
         def bare_bulk() -> None:
-            connection.execute(BARE_BULK, (definition, [json.dumps(payload) for payload in payloads]))
+            connection.execute(
+                BARE_BULK, (definition, [json.dumps(payload) for payload in payloads])
+            )
 
         def singles(insert: Callable[[int], Any]) -> Callable[[], None]:
             def do() -> None:
@@ -71,16 +77,27 @@ def run(bench: Bench) -> None:
         cases = [
             (f"bulk, {bench.sizes.bulk:,} by one statement", bench.sizes.bulk, bulk, bare_bulk),
             ("single, each with its commit", bench.sizes.singles, singles(one), singles(bare_one)),
-            (f"{PER_TRANSACTION} inside the caller's transaction", total, inside(one), inside(bare_one)),
+            (
+                f"{PER_TRANSACTION} inside the caller's transaction",
+                total,
+                inside(one),
+                inside(bare_one),
+            ),
         ]
         for case, count, own, bare in cases:
             for warm_up in (own, bare):
                 warm_up()
 
-            def measure(name: str, do: Callable[[], None], case: str = case, count: int = count) -> None:
+            def measure(
+                name: str, do: Callable[[], None], case: str = case, count: int = count
+            ) -> None:
                 started = time.perf_counter()
                 do()
                 bench.add(PART, case, name, "runs/s", count / (time.perf_counter() - started))
 
-            alternate(bench.repeat, lambda: measure("yamlsched", own), lambda: measure("bare insert", bare))  # noqa: B023
+            alternate(
+                bench.repeat,
+                lambda: measure("yamlsched", own),  # noqa: B023
+                lambda: measure("bare insert", bare),  # noqa: B023
+            )
             connection.execute("truncate yamlsched.job_runs cascade")

@@ -38,21 +38,39 @@ def run(bench: Bench) -> None:
 
 def _hold(bench: Bench, dsn: str) -> None:
     count = bench.sizes.in_flight
-    engine = {"type": "command", "command": ["sh", "-c", "exec sleep 3600"], "concurrency": count, "begin_within": "1h"}
+    engine = {
+        "type": "command",
+        "command": ["sh", "-c", "exec sleep 3600"],
+        "concurrency": count,
+        "begin_within": "1h",
+    }
     file = _prepare(bench, dsn, engine, count)
     started = time.monotonic()
-    worker = subprocess.Popen([PYTHON, "-m", "yamlsched", "-q", "work", "--file", file, "--dsn", dsn])
+    worker = subprocess.Popen(
+        [PYTHON, "-m", "yamlsched", "-q", "work", "--file", file, "--dsn", dsn]
+    )
     try:
         gateway = _await(lambda: _children(worker.pid), "a gateway")[0]
         _await(lambda: len(_children(gateway)) == count, f"{count} programs")
         case = f"{count:,} in flight"
-        bench.add(PART, case, "yamlsched", "s until all are started", time.monotonic() - started, more_is_better=False)
+        bench.add(
+            PART,
+            case,
+            "yamlsched",
+            "s until all are started",
+            time.monotonic() - started,
+            more_is_better=False,
+        )
         before = _cpu_seconds(worker.pid), _cpu_seconds(gateway)
         time.sleep(WATCHED_SECONDS if count > 100 else 1.0)
         for name, pid, cpu in (("worker", worker.pid, before[0]), ("gateway", gateway, before[1])):
             used = (_cpu_seconds(pid) - cpu) / (WATCHED_SECONDS if count > 100 else 1.0)
-            bench.add(PART, case, "yamlsched", f"MiB {name}", _resident_mib(pid), more_is_better=False)
-            bench.add(PART, case, "yamlsched", f"% of a core, {name}", used * 100, more_is_better=False)
+            bench.add(
+                PART, case, "yamlsched", f"MiB {name}", _resident_mib(pid), more_is_better=False
+            )
+            bench.add(
+                PART, case, "yamlsched", f"% of a core, {name}", used * 100, more_is_better=False
+            )
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(TIMEOUT_SECONDS)
@@ -60,7 +78,9 @@ def _hold(bench: Bench, dsn: str) -> None:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except OSError:
         return []
 
@@ -71,7 +91,9 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _resident_mib(pid: int) -> float:
-    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    lines = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
     return int(lines["VmRSS"].split()[0]) / 1024
 
 
@@ -94,7 +116,14 @@ def _compare(bench: Bench, dsn: str) -> None:
                 client.submit(function, *words, pure=False).result()
                 delays.append(time.monotonic() - started)
             value = statistics.median(delays) * 1000
-            bench.add(PART, "one at a time", f"client.submit, {case}", "ms p50", value, more_is_better=False)
+            bench.add(
+                PART,
+                "one at a time",
+                f"client.submit, {case}",
+                "ms p50",
+                value,
+                more_is_better=False,
+            )
         for concurrency in (1, 16):
             engine = {"type": "dask", "address": address, "concurrency": concurrency}
             file = _prepare(bench, dsn, engine, count)
@@ -114,12 +143,20 @@ def _report(bench: Bench, dsn: str, concurrency: int) -> None:
         ).fetchall()
     if concurrency > 1:
         seconds = (max(row[4] for row in rows) - min(row[3] for row in rows)).total_seconds()
-        bench.add(PART, f"{concurrency} at once, 2 threads", "yamlsched", "attempts/s", len(rows) / seconds)
+        bench.add(
+            PART,
+            f"{concurrency} at once, 2 threads",
+            "yamlsched",
+            "attempts/s",
+            len(rows) / seconds,
+        )
         return
     rows = rows[1:]  # the first one waits for the gateway to load Dask
     for name, index in (("claim to begin", 0), ("begin to outcome", 1), ("outcome to finish", 2)):
         value = statistics.median(row[index] for row in rows) * 1000
-        bench.add(PART, f"one at a time: {name}", "yamlsched", "ms p50", value, more_is_better=False)
+        bench.add(
+            PART, f"one at a time: {name}", "yamlsched", "ms p50", value, more_is_better=False
+        )
     whole = statistics.median(sum(row[:3]) for row in rows) * 1000
     bench.add(PART, "one at a time", "yamlsched", "ms p50", whole, more_is_better=False)
 
@@ -132,10 +169,23 @@ def _cluster(bench: Bench, dsn: str) -> Iterator[str]:
     common = ["--no-dashboard", "--scheduler-file", str(file)]
     words = (
         ["scheduler", "--host", "127.0.0.1", "--port", "0", *common],
-        ["worker", "--nthreads", "2", "--no-nanny", "--local-directory", str(bench.folder), *common],
+        [
+            "worker",
+            "--nthreads",
+            "2",
+            "--no-nanny",
+            "--local-directory",
+            str(bench.folder),
+            *common,
+        ],
     )
     processes = [
-        subprocess.Popen([PYTHON, "-m", "dask", *each], cwd=_folder(bench), env=environment, stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [PYTHON, "-m", "dask", *each],
+            cwd=_folder(bench),
+            env=environment,
+            stderr=subprocess.DEVNULL,
+        )
         for each in words
     ]
     try:
@@ -159,9 +209,15 @@ def _prepare(bench: Bench, dsn: str, engine: dict[str, Any], count: int) -> Path
     """Apply a schedule with one job on ``engine``, and enqueue ``count`` runs of it."""
     file = _folder(bench) / "schedules.yaml"
     job = {"handler": "noop.run", "executor": "engine"}
-    file.write_text(json.dumps({"version": 1, "executors": {"engine": engine}, "jobs": {"noop": job}}))
+    file.write_text(
+        json.dumps({"version": 1, "executors": {"engine": engine}, "jobs": {"noop": job}})
+    )
     for words in (["migrate"], ["sync", "--file", str(file)]):
-        subprocess.run([PYTHON, "-m", "yamlsched", "-q", *words, "--dsn", dsn], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [PYTHON, "-m", "yamlsched", "-q", *words, "--dsn", dsn],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
     with psycopg.connect(dsn) as connection:
         connection.execute("delete from yamlsched.job_runs")
         connection.execute("select yamlsched.enqueue('noop') from generate_series(1, %s)", [count])

@@ -20,14 +20,17 @@ NOT_COMPARED = (
     "apscheduler",
     "dbos",
 )  # one logs a failed job and drops it, the other keeps failures inside of workflows
-ONCE = ("yamlsched", "bare loop", "graphile-worker", "pg-boss")  # the others retry later, or not by themselves
+ONCE = (
+    "yamlsched",
+    "bare loop",
+    "graphile-worker",
+    "pg-boss",
+)  # the others retry later, or not by themselves
 NOTES = {
     "graphile-worker": "its retry comes 2.7 s later, and these are in its time",
     "pgqueuer": "a failed job is moved to its log",
 }
-SPENT = (
-    "select pg_current_wal_lsn() - '0/0'::pg_lsn, (select sum(pg_relation_size(oid)) from pg_class where oid >= 16384)"
-)
+SPENT = "select pg_current_wal_lsn() - '0/0'::pg_lsn, (select sum(pg_relation_size(oid)) from pg_class where oid >= 16384)"
 # A run keeps the start of its last attempt only; a failure has that of its own.
 DRAINED = """
 select sum(r.attempts),
@@ -50,7 +53,10 @@ def run(bench: Bench) -> None:
 def _measure(bench: Bench, contender: Contender, fails: str):
     count = min(bench.sizes.failures, contender.max_jobs or bench.sizes.failures)
     case = f"{bench.sizes.failures:,} runs, {CASES[fails]}"
-    notes = [NOTES.get(contender.name), f"measured on {count:,} runs" if count < bench.sizes.failures else None]
+    notes = [
+        NOTES.get(contender.name),
+        f"measured on {count:,} runs" if count < bench.sizes.failures else None,
+    ]
     note = "; ".join(filter(None, [contender.note, *notes]))
 
     def measure() -> None:
@@ -71,12 +77,30 @@ def _measure(bench: Bench, contender: Contender, fails: str):
                 if attempts != expected:
                     raise RuntimeError(f"{contender.name} made {attempts} attempts, not {expected}")
                 bench.vacuum(dsn)
-                wal, size = (after - start for after, start in zip(_spent(dsn), before, strict=True))
+                wal, size = (
+                    after - start for after, start in zip(_spent(dsn), before, strict=True)
+                )
         finally:
             del os.environ["BENCH_FAILS"]
         bench.add(PART, case, contender.name, "attempts/s", attempts / seconds, note)
-        bench.add(PART, case, contender.name, "bytes of WAL an attempt", wal / attempts, "", more_is_better=False)
-        bench.add(PART, case, contender.name, "bytes kept a failure", size / count, "", more_is_better=False)
+        bench.add(
+            PART,
+            case,
+            contender.name,
+            "bytes of WAL an attempt",
+            wal / attempts,
+            "",
+            more_is_better=False,
+        )
+        bench.add(
+            PART,
+            case,
+            contender.name,
+            "bytes kept a failure",
+            size / count,
+            "",
+            more_is_better=False,
+        )
 
     return measure
 
@@ -99,8 +123,24 @@ def _drain(bench: Bench, contender: Yamlsched, dsn: str, case: str) -> tuple[int
     server = server_cpu_seconds(dsn) - server_before
     with psycopg.connect(dsn) as connection:
         attempts, seconds, failures = connection.execute(DRAINED).fetchone()
-    bench.add(PART, case, contender.name, "lines on stderr a failure", errors.count("\n") / failures, "", False)
-    bench.add(PART, case, contender.name, "us of server CPU an attempt", server / attempts * 1e6, "", False)
+    bench.add(
+        PART,
+        case,
+        contender.name,
+        "lines on stderr a failure",
+        errors.count("\n") / failures,
+        "",
+        False,
+    )
+    bench.add(
+        PART,
+        case,
+        contender.name,
+        "us of server CPU an attempt",
+        server / attempts * 1e6,
+        "",
+        False,
+    )
     return int(attempts), seconds
 
 

@@ -60,10 +60,14 @@ def _measure(bench: Bench, case: str, count: int) -> None:
             _await(lambda: file.exists())
             memory = Memory(worker.pid, dsn)
             [fan] = connection.execute(
-                "select run_id from yamlsched.enqueue('fans_out', jsonb_build_object('count', %s::int))", (count,)
+                "select run_id from yamlsched.enqueue('fans_out', jsonb_build_object('count', %s::int))",
+                (count,),
             ).fetchone()
             sent = []
-            while (row := connection.execute(FINISHED, (fan,)).fetchone())[0] in ("queued", "running"):
+            while (row := connection.execute(FINISHED, (fan,)).fetchone())[0] in (
+                "queued",
+                "running",
+            ):
                 ours.send(dsn, 1, GAP_SECONDS * 1000)
                 sent.append(time.time())
             lines, now = file.read_text().splitlines()[1:], time.time()
@@ -76,10 +80,14 @@ def _measure(bench: Bench, case: str, count: int) -> None:
         # those that wait now are behind the runs of the fan-out, which are visible since a moment
         waiting = [(now - at) * 1000 for at in sent[len(lines) :]]
         delays = sorted([*(int(line) / 1000 for line in lines), *waiting])
-        [made] = connection.execute("select count(*) from yamlsched.job_runs where parent_id = %s", (fan,)).fetchone()
+        [made] = connection.execute(
+            "select count(*) from yamlsched.job_runs where parent_id = %s", (fan,)
+        ).fetchone()
         if made != count:
             raise RuntimeError(f"{made} of {count} runs were created")
-    bench.add(PART, case, "yamlsched", "s for 100,000", row[2] / count * 100_000, more_is_better=False)
+    bench.add(
+        PART, case, "yamlsched", "s for 100,000", row[2] / count * 100_000, more_is_better=False
+    )
     for unit, value in [
         ("ms p50 of other runs", statistics.median(delays)),
         ("ms p99 of other runs", delays[int(len(delays) * 0.99)]),
@@ -97,12 +105,16 @@ def _await(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def _floor(bench: Bench, case: str, name: str, count: int, write: Callable[[Any, int, int], None]) -> None:
+def _floor(
+    bench: Bench, case: str, name: str, count: int, write: Callable[[Any, int, int], None]
+) -> None:
     ours = Yamlsched()
     with bench.database() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         ours.create(dsn)
         bench.vacuum(dsn)
-        [job] = connection.execute("select id from yamlsched.job_definitions where job_type = 'noop'").fetchone()
+        [job] = connection.execute(
+            "select id from yamlsched.job_definitions where job_type = 'noop'"
+        ).fetchone()
         started = time.perf_counter()
         with connection.transaction():
             write(connection, job, count)
@@ -138,7 +150,9 @@ class Memory:
                 self._note("worker", [self._pid])
                 children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()
                 self._note("handler's process", map(int, children))
-                self._note("server's session", [pid for (pid,) in connection.execute(WRITER).fetchall()])
+                self._note(
+                    "server's session", [pid for (pid,) in connection.execute(WRITER).fetchall()]
+                )
 
     def _note(self, what: str, pids: Any) -> None:
         self._peaks[what] = max([self._peaks[what], *map(private_mebibytes, pids)])
@@ -155,4 +169,11 @@ def private_mebibytes(pid: int) -> float:
         status = Path(f"/proc/{pid}/status").read_text()
     except (OSError, ProcessLookupError):
         return 0.0
-    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("RssAnon:")), 0.0)
+    return next(
+        (
+            int(line.split()[1]) / 1024
+            for line in status.splitlines()
+            if line.startswith("RssAnon:")
+        ),
+        0.0,
+    )

@@ -23,7 +23,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 if TYPE_CHECKING:
     from benchmarks.contenders import Contender
 
-TIMEOUT_SECONDS = float(os.environ.get("BENCH_TIMEOUT", "300"))  # a contender that hangs ends the run
+TIMEOUT_SECONDS = float(
+    os.environ.get("BENCH_TIMEOUT", "300")
+)  # a contender that hangs ends the run
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 # The embedded server has small settings, for laptops. These are typical settings of a team's server.
@@ -109,11 +111,15 @@ class Bench:
     results: Path | None = None
     rows: list[Row] = field(default_factory=list)
     server: dict[str, str] = field(default_factory=dict)
-    _collected: dict[tuple[str, str, str, str], tuple[list[float], str, bool]] = field(default_factory=dict)
+    _collected: dict[tuple[str, str, str, str], tuple[list[float], str, bool]] = field(
+        default_factory=dict
+    )
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, dsn: str | None, repeat: int, sizes: Sizes, contenders: list[Contender]) -> Iterator[Bench]:
+    def started(
+        cls, dsn: str | None, repeat: int, sizes: Sizes, contenders: list[Contender]
+    ) -> Iterator[Bench]:
         """Start a server in a temporary folder, unless ``dsn`` names one."""
         # as an installer does: where Python writes no bytecode, each start would compile the whole package again
         compileall.compile_dir(ROOT / "yamlsched", quiet=1)
@@ -134,15 +140,32 @@ class Bench:
 
     def _read_server_settings(self) -> None:
         with psycopg.connect(self.dsn) as connection:
-            for name in ("server_version", "fsync", "synchronous_commit", "shared_buffers", "max_wal_size"):
-                self.server[name] = connection.execute("select current_setting(%s)", (name,)).fetchone()[0]
+            for name in (
+                "server_version",
+                "fsync",
+                "synchronous_commit",
+                "shared_buffers",
+                "max_wal_size",
+            ):
+                self.server[name] = connection.execute(
+                    "select current_setting(%s)", (name,)
+                ).fetchone()[0]
         if (self.server["fsync"], self.server["synchronous_commit"]) != ("on", "on"):
-            raise SystemExit("commits on this server are not durable: turn on fsync and synchronous_commit")
+            raise SystemExit(
+                "commits on this server are not durable: turn on fsync and synchronous_commit"
+            )
 
     # -- results ---------------------------------------------------------------------------------------------------
 
     def add(
-        self, part: str, case: str, contender: str, unit: str, value: float, note: str = "", more_is_better: bool = True
+        self,
+        part: str,
+        case: str,
+        contender: str,
+        unit: str,
+        value: float,
+        note: str = "",
+        more_is_better: bool = True,
     ) -> None:
         """Add the ``value`` of one repetition to its row; the first one creates the row."""
         key = (part, case, contender, unit)
@@ -155,7 +178,9 @@ class Bench:
                 return
         self.rows.append(row)
 
-    def not_measured(self, part: str, reason: str, case: str = "", contender: str = "yamlsched") -> None:
+    def not_measured(
+        self, part: str, reason: str, case: str = "", contender: str = "yamlsched"
+    ) -> None:
         row = Row(part, case, contender, "", None, f"not measured: {reason}")
         if row not in self.rows:
             self.rows.append(row)
@@ -205,7 +230,9 @@ class Cost:
     status: int
 
 
-def measure_command(command: Sequence[str | Path], accept: Sequence[int] = (0,), **options: Any) -> Cost:
+def measure_command(
+    command: Sequence[str | Path], accept: Sequence[int] = (0,), **options: Any
+) -> Cost:
     """Run ``command`` and return its cost. The memory is that of its largest process.
 
     Raise RuntimeError if it exits with another status than ``accept``: a failing command is fast, and its time would
@@ -213,7 +240,15 @@ def measure_command(command: Sequence[str | Path], accept: Sequence[int] = (0,),
     """
     with tempfile.NamedTemporaryFile("r") as file:
         output = run(
-            [PYTHON, "-I", "-S", str(Path(__file__).parent / "measure_process.py"), file.name, *command], **options
+            [
+                PYTHON,
+                "-I",
+                "-S",
+                str(Path(__file__).parent / "measure_process.py"),
+                file.name,
+                *command,
+            ],
+            **options,
         )
         result = Cost(**json.load(file))
     if result.status not in accept:
@@ -223,9 +258,13 @@ def measure_command(command: Sequence[str | Path], accept: Sequence[int] = (0,),
 
 def run(command: Sequence[str | Path], **options: Any) -> str:
     """Run ``command`` and return its output. Raise RuntimeError with its messages if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, **options)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, **options
+    )
     if done.returncode:
-        raise RuntimeError(f"{command} exited with {done.returncode}: {done.stderr[-3000:]}{done.stdout[-1000:]}")
+        raise RuntimeError(
+            f"{command} exited with {done.returncode}: {done.stderr[-3000:]}{done.stdout[-1000:]}"
+        )
     return done.stdout
 
 

@@ -51,7 +51,9 @@ STARTED = """
 select extract(epoch from started_at - created_at)::float8 from yamlsched.job_runs
 where id = %s and finished_at is not null
 """
-CLAIMED = "select id from yamlsched.job_runs where job_type <> 'noop' and started_at is not null limit 1"
+CLAIMED = (
+    "select id from yamlsched.job_runs where job_type <> 'noop' and started_at is not null limit 1"
+)
 Fill = Callable[[psycopg.Connection[Any], int, int], None]
 
 
@@ -88,7 +90,9 @@ def _jobs(is_retired: bool, **values: Any) -> Fill:
 
 def _own_paused(exclusive: bool) -> Fill:
     def fill(connection: psycopg.Connection[Any], runs: int, jobs: int) -> None:
-        connection.execute("update yamlsched.job_definitions set paused_at = now() where job_type like 'own%'")
+        connection.execute(
+            "update yamlsched.job_definitions set paused_at = now() where job_type like 'own%'"
+        )
         _add_runs(connection, "own%", 1, exclusive=exclusive)
 
     return fill
@@ -114,7 +118,9 @@ CASES: dict[str, Fill] = {
     "{runs:,} paused slot runs": _paused(exclusive=True),
     f"{{runs:,}} runs of a job {LACKS}": _lacking_one,
     "{runs:,} runs due tomorrow": _future,
-    "{jobs:,} jobs, each waiting for a retry": _jobs(False, at="1 hour", exclusive=True, is_retry=True),
+    "{jobs:,} jobs, each waiting for a retry": _jobs(
+        False, at="1 hour", exclusive=True, is_retry=True
+    ),
     "{jobs:,} retired jobs, each with a slot run": _jobs(True, exclusive=True),
     f"{{jobs:,}} jobs {LACKS}, each with a slot run": _lacking(exclusive=True),
     f"{{jobs:,}} jobs {LACKS}, each with a run": _lacking(exclusive=False),
@@ -127,7 +133,10 @@ def run(bench: Bench) -> None:
     medians: dict[str, float] = {}
     alternate(
         bench.repeat,
-        *[lambda name=name, fill=fill: _measure(bench, name, fill, medians) for name, fill in CASES.items()],
+        *[
+            lambda name=name, fill=fill: _measure(bench, name, fill, medians)
+            for name, fill in CASES.items()
+        ],
     )
 
 
@@ -137,7 +146,10 @@ def _measure(bench: Bench, name: str, fill: Fill, medians: dict[str, float]) -> 
     folder, newer = bench.folder / "held", bench.folder / "held-newer"
     for place, kind, is_there in ((folder, "own", OWN in name), (newer, "newer", LACKS in name)):
         place.mkdir(exist_ok=True)
-        jobs = [f"  {kind}_{n}: {{handler: bench_handlers.noop}}\n" for n in range(sizes.held_jobs if is_there else 0)]
+        jobs = [
+            f"  {kind}_{n}: {{handler: bench_handlers.noop}}\n"
+            for n in range(sizes.held_jobs if is_there else 0)
+        ]
         (place / "schedules.yaml").write_text(SCHEDULES + "".join(jobs))
         (place / "bench_handlers.py").write_text(HANDLERS)
     with bench.database() as dsn:
@@ -149,23 +161,67 @@ def _measure(bench: Bench, name: str, fill: Fill, medians: dict[str, float]) -> 
         bench.vacuum(dsn)
         with _worker(ours, dsn, folder) as pid, psycopg.connect(dsn, autocommit=True) as connection:
             _enqueue(connection)  # the first one waits for the start
-            server, worker, started = session_cpu_seconds(dsn), process_cpu_seconds(pid), time.monotonic()
+            server, worker, started = (
+                session_cpu_seconds(dsn),
+                process_cpu_seconds(pid),
+                time.monotonic(),
+            )
             time.sleep(sizes.held_seconds)
             minutes = (time.monotonic() - started) / 60
             server, worker = session_cpu_seconds(dsn) - server, process_cpu_seconds(pid) - worker
-            bench.add(PART, f"idle, {case}", "server", "CPU s a minute", server / minutes, "", more_is_better=False)
-            bench.add(PART, f"idle, {case}", "yamlsched", "CPU s a minute", worker / minutes, "", more_is_better=False)
+            bench.add(
+                PART,
+                f"idle, {case}",
+                "server",
+                "CPU s a minute",
+                server / minutes,
+                "",
+                more_is_better=False,
+            )
+            bench.add(
+                PART,
+                f"idle, {case}",
+                "yamlsched",
+                "CPU s a minute",
+                worker / minutes,
+                "",
+                more_is_better=False,
+            )
             server = session_cpu_seconds(dsn)
             delays = [_enqueue(connection) for _ in range(SINGLES)]
             server = session_cpu_seconds(dsn) - server
             if connection.execute(CLAIMED).fetchone() is not None:
                 raise RuntimeError(f"{case}: a run was claimed that may not be")
     medians[name] = statistics.median(delays) * 1000
-    bench.add(PART, f"single runs, {case}", "yamlsched", "ms to start", medians[name], "", more_is_better=False)
-    bench.add(PART, f"single runs, {case}", "server", "CPU ms a run", server / SINGLES * 1000, "", more_is_better=False)
+    bench.add(
+        PART,
+        f"single runs, {case}",
+        "yamlsched",
+        "ms to start",
+        medians[name],
+        "",
+        more_is_better=False,
+    )
+    bench.add(
+        PART,
+        f"single runs, {case}",
+        "server",
+        "CPU ms a run",
+        server / SINGLES * 1000,
+        "",
+        more_is_better=False,
+    )
     if name != "none":
         ratio = medians[name] / medians["none"]
-        bench.add(PART, f"single runs, {case}", "yamlsched", "x that without", ratio, "target 2", more_is_better=False)
+        bench.add(
+            PART,
+            f"single runs, {case}",
+            "yamlsched",
+            "x that without",
+            ratio,
+            "target 2",
+            more_is_better=False,
+        )
 
 
 @contextlib.contextmanager

@@ -66,7 +66,9 @@ def verbs(dsn: str) -> dict[str, list[str]]:
             "select id, to_char(scheduled_for at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI\"Z\"') "
             "from yamlsched.job_runs where job_type = 'job_77' and finished_at is not null order by id desc limit 1"
         ).fetchone()
-        [dead] = connection.execute("select max(run_id) from yamlsched.job_failures where attempt = 5").fetchone()
+        [dead] = connection.execute(
+            "select max(run_id) from yamlsched.job_failures where attempt = 5"
+        ).fetchone()
     texts = [
         "status", "status -v", "status --check", "runs", "runs --job job_1", "runs --job job_77", "runs --tag tag-1",
         *(f"runs --status {status}" for status in ("succeeded", "dead", "failed", "running", "queued", "cancelled")),
@@ -98,11 +100,21 @@ def run(bench: Bench) -> None:
         print(f"above {TARGET_MS} ms: {row.case}: {row.median:.0f} ms")
 
 
-def _measures(bench: Bench, words: dict[str, list[str]], options: list[str]) -> list[Callable[[], None]]:
+def _measures(
+    bench: Bench, words: dict[str, list[str]], options: list[str]
+) -> list[Callable[[], None]]:
     def measure(case: str, given: list[str]) -> Callable[[], None]:
         def once() -> None:
             cost = measure_command([*command(*given, *options)], cwd=bench.folder, accept=(0, 1))
-            bench.add(PART, case, "yamlsched", "ms", cost.seconds * 1000, f"target {TARGET_MS}", more_is_better=False)
+            bench.add(
+                PART,
+                case,
+                "yamlsched",
+                "ms",
+                cost.seconds * 1000,
+                f"target {TARGET_MS}",
+                more_is_better=False,
+            )
 
         return once
 
@@ -113,4 +125,6 @@ def _page(bench: Bench, path: str, pages: http.client.HTTPConnection) -> None:
     first, _ = web.get(pages, path)
     note = f"target {TARGET_MS}; the first request took {first:.0f} ms"
     for _ in range(bench.repeat):
-        bench.add(PART, path, "yamlsched", "ms", web.get(pages, path)[0], note, more_is_better=False)
+        bench.add(
+            PART, path, "yamlsched", "ms", web.get(pages, path)[0], note, more_is_better=False
+        )

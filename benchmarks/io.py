@@ -26,7 +26,9 @@ def run(bench: Bench) -> None:
         bench.not_measured(PART, reason, contender=contender.name)
     for at_once in bench.sizes.at_once:
         measures = [_measure(bench, contender, at_once) for contender in available]
-        if at_once <= MAX_PROCESSES and any(isinstance(contender, Yamlsched) for contender in available):
+        if at_once <= MAX_PROCESSES and any(
+            isinstance(contender, Yamlsched) for contender in available
+        ):
             measures.append(_measure_processes(bench, at_once))
         alternate(bench.repeat, *measures)
 
@@ -36,7 +38,9 @@ def _case(at_once: int) -> str:
 
 
 def _measure(bench: Bench, contender: Contender, at_once: int):
-    count = bench.sizes.io if contender.max_jobs is None else min(bench.sizes.io, contender.max_jobs)
+    count = (
+        bench.sizes.io if contender.max_jobs is None else min(bench.sizes.io, contender.max_jobs)
+    )
     note = contender.note + (f"; measured on {count:,} runs" if count < bench.sizes.io else "")
 
     if isinstance(contender, Yamlsched):
@@ -50,12 +54,27 @@ def _measure(bench: Bench, contender: Contender, at_once: int):
                 memory = Memory(contender)
                 words = ("shares", "--async-concurrency", str(at_once))
                 drained = contender.drain(dsn, 1, None, MS, *words)
-                bench.add(PART, _case(at_once), contender.name, "MiB", memory.peak(), "", more_is_better=False)
+                bench.add(
+                    PART,
+                    _case(at_once),
+                    contender.name,
+                    "MiB",
+                    memory.peak(),
+                    "",
+                    more_is_better=False,
+                )
                 note_of_it = "isolation: shared; rows kept"
             else:
                 drained = contender.drain(dsn, 1, at_once, MS)
                 note_of_it = note
-        bench.add(PART, _case(at_once), contender.name, "runs/s", drained.runs / drained.seconds, note_of_it)
+        bench.add(
+            PART,
+            _case(at_once),
+            contender.name,
+            "runs/s",
+            drained.runs / drained.seconds,
+            note_of_it,
+        )
 
     return measure
 
@@ -70,7 +89,14 @@ def _measure_processes(bench: Bench, at_once: int):
             drained = contender.drain(dsn, 1, at_once, MS, "awaits")
         name = "yamlsched, processes"
         bench.add(PART, _case(at_once), name, "MiB", memory.peak(), "", more_is_better=False)
-        bench.add(PART, _case(at_once), name, "runs/s", drained.runs / drained.seconds, "isolation: process")
+        bench.add(
+            PART,
+            _case(at_once),
+            name,
+            "runs/s",
+            drained.runs / drained.seconds,
+            "isolation: process",
+        )
 
     return measure
 
@@ -102,5 +128,7 @@ def _mebibytes(pid: int) -> float:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except (OSError, ProcessLookupError):
         return 0.0
-    own = next(int(line.split()[1]) / 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
+    own = next(
+        int(line.split()[1]) / 1024 for line in rollup.splitlines() if line.startswith("Pss:")
+    )
     return own + sum(_mebibytes(int(child)) for child in children)

@@ -22,7 +22,10 @@ def run(bench: Bench) -> None:
     for contender, reason in missing:
         bench.not_measured(PART, reason, contender=contender.name)
     for case, (gap, times) in CASES.items():
-        alternate(bench.repeat, *[_measure(bench, c, case, gap, bench.sizes.latencies * times) for c in available])
+        alternate(
+            bench.repeat,
+            *[_measure(bench, c, case, gap, bench.sizes.latencies * times) for c in available],
+        )
 
 
 def _measure(bench: Bench, contender: Contender, case: str, gap: float, count: int):
@@ -47,14 +50,23 @@ def _measure(bench: Bench, contender: Contender, case: str, gap: float, count: i
                 return
             finally:
                 stop(worker)
-        bench.add(PART, case, contender.name, "ms p50", statistics.median(delays) / 1000, more_is_better=False)
+        bench.add(
+            PART,
+            case,
+            contender.name,
+            "ms p50",
+            statistics.median(delays) / 1000,
+            more_is_better=False,
+        )
         late = sorted(delays)[min(len(delays) - 1, int(len(delays) * 0.99))]
         bench.add(PART, case, contender.name, "ms p99", late / 1000, more_is_better=False)
 
     return measure
 
 
-def await_delays(file: Path, count: int, worker: subprocess.Popen[str], contender: Contender) -> list[int]:
+def await_delays(
+    file: Path, count: int, worker: subprocess.Popen[str], contender: Contender
+) -> list[int]:
     """Return the delays that handlers have written to ``file``, in microseconds, when there are ``count``."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     delays: list[int] = []

@@ -13,4 +13,11 @@ pid = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ)
 _, status, usage = os.wait4(pid, 0)
 seconds = time.perf_counter() - started
 with open(sys.argv[1], "w") as file:
-    json.dump({"seconds": seconds, "memory": usage.ru_maxrss / 1024, "status": os.waitstatus_to_exitcode(status)}, file)
+    json.dump(
+        {
+            "seconds": seconds,
+            "memory": usage.ru_maxrss / 1024,
+            "status": os.waitstatus_to_exitcode(status),
+        },
+        file,
+    )

@@ -47,7 +47,9 @@ def run(bench: Bench) -> None:
         if pruning is not None:
             pruned = bench.sizes.finished - remaining
             note = f"{pruned:,} runs were pruned at the same time"
-            bench.add(PART, case, ours.name, "of itself without a prune", rates[True] / rates[False], note)
+            bench.add(
+                PART, case, ours.name, "of itself without a prune", rates[True] / rates[False], note
+            )
             bench.add(PART, case, ours.name, "pruned/s", pruned / drained.seconds)
 
     alternate(bench.repeat, lambda: measure(False), lambda: measure(True))

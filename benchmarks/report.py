@@ -21,16 +21,29 @@ YAMLSCHED = "yamlsched"
 def table(rows: Iterable[Row]) -> str:
     """Return ``rows`` as a Markdown table, each with yamlsched's ratio to it. Above 1, yamlsched is better."""
     rows = list(rows)
-    ours = {(row.part, row.case, row.unit): row.median for row in rows if row.contender == YAMLSCHED}
+    ours = {
+        (row.part, row.case, row.unit): row.median for row in rows if row.contender == YAMLSCHED
+    }
     lines = [["part", "case", "contender", "median", "spread", "yamlsched is", "note"]]
     for row in rows:
         lines.append(
-            [row.part, row.case, row.contender, number(row), spread(row), ratio(row, ours), row.note.replace("|", "/")]
+            [
+                row.part,
+                row.case,
+                row.contender,
+                number(row),
+                spread(row),
+                ratio(row, ours),
+                row.note.replace("|", "/"),
+            ]
         )
     lines = [line[: len(lines[0])] for line in lines]
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
     shown = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
+        for line in lines
     ]
     shown.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(shown)
@@ -62,7 +75,11 @@ def machine() -> dict[str, object]:
     model = ""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        names = [
+            line.partition(":")[2].strip()
+            for line in cpuinfo.read_text().splitlines()
+            if "model name" in line
+        ]
         model = names[0] if names else ""
     return {
         "system": f"{platform.system()} {platform.release()}",
@@ -75,7 +92,9 @@ def machine() -> dict[str, object]:
 
 def revision() -> str:
     try:
-        done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+        )
     except OSError:
         return ""
     return done.stdout.strip()
@@ -100,7 +119,9 @@ def write(bench: Bench, folder: Path) -> None:
         rows = [{**asdict(row), "median": row.median} for row in bench.rows if row.part == part]
         (folder / f"{part}.json").write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
     (folder / "results.md").write_text("\n".join(map(section, sorted(folder.glob("*.json")))))
-    drained = [row for row in bench.rows if row.part == "drain" and row.unit == "jobs/s" and row.median]
+    drained = [
+        row for row in bench.rows if row.part == "drain" and row.unit == "jobs/s" and row.median
+    ]
     if drained:
         (folder / "drain.svg").write_text(plot(drained))
 
@@ -119,7 +140,9 @@ def section(file: Path) -> str:
         )
         for row in content["rows"]
     ]
-    counts = sorted({len(row.values) for row in rows if row.values} - {1})  # sums and the soak have one value
+    counts = sorted(
+        {len(row.values) for row in rows if row.values} - {1}
+    )  # sums and the soak have one value
     times = f"{' or '.join(map(str, counts))} repetitions" if counts else "one repetition"
     where = f"{content['machine']['cores']} cores, PostgreSQL {content['server']['server_version']}"
     head = f"{content['measured_at'][:10]}, {times}, {where}, at {content['revision']}"
@@ -149,5 +172,7 @@ def plot(rows: list[Row]) -> str:
         'font-family="sans-serif" font-size="12">'
         "<style>text{fill:#222}.case{font-weight:bold}.ours{fill:#2166ac}.other{fill:#bbb}</style>"
         '<rect width="100%" height="100%" fill="white"/>'
-        '<text x="8" y="22" font-size="14">jobs/s, more is better (median)</text>' + "".join(bars) + "</svg>\n"
+        '<text x="8" y="22" font-size="14">jobs/s, more is better (median)</text>'
+        + "".join(bars)
+        + "</svg>\n"
     )

@@ -19,7 +19,11 @@ def run(bench: Bench) -> None:
     for concurrency in bench.sizes.concurrency:
         alternate(
             bench.repeat,
-            *[_measure(bench, c, concurrency) for c in available if concurrency == 1 or c.name != "bare loop"],
+            *[
+                _measure(bench, c, concurrency)
+                for c in available
+                if concurrency == 1 or c.name != "bare loop"
+            ],
         )
 
 
@@ -27,7 +31,9 @@ def _measure(bench: Bench, contender: Contender, concurrency: int):
     wanted = max(4, int(concurrency * bench.sizes.busy_seconds * 1000 / MS))
     jobs = min(wanted, contender.max_jobs or wanted)
     note = contender.note + (
-        f"; measured on {jobs:,} runs of {wanted:,}: start-up has more weight" if jobs < wanted else ""
+        f"; measured on {jobs:,} runs of {wanted:,}: start-up has more weight"
+        if jobs < wanted
+        else ""
     )
 
     def measure() -> None:
@@ -40,6 +46,13 @@ def _measure(bench: Bench, contender: Contender, concurrency: int):
             raise RuntimeError(
                 f"{contender.name} used {share:.2f} of {concurrency} permits: it exceeds its concurrency limit"
             )
-        bench.add(PART, f"10 ms handlers, limit {concurrency}", contender.name, "of the permits", share, note)
+        bench.add(
+            PART,
+            f"10 ms handlers, limit {concurrency}",
+            contender.name,
+            "of the permits",
+            share,
+            note,
+        )
 
     return measure

@@ -62,7 +62,9 @@ def run(bench: Bench) -> None:
                 "select count(*) filter (where status <> 'succeeded'), max(attempts) from yamlsched.job_runs"
             ).fetchone()
     if worker.returncode or others or attempts != 1:
-        raise RuntimeError(f"{others} runs did not succeed, one had {attempts} attempts; {errors[-2000:]}")
+        raise RuntimeError(
+            f"{others} runs did not succeed, one had {attempts} attempts; {errors[-2000:]}"
+        )
     add_rows(bench, samples)
     write(bench.results, samples)
 
@@ -78,13 +80,20 @@ def take_samples(dsn: str, worker: subprocess.Popen[str], seconds: float) -> lis
             if worker.poll() is not None:
                 raise RuntimeError(f"the worker has ended: {worker.communicate()[1][-2000:]}")
             missing = int((now - started) * RATE) - enqueued
-            yamlsched.enqueue_many(connection, "noop", [{"n": n} for n in range(enqueued, enqueued + missing)])
+            yamlsched.enqueue_many(
+                connection, "noop", [{"n": n} for n in range(enqueued, enqueued + missing)]
+            )
             enqueued += missing
             if now >= sampled_at + pause:
                 sizes = read_sizes(connection)
                 done = enqueued - sizes["waiting"]
-                memory = {"parent": pss(worker.pid), "children": sum(map(pss, children(worker.pid)))}
-                samples.append(Sample(now - started, (done - sampled) / (now - sampled_at), **memory, **sizes))
+                memory = {
+                    "parent": pss(worker.pid),
+                    "children": sum(map(pss, children(worker.pid))),
+                }
+                samples.append(
+                    Sample(now - started, (done - sampled) / (now - sampled_at), **memory, **sizes)
+                )
                 sampled, sampled_at = done, now
             time.sleep(max(0.0, 0.1 - (time.monotonic() - now)))
         deadline = time.monotonic() + 60
@@ -99,7 +108,13 @@ def read_sizes(connection: psycopg.Connection[Any]) -> dict[str, Any]:
         "pg_relation_size('yamlsched.job_runs') / 1048576.0, pg_indexes_size('yamlsched.job_runs') / 1048576.0, "
         "(pg_database_size(current_database()) - pg_total_relation_size('yamlsched.job_runs')) / 1048576.0"
     ).fetchone()
-    return dict(zip(("waiting", "table", "indexes", "rest"), (int(row[0]), *map(float, row[1:])), strict=True))
+    return dict(
+        zip(
+            ("waiting", "table", "indexes", "rest"),
+            (int(row[0]), *map(float, row[1:])),
+            strict=True,
+        )
+    )
 
 
 def pss(pid: int) -> float:
@@ -122,7 +137,9 @@ def quarters(samples: list[Sample], name: str) -> tuple[float, float]:
     """Return the medians of the second and the last quarter."""
     values = [getattr(sample, name) for sample in samples]
     quarter = max(1, len(values) // 4)
-    return statistics.median(values[quarter : 2 * quarter] or values), statistics.median(values[-quarter:])
+    return statistics.median(values[quarter : 2 * quarter] or values), statistics.median(
+        values[-quarter:]
+    )
 
 
 def add_rows(bench: Bench, samples: list[Sample]) -> None:
@@ -140,7 +157,13 @@ def write(folder: Path | None, samples: list[Sample]) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "soak-samples.json").write_text(
-        json.dumps([{name: round(value, 2) for name, value in asdict(sample).items()} for sample in samples]) + "\n"
+        json.dumps(
+            [
+                {name: round(value, 2) for name, value in asdict(sample).items()}
+                for sample in samples
+            ]
+        )
+        + "\n"
     )
     (folder / "soak.svg").write_text(plot(samples))
 

@@ -13,7 +13,14 @@ import psycopg
 
 from benchmarks.contenders.yamlsched_ import Yamlsched
 from benchmarks.definitions import schedule
-from benchmarks.harness import TIMEOUT_SECONDS, Bench, alternate, finish, process_cpu_seconds, server_cpu_seconds
+from benchmarks.harness import (
+    TIMEOUT_SECONDS,
+    Bench,
+    alternate,
+    finish,
+    process_cpu_seconds,
+    server_cpu_seconds,
+)
 
 PART = "spike"
 SLOTS = """
@@ -29,7 +36,9 @@ select count(*) filter (where status = 'succeeded'), sum(attempts),
 from yamlsched.job_runs
 """
 UNFINISHED = "select id from yamlsched.job_runs where finished_at is null limit 1"
-CONTENTION = "select deadlocks, xact_rollback from pg_stat_database where datname = current_database()"
+CONTENTION = (
+    "select deadlocks, xact_rollback from pg_stat_database where datname = current_database()"
+)
 
 
 LOCK_WAITS = """
@@ -79,14 +88,32 @@ def _measure(bench: Bench, workers: int, count: int, are_slots: bool = False) ->
             finish(loops)
         with psycopg.connect(dsn) as connection:
             done, attempts, seconds = connection.execute(OUTCOME).fetchone()
-        deadlocks, rollbacks = (after - before for after, before in zip(_contention(dsn), initial, strict=True))
+        deadlocks, rollbacks = (
+            after - before for after, before in zip(_contention(dsn), initial, strict=True)
+        )
     if (done, attempts) != (count, count):
-        raise RuntimeError(f"{count} runs, {done} succeeded, {attempts} attempts: a run was lost or executed twice")
+        raise RuntimeError(
+            f"{count} runs, {done} succeeded, {attempts} attempts: a run was lost or executed twice"
+        )
     kind = "slots of as many jobs" if are_slots else "runs side by side"
     case = f"{count:,} {kind}, {workers} worker{'s' if workers > 1 else ''}"
     bench.add(PART, case, "yamlsched", "s", seconds, "each executed once", more_is_better=False)
-    bench.add(PART, case, "yamlsched", "us of server CPU a run", server / count * 1e6, more_is_better=False)
-    bench.add(PART, case, "yamlsched", "us of worker CPU a run", client / count * 1e6, more_is_better=False)
+    bench.add(
+        PART,
+        case,
+        "yamlsched",
+        "us of server CPU a run",
+        server / count * 1e6,
+        more_is_better=False,
+    )
+    bench.add(
+        PART,
+        case,
+        "yamlsched",
+        "us of worker CPU a run",
+        client / count * 1e6,
+        more_is_better=False,
+    )
     bench.add(PART, case, "yamlsched", "sessions that wait for a lock", waits, more_is_better=False)
     bench.add(PART, case, "yamlsched", "deadlocks", deadlocks, more_is_better=False)
     bench.add(PART, case, "yamlsched", "rollbacks", rollbacks, more_is_better=False)
@@ -94,9 +121,7 @@ def _measure(bench: Bench, workers: int, count: int, are_slots: bool = False) ->
 
 def _await_sessions(dsn: str, count: int) -> None:
     """Wait until the workers are idle, so that their start is not measured."""
-    open_sessions = (
-        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    )
+    open_sessions = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     with psycopg.connect(dsn, autocommit=True) as connection:
         end = time.monotonic() + TIMEOUT_SECONDS
         while connection.execute(open_sessions).fetchone()[0] < count:

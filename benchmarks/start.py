@@ -32,7 +32,10 @@ def run(bench: Bench) -> None:
 
 
 def _measure(
-    bench: Bench, contender: Contender, name: str, start: Callable[[str, Path], subprocess.Popen[str]]
+    bench: Bench,
+    contender: Contender,
+    name: str,
+    start: Callable[[str, Path], subprocess.Popen[str]],
 ) -> Callable[[], None]:
     def measure() -> None:
         file = bench.folder / "delays"
@@ -57,6 +60,8 @@ def _measure(
             finally:
                 stop(worker)
         # the handler writes to the file, and nothing else does
-        bench.add(PART, CASE, name, "ms", (file.stat().st_mtime - started) * 1000, more_is_better=False)
+        bench.add(
+            PART, CASE, name, "ms", (file.stat().st_mtime - started) * 1000, more_is_better=False
+        )
 
     return measure

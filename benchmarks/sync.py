@@ -41,8 +41,18 @@ def run(bench: Bench) -> None:
             now = NOON
             for _ in range(bench.repeat):
                 idle = now + HOUR / 2
-                _add(bench, count, "nothing due, poll", _seconds(partial(poll, connection, file, idle)))
-                _add(bench, count, "nothing due, sync", _seconds(partial(sync, connection, file, idle)))
+                _add(
+                    bench,
+                    count,
+                    "nothing due, poll",
+                    _seconds(partial(poll, connection, file, idle)),
+                )
+                _add(
+                    bench,
+                    count,
+                    "nothing due, sync",
+                    _seconds(partial(sync, connection, file, idle)),
+                )
                 now += HOUR
                 seconds = _seconds(partial(sync, connection, file, now))
                 case = f"{count:,} definitions, all due"
@@ -63,7 +73,14 @@ def _edits(bench: Bench, count: int) -> None:
 
 
 def _add(bench: Bench, count: int, what: str, seconds: float) -> None:
-    bench.add(PART, f"{count:,} definitions, {what}", "yamlsched", "ms", seconds * 1000, more_is_better=False)
+    bench.add(
+        PART,
+        f"{count:,} definitions, {what}",
+        "yamlsched",
+        "ms",
+        seconds * 1000,
+        more_is_better=False,
+    )
 
 
 def _seconds(call: Callable[[], Any]) -> float:
@@ -75,14 +92,19 @@ def _seconds(call: Callable[[], Any]) -> float:
 def _file(count: int, description: str) -> ScheduleFile:
     first = f"  job_0: {{handler: a.b, cron: '0 * * * *', description: {description}}}\n"
     others = "".join(f"  job_{n}: {{handler: a.b, cron: '0 * * * *'}}\n" for n in range(1, count))
-    return ScheduleFile(f"version: 1\njobs:\n{first}{others}".encode(), "/bench/schedules.yaml", "", "bench")
+    return ScheduleFile(
+        f"version: 1\njobs:\n{first}{others}".encode(), "/bench/schedules.yaml", "", "bench"
+    )
 
 
 def _apply(connection: Any, count: int) -> ScheduleFile:
     """Write the definitions as a sync of the file would, without the time to read 100,000 jobs."""
     file = _file(count, "first")
     cron = parse_cron("0 * * * *")
-    jobs = {f"job_{n}": Job(f"job_{n}", cron=cron, handler="a.b", description="first" * (n == 0)) for n in range(count)}
+    jobs = {
+        f"job_{n}": Job(f"job_{n}", cron=cron, handler="a.b", description="first" * (n == 0))
+        for n in range(count)
+    }
     with connection.transaction():
         converge(connection, "default", jobs, {}, NOON, recompute=False, is_behind=False)
         files.poll_rows(connection, file.presented(), NOON, "default")  # presents the file

@@ -30,10 +30,13 @@ def run(bench: Bench) -> None:
     (folder / "bench_handlers.py").write_text(HANDLERS)
     compare(bench, f"{bench.sizes.jobs:,} jobs", file)
     for name, handlers in (("one module", bench.sizes.jobs), ("modules of 100", 100)):
-        compare(bench, f"{bench.sizes.jobs:,} handlers, {name}", many_handlers(bench, name, handlers))
+        compare(
+            bench, f"{bench.sizes.jobs:,} handlers, {name}", many_handlers(bench, name, handlers)
+        )
     names = sorted(zone for zone in timezones.names() if "/" in zone)[:ZONES]
     times = [
-        f'cron: "{n % 60} {n // 60 % 24} * * {n % 7}", timezone: {names[n % ZONES]}' for n in range(bench.sizes.jobs)
+        f'cron: "{n % 60} {n // 60 % 24} * * {n % 7}", timezone: {names[n % ZONES]}'
+        for n in range(bench.sizes.jobs)
     ]
     compare(bench, f"{bench.sizes.jobs:,} jobs, {ZONES} zones", one_handler(bench, "zones", times))
     tags = [f"tags: [customer-{n}, pair-{n // 2}]" for n in range(bench.sizes.jobs)]
@@ -46,7 +49,8 @@ def one_handler(bench: Bench, name: str, keys: list[str]) -> Path:
     folder.mkdir()
     (folder / "bench_handlers.py").write_text(HANDLERS)
     jobs = "".join(
-        f"  j{n}: {{{key}, handler: bench_handlers.noop, payload: {{n: 1}}}}\n" for n, key in enumerate(keys)
+        f"  j{n}: {{{key}, handler: bench_handlers.noop, payload: {{n: 1}}}}\n"
+        for n, key in enumerate(keys)
     )
     (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n{jobs}")
     return folder / "schedules.yaml"

@@ -110,7 +110,9 @@ select 'default', 'mia', 'retry', 'run:' || n from generate_series(1, 20000) n;
 """
 
 
-def fill(dsn: str, jobs: int, runs: int, finished: str = RUNS, failures: str = FAILURES, days: int = 0) -> None:
+def fill(
+    dsn: str, jobs: int, runs: int, finished: str = RUNS, failures: str = FAILURES, days: int = 0
+) -> None:
     """Create the tables and their rows. Indexes on runs are created afterwards, which takes a third of the time."""
     given = {"jobs": jobs, "runs": runs, "busiest": BUSIEST_SHARE, "dead": DEAD_SHARE, "days": days}
     with store.connect(dsn) as connection:
@@ -146,7 +148,9 @@ def paths(dsn: str) -> list[str]:
             "select max(id), to_char(max(run_at) at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI\"Z\"') "
             "from yamlsched.job_runs where job_type = 'job_1' and finished_at is not null"
         ).fetchone()
-        [dead] = connection.execute("select max(id) from yamlsched.job_runs where dead_at is not null").fetchone()
+        [dead] = connection.execute(
+            "select max(id) from yamlsched.job_runs where dead_at is not null"
+        ).fetchone()
     values = {"job": "job_1", "run": str(run)}
     found = [re.sub(r"\{(\w+)[^}]*\}", lambda part: values[part[1]], page.path) for page in PAGES]
     more = {
@@ -180,12 +184,21 @@ def run(bench: Bench) -> None:
         ):
             for path in (*paths(dsn), "/report?since=7d"):
                 _measure(bench, path, pages, reference)
-    slow = [row for row in bench.rows if row.part == PART and row.median > TARGET_MS and row.contender == "yamlsched"]
+    slow = [
+        row
+        for row in bench.rows
+        if row.part == PART and row.median > TARGET_MS and row.contender == "yamlsched"
+    ]
     for row in slow:
         print(f"above {TARGET_MS} ms: {row.case}: {row.median:.0f} ms")
 
 
-def _measure(bench: Bench, path: str, pages: http.client.HTTPConnection, reference: http.client.HTTPConnection) -> None:
+def _measure(
+    bench: Bench,
+    path: str,
+    pages: http.client.HTTPConnection,
+    reference: http.client.HTTPConnection,
+) -> None:
     first, size = get(pages, path)
     get(reference, "/")
     note = f"target {TARGET_MS}; {size / 1024:.0f} KiB; the first request took {first:.0f} ms"
@@ -194,7 +207,9 @@ def _measure(bench: Bench, path: str, pages: http.client.HTTPConnection, referen
         bench.add(PART, path, "yamlsched", "ms", get(pages, path)[0], note, more_is_better=False)
 
     def select() -> None:
-        bench.add(PART, path, "a page of select 1", "ms", get(reference, "/")[0], more_is_better=False)
+        bench.add(
+            PART, path, "a page of select 1", "ms", get(reference, "/")[0], more_is_better=False
+        )
 
     alternate(bench.repeat * bench.sizes.ticks, page, select)
 
@@ -217,7 +232,9 @@ def served(arguments: Sequence[str | Path], address: str) -> Iterator[http.clien
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen(
-        [*arguments, address.format(port)], cwd=ROOT / "benchmarks", env={**os.environ, "PYTHONPATH": str(ROOT)}
+        [*arguments, address.format(port)],
+        cwd=ROOT / "benchmarks",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     try:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS

@@ -84,7 +84,16 @@ COLUMNS = (
         "updated_at",
     ),
 )
-FAILURE_COLUMNS = ("run_id", "attempt", "worker", "started_at", "failed_at", "error", "error_type", "stack")
+FAILURE_COLUMNS = (
+    "run_id",
+    "attempt",
+    "worker",
+    "started_at",
+    "failed_at",
+    "error",
+    "error_type",
+    "stack",
+)
 OUTPUT_COLUMNS = ("run_id", "attempt", "worker", "ended_at", "omitted_bytes", "output")
 ERRORS = {
     "currency_rates": ("ReadTimeout", "the read operation timed out after 10 s"),
@@ -92,16 +101,24 @@ ERRORS = {
         "HTTPStatusError",
         "503 Service Unavailable from https://edi.nordwind-textil.example/prices",
     ),
-    "send_invoice_reminder": ("SMTPRecipientsRefused", "550 5.1.1 <accounts@bergmann.example>: user unknown"),
+    "send_invoice_reminder": (
+        "SMTPRecipientsRefused",
+        "550 5.1.1 <accounts@bergmann.example>: user unknown",
+    ),
     "send_welcome_mail": ("SMTPServerDisconnected", "connection unexpectedly closed"),
     "sync_inventory": ("ConnectionResetError", "[Errno 104] connection reset by peer"),
     "refresh_cache": ("OperationalError", "canceling statement due to lock timeout"),
-    "charge_subscriptions": ("EffectInDoubt", 'it is unknown whether the effect "charge:812" happened: ReadTimeout'),
+    "charge_subscriptions": (
+        "EffectInDoubt",
+        'it is unknown whether the effect "charge:812" happened: ReadTimeout',
+    ),
     "nightly_backup": ("Timeout", "took longer than its timeout of 2h"),
     "score_orders": ("LostWorker", "lost its worker"),
 }
 OTHER_ERROR = ("ValueError", "could not convert string to float: '12,50'")
-PROGRAMS = {"nightly_backup": "pg_dump: last built-in OID is 16383\npg_dump: saving encoding = UTF8\n4.1 GiB written\n"}
+PROGRAMS = {
+    "nightly_backup": "pg_dump: last built-in OID is 16383\npg_dump: saving encoding = UTF8\n4.1 GiB written\n"
+}
 """What the jobs that are programs print."""
 STACK = """Traceback (most recent call last):
   File "/srv/shop/{path}.py", line 41, in {name}
@@ -151,7 +168,9 @@ class Demo:
     failures: list[tuple[dict[str, Any], tuple[Any, ...]]] = field(default_factory=list)
     outputs: list[tuple[dict[str, Any], tuple[Any, ...]]] = field(default_factory=list)
     gaps: list[tuple[Any, ...]] = field(default_factory=list)
-    waiting: dict[int, datetime] = field(default_factory=dict)  # by job: the slot that waits for an unfinished run
+    waiting: dict[int, datetime] = field(
+        default_factory=dict
+    )  # by job: the slot that waits for an unfinished run
 
     def worker(self) -> str:
         return f"{self.chance.choice(HOSTS)}:{self.chance.randint(400, 32000)}:{self.chance.randbytes(6).hex()}"
@@ -161,7 +180,12 @@ class Demo:
         return timedelta(seconds=seconds * self.chance.lognormvariate(0, 0.22))
 
     def run(
-        self, job: Any, created: datetime, key: str | None = None, slot: datetime | None = None, **more: Any
+        self,
+        job: Any,
+        created: datetime,
+        key: str | None = None,
+        slot: datetime | None = None,
+        **more: Any,
     ) -> dict[str, Any]:
         """Add a queued run and return its columns."""
         run = dict.fromkeys(COLUMNS) | {
@@ -184,7 +208,12 @@ class Demo:
         return run
 
     def start(self, run: dict[str, Any], at: datetime) -> None:
-        run |= {"attempts": run["attempts"] + 1, "locked_by": self.worker(), "started_at": at, "updated_at": at}
+        run |= {
+            "attempts": run["attempts"] + 1,
+            "locked_by": self.worker(),
+            "started_at": at,
+            "updated_at": at,
+        }
 
     def fail(self, run: dict[str, Any], at: datetime, is_last: bool = False) -> datetime:
         """End the current attempt as failed; return when the next one is due."""
@@ -192,7 +221,13 @@ class Demo:
         module, _, name = run["job_type"].partition("_")
         stack = STACK.format(path=module, name=name or "run", type=kind, error=error)
         due = at + MINUTE * 2 ** (run["attempts"] - 1)
-        run |= {"status": "failed", "failed_at": at, "last_error": error, "error_type": kind, "last_stack": stack}
+        run |= {
+            "status": "failed",
+            "failed_at": at,
+            "last_error": error,
+            "error_type": kind,
+            "last_stack": stack,
+        }
         run |= {"run_at": due, "updated_at": at}
         if is_last:
             run |= {"status": "dead", "finished_at": at, "dead_at": at}
@@ -211,7 +246,9 @@ class Demo:
         else:
             run["result"] = json.dumps({"rows": self.chance.randint(3, 4000)})
 
-    def finish(self, run: dict[str, Any], at: datetime, fails: int = 0, is_dead: bool = False) -> datetime:
+    def finish(
+        self, run: dict[str, Any], at: datetime, fails: int = 0, is_dead: bool = False
+    ) -> datetime:
         """Execute the run from ``at`` on: ``fails`` failed attempts, and then a success; return when it ended."""
         for _ in range(fails):
             self.start(run, at)
@@ -235,14 +272,18 @@ class Demo:
         busy_until = self.now - HISTORY
         skipped: list[tuple[Slot, str]] = []
         for nth, slot in enumerate(found):
-            reason = self.reason(job, slot, found[nth + 1] if nth + 1 < len(found) else None, busy_until)
+            reason = self.reason(
+                job, slot, found[nth + 1] if nth + 1 < len(found) else None, busy_until
+            )
             if reason:
                 skipped.append((slot, reason))
                 continue
             if job.job_type == "score_orders" and nth + 1 == len(found) and not self.is_healthy:
                 self.waiting[job.id] = slot.at
                 continue
-            started = max(slot.at, busy_until, self.outage_end(slot.at)) + timedelta(seconds=self.chance.uniform(1, 55))
+            started = max(slot.at, busy_until, self.outage_end(slot.at)) + timedelta(
+                seconds=self.chance.uniform(1, 55)
+            )
             run = self.run(job, started, slot_key(job.job_type, cron, slot), slot.at)
             left = len(found) - nth
             if self.present(run, job, started, left):
@@ -250,9 +291,17 @@ class Demo:
                 continue
             dies = self.chance.random() < behaviour.dies
             fails = run["max_attempts"] if dies else 0
-            while not dies and fails < run["max_attempts"] - 1 and self.chance.random() < behaviour.fails:
+            while (
+                not dies
+                and fails < run["max_attempts"] - 1
+                and self.chance.random() < behaviour.fails
+            ):
                 fails += 1
-            if not self.is_healthy and job.job_type == "import_supplier_prices" and left in (2, 3, 4):
+            if (
+                not self.is_healthy
+                and job.job_type == "import_supplier_prices"
+                and left in (2, 3, 4)
+            ):
                 dies, fails = True, run["max_attempts"]
             before = len(self.failures), len(self.outputs), dict(run)
             end = self.finish(run, started, fails, dies)
@@ -271,13 +320,18 @@ class Demo:
         begin, end = (self.now - edge for edge in OUTAGE)
         return end if begin < at <= end else at
 
-    def reason(self, job: Any, slot: Slot, following: Slot | None, busy_until: datetime) -> str | None:
+    def reason(
+        self, job: Any, slot: Slot, following: Slot | None, busy_until: datetime
+    ) -> str | None:
         """Return why a slot was skipped, None for one that has a run."""
         begin, end = (self.now - edge for edge in OUTAGE)
         ago = self.now - slot.at
         if job.job_type == "rebuild_search_index" and 9 * DAY < ago < 10 * DAY + 5 * HOUR:
             return "paused"
-        if job.job_type == "warm_edge_caches_of_all_storefronts_regions_and_currencies" and 2 * DAY < ago < 3 * DAY:
+        if (
+            job.job_type == "warm_edge_caches_of_all_storefronts_regions_and_currencies"
+            and 2 * DAY < ago < 3 * DAY
+        ):
             return "disabled"
         if job.job_type == "loyalty_points" and 7 * DAY < ago <= 8 * DAY:
             return "key_taken"
@@ -286,9 +340,15 @@ class Demo:
                 return "late"
             if job.catchup == "latest" and following is not None and following.at <= end:
                 return "superseded"
-        if job.job_type == "refresh_cache" and (busy_until > slot.at or 20 * HOUR < ago < 21 * HOUR):
+        if job.job_type == "refresh_cache" and (
+            busy_until > slot.at or 20 * HOUR < ago < 21 * HOUR
+        ):
             return "overlap"
-        return "superseded" if following is not None and following.at <= busy_until < self.now else None
+        return (
+            "superseded"
+            if following is not None and following.at <= busy_until < self.now
+            else None
+        )
 
     def add_gaps(self, job: Any, skipped: list[tuple[Slot, str]]) -> None:
         """Add a row for each series of slots that were skipped for one reason."""
@@ -344,7 +404,9 @@ class Demo:
     def enqueued(self, jobs: dict[str, Any]) -> None:
         """Add the runs that handlers and the application enqueued."""
         for parent in [
-            run for run in self.runs if run["job_type"] == "invoice_reminders" and run["status"] == "succeeded"
+            run
+            for run in self.runs
+            if run["job_type"] == "invoice_reminders" and run["status"] == "succeeded"
         ]:
             for invoice in self.chance.sample(range(8000, 9900), self.chance.randint(3, 9)):
                 key, payload = (
@@ -352,7 +414,11 @@ class Demo:
                     json.dumps({"invoice": invoice}),
                 )
                 run = self.run(
-                    jobs["send_invoice_reminder"], parent["finished_at"], key, payload=payload, parent_id=parent["id"]
+                    jobs["send_invoice_reminder"],
+                    parent["finished_at"],
+                    key,
+                    payload=payload,
+                    parent_id=parent["id"],
                 )
                 run["parent"] = parent
                 dies = self.chance.random() < 0.03 and not self.is_healthy
@@ -361,7 +427,10 @@ class Demo:
         for customer in range(100200, 100640):
             at = begin + timedelta(seconds=self.chance.uniform(0, span - 900))
             run = self.run(
-                jobs["send_welcome_mail"], at, f"welcome:{customer}", payload=json.dumps({"customer": customer})
+                jobs["send_welcome_mail"],
+                at,
+                f"welcome:{customer}",
+                payload=json.dumps({"customer": customer}),
             )
             self.finish(run, at, int(self.chance.random() < 0.02))
         for customer in range(100640, 100655):
@@ -380,7 +449,11 @@ class Demo:
 
 
 def fill(
-    dsn: str, is_healthy: bool = False, more_jobs: int = 0, history: bool = True, ended: timedelta = timedelta(0)
+    dsn: str,
+    is_healthy: bool = False,
+    more_jobs: int = 0,
+    history: bool = True,
+    ended: timedelta = timedelta(0),
 ) -> None:
     """Create the tables if they are missing, apply the schedule and write a history that ended ``ended`` ago."""
     with store.connect(dsn) as connection:
@@ -409,7 +482,8 @@ def fill(
         if not is_healthy and history:
             trouble(connection, file, now)
         connection.execute(
-            "update yamlsched.schedule_files set presented_for = greatest(presented_for, %s)", [QUIET + MINUTE]
+            "update yamlsched.schedule_files set presented_for = greatest(presented_for, %s)",
+            [QUIET + MINUTE],
         )
         connection.execute("analyze")
 
@@ -432,13 +506,20 @@ def present(connection: psycopg.Connection[Any], text: str, at: datetime) -> byt
 
 
 def sync_file(connection: psycopg.Connection[Any], data: bytes, host: str, at: datetime) -> None:
-    found = sync(connection, ScheduleFile(data, "/srv/shop/schedules.yaml", "production", host), at, at_once=True)
+    found = sync(
+        connection,
+        ScheduleFile(data, "/srv/shop/schedules.yaml", "production", host),
+        at,
+        at_once=True,
+    )
     assert not found.has_findings, found.messages
 
 
 def write(connection: psycopg.Connection[Any], now: datetime, is_healthy: bool) -> None:
     """Write the runs, failures, gaps and cursors."""
-    rows = connection.execute("select d.* from yamlsched.job_definitions d order by d.id").fetchall()
+    rows = connection.execute(
+        "select d.* from yamlsched.job_definitions d order by d.id"
+    ).fetchall()
     jobs = {row.job_type: row for row in rows}
     demo = Demo(now, is_healthy)
     for job in rows:
@@ -451,11 +532,24 @@ def write(connection: psycopg.Connection[Any], now: datetime, is_healthy: bool) 
     for run in demo.runs:
         run["parent_id"] = run["parent"]["id"] if "parent" in run else None
     copy(connection, "job_runs", COLUMNS, [[run[name] for name in COLUMNS] for run in demo.runs])
-    copy(connection, "job_failures", FAILURE_COLUMNS, [(run["id"], *row) for run, row in demo.failures])
-    copy(connection, "attempt_outputs", OUTPUT_COLUMNS, [(run["id"], *row) for run, row in demo.outputs])
+    copy(
+        connection,
+        "job_failures",
+        FAILURE_COLUMNS,
+        [(run["id"], *row) for run, row in demo.failures],
+    )
+    copy(
+        connection,
+        "attempt_outputs",
+        OUTPUT_COLUMNS,
+        [(run["id"], *row) for run, row in demo.outputs],
+    )
     gap_columns = ("definition_id", "first_slot", "last_slot", "slots", "reason", "recorded_at")
     copy(connection, "skipped_slots", gap_columns, demo.gaps)
-    connection.execute("select setval(pg_get_serial_sequence('yamlsched.job_runs', 'id'), %s)", [len(demo.runs) + 1])
+    connection.execute(
+        "select setval(pg_get_serial_sequence('yamlsched.job_runs', 'id'), %s)",
+        [len(demo.runs) + 1],
+    )
     for job in rows:
         if job.schedule and job.enabled and job.retired_at is None:
             cron, where = parse_cron(job.schedule), zone(job.timezone)
@@ -471,8 +565,12 @@ def write(connection: psycopg.Connection[Any], now: datetime, is_healthy: bool) 
     connection.execute("update yamlsched.job_definitions set created_at = %s", [now - HISTORY])
 
 
-def copy(connection: psycopg.Connection[Any], table: str, columns: tuple[str, ...], rows: list[Any]) -> None:
-    with connection.cursor().copy(f"copy yamlsched.{table} ({', '.join(columns)}) from stdin") as copying:
+def copy(
+    connection: psycopg.Connection[Any], table: str, columns: tuple[str, ...], rows: list[Any]
+) -> None:
+    with connection.cursor().copy(
+        f"copy yamlsched.{table} ({', '.join(columns)}) from stdin"
+    ) as copying:
         for row in rows:
             copying.write_row(row)
 
@@ -480,42 +578,82 @@ def copy(connection: psycopg.Connection[Any], table: str, columns: tuple[str, ..
 def trouble(connection: psycopg.Connection[Any], file: bytes, now: datetime) -> None:
     """Add what needs attention besides failed runs: a pause, effects in doubt, other files; and operators' actions."""
     [paused] = ids_of(connection, NAMESPACE, ["rebuild_search_index"], ()) or []
-    pause(connection, NAMESPACE, [paused], "maria", reason="rebuilding by hand, SEARCH-4711", until=now + 9 * HOUR)
+    pause(
+        connection,
+        NAMESPACE,
+        [paused],
+        "maria",
+        reason="rebuilding by hand, SEARCH-4711",
+        until=now + 9 * HOUR,
+    )
     [[dead, worker, since]] = connection.execute(
         "select id, locked_by, dead_at from yamlsched.job_runs"
         " where job_type = 'charge_subscriptions' and status = 'dead' order by id desc limit 1"
     ).fetchall()
     for name in ("charge", "receipt"):
         key = f"run:{dead}:{name}:812"
-        entry, provider_key = (uuid.uuid5(uuid.NAMESPACE_URL, f"{key}:{part}") for part in ("entry", "provider"))
-        effect = {"namespace": NAMESPACE, "key": key, "run_id": dead, "attempt": 1, "locked_by": worker, "entry": entry}
-        effect |= {"provider_key": provider_key, "state": "in_doubt", "claimed_at": since, "doubted_at": since}
+        entry, provider_key = (
+            uuid.uuid5(uuid.NAMESPACE_URL, f"{key}:{part}") for part in ("entry", "provider")
+        )
+        effect = {
+            "namespace": NAMESPACE,
+            "key": key,
+            "run_id": dead,
+            "attempt": 1,
+            "locked_by": worker,
+            "entry": entry,
+        }
+        effect |= {
+            "provider_key": provider_key,
+            "state": "in_doubt",
+            "claimed_at": since,
+            "doubted_at": since,
+        }
         insert(connection, "effects", **effect)
     stale = ScheduleFile(
-        file.replace(b"timeout: 2h", b"timeout: 3h"), "/srv/shop/schedules.yaml", "production", "worker-3"
+        file.replace(b"timeout: 2h", b"timeout: 3h"),
+        "/srv/shop/schedules.yaml",
+        "production",
+        "worker-3",
     )
     presented = {**stale.version._asdict(), "host": stale.host, "path": stale.path}
-    since = {"first_presented_at": now - 22 * MINUTE, "presented_since_at": now - 22 * MINUTE, "last_presented_at": now}
+    since = {
+        "first_presented_at": now - 22 * MINUTE,
+        "presented_since_at": now - 22 * MINUTE,
+        "last_presented_at": now,
+    }
     insert(connection, "schedule_files", namespace=NAMESPACE, **presented, **since)
     connection.execute(
-        "update yamlsched.schedule_files set refused_at = %s, mistakes = 2 where host = 'worker-2'", [now - 25 * MINUTE]
+        "update yamlsched.schedule_files set refused_at = %s, mistakes = 2 where host = 'worker-2'",
+        [now - 25 * MINUTE],
     )
     for ago, who, verb, target, detail in (
         (6 * DAY, "jonas", "retry", "run:1200", {"was": "dead"}),
         (2 * DAY, "maria", "cancel", "run:1430", {"was": "running"}),
         (26 * HOUR, "jonas", "enqueue", "job:send_welcome_mail", {"runs": 1}),
     ):
-        action = {"at": now - ago, "who": who, "verb": verb, "target": target, "detail": json.dumps(detail)}
+        action = {
+            "at": now - ago,
+            "who": who,
+            "verb": verb,
+            "target": target,
+            "detail": json.dumps(detail),
+        }
         insert(connection, "operator_actions", namespace=NAMESPACE, **action)
 
 
 def insert(connection: psycopg.Connection[Any], table: str, **values: Any) -> None:
     places = ", ".join(["%s"] * len(values))
-    connection.execute(f"insert into yamlsched.{table} ({', '.join(values)}) values ({places})", list(values.values()))
+    connection.execute(
+        f"insert into yamlsched.{table} ({', '.join(values)}) values ({places})",
+        list(values.values()),
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dsn", metavar="DSN")
     parser.add_argument("--healthy", action="store_true", help="without failures and findings")
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="further jobs")

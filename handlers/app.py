@@ -18,7 +18,9 @@ import psycopg
 if TYPE_CHECKING:
     from yamlsched import Run
 
-ZONE = ZoneInfo("Europe/Berlin")  # the time zone of schedules.yaml, which defines the days of the business
+ZONE = ZoneInfo(
+    "Europe/Berlin"
+)  # the time zone of schedules.yaml, which defines the days of the business
 VAR = Path(__file__).resolve().parent.parent / "var"
 DAY_SECONDS = 86400
 
@@ -101,7 +103,9 @@ def connect(run: Run) -> psycopg.Connection[Any]:
     A real application has its own settings. Here EXAMPLE_DSN names the database, by default the scheduler's, so that
     the examples work without settings.
     """
-    connection = psycopg.connect(os.environ.get("EXAMPLE_DSN") or run.backend.dsn, autocommit=True, connect_timeout=10)
+    connection = psycopg.connect(
+        os.environ.get("EXAMPLE_DSN") or run.backend.dsn, autocommit=True, connect_timeout=10
+    )
     with connection.transaction():
         ensure_tables(connection)
     return connection

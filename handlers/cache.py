@@ -30,7 +30,9 @@ def refresh(run: Run) -> None:
             order by count(*) desc, u.name
             """
         ).fetchall()
-        data = json.dumps({"most_active": [{"name": name, "events": events} for name, events in rows]}, indent=2)
+        data = json.dumps(
+            {"most_active": [{"name": name, "events": events} for name, events in rows]}, indent=2
+        )
         write_atomically(path, data.encode())
         sha256 = hashlib.sha256(data.encode()).hexdigest()
         connection.execute(
@@ -55,5 +57,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     with open(handle, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())  # before the rename: otherwise the file could be empty after a power failure
+        os.fsync(
+            file.fileno()
+        )  # before the rename: otherwise the file could be empty after a power failure
     os.replace(temporary, path)

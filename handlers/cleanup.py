@@ -21,7 +21,9 @@ BATCH_ROWS = 1000
 def run(run: Run, older_than_days: int = 30) -> None:
     """Delete expired sessions, and temporary files older than ``older_than_days`` days; the result counts both."""
     if older_than_days < 1:
-        raise Discard(f"older_than_days is {older_than_days}: below 1, files still in use would be deleted")
+        raise Discard(
+            f"older_than_days is {older_than_days}: below 1, files still in use would be deleted"
+        )
     # files first: deleting them twice is harmless, and nothing may fail after the transaction has committed
     files = delete_old_files(app.temporary_folder(), older_than_days)
     with run.transaction() as connection:
@@ -58,7 +60,10 @@ def delete_old_files(folder: Path, older_than_days: int) -> int:
     total = 0
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < limit:
+            if (
+                entry.is_file(follow_symlinks=False)
+                and entry.stat(follow_symlinks=False).st_mtime < limit
+            ):
                 Path(entry).unlink(missing_ok=True)
                 total += 1
     return total

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 def fetch_rates(run: Run, succeeds_at: int = 3) -> dict[str, int]:
     """Fail every attempt before number ``succeeds_at``; the result is deterministic."""
     if run.attempt < succeeds_at:
-        raise ConnectionError(f"the rates server did not answer (on purpose, until attempt {succeeds_at})")
+        raise ConnectionError(
+            f"the rates server did not answer (on purpose, until attempt {succeeds_at})"
+        )
     run.log.info("the rates server answered attempt %d", run.attempt)
     return {"attempts": run.attempt}

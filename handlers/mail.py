@@ -51,7 +51,9 @@ def deliver(message: EmailMessage) -> None:
         return
     host, _, port = server.partition(":")
     try:
-        smtp = smtplib.SMTP(host, int(port or 25), local_hostname="localhost", timeout=TIMEOUT_SECONDS)
+        smtp = smtplib.SMTP(
+            host, int(port or 25), local_hostname="localhost", timeout=TIMEOUT_SECONDS
+        )
     except OSError as error:  # nothing was sent yet; the errors of smtplib are OSErrors as well
         raise NotSent(f"no mail server at {server}: {error}") from error
     try:
@@ -62,8 +64,12 @@ def deliver(message: EmailMessage) -> None:
         if all(code >= 500 for code, _ in error.recipients.values()):
             raise Discard(f"the mail server refuses {message['To']} permanently") from error
         raise NotSent(f"the mail server refuses {message['To']} temporarily") from error
-    except smtplib.SMTPResponseException as error:  # the server responded, and did not accept the mail
-        raise NotSent(f"the mail server refuses the mail: {error.smtp_code} {error.smtp_error!r}") from error
+    except (
+        smtplib.SMTPResponseException
+    ) as error:  # the server responded, and did not accept the mail
+        raise NotSent(
+            f"the mail server refuses the mail: {error.smtp_code} {error.smtp_error!r}"
+        ) from error
     finally:
         smtp.close()
 

@@ -19,7 +19,9 @@ def charge_invoice(run: Run, invoice_id: int, amount_cents: int) -> None:
     """Charge one invoice at the provider at the address EXAMPLE_PAYMENTS, and record it once it is paid."""
     provider = os.environ.get("EXAMPLE_PAYMENTS")
     if not provider:
-        raise LookupError("EXAMPLE_PAYMENTS is not set: set it to the address of the payment provider")
+        raise LookupError(
+            "EXAMPLE_PAYMENTS is not set: set it to the address of the payment provider"
+        )
     # a business key: the invoice is charged once, even if it is enqueued again. Repeating it in doubt is safe, because
     # the provider recognizes the key and returns the existing charge.
     with run.once(f"invoice_charge:{invoice_id}", scope="namespace", in_doubt="repeat") as effect:

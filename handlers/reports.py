@@ -22,7 +22,9 @@ def weekly_activity(run: Run, week: str | None = None) -> None:
         [(now,)] = connection.execute("select now()").fetchall()
         # the slot, not the clock: a retry after midnight is for the same week
         week = week or week_before(run.scheduled_for or now)
-        users = [id for (id,) in connection.execute("select id from app.users where active order by id")]
+        users = [
+            id for (id,) in connection.execute("select id from app.users where active order by id")
+        ]
         run.enqueue_many(
             "send_weekly_report",
             [{"user_id": user, "week": week} for user in users],
@@ -34,8 +36,12 @@ def weekly_activity(run: Run, week: str | None = None) -> None:
 
 def send_weekly_report(run: Run, user_id: int, week: str) -> dict[str, str | None] | None:
     """Mail one user what they did in ``week`` (``2026-W03``), once, across all runs."""
-    with app.connect(run) as connection:  # not run.transaction(): no transaction is open while the mail is sent
-        user = connection.execute("select name, email from app.users where id = %s", [user_id]).fetchone()
+    with app.connect(
+        run
+    ) as connection:  # not run.transaction(): no transaction is open while the mail is sent
+        user = connection.execute(
+            "select name, email from app.users where id = %s", [user_id]
+        ).fetchone()
         done = activity(connection, user_id, week)
     if user is None:
         return {"message_id": None, "why": "the user does not exist"}
@@ -74,7 +80,9 @@ def compose(user: tuple[str, str], week: str, done: list[tuple[str, int]]) -> Em
     """Return the report as a mail without Message-ID."""
     name, email = user
     lines = [f"{kind:<10} {number:>5}" for kind, number in done] or ["no activity"]
-    return mail.text_to(name, email, f"Your activity in week {week}", f"your events in {week}:", "", *lines)
+    return mail.text_to(
+        name, email, f"Your activity in week {week}", f"your events in {week}:", "", *lines
+    )
 
 
 def week_before(instant: datetime) -> str:

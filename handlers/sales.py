@@ -37,4 +37,8 @@ def report(run: Run, day: str | None = None) -> dict[str, str | int]:
     writer.writerows(rows)
     name = f"sales-{of}.csv"
     cache.write_atomically(app.VAR / "reports" / name, text.getvalue().encode())
-    return {"file": name, "invoices": len(rows), "amount_cents": sum(amount for _, _, amount in rows)}
+    return {
+        "file": name,
+        "invoices": len(rows),
+        "amount_cents": sum(amount for _, _, amount in rows),
+    }

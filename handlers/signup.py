@@ -20,7 +20,8 @@ def sign_up(connection: psycopg.Connection[Any], user_id: int, name: str, email:
     """Add a user. As in a web application, both rows are committed together, or neither is."""
     with connection.transaction():
         connection.execute(
-            "insert into app.users (id, name, email, active) values (%s, %s, %s, true)", [user_id, name, email]
+            "insert into app.users (id, name, email, active) values (%s, %s, %s, true)",
+            [user_id, name, email],
         )
         yamlsched.enqueue(
             connection,
@@ -44,5 +45,7 @@ def send_follow_up(run: Run, user_id: int) -> dict[str, str | None]:
     if row is None:
         return {"message_id": None, "why": "the user is already active, or was deleted"}
     name, email = row
-    message = mail.text_to(name, email, "Can we help?", "you signed up three days ago. Here is how to start.")
+    message = mail.text_to(
+        name, email, "Can we help?", "you signed up three days ago. Here is how to start."
+    )
     return {"message_id": mail.send_once(run, f"follow_up:{user_id}", message)}

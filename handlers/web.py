@@ -41,7 +41,11 @@ def call(method: str, url: str, body: Any = None, key: str = "") -> tuple[int, b
         with error:
             wait = error.headers.get("Retry-After", "")
             if error.code in (429, 503) and wait.isdecimal():
-                raise RetryAfter(int(wait), f"the server asks to retry after {wait} seconds") from error
+                raise RetryAfter(
+                    int(wait), f"the server asks to retry after {wait} seconds"
+                ) from error
             if error.code < 500 and error.code not in RETRYABLE_STATUSES:
-                raise Discard(f"the server refused the request: {error.code} {error.reason}") from error
+                raise Discard(
+                    f"the server refused the request: {error.code} {error.reason}"
+                ) from error
             raise

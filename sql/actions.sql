@@ -1,8 +1,9 @@
--- Actions of operators. Every statement that changes a run or a job states its whole precondition: what was read before
--- may have changed.
+-- Actions of operators. Every statement that changes a run or a job states its whole precondition:
+-- what was read before may have changed.
 
 -- name: lock_runs
--- The selected runs, locked until the transaction ends, so that the result reported for each is true.
+-- The selected runs, locked until the transaction ends, so that the result reported for each is
+-- true.
 select r.id
 from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[])
@@ -10,27 +11,34 @@ order by r.id
 for no key update;
 
 -- name: lock_jobs
--- The jobs of the runs, locked against a sync that edits them: its changes to unfinished runs would miss a run that
--- becomes unfinished at the same time. Executed before `lock_runs`, in the order in which a sync locks.
+-- The jobs of the runs, locked against a sync that edits them: its changes to unfinished runs would
+-- miss a run that becomes unfinished at the same time. Executed before `lock_runs`, in the order in
+-- which a sync locks.
 select d.id
 from yamlsched.job_definitions d
-where d.id = any (array(select r.definition_id from yamlsched.job_runs r where r.id = any (%(ids)s::bigint[])))
+where d.id = any (array(select r.definition_id from yamlsched.job_runs r
+    where r.id = any (%(ids)s::bigint[])))
 order by d.id
 for share;
 
 -- name: run_states
--- The runs, and the columns of their jobs that decide whether they can be retried. effect_in_doubt is the key of an
--- effect that a person should settle first.
-select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, r.held_until, d.enabled, d.retired_at,
+-- The runs, and the columns of their jobs that decide whether they can be retried. effect_in_doubt
+-- is the key of an effect that a person should settle first.
+select r.id, r.namespace, r.job_type, r.status, r.run_at, r.locked_until, r.held_until, d.enabled,
+       d.retired_at,
        r.attempts, r.started_at, r.finished_at, r.locked_by as worker,
-       d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz, clock_timestamp()), true) as paused,
-       (select min(e.key) from yamlsched.effects_in_doubt e where e.run_id = r.id and e.waits_for = 'person') as effect_in_doubt,
+       d.paused_at is not null and coalesce(d.paused_until > coalesce(%(now)s::timestamptz,
+           clock_timestamp()), true) as paused,
+       (select min(e.key) from yamlsched.effects_in_doubt e where e.run_id = r.id
+           and e.waits_for = 'person') as effect_in_doubt,
        case when r.status in ('dead', 'cancelled') and d.is_followed then (
            select array_agg(w.job_type || ' (run ' || w.id || ')' order by w.job_type, w.id)
            from yamlsched.awaits a
            join yamlsched.job_runs w on w.id = a.run_id and w.unreleased and w.finished_at is null
-           cross join lateral yamlsched.upstream(a.definition_id, a.slot, coalesce(%(now)s::timestamptz, clock_timestamp())) u
-           where a.definition_id = r.definition_id and a.outcome is null and u.run_id = r.id) end as holds_up,
+           cross join lateral yamlsched.upstream(a.definition_id, a.slot,
+               coalesce(%(now)s::timestamptz, clock_timestamp())) u
+           where a.definition_id = r.definition_id and a.outcome is null
+             and u.run_id = r.id) end as holds_up,
        case when r.status in ('dead', 'cancelled') and d.is_followed then (
            select array_agg(distinct f.job_type)
            from yamlsched.job_definitions f
@@ -43,10 +51,11 @@ join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: retry
--- A finished run gets a new budget in addition to the attempts made, which stay counted; a waiting run is made due.
--- A cancelled run is due when the lease that the cancel ended would have ended: its handler may live until then.
--- Whether it excludes other runs of its job depends on the current definition. `payload`, unless null, replaces the one
--- of the enqueue; it is merged over the job's own. `expected` are the states in which the runs were selected.
+-- A finished run gets a new budget in addition to the attempts made, which stay counted; a waiting
+-- run is made due. A cancelled run is due when the lease that the cancel ended would have ended:
+-- its handler may live until then. Whether it excludes other runs of its job depends on the current
+-- definition. `payload`, unless null, replaces the one of the enqueue; it is merged over the job's
+-- own. `expected` are the states in which the runs were selected.
 update yamlsched.job_runs r
 set status       = case when r.finished_at is null then r.status else 'queued' end,
     max_attempts = case when r.finished_at is null then r.max_attempts
@@ -57,28 +66,34 @@ set status       = case when r.finished_at is null then r.status else 'queued' e
     run_at       = greatest(r.held_until, least(case when r.finished_at is null then r.run_at end,
                                                 coalesce(%(now)s::timestamptz, clock_timestamp()))),
     exclusive    = r.scheduled_for is not null
-                   and (select d.overlap <> 'allow' from yamlsched.job_definitions d where d.id = r.definition_id),
+                   and (select d.overlap <> 'allow' from yamlsched.job_definitions d
+                       where d.id = r.definition_id),
     payload      = case when %(payload)s::text is null then r.payload
-                        else (select d.payload from yamlsched.job_definitions d where d.id = r.definition_id)
+                        else (select d.payload from yamlsched.job_definitions d
+                            where d.id = r.definition_id)
                              || %(payload)s::text::jsonb end,
     result       = null,
     withheld     = 0,
     by_hand      = r.by_hand or (r.scheduled_for is not null and r.started_at is null),
     unreleased   = r.unreleased and not %(force)s,
     released_at  = case when r.unreleased and %(force)s
-                        then coalesce(%(now)s::timestamptz, clock_timestamp()) else r.released_at end,
+                        then coalesce(%(now)s::timestamptz, clock_timestamp())
+                            else r.released_at end,
     finished_at  = null,
     dead_at      = null,
     updated_at   = coalesce(%(now)s::timestamptz, clock_timestamp())
 where r.id = any (%(ids)s::bigint[])
-  and (r.status in ('dead', 'cancelled', 'failed') or %(force)s or (r.status = 'queued' and not r.unreleased))
+  and (r.status in ('dead', 'cancelled', 'failed') or %(force)s
+      or (r.status = 'queued' and not r.unreleased))
   and r.status <> 'running'
   and r.status = any (%(expected)s::text[])
-  and (select d.enabled and d.retired_at is null from yamlsched.job_definitions d where d.id = r.definition_id)
+  and (select d.enabled and d.retired_at is null from yamlsched.job_definitions d
+      where d.id = r.definition_id)
 returning r.id;
 
 -- name: end_waits
--- Store what became of that for which runs waited until they were started by force: their handlers get it.
+-- Store what became of that for which runs waited until they were started by force: their handlers
+-- get it.
 update yamlsched.awaits a
 set outcome = w.state, upstream_run_id = w.upstream_run_id
 from (select o.run_id, o.definition_id, u.state, u.run_id as upstream_run_id
@@ -90,9 +105,9 @@ from (select o.run_id, o.definition_id, u.state, u.run_id as upstream_run_id
 where (a.run_id, a.definition_id) = (w.run_id, w.definition_id);
 
 -- name: cancel
--- A running run loses its lease: its worker's writes fail by the fence, and its handler is killed at the next heartbeat.
--- The handler may live until then, and the run keeps its turn: what waits for it starts when the worker has killed the
--- handler.
+-- A running run loses its lease: its worker's writes fail by the fence, and its handler is killed
+-- at the next heartbeat. The handler may live until then, and the run keeps its turn: what waits
+-- for it starts when the worker has killed the handler.
 update yamlsched.job_runs r
 set status       = 'cancelled',
     finished_at  = coalesce(%(now)s::timestamptz, clock_timestamp()),
@@ -108,14 +123,17 @@ where r.id = any (%(ids)s::bigint[])
 returning r.id;
 
 -- name: pause
--- A pause that is in effect keeps its start, and its end and reason unless new ones are passed; one that has ended starts
--- again. `nexts` are the slots to account for after the pause: null without an end, because resume then computes them.
+-- A pause that is in effect keeps its start, and its end and reason unless new ones are passed; one
+-- that has ended starts again. `nexts` are the slots to account for after the pause: null without
+-- an end, because resume then computes them.
 update yamlsched.job_definitions d
-set paused_at     = case when d.paused_at is not null and coalesce(d.paused_until > %(now)s, true) then d.paused_at
+set paused_at     = case when d.paused_at is not null and coalesce(d.paused_until > %(now)s, true)
+    then d.paused_at
                          else %(now)s end,
     paused_until  = coalesce(%(until)s, case when d.paused_until > %(now)s then d.paused_until end),
     paused_by     = %(who)s,
-    paused_reason = coalesce(%(reason)s, case when d.paused_at is not null and coalesce(d.paused_until > %(now)s, true)
+    paused_reason = coalesce(%(reason)s, case when d.paused_at is not null
+        and coalesce(d.paused_until > %(now)s, true)
                                               then d.paused_reason end),
     next_slot_at  = n.next_slot_at,
     updated_at    = %(now)s
@@ -135,26 +153,30 @@ where d.id = n.id
 returning d.id;
 
 -- name: unmarked
--- Those of these jobs that have a run for `mark` to change: found by index, however many runs have finished.
+-- Those of these jobs that have a run for `mark` to change: found by index, however many runs have
+-- finished.
 select d.id
 from yamlsched.job_definitions d
 cross join lateral (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join lateral (select yamlsched.is_withheld(d, c.now) as closed) j
 where d.id = any (%(ids)s::bigint[])
   and (select true from yamlsched.job_runs r
-       where r.definition_id = d.id and r.finished_at is null and r.withheld = (not j.closed)::integer
+       where r.definition_id = d.id and r.finished_at is null
+         and r.withheld = (not j.closed)::integer
          and r.status <> 'running' and (not j.closed or r.run_at <= c.now and not r.unreleased)
        order by r.finished_at, r.id limit 1)
 order by d.id;
 
 -- name: mark
 -- Store why a batch of a job's runs waits, or let it go; see the function.
-select yamlsched.mark_runs(%(namespace)s, %(job)s, %(past)s, %(most)s, coalesce(%(now)s::timestamptz, clock_timestamp())) as last;
+select yamlsched.mark_runs(%(namespace)s, %(job)s, %(past)s, %(most)s,
+    coalesce(%(now)s::timestamptz, clock_timestamp())) as last;
 
 -- name: hand_on
 -- Let go what waited for runs that were cancelled.
 select yamlsched.hand_on(r.namespace, array_agg(distinct r.definition_id),
-                         coalesce(array_agg(distinct r.limit_name) filter (where r.limit_name is not null), '{}'),
+                         coalesce(array_agg(distinct r.limit_name) filter (where r.limit_name
+                             is not null), '{}'),
                          coalesce(%(now)s::timestamptz, clock_timestamp()))
 from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[])
@@ -170,7 +192,8 @@ order by d.job_type;
 -- name: record
 -- The audit trail, written in the transaction of the action.
 insert into yamlsched.operator_actions (at, namespace, who, verb, target, job_type, detail)
-select coalesce(%(now)s::timestamptz, clock_timestamp()), t.namespace, %(who)s, %(verb)s, t.target, t.job_type, t.detail::jsonb
+select coalesce(%(now)s::timestamptz, clock_timestamp()), t.namespace, %(who)s, %(verb)s, t.target,
+       t.job_type, t.detail::jsonb
 from unnest(%(namespaces)s::text[], %(targets)s::text[], %(job_types)s::text[], %(details)s::text[])
   as t (namespace, target, job_type, detail);
 
@@ -180,32 +203,40 @@ select pg_notify('yamlsched', n.namespace) from unnest(%(namespaces)s::text[]) a
 
 -- name: outlook
 -- A run, and what decides what a retry or a cancel of it leads to.
-select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.run_at,
-       r.started_at, r.finished_at, r.locked_by as worker, r.locked_until, r.held_until, r.last_error, r.error_type,
-       r.payload, r.scheduled_for is not null as is_slot_run, r.idempotency_key ~ '^on_dead:[0-9]+(:[0-9]+)?$' as is_on_dead_call,
+select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts,
+       r.max_attempts, r.run_at,
+       r.started_at, r.finished_at, r.locked_by as worker, r.locked_until, r.held_until,
+       r.last_error, r.error_type,
+       r.payload, r.scheduled_for is not null as is_slot_run,
+       r.idempotency_key ~ '^on_dead:[0-9]+(:[0-9]+)?$' as is_on_dead_call,
        d.max_attempts as budget, d.on_dead, d.overlap, d.timezone, d.enabled, d.retired_at,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
        d.paused_until, d.paused_by, d.paused_reason,
-       (select x.id from yamlsched.job_runs x where x.exclusive_of = d.id and x.id <> r.id) as running_run_id,
-       (select count(*) from yamlsched.effects e where e.run_id = r.id and e.state = 'done')::integer as effects_done,
+       (select x.id from yamlsched.job_runs x where x.exclusive_of = d.id
+           and x.id <> r.id) as running_run_id,
+       (select count(*) from yamlsched.effects e where e.run_id = r.id
+           and e.state = 'done')::integer as effects_done,
        array(select e.key from yamlsched.effects_in_doubt e
-             where e.run_id = r.id and e.waits_for = 'person' order by e.key limit 20) as effects_in_doubt,
+             where e.run_id = r.id and e.waits_for = 'person' order by e.key
+             limit 20) as effects_in_doubt,
        clock_timestamp() as now
 from yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = %(id)s and r.namespace = %(namespace)s;
 
 -- name: matching
--- The runs that match a filter, or those among `ids`, oldest first, for an action: only what it needs, because it may be about
--- 5,000 of them. An index finds dead and unfinished runs.
+-- The runs that match a filter, or those among `ids`, oldest first, for an action: only what it
+-- needs, because it may be about 5,000 of them. An index finds dead and unfinished runs.
 select r.id, r.job_type
 from yamlsched.job_runs r
 where r.namespace = %(namespace)s and r.status = any (%(statuses)s::text[])
   and (not %(only_dead)s or r.dead_at is not null) and (not %(only_open)s or r.finished_at is null)
   and (%(ids)s::bigint[] is null or r.id = any (%(ids)s))
   and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
-  and (%(since)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) >= %(since)s)
-  and (%(until)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) < %(until)s)
+  and (%(since)s::timestamptz is null
+      or coalesce(r.finished_at, r.started_at, r.run_at) >= %(since)s)
+  and (%(until)s::timestamptz is null
+      or coalesce(r.finished_at, r.started_at, r.run_at) < %(until)s)
   and (%(error_type)s::text is null or coalesce(r.error_type, '') = %(error_type)s)
   and (%(on_dead)s::boolean is null
        or coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) = %(on_dead)s)

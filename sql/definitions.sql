@@ -1,33 +1,40 @@
 -- name: differences
--- What a file would change: one row per job that is new, removed, or different. `jobs` are objects whose keys are columns,
--- and columns that they do not have are those of `defaults`. The row that a job would have is compared with the row that
--- it has, by the types of the columns: 1 and true differ, 1.0 and 1 do not, and neither do '1 day' and '24:00:00'.
+-- What a file would change: one row per job that is new, removed, or different. `jobs` are objects
+-- whose keys are columns, and columns that they do not have are those of `defaults`. The row that a
+-- job would have is compared with the row that it has, by the types of the columns: 1 and true
+-- differ, 1.0 and 1 do not, and neither do '1 day' and '24:00:00'.
 with file as materialized (
     select f.job ->> 'job_type' as job_type, f.job
     from jsonb_array_elements(%(jobs)s) as f (job)
 ), compared as (
     select d.stored, f.job, coalesce(f.job_type, d.job_type) as job_type, f.job is null as is_gone,
            (d.stored).retired_at is not null as is_retired,
-           jsonb_populate_record(d.stored, %(defaults)s || f.job) is distinct from d.stored as is_changed
-    from (select s.job_type, s as stored from yamlsched.job_definitions s where s.namespace = %(namespace)s) d
+           jsonb_populate_record(d.stored, %(defaults)s || f.job) is distinct
+           from d.stored as is_changed
+    from (select s.job_type, s as stored from yamlsched.job_definitions s
+        where s.namespace = %(namespace)s) d
     full join file f on f.job_type = d.job_type
 )
 select (c.stored).id, c.job_type, c.is_gone, c.is_retired,
        (c.stored).overlap is distinct from (%(defaults)s || c.job) ->> 'overlap' as changes_overlap
 from compared c
-where case when c.is_gone then not c.is_retired else c.is_retired or (c.stored).id is null or c.is_changed end
+where case when c.is_gone then not c.is_retired else c.is_retired or (c.stored).id is null
+  or c.is_changed end
 order by c.job_type;
 
 -- name: read
 -- What decides the slots of jobs. Locked before, if at all: this sees the rows as they are then.
-select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window, d.spread,
-       d.after, d.created_at, d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at, d.paused_until, d.retired_at, d.skip_on, d.only_on
+select d.id, d.job_type, d.schedule, d.timezone, d.enabled, d.overlap, d.catchup, d.catchup_window,
+       d.spread,
+       d.after, d.created_at, d.effective_from, d.last_slot_at, d.next_slot_at, d.paused_at,
+       d.paused_until, d.retired_at, d.skip_on, d.only_on
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s::bigint[])
 order by d.id;
 
 -- name: lock
--- Wait for syncs that are creating runs of these jobs. Other work on runs continues: a foreign key needs a weaker lock.
+-- Wait for syncs that are creating runs of these jobs. Other work on runs continues: a foreign key
+-- needs a weaker lock.
 select d.id
 from yamlsched.job_definitions d
 where d.id = any (%(ids)s)
@@ -58,16 +65,18 @@ order by d.job_type;
 select yamlsched.put_definitions(%(jobs)s);
 
 -- name: retire
--- Retire jobs that left the file: no slots, no claims. Their unfinished runs are cancelled a day later (cancel_retired).
+-- Retire jobs that left the file: no slots, no claims. Their unfinished runs are cancelled a day
+-- later (cancel_retired).
 update yamlsched.job_definitions d
 set retired_at = %(now)s, next_slot_at = null, updated_at = %(now)s
 where d.id = any (%(ids)s) and d.retired_at is null;
 
 -- name: apply_overlap
--- Write the new overlap of jobs on their unfinished slot runs. Several that are running now may exclude each other from
--- now on: none of them has exclusive_of, and each delays the job's next run until it has ended. So does a run that was
--- cancelled and is retried, until the lease ends during which its handler may still be alive. Executed before the gates of
--- the jobs are locked: who holds a gate waits for no run.
+-- Write the new overlap of jobs on their unfinished slot runs. Several that are running now may
+-- exclude each other from now on: none of them has exclusive_of, and each delays the job's next run
+-- until it has ended. So does a run that was cancelled and is retried, until the lease ends during
+-- which its handler may still be alive. Executed before the gates of the jobs are locked: who holds
+-- a gate waits for no run.
 update yamlsched.job_runs r
 set exclusive    = d.overlap <> 'allow',
     exclusive_of = null,
@@ -86,7 +95,8 @@ where d.id = any (%(ids)s)
 select yamlsched.look_again(%(ids)s::bigint[], true, %(now)s::timestamptz);
 
 -- name: lock_gates
--- The gates of jobs and of limits, from after the definitions were written until the end of the transaction.
+-- The gates of jobs and of limits, from after the definitions were written until the end of the
+-- transaction.
 select yamlsched.lock_gates(%(namespace)s, array(
     select 'job/' || d.id from yamlsched.job_definitions d
     where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]))
@@ -105,10 +115,12 @@ from unnest(%(names)s::text[], %(numbers)s::int[]) as l (name, n)
 where g.namespace = %(namespace)s and g.name = 'limit/' || l.name and g.n is distinct from l.n;
 
 -- name: apply_spread
--- Runs that have not been claimed and wait for their spread time get the one of the edited job, before its next slot: a
--- run that waited for an old, longer spread would delay or skip the slots of the new cron expression.
+-- Runs that have not been claimed and wait for their spread time get the one of the edited job,
+-- before its next slot: a run that waited for an old, longer spread would delay or skip the slots
+-- of the new cron expression.
 update yamlsched.job_runs r
-set run_at     = least(r.scheduled_for + make_interval(secs => s.seconds), d.next_slot_at - interval '1 second'),
+set run_at     = least(r.scheduled_for + make_interval(secs => s.seconds),
+    d.next_slot_at - interval '1 second'),
     updated_at = %(now)s
 from unnest(%(ids)s::bigint[], %(seconds)s::float8[]) as s (id, seconds)
 join yamlsched.job_definitions d on d.id = s.id
@@ -120,14 +132,16 @@ where r.definition_id = d.id
   and r.run_at > %(now)s;
 
 -- name: cancel_retired
--- Cancel the unfinished runs of jobs that were retired a day ago: a rolling deploy has ended by then. A run whose worker
--- died is one of them; its lost attempt is recorded as a claim would do. One batch, in the order of definitions and
--- runs, starting after `definition` and `id`. A run that another session has locked is left to the next batch, and one whose
--- agent has written an outcome until a worker has applied that.
+-- Cancel the unfinished runs of jobs that were retired a day ago: a rolling deploy has ended by
+-- then. A run whose worker died is one of them; its lost attempt is recorded as a claim would do.
+-- One batch, in the order of definitions and runs, starting after `definition` and `id`. A run that
+-- another session has locked is left to the next batch, and one whose agent has written an outcome
+-- until a worker has applied that.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), undone as materialized (
-    select r.id, r.status = 'running' as is_lost, r.attempts, r.locked_by, r.started_at, d.retired_at
+    select r.id, r.status = 'running' as is_lost, r.attempts, r.locked_by, r.started_at,
+           d.retired_at
     from yamlsched.job_definitions d
     cross join lateral (
         select w.id, w.status, w.attempts, w.locked_by, w.started_at
@@ -137,9 +151,11 @@ with clock as materialized (
           and w.id > case when d.id = %(definition)s::bigint then %(id)s::bigint else 0 end
           and yamlsched.has_no_worker(w, (select c.now from clock c))
           and not exists (select from yamlsched.attempt_begins b
-                          where (b.run_id, b.attempt, b.locked_by) = (w.id, w.attempts, w.locked_by) and b.outcome is not null
+                          where (b.run_id, b.attempt, b.locked_by) = (w.id, w.attempts,
+                              w.locked_by) and b.outcome is not null
                             and w.status = 'running')
-        order by w.finished_at, w.id      -- the order of job_runs_history: no sort, and no other job's runs are read
+        -- the order of job_runs_history: no sort, and no other job's runs are read
+        order by w.finished_at, w.id
         limit %(limit)s
         for no key update of w skip locked
     ) r
@@ -149,7 +165,8 @@ with clock as materialized (
     order by d.id
     limit %(limit)s
 ), lost as (
-    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type)
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
+        error_type)
     select u.id, u.attempts, u.locked_by, u.started_at, c.now, %(lost_error)s, %(lost_type)s
     from undone u
     cross join clock c

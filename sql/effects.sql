@@ -1,47 +1,57 @@
--- An attempt is inside an effect that it claimed as long as it has the lease. After a cancel it may be inside until the
--- lease would have ended (held_until), because its handler may run until its worker's next heartbeat.
+-- An attempt is inside an effect that it claimed as long as it has the lease. After a cancel it may
+-- be inside until the lease would have ended (held_until), because its handler may run until its
+-- worker's next heartbeat.
 
 -- name: claim
--- Claim the key of an effect, if our lease on the run holds, and return what was found. No row: the lease is lost.
--- Without a state the key was not available and is free now: it was released, or another claimed it, while this statement
--- waited. The next claim sees which.
--- effect.key, which a provider gets, is a UUID (version 8) made of the database's identity, the namespace, the key, and
--- for an effect of one run also the run's nonce, because the id of a lost run may be used again. A business key goes
--- without the nonce: it must mean the same for every run that uses it.
+-- Claim the key of an effect, if our lease on the run holds, and return what was found. No row: the
+-- lease is lost. Without a state the key was not available and is free now: it was released, or
+-- another claimed it, while this statement waited. The next claim sees which. effect.key, which a
+-- provider gets, is a UUID (version 8) made of the database's identity, the namespace, the key, and
+-- for an effect of one run also the run's nonce, because the id of a lost run may be used again. A
+-- business key goes without the nonce: it must mean the same for every run that uses it.
 with ours as materialized (
     select r.id, encode(sha256(convert_to(
-               concat_ws(':', (select i.identity from yamlsched.database_identity i), %(namespace)s::text,
-                         case when %(is_of_run)s then r.nonce::text else 'key' end, %(key)s::text), 'UTF8')), 'hex') as hash
+               concat_ws(':', (select i.identity from yamlsched.database_identity i),
+                   %(namespace)s::text,
+                         case when %(is_of_run)s then r.nonce::text else 'key' end, %(key)s::text),
+                             'UTF8')), 'hex') as hash
     from yamlsched.job_runs r
-    where r.id = %(run_id)s and r.status = 'running' and r.locked_by = %(locked_by)s and r.attempts = %(attempt)s
+    where r.id = %(run_id)s and r.status = 'running' and r.locked_by = %(locked_by)s
+      and r.attempts = %(attempt)s
       and r.locked_until > clock_timestamp()
 ), made as (
-    insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, entry, provider_key, state)
+    insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, entry, provider_key,
+        state)
     select %(namespace)s, %(key)s, %(run_id)s, %(attempt)s, %(locked_by)s, %(entry)s::uuid,
-           (substr(o.hash, 1, 12) || '8' || substr(o.hash, 14, 3) || '8' || substr(o.hash, 18, 15))::uuid, 'claimed'
+           (substr(o.hash, 1, 12) || '8' || substr(o.hash, 14, 3) || '8' || substr(o.hash, 18,
+               15))::uuid, 'claimed'
     from ours o
     on conflict (namespace, key) do nothing
     returning key, provider_key
 )
 select (select m.key from made m) is not null as is_first,
        e.state, e.result, e.run_id, e.attempt, e.entry::text,
-       coalesce((select m.provider_key from made m), e.provider_key)::text as provider_key, e.claimed_at,
+       coalesce((select m.provider_key from made m), e.provider_key)::text as provider_key,
+       e.claimed_at,
        coalesce((select true from yamlsched.job_runs r
                  where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
-                   and greatest(r.locked_until, r.held_until) > clock_timestamp()), false) as holder_is_live
+                   and greatest(r.locked_until, r.held_until) > clock_timestamp()),
+                       false) as holder_is_live
 from ours
 left join yamlsched.effects e on e.namespace = %(namespace)s and e.key = %(key)s;
 
 -- name: mark_in_doubt
--- The attempt that entered the effect died inside, or left it by an exception that does not prove that nothing happened.
--- An entry has one owner and one attempt, so it is the whole fence.
+-- The attempt that entered the effect died inside, or left it by an exception that does not prove
+-- that nothing happened. An entry has one owner and one attempt, so it is the whole fence.
 update yamlsched.effects e
 set state = 'in_doubt', doubted_at = clock_timestamp()
-where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'claimed' and e.entry = %(doubted)s::uuid
+where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'claimed'
+  and e.entry = %(doubted)s::uuid
 returning e.key;
 
 -- name: take_over
--- in_doubt="repeat": enter an effect in doubt again, if our lease still holds. provider_key does not change.
+-- in_doubt="repeat": enter an effect in doubt again, if our lease still holds. provider_key does
+-- not change.
 update yamlsched.effects e
 set state = 'claimed', run_id = %(run_id)s, attempt = %(attempt)s, locked_by = %(locked_by)s,
     entry = %(entry)s::uuid, claimed_at = clock_timestamp(), doubted_at = null
@@ -52,7 +62,8 @@ where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
 returning e.key;
 
 -- name: assume_done
--- in_doubt="skip": count an effect in doubt as done, if the lease still holds. doubted_at is kept as the record of it.
+-- in_doubt="skip": count an effect in doubt as done, if the lease still holds. doubted_at is kept
+-- as the record of it.
 update yamlsched.effects e
 set state = 'done', done_at = clock_timestamp()
 where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
@@ -62,25 +73,29 @@ where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'in_doubt'
 returning e.key;
 
 -- name: mark_done
--- The effect is done, even if another attempt has marked it as in doubt since, or if an earlier commit whose answer
--- was lost wrote this. It is not, if it was entered again since.
+-- The effect is done, even if another attempt has marked it as in doubt since, or if an earlier
+-- commit whose answer was lost wrote this. It is not, if it was entered again since.
 update yamlsched.effects e
 set state = 'done', result = %(result)s::jsonb, done_at = clock_timestamp(), doubted_at = null
 where e.namespace = %(namespace)s and e.key = %(key)s and e.entry = %(entry)s::uuid
 returning e.key;
 
 -- name: release
--- Nothing happened: the key is free again, unless another attempt has marked the effect as in doubt and decided on it.
+-- Nothing happened: the key is free again, unless another attempt has marked the effect as in doubt
+-- and decided on it.
 delete from yamlsched.effects e
-where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'claimed' and e.entry = %(entry)s::uuid;
+where e.namespace = %(namespace)s and e.key = %(key)s and e.state = 'claimed'
+  and e.entry = %(entry)s::uuid;
 
 -- name: settle
--- A person has found out whether an effect in doubt happened. If it did not, the next attempt does it. An effect is also in
--- doubt if the attempt that claimed it is over and no other has used it since, and if in_doubt="skip" counted it as done.
+-- A person has found out whether an effect in doubt happened. If it did not, the next attempt does
+-- it. An effect is also in doubt if the attempt that claimed it is over and no other has used it
+-- since, and if in_doubt="skip" counted it as done.
 with unsettled as (
     select e.id, e.namespace, e.key, e.run_id
     from yamlsched.effects e
-    where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done' or e.doubted_at is not null)
+    where e.namespace = %(namespace)s and e.key = %(key)s and (e.state <> 'done'
+        or e.doubted_at is not null)
       and not (e.state = 'claimed' and exists (
           select from yamlsched.job_runs r
           where r.id = e.run_id and r.locked_by = e.locked_by and r.attempts = e.attempt
@@ -96,8 +111,10 @@ with unsettled as (
     where e.id = u.id and not %(happened)s
 )
 insert into yamlsched.operator_actions (namespace, who, verb, target, job_type, detail)
-select u.namespace, %(who)s, 'settle', 'run:' || u.run_id, (select r.job_type from yamlsched.job_runs r where r.id = u.run_id),
-       jsonb_build_object('effect', u.key, 'as', case when %(happened)s then 'done' else 'not done' end)
+select u.namespace, %(who)s, 'settle', 'run:' || u.run_id, (select r.job_type
+    from yamlsched.job_runs r where r.id = u.run_id),
+       jsonb_build_object('effect', u.key, 'as', case when %(happened)s then 'done'
+           else 'not done' end)
 from unsettled u;
 
 -- name: find

@@ -1,16 +1,20 @@
--- Failures by job and type of error. Every statement reads a bounded number of runs, however many have finished.
+-- Failures by job and type of error. Every statement reads a bounded number of runs, however many
+-- have finished.
 
 -- name: groups
--- Runs with a failed attempt in [since, until), by their job and the type of their latest error: those that died in it,
--- and unless `only_dead` those that did not. The newest of each job are read, at most `of_job` of both kinds, and `limit`
--- in all: first of the jobs that have most, which the index counts, up to both kinds of `of_job`. Calls of on_dead are
--- groups of their own: their errors are those of another handler. `examined` is how many runs of the job were read, of the
--- kind that more were read of. Failed attempts are counted unless `only_dead`. The example is the run that failed last, a
--- dead one if there is any, else one that is not finished: the greatest array, which takes less than sorting.
--- `since_revision`: the revision of the first failure, if the run before it had another one, and none of the hundred runs that
--- failed last before it has such an error.
+-- Runs with a failed attempt in [since, until), by their job and the type of their latest error:
+-- those that died in it, and unless `only_dead` those that did not. The newest of each job are
+-- read, at most `of_job` of both kinds, and `limit` in all: first of the jobs that have most, which
+-- the index counts, up to both kinds of `of_job`. Calls of on_dead are groups of their own: their
+-- errors are those of another handler. `examined` is how many runs of the job were read, of the
+-- kind that more were read of. Failed attempts are counted unless `only_dead`. The example is the
+-- run that failed last, a dead one if there is any, else one that is not finished: the greatest
+-- array, which takes less than sorting. `since_revision`: the revision of the first failure, if the
+-- run before it had another one, and none of the hundred runs that failed last before it has such
+-- an error.
 with failed as materialized (
-    select d.job_type, d.timezone, d.id as definition_id, e.id, e.status, e.error_type, e.is_call, e.failed_at, e.is_dead,
+    select d.job_type, d.timezone, d.id as definition_id, e.id, e.status, e.error_type, e.is_call,
+           e.failed_at, e.is_dead,
            e.host, e.revision
     from (
         select j.id, j.job_type, j.timezone
@@ -23,18 +27,22 @@ with failed as materialized (
                  limit 2 * %(of_job)s::bigint)
                 union all
                 (select from yamlsched.job_runs r
-                 where %(only_dead)s and r.definition_id = j.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
+                 where %(only_dead)s and r.definition_id = j.id and r.dead_at >= %(since)s
+                   and r.dead_at < %(until)s
                  limit %(of_job)s)
             ) r
         ) n
-        where j.namespace = %(namespace)s and (%(definitions)s::bigint[] is null or j.id = any (%(definitions)s))
+        where j.namespace = %(namespace)s and (%(definitions)s::bigint[] is null
+            or j.id = any (%(definitions)s))
           and n.runs > 0
         order by n.runs desc, j.id
     ) d
     cross join lateral (
-        (select r.id, r.status, coalesce(r.error_type, '') as error_type, r.dead_at as failed_at, true as is_dead,
+        (select r.id, r.status, coalesce(r.error_type, '') as error_type, r.dead_at as failed_at,
+            true as is_dead,
                 coalesce(r.idempotency_key like 'on\_dead:%%'
-                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) as is_call,
+                         and r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$',
+                         false) as is_call,
                 regexp_replace(r.locked_by, ':[^:]*:[^:]*$', '') as host, r.revision
          from yamlsched.job_runs r
          where r.definition_id = d.id and r.dead_at >= %(since)s and r.dead_at < %(until)s
@@ -53,43 +61,54 @@ with failed as materialized (
     ) e
     limit %(limit)s
 ), counted as (
-    select x.job_type, x.timezone, x.definition_id, x.id, x.status, x.error_type, x.is_call, coalesce(f.attempts, 0) as attempts,
-           coalesce(f.first_at, x.failed_at) as first_at, coalesce(f.last_at, x.failed_at) as last_at, x.is_dead,
+    select x.job_type, x.timezone, x.definition_id, x.id, x.status, x.error_type, x.is_call,
+           coalesce(f.attempts, 0) as attempts,
+           coalesce(f.first_at, x.failed_at) as first_at, coalesce(f.last_at,
+               x.failed_at) as last_at, x.is_dead,
            x.failed_at, x.host, coalesce(f.revision, x.revision) as revision,
-           greatest(count(*) filter (where x.is_dead) over of_job, count(*) filter (where not x.is_dead) over of_job) as examined,
+           greatest(count(*) filter (where x.is_dead) over of_job,
+               count(*) filter (where not x.is_dead) over of_job) as examined,
            count(*) over () as total
     from failed x
     left join lateral (
         select count(*) as attempts, min(f.failed_at) as first_at, max(f.failed_at) as last_at,
                (array_agg(f.revision order by f.failed_at))[1] as revision
         from yamlsched.job_failures f
-        where not %(only_dead)s and f.run_id = x.id and f.failed_at >= %(since)s and f.failed_at < %(until)s
+        where not %(only_dead)s and f.run_id = x.id and f.failed_at >= %(since)s
+          and f.failed_at < %(until)s
     ) f on true
     window of_job as (partition by x.job_type)
 ), grouped as (
-    select x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call, count(*)::integer as runs,
+    select x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call,
+           count(*)::integer as runs,
            (count(*) filter (where x.status = 'dead'))::integer as dead,
-           (count(*) filter (where x.status in ('queued', 'running', 'failed')))::integer as failing,
+           (count(*) filter (where x.status in ('queued', 'running',
+               'failed')))::integer as failing,
            (count(*) filter (where x.status = 'succeeded'))::integer as recovered,
-           sum(greatest(x.attempts, 1))::integer as attempts, min(x.first_at) as first_at, max(x.last_at) as last_at,
+           sum(greatest(x.attempts, 1))::integer as attempts, min(x.first_at) as first_at,
+           max(x.last_at) as last_at,
            (max(array[case when x.status = 'dead' then 2
                            when x.status in ('queued', 'running', 'failed') then 1 else 0 end,
                       (date_part('epoch', x.last_at) * 1e6)::bigint, x.id]))[3] as example_id,
            array_remove((array_agg(distinct x.host))[:4], null) as hosts,
-           (array_agg(x.revision order by x.first_at, x.id))[1] as revision, max(x.examined)::integer as examined, max(x.total)::integer as total
+           (array_agg(x.revision order by x.first_at, x.id))[1] as revision,
+           max(x.examined)::integer as examined, max(x.total)::integer as total
     from counted x
     where x.is_dead or x.attempts > 0 or x.failed_at < %(until)s
     group by x.job_type, x.timezone, x.definition_id, x.error_type, x.is_call
 )
-select g.job_type, g.timezone, g.error_type, g.is_call, g.runs, g.dead, g.failing, g.recovered, g.attempts, g.first_at,
-       g.last_at, g.example_id, g.examined, g.total, r.idempotency_key as example_key, r.last_error as example_error,
+select g.job_type, g.timezone, g.error_type, g.is_call, g.runs, g.dead, g.failing, g.recovered,
+       g.attempts, g.first_at,
+       g.last_at, g.example_id, g.examined, g.total, r.idempotency_key as example_key,
+       r.last_error as example_error,
        g.hosts, case when g.revision <> (
                          select p.revision from yamlsched.job_runs p
                          where p.definition_id = g.definition_id and p.finished_at < g.first_at
                          order by p.finished_at desc limit 1)
                      and not exists (
                          select from (select p.error_type from yamlsched.job_runs p
-                                      where p.definition_id = g.definition_id and p.failed_at < g.first_at
+                                      where p.definition_id = g.definition_id
+                                        and p.failed_at < g.first_at
                                       order by p.failed_at desc limit 100) b
                          where coalesce(b.error_type, '') = g.error_type)
                 then g.revision end as since_revision
@@ -98,8 +117,9 @@ join yamlsched.job_runs r on r.id = g.example_id
 order by g.last_at desc, g.job_type, g.error_type, g.is_call;
 
 -- name: attempts
--- Failed attempts since an instant by job and the type of their error, those of on_dead calls left out, as in job_health.
--- Of each of `definitions`, the runs that failed last are read, at most `of_job`.
+-- Failed attempts since an instant by job and the type of their error, those of on_dead calls left
+-- out, as in job_health. Of each of `definitions`, the runs that failed last are read, at most
+-- `of_job`.
 select d.job_type, coalesce(f.error_type, '') as error_type, count(*)::integer as attempts
 from yamlsched.job_definitions d
 cross join lateral (
@@ -116,14 +136,18 @@ group by d.job_type, coalesce(f.error_type, '')
 order by d.job_type, attempts desc, error_type;
 
 -- name: by_hour
--- Dead runs by the hour in which they died, the latest first, with the job and the type of error that most of them have.
--- Of all that `definitions` leaves, the `limit` that died last are read: `examined`, with those of other types.
-select date_trunc('hour', r.dead_at) as at, date_trunc('hour', r.dead_at) + interval '1 hour' as until,
+-- Dead runs by the hour in which they died, the latest first, with the job and the type of error
+-- that most of them have. Of all that `definitions` leaves, the `limit` that died last are read:
+-- `examined`, with those of other types.
+select date_trunc('hour', r.dead_at) as at, date_trunc('hour',
+    r.dead_at) + interval '1 hour' as until,
        count(*)::integer as runs, count(distinct r.definition_id)::integer as jobs,
-       mode() within group (order by d.job_type) as job_type, mode() within group (order by r.error_type) as error_type,
+       mode() within group (order by d.job_type) as job_type, mode() within
+       group (order by r.error_type) as error_type,
        max(r.examined)::integer as examined
 from (
-    select l.dead_at, l.definition_id, coalesce(l.error_type, '') as error_type, count(*) over () as examined
+    select l.dead_at, l.definition_id, coalesce(l.error_type, '') as error_type,
+           count(*) over () as examined
     from (
         select x.dead_at, x.definition_id, x.error_type
         from yamlsched.job_runs x

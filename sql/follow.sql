@@ -1,23 +1,27 @@
--- Jobs that follow others: what a slot waits for, and what becomes of the runs that are not released. The rule is that of
--- runs/follow.py, which decides about all such runs of a job together: under the gates of the job and of those that it
--- waits for, and by statements after that of the locks.
+-- Jobs that follow others: what a slot waits for, and what becomes of the runs that are not
+-- released. The rule is that of runs/follow.py, which decides about all such runs of a job
+-- together: under the gates of the job and of those that it waits for, and by statements after that
+-- of the locks.
 
 -- name: await
--- What new runs wait for: the latest slot of each job at or before their own. `slot` is null if the job's current
--- expression has none since it counts: then it is the last one before that was owed. A backfilled run waits only for slots
--- that have a run.
+-- What new runs wait for: the latest slot of each job at or before their own. `slot` is null if the
+-- job's current expression has none since it counts: then it is the last one before that was owed.
+-- A backfilled run waits only for slots that have a run.
 with a as (
     select r.id, u.upstream, r.by_hand,
            coalesce(u.waits_for, yamlsched.owed_slot(u.upstream, r.scheduled_for)) as slot
-    from unnest(%(key)s::text[], %(upstream)s::bigint[], %(slot)s::timestamptz[]) as u (key, upstream, waits_for)
+    from unnest(%(key)s::text[], %(upstream)s::bigint[], %(slot)s::timestamptz[]) as u (key,
+        upstream, waits_for)
     join yamlsched.job_runs r on r.namespace = %(namespace)s and r.idempotency_key = u.key
 ), awaited as (
     insert into yamlsched.awaits (run_id, definition_id, slot, outcome)
     select a.id, a.upstream, a.slot,
-           case when a.by_hand and (select u.run_id from yamlsched.upstream(a.upstream, a.slot, %(now)s) u) is null
+           case when a.by_hand and (select u.run_id
+               from yamlsched.upstream(a.upstream, a.slot, %(now)s) u) is null
                 then 'skipped' end
     from a
-    on conflict (run_id, definition_id) do nothing  -- an earlier run has the key; see _write in sync/due.py
+    -- an earlier run has the key; see _write in sync/due.py
+    on conflict (run_id, definition_id) do nothing
     returning run_id, outcome
 )
 update yamlsched.job_runs r
@@ -26,7 +30,8 @@ from (select o.run_id, bool_or(o.outcome is null) as is_waiting from awaited o g
 where r.id = w.run_id;
 
 -- name: without_run
--- Those of the slots that would wait for a slot without a run, and for which job. The rows are those of `await`.
+-- Those of the slots that would wait for a slot without a run, and for which job. The rows are
+-- those of `await`.
 select s.key, d.job_type as upstream
 from unnest(%(key)s::text[], %(upstream)s::bigint[], %(slot)s::timestamptz[], %(at)s::timestamptz[])
     as s (key, upstream, waits_for, at)
@@ -36,8 +41,8 @@ cross join lateral yamlsched.upstream(
 where u.run_id is null;
 
 -- name: free
--- Runs of edited jobs no longer wait for jobs that an edit took out of `after`, or out of the file. Executed under the
--- gates of these jobs.
+-- Runs of edited jobs no longer wait for jobs that an edit took out of `after`, or out of the file.
+-- Executed under the gates of these jobs.
 delete from yamlsched.awaits a
 using yamlsched.job_runs r, yamlsched.job_definitions d, yamlsched.job_definitions f
 where d.id = any (%(ids)s::bigint[]) and r.namespace = d.namespace and r.definition_id = d.id
@@ -45,7 +50,8 @@ where d.id = any (%(ids)s::bigint[]) and r.namespace = d.namespace and r.definit
   and (f.job_type <> all (d.after) or f.retired_at is not null);
 
 -- name: wake
--- Have the next claim look again at what waits for slots of these jobs, which have a run or a gap now.
+-- Have the next claim look again at what waits for slots of these jobs, which have a run or a gap
+-- now.
 select yamlsched.hand_on(%(namespace)s, array(
     select distinct a.definition_id from yamlsched.awaits a
     where a.outcome is null and a.definition_id = any (%(ids)s::bigint[])), '{}', %(now)s);
@@ -59,29 +65,35 @@ where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null
 -- name: hold
 -- Lock the runs of these jobs that are not released.
 select r.id from yamlsched.job_runs r
-where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null and r.definition_id = any (%(jobs)s::bigint[])
+where r.namespace = %(namespace)s and r.unreleased and r.finished_at is null
+  and r.definition_id = any (%(jobs)s::bigint[])
 order by r.id for no key update skip locked;
 
 -- name: gates
 select n.job
 from (select r.definition_id as job from yamlsched.job_runs r where r.id = any (%(ids)s::bigint[])
       union
-      select a.definition_id from yamlsched.awaits a where a.run_id = any (%(ids)s::bigint[]) and a.outcome is null) n
+      select a.definition_id from yamlsched.awaits a where a.run_id = any (%(ids)s::bigint[])
+        and a.outcome is null) n
 cross join lateral (
     select from yamlsched.gates g
     where g.namespace = %(namespace)s and g.name = 'job/' || n.job for no key update skip locked) g;
 
 -- name: facts
--- What decides about the runs: a row for each job that a run waits for, at least one for each run. Runs of a job whose slots exclude each other are
--- not released while one that was released is unfinished.
-select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.withheld, d.job_type, d.overlap, d.catchup,
+-- What decides about the runs: a row for each job that a run waits for, at least one for each run.
+-- Runs of a job whose slots exclude each other are not released while one that was released is
+-- unfinished.
+select r.id, r.definition_id, r.scheduled_for as slot, r.run_at, r.by_hand, r.withheld, d.job_type,
+       d.overlap, d.catchup,
        d.catchup_window, d.on_upstream_failure, d.schedule, d.timezone, d.effective_from,
        yamlsched.is_withheld(d, c.now) as is_closed,
        yamlsched.is_taken(d.id, c.now) or exists (
            select from yamlsched.job_runs o
-           where o.namespace = r.namespace and o.definition_id = d.id and o.finished_at is null and o.exclusive
+           where o.namespace = r.namespace and o.definition_id = d.id and o.finished_at is null
+             and o.exclusive
              and not o.unreleased) as is_busy,
-       a.definition_id as upstream_id, f.job_type as upstream, u.run_id as upstream_run_id, u.state, u.ended_at, c.now
+       a.definition_id as upstream_id, f.job_type as upstream, u.run_id as upstream_run_id, u.state,
+       u.ended_at, c.now
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join yamlsched.job_runs r
 join yamlsched.job_definitions d on d.id = r.definition_id
@@ -94,16 +106,19 @@ order by r.definition_id, r.scheduled_for, r.id, f.job_type;
 -- name: release
 with released as (
     update yamlsched.job_runs r
-    set unreleased = false, released_at = %(now)s, run_at = d.run_at, withheld = 0, updated_at = %(now)s
+    set unreleased = false, released_at = %(now)s, run_at = d.run_at, withheld = 0,
+        updated_at = %(now)s
     from unnest(%(ids)s::bigint[], %(run_at)s::timestamptz[]) as d (id, run_at)
     where r.id = d.id and r.unreleased and r.finished_at is null
     returning r.id
 )
 update yamlsched.awaits a
 set outcome = e.outcome, upstream_run_id = e.upstream_run_id
-from unnest(%(run_id)s::bigint[], %(upstream_id)s::bigint[], %(upstream_run_id)s::bigint[], %(outcome)s::text[])
+from unnest(%(run_id)s::bigint[], %(upstream_id)s::bigint[], %(upstream_run_id)s::bigint[],
+    %(outcome)s::text[])
     as e (run_id, upstream_id, upstream_run_id, outcome)
-where a.run_id = e.run_id and a.definition_id = e.upstream_id and a.run_id in (select r.id from released r);
+where a.run_id = e.run_id and a.definition_id = e.upstream_id
+  and a.run_id in (select r.id from released r);
 
 -- name: withhold
 update yamlsched.job_runs r set withheld = w.reason
@@ -117,7 +132,8 @@ where r.id = any (%(ids)s::bigint[]) and r.status = 'queued';
 
 -- name: cancel
 update yamlsched.job_runs r
-set status = 'cancelled', finished_at = %(now)s, updated_at = %(now)s, withheld = 0, last_error = c.reason
+set status = 'cancelled', finished_at = %(now)s, updated_at = %(now)s, withheld = 0,
+    last_error = c.reason
 from unnest(%(ids)s::bigint[], %(reasons)s::text[]) as c (id, reason)
 where r.id = c.id and r.unreleased and r.finished_at is null;
 
@@ -134,7 +150,8 @@ with recursive f as (
     where d.namespace = %(namespace)s and d.id = any (%(ids)s::bigint[])
     union
     select d.id, d.job_type from f
-    join yamlsched.job_definitions d on d.namespace = %(namespace)s and f.job_type = any (d.after) and d.retired_at is null
+    join yamlsched.job_definitions d on d.namespace = %(namespace)s and f.job_type = any (d.after)
+      and d.retired_at is null
 )
 select f.id from f where f.id <> all (%(ids)s::bigint[]);
 
@@ -144,7 +161,8 @@ where d.namespace = %(namespace)s and d.job_type = any (%(names)s::text[]) and n
 
 -- name: chains
 -- The jobs that follow others or are followed, with the run of the latest slot of each.
-select d.job_type, d.after, d.timezone, r.id as run_id, r.status, r.scheduled_for, yamlsched.waits_for(r) as waits
+select d.job_type, d.after, d.timezone, r.id as run_id, r.status, r.scheduled_for,
+       yamlsched.waits_for(r) as waits
 from yamlsched.job_definitions d
 left join lateral (
     select * from yamlsched.job_runs l
@@ -152,19 +170,23 @@ left join lateral (
     order by l.finished_at desc, l.id desc limit 1
 ) r on true
 where d.namespace = %(namespace)s and d.retired_at is null and (d.after <> '{}' or d.job_type in (
-    select unnest(f.after) from yamlsched.job_definitions f where f.namespace = %(namespace)s and f.retired_at is null));
+    select unnest(f.after) from yamlsched.job_definitions f where f.namespace = %(namespace)s
+      and f.retired_at is null));
 
 -- name: late
--- Lock runs of slots that have not begun and are older than the catchup_window of their job. Those that wait for other jobs
--- are decided about by `decide`. While a job is paused, nothing of it is late.
-select r.id, r.definition_id, d.job_type, d.schedule, d.timezone, d.effective_from, r.scheduled_for as slot,
+-- Lock runs of slots that have not begun and are older than the catchup_window of their job. Those
+-- that wait for other jobs are decided about by `decide`. While a job is paused, nothing of it is
+-- late.
+select r.id, r.definition_id, d.job_type, d.schedule, d.timezone, d.effective_from,
+       r.scheduled_for as slot,
        r.limit_name, c.now
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 cross join yamlsched.job_definitions d
 cross join lateral (
     select w.id, w.definition_id, w.scheduled_for, w.limit_name
     from yamlsched.job_runs w
-    where w.definition_id = d.id and w.finished_at is null and w.status = 'queued' and w.started_at is null
+    where w.definition_id = d.id and w.finished_at is null and w.status = 'queued'
+      and w.started_at is null
       and least(w.run_at, w.scheduled_for + d.spread) < c.now - d.catchup_window
       and w.scheduled_for is not null and not w.by_hand and not w.unreleased
     order by w.id
@@ -175,8 +197,9 @@ order by r.definition_id, r.scheduled_for
 limit 10000;
 
 -- name: overlooked
--- The jobs whose runs wait for a run that has succeeded: that success began to be written before its job was followed, and
--- has therefore released nothing. Only of jobs that are followed since a few minutes.
+-- The jobs whose runs wait for a run that has succeeded: that success began to be written before
+-- its job was followed, and has therefore released nothing. Only of jobs that are followed since a
+-- few minutes.
 select distinct w.definition_id as id
 from (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.is_followed

@@ -1,7 +1,8 @@
 -- What `status` and the web page show of namespaces. The first column is the namespace.
 
 -- name: clock
-select n.namespace, clock_timestamp() as now, latest.last_presented_at as last_tick_at, latest.host as last_tick_host
+select n.namespace, clock_timestamp() as now, latest.last_presented_at as last_tick_at,
+       latest.host as last_tick_host
 from unnest(%(namespaces)s::text[]) as n (namespace)
 left join lateral (
     select f.last_presented_at, f.host
@@ -11,24 +12,33 @@ left join lateral (
 ) latest on true;
 
 -- name: states
--- Every job in a few columns, from which callers count the jobs and choose those whose rows they read. An index is searched
--- for instants that are computed once and that the planner knows: clock_timestamp() would be called for each entry, of the
--- whole history. is_suspect: problems() may report something, without limits for all jobs: a run of the job died recently,
--- or a call of its on_dead, or the job is overdue, failing or paused.
+-- Every job in a few columns, from which callers count the jobs and choose those whose rows they
+-- read. An index is searched for instants that are computed once and that the planner knows:
+-- clock_timestamp() would be called for each entry, of the whole history. is_suspect: problems()
+-- may report something, without limits for all jobs: a run of the job died recently, or a call of
+-- its on_dead, or the job is overdue, failing or paused.
 select s.namespace, s.definition_id, s.job_type,
-       case when s.state in ('ok', 'new') and d.schedule like '%% until %%' and d.next_slot_at is null then 'ended'
+       case when s.state in ('ok', 'new') and d.schedule like '%% until %%'
+         and d.next_slot_at is null then 'ended'
             else s.state end as state, s.queued, s.running, s.failed, s.failing, s.oldest_due_at,
-       s.overdue_since, coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
-       coalesce(dead.last_day, 0) as dead_last_day, coalesce(dead.calls_last_day, 0) as dead_calls_last_day,
-       coalesce(dead.within, 0) > 0 or s.overdue_since is not null or s.paused or s.failing > 0 as is_suspect,
+       s.overdue_since, coalesce(dead.within, 0) as dead_within,
+       coalesce(dead.last_hour, 0) as dead_last_hour,
+       coalesce(dead.last_day, 0) as dead_last_day, coalesce(dead.calls_last_day,
+           0) as dead_calls_last_day,
+       coalesce(dead.within, 0) > 0 or s.overdue_since is not null or s.paused
+         or s.failing > 0 as is_suspect,
        concat_ws(' ', d.job_type, d.description, d.owner, array_to_string(d.tags, ' ')) as text
 from yamlsched.job_states s
 join yamlsched.job_definitions d on d.id = s.definition_id
 left join (
-    select r.definition_id, count(*) filter (where r.dead_at > clock_timestamp() - %(within)s::interval) as within,
-           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
-           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 day') as last_day,
-           count(*) filter (where r.is_call and r.dead_at > clock_timestamp() - interval '1 day') as calls_last_day
+    select r.definition_id, count(*) filter (where r.dead_at > clock_timestamp()
+        - %(within)s::interval) as within,
+           count(*) filter (where not r.is_call
+               and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
+           count(*) filter (where not r.is_call
+               and r.dead_at > clock_timestamp() - interval '1 day') as last_day,
+           count(*) filter (where r.is_call
+               and r.dead_at > clock_timestamp() - interval '1 day') as calls_last_day
     from yamlsched.dead_runs r
     where r.namespace = any(%(namespaces)s)
       and r.dead_at > statement_timestamp() - greatest(%(within)s::interval, interval '1 day')
@@ -38,33 +48,45 @@ where s.namespace = any(%(namespaces)s)
 order by s.job_type;
 
 -- name: jobs
--- Every job, or some, as the view shows it, and the runs that died recently. The columns have the order of JobHealth: rows
--- need not be rearranged. After them, its calendars.
-select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled, h.retired_at, h.paused,
-       h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at, h.effective_from,
-       h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error, h.error_type as last_error_type,
+-- Every job, or some, as the view shows it, and the runs that died recently. The columns have the
+-- order of JobHealth: rows need not be rearranged. After them, its calendars.
+select h.namespace, h.job_type, h.description, h.owner, h.tags, h.schedule, h.timezone, h.enabled,
+       h.retired_at, h.paused,
+       h.paused_at, h.paused_until, h.paused_by, h.paused_reason, h.next_slot_at, h.last_slot_at,
+       h.effective_from,
+       h.last_success_at, h.last_failure_at, h.last_failure_run_id, h.last_error,
+       h.error_type as last_error_type,
        h.failure_streak, h.attempt_streak::integer as attempt_streak, h.failing,
        h.queued, h.running, h.failed, h.oldest_due_at, h.open_slot_run_id,
        h.overdue_since, h.overdue_why,
        coalesce(dead.within, 0) as dead_within, coalesce(dead.last_hour, 0) as dead_last_hour,
-       coalesce(dead.last_day, 0) as dead_last_day, dead.since as dead_since, died.id as dead_run_id,
+       coalesce(dead.last_day, 0) as dead_last_day, dead.since as dead_since,
+       died.id as dead_run_id,
        died.last_error as dead_error, died.error_type as dead_error_type,
        coalesce(dead.calls_within, 0) as dead_calls_within, failed_call.last_error as call_error,
        failed_call.error_type as call_error_type, h.overlap, failing.id as failing_run_id,
-       failing.last_error as failing_error, failing.error_type as failing_error_type, failing.attempts as failing_attempts,
-       failing.max_attempts as failing_max_attempts, slot.at as overdue_slot, unfinished.id as overdue_run_id,
-       case when h.state in ('ok', 'new') and h.schedule like '%% until %%' and h.next_slot_at is null then 'ended'
+       failing.last_error as failing_error, failing.error_type as failing_error_type,
+       failing.attempts as failing_attempts,
+       failing.max_attempts as failing_max_attempts, slot.at as overdue_slot,
+       unfinished.id as overdue_run_id,
+       case when h.state in ('ok', 'new') and h.schedule like '%% until %%'
+         and h.next_slot_at is null then 'ended'
             else h.state end as state, d.skip_on, d.only_on
 from yamlsched.job_health h
 join yamlsched.job_definitions d on d.id = h.definition_id
 left join (
     select r.definition_id,
-           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - %(within)s::interval) as within,
+           count(*) filter (where not r.is_call
+               and r.dead_at > clock_timestamp() - %(within)s::interval) as within,
            min(r.dead_at) filter (where not r.is_call
-                                  and r.dead_at > clock_timestamp() - %(within)s::interval) as since,
-           count(*) filter (where r.is_call and r.dead_at > clock_timestamp() - %(within)s::interval) as calls_within,
-           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
-           count(*) filter (where not r.is_call and r.dead_at > clock_timestamp() - interval '1 day') as last_day
+                                  and r.dead_at > clock_timestamp() - %(within)s::interval)
+                                      as since,
+           count(*) filter (where r.is_call
+               and r.dead_at > clock_timestamp() - %(within)s::interval) as calls_within,
+           count(*) filter (where not r.is_call
+               and r.dead_at > clock_timestamp() - interval '1 hour') as last_hour,
+           count(*) filter (where not r.is_call
+               and r.dead_at > clock_timestamp() - interval '1 day') as last_day
     from yamlsched.dead_runs r
     where r.namespace = any(%(namespaces)s)
       and r.dead_at > statement_timestamp() - greatest(%(within)s::interval, interval '1 day')
@@ -84,7 +106,8 @@ left join lateral (  -- the failing run that failed last
     select r.id, r.last_error, r.error_type, r.max_attempts - r.prior_attempts as max_attempts,
            r.attempts - r.prior_attempts - (r.status = 'running')::integer as attempts
     from yamlsched.job_runs r
-    where h.failing > 0 and r.definition_id = h.definition_id and r.finished_at is null and yamlsched.is_failing(r)
+    where h.failing > 0 and r.definition_id = h.definition_id and r.finished_at is null
+      and yamlsched.is_failing(r)
       and coalesce(r.idempotency_key not like 'on\_dead:%%', true)
     order by r.failed_at desc limit 1
 ) failing on true
@@ -96,12 +119,15 @@ left join lateral (  -- and the dead run of that slot
     where r.definition_id = h.definition_id and r.dead_at >= slot.at and r.scheduled_for = slot.at
     order by r.dead_at desc limit 1
 ) unfinished on true
-where h.namespace = any(%(namespaces)s) and (%(jobs)s::bigint[] is null or h.definition_id = any(%(jobs)s))
+where h.namespace = any(%(namespaces)s) and (%(jobs)s::bigint[] is null
+    or h.definition_id = any(%(jobs)s))
 order by h.namespace, h.job_type;
 
 -- name: lost_slots
--- Slots of each job that were too old when their runs would have been created, and were recorded as such within `within`.
-select d.namespace, d.job_type, sum(g.slots)::integer as slots, min(g.first_slot) as first_slot, max(g.last_slot) as last_slot
+-- Slots of each job that were too old when their runs would have been created, and were recorded as
+-- such within `within`.
+select d.namespace, d.job_type, sum(g.slots)::integer as slots, min(g.first_slot) as first_slot,
+       max(g.last_slot) as last_slot
 from yamlsched.job_definitions d
 join yamlsched.skipped_slots g on g.definition_id = d.id
 where d.namespace = any(%(namespaces)s) and g.reason = 'late'
@@ -113,7 +139,8 @@ order by d.namespace, d.job_type;
 -- Jobs whose due slots the last sync could not write, with the error.
 select d.namespace, d.job_type, d.slots_error as error
 from yamlsched.job_definitions d
-where d.namespace = any (%(namespaces)s) and d.slots_error is not null and d.enabled and d.retired_at is null
+where d.namespace = any (%(namespaces)s) and d.slots_error is not null and d.enabled
+  and d.retired_at is null
 order by d.job_type limit %(limit)s;
 
 -- name: limits
@@ -121,12 +148,13 @@ order by d.job_type limit %(limit)s;
 select g.namespace, w.waits
 from yamlsched.gates g
 cross join lateral (select yamlsched.waits_for(r) as waits from yamlsched.job_runs r
-                    where g.name = 'limit/' || r.limit_name and r.namespace = g.namespace and r.withheld = 3 limit 1) w
+                    where g.name = 'limit/' || r.limit_name and r.namespace = g.namespace
+                      and r.withheld = 3 limit 1) w
 where g.namespace = any (%(namespaces)s) and g.n is not null;
 
 -- name: held_up
--- The jobs with runs that wait, directly or through others, for a run that is dead or cancelled: how many runs, and that
--- run. Of the first thousand runs that wait for jobs that they follow.
+-- The jobs with runs that wait, directly or through others, for a run that is dead or cancelled:
+-- how many runs, and that run. Of the first thousand runs that wait for jobs that they follow.
 with recursive waiting as materialized (
     select r.id
     from yamlsched.job_runs r
@@ -142,7 +170,8 @@ with recursive waiting as materialized (
 ), chain as (
     select e.id, e.upstream_id, e.state from edge e
     union
-    select c.id, e.upstream_id, e.state from chain c join edge e on e.id = c.upstream_id where c.state = 'waiting'
+    select c.id, e.upstream_id, e.state from chain c join edge e on e.id = c.upstream_id
+    where c.state = 'waiting'
 )
 select r.namespace, r.job_type, root.job_type as upstream, root.id as run_id, root.status,
        root.finished_at as ended_at, count(*)::integer as runs
@@ -160,8 +189,10 @@ where s.namespace = any(%(namespaces)s)
 order by s.started_at;
 
 -- name: in_doubt
--- Effects in doubt, oldest first; those that wait for an operator before those that a retry resolves.
-select n.namespace, e.key, e.provider_key::text, e.run_id, e.job_type, e.run_status, e.attempt, e.since, e.waits_for
+-- Effects in doubt, oldest first; those that wait for an operator before those that a retry
+-- resolves.
+select n.namespace, e.key, e.provider_key::text, e.run_id, e.job_type, e.run_status, e.attempt,
+       e.since, e.waits_for
 from unnest(%(namespaces)s::text[]) as n (namespace)
 cross join lateral (
     select i.key, i.provider_key, i.run_id, i.job_type, i.run_status, i.attempt,
@@ -183,7 +214,8 @@ group by e.namespace, e.job_type, e.waits_for;
 with in_force as materialized (
     select i.* from yamlsched.files_in_force i where i.namespace = any(%(namespaces)s)
 ), presented as (
-    select f.namespace, f.hash, f.environment, min(f.presented_since_at) as since, max(f.last_presented_at) as last,
+    select f.namespace, f.hash, f.environment, min(f.presented_since_at) as since,
+           max(f.last_presented_at) as last,
            array_agg(f.host || ':' || f.path order by f.last_presented_at desc) as places
     from yamlsched.presented_files f
     where f.namespace = any(%(namespaces)s) and f.presented_until > clock_timestamp()
@@ -191,12 +223,15 @@ with in_force as materialized (
 )
 select coalesce(i.namespace, p.namespace) as namespace, coalesce(i.hash, p.hash) as hash,
        coalesce(i.environment, p.environment) as environment,
-       i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by, i.yamlsched_version,
+       i.hash is not null as in_force, i.applied_at, i.host || ':' || i.path as applied_by,
+       i.yamlsched_version,
        i.tzdata_version, e.commit, coalesce(e.is_dirty, false) as is_dirty, e.author, e.subject,
-       p.since as presented_since_at, p.last as last_presented_at, coalesce(p.places, '{}') as presented_by,
+       p.since as presented_since_at, p.last as last_presented_at,
+       coalesce(p.places, '{}') as presented_by,
        i.prune_failing_since, i.prune_error
 from in_force i
-full join presented p on p.namespace = i.namespace and p.hash = i.hash and p.environment = i.environment
+full join presented p on p.namespace = i.namespace and p.hash = i.hash
+  and p.environment = i.environment
 left join lateral (  -- the edit that brought it into force
     select l.hash, l.commit, l.is_dirty, l.author, l.subject
     from yamlsched.edits l
@@ -208,20 +243,25 @@ order by (i.hash is not null) desc, p.since;
 
 -- name: refused
 -- Places that present a file with errors: the row of the file that they presented last is marked.
-select f.namespace, f.host || ':' || f.path as place, f.mistakes, f.refused_at as since, f.errors[1] as first_error
+select f.namespace, f.host || ':' || f.path as place, f.mistakes, f.refused_at as since,
+       f.errors[1] as first_error
 from yamlsched.presented_files f
-where f.namespace = any(%(namespaces)s) and f.refused_at is not null and f.presented_until > clock_timestamp()
+where f.namespace = any(%(namespaces)s) and f.refused_at is not null
+  and f.presented_until > clock_timestamp()
 order by f.refused_at, place;
 
 -- name: lacks
--- The jobs that a ticking place cannot start, and whether every place that presents the file in force lacks them. The
--- fault of an executor counts while its worker repeats it. down: the hosts that could start it and have stopped ticking
--- within a week, latest first, and when they ticked.
+-- The jobs that a ticking place cannot start, and whether every place that presents the file in
+-- force lacks them. The fault of an executor counts while its worker repeats it. down: the hosts
+-- that could start it and have stopped ticking within a week, latest first, and when they ticked.
 with place as materialized (
     select f.namespace, f.host, f.path
     from yamlsched.schedule_files f
-    join yamlsched.files_in_force i on i.namespace = f.namespace and i.hash = f.hash and i.environment = f.environment
-    where i.namespace = any(%(namespaces)s) and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp() and f.refused_at is null
+    join yamlsched.files_in_force i on i.namespace = f.namespace and i.hash = f.hash
+      and i.environment = f.environment
+    where i.namespace = any(%(namespaces)s)
+      and f.last_presented_at + least(f.presented_for, interval '2 hours') > clock_timestamp()
+      and f.refused_at is null
 ), lack as materialized (
     select l.definition_id, l.host, l.path, l.reason, l.waits, l.since, l.executor
     from yamlsched.lacks l
@@ -230,26 +270,32 @@ with place as materialized (
     select f.namespace, f.host, f.path, max(f.last_presented_at) as seen_at
     from yamlsched.schedule_files f
     join yamlsched.files_in_force i on i.namespace = f.namespace and i.environment = f.environment
-    where i.namespace = any(%(namespaces)s) and f.last_presented_at > clock_timestamp() - interval '7 days'
+    where i.namespace = any(%(namespaces)s)
+      and f.last_presented_at > clock_timestamp() - interval '7 days'
     group by f.namespace, f.host, f.path
-    having max(f.last_presented_at + least(f.presented_for, interval '2 hours')) <= clock_timestamp()
+    having max(f.last_presented_at + least(f.presented_for,
+        interval '2 hours')) <= clock_timestamp()
 )
-select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.waits, l.since, l.executor,
+select d.namespace, d.job_type, l.host || ':' || l.path as place, l.reason, l.waits, l.since,
+       l.executor,
        not exists (
            select from place q
            where q.namespace = d.namespace
              and not exists (select from lack o
-                             where o.definition_id = l.definition_id and o.host = q.host and o.path = q.path))
+                             where o.definition_id = l.definition_id and o.host = q.host
+                               and o.path = q.path))
            as is_everywhere,
        down.hosts as down, down.seen_at as down_at
 from lack l
 join yamlsched.job_definitions d on d.id = l.definition_id and d.enabled and d.retired_at is null
 join place p on p.namespace = d.namespace and p.host = l.host and p.path = l.path
 cross join lateral (
-    select coalesce(array_agg(s.host order by s.seen_at desc), '{}') as hosts, max(s.seen_at) as seen_at
+    select coalesce(array_agg(s.host order by s.seen_at desc), '{}') as hosts,
+           max(s.seen_at) as seen_at
     from stopped s
     where s.namespace = d.namespace and s.seen_at > d.created_at and not exists (
-        select from yamlsched.lacks o where o.definition_id = d.id and o.host = s.host and o.path = s.path)
+        select from yamlsched.lacks o where o.definition_id = d.id and o.host = s.host
+          and o.path = s.path)
 ) down
 order by d.job_type, place limit %(limit)s;
 
@@ -266,33 +312,39 @@ where h.nth <= 50
 order by h.seen_at desc;
 
 -- name: calendars
--- Calendars that enabled jobs use and that end within 60 days, or have ended: after that, what they skip runs.
+-- Calendars that enabled jobs use and that end within 60 days, or have ended: after that, what they
+-- skip runs.
 select d.namespace,
        format('the calendar %%s, which %%s, %%s on %%s', c.calendar ->> 'name',
               case count(*) when 1 then '1 job uses' else count(*) || ' jobs use' end,
-              case when min(c.calendar ->> 'until') < t.today then 'ended' else 'ends' end, min(c.calendar ->> 'until')) as what,
+              case when min(c.calendar ->> 'until') < t.today then 'ended'
+                  else 'ends' end, min(c.calendar ->> 'until')) as what,
        min(c.calendar ->> 'until') < t.today as has_ended
 from yamlsched.job_definitions d
-cross join (select statement_timestamp()::date::text, (statement_timestamp() + interval '60 days')::date::text) t (today, soon)
+cross join (select statement_timestamp()::date::text,
+    (statement_timestamp() + interval '60 days')::date::text) t (today, soon)
 cross join jsonb_array_elements(d.skip_on || d.only_on) as c (calendar)
-where d.namespace = any(%(namespaces)s) and d.enabled and d.retired_at is null and c.calendar ->> 'until' < t.soon
+where d.namespace = any(%(namespaces)s) and d.enabled and d.retired_at is null
+  and c.calendar ->> 'until' < t.soon
 group by d.namespace, c.calendar ->> 'name', t.today
 order by min(c.calendar ->> 'until'), c.calendar ->> 'name';
 
 -- name: unsent
--- Targets of notifications that sends fail for, to which no host has sent what has been due for ten minutes, or that a sync
--- has restored.
+-- Targets of notifications that sends fail for, to which no host has sent what has been due for ten
+-- minutes, or that a sync has restored.
 select t.namespace, format('notifications to target "%%s" ', t.name) || p.what as what
 from yamlsched.notify_targets t
 cross join lateral (
     select format('have failed since %%s: %%s',
-                  to_char(t.failing_since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), t.error) as what
+                  to_char(t.failing_since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+                  t.error) as what
     where t.failing_since is not null
     union all
     select format('wait for a host with the variable %%s and yamlsched[notify]', t.url_env)
     where t.failing_since is null and exists (
         select from yamlsched.notifications n
-        where n.namespace = t.namespace and n.target = t.name and n.due_at < clock_timestamp() - interval '10 minutes')
+        where n.namespace = t.namespace and n.target = t.name
+          and n.due_at < clock_timestamp() - interval '10 minutes')
     union all
     select format('were not set up as schedules.yaml says, until %%s',
                   to_char(t.restored_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))

@@ -1,12 +1,14 @@
 -- name: namespaces
--- The first namespaces that have jobs, by one index search for each; without a `limit` all of them, and those of files.
+-- The first namespaces that have jobs, by one index search for each; without a `limit` all of them,
+-- and those of files.
 with recursive found as (
     (select d.namespace from yamlsched.job_definitions d order by d.namespace limit 1)
     union all
     select following.namespace
     from found f
     cross join lateral (
-        select d.namespace from yamlsched.job_definitions d where d.namespace > f.namespace order by d.namespace limit 1
+        select d.namespace from yamlsched.job_definitions d where d.namespace > f.namespace
+        order by d.namespace limit 1
     ) following
 )
 select f.namespace from (select f.namespace from found f limit %(limit)s) f
@@ -15,8 +17,8 @@ select f.namespace from yamlsched.schedule_files f where %(limit)s::bigint is nu
 order by namespace;
 
 -- name: namespace_of_file
--- The namespace of a file: the one that --namespace set when this host presented this path last, else the one found by
--- its content, else by its host and path.
+-- The namespace of a file: the one that --namespace set when this host presented this path last,
+-- else the one found by its content, else by its host and path.
 select coalesce((
     select p.namespace
     from (
@@ -30,7 +32,8 @@ select coalesce((
 ), (
     select f.namespace
     from yamlsched.schedule_files f
-    where (f.hash = %(hash)s or (f.host = %(host)s and f.path = %(path)s)) and not f.overrides_namespace
+    where (f.hash = %(hash)s or (f.host = %(host)s and f.path = %(path)s))
+      and not f.overrides_namespace
     order by (f.hash = %(hash)s) desc, f.last_presented_at desc
     limit 1
 )) as namespace;
@@ -40,7 +43,8 @@ select coalesce((
 select exists (
     select
     from yamlsched.schedule_files f
-    where f.host = %(host)s and f.path = %(path)s and f.namespace = %(namespace)s and f.overrides_namespace
+    where f.host = %(host)s and f.path = %(path)s and f.namespace = %(namespace)s
+      and f.overrides_namespace
 ) as presents;
 
 -- name: jobs
@@ -55,9 +59,9 @@ select coalesce(min(r.id), 1) as oldest, coalesce(max(r.id), 0) as newest
 from yamlsched.job_runs r;
 
 -- name: indexed_ids
--- The ids of runs, among them those that a filter selects, through one index (`by`): of a key, of the dead, of the
--- unfinished, of failures by job, or by job and end (with the unfinished ones). Null if there are `limit` or more: they
--- would be of no use.
+-- The ids of runs, among them those that a filter selects, through one index (`by`): of a key, of
+-- the dead, of the unfinished, of failures by job, or by job and end (with the unfinished ones).
+-- Null if there are `limit` or more: they would be of no use.
 select case when count(*) < %(limit)s then coalesce(array_agg(x.id), '{}') end as ids
 from (
     (select r.id from yamlsched.job_runs r
@@ -92,7 +96,8 @@ from (
          select r.id
          from yamlsched.job_runs r
          where r.definition_id = d.id
-           and r.finished_at >= coalesce(%(since)s::timestamptz, '-infinity') and r.finished_at < coalesce(%(until)s::timestamptz, 'infinity')
+           and r.finished_at >= coalesce(%(since)s::timestamptz, '-infinity')
+           and r.finished_at < coalesce(%(until)s::timestamptz, 'infinity')
          order by r.finished_at desc
          limit %(limit)s
      ) e
@@ -103,13 +108,16 @@ from (
 ) x;
 
 -- name: runs
--- The runs with an id in [low, high), newest or oldest first. The time of a run is when it ended, else when its latest
--- attempt started, else when it is due. A null parameter does not filter. The planner sees the parameters: it reads the
--- primary key in order, up to the limit; but not if there are `ids`, which may be far from the end at which it starts.
-select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts, r.scheduled_for, r.run_at,
+-- The runs with an id in [low, high), newest or oldest first. The time of a run is when it ended,
+-- else when its latest attempt started, else when it is due. A null parameter does not filter. The
+-- planner sees the parameters: it reads the primary key in order, up to the limit; but not if there
+-- are `ids`, which may be far from the end at which it starts.
+select r.id, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts,
+       r.scheduled_for, r.run_at,
        (array['high', 'normal', 'low'])[r.priority] as priority,
        r.started_at, r.finished_at, r.created_at, r.locked_by as worker, r.last_error, r.error_type,
-       substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,
+       substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint
+           as dead_run_id,
        r.status = 'cancelled' and coalesce((
            select a.detail ->> 'was'
            from yamlsched.operator_actions a
@@ -123,8 +131,10 @@ where r.namespace = %(namespace)s
   and (%(ids)s::bigint[] is null or r.id = any (%(ids)s))
   and (%(definitions)s::bigint[] is null or r.definition_id = any (%(definitions)s))
   and (%(statuses)s::text[] is null or r.status = any (%(statuses)s))
-  and (%(since)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) >= %(since)s)
-  and (%(until)s::timestamptz is null or coalesce(r.finished_at, r.started_at, r.run_at) < %(until)s)
+  and (%(since)s::timestamptz is null
+      or coalesce(r.finished_at, r.started_at, r.run_at) >= %(since)s)
+  and (%(until)s::timestamptz is null
+      or coalesce(r.finished_at, r.started_at, r.run_at) < %(until)s)
   and (%(key)s::text is null or r.idempotency_key = %(key)s)
   and (%(key_like)s::text is null or r.idempotency_key like %(key_like)s)
   and (%(worker)s::text is null or r.locked_by like %(worker)s)
@@ -135,7 +145,8 @@ where r.namespace = %(namespace)s
        or coalesce(r.idempotency_key ~ '^on_dead:[0-9]{1,18}(:[0-9]+)?$', false) = %(on_dead)s)
 order by case when %(ids)s::bigint[] is null and %(oldest_first)s then r.id end,
          case when %(ids)s::bigint[] is null and not %(oldest_first)s then r.id end desc,
-         case when %(ids)s::bigint[] is null then 0 when %(oldest_first)s then r.id + 0 else -r.id end
+         case when %(ids)s::bigint[] is null then 0 when %(oldest_first)s then r.id + 0
+             else -r.id end
 limit %(limit)s;
 
 -- name: id_of_key
@@ -150,25 +161,34 @@ where u.namespace = %(namespace)s and u.idempotency_key = %(key)s
 limit 1;
 
 -- name: run
--- `waits_since`: since when a run may be claimed that waits for no pause, no run of its job and no other jobs.
-select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts, r.max_attempts,
+-- `waits_since`: since when a run may be claimed that waits for no pause, no run of its job and no
+-- other jobs.
+select r.id, r.namespace, r.job_type, r.idempotency_key as key, r.status, r.attempts,
+       r.max_attempts,
        (array['high', 'normal', 'low'])[r.priority] as priority,
-       r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at, r.updated_at,
-       r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error, r.error_type,
+       r.scheduled_for, r.run_at, r.started_at, r.finished_at, r.failed_at, r.created_at,
+       r.updated_at,
+       r.locked_by as worker, r.locked_until, r.exclusive, r.payload, r.result, r.last_error,
+       r.error_type,
        r.last_stack, r.parent_id, yamlsched.waits_for(r) as waits, r.revision,
-       r.cpu_seconds, abs(r.peak_memory_bytes) as peak_memory_bytes, r.peak_memory_bytes < 0 as peak_memory_is_bound, d.handler, d.command, d.output ->> 'keep' as keeps_output,
+       r.cpu_seconds, abs(r.peak_memory_bytes) as peak_memory_bytes,
+       r.peak_memory_bytes < 0 as peak_memory_is_bound, d.handler, d.command,
+       d.output ->> 'keep' as keeps_output,
        d.owner, d.timezone, d.enabled, d.retired_at, d.start_within,
        case when not r.by_hand and r.scheduled_for is not null
                  and (r.finished_at is not null or not yamlsched.is_withheld(d, clock_timestamp()))
             then d.finish_within end as finish_within,
        yamlsched.could_begin_at(r, d.spread) as could_begin_at,
        case when r.attempts <= 1 then r.started_at
-            else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id and f.attempt = 1) end as first_started_at,
-       case when r.status in ('queued', 'failed') and not r.unreleased and r.withheld not in (1, 2, 4)
+            else (select f.started_at from yamlsched.job_failures f where f.run_id = r.id
+                and f.attempt = 1) end as first_started_at,
+       case when r.status in ('queued', 'failed') and not r.unreleased
+         and r.withheld not in (1, 2, 4)
                  and not yamlsched.is_withheld(d, clock_timestamp())
             then greatest(r.run_at, r.created_at, r.released_at, r.ready_at) end as waits_since,
        d.paused_at is not null and coalesce(d.paused_until > clock_timestamp(), true) as paused,
-       substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint as dead_run_id,
+       substring(r.idempotency_key from '^on_dead:([0-9]{1,18})(?::[0-9]+)?$')::bigint
+           as dead_run_id,
        r.status = 'cancelled' and coalesce((
            select a.detail ->> 'was'
            from yamlsched.operator_actions a
@@ -180,9 +200,11 @@ join yamlsched.job_definitions d on d.id = r.definition_id
 where r.id = %(id)s;
 
 -- name: failures
--- With `texts`, only the stacks of these attempts are read: those of others are empty, or null if there is none.
+-- With `texts`, only the stacks of these attempts are read: those of others are empty, or null if
+-- there is none.
 select f.attempt, f.worker, f.started_at, f.failed_at, f.error, f.error_type,
-       case when %(texts)s::integer[] is null or f.attempt = any (%(texts)s) then f.stack else left(f.stack, 0) end as stack,
+       case when %(texts)s::integer[] is null or f.attempt = any (%(texts)s) then f.stack else
+       left(f.stack, 0) end as stack,
        f.revision, f.cpu_seconds, abs(f.peak_memory_bytes) as peak_memory_bytes,
        f.peak_memory_bytes < 0 as peak_memory_is_bound
 from yamlsched.job_failures f
@@ -190,17 +212,19 @@ where f.run_id = %(id)s
 order by f.attempt;
 
 -- name: outputs
--- What the attempts printed, in the order in which they ended; of those that run or were lost, until their leases were
--- renewed last. With `texts`, only the output of these attempts is read.
+-- What the attempts printed, in the order in which they ended; of those that run or were lost,
+-- until their leases were renewed last. With `texts`, only the output of these attempts is read.
 select o.attempt, o.worker, o.ended_at, o.omitted_bytes, o.is_final,
-       case when %(texts)s::integer[] is null or o.attempt = any (%(texts)s) then o.output else '' end as output
+       case when %(texts)s::integer[] is null or o.attempt = any (%(texts)s) then o.output
+           else '' end as output
 from (select a.*, true as is_final from yamlsched.attempt_outputs a where a.run_id = %(id)s
       union all
       select a.*, false from yamlsched.running_outputs a where a.run_id = %(id)s) o
 order by o.ended_at, o.attempt;
 
 -- name: effects
--- An effect that was claimed by an attempt that has ended is in doubt, even before another attempt reaches it.
+-- An effect that was claimed by an attempt that has ended is in doubt, even before another attempt
+-- reaches it.
 select e.key,
        case when e.state = 'claimed' and not exists (
                 select from yamlsched.job_runs r
@@ -213,7 +237,8 @@ where e.run_id = %(id)s
 order by e.id;
 
 -- name: children
--- The runs that the run's handler enqueued, the dead ones first. They are written when it finishes, with the next ids.
+-- The runs that the run's handler enqueued, the dead ones first. They are written when it finishes,
+-- with the next ids.
 select r.id, r.job_type, r.idempotency_key as key, r.status
 from yamlsched.job_runs r
 where r.parent_id = %(id)s
@@ -234,7 +259,8 @@ where a.namespace = %(namespace)s and a.target = 'run:' || %(id)s::text
 order by a.id;
 
 -- name: chain
--- The first unfinished runs of a job, and the runs that these wait for, hop by hop, down to the root.
+-- The first unfinished runs of a job, and the runs that these wait for, hop by hop, down to the
+-- root.
 with recursive hop (run_id, depth) as (
     (select r.id, 0
      from yamlsched.job_runs r
@@ -246,7 +272,8 @@ with recursive hop (run_id, depth) as (
     from hop h
     join yamlsched.awaits a on a.run_id = h.run_id and a.outcome is null
     cross join lateral yamlsched.upstream(a.definition_id, a.slot, clock_timestamp()) u
-    where u.state in ('waiting', 'dead', 'cancelled') and u.run_id is not null and h.depth < %(limit)s
+    where u.state in ('waiting', 'dead', 'cancelled') and u.run_id is not null
+      and h.depth < %(limit)s
 )
 select h.run_id
 from hop h

@@ -8,7 +8,8 @@ with old as materialized (
     select i.identity from yamlsched.database_identity i
 ), renewed as (
     insert into yamlsched.database_identity as i default values
-    on conflict (only_row) do update set identity = gen_random_uuid(), created_at = clock_timestamp()
+    on conflict (only_row) do update set identity = gen_random_uuid(),
+    created_at = clock_timestamp()
     returning i.identity, i.created_at
 ), recorded as (
     insert into yamlsched.operator_actions (namespace, who, verb, target, detail)

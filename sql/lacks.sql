@@ -1,15 +1,17 @@
 -- What places cannot start: a host, and the path of its schedules.yaml.
 
 -- name: record
--- Replace what this place lacks, and return which of it is new. What places lacked that stopped ticking a week ago is removed:
--- until then it tells which of them could start a job.
--- A place that has not checked for longer than it takes between two of its ticks may have had in the meantime what it lacks:
--- then the time starts again. Rows are locked in one order, and what another session is removing is left to it.
+-- Replace what this place lacks, and return which of it is new. What places lacked that stopped
+-- ticking a week ago is removed: until then it tells which of them could start a job. A place that
+-- has not checked for longer than it takes between two of its ticks may have had in the meantime
+-- what it lacks: then the time starts again. Rows are locked in one order, and what another session
+-- is removing is left to it.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), given as materialized (
     select d.id, d.job_type, g.reason, g.waits
-    from unnest(%(names)s::text[], %(reasons)s::text[], %(waits)s::boolean[]) as g (name, reason, waits)
+    from unnest(%(names)s::text[], %(reasons)s::text[], %(waits)s::boolean[]) as g (name, reason,
+        waits)
     join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.job_type = g.name
 ), gone as (
     delete from yamlsched.lacks x
@@ -34,9 +36,11 @@ with clock as materialized (
     cross join clock c
     order by g.id
     on conflict (host, path, definition_id) do update
-    set reason = excluded.reason, waits = excluded.waits, checked_at = excluded.checked_at, executor = null,
+    set reason = excluded.reason, waits = excluded.waits, checked_at = excluded.checked_at,
+        executor = null,
         since = case when l.waits = excluded.waits and l.checked_at > excluded.checked_at - (
-                         select greatest(interval '10 minutes', max(least(f.presented_for, interval '2 hours')))
+                         select greatest(interval '10 minutes',
+                             max(least(f.presented_for, interval '2 hours')))
                          from yamlsched.schedule_files f
                          where f.host = excluded.host and f.path = excluded.path
                            and f.last_presented_at > excluded.checked_at - interval '2 hours')
@@ -50,51 +54,61 @@ where w.is_new
 order by g.job_type;
 
 -- name: lacked_everywhere
--- The jobs whose code every place that presents the file in force has lacked for 10 minutes. A place counts only if it has
--- checked since its latest tick: it may have got the code.
+-- The jobs whose code every place that presents the file in force has lacked for 10 minutes. A
+-- place counts only if it has checked since its latest tick: it may have got the code.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), place as materialized (
     select f.host, f.path, f.last_presented_at
     from yamlsched.schedule_files f
-    join yamlsched.files_in_force i on i.namespace = f.namespace and i.hash = f.hash and i.environment = f.environment
+    join yamlsched.files_in_force i on i.namespace = f.namespace and i.hash = f.hash
+      and i.environment = f.environment
     cross join clock c
-    where i.namespace = %(namespace)s and f.last_presented_at + least(f.presented_for, interval '2 hours') > c.now
+    where i.namespace = %(namespace)s
+      and f.last_presented_at + least(f.presented_for, interval '2 hours') > c.now
       and f.refused_at is null  -- else it checks, and claims, only what its own file allows
 )
 select d.job_type
 from yamlsched.lacks l
 join yamlsched.job_definitions d on d.id = l.definition_id and d.namespace = %(namespace)s
 cross join clock c
-where (l.host, l.path) = (%(host)s, %(path)s) and not l.waits and l.since <= c.now - interval '10 minutes'
+where (l.host, l.path) = (%(host)s, %(path)s) and not l.waits
+  and l.since <= c.now - interval '10 minutes'
   and not exists (
       select from place p
       where (p.host, p.path) <> (%(host)s, %(path)s)
         and not exists (
             select from yamlsched.lacks o
-            where o.definition_id = l.definition_id and o.host = p.host and o.path = p.path and not o.waits
-              and o.since <= c.now - interval '10 minutes' and o.checked_at >= p.last_presented_at));
+            where o.definition_id = l.definition_id and o.host = p.host and o.path = p.path
+              and not o.waits
+              and o.since <= c.now - interval '10 minutes'
+              and o.checked_at >= p.last_presented_at));
 
 -- name: note_fault
--- Store that the jobs of an executor cannot be started by this place, because of a fault that may end: their runs wait.
--- A worker repeats it each minute. What else the place lacks is kept.
+-- Store that the jobs of an executor cannot be started by this place, because of a fault that may
+-- end: their runs wait. A worker repeats it each minute. What else the place lacks is kept.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 )
-insert into yamlsched.lacks as l (definition_id, host, path, reason, waits, since, checked_at, executor)
+insert into yamlsched.lacks as l (definition_id, host, path, reason, waits, since, checked_at,
+    executor)
 select d.id, %(host)s, %(path)s, %(reason)s, true, c.now, c.now, d.executor
 from yamlsched.job_definitions d cross join clock c
-where d.namespace = %(namespace)s and d.executor = %(executor)s and d.enabled and d.retired_at is null
+where d.namespace = %(namespace)s and d.executor = %(executor)s and d.enabled
+  and d.retired_at is null
 order by d.id
 on conflict (host, path, definition_id) do update
 set reason = excluded.reason, checked_at = excluded.checked_at,
-    since = case when l.checked_at > excluded.checked_at - interval '3 minutes' then l.since else excluded.since end
+    since = case when l.checked_at > excluded.checked_at - interval '3 minutes' then l.since
+        else excluded.since end
 where l.executor = excluded.executor;
 
 -- name: end_fault
--- Remove what note_fault has stored. Rows are locked in one order, and what another session is removing is left to it.
+-- Remove what note_fault has stored. Rows are locked in one order, and what another session is
+-- removing is left to it.
 delete from yamlsched.lacks x
 where x.ctid = any (array(
     select l.ctid from yamlsched.lacks l join yamlsched.job_definitions d on d.id = l.definition_id
-    where d.namespace = %(namespace)s and l.host = %(host)s and l.path = %(path)s and l.executor = %(executor)s
+    where d.namespace = %(namespace)s and l.host = %(host)s and l.path = %(path)s
+      and l.executor = %(executor)s
     order by l.definition_id for update of l skip locked));

@@ -1,20 +1,23 @@
 -- name: version
-select coalesce(max(m.version), 0) as version, coalesce(max(m.oldest_supported), 0) as oldest_supported,
+select coalesce(max(m.version), 0) as version, coalesce(max(m.oldest_supported),
+    0) as oldest_supported,
        coalesce(jsonb_object_agg(m.version, m.checksum), '{}') as checksums
 from yamlsched.migrations m;
 
 -- name: lock
--- One process at a time, until its transaction ends. Only the owner of the tables may take this lock.
+-- One process at a time, until its transaction ends. Only the owner of the tables may take this
+-- lock.
 lock table yamlsched.migrations in share row exclusive mode;
 
 -- name: exists
 select to_regclass('yamlsched.migrations') is not null as found;
 
 -- name: schema
--- Who owns the schema, and what is in it. The owner can replace each table and function, and so decides what a migration
--- and each later statement do: it must be the current user, a role that it was made a member of, or a superuser. A
--- superuser counts as a member of every role, so that pg_has_role would accept any. The script of the roles gives the
--- schema to yamlsched_owner, and superusers may migrate after it.
+-- Who owns the schema, and what is in it. The owner can replace each table and function, and so
+-- decides what a migration and each later statement do: it must be the current user, a role that it
+-- was made a member of, or a superuser. A superuser counts as a member of every role, so that
+-- pg_has_role would accept any. The script of the roles gives the schema to yamlsched_owner, and
+-- superusers may migrate after it.
 with recursive memberships (role) as (
     select r.oid from pg_catalog.pg_roles r where r.rolname = current_user
     union
@@ -23,7 +26,8 @@ with recursive memberships (role) as (
 select o.rolname as owner, current_user as who,
        o.oid in (select s.role from memberships s) or o.rolsuper
        or (o.rolname = 'yamlsched_owner'
-           and (select r.rolsuper from pg_catalog.pg_roles r where r.rolname = current_user)) as is_trusted,
+           and (select r.rolsuper from pg_catalog.pg_roles r
+               where r.rolname = current_user)) as is_trusted,
        exists (select from pg_catalog.pg_class c where c.relnamespace = n.oid)
        or exists (select from pg_catalog.pg_proc p where p.pronamespace = n.oid)
        or exists (select from pg_catalog.pg_type t where t.typnamespace = n.oid) as has_objects
@@ -43,7 +47,8 @@ values (%(version)s, %(name)s, %(checksum)s, %(oldest_supported)s);
 select current_user as role, coalesce(string_agg(c.relname, ', ' order by c.relname), '') as tables
 from pg_catalog.pg_class c
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where n.nspname = 'yamlsched' and c.relkind = 'r' and c.relrowsecurity and pg_catalog.row_security_active(c.oid);
+where n.nspname = 'yamlsched' and c.relkind = 'r' and c.relrowsecurity
+  and pg_catalog.row_security_active(c.oid);
 
 -- name: connections
 -- How many connections the role and the database may have; -1: any number, as for a superuser.
@@ -54,5 +59,6 @@ cross join pg_catalog.pg_database d
 where r.rolname = session_user and d.datname = current_database();
 
 -- name: support
-select current_setting('server_version_num')::integer as version, current_setting('server_version') as version_text,
+select current_setting('server_version_num')::integer as version,
+       current_setting('server_version') as version_text,
        current_setting('server_encoding') as encoding;

@@ -1,5 +1,5 @@
--- What handlers report with run.progress(). Each write is fenced like an outcome, and holds the run's row, so that a
--- value from before cannot follow the one that is written with the outcome.
+-- What handlers report with run.progress(). Each write is fenced like an outcome, and holds the
+-- run's row, so that a value from before cannot follow the one that is written with the outcome.
 
 -- name: hold
 -- Wait for the rows of runs whose outcomes are about to be written, and lock them.
@@ -10,11 +10,12 @@ order by r.id
 for no key update;
 
 -- name: report
--- Write the progress of attempts, each only if its run is still ours. A run that is locked is about to finish: its last
--- progress is written with its outcome. Fast for at most a hundred runs.
+-- Write the progress of attempts, each only if its run is still ours. A run that is locked is about
+-- to finish: its last progress is written with its outcome. Fast for at most a hundred runs.
 with given as materialized (
     select g.*
-    from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(dones)s::float8[], %(totals)s::float8[],
+    from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(dones)s::float8[],
+        %(totals)s::float8[],
                 %(notes)s::text[]) as g (id, attempt, token, done, total, note)
 ), held as materialized (
     select r.id, r.attempts, r.locked_by
@@ -22,20 +23,24 @@ with given as materialized (
     where r.id = any (%(ids)s::bigint[])
       and r.status = 'running'
       and ((r.id, r.attempts, r.locked_by) in
-           (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
+           (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[],
+               %(tokens)s::text[]))) is true
     for no key update of r skip locked
 )
 insert into yamlsched.attempt_progress (run_id, attempt, reported_at, done, total, worker, note)
-select g.id, g.attempt, coalesce(%(now)s::timestamptz, clock_timestamp()), g.done, g.total, g.token, g.note
+select g.id, g.attempt, coalesce(%(now)s::timestamptz, clock_timestamp()), g.done, g.total, g.token,
+       g.note
 from given g
 where (g.id, g.attempt, g.token) in (select h.id, h.attempts, h.locked_by from held h)
 on conflict (run_id, attempt) do update
-set reported_at = excluded.reported_at, done = excluded.done, total = excluded.total, worker = excluded.worker,
+set reported_at = excluded.reported_at, done = excluded.done, total = excluded.total,
+    worker = excluded.worker,
     note = excluded.note
 returning run_id;
 
 -- name: report_in
--- The same for one run, in its handler's own transaction, before `succeed_in`. It runs with the handler's search_path.
+-- The same for one run, in its handler's own transaction, before `succeed_in`. It runs with the
+-- handler's search_path.
 with held as materialized (
     select r.id
     from yamlsched.job_runs r
@@ -46,18 +51,21 @@ with held as materialized (
     for no key update
 )
 insert into yamlsched.attempt_progress (run_id, attempt, reported_at, done, total, worker, note)
-select h.id, %(attempt)s::pg_catalog.int4, pg_catalog.clock_timestamp(), %(done)s::pg_catalog.float8,
+select h.id, %(attempt)s::pg_catalog.int4, pg_catalog.clock_timestamp(),
+       %(done)s::pg_catalog.float8,
        %(total)s::pg_catalog.float8, %(token)s::pg_catalog.text, %(note)s::pg_catalog.text
 from held h
 on conflict (run_id, attempt) do update
-set reported_at = excluded.reported_at, done = excluded.done, total = excluded.total, worker = excluded.worker,
+set reported_at = excluded.reported_at, done = excluded.done, total = excluded.total,
+    worker = excluded.worker,
     note = excluded.note;
 
 -- name: of_runs
 -- The progress of the latest attempts of runs.
 select p.run_id, p.done, p.total, p.note, p.reported_at, p.attempt, p.worker
 from yamlsched.job_runs r
-join yamlsched.attempt_progress p on p.run_id = r.id and p.attempt = r.attempts and p.worker = r.locked_by
+join yamlsched.attempt_progress p on p.run_id = r.id and p.attempt = r.attempts
+  and p.worker = r.locked_by
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: of_attempts
@@ -68,16 +76,19 @@ where p.run_id = %(id)s
 order by p.attempt;
 
 -- name: write_outputs
--- The end of what attempts print, of those that still have their runs. A row that is locked is about to be finished.
+-- The end of what attempts print, of those that still have their runs. A row that is locked is
+-- about to be finished.
 insert into yamlsched.running_outputs (run_id, attempt, worker, written_at, omitted_bytes, output)
 select r.id, g.attempt, g.token, clock_timestamp(), g.omitted_bytes, g.output
-from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(omitted)s::bigint[], %(outputs)s::text[])
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(omitted)s::bigint[],
+    %(outputs)s::text[])
   as g (id, attempt, token, omitted_bytes, output)
 join yamlsched.job_runs r on r.id = g.id
 where r.status = 'running' and r.attempts = g.attempt and r.locked_by = g.token
 for no key update of r skip locked
 on conflict (run_id, attempt) do update
-set worker = excluded.worker, written_at = excluded.written_at, omitted_bytes = excluded.omitted_bytes,
+set worker = excluded.worker, written_at = excluded.written_at,
+    omitted_bytes = excluded.omitted_bytes,
     output = excluded.output;
 
 -- name: forget_outputs

@@ -1,5 +1,6 @@
--- Pruning in small batches. Unfinished runs are never touched; a key outlives its run. What is to be deleted is locked
--- first, so that it can be archived in between. `ids` are the literal of an array, which is passed on as it is.
+-- Pruning in small batches. Unfinished runs are never touched; a key outlives its run. What is to
+-- be deleted is locked first, so that it can be archived in between. `ids` are the literal of an
+-- array, which is passed on as it is.
 
 -- name: in_force
 -- The retention of the file in force.
@@ -7,19 +8,22 @@ select f.id, f.retention, coalesce(%(now)s::timestamptz, clock_timestamp()) as n
 from (select) one left join yamlsched.files_in_force f on f.namespace = %(namespace)s;
 
 -- name: start_batch
--- A batch that a crash of the server undoes is pruned again, and archived again: its commit need not wait for the disk.
--- `is_busy`: there is work in the namespace, so that the prune rests after the batch.
+-- A batch that a crash of the server undoes is pruned again, and archived again: its commit need
+-- not wait for the disk. `is_busy`: there is work in the namespace, so that the prune rests after
+-- the batch.
 select set_config('synchronous_commit', 'off', true) as synchronous_commit,
        exists (
            select from yamlsched.job_runs r
-           where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null and r.run_at <= clock_timestamp()
+           where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null
+             and r.run_at <= clock_timestamp()
        ) as is_busy;
 
 -- name: hold_runs
--- Lock the next batch of finished runs that are to be pruned, job by job, oldest first. A batch starts where the previous
--- one ended, at a job and an instant, so that runs that are kept longer (the dead) are skipped once and not once per
--- batch. A run that is locked (an operator retries it) is left for the next time. Of a job that others follow, the run of its
--- latest slot stays, and what an unfinished run waits for, or has waited for: its handler gets the result.
+-- Lock the next batch of finished runs that are to be pruned, job by job, oldest first. A batch
+-- starts where the previous one ended, at a job and an instant, so that runs that are kept longer
+-- (the dead) are skipped once and not once per batch. A run that is locked (an operator retries it)
+-- is left for the next time. Of a job that others follow, the run of its latest slot stays, and
+-- what an unfinished run waits for, or has waited for: its handler gets the result.
 with held as materialized (
     select r.id, d.id as definition_id, r.finished_at
     from yamlsched.job_definitions d
@@ -27,15 +31,18 @@ with held as materialized (
         select r.id, r.finished_at
         from yamlsched.job_runs r
         where r.definition_id = d.id
-          and r.finished_at < greatest(%(succeeded)s::timestamptz, %(dead)s::timestamptz, %(cancelled)s::timestamptz)
-          and r.finished_at >= case when d.id = %(definition)s then %(from)s::timestamptz else '-infinity' end
+          and r.finished_at < greatest(%(succeeded)s::timestamptz, %(dead)s::timestamptz,
+              %(cancelled)s::timestamptz)
+          and r.finished_at >= case when d.id = %(definition)s then %(from)s::timestamptz
+              else '-infinity' end
           and r.finished_at < case r.status when 'succeeded' then %(succeeded)s::timestamptz
                                             when 'dead' then %(dead)s::timestamptz
                                             else %(cancelled)s::timestamptz end
           and not (d.is_followed and coalesce(r.scheduled_for >= d.last_slot_at, false))
           and not (d.is_followed and (
               exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
-                      where a.definition_id = d.id and a.outcome is null and a.slot <= r.scheduled_for and w.finished_at is null)
+                      where a.definition_id = d.id and a.outcome is null
+                        and a.slot <= r.scheduled_for and w.finished_at is null)
               or exists (select from yamlsched.awaits a join yamlsched.job_runs w on w.id = a.run_id
                          where a.upstream_run_id = r.id and w.finished_at is null)))
         order by r.finished_at
@@ -58,7 +65,8 @@ with gone as (
     where r.id = any (%(ids)s::bigint[])
     returning r.id, r.namespace, r.job_type, r.idempotency_key, r.scheduled_for
 ), kept as (
-    insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for, pruned_at)
+    insert into yamlsched.used_keys (namespace, idempotency_key, run_id, job_type, scheduled_for,
+        pruned_at)
     select g.namespace, g.idempotency_key, g.id, g.job_type, g.scheduled_for, %(now)s
     from gone g
     where g.idempotency_key is not null
@@ -67,7 +75,8 @@ with gone as (
 select count(*) as pruned from gone;
 
 -- name: hold_keys
--- Lock keys that are to be forgotten. Nothing else has their ids: they are found again by their place.
+-- Lock keys that are to be forgotten. Nothing else has their ids: they are found again by their
+-- place.
 with held as materialized (
     select u.ctid
     from yamlsched.used_keys u
@@ -83,7 +92,8 @@ delete from yamlsched.used_keys u
 where u.ctid = any (%(ids)s::tid[]);
 
 -- name: hold_effects
--- An effect outlives its run: as long as the run exists, it can be retried, and must find its effects.
+-- An effect outlives its run: as long as the run exists, it can be retried, and must find its
+-- effects.
 with held as materialized (
     select o.id
     from yamlsched.effects o
@@ -100,7 +110,8 @@ delete from yamlsched.effects e
 where e.id = any (%(ids)s::bigint[]);
 
 -- name: failed
--- Pruning cannot continue before an operator acts. The first such instant is kept until it works again.
+-- Pruning cannot continue before an operator acts. The first such instant is kept until it works
+-- again.
 update yamlsched.schedule_files f
 set prune_failing_since = coalesce(f.prune_failing_since, %(now)s), prune_error = %(error)s
 where f.id = %(in_force)s;

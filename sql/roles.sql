@@ -1,5 +1,6 @@
--- Four roles to grant to logins, each with the least privileges it needs. Run this script after each "yamlsched migrate",
--- as a superuser, or as the database's owner with CREATEROLE. Running it again is safe.
+-- Four roles to grant to logins, each with the least privileges it needs. Run this script after
+-- each "yamlsched migrate", as a superuser, or as the database's owner with CREATEROLE. Running it
+-- again is safe.
 --
 --     yamlsched migrate --roles | psql -d app
 --     grant yamlsched_worker   to scheduler;   -- crontab, work, and operators: retry, cancel, pause
@@ -11,47 +12,56 @@ do $$
 declare
     name text;
 begin
-    foreach name in array array['yamlsched_owner', 'yamlsched_worker', 'yamlsched_enqueuer', 'yamlsched_reader'] loop
+    foreach name in array array['yamlsched_owner', 'yamlsched_worker', 'yamlsched_enqueuer',
+        'yamlsched_reader'] loop
         begin
             execute format('create role %I nologin', name);
         exception
-            -- roles belong to the whole server: another database, or another session, has created it
+            -- roles belong to the whole server: another database, or another session, has created
+            -- it
             when duplicate_object or unique_violation then null;
         end;
     end loop;
 end
 $$;
 
--- The owner role owns the tables, so that each member can migrate what another member created. Only what the migrations
--- create is transferred: any other function or view in the schema would act with the owner's privileges. The former
--- owner does not become a member: roles belong to the whole server, so it would own yamlsched in every other database too.
+-- The owner role owns the tables, so that each member can migrate what another member created. Only
+-- what the migrations create is transferred: any other function or view in the schema would act
+-- with the owner's privileges. The former owner does not become a member: roles belong to the whole
+-- server, so it would own yamlsched in every other database too.
 do $$
 declare
     object record;
     former text;
 begin
-    -- Names below are compared with their schema, which is left out if it is in the search_path: that of a login
-    -- "yamlsched" has it by default.
+    -- Names below are compared with their schema, which is left out if it is in the search_path:
+    -- that of a login "yamlsched" has it by default.
     perform set_config('search_path', 'pg_catalog, pg_temp', true);
     execute format('grant create on database %I to yamlsched_owner', current_database());
     for former in
         select distinct r.rolname
         from pg_catalog.pg_roles r
         where r.rolname <> 'yamlsched_owner' and not r.rolsuper
-          and (r.oid = (select n.nspowner from pg_catalog.pg_namespace n where n.nspname = 'yamlsched')
-               or r.oid = (select c.relowner from pg_catalog.pg_class c where c.oid = 'yamlsched.job_runs'::regclass))
+          and (r.oid = (select n.nspowner from pg_catalog.pg_namespace n
+              where n.nspname = 'yamlsched')
+               or r.oid = (select c.relowner from pg_catalog.pg_class c
+                   where c.oid = 'yamlsched.job_runs'::regclass))
     loop
         raise notice '% owned the tables, and has lost its privileges. To let it migrate and work in every database of '
-            'this server that has these roles: grant yamlsched_owner, yamlsched_worker to %', former, quote_ident(former);
+            'this server that has these roles: grant yamlsched_owner, yamlsched_worker to %',
+            former, quote_ident(former);
     end loop;
     alter schema yamlsched owner to yamlsched_owner;
     for object in
         select c.oid::regclass::text as name, c.relname::text = any (array[
-            'migrations', 'database_identity', 'namespaces', 'job_definitions', 'job_runs', 'job_failures',
-            'attempt_outputs', 'running_outputs', 'attempt_progress', 'attempt_begins', 'skipped_slots', 'effects', 'used_keys',
+            'migrations', 'database_identity', 'namespaces', 'job_definitions', 'job_runs',
+            'job_failures',
+            'attempt_outputs', 'running_outputs', 'attempt_progress', 'attempt_begins',
+            'skipped_slots', 'effects', 'used_keys',
             'schedule_files', 'operator_actions',
             'edits', 'edited_jobs', 'lacks', 'gates', 'awaits', 'open_runs', 'dead_runs',
-            'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health', 'overdue_jobs',
+            'stuck_runs', 'effects_in_doubt', 'job_queues', 'job_states', 'job_health',
+            'overdue_jobs',
             'definition_changes', 'seen_hosts', 'files_in_force', 'presented_files',
             'notify_targets', 'notifications', 'late_jobs']) as is_ours
         from pg_catalog.pg_class c
@@ -66,17 +76,21 @@ begin
     end loop;
     for object in
         select p.oid::regprocedure::text as name, p.oid::regprocedure::text = any (array[
-            'yamlsched.claim_gated(text,bigint[],text,timestamp with time zone)', 'yamlsched.executor_places(text,text)',
+            'yamlsched.claim_gated(text,bigint[],text,timestamp with time zone)',
+            'yamlsched.executor_places(text,text)',
             'yamlsched.could_begin_at(yamlsched.job_runs,interval)', 'yamlsched.delete_of_runs()',
             'yamlsched.is_failing(yamlsched.job_runs)', 'yamlsched.late(yamlsched.job_definitions)',
             'yamlsched.enqueue(text,jsonb,timestamp with time zone,text,text,text,interval,text)',
             'yamlsched.enqueue_fault(text,jsonb,text)',
             'yamlsched.enqueue_many(text,jsonb[],text[],timestamp with time zone,text,bigint,text,interval,text[])',
-            'yamlsched.free_numbers(text,text)', 'yamlsched.hand_on(text,bigint[],text[],timestamp with time zone)',
+            'yamlsched.free_numbers(text,text)',
+            'yamlsched.hand_on(text,bigint[],text[],timestamp with time zone)',
             'yamlsched.has_no_worker(yamlsched.job_runs,timestamp with time zone)',
             'yamlsched.is_taken(bigint,timestamp with time zone)',
-            'yamlsched.is_withheld(yamlsched.job_definitions,timestamp with time zone)', 'yamlsched.lanes(text)',
-            'yamlsched.lock_gates(text,text[])', 'yamlsched.look_again(bigint[],boolean,timestamp with time zone)',
+            'yamlsched.is_withheld(yamlsched.job_definitions,timestamp with time zone)',
+            'yamlsched.lanes(text)',
+            'yamlsched.lock_gates(text,text[])',
+            'yamlsched.look_again(bigint[],boolean,timestamp with time zone)',
             'yamlsched.offer_numbers(text,text[],timestamp with time zone)',
             'yamlsched.waits_wrongly(yamlsched.job_runs,yamlsched.job_definitions)',
             'yamlsched.mark_runs(text,bigint,bigint,integer,timestamp with time zone)',
@@ -96,7 +110,8 @@ begin
             'yamlsched.upstream_results(bigint)', 'yamlsched.valid_trace_context(text)',
             'yamlsched.waits_for(yamlsched.job_runs)']) as is_ours
         from pg_catalog.pg_proc p
-        where p.pronamespace = 'yamlsched'::regnamespace and p.proowner <> 'yamlsched_owner'::regrole
+        where p.pronamespace = 'yamlsched'::regnamespace
+          and p.proowner <> 'yamlsched_owner'::regrole
     loop
         if object.is_ours then
             execute format('alter function %s owner to yamlsched_owner', object.name);
@@ -107,53 +122,71 @@ begin
 end
 $$;
 
--- By default everyone may execute functions, and those that enqueue act with their owner's privileges.
--- Without "in schema", because this default can be revoked only for the whole database.
+-- By default everyone may execute functions, and those that enqueue act with their owner's
+-- privileges. Without "in schema", because this default can be revoked only for the whole database.
 alter default privileges for role yamlsched_owner revoke execute on functions from public;
 
--- Each role gets what is listed here, and loses what an earlier release or its former owner granted: nobody executes a
--- trigger function. In one step, so that a tick beside it always has its privileges.
+-- Each role gets what is listed here, and loses what an earlier release or its former owner
+-- granted: nobody executes a trigger function. In one step, so that a tick beside it always has its
+-- privileges.
 do $$
 begin
-    revoke all on schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
-    revoke all on all tables in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
-    revoke all on all sequences in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
-    revoke all on all functions in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
+    revoke all on schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer,
+    yamlsched_reader;
+    revoke all on all tables in schema yamlsched from public, yamlsched_worker, yamlsched_enqueuer,
+    yamlsched_reader;
+    revoke all on all sequences in schema yamlsched from public, yamlsched_worker,
+    yamlsched_enqueuer, yamlsched_reader;
+    revoke all on all functions in schema yamlsched from public, yamlsched_worker,
+    yamlsched_enqueuer, yamlsched_reader;
 
     grant usage on schema yamlsched to yamlsched_worker, yamlsched_enqueuer, yamlsched_reader;
     grant execute on function
         yamlsched.enqueue(text, jsonb, timestamptz, text, text, text, interval, text),
-        yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval, text[])
+        yamlsched.enqueue_many(text, jsonb[], text[], timestamptz, text, bigint, text, interval,
+            text[])
         to yamlsched_worker, yamlsched_enqueuer;
     grant execute on function
-        yamlsched.has_no_worker(yamlsched.job_runs, timestamptz), yamlsched.is_failing(yamlsched.job_runs),
+        yamlsched.has_no_worker(yamlsched.job_runs, timestamptz),
+        yamlsched.is_failing(yamlsched.job_runs),
         yamlsched.late(yamlsched.job_definitions),
-        yamlsched.is_withheld(yamlsched.job_definitions, timestamptz), yamlsched.waits_for(yamlsched.job_runs),
+        yamlsched.is_withheld(yamlsched.job_definitions, timestamptz),
+        yamlsched.waits_for(yamlsched.job_runs),
         yamlsched.could_begin_at(yamlsched.job_runs, interval),
         yamlsched.upstream(bigint, timestamptz, timestamptz), yamlsched.upstream_results(bigint)
         to yamlsched_worker, yamlsched_reader;
     grant execute on function
         yamlsched.claim_gated(text, bigint[], text, timestamptz),
         yamlsched.end_due_at(text[], timestamptz, timestamptz),
-        yamlsched.events_now(yamlsched.notifications, text[], timestamptz), yamlsched.failing_run(bigint),
-        yamlsched.has_succeeded(bigint, timestamptz, timestamptz), yamlsched.is_failing(yamlsched.job_runs),
+        yamlsched.events_now(yamlsched.notifications, text[], timestamptz),
+        yamlsched.failing_run(bigint),
+        yamlsched.has_succeeded(bigint, timestamptz, timestamptz),
+        yamlsched.is_failing(yamlsched.job_runs),
         yamlsched.note_runs(text, bigint[], timestamptz),
-        yamlsched.is_still_dead(bigint, timestamptz, timestamptz), yamlsched.messages_due(text, timestamptz),
+        yamlsched.is_still_dead(bigint, timestamptz, timestamptz),
+        yamlsched.messages_due(text, timestamptz),
         yamlsched.note(text, text, jsonb, timestamptz), yamlsched.settle_notes(text, timestamptz),
         yamlsched.executor_places(text, text),
         yamlsched.free_numbers(text, text), yamlsched.hand_on(text, bigint[], text[], timestamptz),
-        yamlsched.is_taken(bigint, timestamptz), yamlsched.lanes(text), yamlsched.lock_gates(text, text[]),
-        yamlsched.look_again(bigint[], boolean, timestamptz), yamlsched.offer_numbers(text, text[], timestamptz),
+        yamlsched.is_taken(bigint, timestamptz), yamlsched.lanes(text),
+        yamlsched.lock_gates(text, text[]),
+        yamlsched.look_again(bigint[], boolean, timestamptz),
+        yamlsched.offer_numbers(text, text[], timestamptz),
         yamlsched.waits_wrongly(yamlsched.job_runs, yamlsched.job_definitions),
-        yamlsched.mark_runs(text, bigint, bigint, integer, timestamptz), yamlsched.on_dead_key(text, bigint, integer),
+        yamlsched.mark_runs(text, bigint, bigint, integer, timestamptz),
+        yamlsched.on_dead_key(text, bigint, integer),
         yamlsched.put_definitions(jsonb), yamlsched.sweep(text, timestamptz)
         to yamlsched_worker;
 
     grant select on
-        yamlsched.migrations, yamlsched.database_identity, yamlsched.namespaces, yamlsched.job_definitions,
-        yamlsched.job_runs, yamlsched.job_failures, yamlsched.attempt_outputs, yamlsched.attempt_progress,
-        yamlsched.running_outputs, yamlsched.attempt_begins, yamlsched.skipped_slots, yamlsched.effects, yamlsched.used_keys,
-        yamlsched.schedule_files, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs,
+        yamlsched.migrations, yamlsched.database_identity, yamlsched.namespaces,
+        yamlsched.job_definitions,
+        yamlsched.job_runs, yamlsched.job_failures, yamlsched.attempt_outputs,
+        yamlsched.attempt_progress,
+        yamlsched.running_outputs, yamlsched.attempt_begins, yamlsched.skipped_slots,
+        yamlsched.effects, yamlsched.used_keys,
+        yamlsched.schedule_files, yamlsched.operator_actions, yamlsched.edits,
+        yamlsched.edited_jobs,
         yamlsched.open_runs, yamlsched.dead_runs, yamlsched.stuck_runs, yamlsched.effects_in_doubt,
         yamlsched.job_queues, yamlsched.job_states, yamlsched.job_health, yamlsched.overdue_jobs,
         yamlsched.definition_changes, yamlsched.lacks, yamlsched.gates, yamlsched.awaits,
@@ -161,14 +194,18 @@ begin
         yamlsched.notify_targets, yamlsched.notifications, yamlsched.late_jobs
         to yamlsched_reader, yamlsched_worker;
 
-    -- Workers can add rows to the audit trails (job_failures, operator_actions, edits, edited_jobs), but not change or
-    -- delete them. However, a worker prunes: it may delete runs, and the failures, outputs, progress and tickets of a run
-    -- are deleted with it. If history must be protected from workers, copy it to another place.
-    grant insert on yamlsched.job_failures, yamlsched.operator_actions, yamlsched.edits, yamlsched.edited_jobs
+    -- Workers can add rows to the audit trails (job_failures, operator_actions, edits,
+    -- edited_jobs), but not change or delete them. However, a worker prunes: it may delete runs,
+    -- and the failures, outputs, progress and tickets of a run are deleted with it. If history must
+    -- be protected from workers, copy it to another place.
+    grant insert on yamlsched.job_failures, yamlsched.operator_actions, yamlsched.edits,
+    yamlsched.edited_jobs
         to yamlsched_worker;
-    grant insert, update on yamlsched.gates, yamlsched.awaits, yamlsched.namespaces, yamlsched.job_definitions, yamlsched.skipped_slots,
+    grant insert, update on yamlsched.gates, yamlsched.awaits, yamlsched.namespaces,
+    yamlsched.job_definitions, yamlsched.skipped_slots,
         yamlsched.attempt_outputs, yamlsched.attempt_begins to yamlsched_worker;
-    grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress, yamlsched.running_outputs, yamlsched.effects,
+    grant insert, update, delete on yamlsched.job_runs, yamlsched.attempt_progress,
+    yamlsched.running_outputs, yamlsched.effects,
         yamlsched.used_keys, yamlsched.schedule_files, yamlsched.lacks, yamlsched.notify_targets,
         yamlsched.notifications to yamlsched_worker;
 end

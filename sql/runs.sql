@@ -1,13 +1,14 @@
--- Statements about running runs. Where an index must bound a scan, "now" is a scalar sub-select: it is computed once,
--- and the index takes it as its end. The first columns of what a claim returns are the fields of `ClaimedRun`.
+-- Statements about running runs. Where an index must bound a scan, "now" is a scalar sub-select: it
+-- is computed once, and the index takes it as its end. The first columns of what a claim returns
+-- are the fields of `ClaimedRun`.
 
 -- name: claim
--- Claim due runs of one lane. `priorities`, `offsets` and `limits` are passes: first those in which a lower level gets its
--- share, then the levels in order, each behind what its own pass has taken. `skipped` are jobs that this worker may not
--- claim, or whose gate it did not get.
--- Runs that stand at a gate are only named: slot runs of a job with overlap wait or skip, runs of a job with a limit, and
--- of a closed job. They are for `claim_gated`. So are those that are not released, for runs/follow.py. A run that was created
--- for another lane than its job has now is moved to it.
+-- Claim due runs of one lane. `priorities`, `offsets` and `limits` are passes: first those in which
+-- a lower level gets its share, then the levels in order, each behind what its own pass has taken.
+-- `skipped` are jobs that this worker may not claim, or whose gate it did not get. Runs that stand
+-- at a gate are only named: slot runs of a job with overlap wait or skip, runs of a job with a
+-- limit, and of a closed job. They are for `claim_gated`. So are those that are not released, for
+-- runs/follow.py. A run that was created for another lane than its job has now is moved to it.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), picked as materialized (
@@ -17,13 +18,17 @@ with clock as materialized (
               with ordinality as u (priority, past, most, nth)
           order by u.nth) p
     cross join lateral (
-        select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key, r.error_type, r.unreleased
+        select r.ctid, r.id, r.definition_id, r.exclusive, r.lane, r.idempotency_key, r.error_type,
+               r.unreleased
         from yamlsched.job_runs r
-        where r.namespace = %(namespace)s and r.lane = %(lane)s and r.priority = p.priority and r.withheld = 0
-          and r.finished_at is null and r.run_at <= (select c.now from clock c) and r.status <> 'running'
+        where r.namespace = %(namespace)s and r.lane = %(lane)s and r.priority = p.priority
+          and r.withheld = 0
+          and r.finished_at is null and r.run_at <= (select c.now from clock c)
+          and r.status <> 'running'
           and r.attempts < r.max_attempts                        -- else `reclaim` marks it dead
           and r.definition_id <= %(newest)s::bigint
-          and r.definition_id not in (select s.id from unnest(%(skipped)s::bigint[]) s (id))  -- hashed
+          -- hashed
+          and r.definition_id not in (select s.id from unnest(%(skipped)s::bigint[]) s (id))
         order by r.run_at, r.id
         limit p.most offset p.past
         for no key update skip locked
@@ -40,7 +45,8 @@ with clock as materialized (
                                                            or p.error_type = any (%(ended)s::text[])), false)
                as is_misplaced,
            p.unreleased or p.exclusive or j.is_closed
-           or j.limit_name is not null and coalesce(p.idempotency_key not like 'on\_dead:%%', true) as is_gated
+           or j.limit_name is not null and coalesce(p.idempotency_key not like 'on\_dead:%%',
+               true) as is_gated
     from picked p
     join job j on j.id = p.definition_id
 ), moved as (
@@ -51,13 +57,19 @@ with clock as materialized (
 ), claimed as (
     update yamlsched.job_runs r
     set status = 'running', attempts = r.attempts + 1, locked_by = %(token)s,
-        locked_until = (select c.now from clock c) + (select j.lease from job j where j.id = r.definition_id),
+        locked_until = (select c.now from clock c) + (select j.lease from job j
+            where j.id = r.definition_id),
         held_until = null, limit_name = null, started_at = (select c.now from clock c),
-        updated_at = (select c.now from clock c), cpu_seconds = null, peak_memory_bytes = null, revision = %(revision)s
-    where r.ctid = any (array(select s.ctid from sorted s where not s.is_misplaced and not s.is_gated))
-    returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
-              r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
-              date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
+        updated_at = (select c.now from clock c), cpu_seconds = null, peak_memory_bytes = null,
+        revision = %(revision)s
+    where r.ctid = any (array(select s.ctid from sorted s where not s.is_misplaced
+        and not s.is_gated))
+    returning r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text,
+              r.attempts as attempt, r.max_attempts,
+              r.payload::text, r.scheduled_for is not null
+                and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
+              date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by,
+              r.prior_attempts, r.sessions_lost,
               r.error_type, r.trace_context,
               case when (select j.after from job j where j.id = r.definition_id) <> '{}'
                    then yamlsched.upstream_results(r.id)::text end as upstream,
@@ -65,22 +77,28 @@ with clock as materialized (
 )
 select c.* from claimed c
 union all
-select s.id, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, s.definition_id,
+select s.id, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+       null, s.definition_id,
        case when s.is_misplaced then 'moved' when s.is_unreleased then 'unreleased' else 'gated' end
 from sorted s
 where s.is_misplaced or s.is_gated;
 
 -- name: claim_gated
--- Claim those of some runs that may execute; see the function in migration 0005. `state` is "withheld" for those that may not, and "busy"
--- where another session has their gate.
-select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt, r.max_attempts,
-       r.payload::text, r.scheduled_for is not null and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
-       date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts, r.sessions_lost,
+-- Claim those of some runs that may execute; see the function in migration 0005. `state` is
+-- "withheld" for those that may not, and "busy" where another session has their gate.
+select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt,
+       r.max_attempts,
+       r.payload::text, r.scheduled_for is not null
+         and r.scheduled_for < r.created_at - interval '2 minutes' as is_catchup,
+       date_part('epoch', r.locked_until - r.started_at) as lease, r.locked_by, r.prior_attempts,
+       r.sessions_lost,
        r.error_type, r.trace_context,
-       case when (select d.after from yamlsched.job_definitions d where d.id = r.definition_id) <> '{}'
+       case when (select d.after from yamlsched.job_definitions d
+           where d.id = r.definition_id) <> '{}'
             then yamlsched.upstream_results(r.id)::text end as upstream,
        r.priority, r.definition_id,
-       case when r.status = 'running' then 'claimed' when r.withheld <> 0 then 'withheld' else 'busy' end as state
+       case when r.status = 'running' then 'claimed' when r.withheld <> 0 then 'withheld'
+           else 'busy' end as state
 from yamlsched.claim_gated(%(namespace)s, %(ids)s::bigint[], %(token)s,
                            coalesce(%(now)s::timestamptz, clock_timestamp())) r;
 
@@ -91,9 +109,11 @@ set cpu_seconds = null, peak_memory_bytes = null, revision = %(revision)s
 where r.id = any (%(ids)s::bigint[]) and r.status = 'running' and r.locked_by = %(token)s;
 
 -- name: reclaim
--- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the run is dead. A waiting
--- run without attempts left, which only an edit by hand can create, is marked dead too. Whatever its job is, paused or
--- disabled. Not the runs `held`, which this worker ends itself. Looks at those that hold a turn, and at the first `most` entries of each lane and level; null: at all.
+-- Take runs from workers whose leases are over: the attempt is lost, and after the last attempt the
+-- run is dead. A waiting run without attempts left, which only an edit by hand can create, is
+-- marked dead too. Whatever its job is, paused or disabled. Not the runs `held`, which this worker
+-- ends itself. Looks at those that hold a turn, and at the first `most` entries of each lane and
+-- level; null: at all.
 with clock as materialized (
     select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
 ), looked_at as materialized (
@@ -102,7 +122,8 @@ with clock as materialized (
     cross join lateral (
         select e.id, e.status, e.locked_until, e.attempts, e.max_attempts
         from yamlsched.job_runs e
-        where e.namespace = %(namespace)s and e.lane = l.lane and e.priority = l.priority and e.withheld = 0
+        where e.namespace = %(namespace)s and e.lane = l.lane and e.priority = l.priority
+          and e.withheld = 0
           and e.finished_at is null and e.run_at <= (select c.now from clock c)
         order by e.run_at, e.id limit %(most)s
     ) r
@@ -110,77 +131,98 @@ with clock as materialized (
                else r.attempts >= r.max_attempts end
     union
     select r.id from yamlsched.job_runs r
-    where r.exclusive_of is not null and r.namespace = %(namespace)s and r.locked_until < (select c.now from clock c)
+    where r.exclusive_of is not null and r.namespace = %(namespace)s
+      and r.locked_until < (select c.now from clock c)
     union
     select r.id from yamlsched.job_runs r
-    where r.limit_no is not null and r.namespace = %(namespace)s and r.locked_until < (select c.now from clock c)
+    where r.limit_no is not null and r.namespace = %(namespace)s
+      and r.locked_until < (select c.now from clock c)
     union
     select r.id from yamlsched.job_runs r
-    where %(most)s::int is null and r.namespace = %(namespace)s and r.withheld <> 0 and r.finished_at is null
+    where %(most)s::int is null and r.namespace = %(namespace)s and r.withheld <> 0
+      and r.finished_at is null
       and r.status = 'running' and r.locked_until < (select c.now from clock c)
 ), picked as materialized (
     -- checked again on the locked row
-    select r.id, r.definition_id, r.exclusive, r.limit_name, r.job_type, r.idempotency_key, r.scheduled_for, r.attempts,
-           r.max_attempts, r.locked_by, r.started_at, r.prior_attempts, r.revision, r.status = 'running' as is_lost,
+    select r.id, r.definition_id, r.exclusive, r.limit_name, r.job_type, r.idempotency_key,
+           r.scheduled_for, r.attempts,
+           r.max_attempts, r.locked_by, r.started_at, r.prior_attempts, r.revision,
+           r.status = 'running' as is_lost,
            r.attempts >= r.max_attempts as is_last
     from yamlsched.job_runs r
-    where r.id = any (array(select l.id from looked_at l)) and r.finished_at is null and r.id <> all (%(held)s::bigint[])
+    where r.id = any (array(select l.id from looked_at l)) and r.finished_at is null
+      and r.id <> all (%(held)s::bigint[])
       and case when r.status = 'running' then r.locked_until < (select c.now from clock c)
                else r.attempts >= r.max_attempts end
       and (r.status <> 'running' or r.withheld <> 0 or r.lane in ('local', 'shared') or exists (
           select from yamlsched.attempt_begins b       -- else `unsettled` has it
-          where (b.run_id, b.attempt, b.locked_by) = (r.id, r.attempts, r.locked_by) and b.agent is not null and b.outcome is null))
+          where (b.run_id, b.attempt, b.locked_by) = (r.id, r.attempts, r.locked_by)
+            and b.agent is not null and b.outcome is null))
     order by r.id for no key update skip locked
 ), lost as (
-    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, revision)
-    select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), %(lost_error)s, %(lost_type)s, p.revision
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
+        error_type, revision)
+    select p.id, p.attempts, p.locked_by, p.started_at, (select c.now from clock c), %(lost_error)s,
+           %(lost_type)s, p.revision
     from picked p where p.is_lost
     on conflict (run_id, attempt) do nothing
 ), ended as (
     update yamlsched.job_runs r
     set status = case when p.is_last then 'dead' else 'failed' end, withheld = 0,
         locked_until = null, exclusive_of = null, limit_no = null, held_until = null,
-        finished_at = case when p.is_last then c.now end, dead_at = case when p.is_last then c.now end,
+        finished_at = case when p.is_last then c.now end, dead_at = case
+            when p.is_last then c.now end,
         failed_at = c.now, updated_at = c.now,
         last_error = case when p.is_lost then %(lost_error)s
-                          else 'no attempts are left: attempts or max_attempts was edited by hand' end,
+                          else 'no attempts are left: attempts or max_attempts was edited by hand'
+                              end,
         error_type = case when p.is_lost then %(lost_type)s else 'AttemptsExhausted' end
     from picked p, clock c
     where r.id = p.id
-    returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.attempts, r.finished_at, r.trace_context
+    returning r.id, r.namespace, r.definition_id, r.idempotency_key, r.attempts, r.finished_at,
+              r.trace_context
 ), on_dead_calls as (
-    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, priority,
+    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
+        priority,
                                     max_attempts, trace_context, lane)
-    select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts), b.finished_at,
+    select b.namespace, d.id, d.job_type, yamlsched.on_dead_key(b.namespace, b.id, b.attempts),
+           b.finished_at,
            d.priority, d.max_attempts, b.trace_context, d.executor
     from ended b
     cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead, j.executor from yamlsched.job_definitions j
+        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead, j.executor
+        from yamlsched.job_definitions j
         where j.id = b.definition_id
         offset 0
     ) d
-    where b.finished_at is not null and d.on_dead is not null and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
+    where b.finished_at is not null and d.on_dead is not null
+      and coalesce(b.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
-select p.id, p.job_type, p.idempotency_key as key, p.scheduled_for::text, p.attempts as attempt, p.max_attempts, p.prior_attempts, p.locked_by,
+select p.id, p.job_type, p.idempotency_key as key, p.scheduled_for::text, p.attempts as attempt,
+       p.max_attempts, p.prior_attempts, p.locked_by,
        p.is_lost, p.is_last, p.limit_name,
-       case when p.exclusive or (select d.is_followed from yamlsched.job_definitions d where d.id = p.definition_id)
+       case when p.exclusive or (select d.is_followed from yamlsched.job_definitions d
+           where d.id = p.definition_id)
             then p.definition_id end as turn_of
 from picked p;
 
 -- name: hand_on
 -- Let go what waited for runs that this transaction has ended.
-select yamlsched.hand_on(%(namespace)s, %(jobs)s::bigint[], %(limits)s::text[], coalesce(%(now)s::timestamptz, clock_timestamp()));
+select yamlsched.hand_on(%(namespace)s, %(jobs)s::bigint[], %(limits)s::text[],
+    coalesce(%(now)s::timestamptz, clock_timestamp()));
 
 -- name: sweep
 select yamlsched.sweep(%(namespace)s, coalesce(%(now)s::timestamptz, clock_timestamp()));
 
 -- name: heartbeat
--- Renew leases, each only if its run is still ours. The duration is that of the claim, which the worker computes with,
--- also if the job has a shorter lease now. A row that a handler's own transaction has locked is skipped: it is about to
--- finish. `is true` makes the planner hash the list instead of reading it once per row.
+-- Renew leases, each only if its run is still ours. The duration is that of the claim, which the
+-- worker computes with, also if the job has a shorter lease now. A row that a handler's own
+-- transaction has locked is skipped: it is about to finish. `is true` makes the planner hash the
+-- list instead of reading it once per row.
 update yamlsched.job_runs r
-set locked_until = coalesce(%(now)s::timestamptz, clock_timestamp()) + make_interval(secs => %(lease)s::float8),
+set locked_until = coalesce(%(now)s::timestamptz,
+    clock_timestamp()) + make_interval(secs => %(lease)s::float8),
     held_until   = case when r.held_until is not null
                         then coalesce(%(now)s::timestamptz, clock_timestamp())
                              + make_interval(secs => %(lease)s::float8) end
@@ -189,25 +231,28 @@ where r.id = any (array(
     where m.id = any (%(ids)s::bigint[])
       and m.status = 'running'
       and ((m.id, m.attempts, m.locked_by) in
-           (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[]))) is true
+           (select * from unnest(%(ids)s::bigint[], %(attempts)s::int[],
+               %(tokens)s::text[]))) is true
     for no key update of m skip locked))
 returning r.id;
 
 -- name: ownership
--- What decides whose runs are: still ours (also while a row is locked), finished by our claim, or another worker's.
+-- What decides whose runs are: still ours (also while a row is locked), finished by our claim, or
+-- another worker's.
 select r.id, r.status, r.locked_by, r.attempts
 from yamlsched.job_runs r
 where r.id = any (%(ids)s::bigint[]);
 
 -- name: succeed
--- Write successes without a result, each only if its run is still ours and has nothing to hand on: no turn, number or
--- followers. The fence is the whole `where`.
+-- Write successes without a result, each only if its run is still ours and has nothing to hand on:
+-- no turn, number or followers. The fence is the whole `where`.
 update yamlsched.job_runs r
 set status = 'succeeded', locked_until = null, exclusive_of = null, held_until = null,
     finished_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
     updated_at = coalesce(%(now)s::timestamptz, clock_timestamp()),
     cpu_seconds = o.cpu_seconds, peak_memory_bytes = o.peak
-from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(cpu_seconds)s::float8[],
+    %(peaks)s::bigint[])
   as o (id, attempt, token, cpu_seconds, peak)
 where r.id = o.id
   and r.status = 'running' and r.attempts = o.attempt and r.locked_by = o.token
@@ -216,14 +261,16 @@ where r.id = o.id
 returning r.id;
 
 -- name: succeed_in
--- Write the success of one run, as the last statement of its handler's own transaction. It runs with the handler's search_path:
--- every name and operator is qualified, so that it cannot resolve to anything else. A turn or a number is kept (held_until), for
--- this transaction may be older than what waits for it: `let_go` hands it on, or the sweep once its lease would have ended.
+-- Write the success of one run, as the last statement of its handler's own transaction. It runs
+-- with the handler's search_path: every name and operator is qualified, so that it cannot resolve
+-- to anything else. A turn or a number is kept (held_until), for this transaction may be older than
+-- what waits for it: `let_go` hands it on, or the sweep once its lease would have ended.
 update yamlsched.job_runs r
 set status = 'succeeded', locked_until = null,
     held_until = case when r.exclusive or r.limit_no is not null
                            or (select d.is_followed from yamlsched.job_definitions d
-                               where d.id operator(pg_catalog.=) r.definition_id) then r.locked_until end,
+                               where d.id operator(pg_catalog.=) r.definition_id)
+                                   then r.locked_until end,
     exclusive_of = null,
     result = %(result)s::pg_catalog.jsonb,
     finished_at = pg_catalog.clock_timestamp(), updated_at = pg_catalog.clock_timestamp()
@@ -234,24 +281,29 @@ where r.id operator(pg_catalog.=) %(id)s::pg_catalog.int8
 returning r.id;
 
 -- name: finish
--- Write outcomes of any kind, each only if its run is still ours; for a failed attempt also its row in the audit trail,
--- and for a dead run the run that calls the job's on_dead. Strings are sent in binary: as text, each is searched for what
--- has to be escaped.
+-- Write outcomes of any kind, each only if its run is still ours; for a failed attempt also its row
+-- in the audit trail, and for a dead run the run that calls the job's on_dead. Strings are sent in
+-- binary: as text, each is searched for what has to be escaped.
 with outcome as materialized (
     select o.*, coalesce(%(now)s::timestamptz, clock_timestamp()) as now
     from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(statuses)b::text[],
-                %(delays)s::float8[], %(refunds)s::boolean[], %(errors)b::text[], %(error_types)b::text[],
+                %(delays)s::float8[], %(refunds)s::boolean[], %(errors)b::text[],
+                %(error_types)b::text[],
                 %(stacks)b::text[], %(results)b::text[], %(outputs)b::text[], %(omitted)s::bigint[],
-                %(sessions_lost)s::int[], %(lanes)s::text[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
-      as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output, omitted_bytes,
+                %(sessions_lost)s::int[], %(lanes)s::text[], %(cpu_seconds)s::float8[],
+                %(peaks)s::bigint[])
+      as o (id, attempt, token, status, delay, refund, error, error_type, stack, result, output,
+          omitted_bytes,
             sessions_lost, lane, cpu_seconds, peak)
 ), finished as (
     update yamlsched.job_runs r
     set status       = o.status,
         attempts     = r.attempts - o.refund::int,
         sessions_lost = o.sessions_lost,
-        run_at       = case when o.delay is null then r.run_at else o.now + make_interval(secs => o.delay) end,
-        locked_until = null,          -- locked_by stays: the last owner, and the proof for a lost commit answer
+        run_at       = case when o.delay is null then r.run_at
+            else o.now + make_interval(secs => o.delay) end,
+        -- locked_by stays: the last owner, and the proof for a lost commit answer
+        locked_until = null,
         exclusive_of = null,
         limit_no     = null,
         held_until   = null,
@@ -270,13 +322,17 @@ with outcome as materialized (
       and r.status = 'running'
       and r.attempts = o.attempt
       and r.locked_by = o.token
-    returning r.id, r.namespace, r.definition_id, r.exclusive, r.limit_name, r.idempotency_key, r.status, r.run_at, r.started_at,
-              r.trace_context, r.revision, o.attempt, o.token, o.error, o.error_type as type, o.stack, o.output,
+    returning r.id, r.namespace, r.definition_id, r.exclusive, r.limit_name, r.idempotency_key,
+              r.status, r.run_at, r.started_at,
+              r.trace_context, r.revision, o.attempt, o.token, o.error, o.error_type as type,
+              o.stack, o.output,
               o.omitted_bytes, o.cpu_seconds, o.peak, o.now
 ), failures as (
-    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, stack, revision,
+    insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error,
+        error_type, stack, revision,
                                         cpu_seconds, peak_memory_bytes)
-    select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack, f.revision, f.cpu_seconds, f.peak
+    select f.id, f.attempt, f.token, f.started_at, f.now, f.error, f.type, f.stack, f.revision,
+           f.cpu_seconds, f.peak
     from finished f where f.error is not null
     on conflict (run_id, attempt) do nothing
 ), outputs as (
@@ -284,44 +340,53 @@ with outcome as materialized (
     select f.id, f.attempt, f.token, f.now, f.omitted_bytes, f.output
     from finished f where f.output is not null
     on conflict (run_id, attempt) do update
-    set worker = excluded.worker, ended_at = excluded.ended_at, omitted_bytes = excluded.omitted_bytes,
+    set worker = excluded.worker, ended_at = excluded.ended_at,
+        omitted_bytes = excluded.omitted_bytes,
         output = excluded.output
 ), on_dead_calls as (
-    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at, priority,
+    insert into yamlsched.job_runs (namespace, definition_id, job_type, idempotency_key, run_at,
+        priority,
                                     max_attempts, trace_context, lane)
-    select f.namespace, d.id, d.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt), f.now,
+    select f.namespace, d.id, d.job_type, yamlsched.on_dead_key(f.namespace, f.id, f.attempt),
+           f.now,
            d.priority, d.max_attempts, f.trace_context, d.executor
     from finished f
     cross join lateral (
-        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead, j.executor from yamlsched.job_definitions j
+        select j.id, j.job_type, j.priority, j.max_attempts, j.on_dead, j.executor
+        from yamlsched.job_definitions j
         where j.id = f.definition_id
         offset 0
     ) d
-    where f.status = 'dead' and d.on_dead is not null and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
+    where f.status = 'dead' and d.on_dead is not null
+      and coalesce(f.idempotency_key, '') not like 'on\_dead:%%'
     on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing
 )
 select f.id, f.run_at, f.limit_name,
-       case when f.exclusive or (select d.is_followed from yamlsched.job_definitions d where d.id = f.definition_id)
+       case when f.exclusive or (select d.is_followed from yamlsched.job_definitions d
+           where d.id = f.definition_id)
             then f.definition_id end as turn_of
 from finished f;
 
 -- name: let_go
--- End the hold of runs whose handlers have ended: they were cancelled, or their handler's own transaction has finished them.
--- One that was cancelled and is retried need not wait any longer.
+-- End the hold of runs whose handlers have ended: they were cancelled, or their handler's own
+-- transaction has finished them. One that was cancelled and is retried need not wait any longer.
 update yamlsched.job_runs r
-set run_at = case when r.finished_at is null then coalesce(%(now)s::timestamptz, clock_timestamp()) else r.run_at end,
+set run_at = case when r.finished_at is null then coalesce(%(now)s::timestamptz,
+    clock_timestamp()) else r.run_at end,
     held_until = null, limit_no = null
 from unnest(%(ids)s::bigint[], %(tokens)s::text[]) as o (id, token)
 where r.id = o.id and r.locked_by = o.token and r.held_until is not null and r.locked_until is null
 returning r.definition_id as turn_of, r.limit_name;
 
 -- name: keep_outputs
--- The outputs of attempts whose outcome is not written by `finish`: the run was cancelled, another claim has it, or the
--- handler's own transaction has finished it. No fence, because no run changes. What a later attempt of the same number
--- has printed stays.
+-- The outputs of attempts whose outcome is not written by `finish`: the run was cancelled, another
+-- claim has it, or the handler's own transaction has finished it. No fence, because no run changes.
+-- What a later attempt of the same number has printed stays.
 insert into yamlsched.attempt_outputs (run_id, attempt, worker, ended_at, omitted_bytes, output)
-select r.id, o.attempt, o.token, coalesce(%(now)s::timestamptz, clock_timestamp()), o.omitted_bytes, o.output
-from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(omitted)s::bigint[], %(outputs)s::text[])
+select r.id, o.attempt, o.token, coalesce(%(now)s::timestamptz, clock_timestamp()), o.omitted_bytes,
+       o.output
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(omitted)s::bigint[],
+    %(outputs)s::text[])
   as o (id, attempt, token, omitted_bytes, output)
 join yamlsched.job_runs r on r.id = o.id
 where o.output is not null
@@ -332,9 +397,11 @@ on conflict (run_id, attempt) do nothing;
 -- What the same attempts used. A run that has been retried or claimed since is not theirs.
 update yamlsched.job_runs r
 set cpu_seconds = o.cpu_seconds, peak_memory_bytes = o.peak
-from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(cpu_seconds)s::float8[], %(peaks)s::bigint[])
+from unnest(%(ids)s::bigint[], %(attempts)s::int[], %(tokens)s::text[], %(cpu_seconds)s::float8[],
+    %(peaks)s::bigint[])
   as o (id, attempt, token, cpu_seconds, peak)
-where r.id = o.id and r.attempts = o.attempt and r.locked_by = o.token and r.finished_at is not null and o.cpu_seconds is not null;
+where r.id = o.id and r.attempts = o.attempt and r.locked_by = o.token
+  and r.finished_at is not null and o.cpu_seconds is not null;
 
 -- name: running_under
 -- What runs under a claim.
@@ -344,19 +411,21 @@ where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null
   and r.status = 'running' and r.locked_by = %(token)s;
 
 -- name: scope
--- A worker may claim the jobs that its own file maps to a handler: those up to `newest`, without the `others`. A job
--- that another host's file adds later has a greater id.
+-- A worker may claim the jobs that its own file maps to a handler: those up to `newest`, without
+-- the `others`. A job that another host's file adds later has a greater id.
 select coalesce(max(d.id), 0) as newest,
        coalesce(array_agg(d.id) filter (where n.name is null), '{}') as others
 from yamlsched.job_definitions d
-left join (select distinct u.name from unnest(%(names)s::text[]) as u (name)) n on n.name = d.job_type
+left join (select distinct u.name from unnest(%(names)s::text[]) as u (name)) n
+    on n.name = d.job_type
 where d.namespace = %(namespace)s;
 
 -- name: due
 -- How many runs may be claimed, counted up to a limit: shown as progress.
 select count(*) as runs
 from (select from yamlsched.job_runs r
-      where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null and r.run_at <= clock_timestamp()
+      where r.namespace = %(namespace)s and r.withheld = 0 and r.finished_at is null
+        and r.run_at <= clock_timestamp()
         and r.status <> 'running'
       limit %(most)s) d;
 
@@ -366,7 +435,8 @@ listen yamlsched;
 
 -- name: dead_run
 -- The dead run that a call of on_dead gets.
-select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for, r.attempts as attempt, r.max_attempts,
+select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for, r.attempts as attempt,
+       r.max_attempts,
        r.payload::text as payload, r.last_error, r.error_type
 from yamlsched.job_runs r
 where r.id = %(id)s;

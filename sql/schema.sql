@@ -799,7 +799,8 @@ begin
                          and length(enqueue_many.job_type) <= 63
                          and strpos(d.job_type, substr(enqueue_many.job_type, i, 2)) > 0
                        group by d.job_type) c  -- the pairs of letters that both names have
-                 where 2 * c.shared >= 0.6 * (length(c.job_type) + length(enqueue_many.job_type) - 2)
+                 where 2 * c.shared >= 0.6 * (length(c.job_type) + length(enqueue_many.job_type)
+                     - 2)
                  order by c.shared desc, c.job_type limit 1),
                 'A job is known after the first sync of its schedules.yaml.');
     end if;

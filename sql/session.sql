@@ -1,14 +1,17 @@
 -- name: configure
--- The first statement of a session: apply its settings. Behind a pooler the session belongs to the pooler. There the
--- settings hold for this statement only, and the backend's pid differs from the one that the client was given. Every name
--- is qualified, because the search_path may still be that of another client. idle_timeout is the session's limit for open
--- transactions whose client is silent, in seconds; 0: none.
+-- The first statement of a session: apply its settings. Behind a pooler the session belongs to the
+-- pooler. There the settings hold for this statement only, and the backend's pid differs from the
+-- one that the client was given. Every name is qualified, because the search_path may still be that
+-- of another client. idle_timeout is the session's limit for open transactions whose client is
+-- silent, in seconds; 0: none.
 select s.is_pooled,
        pg_catalog.date_part('epoch', s.idle_timeout::pg_catalog.interval) as idle_timeout,
        (select pg_catalog.count(pg_catalog.set_config(p.name, p.value, s.is_pooled))
-        from rows from (pg_catalog.unnest(%(names)s::pg_catalog.text[]), pg_catalog.unnest(%(values)s::pg_catalog.text[]))
+        from rows from (pg_catalog.unnest(%(names)s::pg_catalog.text[]),
+            pg_catalog.unnest(%(values)s::pg_catalog.text[]))
              as p (name, value)) as settings
-from (select pg_catalog.pg_backend_pid() operator(pg_catalog.<>) %(backend_pid)s::pg_catalog.int4 as is_pooled,
+from (select pg_catalog.pg_backend_pid() operator(pg_catalog.<>) %(backend_pid)s::pg_catalog.int4
+    as is_pooled,
              pg_catalog.current_setting('idle_in_transaction_session_timeout') as idle_timeout) s;
 
 -- name: limits

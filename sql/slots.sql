@@ -1,15 +1,16 @@
 -- name: start_batch
--- The start of a batch's transaction: its instant, its lock timeout, and no plan that reads a whole table for a few
--- hundred rows.
+-- The start of a batch's transaction: its instant, its lock timeout, and no plan that reads a whole
+-- table for a few hundred rows.
 select coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
-       set_config('lock_timeout', coalesce(%(timeout)s, current_setting('lock_timeout')), true) as lock_timeout,
+       set_config('lock_timeout', coalesce(%(timeout)s, current_setting('lock_timeout')),
+           true) as lock_timeout,
        set_config('enable_seqscan', 'off', true) as seqscan,
        set_config('enable_hashjoin', 'off', true) as hashjoin,
        set_config('enable_mergejoin', 'off', true) as mergejoin;
 
 -- name: due_jobs
--- Jobs with a slot to account for, the longest due first. A job that waits for its own unfinished run is left out by one
--- index probe: a scalar subquery, which no plan can turn into a scan.
+-- Jobs with a slot to account for, the longest due first. A job that waits for its own unfinished
+-- run is left out by one index probe: a scalar subquery, which no plan can turn into a scan.
 select d.id
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s
@@ -17,7 +18,8 @@ where d.namespace = %(namespace)s
   and (d.overlap <> 'wait' or d.after <> '{}' or (
       select r.id
       from yamlsched.job_runs r
-      where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null and r.exclusive
+      where r.namespace = d.namespace and r.definition_id = d.id and r.finished_at is null
+        and r.exclusive
       order by r.priority, r.run_at, r.id
       limit 1
   ) is null)
@@ -32,14 +34,15 @@ order by d.id
 for no key update skip locked;
 
 -- name: earliest_open_slots
--- The earliest slot of each job that has an unfinished run. A separate statement, after the lock: it must see the runs
--- that the previous holder of the lock created.
+-- The earliest slot of each job that has an unfinished run. A separate statement, after the lock:
+-- it must see the runs that the previous holder of the lock created.
 select s.id, o.slot
 from unnest(%(ids)s::bigint[]) as s (id)
 cross join lateral (
     select min(r.scheduled_for) as slot
     from yamlsched.job_runs r
-    where r.namespace = %(namespace)s and r.definition_id = s.id and r.finished_at is null and r.exclusive
+    where r.namespace = %(namespace)s and r.definition_id = s.id and r.finished_at is null
+      and r.exclusive
 ) o
 where o.slot is not null;
 
@@ -59,15 +62,19 @@ cross join lateral (
 ) h;
 
 -- name: create_runs
--- The unique index on the key makes a second run impossible, however many ticks race. A key remains used after its run was
--- pruned. A statement that reads both tables finds the key of a run that is being pruned in one of them; the index alone
--- would wait for the prune, and then accept the key again. The caller compares the row count.
+-- The unique index on the key makes a second run impossible, however many ticks race. A key remains
+-- used after its run was pruned. A statement that reads both tables finds the key of a run that is
+-- being pruned in one of them; the index alone would wait for the prune, and then accept the key
+-- again. The caller compares the row count.
 insert into yamlsched.job_runs
-    (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, priority, max_attempts,
+    (namespace, definition_id, job_type, payload, idempotency_key, scheduled_for, run_at, priority,
+        max_attempts,
      exclusive, lane, by_hand, created_at, updated_at)
-select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at, d.priority, d.max_attempts,
+select d.namespace, d.id, d.job_type, d.payload, s.key, s.slot, s.run_at, d.priority,
+       d.max_attempts,
        d.overlap <> 'allow', d.lane, %(by_hand)s, %(now)s, %(now)s
-from unnest(%(definition_id)s::bigint[], %(key)s::text[], %(slot)s::timestamptz[], %(run_at)s::timestamptz[])
+from unnest(%(definition_id)s::bigint[], %(key)s::text[], %(slot)s::timestamptz[],
+    %(run_at)s::timestamptz[])
     with ordinality as s (id, key, slot, run_at, nth)
 cross join lateral (
     select j.id, j.namespace, j.job_type, j.payload, j.priority, j.max_attempts, j.overlap, j.lane
@@ -75,8 +82,10 @@ cross join lateral (
     where j.id = s.id
     offset 0
 ) d
-where (select u.run_id from yamlsched.used_keys u where u.namespace = %(namespace)s and u.idempotency_key = s.key) is null
-  and (select r.id from yamlsched.job_runs r where r.namespace = %(namespace)s and r.idempotency_key = s.key) is null
+where (select u.run_id from yamlsched.used_keys u where u.namespace = %(namespace)s
+    and u.idempotency_key = s.key) is null
+  and (select r.id from yamlsched.job_runs r where r.namespace = %(namespace)s
+      and r.idempotency_key = s.key) is null
 order by s.nth
 on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing;
 
@@ -88,7 +97,8 @@ select pg_notify('yamlsched', %(namespace)s);
 -- A gap that starts where the last one of its job and reason ended is the same gap.
 with g as materialized (
     select u.id, u.first, u.last, u.slots, u.reason, u.follows, u.detail
-    from unnest(%(definition_id)s::bigint[], %(first)s::timestamptz[], %(last)s::timestamptz[], %(slots)s::int[],
+    from unnest(%(definition_id)s::bigint[], %(first)s::timestamptz[], %(last)s::timestamptz[],
+        %(slots)s::int[],
                 %(reason)s::text[], %(follows)s::timestamptz[], %(detail)s::text[])
         as u (id, first, last, slots, reason, follows, detail)
 ), extended as (
@@ -98,10 +108,12 @@ with g as materialized (
     where s.definition_id = g.id and s.last_slot = g.follows and s.reason = g.reason
       and s.detail is not distinct from g.detail
       -- what an outage cost has a row of its own, with the time at which it was found
-      and (s.reason not in ('late', 'superseded') or s.recorded_at > %(now)s::timestamptz - interval '1 hour')
+      and (s.reason not in ('late', 'superseded')
+          or s.recorded_at > %(now)s::timestamptz - interval '1 hour')
     returning s.definition_id, s.last_slot
 )
-insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, detail, recorded_at)
+insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, detail,
+    recorded_at)
 select g.id, g.first, g.last, g.slots, g.reason, g.detail, %(now)s
 from g
 where not exists (select from extended e where e.definition_id = g.id and e.last_slot = g.last);
@@ -120,11 +132,13 @@ where d.id = m.id and d.last_slot_at is not distinct from m.before;
 update yamlsched.job_definitions d
 set slots_error = f.error
 from unnest(%(names)s::text[], %(errors)s::text[]) as f (name, error)
-where d.namespace = %(namespace)s and d.job_type = f.name and d.slots_error is distinct from f.error;
+where d.namespace = %(namespace)s and d.job_type = f.name and d.slots_error is distinct
+from f.error;
 
 -- name: clear_failures
 -- The slots of all other jobs could be written.
 update yamlsched.job_definitions d
 set slots_error = null
-where d.namespace = %(namespace)s and d.slots_error is not null and d.job_type <> all (%(names)s::text[])
+where d.namespace = %(namespace)s and d.slots_error is not null
+  and d.job_type <> all (%(names)s::text[])
   and coalesce(d.next_slot_at > %(now)s, true);

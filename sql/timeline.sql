@@ -1,16 +1,18 @@
--- What happened to a job over time. Every statement reads a bounded number of rows, however many runs have finished.
+-- What happened to a job over time. Every statement reads a bounded number of rows, however many
+-- runs have finished.
 
 -- name: days
--- For each job and each span of its time zone, the ends of its runs: those that died, those that succeeded after a failed attempt, and
--- whether any succeeded; and why slots were skipped. At most `limit` runs of each kind are read. Calls of on_dead do not
--- count, as in job_health.
+-- For each job and each span of its time zone, the ends of its runs: those that died, those that
+-- succeeded after a failed attempt, and whether any succeeded; and why slots were skipped. At most
+-- `limit` runs of each kind are read. Calls of on_dead do not count, as in job_health.
 select d.job_type, s.nth::integer as nth,
        dead.runs as dead, tried.retried, tried.retrying,
        coalesce(ended.succeeded, false) as succeeded, coalesce(ended.cancelled, false) as cancelled,
        coalesce(gap.reasons, '{}') as reasons
 from unnest(%(jobs)s::text[], %(zones)s::text[]) as j (job_type, timezone)
 join yamlsched.job_definitions d on d.namespace = %(namespace)s and d.job_type = j.job_type
-join unnest(%(span_zones)s::text[], %(nths)s::int[], %(starts)s::timestamptz[], %(ends)s::timestamptz[])
+join unnest(%(span_zones)s::text[], %(nths)s::int[], %(starts)s::timestamptz[],
+    %(ends)s::timestamptz[])
     as s (timezone, nth, start_at, end_at) on s.timezone = j.timezone
 cross join lateral (
     select count(*)::integer as runs
@@ -21,13 +23,15 @@ cross join lateral (
 ) dead
 cross join lateral (
     select (count(*) filter (where x.status = 'succeeded'))::integer as retried,
-           (count(*) filter (where x.status in ('failed', 'queued', 'running')))::integer as retrying
+           (count(*) filter (where x.status in ('failed', 'queued',
+               'running')))::integer as retrying
     from (select r.status from yamlsched.job_runs r
           where r.definition_id = d.id and r.failed_at >= s.start_at and r.failed_at < s.end_at
           limit %(limit)s) x
 ) tried
 cross join lateral (
-    select bool_or(x.status = 'succeeded') as succeeded, bool_or(x.status = 'cancelled') as cancelled
+    select bool_or(x.status = 'succeeded') as succeeded,
+           bool_or(x.status = 'cancelled') as cancelled
     from (select r.status from yamlsched.job_runs r
           where r.definition_id = d.id and r.finished_at >= s.start_at and r.finished_at < s.end_at
           limit %(limit)s) x
@@ -43,21 +47,27 @@ order by d.job_type, s.nth;
 
 -- name: job
 -- What a job is, for its page.
-select d.id, d.job_type, d.description, d.owner, d.tags, d.handler, d.command, d.schedule, d.timezone, d.max_attempts,
-       d.backoff, d.timeout, d.overlap, d.catchup, d.catchup_window, d.spread, d.start_within, d.finish_within, d.on_dead, d.enabled,
-       (array['high', 'normal', 'low'])[d.priority] as priority, d.executor, d.isolation, d.created_at, d.updated_at,
+select d.id, d.job_type, d.description, d.owner, d.tags, d.handler, d.command, d.schedule,
+       d.timezone, d.max_attempts,
+       d.backoff, d.timeout, d.overlap, d.catchup, d.catchup_window, d.spread, d.start_within,
+       d.finish_within, d.on_dead, d.enabled,
+       (array['high', 'normal', 'low'])[d.priority] as priority, d.executor, d.isolation,
+       d.created_at, d.updated_at,
        d.after, array(select f.job_type from yamlsched.job_definitions f
-                      where f.namespace = d.namespace and d.job_type = any (f.after) and f.retired_at is null
+                      where f.namespace = d.namespace and d.job_type = any (f.after)
+                        and f.retired_at is null
                       order by f.job_type) as followers
 from yamlsched.job_definitions d
 where d.namespace = %(namespace)s and d.job_type = %(job)s;
 
 -- name: runs_of_slots
--- The runs of slots, found by the keys that these may have: a job may have millions of finished runs, and no index is by
--- slot. Those of a former cron expression have ended soon after their slots: with `former`, they are found by their end.
+-- The runs of slots, found by the keys that these may have: a job may have millions of finished
+-- runs, and no index is by slot. Those of a former cron expression have ended soon after their
+-- slots: with `former`, they are found by their end.
 select r.id
 from yamlsched.job_runs r
-where r.namespace = %(namespace)s and r.idempotency_key = any (%(keys)s) and r.definition_id = %(id)s
+where r.namespace = %(namespace)s and r.idempotency_key = any (%(keys)s)
+  and r.definition_id = %(id)s
   and r.scheduled_for is not null
 union
 select r.id
@@ -75,7 +85,8 @@ where r.scheduled_for >= %(start)s and r.scheduled_for < %(end)s;
 -- The runs of slots of which only the keys are left.
 select u.scheduled_for as slot, u.run_id, u.pruned_at
 from yamlsched.used_keys u
-where u.namespace = %(namespace)s and u.idempotency_key = any (%(keys)s) and u.job_type = %(job_type)s
+where u.namespace = %(namespace)s and u.idempotency_key = any (%(keys)s)
+  and u.job_type = %(job_type)s
   and u.scheduled_for is not null;
 
 -- name: gaps
@@ -95,7 +106,8 @@ order by o.scheduled_for
 limit 1;
 
 -- name: durations
--- How long the successful attempts of jobs took that ended in [since, until): of each job the newest `limit` runs are read.
+-- How long the successful attempts of jobs took that ended in [since, until): of each job the
+-- newest `limit` runs are read.
 select d.job_type, d.timezone, count(*)::integer as runs,
        percentile_cont(0.5) within group (order by r.took) as usual,
        percentile_cont(0.95) within group (order by r.took) as p95,
@@ -116,11 +128,14 @@ order by d.job_type;
 
 -- name: latest
 -- The newest runs of jobs that have ended, newest first.
-select d.job_type, r.id, r.status, r.attempts > 1 and r.status = 'succeeded' as retried, r.finished_at,
-       case when r.status <> 'cancelled' then r.finished_at - r.started_at end as took, r.error_type, r.last_error
+select d.job_type, r.id, r.status, r.attempts > 1 and r.status = 'succeeded' as retried,
+       r.finished_at,
+       case when r.status <> 'cancelled' then r.finished_at - r.started_at end as took,
+       r.error_type, r.last_error
 from yamlsched.job_definitions d
 cross join lateral (
-    select r.id, r.status, r.attempts, r.finished_at, r.started_at, r.error_type, left(r.last_error, 100) as last_error
+    select r.id, r.status, r.attempts, r.finished_at, r.started_at, r.error_type,
+           left(r.last_error, 100) as last_error
     from yamlsched.job_runs r
     where r.definition_id = d.id and r.finished_at is not null
     order by r.finished_at desc

@@ -61,7 +61,11 @@ settings.register_profile(
 settings.load_profile("busy machine")
 # the same examples with and without a mutation, of which the first that fails suffices
 settings.register_profile(
-    "mutations", settings(), derandomize=True, phases=(Phase.explicit, Phase.generate), database=None
+    "mutations",
+    settings(),
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+    database=None,
 )
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -107,7 +111,9 @@ def _no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """The DSN of a server on which tests may create databases.
 
     For most tests it is without fsync: no test lets the machine crash, and each database that is dropped waits for a
@@ -129,7 +135,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                 admin.execute("alter system set fsync = off")
                 admin.execute("select pg_reload_conf()")
         yield dsn
-    embedded.discard(file)  # as root, the data may be outside of pytest's folder; the last process removes it
+    embedded.discard(
+        file
+    )  # as root, the data may be outside of pytest's folder; the last process removes it
 
 
 @pytest.fixture(scope="session")
@@ -167,7 +175,9 @@ def _cleaning_session(_shared_dsn: str) -> Iterator[psycopg.Connection[Any]]:
 def dsn(_shared_dsn: str, _cleaning_session: psycopg.Connection[Any]) -> Iterator[str]:
     """A database that is emptied after each test, which is faster than creating one."""
     yield _shared_dsn
-    _cleaning_session.execute("; ".join(f"delete from yamlsched.{table}" for table in TABLES).encode())
+    _cleaning_session.execute(
+        "; ".join(f"delete from yamlsched.{table}" for table in TABLES).encode()
+    )
 
 
 @pytest.fixture

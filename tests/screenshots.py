@@ -63,9 +63,18 @@ def main() -> None:
         os.chdir(folder)
         file = folder / "schedules.yaml"
         stack.callback(embedded.discard, file)
-        dsn = stack.enter_context(temporary_database(stack.enter_context(embedded.running(file)), "template0"))
+        dsn = stack.enter_context(
+            temporary_database(stack.enter_context(embedded.running(file)), "template0")
+        )
         demo_data.fill(dsn)
-        words = ("--namespace", demo_data.NAMESPACE, "--listen", "127.0.0.1:0", "--actions-dsn", dsn)
+        words = (
+            "--namespace",
+            demo_data.NAMESPACE,
+            "--listen",
+            "127.0.0.1:0",
+            "--actions-dsn",
+            dsn,
+        )
         users = {"YAMLSCHED_WEB_USERS": "maria:secret"}
         _, address = stack.enter_context(serving(dsn, *words, "--auth", "basic", **users))
         browser = stack.enter_context(launched())

@@ -35,7 +35,9 @@ PLENTY = 60.0
 HOSTILE = 'quote " backslash \\ line\nbreak \u2028 \U0001f600 \x7f'
 
 
-def ended(db: Db, job: int, status: str = "succeeded", at: datetime = NOON - 100 * DAY, **values: Any) -> int:
+def ended(
+    db: Db, job: int, status: str = "succeeded", at: datetime = NOON - 100 * DAY, **values: Any
+) -> int:
     return a_run(db, job, status, finished_at=at, **values)
 
 
@@ -50,11 +52,15 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def runs_left(db: Db) -> list[int]:
-    return [found.id for found in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
+    return [
+        found.id for found in db.execute("select id from yamlsched.job_runs order by id").fetchall()
+    ]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -84,8 +90,13 @@ def a_full_run(db: Db) -> int:
             "values (%s, %s, 'w', %s, 'e')",
             [run, attempt, NOON],
         )
-    db.execute("insert into yamlsched.attempt_outputs values (%s, 1, 'w', %s, 7, %s)", [run, NOON, HOSTILE])
-    db.execute("insert into yamlsched.attempt_progress values (%s, 1, %s, 12000, 0.5, 'w', 'half')", [run, NOON])
+    db.execute(
+        "insert into yamlsched.attempt_outputs values (%s, 1, 'w', %s, 7, %s)", [run, NOON, HOSTILE]
+    )
+    db.execute(
+        "insert into yamlsched.attempt_progress values (%s, 1, %s, 12000, 0.5, 'w', 'half')",
+        [run, NOON],
+    )
     db.execute(
         "insert into yamlsched.attempt_begins (run_id, attempt, locked_by, agent, begun_at, seen_at) "
         "values (%s, 1, 'w', 'host:1:a', %s, %s)",
@@ -107,34 +118,55 @@ def test_a_line_has_all_of_a_run_and_what_is_pruned_with_it(db: Db, folder: Fold
     housekeep(db, "default", PLENTY, NOON, archive=folder)
 
     [line] = [line for line in lines(folder.folder) if line["type"] == "run"]
-    assert (line["format_version"], line["id"], line["key"], line["status"]) == (1, run, 'invoice:"7"', "dead")
+    assert (line["format_version"], line["id"], line["key"], line["status"]) == (
+        1,
+        run,
+        'invoice:"7"',
+        "dead",
+    )
     assert line["database"] == str(value(db, "select identity from yamlsched.database_identity"))
     assert line["payload"] == {"n": 12345678901234567890, "text": HOSTILE}
     assert (line["result"], line["last_error"], line["priority"]) == ([1, None], HOSTILE, "normal")
     for name in ("archived_at", "finished_at", "created_at", "run_at"):
-        assert datetime.fromisoformat(line[name]) == (NOON if name == "archived_at" else getattr(before, name))
+        assert datetime.fromisoformat(line[name]) == (
+            NOON if name == "archived_at" else getattr(before, name)
+        )
     assert line["nonce"] == before.nonce
     assert [failure["attempt"] for failure in line["failures"]] == [1, 2]
-    assert [(output["omitted_bytes"], output["output"]) for output in line["outputs"]] == [(7, HOSTILE)]
-    assert [(one["done"], one["total"], one["note"]) for one in line["progress"]] == [(12000, 0.5, "half")]
+    assert [(output["omitted_bytes"], output["output"]) for output in line["outputs"]] == [
+        (7, HOSTILE)
+    ]
+    assert [(one["done"], one["total"], one["note"]) for one in line["progress"]] == [
+        (12000, 0.5, "half")
+    ]
     assert [ticket["agent"] for ticket in line["tickets"]] == ["host:1:a"]
-    assert [(effect["key"], effect["state"], effect["result"]) for effect in line["effects"]] == [("mail", "done", 7)]
+    assert [(effect["key"], effect["state"], effect["result"]) for effect in line["effects"]] == [
+        ("mail", "done", 7)
+    ]
 
 
-def test_effects_and_keys_have_lines_of_their_own_when_they_are_pruned(db: Db, folder: FolderArchive) -> None:
+def test_effects_and_keys_have_lines_of_their_own_when_they_are_pruned(
+    db: Db, folder: FolderArchive
+) -> None:
     run = a_full_run(db)
     housekeep(db, "default", PLENTY, NOON, archive=folder)
 
     housekeep(db, "default", PLENTY, NOON + 366 * DAY, archive=folder)
 
     by_type = {line["type"]: line for line in lines(folder.folder)}
-    assert (by_type["effect"]["run_id"], by_type["effect"]["key"], by_type["effect"]["result"]) == (run, "mail", 7)
+    assert (by_type["effect"]["run_id"], by_type["effect"]["key"], by_type["effect"]["result"]) == (
+        run,
+        "mail",
+        7,
+    )
     assert (by_type["key"]["run_id"], by_type["key"]["key"]) == (run, 'invoice:"7"')
     for table in ("job_runs", "effects", "used_keys", "attempt_progress"):
         assert value(db, f"select count(*) from yamlsched.{table}") == 0
 
 
-def test_every_column_of_a_run_is_archived_or_left_out_for_a_reason(db: Db, folder: FolderArchive) -> None:
+def test_every_column_of_a_run_is_archived_or_left_out_for_a_reason(
+    db: Db, folder: FolderArchive
+) -> None:
     run = a_full_run(db)
     columns = set(row(db, run)._asdict())
 
@@ -161,7 +193,9 @@ def test_every_column_of_a_run_is_archived_or_left_out_for_a_reason(db: Db, fold
     assert {renamed.get(name, name) for name in columns - left_out} <= set(line)
 
 
-def test_the_page_of_the_archive_has_exactly_the_fields_of_the_lines(db: Db, folder: FolderArchive) -> None:
+def test_the_page_of_the_archive_has_exactly_the_fields_of_the_lines(
+    db: Db, folder: FolderArchive
+) -> None:
     a_full_run(db)
     housekeep(db, "default", PLENTY, NOON, archive=folder)
     housekeep(db, "default", PLENTY, NOON + 366 * DAY, archive=folder)
@@ -177,7 +211,11 @@ def test_the_page_of_the_archive_has_exactly_the_fields_of_the_lines(db: Db, fol
     for names, meaning in re.findall(r"^\| (`.*?) \|(.*) \|$", runs, re.M):
         documented |= fields(names)
         [name, *_] = fields(names)
-        if isinstance(given["run"][name], list) and given["run"][name] and isinstance(given["run"][name][0], dict):
+        if (
+            isinstance(given["run"][name], list)
+            and given["run"][name]
+            and isinstance(given["run"][name][0], dict)
+        ):
             assert fields(meaning.rpartition(":")[2]) == set(given["run"][name][0])
     assert documented | always == set(given["run"])
 
@@ -199,12 +237,19 @@ def test_only_the_owner_can_read_the_archive(db: Db, folder: FolderArchive) -> N
 
     [file] = folder.folder.glob("*/*")
     assert re.fullmatch(
-        r"2026-01-14/default-120000Z-runs-[0-9a-f]{16}\.jsonl\.gz", str(file.relative_to(folder.folder))
+        r"2026-01-14/default-120000Z-runs-[0-9a-f]{16}\.jsonl\.gz",
+        str(file.relative_to(folder.folder)),
     )
-    assert [path.stat().st_mode & 0o777 for path in (folder.folder, file.parent, file)] == [0o700, 0o700, 0o600]
+    assert [path.stat().st_mode & 0o777 for path in (folder.folder, file.parent, file)] == [
+        0o700,
+        0o700,
+        0o600,
+    ]
 
 
-def test_each_batch_has_a_file_of_its_own(db: Db, folder: FolderArchive, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_batch_has_a_file_of_its_own(
+    db: Db, folder: FolderArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retention, "BATCH_ROWS", 2)
     job = a_job(db)
     runs = [ended(db, job) for _ in range(5)]
@@ -246,7 +291,9 @@ def test_two_prunes_at_once_archive_each_run_once(db: Db, dsn: str, folder: Fold
 # -- when it fails
 
 
-def test_a_file_is_complete_before_its_runs_are_deleted(db: Db, dsn: str, folder: FolderArchive) -> None:
+def test_a_file_is_complete_before_its_runs_are_deleted(
+    db: Db, dsn: str, folder: FolderArchive
+) -> None:
     run = ended(db, a_job(db))
 
     def die_afterwards(kind: str, at: datetime, own: Iterable[str]) -> None:
@@ -266,7 +313,9 @@ def test_a_file_is_complete_before_its_runs_are_deleted(db: Db, dsn: str, folder
     assert runs_left(db) == []
 
 
-def test_a_failure_in_the_middle_leaves_no_file_and_deletes_nothing(db: Db, folder: FolderArchive) -> None:
+def test_a_failure_in_the_middle_leaves_no_file_and_deletes_nothing(
+    db: Db, folder: FolderArchive
+) -> None:
     job = a_job(db)
     runs = [ended(db, job) for _ in range(3)]
 
@@ -284,7 +333,9 @@ def test_a_failure_in_the_middle_leaves_no_file_and_deletes_nothing(db: Db, fold
     assert runs_left(db) == runs
 
 
-def test_a_process_that_is_killed_while_it_writes_loses_nothing(db: Db, dsn: str, folder: FolderArchive) -> None:
+def test_a_process_that_is_killed_while_it_writes_loses_nothing(
+    db: Db, dsn: str, folder: FolderArchive
+) -> None:
     run = ended(db, a_job(db))
 
     def killed(kind: str, at: datetime, own: Iterable[str]) -> None:
@@ -312,7 +363,11 @@ def test_a_process_that_is_killed_while_it_writes_loses_nothing(db: Db, dsn: str
 
 
 def lines_of(files: Iterable[Path]) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
+    return [
+        json.loads(line)
+        for file in files
+        for line in gzip.decompress(file.read_bytes()).splitlines()
+    ]
 
 
 @pytest.mark.parametrize("broken", ["folder", "parent"])
@@ -332,7 +387,9 @@ def test_a_folder_that_cannot_be_written_is_named(db: Db, tmp_path: Path, broken
 
 @pytest.mark.parametrize("part", ["folder", "day"])
 @pytest.mark.parametrize("problem", ["another user", "every user may write", "not a folder"])
-def test_an_archive_that_another_user_could_replace_is_refused(db: Db, tmp_path: Path, part: str, problem: str) -> None:
+def test_an_archive_that_another_user_could_replace_is_refused(
+    db: Db, tmp_path: Path, part: str, problem: str
+) -> None:
     run = ended(db, a_job(db))
     place = tmp_path / "archive"
     shared = place if part == "folder" else place / f"{NOON:%Y-%m-%d}"
@@ -368,7 +425,9 @@ def test_a_run_that_is_retried_meanwhile_is_neither_archived_nor_deleted(
     assert runs_left(db) == [retried]
 
 
-def test_an_operator_who_retries_a_run_waits_for_its_archive(db: Db, dsn: str, folder: FolderArchive) -> None:
+def test_an_operator_who_retries_a_run_waits_for_its_archive(
+    db: Db, dsn: str, folder: FolderArchive
+) -> None:
     run = ended(db, a_job(db), "dead")
     with store.connect(dsn) as own, own.transaction():
         before = dict.fromkeys(("succeeded", "dead", "cancelled"), NOON)
@@ -378,7 +437,10 @@ def test_an_operator_who_retries_a_run_waits_for_its_archive(db: Db, dsn: str, f
             update = "update yamlsched.job_runs set run_at = now() where id = %s"
             assert (
                 while_waiting(
-                    db, operator, lambda: operator.execute(update, [run]).rowcount, lambda: own.execute("commit")
+                    db,
+                    operator,
+                    lambda: operator.execute(update, [run]).rowcount,
+                    lambda: own.execute("commit"),
                 )
                 == 0
             )
@@ -441,7 +503,9 @@ def test_a_tick_that_cannot_archive_prunes_nothing_and_status_says_so_until_it_c
     reported = cli("report", "--since", "1h")
     assert (reported.code, "pruning has failed since 20" in reported.out) == (1, True)
     now = health.read(db, "default", timedelta(hours=1))
-    assert [problem.kind for problem in attention.problems(now, attention.Thresholds())] == ["prune"]
+    assert [problem.kind for problem in attention.problems(now, attention.Thresholds())] == [
+        "prune"
+    ]
     assert [check.level for check in doctor.pruning(now)] == ["fail"]
     metric = 'yamlsched_prune_failing_seconds{namespace="default"} '
     assert float(cli("metrics").out.partition(metric)[2].split()[0]) > 0
@@ -460,7 +524,10 @@ def test_a_row_of_the_database_never_says_where_something_is_written(
     db: Db, ticked: Callable[[], Any], tmp_path: Path
 ) -> None:
     a_succeeded_run(db)
-    db.execute("update yamlsched.schedule_files set retention = retention || %s", [Jsonb({"archive": "elsewhere"})])
+    db.execute(
+        "update yamlsched.schedule_files set retention = retention || %s",
+        [Jsonb({"archive": "elsewhere"})],
+    )
 
     assert ticked().code == 0
 
@@ -473,8 +540,12 @@ def test_a_host_whose_file_names_no_archive_leaves_pruning_to_others(
 ) -> None:
     run = a_succeeded_run(db)
     (tmp_path / "schedules.yaml").write_text(FILE.replace(", archive: kept", ""))
-    db.execute("update yamlsched.schedule_files set hash = %s", ["0" * 64])  # another file is in force, of another host
-    db.execute("update yamlsched.schedule_files set host = 'other', applied_at = now() + interval '1 hour'")
+    db.execute(
+        "update yamlsched.schedule_files set hash = %s", ["0" * 64]
+    )  # another file is in force, of another host
+    db.execute(
+        "update yamlsched.schedule_files set host = 'other', applied_at = now() + interval '1 hour'"
+    )
 
     ticked()
 
@@ -482,7 +553,9 @@ def test_a_host_whose_file_names_no_archive_leaves_pruning_to_others(
 
 
 @pytest.mark.parametrize("archived, pauses", [({}, 5), ({"archive": "kept"}, 60)])
-def test_with_an_archive_ticks_prune_once_an_hour(db: Db, archived: dict[str, str], pauses: int) -> None:
+def test_with_an_archive_ticks_prune_once_an_hour(
+    db: Db, archived: dict[str, str], pauses: int
+) -> None:
     a_file_row(db, retention=Jsonb(archived), housekept_at=NOON)
     presented = {
         "hash": "a" * 64,
@@ -519,7 +592,9 @@ def test_prune_writes_to_a_folder_or_to_stdout(cli: Cli, db: Db, tmp_path: Path,
     assert [line["id"] for line in lines(tmp_path / "elsewhere")] == [first]
 
     second = ended(db, job, at=datetime(2020, 1, 1, tzinfo=UTC))
-    result = yamlsched("prune", "--archive", "-", "--dsn", dsn, "--namespace", "default", cwd=tmp_path)
+    result = yamlsched(
+        "prune", "--archive", "-", "--dsn", dsn, "--namespace", "default", cwd=tmp_path
+    )
     assert [json.loads(line)["id"] for line in result.stdout.splitlines()] == [second]
     assert "pruned 1 run" in result.stderr
 
@@ -550,7 +625,9 @@ def test_prune_uses_the_archive_of_the_file_unless_it_is_told_not_to(
         (["--archive", ""], "pass a folder, or - for stdout"),
     ],
 )
-def test_options_of_prune_that_contradict_each_other_are_a_usage_error(cli: Cli, options: list[str], says: str) -> None:
+def test_options_of_prune_that_contradict_each_other_are_a_usage_error(
+    cli: Cli, options: list[str], says: str
+) -> None:
     result = cli("prune", *options)
     assert result.code == 2
     assert says in result.err
@@ -583,15 +660,25 @@ def test_the_folder_is_stored_with_the_retention_and_read_back() -> None:
     kept = Retention(succeeded=DAY, archive="kept")
     assert kept.to_row()["archive"] == "kept"
     assert Retention.from_row(kept.to_row()) == kept
-    assert Retention.from_row({"succeeded": "1d", "of_a_later_version": "7"}) == Retention(succeeded=DAY)
+    assert Retention.from_row({"succeeded": "1d", "of_a_later_version": "7"}) == Retention(
+        succeeded=DAY
+    )
 
 
 @pytest.mark.parametrize("written", ['""', "7", "[a]"])
 def test_an_archive_that_is_not_a_folder_is_an_error_of_the_file(written: str) -> None:
-    loaded = load(f"version: 1\nretention: {{archive: {written}}}\njobs: {{}}\n".encode(), "schedules.yaml", None)
-    assert [diagnostic.code for diagnostic in loaded.diagnostics if diagnostic.severity == "error"] != []
+    loaded = load(
+        f"version: 1\nretention: {{archive: {written}}}\njobs: {{}}\n".encode(),
+        "schedules.yaml",
+        None,
+    )
+    assert [
+        diagnostic.code for diagnostic in loaded.diagnostics if diagnostic.severity == "error"
+    ] != []
 
 
 def test_an_archive_is_read_from_the_file() -> None:
-    loaded = load(b"version: 1\nretention: {archive: kept, dead: 1d}\njobs: {}\n", "schedules.yaml", None)
+    loaded = load(
+        b"version: 1\nretention: {archive: kept, dead: 1d}\njobs: {}\n", "schedules.yaml", None
+    )
     assert loaded.retention == Retention(dead=DAY, archive="kept")

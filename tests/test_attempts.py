@@ -36,7 +36,9 @@ def project(tmp_path: Path, dsn: str) -> Iterator[Project]:
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -55,7 +57,9 @@ def test_each_attempt_has_the_revision_of_its_worker(project: Project, cli: Cli)
     project.work(YAMLSCHED_REVISION="v2")
 
     # then each attempt has its own
-    [failed] = project.db.execute("select * from yamlsched.job_failures where run_id = %s", [run]).fetchall()
+    [failed] = project.db.execute(
+        "select * from yamlsched.job_failures where run_id = %s", [run]
+    ).fetchall()
     assert (failed.revision, project.row(run).revision) == ("v1", "v2")
     shown = cli("show", str(run)).out
     [first, second] = [line for line in shown.splitlines() if line.startswith("attempt ")]
@@ -76,7 +80,9 @@ def test_a_worker_that_is_lost_leaves_its_revision(project: Project) -> None:
     project.end_leases()
     project.work(YAMLSCHED_REVISION="v2", code=1)
 
-    [failure] = project.db.execute("select * from yamlsched.job_failures where run_id = %s", [run]).fetchall()
+    [failure] = project.db.execute(
+        "select * from yamlsched.job_failures where run_id = %s", [run]
+    ).fetchall()
     assert (failure.error_type, failure.revision) == ("LostWorker", "v1")
 
 
@@ -119,14 +125,19 @@ def test_a_failure_that_came_with_a_revision_is_reported_with_it(
 # -- what it used ------------------------------------------------------------------------------------------------------
 
 MIB = 1 << 20
-ALLOCATE = "import sys, time; content = bytearray(int(sys.argv[1]) << 20); t = time.process_time()\n"
+ALLOCATE = (
+    "import sys, time; content = bytearray(int(sys.argv[1]) << 20); t = time.process_time()\n"
+)
 ALLOCATE += "while time.process_time() - t < 0.2: pass"
 
 
 def test_the_peak_of_memory_is_that_of_the_attempt_and_not_of_its_process(project: Project) -> None:
     # given a large attempt and small ones, before and after it in the same child, none so quick that it has no figures
     project.sync(uses={"max_attempts": 1})
-    runs = [project.enqueue("uses", {"megabytes": size, "cpu_seconds": 0.02})[0] for size in (0, 200, 0, 20, 0)]
+    runs = [
+        project.enqueue("uses", {"megabytes": size, "cpu_seconds": 0.02})[0]
+        for size in (0, 200, 0, 20, 0)
+    ]
     project.work("--concurrency", "1")
 
     peaks = [project.row(run).peak_memory_bytes // MIB for run in runs]
@@ -176,7 +187,10 @@ def test_a_retry_and_a_claim_leave_no_figures_of_the_attempt_before(project: Pro
     )
     project.work("--concurrency", "1")
 
-    assert [failure.peak_memory_bytes > 200 * MIB for failure in project.failures(run)] == [True, True]
+    assert [failure.peak_memory_bytes > 200 * MIB for failure in project.failures(run)] == [
+        True,
+        True,
+    ]
     assert project.row(run).peak_memory_bytes < 200 * MIB
 
 
@@ -209,7 +223,9 @@ def test_attempts_that_share_a_process_have_no_figures(project: Project) -> None
     assert (project.row(run).status, project.row(run).cpu_seconds) == ("succeeded", None)
 
 
-def test_where_the_system_does_not_reset_the_peak_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_system_does_not_reset_the_peak_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*arguments: Any) -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -237,7 +253,10 @@ def test_many_runs_that_do_nothing_are_not_measured_each(project: Project) -> No
 
 def test_figures_are_shown_of_each_attempt(project: Project, cli: Cli) -> None:
     project.sync(uses={"max_attempts": 1}, small={"command": ["/bin/true"]})
-    [run], [small] = project.enqueue("uses", {"megabytes": 200, "cpu_seconds": 0.2}), project.enqueue("small")
+    [run], [small] = (
+        project.enqueue("uses", {"megabytes": 200, "cpu_seconds": 0.2}),
+        project.enqueue("small"),
+    )
     project.work()
 
     assert re.search(r"took \S+  cpu \d\S*s, memory 2\d\d\.\d MiB  ", cli("show", str(run)).out)
@@ -253,12 +272,16 @@ def test_figures_are_shown_of_each_attempt(project: Project, cli: Cli) -> None:
 
 def test_the_report_has_the_largest_runs_and_their_growth_over_the_week(db: Db, cli: Cli) -> None:
     at = now(db)
-    grown, stable, bound, none = (a_job(db, name, overlap="allow") for name in ("grown", "stable", "bound", "none"))
+    grown, stable, bound, none = (
+        a_job(db, name, overlap="allow") for name in ("grown", "stable", "bound", "none")
+    )
     ends = {"started_at": at - 2 * HOUR, "finished_at": at - HOUR}
     week_ago = {"started_at": at - 170 * HOUR, "finished_at": at - 160 * HOUR}
     a_run(db, grown, "succeeded", peak_memory_bytes=200 * MIB, cpu_seconds=None, **week_ago)
     a_run(db, grown, "succeeded", peak_memory_bytes=100 * MIB, **ends)
-    largest = a_run(db, grown, "dead", peak_memory_bytes=300 * MIB, cpu_seconds=2.0, failed_at=at - HOUR, **ends)
+    largest = a_run(
+        db, grown, "dead", peak_memory_bytes=300 * MIB, cpu_seconds=2.0, failed_at=at - HOUR, **ends
+    )
     a_run(db, stable, "succeeded", peak_memory_bytes=400 * MIB, **ends)
     a_run(db, bound, "succeeded", peak_memory_bytes=-500 * MIB, **ends)
     a_run(db, none, "succeeded", **ends)

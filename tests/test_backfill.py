@@ -16,7 +16,19 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pytest
 
-from support.schedules import DAY, HOUR, MINUTE, a_file, at, definition, finish, gaps, prune, runs, slots
+from support.schedules import (
+    DAY,
+    HOUR,
+    MINUTE,
+    a_file,
+    at,
+    definition,
+    finish,
+    gaps,
+    prune,
+    runs,
+    slots,
+)
 from yamlsched import db as store
 from yamlsched.act.backfill import BackfillResult, backfill, definition_for
 from yamlsched.ask.why import SlotReport, explain_day, explain_slot
@@ -40,7 +52,9 @@ def read(text: str, where: ZoneInfo) -> tuple[datetime, datetime]:
     return times.bounds(value, where)
 
 
-def fill(db: Db, first: str, last: str | None = None, now: datetime = NOW, dry_run: bool = False) -> BackfillResult:
+def fill(
+    db: Db, first: str, last: str | None = None, now: datetime = NOW, dry_run: bool = False
+) -> BackfillResult:
     job = definition_for(db, "default", "x")
     start, end = read(first, zone(job.timezone))
     end = read(last, zone(job.timezone))[1] if last else end
@@ -146,7 +160,9 @@ def test_a_long_range_is_created_in_several_transactions_and_recorded(db: Db) ->
     )
 
     assert steps == [1000, 1440]
-    rows = db.execute("select who, verb, target, detail from yamlsched.operator_actions order by id").fetchall()
+    rows = db.execute(
+        "select who, verb, target, detail from yamlsched.operator_actions order by id"
+    ).fetchall()
     assert [(row.who, row.verb, row.target, row.detail["runs"]) for row in rows] == [
         ("ann", "backfill", "job:x", 1000),
         ("ann", "backfill", "job:x", 440),
@@ -155,7 +171,11 @@ def test_a_long_range_is_created_in_several_transactions_and_recorded(db: Db) ->
 
 @pytest.mark.parametrize(
     "job, message",
-    [({"cron": "0 2 * * *", "enabled": False}, "is disabled"), ({}, "has no cron"), (None, "is retired")],
+    [
+        ({"cron": "0 2 * * *", "enabled": False}, "is disabled"),
+        ({}, "has no cron"),
+        (None, "is retired"),
+    ],
 )
 def test_a_job_without_slots_is_refused(db: Db, job: dict[str, Any] | None, message: str) -> None:
     sync(db, a_file(x=NIGHTLY), NOW - HOUR)
@@ -165,7 +185,9 @@ def test_a_job_without_slots_is_refused(db: Db, job: dict[str, Any] | None, mess
         fill(db, "2026-01-14")
 
 
-def test_a_job_that_is_disabled_meanwhile_gets_no_more_runs(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_disabled_meanwhile_gets_no_more_runs(
+    db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given a backfill that has committed its first chunk
     monkeypatch.setattr("yamlsched.act.backfill.CHUNK_SLOTS", 1)
     sync(db, a_file(x=NIGHTLY), NOW - HOUR)
@@ -177,7 +199,16 @@ def test_a_job_that_is_disabled_meanwhile_gets_no_more_runs(db: Db, dsn: str, mo
 
     # when the job is disabled before the next chunk
     with pytest.raises(Refused, match="is disabled in schedules"):
-        backfill(db, "default", job, at("2026-01-13 00:00"), at("2026-01-15 12:00"), "ann", progress=disable, now=NOW)
+        backfill(
+            db,
+            "default",
+            job,
+            at("2026-01-13 00:00"),
+            at("2026-01-15 12:00"),
+            "ann",
+            progress=disable,
+            now=NOW,
+        )
 
     # then the first run is kept, and no other was created
     assert len(runs(db)) == 1
@@ -189,7 +220,10 @@ def test_a_job_that_its_environments_disable_is_not_called_disabled_in_the_file(
 
     with pytest.raises(Refused, match='job "x" is not enabled in environment "staging": enable it'):
         fill(db, "2026-01-14")
-    assert explain(db, "2026-01-14 02:00").job_is_off == 'the job is not enabled in environment "staging"'
+    assert (
+        explain(db, "2026-01-14 02:00").job_is_off
+        == 'the job is not enabled in environment "staging"'
+    )
 
 
 def test_an_unknown_job_is_refused_with_the_nearest_name(db: Db) -> None:
@@ -209,7 +243,11 @@ def test_why_finds_the_run_of_a_slot(db: Db) -> None:
 
     explained = explain(db, "2026-01-20 09:00")
 
-    assert (explained.verdict, explained.key, explained.status) == ("run", "x:2026-01-20T09:00Z", "queued")
+    assert (explained.verdict, explained.key, explained.status) == (
+        "run",
+        "x:2026-01-20T09:00Z",
+        "queued",
+    )
     assert f"run {explained.run_id} was created for it: queued" in explained.lines[0]
 
 
@@ -242,7 +280,10 @@ def test_why_names_the_field_that_does_not_match_and_the_closest_slots(db: Db) -
 
     assert (explained.verdict, explained.is_slot) == ("no_slot", False)
     assert "minute 30 is not in 0" in explained.lines[0]
-    assert (explained.previous_slot, explained.next_slot) == (at("2026-01-14 01:00"), at("2026-01-15 01:00"))
+    assert (explained.previous_slot, explained.next_slot) == (
+        at("2026-01-14 01:00"),
+        at("2026-01-15 01:00"),
+    )
 
 
 def test_why_names_the_run_that_a_slot_waits_for(db: Db) -> None:
@@ -271,7 +312,9 @@ def test_why_explains_future_slots(db: Db) -> None:
     assert explain(db, "2096-01-20 10:00").verdict == "future"
 
 
-@pytest.mark.parametrize("edit, words", [({**HOURLY, "enabled": False}, "is disabled"), (None, "has been retired")])
+@pytest.mark.parametrize(
+    "edit, words", [({**HOURLY, "enabled": False}, "is disabled"), (None, "has been retired")]
+)
 def test_why_explains_what_happens_to_slots_of_a_paused_disabled_or_retired_job(
     db: Db, edit: dict[str, Any] | None, words: str
 ) -> None:
@@ -306,7 +349,10 @@ def test_a_date_means_all_of_its_slots_and_omitted_slots_are_counted(db: Db) -> 
     "edit, words",
     [
         (None, "the job has been retired since 2026-01-20T10:40Z"),
-        ({**HOURLY, "enabled": False}, "the job is disabled in schedules.yaml, and its last slot before that was"),
+        (
+            {**HOURLY, "enabled": False},
+            "the job is disabled in schedules.yaml, and its last slot before that was",
+        ),
     ],
 )
 def test_why_reports_that_a_job_is_paused_disabled_or_retired_also_for_slots_that_ran(
@@ -330,7 +376,9 @@ def cli(
 ) -> Callable[..., Any]:
     """Run the command line in a folder with a schedules.yaml; return exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
-    Path("schedules.yaml").write_bytes(a_file(x={"cron": "0 2 * * *", "timezone": "Europe/Berlin"}).data)
+    Path("schedules.yaml").write_bytes(
+        a_file(x={"cron": "0 2 * * *", "timezone": "Europe/Berlin"}).data
+    )
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["yamlsched", *arguments, "--dsn", dsn])
@@ -351,13 +399,17 @@ def test_the_verbs_work_together(cli: Cli) -> None:
     assert (code, out) == (0, "would create x:2026-01-14 for 2026-01-14T01:00Z\n")
     code, out, _ = cli("backfill", "x", "--before-first", "--from", "2026-01-14")
     assert (code, out) == (0, "created x:2026-01-14 for 2026-01-14T01:00Z\n")
-    code, out, _ = cli("backfill", "x", "--before-first", "--from", "2026-01-14", "--format", "json")
+    code, out, _ = cli(
+        "backfill", "x", "--before-first", "--from", "2026-01-14", "--format", "json"
+    )
     document = json.loads(out)
     assert (code, document["made"], document["existing"][0]["key"]) == (0, [], "x:2026-01-14")
 
     code, out, _ = cli("why", "x", "--at", "2026-01-14T02:00")
     assert code == 0
-    assert out.startswith("x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14\n  run ")
+    assert out.startswith(
+        "x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14\n  run "
+    )
     code, out, _ = cli("why", "x", "--at", "2026-01-14T01:00Z", "--format", "json")
     assert (code, json.loads(out)["verdict"]) == (0, "run")
 
@@ -382,15 +434,22 @@ def test_a_backfill_of_more_than_ten_thousand_slots_is_refused_without_yes_and_c
     db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     # given a range of 26 years, each of whose slots cannot be listed
-    Path("schedules.yaml").write_bytes(a_file(x={"cron": "* * * * *"}, follower={"after": ["x"]}).data)
+    Path("schedules.yaml").write_bytes(
+        a_file(x={"cron": "* * * * *"}, follower={"after": ["x"]}).data
+    )
     assert cli("sync")[0] == 0
     monkeypatch.setattr("yamlsched.act.backfill._slots", None)
 
-    code, out, err = cli("backfill", "x", "--before-first", "--from", "2000-01-01", "--to", "2025-12-31", *options)
+    code, out, err = cli(
+        "backfill", "x", "--before-first", "--from", "2000-01-01", "--to", "2025-12-31", *options
+    )
 
     number = 13_675_680 if "--downstream" not in options else 2 * 13_675_680
     assert (code, out) == (1, "")
-    assert f"these are {number:,} slots, more than 10,000: choose a smaller range, or pass --yes" in err
+    assert (
+        f"these are {number:,} slots, more than 10,000: choose a smaller range, or pass --yes"
+        in err
+    )
 
 
 def test_with_yes_more_than_ten_thousand_slots_are_listed(cli: Cli) -> None:
@@ -408,14 +467,19 @@ def test_with_yes_more_than_ten_thousand_slots_are_listed(cli: Cli) -> None:
 def test_a_backfill_starts_on_the_day_of_the_first_application(db: Db, cli: Cli) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={**NIGHTLY, "cron": "0 23 * * *"}).data)
     assert cli("sync")[0] == 0
-    db.execute("update yamlsched.job_definitions set created_at = '2026-01-14T22:59Z'")  # 23:59 in Berlin
+    db.execute(
+        "update yamlsched.job_definitions set created_at = '2026-01-14T22:59Z'"
+    )  # 23:59 in Berlin
 
     before = cli("backfill", "x", "--from", "2026-01-12", "--to", "2026-01-13")
     across = cli("backfill", "x", "--from", "2026-01-12", "--to", "2026-01-15")
     earlier = cli("backfill", "x", "--from", "2026-01-13", "--before-first")
 
     assert before[:2] == (1, "")
-    assert 'job "x" was first applied on 2026-01-14: pass --before-first to create runs of earlier slots' in before[2]
+    assert (
+        'job "x" was first applied on 2026-01-14: pass --before-first to create runs of earlier slots'
+        in before[2]
+    )
     assert "slots before 2026-01-14, when the job was first applied, are skipped" in across[2]
     assert (across[0], earlier[0]) == (0, 0)
     assert [key for key, _ in runs(db)] == ["x:2026-01-14", "x:2026-01-15", "x:2026-01-13"]
@@ -424,7 +488,9 @@ def test_a_backfill_starts_on_the_day_of_the_first_application(db: Db, cli: Cli)
 def test_a_backfill_of_future_slots_says_that_sync_creates_their_runs(cli: Cli) -> None:
     cli("sync")
 
-    code, out, err = cli("backfill", "x", "--from", "2096-01-01T00:00Z", "--to", "2096-01-03T00:00Z")
+    code, out, err = cli(
+        "backfill", "x", "--from", "2096-01-01T00:00Z", "--to", "2096-01-03T00:00Z"
+    )
 
     assert (code, out) == (0, "")
     assert err == "slots after 2096-01-01T00:00Z are in the future: sync creates those runs\n"
@@ -437,7 +503,18 @@ def test_an_interrupted_backfill_reports_how_many_runs_it_created_and_can_be_con
     file = tmp_path / "schedules.yaml"
     file.write_bytes(a_file(x={"cron": "* * * * *"}).data)
     days = ("--before-first", "--from", "2026-01-14T00:00Z", "--to", "2026-01-17T00:00Z", "--yes")
-    arguments = [sys.executable, "-m", "yamlsched", "backfill", "x", *days, "--file", str(file), "--dsn", own_dsn]
+    arguments = [
+        sys.executable,
+        "-m",
+        "yamlsched",
+        "backfill",
+        "x",
+        *days,
+        "--file",
+        str(file),
+        "--dsn",
+        own_dsn,
+    ]
     with store.connect(own_dsn) as db, store.connect(own_dsn) as holder:
         sync(db, ScheduleFile(file.read_bytes(), str(file), "", "web-1"), NOW)
         holder.execute(
@@ -449,7 +526,9 @@ def test_an_interrupted_backfill_reports_how_many_runs_it_created_and_can_be_con
             "create trigger hold before insert on yamlsched.job_runs for each row execute function public.hold()"
         )
         holder.execute("select pg_advisory_lock(4711)")
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         while not db.execute(
             "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
         ).fetchone():
@@ -464,15 +543,30 @@ def test_an_interrupted_backfill_reports_how_many_runs_it_created_and_can_be_con
         assert process.returncode == 1
         assert "interrupted: 2000 of up to 4321 runs created\n" in err
         assert "resume: run the same command again" in err
-        assert re.search(r"undo: (yamlsched cancel --job x --status queued --since \S+ --namespace default)\n", err)
+        assert re.search(
+            r"undo: (yamlsched cancel --job x --status queued --since \S+ --namespace default)\n",
+            err,
+        )
         assert len(runs(db)) == 2000
         again = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
         assert (again.returncode, len(runs(db))) == (0, 4321)
-        undo = [*re.search(r"undo: yamlsched (.*)\n", err)[1].split(), "--yes", "--file", str(file), "--dsn", own_dsn]  # type: ignore[index]
+        undo = [
+            *re.search(r"undo: yamlsched (.*)\n", err)[1].split(),
+            "--yes",
+            "--file",
+            str(file),
+            "--dsn",
+            own_dsn,
+        ]  # type: ignore[index]
         assert (
-            subprocess.run([sys.executable, "-m", "yamlsched", *undo], capture_output=True, timeout=60).returncode == 0
+            subprocess.run(
+                [sys.executable, "-m", "yamlsched", *undo], capture_output=True, timeout=60
+            ).returncode
+            == 0
         )
-        assert db.execute("select distinct status from yamlsched.job_runs").fetchall() == [("cancelled",)]
+        assert db.execute("select distinct status from yamlsched.job_runs").fetchall() == [
+            ("cancelled",)
+        ]
 
 
 def test_why_of_a_time_of_day_is_about_the_latest_one(cli: Cli) -> None:
@@ -495,7 +589,10 @@ def test_why_of_a_date_shows_its_slots_and_that_the_job_is_paused(cli: Cli) -> N
 
     code, out, _ = cli("why", "x", "--at", "2026-01-14")
     first, second, third = out.splitlines()
-    assert (code, first) == (0, "x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14")
+    assert (code, first) == (
+        0,
+        "x at 2026-01-14T01:00Z (Wed 2026-01-14 02:00 CET), key x:2026-01-14",
+    )
     assert second.startswith("  run ")
     assert third.startswith("the job has been paused since ")
 
@@ -520,7 +617,9 @@ def test_why_of_a_date_without_slots_names_the_closest_slots(cli: Cli) -> None:
 
 
 def test_why_of_a_time_that_clocks_skip_is_about_the_slot_that_ran_after_the_gap(cli: Cli) -> None:
-    Path("schedules.yaml").write_bytes(a_file(x={"cron": "30 2 * * *", "timezone": "Europe/Berlin"}).data)
+    Path("schedules.yaml").write_bytes(
+        a_file(x={"cron": "30 2 * * *", "timezone": "Europe/Berlin"}).data
+    )
     cli("sync")
 
     code, out, err = cli("why", "x", "--at", "2026-03-29T02:30")
@@ -589,7 +688,11 @@ def test_sync_of_an_invalid_file_shows_the_error_with_its_position_and_exits_1(c
         (["backfill", "x", "--from", "2026-01-14", "--to", "2026-01-13"], 2, "is before"),
         (["backfill", "x", "--from", "14.1.2026"], 2, "write a date such as 2026-01-14"),
         (["why", "x", "--at", "noon"], 2, "write a date"),
-        (["backfill", "x", "--from", "2026-01-14", "--to", "9999-12-31"], 2, "write a year from 1900 to 9900"),
+        (
+            ["backfill", "x", "--from", "2026-01-14", "--to", "9999-12-31"],
+            2,
+            "write a year from 1900 to 9900",
+        ),
         (["why", "x", "--at", "0001-01-01T00:00+14:00"], 2, "write a year from 1900"),
         (["why", "x", "--at", "1h1h"], 2, "1h1h"),
         (["why", "x", "--at", "-"], 2, "write a date"),
@@ -597,7 +700,9 @@ def test_sync_of_an_invalid_file_shows_the_error_with_its_position_and_exits_1(c
         (["why", "y", "--at", "2026-01-14"], 1, 'no job "y"'),
     ],
 )
-def test_invalid_arguments_are_refused_with_a_remedy(cli: Cli, arguments: list[str], code: int, message: str) -> None:
+def test_invalid_arguments_are_refused_with_a_remedy(
+    cli: Cli, arguments: list[str], code: int, message: str
+) -> None:
     cli("sync")
 
     got, out, err = cli(*arguments)
@@ -612,7 +717,10 @@ def test_invalid_arguments_are_refused_with_a_remedy(cli: Cli, arguments: list[s
 def test_a_date_is_a_complete_local_day_also_when_clocks_change() -> None:
     start, end = read("2026-03-29", zone("Europe/Berlin"))
 
-    assert (start, end) == (at("2026-03-28 23:00"), at("2026-03-29 22:00") - timedelta(microseconds=1))
+    assert (start, end) == (
+        at("2026-03-28 23:00"),
+        at("2026-03-29 22:00") - timedelta(microseconds=1),
+    )
 
 
 def test_a_time_that_occurs_twice_means_the_first_occurrence() -> None:

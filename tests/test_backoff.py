@@ -30,12 +30,18 @@ def test_no_delay_is_negative_or_longer_than_its_bound_or_overflows_an_instant(
 ) -> None:
     wait = delay(backoff, attempt, random)
 
-    assert timedelta(0) <= wait <= (MAX_DELAY if backoff.policy == "steps" else min(MAX_DELAY, backoff.max_delay))
+    assert (
+        timedelta(0)
+        <= wait
+        <= (MAX_DELAY if backoff.policy == "steps" else min(MAX_DELAY, backoff.max_delay))
+    )
     assert datetime(9000, 1, 1) + wait
 
 
 @given(backoffs, attempts, randoms)
-def test_jitter_only_shortens_and_by_no_more_than_its_fraction(backoff: Backoff, attempt: int, random: float) -> None:
+def test_jitter_only_shortens_and_by_no_more_than_its_fraction(
+    backoff: Backoff, attempt: int, random: float
+) -> None:
     whole = delay(backoff, attempt, 0.0)
     wait = delay(backoff, attempt, random)
 

@@ -26,7 +26,11 @@ def test_a_quick_drain_prints_yamlsched_and_the_bare_loop(server: str) -> None:
     words = ["drain", "--quick", "--only", "yamlsched,bare loop", "--dsn", server]
 
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "benchmarks", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr
@@ -50,7 +54,10 @@ def test_a_table_has_the_ratio_to_yamlsched_in_either_direction() -> None:
 
 
 def test_a_missing_contender_is_not_measured_and_has_no_ratio() -> None:
-    rows = [Row("a", "b", "yamlsched", "ms", (1.0,)), Row("a", "b", "peer", "", None, "not measured: no node")]
+    rows = [
+        Row("a", "b", "yamlsched", "ms", (1.0,)),
+        Row("a", "b", "peer", "", None, "not measured: no node"),
+    ]
 
     shown = table(rows).splitlines()[-1]
 
@@ -66,7 +73,10 @@ def test_measuring_one_part_keeps_the_results_of_the_others(tmp_path: Path) -> N
 
     shown = (tmp_path / "results.md").read_text()
 
-    assert [line for line in shown.splitlines() if line.startswith("## ")] == ["## drain", "## idle"]
+    assert [line for line in shown.splitlines() if line.startswith("## ")] == [
+        "## drain",
+        "## idle",
+    ]
     assert "200 jobs/s" in shown
     assert "100 jobs/s" not in shown
     assert "7 jobs/s" in shown

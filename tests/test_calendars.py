@@ -24,15 +24,31 @@ from yamlsched.timetable.calendars import Calendar, days, skipped_by, to_rows, w
 from yamlsched.timetable.cron import on_dates, parse_schedule
 from yamlsched.timetable.slots import next_slot, slots
 
-PLACES = [("Europe/Berlin", date(2026, 10, 25)), ("America/Santiago", date(2026, 9, 6)), ("UTC", date(2026, 12, 31))]
-SCHEDULES = ["0 9 * * *", "30 0 * * *", "*/20 * * * *", "0 0,12 * * 1-5", "0 9 * * 1; 0 12 * * *", "0 9 1 * *"]
+PLACES = [
+    ("Europe/Berlin", date(2026, 10, 25)),
+    ("America/Santiago", date(2026, 9, 6)),
+    ("UTC", date(2026, 12, 31)),
+]
+SCHEDULES = [
+    "0 9 * * *",
+    "30 0 * * *",
+    "*/20 * * * *",
+    "0 0,12 * * 1-5",
+    "0 9 * * 1; 0 12 * * *",
+    "0 9 1 * *",
+]
 RANGES = st.lists(st.tuples(st.integers(-8, 8), st.integers(0, 3)), max_size=4)
 
 
-def calendars(names: str, around: date, ranges: list[list[tuple[int, int]]]) -> tuple[Calendar, ...]:
+def calendars(
+    names: str, around: date, ranges: list[list[tuple[int, int]]]
+) -> tuple[Calendar, ...]:
     found = []
     for name, own in zip(names, ranges, strict=False):
-        dates = sorted((around + timedelta(days=at), around + timedelta(days=at + length)) for at, length in own)
+        dates = sorted(
+            (around + timedelta(days=at), around + timedelta(days=at + length))
+            for at, length in own
+        )
         found.append(Calendar(name, tuple(dates)))
     return tuple(found)
 
@@ -57,11 +73,16 @@ def test_each_slot_is_run_or_recorded_once_and_a_calendar_skips_those_of_its_dat
     middle = datetime.combine(around, datetime.min.time(), UTC)
     base, now = middle - timedelta(hours=hours[0]), middle + timedelta(hours=hours[1])
     cron = parse_schedule(schedule)
-    every = {slot.at: skipped_by(skip_on, only_on, slot.nominal.date()) for slot in slots(cron, zone, base, now)}
+    every = {
+        slot.at: skipped_by(skip_on, only_on, slot.nominal.date())
+        for slot in slots(cron, zone, base, now)
+    }
     run = [at for at, why in every.items() if not why]
 
     # the slots that are left are those of the other dates
-    assert [slot.at for slot in slots(without_skipped(cron, skip_on, only_on), zone, base, now)] == run
+    assert [
+        slot.at for slot in slots(without_skipped(cron, skip_on, only_on), zone, base, now)
+    ] == run
 
     # when they are accounted for
     definition = Definition(
@@ -208,7 +229,9 @@ def verb(project: Project, *words: str, code: int = 0) -> str:
     return result.output
 
 
-def test_a_slot_on_a_date_of_a_calendar_is_skipped_and_why_names_the_calendar(project: Project) -> None:
+def test_a_slot_on_a_date_of_a_calendar_is_skipped_and_why_names_the_calendar(
+    project: Project,
+) -> None:
     today, day = datetime.now(UTC).date(), timedelta(days=1)
     dates = [f"{today - 3 * day}/{today - 2 * day}"]
     write(
@@ -226,9 +249,13 @@ def test_a_slot_on_a_date_of_a_calendar_is_skipped_and_why_names_the_calendar(pr
     tick.wait()
 
     assert "slots=2 reason=calendar detail=holidays" in tick.text
-    rows = project.db.execute("select idempotency_key as key from yamlsched.job_runs order by 1").fetchall()
+    rows = project.db.execute(
+        "select idempotency_key as key from yamlsched.job_runs order by 1"
+    ).fetchall()
     assert [row.key for row in rows] == [f"nothing:{today - days * day}" for days in (4, 1, 0)]
-    [gap] = project.db.execute("select reason, detail, slots from yamlsched.skipped_slots").fetchall()
+    [gap] = project.db.execute(
+        "select reason, detail, slots from yamlsched.skipped_slots"
+    ).fetchall()
     assert (gap.reason, gap.detail, gap.slots) == ("calendar", "holidays", 2)
     said = verb(project, "why", "nothing", "--at", f"{today - 2 * day}T00:00Z")
     assert "skipped (calendar): its date is skipped (holidays)" in said
@@ -243,7 +270,9 @@ def test_a_slot_on_a_date_of_a_calendar_is_skipped_and_why_names_the_calendar(pr
     assert "; then its date is skipped (holidays)" in said
 
 
-def test_a_backfill_of_a_range_leaves_out_what_a_calendar_skips_and_one_of_a_date_does_not(project: Project) -> None:
+def test_a_backfill_of_a_range_leaves_out_what_a_calendar_skips_and_one_of_a_date_does_not(
+    project: Project,
+) -> None:
     # given a job that a calendar skips on two of five days
     today, day = datetime.now(UTC).date(), timedelta(days=1)
     first, last, skipped = today - 5 * day, today - day, today - 2 * day
@@ -257,13 +286,18 @@ def test_a_backfill_of_a_range_leaves_out_what_a_calendar_skips_and_one_of_a_dat
     dry = verb(project, *words, str(first), "--to", str(last), "--dry-run")
     made = verb(project, *words, str(first), "--to", str(last))
     for said, did in ((dry, "would create"), (made, "created")):
-        assert "2 slots are left out, as calendars skip them: to run one, pass its date without --to" in said
+        assert (
+            "2 slots are left out, as calendars skip them: to run one, pass its date without --to"
+            in said
+        )
         lines = [line.split(" for ")[0] for line in said.splitlines() if line.startswith(did)]
         assert lines == [f"{did} nothing:{each}" for each in days]
 
     # and one date that is named gets its run
     assert f"created nothing:{skipped}" in verb(project, *words, str(skipped))
-    rows = project.db.execute("select idempotency_key as key from yamlsched.job_runs order by 1").fetchall()
+    rows = project.db.execute(
+        "select idempotency_key as key from yamlsched.job_runs order by 1"
+    ).fetchall()
     assert [row.key for row in rows] == [f"nothing:{each}" for each in sorted([*days, skipped])]
 
 
@@ -282,7 +316,9 @@ def test_status_shows_the_next_slot_that_no_calendar_skips(project: Project) -> 
     assert [job["next_slot_at"] for job in shown] == [f"{today + 3 * day}T00:00:00Z"]
 
 
-def test_a_calendar_that_has_ended_is_a_problem_and_one_that_ends_soon_is_shown(project: Project) -> None:
+def test_a_calendar_that_has_ended_is_a_problem_and_one_that_ends_soon_is_shown(
+    project: Project,
+) -> None:
     today, day = datetime.now(UTC).date(), timedelta(days=1)
     jobs = {"nothing": {"cron": "0 0 1 1 *", "skip_on": ["holidays"]}}
     ends = {}
@@ -291,7 +327,10 @@ def test_a_calendar_that_has_ended_is_a_problem_and_one_that_ends_soon_is_shown(
         project.start("sync").wait()
         said = verb(project, "status")
         line = next((line.strip() for line in said.splitlines() if "the calendar" in line), "")
-        ends[until] = (line, CliRunner().invoke(cli, ["status", "--check", "--dsn", project.dsn]).output)
+        ends[until] = (
+            line,
+            CliRunner().invoke(cli, ["status", "--check", "--dsn", project.dsn]).output,
+        )
 
     (_, soon), (_, ended) = list(ends.items())[1:]
     assert next(iter(ends.values()))[0] == ""
@@ -315,8 +354,12 @@ def test_next_shows_what_a_calendar_skips_and_says_when_its_list_ends(tmp_path: 
     assert f'calendar "holidays" ends on {today + 30 * day}' in result.stderr
 
 
-def test_an_edit_of_the_dates_of_a_calendar_is_an_edit_of_the_jobs_that_use_it(project: Project) -> None:
-    calendars = [{"holidays": {"dates": dates}} for dates in (["2030-12-25"], ["2030-12-25", "2030-12-26"])]
+def test_an_edit_of_the_dates_of_a_calendar_is_an_edit_of_the_jobs_that_use_it(
+    project: Project,
+) -> None:
+    calendars = [
+        {"holidays": {"dates": dates}} for dates in (["2030-12-25"], ["2030-12-25", "2030-12-26"])
+    ]
     jobs = {"nothing": {"cron": "0 0 * * *", "skip_on": ["holidays"]}, "nap": {"cron": "0 0 * * *"}}
     write(project, calendars[0], **jobs)
     project.start("sync").wait()
@@ -326,8 +369,12 @@ def test_an_edit_of_the_dates_of_a_calendar_is_an_edit_of_the_jobs_that_use_it(p
     project.start("sync").wait()
 
     assert "~ nothing" in planned
-    assert "calendars.holidays  {dates: [2030-12-25]} -> {dates: [2030-12-25, 2030-12-26]}" in planned
+    assert (
+        "calendars.holidays  {dates: [2030-12-25]} -> {dates: [2030-12-25, 2030-12-26]}" in planned
+    )
     assert "~ nap" not in planned
-    edit = project.db.execute("select e.before, e.after from yamlsched.edited_jobs e order by edit_id desc").fetchone()
+    edit = project.db.execute(
+        "select e.before, e.after from yamlsched.edited_jobs e order by edit_id desc"
+    ).fetchone()
     assert edit.before == {"calendars.holidays": {"dates": ["2030-12-25"]}}
     assert edit.after == {"calendars.holidays": {"dates": ["2030-12-25", "2030-12-26"]}}

@@ -22,17 +22,23 @@ def checked(file: Path, given: tuple[str, ...] | None = ()) -> Checked:
 
 @pytest.mark.parametrize("file", sorted(MISTAKES.glob("*.yaml")), ids=lambda file: file.stem)
 def test_sync_finds_the_errors_that_validate_finds(file: Path) -> None:
-    result = CliRunner().invoke(cli, ["validate", "--format", "json", str(file)], standalone_mode=False)
+    result = CliRunner().invoke(
+        cli, ["validate", "--format", "json", str(file)], standalone_mode=False
+    )
     found = json.loads(result.output)["diagnostics"]
 
-    expected = sorted((one["line"], one["column"], one["code"]) for one in found if one["severity"] == "error")
+    expected = sorted(
+        (one["line"], one["column"], one["code"]) for one in found if one["severity"] == "error"
+    )
 
     assert sorted((one.line, one.column, one.code) for one in checked(file).errors) == expected
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "takes.py").write_text("def it(older): ...\ndef nothing(): ...\ndef death(run): ...\n")
+    (tmp_path / "takes.py").write_text(
+        "def it(older): ...\ndef nothing(): ...\ndef death(run): ...\n"
+    )
     return tmp_path
 
 
@@ -64,11 +70,18 @@ jobs:
     [("handler: takes.absent", "YS302"), ('handler: takes.nothing, cron: "*/7 * * * *"', "YS403")],
     ids=["errors", "warnings"],
 )
-def test_any_number_of_suppressed_diagnostics_hides_no_other(folder: Path, keys: str, code: str) -> None:
+def test_any_number_of_suppressed_diagnostics_hides_no_other(
+    folder: Path, keys: str, code: str
+) -> None:
     suppressed = "".join(f"  j{n}: {{{keys}}}  # yamlsched: ignore[{code}]\n" for n in range(1_500))
-    file = written(folder, f"version: 1\njobs:\n{suppressed}  wrong: {{handler: takes.nothing, payload: {{a: 1}}}}\n")
+    file = written(
+        folder,
+        f"version: 1\njobs:\n{suppressed}  wrong: {{handler: takes.nothing, payload: {{a: 1}}}}\n",
+    )
 
-    found = check_all(load(file.read_bytes(), str(file), None), file, (), datetime(2026, 1, 14, tzinfo=UTC))
+    found = check_all(
+        load(file.read_bytes(), str(file), None), file, (), datetime(2026, 1, 14, tzinfo=UTC)
+    )
 
     assert [(one.line, one.code) for one in found if one.code != "YS405"] == [(1_503, "YS304")]
     assert list(checked(file).jobs) == [f"j{n}" for n in range(1_500)]

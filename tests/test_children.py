@@ -104,7 +104,9 @@ def test_a_program_that_a_handler_starts_does_not_inherit_ignored_signals(projec
     project.work()
 
     ignored = int(project.row(run).result, 16)
-    assert not any(ignored >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
+    assert not any(
+        ignored >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    )
 
 
 # -- a parent that dies
@@ -153,7 +155,9 @@ os.fork = limited
 """
 
 
-def test_runs_for_which_no_child_can_be_started_are_released_while_a_handler_executes(project: Project) -> None:
+def test_runs_for_which_no_child_can_be_started_are_released_while_a_handler_executes(
+    project: Project,
+) -> None:
     # given a host on which a worker can start one process
     project.sync(waits_for_file={"lease": "1m"})
     [first] = project.enqueue("waits_for_file")
@@ -181,9 +185,13 @@ def end(loop: Process) -> None:
     assert loop.wait() == 0, loop.text
 
 
-def test_a_run_goes_to_another_child_if_the_first_one_hangs_before_starting_it(project: Project) -> None:
+def test_a_run_goes_to_another_child_if_the_first_one_hangs_before_starting_it(
+    project: Project,
+) -> None:
     # given a child in which a thread holds the interpreter lock after the handler has returned
-    project.sync(leaves_a_thread_behind={"lease": "1m"}, environment={"lease": "1m", "timeout": "3s"})
+    project.sync(
+        leaves_a_thread_behind={"lease": "1m"}, environment={"lease": "1m", "timeout": "3s"}
+    )
     [first] = project.enqueue("leaves_a_thread_behind")
     loop = project.start("work", "--loop", "--concurrency", "1")
     child = project.until_status(first, "succeeded").result
@@ -200,7 +208,9 @@ def test_a_run_goes_to_another_child_if_the_first_one_hangs_before_starting_it(p
     end(loop)
 
 
-def test_a_run_of_a_child_that_was_stopped_before_starting_it_goes_to_another_child(project: Project) -> None:
+def test_a_run_of_a_child_that_was_stopped_before_starting_it_goes_to_another_child(
+    project: Project,
+) -> None:
     project.sync(environment={"lease": "1m"})
     [first] = project.enqueue("environment")
     loop = project.start("work", "--loop", "--concurrency", "1")
@@ -227,7 +237,9 @@ runner.Runner._send = send
 """
 
 
-def test_a_child_that_hangs_after_a_handler_and_before_its_report_costs_an_attempt(project: Project) -> None:
+def test_a_child_that_hangs_after_a_handler_and_before_its_report_costs_an_attempt(
+    project: Project,
+) -> None:
     project.sync(fails={"max_attempts": 1, "lease": "1m"})
     [run] = project.enqueue("fails")
 
@@ -235,5 +247,6 @@ def test_a_child_that_hangs_after_a_handler_and_before_its_report_costs_an_attem
 
     assert project.summary(run) == ("dead", 1, 1, 0, 1)
     assert (
-        project.row(run).last_error == "its process hung, and was killed, before it could report how the handler ended"
+        project.row(run).last_error
+        == "its process hung, and was killed, before it could report how the handler ended"
     )

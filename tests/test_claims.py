@@ -13,7 +13,12 @@ from support.rows import a_job, a_run, row
 from yamlsched.runs import claiming
 from yamlsched.runs.claiming import ClaimScope
 from yamlsched.worker import clock
-from yamlsched.worker.claims import LOOK_INTERVAL_SECONDS, MAX_BUSY_CLAIMS, POLL_INTERVAL_SECONDS, Claims
+from yamlsched.worker.claims import (
+    LOOK_INTERVAL_SECONDS,
+    MAX_BUSY_CLAIMS,
+    POLL_INTERVAL_SECONDS,
+    Claims,
+)
 from yamlsched.worker.sessions import WORKER_SETTINGS, Database, WorkerSession
 
 Claiming = Callable[[int], list[int]]
@@ -77,7 +82,9 @@ def test_behind_many_runs_that_may_not_be_claimed_the_others_are_claimed_by_few_
     taken = [worker.claim(10) for _ in range(4)]
 
     assert taken == [[], [], [], runs]
-    assert db.execute("select count(*) from yamlsched.job_runs where withheld = 1").fetchone() == (2500,)
+    assert db.execute("select count(*) from yamlsched.job_runs where withheld = 1").fetchone() == (
+        2500,
+    )
     assert worker.claim() == []
     assert worker.claims.is_exhausted
 
@@ -90,7 +97,9 @@ def test_a_claim_waits_for_no_gate_but_steps_over_its_job_and_comes_back(
     first = a_run(db, busy, exclusive=True, run_at="(now() - interval '9 s')")
     second = a_run(db, free, exclusive=True)
     with psycopg.connect(dsn) as other:
-        other.execute("select from yamlsched.gates where name = %s for no key update", [f"job/{busy}"])
+        other.execute(
+            "select from yamlsched.gates where name = %s for no key update", [f"job/{busy}"]
+        )
 
         assert worker.claim(1) == []
         assert not worker.claims.is_exhausted
@@ -138,7 +147,11 @@ def test_a_claim_whose_second_statement_is_not_answered_is_released(
     assert plain in taken
     assert worker.claims.has_lost_claims
     worker.runner.run(worker.claims.release_lost_claims())
-    assert (row(db, plain).status, row(db, gated).status, row(db, gated).attempts) == ("running", "queued", 0)
+    assert (row(db, plain).status, row(db, gated).status, row(db, gated).attempts) == (
+        "running",
+        "queued",
+        0,
+    )
     assert worker.claim() == [gated]
 
 
@@ -161,8 +174,15 @@ def test_a_worker_claims_less_after_the_server_has_cancelled_a_statement(
 def test_a_run_that_was_created_for_another_lane_is_moved_to_that_of_its_job(
     db: psycopg.Connection[Any], worker: Worker
 ) -> None:
-    remote, shared = a_job(db, "remote", executor="cluster"), a_job(db, "shared", isolation="shared")
-    runs = {a_run(db, remote): "cluster", a_run(db, shared, lane="shared"): "shared", a_run(db, shared): "shared"}
+    remote, shared = (
+        a_job(db, "remote", executor="cluster"),
+        a_job(db, "shared", isolation="shared"),
+    )
+    runs = {
+        a_run(db, remote): "cluster",
+        a_run(db, shared, lane="shared"): "shared",
+        a_run(db, shared): "shared",
+    }
     suspect = a_run(db, shared, error_type="WorkerDied")  # for a process of its own
     call = a_run(db, shared, idempotency_key=f"on_dead:{suspect}")  # likewise
     at_gate = a_run(db, shared, error_type="WorkerDied", exclusive=True)

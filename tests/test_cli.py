@@ -26,7 +26,9 @@ def test_every_verb_has_help_with_a_summary(verb: str) -> None:
     command = cli.get_command(click.Context(cli), verb)
     assert command is not None
     context = click.Context(
-        command, info_name=verb, parent=click.Context(cli, info_name="yamlsched", **cli.context_settings)
+        command,
+        info_name=verb,
+        parent=click.Context(cli, info_name="yamlsched", **cli.context_settings),
     )
     text = command.get_help(context)
     assert text.startswith(f"Usage: yamlsched {verb}")
@@ -53,7 +55,9 @@ def test_the_help_lists_every_verb_in_a_group_with_a_summary_that_is_not_cut() -
         assert re.findall(r"(?m)^  (\S+)", section) == list(group)
 
 
-@pytest.mark.parametrize("words", [[verb] for verb in VERBS] + [["db", "start"], ["db", "identity"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [[verb] for verb in VERBS] + [["db", "start"], ["db", "identity"]], ids=" ".join
+)
 def test_h_is_help_on_every_verb(words: list[str]) -> None:
     done = CliRunner().invoke(cli, [*words, "-h"], standalone_mode=False)
     assert done.output.startswith("Usage: cli " + " ".join(words))
@@ -87,7 +91,9 @@ def test_a_verb_has_only_the_global_options_that_it_uses() -> None:
         (["db", "x"], 'no verb "x". See: python -m yamlsched db --help'),
     ],
 )
-def test_a_misspelt_verb_is_a_usage_error_and_gets_a_suggestion(words: list[str], hint: str) -> None:
+def test_a_misspelt_verb_is_a_usage_error_and_gets_a_suggestion(
+    words: list[str], hint: str
+) -> None:
     done = yamlsched(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert hint in done.stderr
@@ -96,7 +102,10 @@ def test_a_misspelt_verb_is_a_usage_error_and_gets_a_suggestion(words: list[str]
 def test_a_missing_file_exits_3_with_a_remedy(tmp_path: Path) -> None:
     done = yamlsched("tick", cwd=tmp_path)
     assert done.returncode == 3
-    assert "schedules.yaml cannot be read: No such file or directory; name the schedule with --file" in done.stderr
+    assert (
+        "schedules.yaml cannot be read: No such file or directory; name the schedule with --file"
+        in done.stderr
+    )
 
 
 def test_an_unreachable_database_exits_3_with_one_line_without_the_password(
@@ -112,7 +121,10 @@ def test_an_unreachable_database_exits_3_with_one_line_without_the_password(
 def test_a_tick_without_tables_says_which_command_to_run(server: str) -> None:
     done = yamlsched("tick", "--dsn", server)
     assert done.returncode == 3
-    assert done.stderr == 'yamlsched: the database has no tables of yamlsched yet: run "yamlsched migrate"\n'
+    assert (
+        done.stderr
+        == 'yamlsched: the database has no tables of yamlsched yet: run "yamlsched migrate"\n'
+    )
 
 
 def test_an_edited_migration_is_detected(own_dsn: str, db_of: Callable[[str], Any]) -> None:
@@ -151,7 +163,10 @@ def test_an_idle_tick_is_silent_and_imports_neither_yaml_nor_jsonschema_nor_cron
         "    print(end.code, [m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, "tick", "--dsn", own_dsn], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", program, "tick", "--dsn", own_dsn],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert (done.stdout, done.stderr) == ("0 []\n", "")
 
@@ -168,7 +183,9 @@ def test_garbage_is_collected_while_a_verb_runs_but_not_among_imports_and_not_at
     assert done.stdout.splitlines()[-2:] == ["False True True", "True"], done
 
 
-def test_a_worker_imports_nothing_that_reads_a_file_syncs_or_executes_handlers_before_its_first_claim() -> None:
+def test_a_worker_imports_nothing_that_reads_a_file_syncs_or_executes_handlers_before_its_first_claim() -> (
+    None
+):
     program = (
         names("yaml", "yamlsched.schedule.load", "yamlsched.sync.apply", "yamlsched.sync.flow")
         + names("yamlsched.worker.local.runner", "yamlsched.handler.run").replace("=", "+=")
@@ -184,12 +201,16 @@ def test_a_worker_imports_nothing_that_reads_a_file_syncs_or_executes_handlers_b
 def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files_and_its_children_nothing(
     own_dsn: str, tmp_path: Path, verb: str
 ) -> None:
-    (tmp_path / "shop.py").write_text("import sys\n\ndef run(): print(*sys.modules, file=open('modules', 'w'))\n")
+    (tmp_path / "shop.py").write_text(
+        "import sys\n\ndef run(): print(*sys.modules, file=open('modules', 'w'))\n"
+    )
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  now: {handler: shop.run}\n")
     assert yamlsched("tick", "--dsn", own_dsn, "-q", cwd=tmp_path).returncode == 0
     assert yamlsched("enqueue", "now", "--dsn", own_dsn, cwd=tmp_path).returncode == 0
     program = (
-        names("yaml", "jsonschema", "croniter", "rich", "yamlsched.sync.apply", "yamlsched.sync.flow")
+        names(
+            "yaml", "jsonschema", "croniter", "rich", "yamlsched.sync.apply", "yamlsched.sync.flow"
+        )
         + names("yamlsched.schedule.checks", "yamlsched.schedule.lint").replace("=", "+=")
         + "import sys; from yamlsched.cli import main\n"
         "try: main()\n"
@@ -198,7 +219,10 @@ def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files
     )
 
     done = subprocess.run(
-        [sys.executable, "-c", program, verb, "--dsn", own_dsn], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-c", program, verb, "--dsn", own_dsn],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
 
     assert done.stdout == "0 ['yaml']\n['shop']\n"
@@ -206,7 +230,9 @@ def test_what_executes_runs_of_a_file_in_force_does_not_import_what_checks_files
 
 
 @pytest.mark.parametrize("verb", ["diff", "explain", "init", "next", "schema", "validate"])
-def test_a_verb_that_uses_no_database_takes_no_dsn_after_its_name_and_ignores_the_one_before_it(verb: str) -> None:
+def test_a_verb_that_uses_no_database_takes_no_dsn_after_its_name_and_ignores_the_one_before_it(
+    verb: str,
+) -> None:
     assert "--dsn" not in yamlsched(verb, "--help").stdout
     assert yamlsched(verb, "--dsn", "x").returncode == 2
     assert yamlsched("--dsn", "host=nowhere.invalid", "explain", "YS101").returncode == 0

@@ -44,8 +44,19 @@ def run(folder: Path, dsn: str, shift: timedelta, *words: str) -> str:
         "TMPDIR": str(folder),
     }
     start = "from yamlsched.cli import main; main()"
-    command = [sys.executable, "-c", start, *words, "--dsn", dsn, "--file", str(folder / "schedules.yaml")]
-    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    command = [
+        sys.executable,
+        "-c",
+        start,
+        *words,
+        "--dsn",
+        dsn,
+        "--file",
+        str(folder / "schedules.yaml"),
+    ]
+    done = subprocess.run(
+        command, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -60,8 +71,14 @@ def test_a_wrong_host_clock_changes_only_the_timestamps_of_log_lines(
         # half an hour from the next slot, so that none is due during the test
         last = before.replace(second=0, microsecond=0) - 30 * MINUTE
         slots = [last - 2 * HOUR, last - HOUR, last]
-        owed_job = {"handler": "clocked.look", "cron": f"{last.astimezone(UTC).minute} * * * *", "catchup": "all"}
-        (tmp_path / "schedules.yaml").write_text(json.dumps({"version": 1, "jobs": {"owed": owed_job, **JOBS}}))
+        owed_job = {
+            "handler": "clocked.look",
+            "cron": f"{last.astimezone(UTC).minute} * * * *",
+            "catchup": "all",
+        }
+        (tmp_path / "schedules.yaml").write_text(
+            json.dumps({"version": 1, "jobs": {"owed": owed_job, **JOBS}})
+        )
         run(tmp_path, own_dsn, shift, "sync")
         db.execute(
             "update yamlsched.job_definitions set effective_from = %s, last_slot_at = null, next_slot_at = %s "
@@ -83,7 +100,9 @@ def test_a_wrong_host_clock_changes_only_the_timestamps_of_log_lines(
         jobs = db.execute("select * from yamlsched.job_definitions order by job_type").fetchall()
         gaps = db.execute("select 1 from yamlsched.skipped_slots").fetchall()
 
-    assert [row.idempotency_key for row in owed] == [f"owed:{slot.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for slot in slots]
+    assert [row.idempotency_key for row in owed] == [
+        f"owed:{slot.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for slot in slots
+    ]
     assert [row.run_at for row in owed] == [row.scheduled_for for row in owed] == slots
     assert [(row.job_type, row.status) for row in rows] == [
         *(("by_hand", "queued"), ("by_hand", "succeeded")),
@@ -92,7 +111,11 @@ def test_a_wrong_host_clock_changes_only_the_timestamps_of_log_lines(
     assert [row.scheduled_for for row in rows[2:]] == slots
     assert gaps == []
     assert all(before <= row.started_at <= row.finished_at <= after for row in rows[1:])
-    assert all(before <= instant <= after for row in rows[1:] for instant in (row.created_at, row.finished_at))
+    assert all(
+        before <= instant <= after
+        for row in rows[1:]
+        for instant in (row.created_at, row.finished_at)
+    )
     assert [(job.job_type, job.last_slot_at) for job in jobs] == [
         ("by_hand", None),
         ("not_yet", None),
@@ -101,7 +124,9 @@ def test_a_wrong_host_clock_changes_only_the_timestamps_of_log_lines(
     assert jobs[2].next_slot_at == slots[-1] + HOUR
     # the shift has reached the handlers and the log
     assert {row.result["shift"] for row in rows[1:]} == {int(shift / HOUR)}
-    said = [datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")) for line in log.splitlines()]
+    said = [
+        datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")) for line in log.splitlines()
+    ]
     assert said
     assert all(abs(moment - shift - after) < HOUR for moment in said)
 
@@ -117,7 +142,9 @@ def test_leases_follow_the_clock_of_the_database_on_a_host_with_a_wrong_clock(
         "    while not pathlib.Path('go').exists():\n"
         "        time.sleep(0.01)\n"
     )
-    (tmp_path / "schedules.yaml").write_text(json.dumps({"version": 1, "jobs": {"x": {"handler": "clocked.look"}}}))
+    (tmp_path / "schedules.yaml").write_text(
+        json.dumps({"version": 1, "jobs": {"x": {"handler": "clocked.look"}}})
+    )
     tick = ("tick", "--path", str(tmp_path))
     with store.connect(own_dsn) as db:
         assert yamlsched("sync", "--dsn", own_dsn, cwd=tmp_path).returncode == 0
@@ -125,13 +152,17 @@ def test_leases_follow_the_clock_of_the_database_on_a_host_with_a_wrong_clock(
         with ThreadPoolExecutor(1) as pool:
             holder = pool.submit(run, tmp_path, own_dsn, shift, *tick)
             try:
-                until(lambda: (tmp_path / "started").exists() or holder.done(), "the handler starts")
+                until(
+                    lambda: (tmp_path / "started").exists() or holder.done(), "the handler starts"
+                )
                 leased = db.execute(
                     "select locked_until - now() as lasts, (select lease from yamlsched.job_definitions) as lease, "
                     "locked_by from yamlsched.job_runs"
                 ).fetchone()
                 run(tmp_path, own_dsn, -shift, *tick)
-                held = db.execute("select locked_by, attempts, status from yamlsched.job_runs").fetchone()
+                held = db.execute(
+                    "select locked_by, attempts, status from yamlsched.job_runs"
+                ).fetchone()
             finally:
                 (tmp_path / "go").touch()
             holder.result()

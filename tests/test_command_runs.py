@@ -29,7 +29,9 @@ def started(project: Project, *names: str) -> list[int]:
 
     def read(name: str) -> int:
         path = project.folder / name
-        text = until(lambda: path.exists() and path.read_text().endswith("\n") and path.read_text(), name)
+        text = until(
+            lambda: path.exists() and path.read_text().endswith("\n") and path.read_text(), name
+        )
         path.unlink()
         if name == "grandchild":  # before, a signal to it would be one to the shell
             until(lambda: Path(f"/proc/{int(text)}/comm").read_text() == "sleep\n")
@@ -49,9 +51,7 @@ def are_dead(pids: list[int]) -> None:
 
 
 def test_a_command_is_retried_and_its_error_and_output_are_stored(project: Project) -> None:
-    script = (
-        'echo "attempt $YAMLSCHED_ATTEMPT of $YAMLSCHED_JOB"; echo "dump: no disk" >&2; [ "$YAMLSCHED_ATTEMPT" = 2 ]'
-    )
+    script = 'echo "attempt $YAMLSCHED_ATTEMPT of $YAMLSCHED_JOB"; echo "dump: no disk" >&2; [ "$YAMLSCHED_ATTEMPT" = 2 ]'
     project.sync(backup=sh(script))
     [run] = project.enqueue("backup", {"x": 1})
 
@@ -59,7 +59,10 @@ def test_a_command_is_retried_and_its_error_and_output_are_stored(project: Proje
 
     assert (project.row(run).status, project.row(run).attempts) == ("succeeded", 2)
     [failure] = project.failures(run)
-    assert (failure.error_type, failure.error) == ("exit code 1", "attempt 1 of backup / dump: no disk")
+    assert (failure.error_type, failure.error) == (
+        "exit code 1",
+        "attempt 1 of backup / dump: no disk",
+    )
     assert failure.output == "attempt 1 of backup\ndump: no disk\n"
     assert 'error="exit code 1: attempt 1 of backup / dump: no disk"' in worker.text
     assert f"[backup {run}] attempt 2 of backup\n" in worker.text
@@ -108,11 +111,17 @@ def test_a_cancelled_command_gets_sigterm_and_the_time_until_kill_after(project:
 
 
 def test_a_command_whose_lease_another_worker_got_is_killed(project: Project) -> None:
-    project.sync(backup=sh("trap '' TERM; " + GROUP + "while :; do sleep 0.01; done", lease="2s", kill_after="1h"))
+    project.sync(
+        backup=sh(
+            "trap '' TERM; " + GROUP + "while :; do sleep 0.01; done", lease="2s", kill_after="1h"
+        )
+    )
     [run] = project.enqueue("backup")
     first = project.start("work", "--loop", "--concurrency", "1")
     pids = started(project, "program", "grandchild")
-    project.db.execute("update yamlsched.job_runs set locked_by = 'b:1:x', attempts = 2 where id = %s", [run])
+    project.db.execute(
+        "update yamlsched.job_runs set locked_by = 'b:1:x', attempts = 2 where id = %s", [run]
+    )
 
     are_dead(pids)
 
@@ -120,7 +129,9 @@ def test_a_command_whose_lease_another_worker_got_is_killed(project: Project) ->
     end(first)
 
 
-def test_a_shutdown_stops_commands_after_the_grace_period_and_refunds_them(project: Project) -> None:
+def test_a_shutdown_stops_commands_after_the_grace_period_and_refunds_them(
+    project: Project,
+) -> None:
     script = "trap 'echo tidy > report; exit 1' TERM; " + GROUP + "wait"
     project.sync(backup=sh(script, max_attempts=1))
     [run] = project.enqueue("backup")
@@ -137,8 +148,12 @@ def test_a_shutdown_stops_commands_after_the_grace_period_and_refunds_them(proje
     assert (project.row(run).status, project.row(run).attempts) == ("queued", 0)
 
 
-@pytest.mark.parametrize("script", [GROUP + "wait", "trap 'exit 143' TERM; " + GROUP + "wait"], ids=["killed", "exits"])
-def test_a_signal_to_all_processes_and_programs_at_once_is_a_graceful_shutdown(project: Project, script: str) -> None:
+@pytest.mark.parametrize(
+    "script", [GROUP + "wait", "trap 'exit 143' TERM; " + GROUP + "wait"], ids=["killed", "exits"]
+)
+def test_a_signal_to_all_processes_and_programs_at_once_is_a_graceful_shutdown(
+    project: Project, script: str
+) -> None:
     # as by systemd's KillMode=control-group
     project.sync(backup=sh(script, max_attempts=1))
     [run] = project.enqueue("backup")
@@ -172,7 +187,9 @@ WITHOUT_LINUX = "import os; from yamlsched.handler import programs as orphans; o
 
 
 @pytest.mark.parametrize("before", ["", WITHOUT_LINUX], ids=["linux", "other"])
-def test_the_death_of_a_worker_kills_the_process_group_of_its_command(project: Project, before: str) -> None:
+def test_the_death_of_a_worker_kills_the_process_group_of_its_command(
+    project: Project, before: str
+) -> None:
     project.sync(backup=sh(GROUP + "wait"))
     [run] = project.enqueue("backup")
     worker = project.start("work", before=before)
@@ -184,7 +201,9 @@ def test_the_death_of_a_worker_kills_the_process_group_of_its_command(project: P
     assert project.row(run).status == "running"
 
 
-def test_the_death_of_a_worker_together_with_its_child_processes_kills_its_command(project: Project) -> None:
+def test_the_death_of_a_worker_together_with_its_child_processes_kills_its_command(
+    project: Project,
+) -> None:
     project.sync(backup=sh(GROUP + "wait"))
     project.enqueue("backup")
     worker = project.start("work")

@@ -165,7 +165,9 @@ def test_a_program_gets_none_of_the_secrets_that_yamlsched_reads() -> None:
     )
 
     inherited = {name.encode(): b"value" for name in (*secrets, *kept)}
-    found = Program.of(Job("job", command=("true",), env={"PGPASSFILE": "own"})).environment(inherited, run)
+    found = Program.of(Job("job", command=("true",), env={"PGPASSFILE": "own"})).environment(
+        inherited, run
+    )
 
     assert found[b"PGPASSFILE"] == b"own"
     assert not {name.encode() for name in secrets[:-1]} & found.keys()
@@ -184,17 +186,25 @@ def test_a_program_starts_in_a_directory_whose_name_is_not_utf_8(tmp_path: Path)
     assert (folder / "scripts" / "here").exists()
 
 
-def test_a_program_gets_the_workers_environment_without_ours_and_then_its_own_and_the_run(tmp_path: Path) -> None:
+def test_a_program_gets_the_workers_environment_without_ours_and_then_its_own_and_the_run(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "scripts").mkdir()
     program = (sys.executable, "-c", REPORT, "ü", "", "a b", "*")
     payload = '{"a": "ö€\\"\'", "n": 1.0}'
 
     async def tell(pool: Pool) -> None:
-        job = {"cwd": "scripts", "env": {"GREETING": "grüß dich", "PGHOST": "db.internal"}, "stdin": "line ä\n"}
+        job = {
+            "cwd": "scripts",
+            "env": {"GREETING": "grüß dich", "PGHOST": "db.internal"},
+            "stdin": "line ä\n",
+        }
         spoiler = pool.submit(1, '{"folder": ""}', handler="spoils.spoil")
         assert await pool.end(spoiler) == RETURNED
         attempt = pool.submit(7, payload, command=program, **job)
-        attempt.run = attempt.run._replace(key="k:1", scheduled_for="2026-01-14T02:00:00+01:00", attempt=2)
+        attempt.run = attempt.run._replace(
+            key="k:1", scheduled_for="2026-01-14T02:00:00+01:00", attempt=2
+        )
         assert await pool.end(attempt) == RETURNED
 
     os.umask(before := os.umask(0o027))
@@ -202,7 +212,9 @@ def test_a_program_gets_the_workers_environment_without_ours_and_then_its_own_an
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
     try:
-        with environment(YAMLSCHED_DSN="secret", PGPASSWORD="secret", PGHOST="ours", KEPT="yes", GREETING="hello"):
+        with environment(
+            YAMLSCHED_DSN="secret", PGPASSWORD="secret", PGHOST="ours", KEPT="yes", GREETING="hello"
+        ):
             story(tmp_path, tell)
     finally:
         os.umask(before)
@@ -211,16 +223,19 @@ def test_a_program_gets_the_workers_environment_without_ours_and_then_its_own_an
 
     found = json.loads((tmp_path / "scripts" / "report").read_text())
     env = found.pop("env")
-    assert found == {
-        "cwd": str(tmp_path / "scripts"),
-        "argv": ["ü", "", "a b", "*"],
-        "stdin": "line ä\n",
-        "files": [],
-        "blocked": 0,
-        "ignored": 0x1001000,  # what Python ignores itself: SIGPIPE and SIGXFSZ; 32 and 33 are glibc's own
-        "umask": 0o027,
-        "leads": True,
-    }
+    assert (
+        found
+        == {
+            "cwd": str(tmp_path / "scripts"),
+            "argv": ["ü", "", "a b", "*"],
+            "stdin": "line ä\n",
+            "files": [],
+            "blocked": 0,
+            "ignored": 0x1001000,  # what Python ignores itself: SIGPIPE and SIGXFSZ; 32 and 33 are glibc's own
+            "umask": 0o027,
+            "leads": True,
+        }
+    )
     assert {name: value for name, value in env.items() if name.startswith(("YAMLSCHED", "PG"))} == {
         "PGHOST": "db.internal",
         "YAMLSCHED_RUN_ID": "7",
@@ -231,7 +246,12 @@ def test_a_program_gets_the_workers_environment_without_ours_and_then_its_own_an
         "YAMLSCHED_MAX_ATTEMPTS": "5",
         "YAMLSCHED_PAYLOAD": payload,
     }
-    assert (env["KEPT"], env["GREETING"], "SPOILT" in env, "HOME" in env) == ("yes", "grüß dich", False, True)
+    assert (env["KEPT"], env["GREETING"], "SPOILT" in env, "HOME" in env) == (
+        "yes",
+        "grüß dich",
+        False,
+        True,
+    )
 
 
 def test_a_program_that_is_not_python_finds_no_signal_ignored(tmp_path: Path) -> None:
@@ -240,11 +260,18 @@ def test_a_program_that_is_not_python_finds_no_signal_ignored(tmp_path: Path) ->
 
     story(tmp_path, tell)
 
-    masks = [int(line.split("\t")[1], 16) for line in (tmp_path / "report").read_text().splitlines()]
-    assert [mask & ~(3 << 31) for mask in masks] == [0, 0]  # 32 and 33 are glibc's own: posix_spawn may ignore them
+    masks = [
+        int(line.split("\t")[1], 16) for line in (tmp_path / "report").read_text().splitlines()
+    ]
+    assert [mask & ~(3 << 31) for mask in masks] == [
+        0,
+        0,
+    ]  # 32 and 33 are glibc's own: posix_spawn may ignore them
 
 
-def test_without_stdin_the_input_is_empty_and_a_run_without_key_and_slot_has_empty_variables(tmp_path: Path) -> None:
+def test_without_stdin_the_input_is_empty_and_a_run_without_key_and_slot_has_empty_variables(
+    tmp_path: Path,
+) -> None:
     async def tell(pool: Pool) -> None:
         script = 'set -u; cat; echo "[$YAMLSCHED_KEY][$YAMLSCHED_SCHEDULED_FOR]$(readlink /proc/self/fd/0)" > report'
         assert await pool.sh(script) == RETURNED
@@ -271,7 +298,12 @@ def test_ten_thousand_arguments_and_the_largest_payload_reach_the_program(tmp_pa
 def test_a_program_may_exit_without_reading_its_input(tmp_path: Path) -> None:
     async def tell(pool: Pool) -> None:
         assert await pool.sh("exit 0", stdin="x" * 65_536) == RETURNED
-        assert await pool.end(pool.submit(2, command=("/bin/sh", "-c", "wc -c > n"), stdin="x" * 65_536)) == RETURNED
+        assert (
+            await pool.end(
+                pool.submit(2, command=("/bin/sh", "-c", "wc -c > n"), stdin="x" * 65_536)
+            )
+            == RETURNED
+        )
 
     story(tmp_path, tell)
 
@@ -287,7 +319,9 @@ CODES = st.integers(0, 255)
 def exit_codes(draw: st.DrawFn) -> ExitCodes:
     codes = draw(st.lists(CODES, unique=True, max_size=9))
     success, discard, later = codes[0::3], codes[1::3], codes[2::3]
-    return ExitCodes(tuple(success), tuple(discard), {code: timedelta(seconds=code + 1) for code in later})
+    return ExitCodes(
+        tuple(success), tuple(discard), {code: timedelta(seconds=code + 1) for code in later}
+    )
 
 
 @given(exit_codes(), st.integers(-64, 255))
@@ -320,13 +354,20 @@ def test_an_attempt_ends_as_its_exit_code_says(tmp_path: Path) -> None:
     async def tell(pool: Pool) -> None:
         async def end(id: int, script: str) -> AttemptEnd:
             command = ("/bin/sh", "-c", script)
-            return (await pool.end(pool.submit(id, command=command, exit_codes=codes)))._replace(output="")
+            return (await pool.end(pool.submit(id, command=command, exit_codes=codes)))._replace(
+                output=""
+            )
 
         assert await end(1, "exit 1") == RETURNED
         failed = AttemptEnd(EndKind.RAISED, "one / two / dump: no such host", "exit code 3")
-        assert await end(2, "echo zero; echo one; echo two; echo; echo dump: no such host >&2; exit 3") == failed
+        assert (
+            await end(2, "echo zero; echo one; echo two; echo; echo dump: no such host >&2; exit 3")
+            == failed
+        )
         assert await end(3, "exit 64") == AttemptEnd(EndKind.DISCARDED, "no output", "exit code 64")
-        later = AttemptEnd(EndKind.RETRY_AFTER, "no output", "exit code 75", delay=timedelta(minutes=15))
+        later = AttemptEnd(
+            EndKind.RETRY_AFTER, "no output", "exit code 75", delay=timedelta(minutes=15)
+        )
         assert await end(4, "exit 75") == later
         killed = AttemptEnd(EndKind.RAISED, "no output", "killed by SIGKILL (signal 9)")
         assert await end(5, "kill -9 $$") == killed
@@ -334,7 +375,9 @@ def test_an_attempt_ends_as_its_exit_code_says(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
-def test_output_that_is_not_text_is_kept_readable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_that_is_not_text_is_kept_readable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def tell(pool: Pool) -> None:
         end = await pool.sh(r"printf 'a\377\000b\n'; printf '\033[31mred'; exit 1")
         assert (end.output, end.error) == ("a\ufffd\0b\n\x1b[31mred", "a\ufffd\0b / \x1b[31mred")
@@ -361,17 +404,29 @@ def test_a_long_line_is_left_out_of_an_error_and_the_last_one_never_is() -> None
 @pytest.mark.parametrize(
     "argv, cwd, error",
     [
-        (["no-such-program"], None, 'FileNotFoundError: there is no program "no-such-program" in PATH'),
+        (
+            ["no-such-program"],
+            None,
+            'FileNotFoundError: there is no program "no-such-program" in PATH',
+        ),
         (["./missing"], None, 'FileNotFoundError: "./missing" does not exist. Correct the path'),
         (["./plain"], None, 'PermissionError: "./plain" is not executable. Run: chmod +x ./plain'),
         (["./folder"], None, 'PermissionError: "./folder" is not a file'),
-        (["./data"], None, 'OSError: "./data" has no #! line. Begin it with a line such as #!/bin/sh'),
+        (
+            ["./data"],
+            None,
+            'OSError: "./data" has no #! line. Begin it with a line such as #!/bin/sh',
+        ),
         (["./binary"], None, 'OSError: "./binary" cannot be started: Exec format error'),
         (["./script"], None, 'names "/no/such/interpreter", which does not exist'),
         (["./dos"], None, "ends with a carriage return. Save the file with Unix line endings."),
         (["/bin/sh"], "no/such", 'FileNotFoundError: the directory "'),
         (["/bin/sh"], "plain", '/plain" is not a directory. Correct cwd.'),
-        (["/bin/true", *["x" * 32_767] * 200], None, "OSError: its arguments and environment are larger than"),
+        (
+            ["/bin/true", *["x" * 32_767] * 200],
+            None,
+            "OSError: its arguments and environment are larger than",
+        ),
     ],
 )
 def test_a_program_that_no_retry_can_start_makes_the_run_dead(
@@ -403,14 +458,23 @@ def test_a_program_that_is_being_written_is_retried(tmp_path: Path) -> None:
 
     async def tell(pool: Pool) -> None:
         end = await pool.run("./program")
-        assert (end.kind, end.error) == (EndKind.RAISED, '"./program" cannot be started: Text file busy.')
+        assert (end.kind, end.error) == (
+            EndKind.RAISED,
+            '"./program" cannot be started: Text file busy.',
+        )
 
     with (tmp_path / "program").open("a"):
         story(tmp_path, tell)
 
 
 def test_validate_finds_what_makes_a_script_fail_to_start(tmp_path: Path) -> None:
-    files = {"empty": "", "data": "exit 0\n", "typo": "#!/bin/shh -e\n", "dos": "#!/bin/sh\r\n", "good": "#!/bin/sh\n"}
+    files = {
+        "empty": "",
+        "data": "exit 0\n",
+        "typo": "#!/bin/shh -e\n",
+        "dos": "#!/bin/sh\r\n",
+        "good": "#!/bin/sh\n",
+    }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
         (tmp_path / name).chmod(0o755)
@@ -438,13 +502,20 @@ GROUP = "sleep 1000 & echo $! > grandchild; echo $$ > program; "
 
 def test_a_timeout_kills_the_whole_process_group(tmp_path: Path) -> None:
     async def tell(pool: Pool) -> None:
-        attempt = pool.submit(command=("/bin/sh", "-c", GROUP + "wait"), timeout=timedelta(seconds=0.3))
+        attempt = pool.submit(
+            command=("/bin/sh", "-c", GROUP + "wait"), timeout=timedelta(seconds=0.3)
+        )
         pids = [await pool.read("program"), await pool.read("grandchild")]
 
         end = await pool.end(attempt)
 
-        assert attempt.stopped == AttemptEnd(EndKind.RAISED, "still running after 0.3s, killed", "Timeout")
-        assert (end.error, end.error_type) == ("stopped by yamlsched", "killed by SIGTERM (signal 15)")
+        assert attempt.stopped == AttemptEnd(
+            EndKind.RAISED, "still running after 0.3s, killed", "Timeout"
+        )
+        assert (end.error, end.error_type) == (
+            "stopped by yamlsched",
+            "killed by SIGTERM (signal 15)",
+        )
         are_dead(*pids)
 
     story(tmp_path, tell)
@@ -484,7 +555,9 @@ def test_a_program_in_a_folder_that_the_user_may_not_enter_is_not_said_to_be_mis
 
 
 @pytest.mark.parametrize("who", ["program", "grandchild"])
-def test_a_process_that_ignores_sigterm_is_killed_after_kill_after(tmp_path: Path, who: str) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_after_kill_after(
+    tmp_path: Path, who: str
+) -> None:
     ignores = "trap '' TERM; "
     scripts = {
         "program": ignores + GROUP + "while :; do sleep 1000; done",
@@ -507,8 +580,12 @@ def test_a_process_that_ignores_sigterm_is_killed_after_kill_after(tmp_path: Pat
     story(tmp_path, tell)
 
 
-def test_a_program_may_use_the_time_until_kill_after_and_its_success_does_not_count(tmp_path: Path) -> None:
-    script = "trap 'echo tidy > report; exit 0' TERM; echo $$ > program; while :; do sleep 0.01; done"
+def test_a_program_may_use_the_time_until_kill_after_and_its_success_does_not_count(
+    tmp_path: Path,
+) -> None:
+    script = (
+        "trap 'echo tidy > report; exit 0' TERM; echo $$ > program; while :; do sleep 0.01; done"
+    )
 
     async def tell(pool: Pool) -> None:
         attempt = pool.submit(command=("/bin/sh", "-c", script))
@@ -527,7 +604,9 @@ def test_a_program_may_use_the_time_until_kill_after_and_its_success_does_not_co
 
 def test_without_grace_the_process_group_is_killed_at_once(tmp_path: Path) -> None:
     async def tell(pool: Pool) -> None:
-        attempt = pool.submit(command=("/bin/sh", "-c", "trap '' TERM; " + GROUP + "wait; sleep 1000"))
+        attempt = pool.submit(
+            command=("/bin/sh", "-c", "trap '' TERM; " + GROUP + "wait; sleep 1000")
+        )
         pids = [await pool.read("program"), await pool.read("grandchild")]
         attempt.stopped = STOPPED
         pool.pool.stop([attempt], grace=0)
@@ -539,7 +618,9 @@ def test_without_grace_the_process_group_is_killed_at_once(tmp_path: Path) -> No
     story(tmp_path, tell)
 
 
-def test_the_death_of_the_child_process_kills_the_whole_process_group_and_ends_the_attempt(tmp_path: Path) -> None:
+def test_the_death_of_the_child_process_kills_the_whole_process_group_and_ends_the_attempt(
+    tmp_path: Path,
+) -> None:
     async def tell(pool: Pool) -> None:
         attempt = pool.submit(command=("/bin/sh", "-c", GROUP + "wait"))
         pids = [await pool.read("program"), await pool.read("grandchild")]
@@ -575,20 +656,31 @@ def test_an_attempt_ends_when_its_program_exits_although_a_background_process_ke
 
 
 @pytest.mark.parametrize("says", ["", "echo early; "])
-def test_what_waits_behind_a_program_that_left_a_process_goes_to_another_child(says: str, tmp_path: Path) -> None:
+def test_what_waits_behind_a_program_that_left_a_process_goes_to_another_child(
+    says: str, tmp_path: Path
+) -> None:
     script = f"{says}(while [ ! -e go ]; do sleep 0.01; done) &"
 
     async def tell(pool: Pool) -> None:
         try:
             assert await pool.run("/bin/true") == RETURNED
             first = pool.child()
-            pool.pool._estimates._seconds["job"] = 1e-5  # so that it is handed over with what follows
+            pool.pool._estimates._seconds["job"] = (
+                1e-5  # so that it is handed over with what follows
+            )
 
             leaving = pool.submit(2, command=("/bin/sh", "-c", script))
-            waiting = [pool.submit(id, command=("/bin/sh", "-c", f"echo $PPID > parent{id}")) for id in range(3, 9)]
+            waiting = [
+                pool.submit(id, command=("/bin/sh", "-c", f"echo $PPID > parent{id}"))
+                for id in range(3, 9)
+            ]
 
-            assert {(await pool.end(attempt))._replace(output="") for attempt in (leaving, *waiting)} == {RETURNED}
-            assert str(first) not in {(tmp_path / f"parent{id}").read_text().strip() for id in range(3, 9)}
+            assert {
+                (await pool.end(attempt))._replace(output="") for attempt in (leaving, *waiting)
+            } == {RETURNED}
+            assert str(first) not in {
+                (tmp_path / f"parent{id}").read_text().strip() for id in range(3, 9)
+            }
         finally:
             (tmp_path / "go").touch()
 
@@ -603,8 +695,12 @@ def test_programs_run_and_stop_on_a_system_without_pidfd_and_subreapers(
     monkeypatch.setattr(programs, "LIBC", None)
 
     async def tell(pool: Pool) -> None:
-        assert (await pool.sh("sleep 0.1; read line; exit $line", stdin="3")).error_type == "exit code 3"
-        attempt = pool.submit(2, command=("/bin/sh", "-c", GROUP + "wait"), timeout=timedelta(seconds=0.3))
+        assert (
+            await pool.sh("sleep 0.1; read line; exit $line", stdin="3")
+        ).error_type == "exit code 3"
+        attempt = pool.submit(
+            2, command=("/bin/sh", "-c", GROUP + "wait"), timeout=timedelta(seconds=0.3)
+        )
         pids = [await pool.read("program"), await pool.read("grandchild")]
 
         await pool.end(attempt)
@@ -615,7 +711,9 @@ def test_programs_run_and_stop_on_a_system_without_pidfd_and_subreapers(
 
 
 def test_a_background_process_survives_the_end_of_its_attempt(tmp_path: Path) -> None:
-    script = "(while [ ! -e go ]; do sleep 0.01; done; echo done > report) > /dev/null 2>&1 & exit 1"
+    script = (
+        "(while [ ! -e go ]; do sleep 0.01; done; echo done > report) > /dev/null 2>&1 & exit 1"
+    )
 
     async def tell(pool: Pool) -> None:
         assert (await pool.sh(script)).error_type == "exit code 1"

@@ -34,7 +34,12 @@ def completed(folder: Path, *words: str) -> list[str]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     script = ASK % (" ".join(map(shlex.quote, words)), len(words) - 1)
     done = subprocess.run(
-        [bash, "-c", script], cwd=folder, env={"PATH": path}, capture_output=True, text=True, check=True
+        [bash, "-c", script],
+        cwd=folder,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stderr == ""
     return done.stdout.split()
@@ -67,7 +72,10 @@ def test_bash_completes(tmp_path: Path, words: list[str], expected: list[str]) -
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_a_shell_that_is_installed_has_no_syntax_error(shell: str) -> None:
     script = subprocess.run(
-        [sys.executable, "-m", "yamlsched", "completion", shell], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "yamlsched", "completion", shell],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert "_YAMLSCHED_COMPLETE" in script
     if installed := shutil.which(shell):

@@ -25,7 +25,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -41,11 +43,15 @@ def a_chain(world: World) -> tuple[int, int, int]:
     world.tick("2026-01-14 02:00")
     world.claim()
     world.end("extract 02:00", DEAD)
-    world.db.execute("update yamlsched.job_definitions set next_slot_at = now() + interval '1 hour'")
+    world.db.execute(
+        "update yamlsched.job_definitions set next_slot_at = now() + interval '1 hour'"
+    )
     return world.id("extract 02:00"), world.id("load 02:00"), world.id("report 02:00")
 
 
-def test_why_names_the_whole_chain_down_to_the_run_that_died_and_what_helps(world: World, cli: Cli) -> None:
+def test_why_names_the_whole_chain_down_to_the_run_that_died_and_what_helps(
+    world: World, cli: Cli
+) -> None:
     extract, load, report = a_chain(world)
 
     found = cli("why", "report")
@@ -70,7 +76,9 @@ def test_a_job_that_a_dead_run_holds_up_has_that_state_with_the_root_of_the_chai
 
     status = json.loads(cli("status", "--format", "json").out)
     shown = masked(cli("status").out)
-    with TestClient(web.app(dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
+    with TestClient(
+        web.app(dsn, namespace="default", auth="none"), base_url="http://localhost"
+    ) as client:
         page = masked(client.get("/").text)
 
     jobs = {job["job_type"]: job["state"] for job in status["jobs"]}
@@ -79,15 +87,22 @@ def test_a_job_that_a_dead_run_holds_up_has_that_state_with_the_root_of_the_chai
     assert held_up == [("load", extract), ("report", extract)]
     assert json.loads(cli("report", "--format", "json").out)["held_up"] == status["held_up"]
     assert f"held up    load, report by extract: run {extract} died AGE ago" in shown
-    assert shown.count(f"held up by extract: run {extract} died AGE ago") == 3  # two jobs, and the problem
-    assert f"load, report are held up by extract: run {extract} died AGE ago" in masked(cli("status", "--check").out)
+    assert (
+        shown.count(f"held up by extract: run {extract} died AGE ago") == 3
+    )  # two jobs, and the problem
+    assert f"load, report are held up by extract: run {extract} died AGE ago" in masked(
+        cli("status", "--check").out
+    )
     assert page.count(f"held up by extract: run {extract} died AGE ago") >= 2
     assert load < report
 
 
 def test_a_death_that_is_reported_names_the_jobs_that_it_holds_up(world: World, cli: Cli) -> None:
     extract, *_ = a_chain(world)
-    world.db.execute("update yamlsched.job_runs set dead_at = now(), finished_at = now() where id = %s", [extract])
+    world.db.execute(
+        "update yamlsched.job_runs set dead_at = now(), finished_at = now() where id = %s",
+        [extract],
+    )
 
     found = [line for line in cli("status", "--check").out.splitlines() if "extract" in line]
 
@@ -122,10 +137,16 @@ def test_the_page_and_json_say_the_same_as_the_command(db: Db, cli: Cli, dsn: st
     run = a_run(db, a_healthy_job(db), "failed", attempts=3, error_type="OSError")
 
     found = json.loads(cli("why", "purge", "--format", "json").out)
-    with TestClient(web.app(dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
+    with TestClient(
+        web.app(dsn, namespace="default", auth="none"), base_url="http://localhost"
+    ) as client:
         page = client.get("/why?job=purge").text
 
-    assert (found["state"], found["run_ids"], found["remedies"]) == ("failing", [run], [f"yamlsched show {run}"])
+    assert (found["state"], found["run_ids"], found["remedies"]) == (
+        "failing",
+        [run],
+        [f"yamlsched show {run}"],
+    )
     assert f"last failure: run {run}, failed" in page
     assert "OSError: no route to host" in page
 
@@ -133,11 +154,15 @@ def test_the_page_and_json_say_the_same_as_the_command(db: Db, cli: Cli, dsn: st
 def test_a_late_job_whose_run_died_names_that_run_and_retry(db: Db, cli: Cli) -> None:
     slot = datetime.now(UTC).replace(microsecond=0) - 22 * HOUR
     job = a_healthy_job(db, "inventory", finish_within=HOUR)
-    run = a_run(db, job, "dead", scheduled_for=slot, finished_at=slot + HOUR, created_at=slot, run_at=slot)
+    run = a_run(
+        db, job, "dead", scheduled_for=slot, finished_at=slot + HOUR, created_at=slot, run_at=slot
+    )
 
     [problem] = json.loads(cli("status", "--check", "--format", "json").out)["problems"]
 
-    assert re.fullmatch(rf"inventory: late by \S+: not finished: .*: run {run} is dead", problem["what"])
+    assert re.fullmatch(
+        rf"inventory: late by \S+: not finished: .*: run {run} is dead", problem["what"]
+    )
     assert problem["remedy"] == f"yamlsched show {run}; then yamlsched retry {run}"
 
 
@@ -153,7 +178,12 @@ def cannot_start(db: Db, job: int, host: str) -> None:
 def a_job_of_web2(db: Db) -> int:
     """A job with a due run that web-2 could start, which ticked last 22 minutes ago; four other hosts cannot."""
     now = datetime.now(UTC)
-    a_file_row(db, host="web-2", last_presented_at=now - timedelta(minutes=22), presented_for=timedelta(minutes=5))
+    a_file_row(
+        db,
+        host="web-2",
+        last_presented_at=now - timedelta(minutes=22),
+        presented_for=timedelta(minutes=5),
+    )
     job = a_job(db, "export", next_slot_at=now + HOUR, created_at=now - 9 * HOUR)
     for nth, host in enumerate(("web-1", "web-3", "web-4", "web-5")):
         a_file_row(db, host=host, applied_at=None if nth else "(now())")
@@ -172,7 +202,9 @@ def test_a_host_that_is_down_and_could_start_a_job_is_named(db: Db, cli: Cli) ->
     assert problem["what"].startswith(f"no host can start job export: {WEB2}")
     assert problem["what"].endswith(" cannot: the variable IS_WEB2 is not set")
     assert problem["remedy"] == "start the ticks of web-2 again"
-    places = "web-1:/srv/schedules.yaml, web-3:/srv/schedules.yaml, web-4:/srv/schedules.yaml and 1 more"
+    places = (
+        "web-1:/srv/schedules.yaml, web-3:/srv/schedules.yaml, web-4:/srv/schedules.yaml and 1 more"
+    )
     sentence = f"{places} cannot start job export: the variable IS_WEB2 is not set; {WEB2}"
     assert cli("status").out.count(sentence) == 1
     assert sentence in cli("why", "export").out
@@ -197,7 +229,11 @@ def test_a_host_that_is_down_and_could_not_start_the_job_either_is_not_named(
     [
         (("retry", "purge"), 1, "yamlsched retry --dead --job purge"),
         (("show", "purge"), 1, "yamlsched runs --job purge"),
-        (("enqueue", "purge", '{"day": 1}'), 2, """pass the payload as an option: --payload '{"day": 1}'"""),
+        (
+            ("enqueue", "purge", '{"day": 1}'),
+            2,
+            """pass the payload as an option: --payload '{"day": 1}'""",
+        ),
         (("next", "*/7 * * * *"), 1, "yamlsched next --cron '*/7 * * * *'"),
         (("runs", "--limit", "abc"), 2, "'abc' is not a valid integer."),
     ],
@@ -206,7 +242,9 @@ def test_a_command_line_that_is_close_gets_the_one_that_works(
     db: Db, cli: Cli, tmp_path: Path, arguments: tuple[str, ...], code: int, hint: str
 ) -> None:
     a_healthy_job(db)
-    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {purge: {cron: '0 2 * * *', command: [/bin/true]}}\n")
+    (tmp_path / "schedules.yaml").write_text(
+        "version: 1\njobs: {purge: {cron: '0 2 * * *', command: [/bin/true]}}\n"
+    )
 
     found = cli(*arguments)
 
@@ -224,7 +262,9 @@ def test_the_views_count_as_failing_what_the_function_says(db: Db) -> None:
                     a_run(db, job, status, failed_at="(now())", **given)
     a_run(db, job, "failed", attempts=3, failed_at=None, max_attempts=6)
 
-    [[of_function]] = db.execute("select count(*) from yamlsched.job_runs r where yamlsched.is_failing(r)").fetchall()
+    [[of_function]] = db.execute(
+        "select count(*) from yamlsched.job_runs r where yamlsched.is_failing(r)"
+    ).fetchall()
     [[of_view]] = db.execute("select failing from yamlsched.job_queues").fetchall()
 
     assert of_view == of_function

@@ -100,12 +100,16 @@ def test_settings_of_the_database_change_no_verb(project: Project, way: Any) -> 
             expected = {"tick": 1, "doctor": code_of_doctor(project.db)}.get(verb[0], 0)
             assert code == expected, (verb, process.text)
 
-    row = project.db.execute("select * from yamlsched.job_runs where idempotency_key = 'k:1'").fetchone()
+    row = project.db.execute(
+        "select * from yamlsched.job_runs where idempotency_key = 'k:1'"
+    ).fetchone()
     assert row is not None
     assert project.statuses() == {"cancelled": 1, "succeeded": 2, "dead": 1}
 
 
-def test_settings_apply_to_the_session_or_behind_a_pooler_only_to_each_transaction(project: Project) -> None:
+def test_settings_apply_to_the_session_or_behind_a_pooler_only_to_each_transaction(
+    project: Project,
+) -> None:
     set_on_database(project, **HOSTILE)
 
     def shown(connection: Any) -> dict[str, str]:
@@ -116,28 +120,35 @@ def test_settings_apply_to_the_session_or_behind_a_pooler_only_to_each_transacti
         ours = shown(connection)
     with pooled(project) as proxy, store.connect(proxy.dsn) as connection:
         behind = shown(connection)
-        connection.cursor_factory = psycopg.Cursor  # the session as the next client of the pooler gets it
+        connection.cursor_factory = (
+            psycopg.Cursor
+        )  # the session as the next client of the pooler gets it
         left_behind = shown(connection)
 
     assert ours["search_path"] == behind["search_path"] == "pg_catalog, pg_temp"
     assert {**ours, **behind}["timezone"] == "UTC"
-    assert {name: value for name, value in behind.items() if name != "default_transaction_isolation"} == {
-        name: value for name, value in ours.items() if name != "default_transaction_isolation"
-    }
+    assert {
+        name: value for name, value in behind.items() if name != "default_transaction_isolation"
+    } == {name: value for name, value in ours.items() if name != "default_transaction_isolation"}
     assert left_behind["search_path"] == "evil"
     assert left_behind["extra_float_digits"] == "-15"
 
 
 @pytest.mark.parametrize("way", [direct, pooled])
 def test_concurrent_ticks_succeed_under_serializable(project: Project, way: Any) -> None:
-    project.sync(**{f"nap_{n}": {"handler": "support.handlers.nap", "cron": "* * * * *"} for n in range(50)})
+    project.sync(
+        **{f"nap_{n}": {"handler": "support.handlers.nap", "cron": "* * * * *"} for n in range(50)}
+    )
     project.db.execute(
         "update yamlsched.job_definitions set next_slot_at = now(), effective_from = now() - interval '1 h'"
     )
     set_on_database(project, default_transaction_isolation="serializable")
 
     with way(project) as proxy:
-        ticks = [project.start("tick", "--max-time", "20s", dsn=proxy.dsn, host=f"h{n}") for n in range(4)]
+        ticks = [
+            project.start("tick", "--max-time", "20s", dsn=proxy.dsn, host=f"h{n}")
+            for n in range(4)
+        ]
         assert [tick.wait() for tick in ticks] == [0] * 4, [tick.text for tick in ticks]
 
 
@@ -158,7 +169,9 @@ create domain public.jsonb as pg_catalog.text;
 
 
 @pytest.mark.parametrize("way", [direct, pooled])
-def test_a_function_in_the_search_path_does_not_replace_a_built_in_one(project: Project, way: Any) -> None:
+def test_a_function_in_the_search_path_does_not_replace_a_built_in_one(
+    project: Project, way: Any
+) -> None:
     project.db.execute("create table public.ledger (run_id bigint not null)")
     project.db.execute(TRAP.encode())
     set_on_database(project, search_path="public, pg_catalog")
@@ -188,7 +201,9 @@ def silent_hosts(count: int, backlog: bool = False) -> Iterator[list[str]]:
     with ExitStack() as stack:
         ports = []
         for _ in range(count):
-            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0 if backlog else 64))
+            listener = stack.enter_context(
+                socket.create_server(("127.0.0.1", 0), backlog=0 if backlog else 64)
+            )
             if backlog:
                 for _ in range(3):
                     client = stack.enter_context(socket.socket())
@@ -202,7 +217,9 @@ def behind(proxy: Proxy, ports: list[str]) -> str:
     """Return a DSN with silent hosts before a proxy."""
     port = str(conninfo_to_dict(proxy.dsn)["port"])
     count = len(ports) + 1
-    return make_conninfo(proxy.dsn, host=",".join(["127.0.0.1"] * count), port=",".join([*ports, port]))
+    return make_conninfo(
+        proxy.dsn, host=",".join(["127.0.0.1"] * count), port=",".join([*ports, port])
+    )
 
 
 @pytest.mark.parametrize("backlog", [False, True], ids=["accepts", "queue full"])
@@ -252,20 +269,31 @@ store.connect = connect
 """
 
 
-@pytest.mark.parametrize("verb", [["tick"], ["status"], ["enqueue", "nap"], ["runs"], ["sync"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "verb", [["tick"], ["status"], ["enqueue", "nap"], ["runs"], ["sync"]], ids=" ".join
+)
 @pytest.mark.parametrize("way", [direct, pooled])
 def test_a_verb_gives_up_on_a_silent_server(project: Project, way: Any, verb: list[str]) -> None:
     project.sync(nap={})
     with way(project) as proxy:
-        process = project.start(*verb, dsn=proxy.dsn, before=SILENCE.format(folder=str(project.folder)))
-        until(lambda: (project.folder / "connected").exists() or not process.is_alive, "the verb has connected")
+        process = project.start(
+            *verb, dsn=proxy.dsn, before=SILENCE.format(folder=str(project.folder))
+        )
+        until(
+            lambda: (project.folder / "connected").exists() or not process.is_alive,
+            "the verb has connected",
+        )
         assert process.is_alive, process.text
         proxy.is_silent = True
         project.touch("go")
 
         assert process.wait() == 3
 
-    assert process.text.strip().splitlines()[-1].startswith("yamlsched: the database did not answer within 1 s")
+    assert (
+        process.text.strip()
+        .splitlines()[-1]
+        .startswith("yamlsched: the database did not answer within 1 s")
+    )
     assert "Traceback" not in process.text
 
 
@@ -274,7 +302,9 @@ def test_a_statement_that_waits_for_a_lock_behind_a_pooler_ends(project: Project
     with pooled(project) as proxy, project.db.transaction():
         project.db.execute("lock table yamlsched.job_runs")
         with (
-            store.connect(make_conninfo(proxy.dsn, options=conninfo_to_dict(limits)["options"])) as connection,
+            store.connect(
+                make_conninfo(proxy.dsn, options=conninfo_to_dict(limits)["options"])
+            ) as connection,
             pytest.raises(psycopg.errors.LockNotAvailable),
         ):
             connection.execute("select id from yamlsched.job_runs")
@@ -283,7 +313,9 @@ def test_a_statement_that_waits_for_a_lock_behind_a_pooler_ends(project: Project
 def test_the_deadline_follows_the_statement_timeout_of_the_dsn(project: Project) -> None:
     with pooled(project) as proxy:
         for dsn in (project.dsn, proxy.dsn):
-            with store.connect(make_conninfo(dsn, options="-c statement_timeout=2min")) as connection:
+            with store.connect(
+                make_conninfo(dsn, options="-c statement_timeout=2min")
+            ) as connection:
                 assert connection.answer_within == 125
             with store.connect(make_conninfo(dsn, options="-c statement_timeout=0")) as connection:
                 assert connection.answer_within is None

@@ -109,7 +109,9 @@ def test_a_range_of_weekdays_may_end_on_sunday_with_any_step():
         for last in ("7", "sun"):
             cron = parse_cron(f"0 0 * * {first}-{last}/{step}")
             # January 2023 begins on a Sunday, which is day 1
-            assert {day - 1 for day in matching_days(cron.date_fields, 2023, 1) if day <= 7} == expected
+            assert {
+                day - 1 for day in matching_days(cron.date_fields, 2023, 1) if day <= 7
+            } == expected
 
 
 @pytest.mark.parametrize(
@@ -212,15 +214,30 @@ REFUSED = [
     ("0 0 * * 8#1", "8", "day-of-week 8 is not in 0-7", "from 0 to 7"),
     ("0 0 * * mon-fri#2", "mon-fri#2", "between one weekday and a number", "1#2"),
     ("0 0 * * 1#2,3", "1#2,3", "mixes plain weekdays with # or L", "two jobs"),
-    ("0 0 13 * 5#2", "13", "day-of-month 13 together with day-of-week 5#2", "write * as day-of-month"),
+    (
+        "0 0 13 * 5#2",
+        "13",
+        "day-of-month 13 together with day-of-week 5#2",
+        "write * as day-of-month",
+    ),
     ("0 0 1-31 * L5", "1-31", "together with day-of-week L5", "two jobs"),
     # the whole
     ("", "", "empty", "five fields"),
     ("   ", "   ", "empty", "five fields"),
-    ("* * * *", "* * * *", "4 fields, but cron has five", "minute hour day-of-month month day-of-week"),
+    (
+        "* * * *",
+        "* * * *",
+        "4 fields, but cron has five",
+        "minute hour day-of-month month day-of-week",
+    ),
     ("now", "now", "1 field, but cron has five", "minute hour"),
     ("0 30 2 * * *", "0 30 2 * * *", "seconds and years are not supported", 'write "30 2 * * *"'),
-    ("0 30 2 * * * 2026", "0 30 2 * * * 2026", "seconds and years are not supported", 'write "30 2 * * *"'),
+    (
+        "0 30 2 * * * 2026",
+        "0 30 2 * * * 2026",
+        "seconds and years are not supported",
+        'write "30 2 * * *"',
+    ),
     ("* * * * * * * *", "* * * * * * * *", "8 fields", "minute hour"),
     ("@reboot", "@reboot", "is not supported", "write five fields"),
     ("@every 5m", "@every 5m", "not an alias", "*/10"),
@@ -265,7 +282,9 @@ def test_256_characters_are_valid_and_257_are_not():
     assert "257 characters, more than 256" in error.message
 
 
-@pytest.mark.parametrize("text", ["1," * 5_000_000, " " * 10_000_000, "*" * 10_000_000, "٣" * 1_000_000])
+@pytest.mark.parametrize(
+    "text", ["1," * 5_000_000, " " * 10_000_000, "*" * 10_000_000, "٣" * 1_000_000]
+)
 def test_a_very_long_string_is_refused_without_parsing_its_fields(text):
     assert len(refusal(text).message) < 200
 
@@ -331,7 +350,11 @@ def test_day_fields_that_debian_reads_differently_come_with_both_readings(text, 
         ("0 2 * feb *", datetime(2026, 1, 5, 2, 0), ["month 1 is not in feb"]),
         ("0 2 6 * *", datetime(2026, 1, 5, 2, 0), ["day-of-month 5 is not in 6"]),
         ("0 2 * * 2", datetime(2026, 1, 5, 2, 0), ["day-of-week mon is not in 2"]),
-        ("0 2 6 * 2", datetime(2026, 1, 5, 2, 0), ["day-of-month 5 is not in 6", "day-of-week mon is not in 2"]),
+        (
+            "0 2 6 * 2",
+            datetime(2026, 1, 5, 2, 0),
+            ["day-of-month 5 is not in 6", "day-of-week mon is not in 2"],
+        ),
     ],
 )
 def test_the_fields_that_do_not_match_are_named(text, wall, expected):
@@ -340,9 +363,13 @@ def test_the_fields_that_do_not_match_are_named(text, wall, expected):
 
 @settings(max_examples=200)
 @given(
-    st.sampled_from(["*", "?", "1", "13", "29", "31", "1-7", "*/2", "*/9", "28-31", "5,15,25", "L", "1,L"]),
+    st.sampled_from(
+        ["*", "?", "1", "13", "29", "31", "1-7", "*/2", "*/9", "28-31", "5,15,25", "L", "1,L"]
+    ),
     st.sampled_from(["*", "2", "feb,apr", "*/3", "6-9"]),
-    st.sampled_from(["*", "?", "0", "7", "mon", "1-5", "fri-sun", "*/3", "1,3", "1#1", "L5", "sat#5,L0"]),
+    st.sampled_from(
+        ["*", "?", "0", "7", "mon", "1-5", "fri-sun", "*/3", "1,3", "1#1", "L5", "sat#5,L0"]
+    ),
     st.integers(1970, 2090),
 )
 def test_dates_are_those_that_croniter_finds(day_of_month, month, day_of_week, year):
@@ -352,7 +379,9 @@ def test_dates_are_those_that_croniter_finds(day_of_month, month, day_of_week, y
         assume(False)
 
     ours = [
-        datetime(year, number, day) for number in range(1, 13) for day in matching_days(cron.date_fields, year, number)
+        datetime(year, number, day)
+        for number in range(1, 13)
+        for day in matching_days(cron.date_fields, year, number)
     ]
 
     theirs = []
@@ -378,12 +407,18 @@ def test_the_page_lists_the_aliases():
     assert listed == ALIASES
 
 
-DAY_OF_MONTH_ITEMS = st.sampled_from(["29", "30", "31", "L", "*/31", "30-31", "28-30/2", "31-l"]) | st.integers(
-    1, 31
-).map(str)
-DAYS_OF_MONTH = st.sampled_from(["*", "?"]) | st.lists(DAY_OF_MONTH_ITEMS, min_size=1, max_size=3).map(",".join)
-MONTH_FIELDS = st.just("*") | st.lists(st.integers(1, 12).map(str), min_size=1, max_size=4).map(",".join)
-DAYS_OF_WEEK = st.sampled_from(["*", "?", "*/7", "0", "1-5", "0#5", "3#5", "6#1", "L0", "L6", "1#5,2#5"])
+DAY_OF_MONTH_ITEMS = st.sampled_from(
+    ["29", "30", "31", "L", "*/31", "30-31", "28-30/2", "31-l"]
+) | st.integers(1, 31).map(str)
+DAYS_OF_MONTH = st.sampled_from(["*", "?"]) | st.lists(
+    DAY_OF_MONTH_ITEMS, min_size=1, max_size=3
+).map(",".join)
+MONTH_FIELDS = st.just("*") | st.lists(st.integers(1, 12).map(str), min_size=1, max_size=4).map(
+    ",".join
+)
+DAYS_OF_WEEK = st.sampled_from(
+    ["*", "?", "*/7", "0", "1-5", "0#5", "3#5", "6#1", "L0", "L6", "1#5,2#5"]
+)
 
 
 @given(DAYS_OF_MONTH, MONTH_FIELDS, DAYS_OF_WEEK)
@@ -404,4 +439,6 @@ def test_an_expression_is_refused_as_never_firing_exactly_if_no_date_of_fifty_ye
 
     date_fields = (day_of_month, month, day_of_week)
     years = range(REFERENCE_YEAR, REFERENCE_YEAR + HORIZON_YEARS)
-    assert is_taken == any(matching_days(date_fields, year, number) for year in years for number in range(1, 13))
+    assert is_taken == any(
+        matching_days(date_fields, year, number) for year in years for number in range(1, 13)
+    )

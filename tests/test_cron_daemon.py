@@ -61,9 +61,15 @@ def cron(tmp_path: Path, program: Path, own_dsn: str) -> Iterator[Any]:
         lines: list[str] = []
         for folder in folders:
             here = _deploy.Installation((str(program),), folder / "schedules.yaml", "root")
-            lines += [line for line in _deploy.contents("cron", here)["crontab"].splitlines() if line not in lines]
+            lines += [
+                line
+                for line in _deploy.contents("cron", here)["crontab"].splitlines()
+                if line not in lines
+            ]
         text = "\n".join(lines) + "\n"
-        text = text.replace("oncall@example.com", "root").replace("postgresql://app@db.internal/app", own_dsn)
+        text = text.replace("oncall@example.com", "root").replace(
+            "postgresql://app@db.internal/app", own_dsn
+        )
         (tmp_path / "crontab").write_text(text)
         (tmp_path / "sendmail").write_text(SENDMAIL.format(folder=tmp_path))
         script = SETUP.format(folder=tmp_path, cron=CRON)
@@ -94,7 +100,11 @@ def test_cron_runs_the_ticks_of_two_projects_and_mails_that_of_the_dead_run_only
     daemon = cron(*folders)
     with psycopg.connect(own_dsn, autocommit=True) as db:
         ended = "select count(*) from yamlsched.job_runs where finished_at is not null"
-        until(lambda: daemon.poll() is not None or db.execute(ended).fetchone() == (2,), "the runs end", seconds=100)
+        until(
+            lambda: daemon.poll() is not None or db.execute(ended).fetchone() == (2,),
+            "the runs end",
+            seconds=100,
+        )
     children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children")
     until(lambda: daemon.poll() is not None or not children.read_text(), "cron has sent its mail")
 

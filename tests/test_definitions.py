@@ -78,7 +78,11 @@ jobs:
     )
 
     assert found.diagnostics == ()
-    assert (found.namespace, found.timezone, found.retention) == ("default", "Europe/Berlin", Retention())
+    assert (found.namespace, found.timezone, found.retention) == (
+        "default",
+        "Europe/Berlin",
+        Retention(),
+    )
     backoff = Backoff("exponential", timedelta(minutes=1), timedelta(minutes=30))
     assert found.jobs == {
         "cleanup_nightly": Job(
@@ -208,7 +212,14 @@ HUGE = {
 @pytest.mark.parametrize("number", HUGE.values(), ids=HUGE.keys())
 @pytest.mark.parametrize(
     "job",
-    ["payload: {n: %s}", "payload: {n: [%s]}", "max_attempts: %s", "owner: %s", "backoff: {jitter: %s}", "tags: [%s]"],
+    [
+        "payload: {n: %s}",
+        "payload: {n: [%s]}",
+        "max_attempts: %s",
+        "owner: %s",
+        "backoff: {jitter: %s}",
+        "tags: [%s]",
+    ],
 )
 def test_a_number_that_cannot_be_stored_is_an_error_in_every_position(job: str, number: str):
     found = loaded(a_file(job % number) + "  other: {handler: a.b}\n")
@@ -221,7 +232,9 @@ def test_a_version_that_cannot_be_stored_is_an_error(number: str):
     assert codes(f"version: {number}\njobs: {{}}\n") == ["YS009"]
 
 
-@pytest.mark.parametrize("number", [2**10_000 - 1, -(2**10_000) + 1, 1.7976931348623157e308, 5e-324])
+@pytest.mark.parametrize(
+    "number", [2**10_000 - 1, -(2**10_000) + 1, 1.7976931348623157e308, 5e-324]
+)
 def test_the_largest_numbers_are_read_and_can_be_stored(number: float):
     payload = the_job(f"payload: {{n: {number}}}").payload
 
@@ -239,7 +252,9 @@ def test_the_largest_numbers_are_read_and_can_be_stored(number: float):
     ids=["written", "aliased", "with an exponent"],
 )
 @pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
-def test_a_payload_of_64_kib_is_valid_and_one_byte_more_is_not(before: str, value: str, size: int, letter: str):
+def test_a_payload_of_64_kib_is_valid_and_one_byte_more_is_not(
+    before: str, value: str, size: int, letter: str
+):
     def with_bytes(count: int) -> str:
         long = letter * ((count - size) // len(letter.encode()))
         long += "x" * (count - size - len(long.encode()))
@@ -259,7 +274,9 @@ def bomb(levels: int, form: str) -> str:
     lines = ["version: 1", "jobs: {}", "x-0: &a0 {k0: 1}"]
     for level in range(1, levels):
         names = ", ".join([f"*a{level - 1}"] * 9)
-        lines.append(f"x-{level}: &a{level} " + form.replace("NAMES", names).replace("K", f"k{level}"))
+        lines.append(
+            f"x-{level}: &a{level} " + form.replace("NAMES", names).replace("K", f"k{level}")
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -296,7 +313,9 @@ def test_a_value_shared_by_jobs_is_checked_once_and_each_use_is_reported():
 
 @pytest.mark.parametrize("depth, expected", [(49, []), (50, []), (51, ["YS013"])])
 @pytest.mark.parametrize("opening, closing", [("[", "]"), ("{a: ", "}")])
-def test_fifty_levels_are_read_and_one_more_is_not(depth: int, expected: list[str], opening: str, closing: str):
+def test_fifty_levels_are_read_and_one_more_is_not(
+    depth: int, expected: list[str], opening: str, closing: str
+):
     inner = depth - 1  # the file itself is one level
 
     assert codes(f"version: 1\njobs: {{}}\nx-a: {opening * inner}1{closing * inner}\n") == expected
@@ -304,7 +323,8 @@ def test_fifty_levels_are_read_and_one_more_is_not(depth: int, expected: list[st
 
 @pytest.mark.parametrize("value", ["(", "a.", "/", ".py:", "a.b(", " ", "\\n", "1h ", "0 "])
 @pytest.mark.parametrize(
-    "key, code", [("handler", "YS301"), ("timeout", "YS107"), ("timezone", "YS205"), ("cron", "YS20")]
+    "key, code",
+    [("handler", "YS301"), ("timeout", "YS107"), ("timezone", "YS205"), ("cron", "YS20")],
 )
 def test_a_string_of_half_a_megabyte_is_rejected_like_a_short_one(key: str, code: str, value: str):
     written = f'"{value * (500_000 // len(value))}"'
@@ -322,7 +342,12 @@ def test_all_three_line_endings_are_supported(end: str):
 
     [found] = loaded(text.replace("\n", end)).diagnostics
 
-    assert (found.code, found.line, found.column, found.source) == ("YS107", 5, 14, "    timeout: 5")
+    assert (found.code, found.line, found.column, found.source) == (
+        "YS107",
+        5,
+        14,
+        "    timeout: 5",
+    )
 
 
 TEXTS = ["", "a", "a.b", "a:b", "5m", "1h30m", "wait", "all", "steps", "Clean-up"]
@@ -360,8 +385,14 @@ DOCUMENTS = st.builds(
     an_object(
         SCHEMA["properties"],
         {
-            "jobs": mostly(st.dictionaries(st.sampled_from(["a", "b_1", "C", "d-e", ""]), mostly(JOB), max_size=2)),
-            "defaults": mostly(an_object(SCHEMA["properties"]["defaults"]["properties"], {"cron": SCALARS})),
+            "jobs": mostly(
+                st.dictionaries(
+                    st.sampled_from(["a", "b_1", "C", "d-e", ""]), mostly(JOB), max_size=2
+                )
+            ),
+            "defaults": mostly(
+                an_object(SCHEMA["properties"]["defaults"]["properties"], {"cron": SCALARS})
+            ),
             "retention": an_object(SCHEMA["properties"]["retention"]["properties"], {}),
             "x-notes": VALUES,
         },
@@ -383,7 +414,9 @@ CRON = {"handler": "a.b", "cron": "@daily"}
 @example({"version": 1, "jobs": {"a": {"handler": "a.b\n"}}})
 @settings(max_examples=300)
 def test_load_rejects_exactly_what_the_schema_rejects(document: Any):
-    is_valid = jsonschema.Draft7Validator(SCHEMA).is_valid(document) and not ends_in_a_line_break(document)
+    is_valid = jsonschema.Draft7Validator(SCHEMA).is_valid(document) and not ends_in_a_line_break(
+        document
+    )
 
     found = {code for code in codes(json.dumps(document)) if code in CODES}
 
@@ -417,7 +450,9 @@ def test_what_resembles_a_valid_part_of_another_job_is_checked_by_itself():
 
 
 def ends_in_a_line_break(document: Any) -> bool:
-    return "\\n" in json.dumps(document)  # Python's "$" matches before a final line break, that of JSON Schema does not
+    return "\\n" in json.dumps(
+        document
+    )  # Python's "$" matches before a final line break, that of JSON Schema does not
 
 
 def test_the_schema_uses_no_keyword_whose_errors_have_no_message():
@@ -433,9 +468,22 @@ def test_the_schema_uses_no_keyword_whose_errors_have_no_message():
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     used = {keyword for schema in schemas(SCHEMA) for keyword in schema}
     notes = {"$schema", "title", "description", "default", "examples", "definitions"}
-    containers = {"$ref", "items", "properties", "patternProperties", "propertyNames", "if", "then", "else"}
+    containers = {
+        "$ref",
+        "items",
+        "properties",
+        "patternProperties",
+        "propertyNames",
+        "if",
+        "then",
+        "else",
+    }
     assert used - notes - containers == REPORTERS.keys() - {"anyOf"}  # in dependencies
-    assert all("description" in schema and "type" in schema for schema in schemas(SCHEMA) if "examples" in schema)
+    assert all(
+        "description" in schema and "type" in schema
+        for schema in schemas(SCHEMA)
+        if "examples" in schema
+    )
     for schema in schemas(SCHEMA):
         for key, inner in schema.get("properties", {}).items():
             one = resolved(inner)

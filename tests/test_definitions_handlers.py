@@ -133,7 +133,10 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_reading_the_source_reports_what_importing_reports(folder: Path, case: str):
-    write(folder, {"m0_name.py": WRONG[case] + "\n", "m0_values.py": "number = 5\ndef needs(a): ...\n"})
+    write(
+        folder,
+        {"m0_name.py": WRONG[case] + "\n", "m0_values.py": "number = 5\ndef needs(a): ...\n"},
+    )
 
     assert [one.code for one in by_reading(folder, job("m0_name.run"))] == [case[:5]]
     assert [one.code for one in by_import(folder, job("m0_name.run"))] == ["YS309"]
@@ -150,7 +153,9 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
-def test_what_has_no_plain_definition_in_its_module_is_checked_by_importing_it_alone(folder: Path, case: str):
+def test_what_has_no_plain_definition_in_its_module_is_checked_by_importing_it_alone(
+    folder: Path, case: str
+):
     write(folder, {"m0_name.py": UNKNOWN[case] + "\n", "m0_values.py": "def needs(a): ...\n"})
 
     assert by_reading(folder, job("m0_name.run")) == []
@@ -202,12 +207,16 @@ def test_a_method_is_named_after_a_colon(folder: Path, name: str, code: str):
 
     assert [one.code for one in found] == [code] * bool(code)
     if not code:
-        assert by_import(folder, job(name)) == ([] if "snd" not in name else by_import(folder, job(name)))
+        assert by_import(folder, job(name)) == (
+            [] if "snd" not in name else by_import(folder, job(name))
+        )
     else:
         assert by_import(folder, job(name)) != []
 
 
-def test_a_worker_resolves_every_path_that_importing_accepts(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_resolves_every_path_that_importing_accepts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     from yamlsched.handler.calls import resolve
 
     write(folder, {"m0_name.py": CLASS})
@@ -218,7 +227,10 @@ def test_a_worker_resolves_every_path_that_importing_accepts(folder: Path, monke
 
 
 def test_a_module_without_source_is_not_reported(folder: Path):
-    write(folder, {"m0_name.py": "def run(): ...\n", "pkg/__init__.py": "", "pkg/sub.py": "def run(): ...\n"})
+    write(
+        folder,
+        {"m0_name.py": "def run(): ...\n", "pkg/__init__.py": "", "pkg/sub.py": "def run(): ...\n"},
+    )
     compileall.compile_dir(folder, quiet=1, legacy=True)
     for source in folder.rglob("*.py"):
         source.unlink()
@@ -247,7 +259,10 @@ PACKAGES: dict[str, dict[str, str]] = {
         "pkg.py": "import os\n__path__ = [os.path.join(os.path.dirname(__file__), 'other')]\n",
         "other/sub.py": "def run(): ...\n",
     },
-    "no __init__.py": {"pkg/sub.py": "from .other import run\n", "pkg/other.py": "def run(): ...\n"},
+    "no __init__.py": {
+        "pkg/sub.py": "from .other import run\n",
+        "pkg/other.py": "def run(): ...\n",
+    },
 }
 
 
@@ -319,14 +334,20 @@ def modules(draw: st.DrawFn) -> str:
         statement, wrapper = draw(st.sampled_from(STATEMENTS)), draw(st.sampled_from(WRAPPERS))
         if wrapper.startswith(("class", "def")) and "import *" in statement:
             continue  # not valid Python
-        inner = statement if wrapper == "{}" else "\n".join("  " + line for line in statement.splitlines())
+        inner = (
+            statement
+            if wrapper == "{}"
+            else "\n".join("  " + line for line in statement.splitlines())
+        )
         parts.append(wrapper.format(inner))
     return "\n".join(parts) + "\n"
 
 
 @settings(max_examples=300)
 @given(text=modules(), payload=st.sampled_from([{}, {"a": 1}, {"b": 1}, {"c": 1}]))
-def test_no_valid_handler_is_reported_however_its_name_is_bound(folder: Path, text: str, payload: dict[str, int]):
+def test_no_valid_handler_is_reported_however_its_name_is_bound(
+    folder: Path, text: str, payload: dict[str, int]
+):
     name = f"m0_{next(NUMBERS)}"
     write(folder, {f"{name}.py": text, "m0_values.py": "number = 5\ndef needs(a): ...\n"})
     schedule = job(f"{name}.run", **payload)
@@ -342,12 +363,18 @@ def test_no_valid_handler_is_reported_however_its_name_is_bound(folder: Path, te
 # --- bounds ------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_with_many_handlers_is_read_and_parsed_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_with_many_handlers_is_read_and_parsed_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     # given 300 handlers in one module, 100 of them re-exported by modules of their own, and 300 in a class
     functions = "".join(f"def run_{n}(): ...\n" for n in range(300))
     methods = "".join(f"  def run_{n}(): ...\n" for n in range(300))
     write(folder, {"m0_many.py": f"{functions}class C:\n{methods}"})
-    write(folder, {f"m0_of/m{n}.py": f"from m0_many import run_{n}\n" for n in range(100)} | {"m0_of/__init__.py": ""})
+    write(
+        folder,
+        {f"m0_of/m{n}.py": f"from m0_many import run_{n}\n" for n in range(100)}
+        | {"m0_of/__init__.py": ""},
+    )
     names = [f"m0_many.run_{n}" for n in range(300)] + [f"m0_of.m{n}.run_{n}" for n in range(100)]
     names += [f"m0_many:C.run_{n}" for n in range(300)]
     jobs = "".join(f"  j{n}: {{handler: {name}}}\n" for n, name in enumerate(names))

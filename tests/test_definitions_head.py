@@ -31,7 +31,9 @@ def test_for_namespace_and_time_zone_jsonschema_is_not_imported() -> None:
 
 
 @pytest.mark.parametrize("file", sorted(MISTAKES.glob("*.yaml")), ids=lambda file: file.name)
-def test_namespace_and_time_zone_of_an_invalid_file_are_those_of_the_whole_check(file: Path) -> None:
+def test_namespace_and_time_zone_of_an_invalid_file_are_those_of_the_whole_check(
+    file: Path,
+) -> None:
     assert_head_alike(file.read_bytes())
 
 
@@ -45,7 +47,14 @@ VALUES = (
 @pytest.mark.parametrize("key", ["namespace", "timezone", "namespce", "tz"])
 def test_any_value_of_namespace_and_time_zone_is_read_as_by_the_whole_check(key: str) -> None:
     for value in VALUES:
-        for more in ("", "namespace: other\n", "timezone: Asia/Tokyo\n", "version: 2\n", "{\n", "x-b: *none\n"):
+        for more in (
+            "",
+            "namespace: other\n",
+            "timezone: Asia/Tokyo\n",
+            "version: 2\n",
+            "{\n",
+            "x-b: *none\n",
+        ):
             text = f"version: 1\nx-a: &x Europe/Paris\n{key}: {value}\n{more}jobs:\n  a: {{handler: m.f}}\n"
             assert_head_alike(text.encode())
     for data in (

@@ -30,23 +30,32 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_search_path_is_that_of_the_command_line_then_that_of_the_file_then_its_folder(project: Path) -> None:
+def test_the_search_path_is_that_of_the_command_line_then_that_of_the_file_then_its_folder(
+    project: Path,
+) -> None:
     found = paths.search_path(project / "schedules.yaml", ["src", "../lib"], [project / "given"])
 
     assert found == (project / "given", project / "src", project.parent / "lib", project)
 
 
-def test_validate_searches_paths_and_reports_the_position_of_a_missing_directory(project: Path) -> None:
+def test_validate_searches_paths_and_reports_the_position_of_a_missing_directory(
+    project: Path,
+) -> None:
     assert yamlsched("validate", "--import", cwd=project).returncode == 0
 
     (project / "schedules.yaml").write_text(FILE.replace("[src]", "[src, lib]"))
     done = yamlsched("validate", "--format", "concise", cwd=project)
 
     assert done.returncode == 1
-    assert 'schedules.yaml:2:14: error[YS118]: item 2 of paths: the directory "lib" does not exist' in done.stdout
+    assert (
+        'schedules.yaml:2:14: error[YS118]: item 2 of paths: the directory "lib" does not exist'
+        in done.stdout
+    )
 
 
-def test_the_remedy_for_a_module_in_a_folder_src_that_is_not_in_paths_is_to_add_it(project: Path) -> None:
+def test_the_remedy_for_a_module_in_a_folder_src_that_is_not_in_paths_is_to_add_it(
+    project: Path,
+) -> None:
     (project / "layout.py").unlink()
     (project / "schedules.yaml").write_text(FILE.replace("paths: [src]\n", ""))
 
@@ -63,10 +72,15 @@ def test_doctor_searches_paths(project: Path) -> None:
     file.write_text(FILE.replace("[src]", "[source]"))
     [_, finding] = doctor.schedule(file, None)[1]
 
-    assert (finding.level, 'the directory "source" does not exist' in finding.what) == ("fail", True)
+    assert (finding.level, 'the directory "source" does not exist' in finding.what) == (
+        "fail",
+        True,
+    )
 
 
-def test_a_path_from_the_command_line_comes_before_those_of_the_file(project: Path, own_dsn: str) -> None:
+def test_a_path_from_the_command_line_comes_before_those_of_the_file(
+    project: Path, own_dsn: str
+) -> None:
     a_module(project / "given", "given")
 
     answers = [
@@ -78,7 +92,9 @@ def test_a_path_from_the_command_line_comes_before_those_of_the_file(project: Pa
 
 
 @pytest.mark.parametrize("given, answer", [([], "src"), (["--path", "given"], "given")])
-def test_workers_import_handlers_from_paths(project: Path, own_dsn: str, given: list[str], answer: str) -> None:
+def test_workers_import_handlers_from_paths(
+    project: Path, own_dsn: str, given: list[str], answer: str
+) -> None:
     a_module(project / "given", "given")
     assert yamlsched("tick", *given, "--dsn", own_dsn, cwd=project).returncode == 0
     assert yamlsched("enqueue", "where", "--dsn", own_dsn, cwd=project).returncode == 0
@@ -86,7 +102,9 @@ def test_workers_import_handlers_from_paths(project: Path, own_dsn: str, given: 
     done = yamlsched("tick", *given, "--dsn", own_dsn, cwd=project)
 
     with psycopg.connect(own_dsn) as connection:
-        [[result, error]] = connection.execute("select result, last_error from yamlsched.job_runs").fetchall()
+        [[result, error]] = connection.execute(
+            "select result, last_error from yamlsched.job_runs"
+        ).fetchall()
     assert (done.returncode, result, error) == (0, answer, None)
 
 

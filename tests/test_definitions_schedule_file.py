@@ -16,7 +16,9 @@ from yamlsched.schedule.load import load
 FILE = "version: 1\njobs: {}\nx-secret: {hunter2\n"
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "link to a device", "nothing", "socket name"])
+@pytest.mark.parametrize(
+    "kind", ["pipe", "device", "directory", "link to a device", "nothing", "socket name"]
+)
 def test_anything_but_a_regular_file_is_rejected_immediately(tmp_path: Path, kind: str):
     file = tmp_path / "schedules.yaml"
     if kind == "pipe":
@@ -35,7 +37,9 @@ def test_anything_but_a_regular_file_is_rejected_immediately(tmp_path: Path, kin
 
 
 @pytest.mark.parametrize("more, codes", [(-1, []), (0, []), (1, ["YS013"]), (1_000_000, ["YS013"])])
-def test_a_file_of_four_million_bytes_is_read_and_not_one_byte_more(tmp_path: Path, more: int, codes: list[str]):
+def test_a_file_of_four_million_bytes_is_read_and_not_one_byte_more(
+    tmp_path: Path, more: int, codes: list[str]
+):
     file = tmp_path / "schedules.yaml"
     start = b"version: 1\njobs: {}\n#"
     file.write_bytes(start + b"x" * (schedule_file.MAX_FILE_BYTES + more - len(start)))
@@ -65,8 +69,12 @@ def linked(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["outside.yaml", "twice.yaml", "git.yaml"])
 @pytest.mark.parametrize("output", ["text", "concise", "json", "github", "sarif"])
-def test_validate_prints_nothing_of_a_linked_file_outside_of_the_directory(linked: Path, name: str, output: str):
-    result = CliRunner().invoke(cli, ["--format", output, "validate", str(linked / name)], standalone_mode=False)
+def test_validate_prints_nothing_of_a_linked_file_outside_of_the_directory(
+    linked: Path, name: str, output: str
+):
+    result = CliRunner().invoke(
+        cli, ["--format", output, "validate", str(linked / name)], standalone_mode=False
+    )
 
     assert "hunter2" not in result.output
     assert isinstance(result.exception, EnvironmentFailed)
@@ -76,17 +84,23 @@ def test_validate_prints_nothing_of_a_linked_file_outside_of_the_directory(linke
 
 @pytest.mark.parametrize("name", ["outside.yaml", "twice.yaml", "git.yaml"])
 @pytest.mark.parametrize("is_base", [True, False])
-def test_diff_prints_nothing_of_a_linked_file_outside_of_the_directory(linked: Path, name: str, is_base: bool):
+def test_diff_prints_nothing_of_a_linked_file_outside_of_the_directory(
+    linked: Path, name: str, is_base: bool
+):
     good, link = str(linked / "good.yaml"), str(linked / name)
 
-    result = CliRunner().invoke(cli, ["diff", *([link, good] if is_base else [good, link])], standalone_mode=False)
+    result = CliRunner().invoke(
+        cli, ["diff", *([link, good] if is_base else [good, link])], standalone_mode=False
+    )
 
     assert isinstance(result.exception, EnvironmentFailed)
     assert "hunter2" not in result.output + str(result.exception)
 
 
 def test_validate_reads_a_link_to_a_file_in_its_own_directory(linked: Path):
-    result = CliRunner().invoke(cli, ["validate", str(linked / "mounted.yaml")], standalone_mode=False)
+    result = CliRunner().invoke(
+        cli, ["validate", str(linked / "mounted.yaml")], standalone_mode=False
+    )
 
     assert "error[YS001]" in result.output
     assert "hunter2" in result.output

@@ -13,14 +13,28 @@ from yamlsched.ask import attention, health
 
 
 @pytest.mark.parametrize("ended", [timedelta(0), demo_data.QUIET])
-def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(own_dsn: str, ended: timedelta) -> None:
+def test_the_demonstration_has_jobs_in_every_state_and_gaps_for_most_reasons(
+    own_dsn: str, ended: timedelta
+) -> None:
     demo_data.fill(own_dsn, ended=ended)
 
     with store.connect(own_dsn) as db:
         found = health.read(db, demo_data.NAMESPACE, timedelta(hours=1))
-        reasons = {row.reason for row in db.execute("select distinct reason from yamlsched.skipped_slots")}
+        reasons = {
+            row.reason for row in db.execute("select distinct reason from yamlsched.skipped_slots")
+        }
     states = {job.state for job in found.jobs}
-    assert states == {"retired", "stuck", "late", "dead", "paused", "disabled", "running", "ok", "new"}
+    assert states == {
+        "retired",
+        "stuck",
+        "late",
+        "dead",
+        "paused",
+        "disabled",
+        "running",
+        "ok",
+        "new",
+    }
     assert reasons >= {"paused", "disabled", "key_taken", "late", "superseded", "overlap"}
 
 
@@ -32,7 +46,9 @@ def test_nothing_comes_due_for_a_while_after_the_history(own_dsn: str) -> None:
     states = {job.state for job in found.jobs}
     assert states == {"retired", "disabled", "running", "ok", "new"}
     [problem] = attention.problems(found, attention.Thresholds())
-    assert re.match(r"no tick for (4[5-9]|5\d)m", problem.what), problem.what  # minutes may pass while it is filled
+    assert re.match(r"no tick for (4[5-9]|5\d)m", problem.what), (
+        problem.what
+    )  # minutes may pass while it is filled
 
 
 def test_the_healthy_demonstration_needs_no_attention(own_dsn: str) -> None:

@@ -41,7 +41,9 @@ NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
 FILES = sorted(MISTAKES.glob("*.yaml"))
 
 
-def all_checks(data: bytes, file: str = "schedules.yaml", environment: str | None = None) -> list[Diagnostic]:
+def all_checks(
+    data: bytes, file: str = "schedules.yaml", environment: str | None = None
+) -> list[Diagnostic]:
     """Return what validate reports, with the handlers of tests/mistakes/shop."""
     return check_all(load(data, file, environment), MISTAKES / file, (), NOW)
 
@@ -61,9 +63,15 @@ def test_a_diagnostic_is_printed_exactly_like_this(file: Path):
 
 
 def test_every_code_has_a_page_and_an_example_file():
-    source = "".join(path.read_text("utf-8") for path in (ROOT / "yamlsched/schedule").rglob("*.py"))
+    source = "".join(
+        path.read_text("utf-8") for path in (ROOT / "yamlsched/schedule").rglob("*.py")
+    )
     used = set(re.findall(r'"(YS[0-9]{3})"', source))
-    shown = {code for file in FILES for code in re.findall(r"\[(YS[0-9]{3})\]:", file.with_suffix(".txt").read_text())}
+    shown = {
+        code
+        for file in FILES
+        for code in re.findall(r"\[(YS[0-9]{3})\]:", file.with_suffix(".txt").read_text())
+    }
 
     assert used == set(catalog.pages())
     # the others have tests of their own: a thousand errors, an environment, an import, owners
@@ -106,9 +114,13 @@ def test_an_error_behind_an_anchor_is_one_diagnostic_with_a_note_for_each_use():
     ]
 
 
-@pytest.mark.parametrize("job", ["{handler: a.b, x: 1}", "{handler: a.b, timeout: 5}", "{handler: 010}", "{*x : 1}"])
+@pytest.mark.parametrize(
+    "job", ["{handler: a.b, x: 1}", "{handler: a.b, timeout: 5}", "{handler: 010}", "{*x : 1}"]
+)
 def test_a_thousand_errors_are_reported_and_the_valid_jobs_are_still_known(job: str):
-    text = "version: 1\njobs:\n  valid: {handler: a.b}\n" + "".join(f"  j{n}: {job}\n" for n in range(1100))
+    text = "version: 1\njobs:\n  valid: {handler: a.b}\n" + "".join(
+        f"  j{n}: {job}\n" for n in range(1100)
+    )
 
     found = load(text.encode(), "s.yaml", None)
 
@@ -155,7 +167,9 @@ def test_one_error_is_not_reported_again_for_the_handler(job: str):
 
 
 def test_jobs_of_another_version_are_not_checked():
-    assert codes("version: 2\njobs:\n  one: {handler: shop.mail.rnu, payload: {password: x}}\n") == {"YS110"}
+    assert codes(
+        "version: 2\njobs:\n  one: {handler: shop.mail.rnu, payload: {password: x}}\n"
+    ) == {"YS110"}
 
 
 # --- formats -----------------------------------------------------------------------------------------------------
@@ -194,7 +208,9 @@ def test_errors_of_several_files_are_reported_and_counted(folder: Path):
     result = run("validate", "good.yaml", "bad.yaml")
 
     assert result.return_value == 1
-    assert result.output.endswith("good.yaml: 1 job, no errors\nbad.yaml: 2 errors, 0 warnings in 1 job\n")
+    assert result.output.endswith(
+        "good.yaml: 1 job, no errors\nbad.yaml: 2 errors, 0 warnings in 1 job\n"
+    )
 
 
 def test_warnings_count_as_errors_only_with_strict(folder: Path):
@@ -233,7 +249,9 @@ def test_an_environment_that_is_not_in_the_list_is_an_error(folder: Path):
 
 
 def test_a_module_name_that_is_too_long_for_a_file_is_not_found(folder: Path):
-    (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n  one: {{handler: {'a' * 5000}.b}}\n")
+    (folder / "schedules.yaml").write_text(
+        f"version: 1\njobs:\n  one: {{handler: {'a' * 5000}.b}}\n"
+    )
 
     assert "YS303" in run("validate", "--format", "concise").output
 
@@ -247,7 +265,8 @@ def test_the_jobs_of_a_file_that_is_not_valid_yaml_are_not_counted(folder: Path)
 def test_import_binds_the_payload_of_a_job_with_other_errors(folder: Path):
     (folder / "errands.py").write_text("def run(url): ...\ngo = run\n")
     jobs = "".join(
-        f'  {name}: {{cron: "0 25 * * *", handler: errands.go, payload: {{{name}: x}}}}\n' for name in ("url", "uri")
+        f'  {name}: {{cron: "0 25 * * *", handler: errands.go, payload: {{{name}: x}}}}\n'
+        for name in ("url", "uri")
     )
     (folder / "schedules.yaml").write_text(f"version: 1\njobs:\n{jobs}")
 
@@ -261,8 +280,12 @@ def test_import_binds_the_payload_of_a_job_with_other_errors(folder: Path):
 
 
 def test_import_runs_the_module_and_binds_the_payload(folder: Path):
-    (folder / "shop/explodes.py").write_text("def run() -> None: ...\nraise RuntimeError('no settings')\n")
-    (folder / "schedules.yaml").write_text("version: 1\njobs:\n  boom: {handler: shop.explodes.run}\n")
+    (folder / "shop/explodes.py").write_text(
+        "def run() -> None: ...\nraise RuntimeError('no settings')\n"
+    )
+    (folder / "schedules.yaml").write_text(
+        "version: 1\njobs:\n  boom: {handler: shop.explodes.run}\n"
+    )
 
     assert run("validate").return_value == 0
     found = run("validate", "--import", "--format", "concise")
@@ -316,7 +339,10 @@ def test_json_is_one_document_with_a_version(folder: Path):
         "notes": [],
     }
     (folder / "schedules.yaml").write_text(GOOD)
-    assert json.loads(run("validate", "--format", "json").output) == {"format_version": 1, "diagnostics": []}
+    assert json.loads(run("validate", "--format", "json").output) == {
+        "format_version": 1,
+        "diagnostics": [],
+    }
 
 
 EVIL = "\n::error::x\x1b[31m\u2028\x9b##[group]##vso[task.x]"
@@ -324,14 +350,20 @@ EVIL = "\n::error::x\x1b[31m\u2028\x9b##[group]##vso[task.x]"
 
 @pytest.mark.parametrize("format", formats.FORMATS)
 def test_every_format_escapes_control_characters_and_ci_commands(format: str):
-    found = Diagnostic(f"a{EVIL}.yaml", 1, 1, 2, "YS102", "error", f"m{EVIL}", f"r{EVIL}", f"s: {EVIL[1:]}")
+    found = Diagnostic(
+        f"a{EVIL}.yaml", 1, 1, 2, "YS102", "error", f"m{EVIL}", f"r{EVIL}", f"s: {EVIL[1:]}"
+    )
     found = replace(found, notes=(Note(f"::n{EVIL}", 1, 1, EVIL),))
 
-    lines = formats.FORMATS[format]([found, replace(found, file="::f")], [found.file, "::f"]).split("\n")
+    lines = formats.FORMATS[format]([found, replace(found, file="::f")], [found.file, "::f"]).split(
+        "\n"
+    )
 
     assert all(line.isprintable() for line in lines)
     commands = [line for line in lines if line.lstrip().startswith("::")]
-    assert [line[:15] for line in commands] == (["::error file=a\\", "::error file=\\%"] if format == "github" else [])
+    assert [line[:15] for line in commands] == (
+        ["::error file=a\\", "::error file=\\%"] if format == "github" else []
+    )
     if format in ("text", "concise", "github"):
         assert "##[" not in "".join(lines)
         assert "##vso[" not in "".join(lines)
@@ -360,12 +392,16 @@ def test_only_a_terminal_gets_colours(folder: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_an_outdated_copy_of_the_schema_is_a_warning(folder: Path, line: str, is_advised: bool):
-    (folder / "schedules.schema.json").write_text(json.dumps({**SCHEMA, "title": "of another version"}))
+    (folder / "schedules.schema.json").write_text(
+        json.dumps({**SCHEMA, "title": "of another version"})
+    )
     (folder / "current.json").write_text(run("schema").output)
     (folder / "schedules.yaml").write_text(f"{line}\n{GOOD}")
 
     assert ("YS416" in run("validate").output) == is_advised
-    assert ("schema" in {one.name for one in doctor.schedule(Path("schedules.yaml"), None)[1]}) == is_advised
+    assert (
+        "schema" in {one.name for one in doctor.schedule(Path("schedules.yaml"), None)[1]}
+    ) == is_advised
 
     if "./schedules" in line:
         remedy = re.search(r"Update it: yamlsched schema > (\S+)", run("validate").output)
@@ -388,7 +424,9 @@ def test_github_gets_annotations_with_their_text_escaped(folder: Path):
 
     lines = run("validate", "--format", "github").output.splitlines()
 
-    assert lines[0].startswith("::error file=schedules.yaml,line=5,col=14,endColumn=21,title=YS107::")
+    assert lines[0].startswith(
+        "::error file=schedules.yaml,line=5,col=14,endColumn=21,title=YS107::"
+    )
     assert '"5, 100%25" is not a duration' in lines[0]
 
 
@@ -422,7 +460,10 @@ SARIF = {
                                             "type": "object",
                                             "required": ["id", "shortDescription", "help"],
                                             "properties": {
-                                                "shortDescription": {"type": "object", "required": ["text"]},
+                                                "shortDescription": {
+                                                    "type": "object",
+                                                    "required": ["text"],
+                                                },
                                                 "help": {"type": "object", "required": ["text"]},
                                             },
                                         },
@@ -442,8 +483,14 @@ SARIF = {
                                 "ruleIndex": {"type": "integer", "minimum": 0},
                                 "level": {"enum": ["none", "note", "warning", "error"]},
                                 "message": {"type": "object", "required": ["text"]},
-                                "locations": {"type": "array", "items": {"$ref": "#/definitions/location"}},
-                                "relatedLocations": {"type": "array", "items": {"$ref": "#/definitions/location"}},
+                                "locations": {
+                                    "type": "array",
+                                    "items": {"$ref": "#/definitions/location"},
+                                },
+                                "relatedLocations": {
+                                    "type": "array",
+                                    "items": {"$ref": "#/definitions/location"},
+                                },
                             },
                         },
                     },
@@ -494,7 +541,9 @@ def test_sarif_has_the_structure_that_2_1_0_requires(file: Path):
     jsonschema.Draft7Validator(SARIF).validate(log)
     [one_run] = log["runs"]
     ids = [rule["id"] for rule in one_run["tool"]["driver"]["rules"]]
-    assert [ids[result["ruleIndex"]] for result in one_run["results"]] == [one.code for one in found]
+    assert [ids[result["ruleIndex"]] for result in one_run["results"]] == [
+        one.code for one in found
+    ]
 
 
 def test_explain_prints_the_page_of_a_code_or_lists_all_codes(folder: Path):
@@ -504,7 +553,10 @@ def test_explain_prints_the_page_of_a_code_or_lists_all_codes(folder: Path):
     assert "\n\nWrong:\n\n    version: 1\n" in page
     assert "\n\nRight:\n\n    version: 1\n" in page
     assert run("explain").output.splitlines()[0] == "YS001  the text is not valid YAML"
-    assert json.loads(run("explain", "YS203", "--format", "json").output)["codes"][0]["code"] == "YS203"
+    assert (
+        json.loads(run("explain", "YS203", "--format", "json").output)["codes"][0]["code"]
+        == "YS203"
+    )
     assert 'Did you mean "YS203"?' in str(run("explain", "YS2030").exception)
 
 
@@ -527,7 +579,12 @@ def test_the_hook_and_the_action_call_verbs_and_options_that_exist(folder: Path)
     assert re.search(hook["files"], "services/billing/schedules.yaml")
     [step] = action["runs"]["steps"]
     assert 'yamlsched" validate --format github $ARGUMENTS -- $FILES' in step["run"]
-    assert run("validate", "--format", "github", *action["inputs"]["files"]["default"].split()).return_value == 0
+    assert (
+        run(
+            "validate", "--format", "github", *action["inputs"]["files"]["default"].split()
+        ).return_value
+        == 0
+    )
 
 
 def test_the_reference_names_every_key_and_its_examples_are_valid():
@@ -544,9 +601,45 @@ def test_the_reference_names_every_key_and_its_examples_are_valid():
 
 REAL = (ROOT / "schedules.yaml").read_bytes()
 REAL += b"x-a: &a {k: [1, 'b', \"c\"]}\nx-b:\n  <<: *a\n  t: >-\n   folded\n   text\n"
-PIECES = [b"*a", b"&a ", b"<<: ", b"\t", b"\0", b"'", b'"', b"{", b"}", b"[", b"]", b": ", b"- ", b"|\n", b"!!int "]
-PIECES += [b"0x" + b"f" * 5000, b"0o" + b"7" * 9000, b"1e999", b"1" * 5000, b"&b [*b]", b"? [a]\n: ", b"!!float "]
-PIECES += [b"\xff", b"\xef\xbb\xbf", b"\r", b"\xe2\x80\xa8", b"---\n", b"...\n", b"%", b"@", b"\\u0000", b"? ", b"#"]
+PIECES = [
+    b"*a",
+    b"&a ",
+    b"<<: ",
+    b"\t",
+    b"\0",
+    b"'",
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b": ",
+    b"- ",
+    b"|\n",
+    b"!!int ",
+]
+PIECES += [
+    b"0x" + b"f" * 5000,
+    b"0o" + b"7" * 9000,
+    b"1e999",
+    b"1" * 5000,
+    b"&b [*b]",
+    b"? [a]\n: ",
+    b"!!float ",
+]
+PIECES += [
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"\xe2\x80\xa8",
+    b"---\n",
+    b"...\n",
+    b"%",
+    b"@",
+    b"\\u0000",
+    b"? ",
+    b"#",
+]
 
 
 @st.composite
@@ -578,13 +671,21 @@ def test_no_mutation_of_a_real_file_crashes_the_checks(data: bytes):
     assert_reported(data)
 
 
-@given(st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode("utf-8", "surrogatepass")))
+@given(
+    st.binary(max_size=300)
+    | st.text(max_size=300).map(lambda text: text.encode("utf-8", "surrogatepass"))
+)
 @settings(max_examples=300)
 def test_no_bytes_crash_the_checks(data: bytes):
     assert_reported(data)
 
 
-@given(st.lists(st.sampled_from([p.decode("latin-1") for p in PIECES] + ["a", "b", "\n", "\n  ", " "]), max_size=40))
+@given(
+    st.lists(
+        st.sampled_from([p.decode("latin-1") for p in PIECES] + ["a", "b", "\n", "\n  ", " "]),
+        max_size=40,
+    )
+)
 @settings(max_examples=300)
 def test_no_combination_of_yaml_pieces_crashes_the_checks(pieces: list[str]):
     assert_reported("".join(pieces).encode())
@@ -594,11 +695,15 @@ def chain(number: int, first: dict[str, Any], *, is_reversed: bool = False) -> b
     """Build a file in which each job follows the one before; the first has keys of its own."""
     jobs = {f"j{n}": {"after": [f"j{n - 1}"]} if n else first for n in range(number)}
     names = sorted(jobs, key=lambda name: int(name[1:]), reverse=is_reversed)
-    return json.dumps({"version": 1, "jobs": {name: {"handler": "a.b", **jobs[name]} for name in names}}).encode()
+    return json.dumps(
+        {"version": 1, "jobs": {name: {"handler": "a.b", **jobs[name]} for name in names}}
+    ).encode()
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
-def test_a_chain_of_a_thousand_jobs_has_the_slots_of_its_first_in_any_order_of_the_file(is_reversed: bool):
+def test_a_chain_of_a_thousand_jobs_has_the_slots_of_its_first_in_any_order_of_the_file(
+    is_reversed: bool,
+):
     found = load(chain(1000, {"cron": "7 3 * * *"}, is_reversed=is_reversed), "s.yaml", None)
 
     assert found.diagnostics == ()
@@ -609,7 +714,10 @@ def test_a_chain_of_a_thousand_jobs_has_the_slots_of_its_first_in_any_order_of_t
 def test_a_job_can_be_followed_by_a_thousand_and_follow_a_thousand():
     jobs = {f"j{n}": {"handler": "a.b", "after": ["first"]} for n in range(1000)}
     last = {"handler": "a.b", "after": [*jobs]}
-    document = {"version": 1, "jobs": {"last": last, **jobs, "first": {"handler": "a.b", "cron": "7 3 * * *"}}}
+    document = {
+        "version": 1,
+        "jobs": {"last": last, **jobs, "first": {"handler": "a.b", "cron": "7 3 * * *"}},
+    }
 
     found = load(json.dumps(document).encode(), "s.yaml", None)
 
@@ -624,12 +732,21 @@ def test_a_circle_of_a_thousand_jobs_is_one_error_of_one_short_line():
     assert found.message.endswith("j991 -> (989 more) -> j1 -> j0")
 
 
-@pytest.mark.parametrize("crons", [("0 2 * * *", "0 6 * * *"), ("0 2 * * 1", "0 6 * * 1"), ("0 2 1 * *", "0 6 1 * *")])
+@pytest.mark.parametrize(
+    "crons", [("0 2 * * *", "0 6 * * *"), ("0 2 * * 1", "0 6 * * 1"), ("0 2 1 * *", "0 6 1 * *")]
+)
 def test_a_job_that_fires_as_often_as_the_one_that_it_follows_is_not_warned_of_whenever_that_is_checked(
     crons: tuple[str, str],
 ):
-    jobs = {"a": {"handler": "a.b", "cron": crons[0]}, "b": {"handler": "a.b", "cron": crons[1], "after": ["a"]}}
-    found = load(json.dumps({"version": 1, "timezone": "Europe/Berlin", "jobs": jobs}).encode(), "s.yaml", None)
+    jobs = {
+        "a": {"handler": "a.b", "cron": crons[0]},
+        "b": {"handler": "a.b", "cron": crons[1], "after": ["a"]},
+    }
+    found = load(
+        json.dumps({"version": 1, "timezone": "Europe/Berlin", "jobs": jobs}).encode(),
+        "s.yaml",
+        None,
+    )
 
     for day in range(1, 366, 7):
         for hour in (0, 4, 7):
@@ -652,10 +769,14 @@ def test_a_file_whose_name_is_an_option_is_never_one_after_the_dashes_of_the_act
 
 
 def test_a_leap_day_is_not_advised_to_become_the_last_day_of_february(tmp_path: Path) -> None:
-    (tmp_path / "schedules.yaml").write_text('version: 1\njobs: {a: {command: [/bin/true], cron: "0 3 29 2 *"}}\n')
+    (tmp_path / "schedules.yaml").write_text(
+        'version: 1\njobs: {a: {command: [/bin/true], cron: "0 3 29 2 *"}}\n'
+    )
     shown = yamlsched("validate", cwd=tmp_path).stdout
     assert "For leap days only, add: # yamlsched: ignore[YS404]." in shown
 
 
 def test_a_code_of_no_group_is_like_no_other(tmp_path: Path) -> None:
-    assert yamlsched("explain", "YS999", cwd=tmp_path).stderr.endswith('no code "YS999". See: yamlsched explain\n')
+    assert yamlsched("explain", "YS999", cwd=tmp_path).stderr.endswith(
+        'no code "YS999". See: yamlsched explain\n'
+    )

@@ -40,12 +40,15 @@ def test_every_relative_link_of_a_page_leads_to_a_file_and_a_heading(page: Path)
 
 def test_every_picture_is_one_that_make_screenshots_takes_and_is_described() -> None:
     taken = {
-        ROOT / "docs" / "images" / name for name in re.findall(r'Picture\("([^"]+)"', SCREENSHOTS.read_text("utf-8"))
+        ROOT / "docs" / "images" / name
+        for name in re.findall(r'Picture\("([^"]+)"', SCREENSHOTS.read_text("utf-8"))
     }
     shown = {
         (page.parent / source).resolve()
         for page in PAGES
-        for source in re.findall(r'<(?:img|source)\b[^>]*\bsrc(?:set)?="([^"]+)"', page.read_text("utf-8"))
+        for source in re.findall(
+            r'<(?:img|source)\b[^>]*\bsrc(?:set)?="([^"]+)"', page.read_text("utf-8")
+        )
     }
 
     assert shown == taken == set((ROOT / "docs" / "images").iterdir())
@@ -79,7 +82,9 @@ def test_no_page_installs_yamlsched_from_an_index_which_has_no_release() -> None
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_python_of_a_page_has_no_syntax_error(page: Path) -> None:
     for block in re.findall(r"(?ms)^ *```python\n(.*?)^ *```$", page.read_text("utf-8")):
-        ast.parse(textwrap.dedent(re.sub(r"^ *#.*\n", "", block)))  # below the name of the file that it is from
+        ast.parse(
+            textwrap.dedent(re.sub(r"^ *#.*\n", "", block))
+        )  # below the name of the file that it is from
 
 
 def test_the_readme_and_the_navigation_of_the_site_have_every_page() -> None:

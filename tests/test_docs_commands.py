@@ -45,13 +45,18 @@ def shown(page: Path) -> Iterator[Shown]:
     text = page.read_text("utf-8")
     name = str(page.relative_to(ROOT))
     is_markdown = page.suffix == ".md"
-    for block in (one[2] for one in FENCE.finditer(text) if one[1] != "python") if is_markdown else [text]:
+    for block in (
+        (one[2] for one in FENCE.finditer(text) if one[1] != "python") if is_markdown else [text]
+    ):
         for line in block.replace("\\\n", " ").splitlines():
             if not line.lstrip().startswith(("#", "summary:", "Description=")):
                 yield from (Shown(name, one, False) for one in _commands(line))
     if is_markdown:
         for span in INLINE.finditer(FENCE.sub("", text)):
-            yield from (Shown(name, one, True) for one in _commands(span[1].replace("\\|", "|").replace("\n", " ")))
+            yield from (
+                Shown(name, one, True)
+                for one in _commands(span[1].replace("\\|", "|").replace("\n", " "))
+            )
 
 
 def _commands(text: str) -> Iterator[str]:
@@ -111,7 +116,14 @@ def test_every_command_on_a_page_has_a_verb_and_options_of_this_version() -> Non
 
 @pytest.mark.parametrize(
     "line",
-    ["retry 118 --again", "restart 118", "runs --status died", "web --listen", "db begin", "prune --archive"],
+    [
+        "retry 118 --again",
+        "restart 118",
+        "runs --status died",
+        "web --listen",
+        "db begin",
+        "prune --archive",
+    ],
 )
 def test_a_command_that_does_not_exist_is_found(line: str) -> None:
     assert refusal(Shown("page", line, False))

@@ -31,7 +31,9 @@ def test_every_view_is_on_the_page_with_all_of_its_columns(db: Db) -> None:
     ).fetchall()
 
     views = {name: sorted(columns) for name, columns in found}
-    assert {name: sorted(first_cells(text)) for name, text in RELATIONS.items() if name in views} == views
+    assert {
+        name: sorted(first_cells(text)) for name, text in RELATIONS.items() if name in views
+    } == views
 
 
 def test_every_column_of_a_table_on_the_page_exists(db: Db) -> None:
@@ -43,14 +45,18 @@ def test_every_column_of_a_table_on_the_page_exists(db: Db) -> None:
 
 
 @pytest.mark.parametrize("name", ["enqueue", "enqueue_many"])
-def test_the_parameters_of_a_function_are_on_the_page_in_order_with_types_and_defaults(db: Db, name: str) -> None:
+def test_the_parameters_of_a_function_are_on_the_page_in_order_with_types_and_defaults(
+    db: Db, name: str
+) -> None:
     row = db.execute(
         "select pg_get_function_arguments(p.oid) from pg_proc p"
         " where p.pronamespace = 'yamlsched'::regnamespace and p.proname = %s",
         [name],
     ).fetchone()
     assert row is not None
-    declared = [re.fullmatch(r"(\w+) (.*?)( DEFAULT .*)?", one) for one in re.split(r", (?=\w+ )", row[0])]
+    declared = [
+        re.fullmatch(r"(\w+) (.*?)( DEFAULT .*)?", one) for one in re.split(r", (?=\w+ )", row[0])
+    ]
     listed = re.findall(r"(?m)^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|", FUNCTIONS[name])
 
     assert [(one[1], one[2], one[3] is None) for one in declared if one] == [
@@ -61,7 +67,9 @@ def test_the_parameters_of_a_function_are_on_the_page_in_order_with_types_and_de
 def test_every_error_of_the_functions_is_on_the_page() -> None:
     source = (ROOT / "sql" / "schema.sql").read_text("utf-8")
 
-    assert set(re.findall(r"(?m)^\| `(YS\d+)` \|", PAGE)) == set(re.findall(r"errcode = '(YS\d+)'", source))
+    assert set(re.findall(r"(?m)^\| `(YS\d+)` \|", PAGE)) == set(
+        re.findall(r"errcode = '(YS\d+)'", source)
+    )
 
 
 def test_the_queries_of_the_page_run(db: Db) -> None:

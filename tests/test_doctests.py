@@ -11,7 +11,8 @@ import yamlsched
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(yamlsched.__path__, "yamlsched.")
-    if not module.ispkg and not module.name.startswith(("yamlsched.__main__", "yamlsched.templates"))
+    if not module.ispkg
+    and not module.name.startswith(("yamlsched.__main__", "yamlsched.templates"))
 ]
 
 

@@ -43,13 +43,20 @@ def test_each_change_of_a_job_is_on_record_field_by_field(db: Db) -> None:
     # given a job that is added, changed, removed, and added again
     apply(db, a_file(x={**HOURLY, "timeout": "30m", "payload": {"days": 30, "keep": [1]}}))
     apply(
-        db, a_file(x={**HOURLY, "timeout": "1h30m", "payload": {"days": 7, "keep": [1]}, "owner": "ops"}), NOON + HOUR
+        db,
+        a_file(
+            x={**HOURLY, "timeout": "1h30m", "payload": {"days": 7, "keep": [1]}, "owner": "ops"}
+        ),
+        NOON + HOUR,
     )
     apply(db, a_file(), NOON + 2 * HOUR)
     apply(db, a_file(x=HOURLY), NOON + 3 * HOUR)
 
     # then each edit says what it changed, and nothing else
-    handler, week = {"handler": "handlers.cleanup.run"}, {"payload": {"days": 7, "keep": [1]}, "timeout": "1h30m"}
+    handler, week = (
+        {"handler": "handlers.cleanup.run"},
+        {"payload": {"days": 7, "keep": [1]}, "timeout": "1h30m"},
+    )
     month = {"payload": {"days": 30, "keep": [1]}, "timeout": "30m"}
     assert changes(db) == [
         ("x", "added", None, {**HOURLY, **handler, **month}),
@@ -60,7 +67,12 @@ def test_each_change_of_a_job_is_on_record_field_by_field(db: Db) -> None:
             {"timeout": "1h30m", "payload.days": 7, "owner": "ops"},
         ),
         ("x", "retired", {**HOURLY, **handler, **week, "owner": "ops"}, None),
-        ("x", "returned", {**week, "owner": "ops"}, {"payload": {}, "timeout": "1h", "owner": None}),
+        (
+            "x",
+            "returned",
+            {**week, "owner": "ops"},
+            {"payload": {}, "timeout": "1h", "owner": None},
+        ),
     ]
     assert [edit.applied_at for edit in edits(db)] == [NOON + nth * HOUR for nth in range(4)]
     assert [edit.jobs for edit in edits(db)] == [
@@ -85,7 +97,11 @@ def test_keys_outside_of_jobs_are_compared_with_those_of_the_file_before(db: Db)
     executors = 'executors: {batch: {type: command, command: [srun, --api-key=k-1, "--mem=8G"], concurrency: 8}}'
     apply(db, a_file(x=HOURLY))
     apply(db, a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{executors}"), NOON + MINUTE)
-    apply(db, a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{executors.replace('8}', '9}')}"), NOON + 2 * MINUTE)
+    apply(
+        db,
+        a_file(x=HOURLY, top=f"retention: {{dead: 30d}}\n{executors.replace('8}', '9}')}"),
+        NOON + 2 * MINUTE,
+    )
 
     [first, second, third] = edits(db)
     assert (first.before, first.after) == (None, {})
@@ -97,16 +113,28 @@ def test_keys_outside_of_jobs_are_compared_with_those_of_the_file_before(db: Db)
         "executors.batch.concurrency": 8,
         "executors.batch.begin_within": "15m",
     }
-    assert (third.before, third.after) == ({"executors.batch.concurrency": 8}, {"executors.batch.concurrency": 9})
+    assert (third.before, third.after) == (
+        {"executors.batch.concurrency": 8},
+        {"executors.batch.concurrency": 9},
+    )
 
 
 def test_no_secret_is_recorded(db: Db) -> None:
     def file(secret: str) -> ScheduleFile:
         shell = f"PGPASSWORD={secret} mysql -p{secret} | curl -H 'Authorization: Bearer {secret}'"
-        payload = {"api_key": secret, "url": f"amqp://bob:{secret}@mq/", "deep": [{"password": secret}]}
+        payload = {
+            "api_key": secret,
+            "url": f"amqp://bob:{secret}@mq/",
+            "deep": [{"password": secret}],
+        }
         program = {
             "command": ["/bin/sh", "-c", shell, "--token", secret, "-u", f"maria:{secret}"],
-            "env": {"DB_PASSWORD": secret, "HTTP_AUTH": secret, "ALERT_WEBHOOK": secret, "MODE": "fast"},
+            "env": {
+                "DB_PASSWORD": secret,
+                "HTTP_AUTH": secret,
+                "ALERT_WEBHOOK": secret,
+                "MODE": "fast",
+            },
             "stdin": f"password={secret}",
         }
         jobs = {"x": {"handler": "handlers.cleanup.run", "payload": payload}, "y": program}
@@ -122,7 +150,11 @@ def test_no_secret_is_recorded(db: Db) -> None:
     assert "hunter2" not in recorded
     assert "correcthorse" not in recorded
     [x, y] = changes(db)[2:4]
-    hidden = {"payload.api_key": "***", "payload.url": "amqp://bob:***@mq/", "payload.deep": [{"password": "***"}]}
+    hidden = {
+        "payload.api_key": "***",
+        "payload.url": "amqp://bob:***@mq/",
+        "payload.deep": [{"password": "***"}],
+    }
     assert x[2:] == (hidden, hidden)
     assert y[3]["env.DB_PASSWORD"] == "***"
     assert y[3]["command"][2:] == [
@@ -151,7 +183,11 @@ def test_a_change_of_defaults_is_one_group_of_jobs(db: Db) -> None:
     [edit, _] = operations.edits(db, "default")
     [group] = operations.changes(db, [edit])[edit.id]
 
-    assert (group.change, group.before, group.after) == ("changed", {"timeout": "1h"}, {"timeout": "30m"})
+    assert (group.change, group.before, group.after) == (
+        "changed",
+        {"timeout": "1h"},
+        {"timeout": "30m"},
+    )
     assert (group.jobs, group.groups, group.first) == (120, 1, sorted(jobs)[: operations.MAX_NAMES])
     assert operations.counts(edit.jobs) == "120 jobs changed"
 
@@ -171,11 +207,17 @@ def test_an_environment_enables_jobs_and_is_on_record(db: Db) -> None:
 
 def test_a_rename_is_an_added_job_that_looks_like_a_retired_one(db: Db) -> None:
     apply(db, a_file(old_name=HOURLY, other={"cron": "5 * * * *"}))
-    apply(db, a_file(new_name={**HOURLY, "timeout": "5m"}, another={"cron": "7 * * * *"}), NOON + MINUTE)
+    apply(
+        db,
+        a_file(new_name={**HOURLY, "timeout": "5m"}, another={"cron": "7 * * * *"}),
+        NOON + MINUTE,
+    )
 
     [edit, _] = operations.edits(db, "default")
 
-    assert list(operations.renamed(operations.changes(db, [edit])[edit.id])) == [("new_name", "old_name")]
+    assert list(operations.renamed(operations.changes(db, [edit])[edit.id])) == [
+        ("new_name", "old_name")
+    ]
 
 
 def test_a_rollback_is_an_edit_of_its_own(db: Db) -> None:
@@ -212,7 +254,9 @@ def test_a_sync_that_fails_leaves_no_edit(db: Db, monkeypatch: pytest.MonkeyPatc
     assert len(edits(db)) == len(changes(db)) == 1
 
 
-def test_of_two_syncs_of_one_file_at_once_one_records_the_edit(db: Db, dsn: str, db_of: Any) -> None:
+def test_of_two_syncs_of_one_file_at_once_one_records_the_edit(
+    db: Db, dsn: str, db_of: Any
+) -> None:
     file = a_file(x=HOURLY)
     others = [db_of(dsn) for _ in range(2)]
     results: list[Any] = []
@@ -222,13 +266,12 @@ def test_of_two_syncs_of_one_file_at_once_one_records_the_edit(db: Db, dsn: str,
     with db.transaction():
         db.execute("select from yamlsched.namespaces for update")
         threads = [
-            threading.Thread(target=lambda c=c: results.append(sync(c, file, NOON, at_once=True))) for c in others
+            threading.Thread(target=lambda c=c: results.append(sync(c, file, NOON, at_once=True)))
+            for c in others
         ]
         for thread in threads:
             thread.start()
-        waiting = (
-            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-        )
+        waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
         while db.execute(waiting.encode()).fetchone()[0] < 2:  # type: ignore[index]
             db.execute("select pg_sleep(0.01), pg_stat_clear_snapshot()")
 
@@ -274,7 +317,10 @@ def test_edits_are_listed_newest_first_by_time_job_and_page(db: Db) -> None:
         apply(db, a_file(x={**HOURLY, "timeout": f"{nth + 1}m"}, y=y), NOON + nth * HOUR)
 
     def hours(**filters: Any) -> list[int]:
-        return [int((edit.applied_at - NOON) / HOUR) for edit in operations.edits(db, "default", **filters)]
+        return [
+            int((edit.applied_at - NOON) / HOUR)
+            for edit in operations.edits(db, "default", **filters)
+        ]
 
     assert hours() == [4, 3, 2, 1, 0]
     assert hours(since=NOON + HOUR, until=NOON + 3 * HOUR) == [2, 1]
@@ -306,7 +352,9 @@ def test_a_new_release_that_reads_the_same_file_differently_is_an_edit(db: Db) -
 def test_a_stored_job_that_cannot_be_read_is_changed_and_its_cron_is_on_record(db: Db) -> None:
     apply(db, a_file(x=HOURLY, y=HOURLY))
     db.execute("update yamlsched.job_definitions set schedule = '61 * * * *' where job_type = 'x'")
-    db.execute("""update yamlsched.job_definitions set backoff = '{"policy": "new"}' where job_type = 'y'""")
+    db.execute(
+        """update yamlsched.job_definitions set backoff = '{"policy": "new"}' where job_type = 'y'"""
+    )
 
     apply(db, a_file(x={"cron": "5 * * * *"}, y={"cron": "5 * * * *"}), NOON + MINUTE)
 

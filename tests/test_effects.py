@@ -52,7 +52,9 @@ def test_a_later_attempt_skips_a_done_effect_and_reads_its_result(db, dsn, job):
         assert other.first
 
 
-@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "refused"), Discard("no"), RetryAfter(9), Snooze(9)])
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(111, "refused"), Discard("no"), RetryAfter(9), Snooze(9)]
+)
 def test_an_exception_that_proves_that_nothing_happened_releases_the_effect(db, dsn, job, error):
     run = a_started_run(db, dsn)
     with pytest.raises(type(error)), run.once("post", in_doubt="raise"):
@@ -64,7 +66,15 @@ def test_an_exception_that_proves_that_nothing_happened_releases_the_effect(db, 
 
 
 @pytest.mark.parametrize(
-    "error", [ZeroDivisionError, TimeoutError, ConnectionResetError, KeyboardInterrupt, SystemExit, LeaseLost]
+    "error",
+    [
+        ZeroDivisionError,
+        TimeoutError,
+        ConnectionResetError,
+        KeyboardInterrupt,
+        SystemExit,
+        LeaseLost,
+    ],
 )
 def test_any_other_exception_leaves_the_effect_in_doubt_and_logs_it(db, dsn, job, error):
     run = a_started_run(db, dsn)
@@ -73,7 +83,9 @@ def test_any_other_exception_leaves_the_effect_in_doubt_and_logs_it(db, dsn, job
 
     key = f"run:{run.id}:post"
     assert effect_states(db) == [(key, "in_doubt")]
-    assert raised.value.__notes__ == [f'effect "{key}" is in doubt: this error does not prove that nothing happened']
+    assert raised.value.__notes__ == [
+        f'effect "{key}" is in doubt: this error does not prove that nothing happened'
+    ]
 
 
 def test_release_on_replaces_the_default_exceptions_that_release_an_effect(db, dsn, job):
@@ -111,7 +123,9 @@ def test_the_error_of_in_doubt_raise_contains_what_to_look_up_and_the_exact_comm
         ("'" * 200, "the settle command that `yamlsched show {id}` prints"),
     ],
 )
-def test_the_commands_for_an_effect_in_doubt_are_quoted_correctly_for_every_name(db, dsn, job, name, command):
+def test_the_commands_for_an_effect_in_doubt_are_quoted_correctly_for_every_name(
+    db, dsn, job, name, command
+):
     die_inside(first := a_started_run(db, dsn), name, scope="namespace")
 
     with pytest.raises(EffectInDoubt) as raised:
@@ -119,7 +133,9 @@ def test_the_commands_for_an_effect_in_doubt_are_quoted_correctly_for_every_name
 
     argv = shlex.split(settle_command("default", name).removesuffix(" (or --not-done)"))
     with pytest.raises(SystemExit) as ended, pytest.MonkeyPatch.context() as patch:  # noqa: PT012
-        db.execute("update yamlsched.job_runs set locked_until = null, status = 'cancelled', finished_at = now()")
+        db.execute(
+            "update yamlsched.job_runs set locked_until = null, status = 'cancelled', finished_at = now()"
+        )
         patch.setattr(sys, "argv", [argv[0], "--dsn", dsn, *argv[1:]])
         cli.main()
     assert (ended.value.code or 0, effect_states(db)) == (0, [(name, "done")])
@@ -145,7 +161,10 @@ def test_in_doubt_repeat_repeats_it_with_the_same_key(db, dsn, job):
     run = a_started_run(db, dsn)
     keys = []
     for error in (TimeoutError, KeyboardInterrupt, ConnectionRefusedError):
-        with suppress(error), a_started_run(db, dsn, run.id).once("post", in_doubt="repeat") as effect:
+        with (
+            suppress(error),
+            a_started_run(db, dsn, run.id).once("post", in_doubt="repeat") as effect,
+        ):
             assert effect.first
             keys.append(effect.key)
             raise error
@@ -214,7 +233,12 @@ def test_an_effect_whose_record_was_lost_has_the_same_key_again(db, dsn, job):
 
 def test_keys_differ_by_database_namespace_scope_and_name(db, dsn, job):
     run = a_started_run(db, dsn)
-    keys = {key_of(run), key_of(run, name="other"), key_of(run, "namespace"), key_of(a_started_run(db, dsn))}
+    keys = {
+        key_of(run),
+        key_of(run, name="other"),
+        key_of(run, "namespace"),
+        key_of(a_started_run(db, dsn)),
+    }
     db.execute("update yamlsched.database_identity set identity = gen_random_uuid()")
     db.execute("delete from yamlsched.effects")
     keys |= {key_of(run), key_of(run, "namespace")}
@@ -237,7 +261,9 @@ def test_an_effect_with_a_business_key_is_done_once_by_the_first_run(db, dsn, jo
 def test_while_a_live_attempt_of_another_run_holds_a_business_key_a_run_snoozes(db, dsn, job):
     die_inside(holder := a_started_run(db, dsn), "charge:812", scope="namespace")
 
-    with pytest.raises(Snooze, match=f'"charge:812" is held by run {holder.id}, which is running') as raised:
+    with pytest.raises(
+        Snooze, match=f'"charge:812" is held by run {holder.id}, which is running'
+    ) as raised:
         a_started_run(db, dsn).once("charge:812", in_doubt="raise", scope="namespace").__enter__()
     assert raised.value.delay == timedelta(seconds=15)
 
@@ -260,7 +286,9 @@ def test_an_attempt_that_outlived_its_lease_cannot_claim_an_effect(db, dsn, job)
     assert effect_states(db) == []
 
 
-def test_an_attempt_that_outlived_its_lease_cannot_take_over_an_effect_in_doubt(db, dsn, job, monkeypatch):
+def test_an_attempt_that_outlived_its_lease_cannot_take_over_an_effect_in_doubt(
+    db, dsn, job, monkeypatch
+):
     # given an attempt that finds an effect in doubt, and outlives its lease before it claims the effect again
     die_inside(first := a_started_run(db, dsn))
     zombie = a_started_run(db, dsn, first.id)
@@ -284,7 +312,9 @@ def test_what_an_expired_attempt_did_is_recorded_although_it_is_in_doubt_by_then
         assert (later.first, later.result) == (False, "posted")
 
 
-def test_an_expired_attempt_does_not_release_an_effect_that_another_attempt_has_decided_about(db, dsn, job):
+def test_an_expired_attempt_does_not_release_an_effect_that_another_attempt_has_decided_about(
+    db, dsn, job
+):
     zombie = a_started_run(db, dsn)
     with pytest.raises(ConnectionRefusedError), zombie.once("post", in_doubt="raise"):  # noqa: PT012
         with a_started_run(db, dsn, zombie.id).once("post", in_doubt="skip"):
@@ -307,7 +337,9 @@ def test_an_expired_attempt_does_not_change_an_effect_that_was_claimed_again(db,
         assert later.result == "the second"
 
 
-def test_an_effect_that_is_done_while_another_attempt_marks_it_in_doubt_is_done(db, dsn, job, monkeypatch):
+def test_an_effect_that_is_done_while_another_attempt_marks_it_in_doubt_is_done(
+    db, dsn, job, monkeypatch
+):
     zombie = a_started_run(db, dsn)
     manager = zombie.once("post", in_doubt="raise")
     manager.__enter__().result = "posted"
@@ -328,7 +360,10 @@ def test_a_run_waits_for_a_key_that_another_transaction_is_claiming(db, dsn, job
     holder, run = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as other:
         effects.claim(
-            other, effects.EffectEntry("default", "k", holder.id, 1, holder.backend.locked_by, str(uuid.uuid4()))
+            other,
+            effects.EffectEntry(
+                "default", "k", holder.id, 1, holder.backend.locked_by, str(uuid.uuid4())
+            ),
         )
         with sessions.use(dsn, "effects") as session:
             pass
@@ -354,8 +389,12 @@ def test_a_done_effect_is_recorded_although_the_session_broke_inside_it(db, dsn,
     assert effect_states(db) == [(f"run:{run.id}:post", "done")]
 
 
-@pytest.mark.parametrize("statement", ["claim", "take_over", "mark_done", "mark_in_doubt", "release"])
-def test_a_statement_whose_answer_was_lost_is_sent_again_with_the_same_result(db, dsn, job, monkeypatch, statement):
+@pytest.mark.parametrize(
+    "statement", ["claim", "take_over", "mark_done", "mark_in_doubt", "release"]
+)
+def test_a_statement_whose_answer_was_lost_is_sent_again_with_the_same_result(
+    db, dsn, job, monkeypatch, statement
+):
     run = a_started_run(db, dsn)
     if statement == "take_over":
         die_inside(run)
@@ -378,7 +417,9 @@ def test_a_statement_whose_answer_was_lost_is_sent_again_with_the_same_result(db
 
     assert len(lost) == 1
     key = f"run:{run.id}:post"
-    assert effect_states(db) == {"mark_in_doubt": [(key, "in_doubt")], "release": []}.get(statement, [(key, "done")])
+    assert effect_states(db) == {"mark_in_doubt": [(key, "in_doubt")], "release": []}.get(
+        statement, [(key, "done")]
+    )
 
 
 def test_a_skip_whose_answer_was_lost_remains_a_skip(db, dsn, job, monkeypatch):
@@ -400,9 +441,13 @@ def test_a_skip_whose_answer_was_lost_remains_a_skip(db, dsn, job, monkeypatch):
     assert effect_states(db) == [(f"run:{run.id}:post", "done")]
 
 
-def test_an_unreachable_database_does_not_hide_the_handlers_exception(db, dsn, job, monkeypatch, caplog):
+def test_an_unreachable_database_does_not_hide_the_handlers_exception(
+    db, dsn, job, monkeypatch, caplog
+):
     monkeypatch.setattr(backends, "MAX_OUTAGE_SECONDS", 0)
-    monkeypatch.setattr(effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone")))
+    monkeypatch.setattr(
+        effects, "release", lambda *_: (_ for _ in ()).throw(psycopg.OperationalError("gone"))
+    )
     run = a_started_run(db, dsn)
 
     with pytest.raises(ConnectionRefusedError), run.once("post", in_doubt="raise"):
@@ -414,7 +459,9 @@ def test_an_unreachable_database_does_not_hide_the_handlers_exception(db, dsn, j
         raise AssertionError("entered")
 
 
-def test_a_result_that_cannot_be_stored_fails_the_attempt_and_leaves_the_effect_in_doubt(db, dsn, job):
+def test_a_result_that_cannot_be_stored_fails_the_attempt_and_leaves_the_effect_in_doubt(
+    db, dsn, job
+):
     run = a_started_run(db, dsn)
     with (
         pytest.raises(Refused, match='the result of effect "post" is of type set'),
@@ -439,7 +486,9 @@ def test_a_result_has_at_most_64_kib(db, dsn, job, bytes_over, state):
 
 
 @pytest.mark.parametrize("scope", ["run", "namespace"])
-@pytest.mark.parametrize("name", ["x", "\U0001f4e7" * 199, "\U0001f4e7" * 200, "'; drop table x --", '%s {0} $$ \\ "'])
+@pytest.mark.parametrize(
+    "name", ["x", "\U0001f4e7" * 199, "\U0001f4e7" * 200, "'; drop table x --", '%s {0} $$ \\ "']
+)
 def test_a_name_is_any_printable_string_of_1_to_200_characters(db, dsn, job, name, scope):
     with a_started_run(db, dsn).once(name, in_doubt="raise", scope=scope) as effect:
         assert effect.first
@@ -472,7 +521,9 @@ def test_an_effect_cannot_be_nested_in_itself_but_in_another(db, dsn, job):
     with run.once("outer", in_doubt="raise"):
         with run.once("inner", in_doubt="raise") as inner:
             assert inner.first
-        with pytest.raises(YamlschedError, match="is entered inside itself, or by two threads at once"):
+        with pytest.raises(
+            YamlschedError, match="is entered inside itself, or by two threads at once"
+        ):
             run.once("outer", in_doubt="raise").__enter__()
 
     assert [state for _, state in effect_states(db)] == ["done", "done"]

@@ -96,11 +96,18 @@ def receiving() -> Iterator[tuple[Receiver, int]]:
 @pytest.fixture
 def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
     """A project with the handlers of support/crashes.py, and a table of the application."""
-    handlers = ("fails_after_its_commit", "loses_the_answer_to_its_commit", "enqueues_an_unknown_job")
+    handlers = (
+        "fails_after_its_commit",
+        "loses_the_answer_to_its_commit",
+        "enqueues_an_unknown_job",
+    )
     with a_project(tmp_path, own_dsn) as project:
         project.db.execute("create table ledger (run_id bigint not null)")
         project.sync(
-            effect_and_transaction={"handler": "support.crashes.effect_and_transaction", "max_attempts": 100},
+            effect_and_transaction={
+                "handler": "support.crashes.effect_and_transaction",
+                "max_attempts": 100,
+            },
             leaf={"handler": "support.handlers.nothing"},
             outlasts_its_lease={"handler": "support.crashes.outlasts_its_lease"},
             nap={},
@@ -109,13 +116,17 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
                 "handler": "support.crashes.effect_in_doubt_in_a_task",
                 "max_attempts": 10,
             },
-            **{name: {"handler": f"support.crashes.{name}", "max_attempts": 1} for name in handlers},
+            **{
+                name: {"handler": f"support.crashes.{name}", "max_attempts": 1} for name in handlers
+            },
         )
         yield project
 
 
 def rows_of(project: Project, run: int) -> int:
-    return int(project.db.execute("select count(*) as n from ledger where run_id = %s", [run]).fetchone().n)  # type: ignore[union-attr]
+    return int(
+        project.db.execute("select count(*) as n from ledger where run_id = %s", [run]).fetchone().n
+    )  # type: ignore[union-attr]
 
 
 def test_an_error_after_the_commit_is_logged_and_changes_nothing(project: Project):
@@ -123,7 +134,11 @@ def test_an_error_after_the_commit_is_logged_and_changes_nothing(project: Projec
 
     worker = project.work()
 
-    assert (project.row(run).status, project.row(run).attempts, rows_of(project, run)) == ("succeeded", 1, 1)
+    assert (project.row(run).status, project.row(run).attempts, rows_of(project, run)) == (
+        "succeeded",
+        1,
+        1,
+    )
     assert project.failures(run) == []
     assert "too late" in worker.text
 
@@ -133,11 +148,17 @@ def test_a_commit_whose_answer_was_lost_is_recognized_by_the_claim_that_made_it(
 
     worker = project.work()
 
-    assert (project.row(run).status, rows_of(project, run), project.failures(run)) == ("succeeded", 1, [])
+    assert (project.row(run).status, rows_of(project, run), project.failures(run)) == (
+        "succeeded",
+        1,
+        [],
+    )
     assert "attempt.succeeded" in worker.text
 
 
-def test_a_fan_out_to_an_unknown_job_fails_the_attempt_with_a_clear_error_and_creates_no_run(project: Project):
+def test_a_fan_out_to_an_unknown_job_fails_the_attempt_with_a_clear_error_and_creates_no_run(
+    project: Project,
+):
     [run] = project.enqueue("enqueues_an_unknown_job")
 
     project.work(code=1)
@@ -153,11 +174,15 @@ def test_a_long_transaction_keeps_its_lease_and_those_of_other_runs(project: Pro
 
     project.work("--concurrency", "2")
 
-    assert [(project.row(id).status, project.row(id).attempts) for id in (run, other)] == [("succeeded", 1)] * 2
+    assert [(project.row(id).status, project.row(id).attempts) for id in (run, other)] == [
+        ("succeeded", 1)
+    ] * 2
     assert rows_of(project, run) == 1
 
 
-def test_an_effect_in_doubt_in_a_task_of_an_asynchronous_handler_ends_the_run_dead_at_once(project: Project):
+def test_an_effect_in_doubt_in_a_task_of_an_asynchronous_handler_ends_the_run_dead_at_once(
+    project: Project,
+):
     [run] = project.enqueue("effect_in_doubt_in_a_task")
 
     project.work(code=1)
@@ -175,15 +200,23 @@ def carry_out(
     marks.mkdir()
     query = "select yamlsched.enqueue_many(%s, %s::text[]::jsonb[])"
     project.db.execute(query, [job, [json.dumps(plan) for plan in plans]])
-    unfinished = "select 1 from yamlsched.job_runs where job_type = %s and finished_at is null limit 1"
+    unfinished = (
+        "select 1 from yamlsched.job_runs where job_type = %s and finished_at is null limit 1"
+    )
     with receiving() as (receiver, port):
         while project.db.execute(unfinished, [job]).fetchone():
             project.end_leases()  # every worker was killed
             project.db.execute(
-                "update yamlsched.job_runs set run_at = now() where status = 'queued' and job_type = %s", [job]
+                "update yamlsched.job_runs set run_at = now() where status = 'queued' and job_type = %s",
+                [job],
             )
             worker = project.start(
-                "work", "--concurrency", "3", before="import support.crashes", RECEIVER_PORT=str(port), MARKS=str(marks)
+                "work",
+                "--concurrency",
+                "3",
+                before="import support.crashes",
+                RECEIVER_PORT=str(port),
+                MARKS=str(marks),
             )
             worker.wait()
     return receiver
@@ -213,7 +246,10 @@ def hold(outcome: Any, receiver: Receiver) -> None:
     times = receiver.effects[outcome.id]
     said = f"{outcome} {times} times"
     # in the same database: rows, fan-out and success together, exactly once, or none of them
-    assert (outcome.status, outcome.rows, outcome.children) in [("succeeded", 1, FAN_OUT), ("dead", 0, 0)], said
+    assert (outcome.status, outcome.rows, outcome.children) in [
+        ("succeeded", 1, FAN_OUT),
+        ("dead", 0, 0),
+    ], said
     # the effect is done or in doubt, or was treated as done although it was in doubt
     assert outcome.state in ("done", "in_doubt"), said
     assert receiver.keys.get(outcome.id, {outcome.provider_key}) == {outcome.provider_key}, said
@@ -223,14 +259,24 @@ def hold(outcome: Any, receiver: Receiver) -> None:
         assert (outcome.status, outcome.state) == ("succeeded", "done"), said
     else:
         assert times <= 1, said
-        assert (outcome.state == "in_doubt" or outcome.doubted_at is not None) == (times == 0 or outcome.result is None)
+        assert (outcome.state == "in_doubt" or outcome.doubted_at is not None) == (
+            times == 0 or outcome.result is None
+        )
         # a child that outlives its worker may complete the effect after the next attempt has found it in doubt
-        is_late = (outcome.victim, outcome.state, outcome.times_asked) == ("parent, but not the child", "done", 1)
+        is_late = (outcome.victim, outcome.state, outcome.times_asked) == (
+            "parent, but not the child",
+            "done",
+            1,
+        )
         is_dead = outcome.policy == "raise" and (outcome.state == "in_doubt" or is_late)
         assert outcome.status == ("dead" if is_dead else "succeeded"), said
     if outcome.status == "dead":
-        assert (outcome.error_type, outcome.times_asked) == ("EffectInDoubt", 1), said  # dead without a further attempt
-        assert f"yamlsched settle --done run:{outcome.id}:post (or --not-done)" in outcome.last_error, said
+        assert (outcome.error_type, outcome.times_asked) == ("EffectInDoubt", 1), (
+            said
+        )  # dead without a further attempt
+        assert (
+            f"yamlsched settle --done run:{outcome.id}:post (or --not-done)" in outcome.last_error
+        ), said
 
 
 @pytest.mark.slow
@@ -258,7 +304,9 @@ def test_after_a_kill_at_any_point_rows_happen_once_and_effects_follow_in_doubt(
             is_hit = (marks / str(outcome.id)).exists()
             hits[outcome.point, outcome.victim] += is_hit
             if is_hit and outcome.point in POINTS[1:4] and outcome.victim in ("child", "both"):
-                assert outcome.state == "in_doubt" or outcome.doubted_at or outcome.policy == "repeat", outcome
+                assert (
+                    outcome.state == "in_doubt" or outcome.doubted_at or outcome.policy == "repeat"
+                ), outcome
         project.db.execute("delete from yamlsched.job_runs")
 
     assert {pair: hits[pair] for pair in wanted if hits[pair] < 5} == {}
@@ -267,7 +315,11 @@ def test_after_a_kill_at_any_point_rows_happen_once_and_effects_follow_in_doubt(
 @pytest.mark.slow
 def test_after_kills_at_a_hundred_random_instants_the_same_holds(project: Project):
     plans = [
-        {"policy": POLICIES[nth % 3], "point": None, "victim": ("child", "parent", "both")[nth // 3 % 3]}
+        {
+            "policy": POLICIES[nth % 3],
+            "point": None,
+            "victim": ("child", "parent", "both")[nth // 3 % 3],
+        }
         for nth in range(135)
     ]
 
@@ -282,7 +334,11 @@ def test_after_kills_at_a_hundred_random_instants_the_same_holds(project: Projec
 def test_after_kills_at_random_instants_a_shared_effect_follows_in_doubt(project: Project):
     # given effects with a business key, each tried by three runs
     plans = [
-        {"number": nth % 35, "policy": POLICIES[nth % 35 % 3], "victim": ("child", "parent", "both")[nth // 3 % 3]}
+        {
+            "number": nth % 35,
+            "policy": POLICIES[nth % 35 % 3],
+            "victim": ("child", "parent", "both")[nth // 3 % 3],
+        }
         for nth in range(105)
     ]
 
@@ -302,7 +358,11 @@ def test_after_kills_at_random_instants_a_shared_effect_follows_in_doubt(project
     assert len(found) == 35
     for effect in found:
         number = int(effect.key.removeprefix("invoice "))
-        policy, times, said = POLICIES[number % 3], receiver.effects[number], f"{effect} {receiver.effects[number]}"
+        policy, times, said = (
+            POLICIES[number % 3],
+            receiver.effects[number],
+            f"{effect} {receiver.effects[number]}",
+        )
         assert receiver.keys.get(number, {effect.provider_key}) == {effect.provider_key}, said
         if effect.state == "done" and not effect.doubted_at:
             assert times >= 1, said
@@ -315,4 +375,7 @@ def test_after_kills_at_random_instants_a_shared_effect_follows_in_doubt(project
         else:
             assert effect.state == "done", said
             # a child may record its effect after its parent was killed and another run has marked it in doubt
-            assert set(effect.statuses) <= {"succeeded", *(["dead"] if policy == "raise" else [])}, said
+            assert set(effect.statuses) <= {
+                "succeeded",
+                *(["dead"] if policy == "raise" else []),
+            }, said

@@ -44,7 +44,9 @@ def test_an_operator_settles_an_effect_in_doubt_and_this_is_recorded(db, dsn, jo
         assert (effect.first, effect.result) == (False, {"id": 7})
     with a_started_run(db, dsn).once("not done", in_doubt="raise", scope="namespace") as effect:
         assert effect.first
-    actions = db.execute("select who, verb, target, detail from yamlsched.operator_actions order by id").fetchall()
+    actions = db.execute(
+        "select who, verb, target, detail from yamlsched.operator_actions order by id"
+    ).fetchall()
     assert actions == [
         ("ada", "settle", f"run:{first.id}", {"effect": "done", "as": "done"}),
         ("ada", "settle", f"run:{second.id}", {"effect": "not done", "as": "not done"}),
@@ -59,7 +61,10 @@ def test_an_effect_that_is_not_in_doubt_cannot_be_settled(db, dsn, job):
     for key, message in (
         ("run:0:none", 'there is no effect "run:0:none" in namespace "default"'),
         (f"run:{run.id}:other", "is not in doubt: it was done at"),
-        (f"run:{run.id}:post", f"attempt 1 of run {run.id} is performing it.*yamlsched cancel {run.id}"),
+        (
+            f"run:{run.id}:post",
+            f"attempt 1 of run {run.id} is performing it.*yamlsched cancel {run.id}",
+        ),
     ):
         for happened in (True, False):
             with pytest.raises(Refused, match=message):
@@ -71,7 +76,9 @@ def test_an_effect_that_is_not_in_doubt_cannot_be_settled(db, dsn, job):
 def test_of_two_operators_who_settle_an_effect_at_once_the_first_one_does(db, dsn, job):
     run = a_started_run(db, dsn)
     die_inside(run)
-    db.execute("update yamlsched.job_runs set status = 'cancelled', finished_at = now(), locked_until = null")
+    db.execute(
+        "update yamlsched.job_runs set status = 'cancelled', finished_at = now(), locked_until = null"
+    )
     key = f"run:{run.id}:post"
     with connect(dsn) as first, connect(dsn) as second:
         first.execute("begin")
@@ -88,7 +95,9 @@ def test_of_two_operators_who_settle_an_effect_at_once_the_first_one_does(db, ds
     assert db.execute("select who from yamlsched.operator_actions").fetchall() == [("ann",)]
 
 
-def test_while_a_cancelled_handler_may_be_alive_its_effect_is_neither_settled_nor_done_by_another(db, dsn, job):
+def test_while_a_cancelled_handler_may_be_alive_its_effect_is_neither_settled_nor_done_by_another(
+    db, dsn, job
+):
     # given a run that is cancelled while its handler is inside an effect
     die_inside(run := a_started_run(db, dsn), "charge:812", scope="namespace")
     cancel(db, [run.id], "ada")
@@ -100,16 +109,25 @@ def test_while_a_cancelled_handler_may_be_alive_its_effect_is_neither_settled_no
         a_started_run(db, dsn).once("charge:812", in_doubt="repeat", scope="namespace").__enter__()
     with pytest.raises(Refused, match=f"attempt 1 of run {run.id} is performing it"):
         settle(db, "default", "charge:812", "ada", False)
-    assert (db.execute(in_doubt).fetchall(), history.run_details(db, run.id).effects[0].state) == ([], "claimed")
+    assert (db.execute(in_doubt).fetchall(), history.run_details(db, run.id).effects[0].state) == (
+        [],
+        "claimed",
+    )
 
     # until the former lease has ended
-    db.execute("update yamlsched.job_runs set held_until = now() - interval '1 s' where held_until is not null")
+    db.execute(
+        "update yamlsched.job_runs set held_until = now() - interval '1 s' where held_until is not null"
+    )
     assert db.execute(in_doubt).fetchall() == [("charge:812",)]
     assert history.run_details(db, run.id).effects[0].state == "in_doubt"
-    assert settle(db, "default", "charge:812", "ada", False).startswith('effect "charge:812" is reset')
+    assert settle(db, "default", "charge:812", "ada", False).startswith(
+        'effect "charge:812" is reset'
+    )
 
 
-def test_an_effect_whose_attempt_has_ended_is_shown_as_in_doubt_and_settled_from_the_command_line(db, dsn, job, capsys):
+def test_an_effect_whose_attempt_has_ended_is_shown_as_in_doubt_and_settled_from_the_command_line(
+    db, dsn, job, capsys
+):
     die_inside(run := a_started_run(db, dsn))
     [shown] = history.run_details(db, run.id).effects
     assert shown.state == "claimed"
@@ -133,4 +151,6 @@ def test_an_effect_whose_attempt_has_ended_is_shown_as_in_doubt_and_settled_from
         0, f'effect "{shown.key}" is done: no attempt repeats it; run {run.id} is dead: yamlsched retry {run.id}\n', "",
     )  # fmt: skip
     assert yamlsched_settle("--done")[0] == 1
-    assert [(e.state, e.result) for e in history.run_details(db, run.id).effects] == [("done", "<id@example.org>")]
+    assert [(e.state, e.result) for e in history.run_details(db, run.id).effects] == [
+        ("done", "<id@example.org>")
+    ]

@@ -41,7 +41,9 @@ def test_rows_result_fan_out_and_success_are_committed_together(db, dsn, job):
     assert (row.status, row.result, row.locked_until, row.locked_by) == (
         "succeeded", {"sent": 3}, None, run.backend.locked_by,
     )  # fmt: skip
-    assert db.execute("select payload, parent_id from yamlsched.job_runs where idempotency_key = 'a'").fetchone() == (
+    assert db.execute(
+        "select payload, parent_id from yamlsched.job_runs where idempotency_key = 'a'"
+    ).fetchone() == (
         {"n": 1},
         run.id,
     )
@@ -56,7 +58,10 @@ def test_an_exception_in_the_transaction_rolls_everything_back_also_enqueued_run
         run.enqueue("mail", {"n": "inside"})
         raise ZeroDivisionError
 
-    assert (status(db, run), db.execute("select count(*) as n from ledger").fetchone().n) == ("running", 0)
+    assert (status(db, run), db.execute("select count(*) as n from ledger").fetchone().n) == (
+        "running",
+        0,
+    )
     assert [batch.payloads for batch in run.state.enqueued] == [['{"n": "before"}']]
 
 
@@ -67,10 +72,15 @@ def test_an_attempt_whose_run_was_taken_over_commits_nothing(db, dsn, job):
         connection.execute("insert into ledger (run_id) values (%s)", [zombie.id])
         a_started_run(db, dsn, zombie.id)
 
-    assert (status(db, zombie), db.execute("select count(*) as n from ledger").fetchone().n) == ("running", 0)
+    assert (status(db, zombie), db.execute("select count(*) as n from ledger").fetchone().n) == (
+        "running",
+        0,
+    )
 
 
-def test_an_effect_inside_a_transaction_that_is_rolled_back_is_known_to_the_next_attempt(db, dsn, job):
+def test_an_effect_inside_a_transaction_that_is_rolled_back_is_known_to_the_next_attempt(
+    db, dsn, job
+):
     run = a_started_run(db, dsn)
     with pytest.raises(ZeroDivisionError), run.transaction():  # noqa: PT012
         with run.once("post", in_doubt="raise") as effect:
@@ -91,12 +101,16 @@ def test_after_the_transaction_the_run_accepts_no_further_call(db, dsn, job):
         lambda: run.once("post", in_doubt="raise").__enter__(),
         lambda: run.enqueue("mail"),
     ):
-        with pytest.raises(YamlschedError, match=r"once in an attempt|has ended, and the run with it"):
+        with pytest.raises(
+            YamlschedError, match=r"once in an attempt|has ended, and the run with it"
+        ):
             use()
     assert status(db, run) == "succeeded"
 
 
-def test_a_swallowed_statement_error_is_reported_unless_it_was_in_a_nested_transaction(db, dsn, job):
+def test_a_swallowed_statement_error_is_reported_unless_it_was_in_a_nested_transaction(
+    db, dsn, job
+):
     run = a_started_run(db, dsn)
     caught = pytest.raises(YamlschedError, match="its error was caught: nothing can be committed")
     with caught, run.transaction() as connection, suppress(psycopg.Error):
@@ -111,7 +125,10 @@ def test_a_swallowed_statement_error_is_reported_unless_it_was_in_a_nested_trans
 
 def test_a_commit_by_the_handler_is_reported(db, dsn, job):
     run = a_started_run(db, dsn)
-    with pytest.raises(YamlschedError, match="ended inside its block"), run.transaction() as connection:
+    with (
+        pytest.raises(YamlschedError, match="ended inside its block"),
+        run.transaction() as connection,
+    ):
         connection.execute("commit")
 
     assert status(db, run) == "running"
@@ -121,20 +138,31 @@ def test_a_commit_by_the_handler_is_reported(db, dsn, job):
     "enqueue, message",
     [
         (lambda run: run.enqueue("mial"), 'no job "mial" in namespace "default"'),
-        (lambda run: run.enqueue("mail", {"at": timedelta()}), r"payload\.at of job \"mail\" is of type timedelta"),
+        (
+            lambda run: run.enqueue("mail", {"at": timedelta()}),
+            r"payload\.at of job \"mail\" is of type timedelta",
+        ),
         (lambda run: run.enqueue("mail", []), 'payload of job "mail" is of type list'),
         (lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1)), "has no time zone"),
-        (lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1, tzinfo=UTC), delay="5m"), "pass one of them"),
+        (
+            lambda run: run.enqueue("mail", run_at=datetime(2030, 1, 1, tzinfo=UTC), delay="5m"),
+            "pass one of them",
+        ),
         (lambda run: setattr(run, "result", {1}), "the result is of type set"),
     ],
 )
-def test_a_fan_out_that_cannot_be_written_fails_the_attempt_with_a_clear_error(db, dsn, job, enqueue, message):
+def test_a_fan_out_that_cannot_be_written_fails_the_attempt_with_a_clear_error(
+    db, dsn, job, enqueue, message
+):
     run = a_started_run(db, dsn)
     with pytest.raises(Refused, match=message), run.transaction() as connection:  # noqa: PT012
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
         enqueue(run)
 
-    assert (status(db, run), db.execute("select count(*) as n from ledger").fetchone().n) == ("running", 0)
+    assert (status(db, run), db.execute("select count(*) as n from ledger").fetchone().n) == (
+        "running",
+        0,
+    )
 
 
 def test_enqueues_in_a_loop_are_written_by_one_statement_for_each_job_and_time(db, dsn, job):
@@ -148,9 +176,14 @@ def test_enqueues_in_a_loop_are_written_by_one_statement_for_each_job_and_time(d
     with run.transaction():
         pass
     made = db.execute(
-        "select payload, idempotency_key from yamlsched.job_runs where parent_id = %s order by id", [run.id]
+        "select payload, idempotency_key from yamlsched.job_runs where parent_id = %s order by id",
+        [run.id],
     )
-    assert made.fetchall() == [*(({"n": n}, f"mail:{n}") for n in range(100)), ({"n": 100}, None), ({"n": 101}, None)]
+    assert made.fetchall() == [
+        *(({"n": n}, f"mail:{n}") for n in range(100)),
+        ({"n": 100}, None),
+        ({"n": 101}, None),
+    ]
     later = "select run_at - created_at between '59 minutes' and '61 minutes' as so from yamlsched.job_runs"
     assert db.execute(f"{later} where payload->>'n' = '101'").fetchone().so
 
@@ -170,7 +203,9 @@ def test_a_transaction_before_its_commit_blocks_no_lease_of_other_runs(db, dsn, 
     one, other = a_started_run(db, dsn), a_started_run(db, dsn)
     with psycopg.connect(dsn, row_factory=namedtuple_row) as connection:
         connection.execute("insert into ledger (run_id) values (%s)", [one.id])
-        store.enqueue_from(connection, "default", one.id, [EnqueueBatch("mail", ["{}"], [None], None, None)])
+        store.enqueue_from(
+            connection, "default", one.id, [EnqueueBatch("mail", ["{}"], [None], None, None)]
+        )
         assert store.succeed_in(connection, (one.id, 1, one.backend.locked_by), None)
 
         # when the leases of both are renewed
@@ -179,7 +214,9 @@ def test_a_transaction_before_its_commit_blocks_no_lease_of_other_runs(db, dsn, 
             async with await psycopg.AsyncConnection.connect(dsn, row_factory=factory) as session:
                 await session.execute("set statement_timeout = '5s'")
                 held = [
-                    ClaimedRun(r.id, "mail", None, None, 1, 5, "{}", False, 60.0, r.backend.locked_by)
+                    ClaimedRun(
+                        r.id, "mail", None, None, 1, 5, "{}", False, 60.0, r.backend.locked_by
+                    )
                     for r in (one, other)
                 ]
                 return await store.heartbeat(session, held)
@@ -219,5 +256,7 @@ def test_effects_and_rows_of_on_dead_belong_to_the_run_that_calls_it(db, dsn, jo
     assert effect_states(db) == [(f"run:{report.id}:page", "done")]
     assert (status(db, dead), status(db, report), report.committed) == ("dead", "succeeded", True)
     rows = db.execute("select result from yamlsched.job_runs where id = %s", [report.id]).fetchone()
-    made = db.execute("select parent_id from yamlsched.job_runs where idempotency_key = 'another'").fetchone()
+    made = db.execute(
+        "select parent_id from yamlsched.job_runs where idempotency_key = 'another'"
+    ).fetchone()
     assert (rows.result, made.parent_id) == ({"notified": "ada"}, report.id)

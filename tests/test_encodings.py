@@ -26,7 +26,9 @@ def encoded_dsn(server: str, request: pytest.FixtureRequest) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as admin:
         provider = "locale_provider libc" if admin.info.server_version >= 150_000 else ""
-        how = f"template template0 encoding '{request.param}' lc_collate 'C' lc_ctype 'C' {provider}"
+        how = (
+            f"template template0 encoding '{request.param}' lc_collate 'C' lc_ctype 'C' {provider}"
+        )
         admin.execute(f"create database {name} {how}".encode())
         dsn = make_conninfo(server, dbname=name)
         with connect(dsn) as connection:
@@ -38,15 +40,25 @@ def encoded_dsn(server: str, request: pytest.FixtureRequest) -> Iterator[str]:
 def a_repository(folder: Path, description: str = "plain", text: str = "plain") -> None:
     folder.mkdir()
     (folder / "schedules.yaml").write_text(FILE % (description, text))
-    identity = {f"GIT_{who}_{what}": f"Mária {who} €" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    identity = {
+        f"GIT_{who}_{what}": f"Mária {who} €"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", SUBJECT]):
         subprocess.run(["git", *words], cwd=folder, check=True, env={**os.environ, **identity})
 
 
-def test_what_git_and_the_host_name_are_is_escaped_and_no_command_fails(encoded_dsn: str, tmp_path: Path) -> None:
+def test_what_git_and_the_host_name_are_is_escaped_and_no_command_fails(
+    encoded_dsn: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "Задачи €"
     a_repository(folder)
-    environment = {"YAMLSCHED_DSN": encoded_dsn, "PYTHONPATH": str(TESTS), "TEST_FOLDER": str(folder)}
+    environment = {
+        "YAMLSCHED_DSN": encoded_dsn,
+        "PYTHONPATH": str(TESTS),
+        "TEST_FOLDER": str(folder),
+    }
 
     for words in (
         ["sync"],
@@ -62,9 +74,13 @@ def test_what_git_and_the_host_name_are_is_escaped_and_no_command_fails(encoded_
         assert answer.returncode == 0, f"{words}: {answer.stdout} {answer.stderr}"
     with psycopg.connect(encoded_dsn) as connection:
         [(subject,)] = connection.execute("select subject from yamlsched.edits").fetchall()
-        assert subject.encode().decode("unicode_escape" if subject.isascii() else "utf-8") is not None
+        assert (
+            subject.encode().decode("unicode_escape" if subject.isascii() else "utf-8") is not None
+        )
         assert subject.startswith(("\\u0414", "Добавлено"))
-        assert connection.execute("select status from yamlsched.job_runs").fetchall() == [("succeeded",)]
+        assert connection.execute("select status from yamlsched.job_runs").fetchall() == [
+            ("succeeded",)
+        ]
 
 
 @pytest.mark.parametrize("key", ["description", "payload"])
@@ -84,7 +100,9 @@ def test_a_character_of_the_file_that_the_database_lacks_is_refused_with_its_job
         assert "Traceback" not in said
 
 
-def test_a_payload_with_such_a_character_is_refused_and_the_message_names_it(encoded_dsn: str, tmp_path: Path) -> None:
+def test_a_payload_with_such_a_character_is_refused_and_the_message_names_it(
+    encoded_dsn: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "project"
     a_repository(folder)
     environment = {"YAMLSCHED_DSN": encoded_dsn, "PYTHONPATH": str(TESTS)}

@@ -76,8 +76,17 @@ def test_a_run_has_the_given_payload_and_time_and_the_attempts_of_its_job(db, jo
 
     [row] = rows(db)
     assert made == (row.id, True)
-    assert (row.job_type, row.payload, row.idempotency_key) == ("mail", {"user_id": 12, "name": "Zoë 🚀"}, "k")
-    assert (row.run_at, row.status, row.max_attempts, row.scheduled_for) == (LATER, "queued", 7, None)
+    assert (row.job_type, row.payload, row.idempotency_key) == (
+        "mail",
+        {"user_id": 12, "name": "Zoë 🚀"},
+        "k",
+    )
+    assert (row.run_at, row.status, row.max_attempts, row.scheduled_for) == (
+        LATER,
+        "queued",
+        7,
+        None,
+    )
 
 
 def test_the_jobs_payload_supplies_missing_keys(db):
@@ -91,7 +100,11 @@ def test_the_jobs_payload_supplies_missing_keys(db):
 def test_a_run_without_a_time_is_due_immediately_by_the_databases_clock(db, job):
     yamlsched.enqueue(db, job)
 
-    assert db.execute("select run_at <= clock_timestamp() as due from yamlsched.job_runs").fetchone().due
+    assert (
+        db.execute("select run_at <= clock_timestamp() as due from yamlsched.job_runs")
+        .fetchone()
+        .due
+    )
 
 
 def test_each_call_without_a_key_creates_a_run(db, job):
@@ -146,23 +159,35 @@ def test_listening_workers_are_notified_at_the_commit(db, job, other):
 
 def test_ten_thousand_runs_are_created_by_one_statement_in_their_order(db, job):
     answers = yamlsched.enqueue_many(
-        db, job, ({"n": n} for n in range(10_000)), (f"mail:{n * 7919 % 10_000}" for n in range(10_000))
+        db,
+        job,
+        ({"n": n} for n in range(10_000)),
+        (f"mail:{n * 7919 % 10_000}" for n in range(10_000)),
     )
 
     assert [row.payload["n"] for row in rows(db)] == list(range(10_000))
     assert [answer.run_id for answer in answers] == [row.id for row in rows(db)]
     assert all(answer.created for answer in answers)
-    assert db.execute("select count(distinct xmin::text) as n from yamlsched.job_runs").fetchone().n == 1
+    assert (
+        db.execute("select count(distinct xmin::text) as n from yamlsched.job_runs").fetchone().n
+        == 1
+    )
 
 
 @settings(max_examples=30)
-@given(batches=st.lists(st.lists(st.one_of(st.none(), st.sampled_from("abcdef")), max_size=8), max_size=4))
+@given(
+    batches=st.lists(
+        st.lists(st.one_of(st.none(), st.sampled_from("abcdef")), max_size=8), max_size=4
+    )
+)
 def test_for_any_list_of_keys_each_key_has_one_run_and_every_position_its_result(dsn: str, batches):
     with psycopg.connect(dsn) as connection, connection.transaction(force_rollback=True):
         a_job(connection, "mail")
         named: dict[str, int] = {}
         for nth, keys in enumerate(batches):
-            answers = yamlsched.enqueue_many(connection, "mail", [{"at": [nth, n]} for n in range(len(keys))], keys)
+            answers = yamlsched.enqueue_many(
+                connection, "mail", [{"at": [nth, n]} for n in range(len(keys))], keys
+            )
 
             assert len(answers) == len(keys)
             for n, (key, answer) in enumerate(zip(keys, answers, strict=True)):
@@ -171,7 +196,8 @@ def test_for_any_list_of_keys_each_key_has_one_run_and_every_position_its_result
                     assert named.setdefault(key, answer.run_id) == answer.run_id
                 if answer.created:
                     [(at,)] = connection.execute(
-                        "select payload -> 'at' from yamlsched.job_runs where id = %s", [answer.run_id]
+                        "select payload -> 'at' from yamlsched.job_runs where id = %s",
+                        [answer.run_id],
                     ).fetchall()
                     assert at == [nth, n]
 
@@ -200,7 +226,10 @@ class Colour(enum.Enum):
 @pytest.mark.parametrize(
     "payload, message",
     [
-        ({"at": LATER}, r'payload\.at of job "mail" is of type datetime, which is not a valid JSON value'),
+        (
+            {"at": LATER},
+            r'payload\.at of job "mail" is of type datetime, which is not a valid JSON value',
+        ),
         ({"rows": [{"n": Decimal(1)}]}, r'payload\.rows\[0\]\.n of job "mail" is of type Decimal'),
         ({"colour": Colour.RED}, r"payload\.colour .* is of type Colour"),
         ({1: "x"}, r"payload .* has the key 1, a int: JSON keys are strings"),
@@ -209,13 +238,18 @@ class Colour(enum.Enum):
         ({"a\x00b": 1}, r"a key of payload .* contains a NUL character"),
         ({"x": "\ud800"}, r"payload\.x .* contains half of a surrogate pair"),
         ({"x": 10**5000}, r"payload\.x .* is an integer of over 3,000 digits"),
-        ({"x": "é" * 33_000}, r"payload of job \"mail\" has 66009 bytes, over the limit of 64 KiB: store the data"),
+        (
+            {"x": "é" * 33_000},
+            r"payload of job \"mail\" has 66009 bytes, over the limit of 64 KiB: store the data",
+        ),
         ({"x": [[[]]] and json.loads("[" * 60 + "]" * 60)}, r"nested over 50 deep"),
         ([], r"payload of job \"mail\" is of type list: pass a dict"),
         (0, r"payload of job \"mail\" is of type int: pass a dict"),
     ],
 )
-def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_remains_usable(db, job, payload, message):
+def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_remains_usable(
+    db, job, payload, message
+):
     with db.transaction():
         with pytest.raises(Refused, match=message):
             yamlsched.enqueue(db, job, payload)
@@ -225,7 +259,9 @@ def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_remains_
 
 
 @pytest.mark.parametrize("number", ["1e131071", "-1e131071", "1e-16383", "-1e-16383"])
-def test_a_payload_of_numbers_that_are_short_only_with_an_exponent_is_refused_before_it_is_written_out(db, job, number):
+def test_a_payload_of_numbers_that_are_short_only_with_an_exponent_is_refused_before_it_is_written_out(
+    db, job, number
+):
     payload = f'{{"x": [{{"y": [{", ".join([number] * 6_000)}]}}]}}'
     message = r'payload of job "mail" has a number of over 3,000 digits: pass a string'
 
@@ -265,7 +301,10 @@ def test_a_self_referencing_payload_is_refused():
         ({"run_at": "5m"}, r"run_at '5m' is not a datetime \(got a str\): .*delay=\"5m\""),
         ({"run_at": 300}, r"run_at 300 is not a datetime \(got a int\)"),
         ({"run_at": timedelta(hours=1)}, "run_at 1:00:00 is a timedelta: pass it as delay"),
-        ({"run_at": LATER, "delay": "5m"}, r"run_at .* and delay 5m were both passed: pass one of them"),
+        (
+            {"run_at": LATER, "delay": "5m"},
+            r"run_at .* and delay 5m were both passed: pass one of them",
+        ),
         ({"delay": timedelta(seconds=-1)}, "is out of range: pass one between 0 and 100 years"),
         ({"delay": timedelta.max}, "is out of range"),
         ({"delay": "36525d1s"}, "is out of range"),
@@ -288,7 +327,10 @@ def test_an_invalid_key_or_time_is_refused_without_a_query(db, job, arguments, m
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"key": "nightly:2026-01-14"}, 'has a reserved form: the slots of job "nightly" have such keys'),
+        (
+            {"key": "nightly:2026-01-14"},
+            'has a reserved form: the slots of job "nightly" have such keys',
+        ),
         ({"key": "nightly:2026-01-14T02:00Z"}, "has a reserved form"),
         ({"key": "on_dead:118"}, 'key "on_dead:118" is reserved for runs that call on_dead'),
         (
@@ -309,11 +351,18 @@ def test_errors_that_only_the_database_detects_prevent_any_write(db, job, argume
 
 
 def test_a_key_that_only_resembles_a_slots_key_is_accepted(db, job):
-    for key in ("nightly:2026-01-14-by-hand", "nightly:2026-01", "Nightly:2026-01-14", "a:b:2026-01-14"):
+    for key in (
+        "nightly:2026-01-14-by-hand",
+        "nightly:2026-01",
+        "Nightly:2026-01-14",
+        "a:b:2026-01-14",
+    ):
         assert yamlsched.enqueue(db, job, key=key).created
 
 
-@pytest.mark.parametrize("key", ["mail:2026-01-14", "no_job_yet:2026-01-14T02:00Z", "on_dead:118", "on_dead:boom"])
+@pytest.mark.parametrize(
+    "key", ["mail:2026-01-14", "no_job_yet:2026-01-14T02:00Z", "on_dead:118", "on_dead:boom"]
+)
 def test_keys_of_slots_and_of_on_dead_calls_are_reserved_in_python_and_in_sql(db, job, key):
     with pytest.raises(Refused, match=f'key "{key}" (is|has a) reserved'):
         yamlsched.enqueue(db, job, key=key)
@@ -348,11 +397,16 @@ def test_a_paused_job_is_enqueued(db):
 
 
 def test_the_error_for_an_unknown_job_names_a_close_one_or_says_how_to_apply_it(db):
-    with pytest.raises(Refused, match=r'no job "mial" in namespace "default"\. A job is known after the first sync'):
+    with pytest.raises(
+        Refused, match=r'no job "mial" in namespace "default"\. A job is known after the first sync'
+    ):
         yamlsched.enqueue(db, "mial")
     a_job(db, "send_receipt")
     a_job(db, "send_report", retired_at=LATER)
-    with pytest.raises(Refused, match=r'no job "send_reciept" in namespace "default"\. Did you mean "send_receipt"\?'):
+    with pytest.raises(
+        Refused,
+        match=r'no job "send_reciept" in namespace "default"\. Did you mean "send_receipt"\?',
+    ):
         yamlsched.enqueue(db, "send_reciept")
     for other in ("receive", "s", "", "send_receipt" * 6):
         with pytest.raises(Refused, match=r"A job is known after the first sync"):
@@ -369,20 +423,28 @@ def test_a_key_of_another_job_is_refused(db, job):
         lambda: yamlsched.enqueue(db, job, key="812"),
         lambda: yamlsched.enqueue_many(db, job, [{}, {}], ["811", "812"]),
     ):
-        with pytest.raises(Refused, match=r'key "812" is held by a run of job "bill"\. Start keys with the name'):
+        with pytest.raises(
+            Refused, match=r'key "812" is held by a run of job "bill"\. Start keys with the name'
+        ):
             enqueue()
     assert len(rows(db)) == 1
 
 
 def test_a_database_without_the_tables_raises_a_clear_error(server):
-    with psycopg.connect(server) as connection, pytest.raises(EnvironmentFailed, match="yamlsched migrate"):
+    with (
+        psycopg.connect(server) as connection,
+        pytest.raises(EnvironmentFailed, match="yamlsched migrate"),
+    ):
         yamlsched.enqueue(connection, "mail")
 
 
 def test_a_connection_of_another_driver_raises_an_error_with_instructions(dsn):
     connection = psycopg2.connect(dsn)
 
-    with pytest.raises(Refused, match=r"psycopg2\.extensions\.connection is not a connection of psycopg 3: .*execute"):
+    with pytest.raises(
+        Refused,
+        match=r"psycopg2\.extensions\.connection is not a connection of psycopg 3: .*execute",
+    ):
         yamlsched.enqueue(connection, "mail")  # type: ignore[call-overload]
     connection.close()
 
@@ -390,11 +452,15 @@ def test_a_connection_of_another_driver_raises_an_error_with_instructions(dsn):
 # -- races
 
 
-def test_the_second_of_two_transactions_with_one_key_waits_and_gets_the_run_of_the_first(db, job, dsn, other):
+def test_the_second_of_two_transactions_with_one_key_waits_and_gets_the_run_of_the_first(
+    db, job, dsn, other
+):
     with psycopg.connect(dsn) as first:
         made = yamlsched.enqueue(first, job, {"n": 1}, key="k")
 
-        answer = while_waiting(db, other, lambda: yamlsched.enqueue(other, job, {"n": 2}, key="k"), first.commit)
+        answer = while_waiting(
+            db, other, lambda: yamlsched.enqueue(other, job, {"n": 2}, key="k"), first.commit
+        )
 
     assert answer == (made.run_id, False)
     assert [row.payload for row in rows(db)] == [{"n": 1}]
@@ -404,7 +470,9 @@ def test_if_the_first_rolls_back_the_second_creates_the_run(db, job, dsn, other)
     with psycopg.connect(dsn) as first:
         yamlsched.enqueue(first, job, {"n": 1}, key="k")
 
-        answer = while_waiting(db, other, lambda: yamlsched.enqueue(other, job, {"n": 2}, key="k"), first.rollback)
+        answer = while_waiting(
+            db, other, lambda: yamlsched.enqueue(other, job, {"n": 2}, key="k"), first.rollback
+        )
 
     assert answer.created
     assert [row.payload for row in rows(db)] == [{"n": 2}]
@@ -415,14 +483,23 @@ def test_keys_that_another_transaction_created_concurrently_return_its_runs(db, 
         made = yamlsched.enqueue_many(first, job, [{}, {}], ["b", "d"])
 
         answers = while_waiting(
-            db, other, lambda: yamlsched.enqueue_many(other, job, [{}] * 5, ["d", None, "c", "b", "d"]), first.commit
+            db,
+            other,
+            lambda: yamlsched.enqueue_many(other, job, [{}] * 5, ["d", None, "c", "b", "d"]),
+            first.commit,
         )
 
     assert [answer.created for answer in answers] == [False, True, True, False, False]
-    assert [answers[n].run_id for n in (3, 0, 4)] == [made[0].run_id, made[1].run_id, made[1].run_id]
+    assert [answers[n].run_id for n in (3, 0, 4)] == [
+        made[0].run_id,
+        made[1].run_id,
+        made[1].run_id,
+    ]
 
 
-def test_two_sessions_that_enqueue_the_same_keys_in_opposite_order_do_not_deadlock(db, job, dsn, other):
+def test_two_sessions_that_enqueue_the_same_keys_in_opposite_order_do_not_deadlock(
+    db, job, dsn, other
+):
     # given a transaction that holds the middle key, for which both others wait
     keys = [f"k{n}" for n in range(50)]
     with psycopg.connect(dsn) as gate, psycopg.connect(dsn, autocommit=True) as third:
@@ -479,7 +556,9 @@ def test_a_key_whose_prune_was_rolled_back_still_has_its_run(db, job, dsn, other
     with psycopg.connect(dsn) as pruning:
         prune(pruning)
 
-        answer = while_waiting(db, other, lambda: yamlsched.enqueue(other, job, key="k"), pruning.rollback)
+        answer = while_waiting(
+            db, other, lambda: yamlsched.enqueue(other, job, key="k"), pruning.rollback
+        )
 
     assert answer == (made.run_id, False)
 
@@ -495,7 +574,9 @@ def test_a_key_after_its_retention_can_be_used_again(db, job, dsn, other):
 def test_an_uncommitted_sync_or_pause_blocks_no_enqueue(db, job, dsn):
     with psycopg.connect(dsn) as syncing:
         syncing.execute("select from yamlsched.job_definitions for no key update")
-        syncing.execute("update yamlsched.job_definitions set paused_at = now(), payload = '{\"new\": 1}'")
+        syncing.execute(
+            "update yamlsched.job_definitions set paused_at = now(), payload = '{\"new\": 1}'"
+        )
         db.execute("set statement_timeout = '5s'")
 
         assert yamlsched.enqueue(db, job).created
@@ -503,7 +584,9 @@ def test_an_uncommitted_sync_or_pause_blocks_no_enqueue(db, job, dsn):
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_a_repeatable_read_transaction_survives_a_changed_job_but_not_a_concurrent_key(db, job, dsn, level):
+def test_a_repeatable_read_transaction_survives_a_changed_job_but_not_a_concurrent_key(
+    db, job, dsn, level
+):
     # given a transaction whose snapshot is older than a pause and than a used key
     with psycopg.connect(dsn) as strict:
         strict.isolation_level = level
@@ -533,12 +616,17 @@ def test_an_asynchronous_connection_enqueues_in_its_transaction(db, job, dsn):
     one, many = asyncio.run(enqueue())
 
     assert one.created
-    assert [(answer.run_id == one.run_id, answer.created) for answer in many] == [(True, False), (False, True)]
+    assert [(answer.run_id == one.run_id, answer.created) for answer in many] == [
+        (True, False),
+        (False, True),
+    ]
     assert [row.payload for row in rows(db)] == [{"n": 1}, {"n": 3}]
 
 
 def test_a_connection_with_its_own_factories_and_pipeline_can_be_used(db, job, dsn):
-    with psycopg.connect(dsn, row_factory=dict_row, cursor_factory=psycopg.ClientCursor) as connection:
+    with psycopg.connect(
+        dsn, row_factory=dict_row, cursor_factory=psycopg.ClientCursor
+    ) as connection:
         with connection.pipeline():
             connection.execute("select 1 as one")
             made = yamlsched.enqueue(connection, job, {"n": 1})
@@ -551,10 +639,13 @@ def test_psycopg2_enqueues_through_the_sql_function(db, job, dsn):
     connection = psycopg2.connect(dsn)
     with connection, connection.cursor() as cursor:
         cursor.execute(
-            "select run_id, created from yamlsched.enqueue(%s, %s, idempotency_key => %s)", ["mail", '{"n": 1}', "k"]
+            "select run_id, created from yamlsched.enqueue(%s, %s, idempotency_key => %s)",
+            ["mail", '{"n": 1}', "k"],
         )
         [made] = cursor.fetchall()
-        cursor.execute("select run_id, created from yamlsched.enqueue('mail', idempotency_key => 'k')")
+        cursor.execute(
+            "select run_id, created from yamlsched.enqueue('mail', idempotency_key => 'k')"
+        )
         [again] = cursor.fetchall()
     connection.close()
 
@@ -565,7 +656,13 @@ def test_psycopg2_enqueues_through_the_sql_function(db, job, dsn):
 def test_each_error_has_its_own_sqlstate_for_every_driver(job, dsn):
     connection = psycopg2.connect(dsn)
     codes = []
-    for call in ("'mial'", "'mail', '[]'", "'mail', null", "'mail', idempotency_key => ''", "'mail', '{}', 'infinity'"):
+    for call in (
+        "'mial'",
+        "'mail', '[]'",
+        "'mail', null",
+        "'mail', idempotency_key => ''",
+        "'mail', '{}', 'infinity'",
+    ):
         with pytest.raises(psycopg2.Error) as raised, connection, connection.cursor() as cursor:
             cursor.execute(f"select * from yamlsched.enqueue({call})")
         codes.append(raised.value.pgcode)
@@ -583,7 +680,9 @@ def test_asyncpg_enqueues_through_the_sql_functions(db, job, dsn):
             password=parts.get("password"),
         )  # fmt: skip
         async with connection.transaction():
-            await connection.fetchrow("select * from yamlsched.enqueue($1, $2::jsonb)", "mail", '{"n": 1}')
+            await connection.fetchrow(
+                "select * from yamlsched.enqueue($1, $2::jsonb)", "mail", '{"n": 1}'
+            )
             many = await connection.fetch(
                 "select * from yamlsched.enqueue_many($1, $2::jsonb[], $3)",
                 "mail",
@@ -599,10 +698,14 @@ def test_asyncpg_enqueues_through_the_sql_functions(db, job, dsn):
     assert [row.payload["n"] for row in rows(db)] == [1, 2, 3]
 
 
-def test_sqlalchemy_enqueues_in_its_transaction_by_function_or_by_the_driver_connection(db, job, dsn):
+def test_sqlalchemy_enqueues_in_its_transaction_by_function_or_by_the_driver_connection(
+    db, job, dsn
+):
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
     with engine.begin() as connection:
-        statement = sqlalchemy.text("select run_id, created from yamlsched.enqueue(:job, cast(:payload as jsonb))")
+        statement = sqlalchemy.text(
+            "select run_id, created from yamlsched.enqueue(:job, cast(:payload as jsonb))"
+        )
         connection.execute(statement, {"job": "mail", "payload": '{"n": 1}'})
         below = connection.connection.driver_connection
         yamlsched.enqueue(below, "mail", {"n": 2})
@@ -620,11 +723,15 @@ def test_a_delay_is_added_to_the_time_of_the_database(db, job, seconds):
     yamlsched.enqueue(db, job, delay=delay)
     yamlsched.enqueue_many(db, job, [{}], delay=durations.show(delay))
     db.execute("select * from yamlsched.enqueue(%s, delay => %s)", [job, delay])
-    db.execute("select * from yamlsched.enqueue_many(%s, array['{}']::jsonb[], delay => %s)", [job, delay])
+    db.execute(
+        "select * from yamlsched.enqueue_many(%s, array['{}']::jsonb[], delay => %s)", [job, delay]
+    )
     yamlsched.enqueue(db, job, key="k", delay=delay)
     again = yamlsched.enqueue(db, job, key="k", delay="1s")
 
-    waits = db.execute("select extract(epoch from run_at - created_at)::float8 as seconds from yamlsched.job_runs")
+    waits = db.execute(
+        "select extract(epoch from run_at - created_at)::float8 as seconds from yamlsched.job_runs"
+    )
     assert [row.seconds for row in waits] == [pytest.approx(seconds, abs=1)] * 5
     assert not again.created
 
@@ -632,13 +739,24 @@ def test_a_delay_is_added_to_the_time_of_the_database(db, job, seconds):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("run_at => now(), delay => interval '1 hour'", "run_at and delay were both passed: pass one of them"),
+        (
+            "run_at => now(), delay => interval '1 hour'",
+            "run_at and delay were both passed: pass one of them",
+        ),
         ("delay => interval '-1 second'", "delay -00:00:01 is not between 0 and 100 years"),
-        ("delay => interval '36525 days 1 second'", "delay 36525 days 00:00:01 is not between 0 and 100 years"),
+        (
+            "delay => interval '36525 days 1 second'",
+            "delay 36525 days 00:00:01 is not between 0 and 100 years",
+        ),
     ],
 )
-def test_the_sql_functions_refuse_a_delay_that_is_out_of_range_or_passed_with_run_at(db, job, arguments, message):
-    for call in (f"enqueue(%s, {arguments})", f"enqueue_many(%s, array['{{}}']::jsonb[], {arguments})"):
+def test_the_sql_functions_refuse_a_delay_that_is_out_of_range_or_passed_with_run_at(
+    db, job, arguments, message
+):
+    for call in (
+        f"enqueue(%s, {arguments})",
+        f"enqueue_many(%s, array['{{}}']::jsonb[], {arguments})",
+    ):
         with pytest.raises(psycopg.Error, match=message) as refused, db.transaction():
             db.execute(f"select * from yamlsched.{call}", [job])
         assert refused.value.sqlstate == "YS003"
@@ -646,7 +764,9 @@ def test_the_sql_functions_refuse_a_delay_that_is_out_of_range_or_passed_with_ru
 
 
 @pytest.mark.parametrize("kind", ["connection", "session", "scoped session"])
-def test_objects_of_sqlalchemy_enqueue_in_their_transaction_also_as_its_first_statement(db, job, dsn, kind):
+def test_objects_of_sqlalchemy_enqueue_in_their_transaction_also_as_its_first_statement(
+    db, job, dsn, kind
+):
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn))
     makers = {
         "connection": engine.connect,
@@ -657,7 +777,9 @@ def test_objects_of_sqlalchemy_enqueue_in_their_transaction_also_as_its_first_st
     try:
         assert yamlsched.enqueue(given, "mail", {"n": 1}).created
         given.rollback()
-        assert [made.created for made in yamlsched.enqueue_many(given, "mail", [{"n": 2}, {"n": 3}])] == [True, True]
+        assert [
+            made.created for made in yamlsched.enqueue_many(given, "mail", [{"n": 2}, {"n": 3}])
+        ] == [True, True]
         assert rows(db) == []
         given.commit()
     finally:
@@ -667,7 +789,9 @@ def test_objects_of_sqlalchemy_enqueue_in_their_transaction_also_as_its_first_st
     assert [row.payload["n"] for row in rows(db)] == [2, 3]
 
 
-@pytest.mark.parametrize("kind", [sqlalchemy_asyncio.AsyncConnection, sqlalchemy_asyncio.AsyncSession])
+@pytest.mark.parametrize(
+    "kind", [sqlalchemy_asyncio.AsyncConnection, sqlalchemy_asyncio.AsyncSession]
+)
 def test_asynchronous_objects_of_sqlalchemy_enqueue_in_their_transaction(db, job, dsn, kind):
     async def enqueue() -> None:
         engine = sqlalchemy_asyncio.create_async_engine(
@@ -688,12 +812,18 @@ def test_asynchronous_objects_of_sqlalchemy_enqueue_in_their_transaction(db, job
 
 
 def test_what_sqlalchemy_has_besides_and_other_drivers_are_refused_with_what_to_do(dsn):
-    engine = sqlalchemy.create_engine("postgresql+psycopg2://", creator=lambda: psycopg2.connect(dsn))
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg2://", creator=lambda: psycopg2.connect(dsn)
+    )
     remedy = r"pass a session or a connection, use the driver postgresql\+psycopg, or execute text"
     with engine.connect() as connection:
-        with pytest.raises(Refused, match=rf"^psycopg2\.\S+ is not a connection of psycopg 3: {remedy}"):
+        with pytest.raises(
+            Refused, match=rf"^psycopg2\.\S+ is not a connection of psycopg 3: {remedy}"
+        ):
             yamlsched.enqueue(connection, "mail")
-        with pytest.raises(Refused, match=rf"^sqlalchemy\.\S+\.Engine is not a connection of psycopg 3: {remedy}"):
+        with pytest.raises(
+            Refused, match=rf"^sqlalchemy\.\S+\.Engine is not a connection of psycopg 3: {remedy}"
+        ):
             yamlsched.enqueue(engine, "mail")  # type: ignore[call-overload]
     engine.dispose()
 
@@ -709,7 +839,9 @@ def test_an_enqueuer_needs_no_privileges_on_tables_and_other_roles_cannot_enqueu
             with pytest.raises(psycopg.errors.InsufficientPrivilege, match="function enqueue"):
                 yamlsched.enqueue(admin, "mail")
             admin.execute("reset role")
-            admin.execute(f"grant execute on function yamlsched.enqueue, yamlsched.enqueue_many to {role}".encode())
+            admin.execute(
+                f"grant execute on function yamlsched.enqueue, yamlsched.enqueue_many to {role}".encode()
+            )
             admin.execute(f"set role {role}".encode())
 
             assert yamlsched.enqueue(admin, "mail").created

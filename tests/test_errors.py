@@ -36,7 +36,9 @@ def test_the_message_is_the_reason_or_else_the_delay_as_written(later: Any):
         (10**400, f"delay is {10**400} seconds, which is out of range: write for example 90"),
     ],
 )
-def test_an_invalid_duration_raises_an_error_with_the_expected_format(later: Any, delay: Any, message: str):
+def test_an_invalid_duration_raises_an_error_with_the_expected_format(
+    later: Any, delay: Any, message: str
+):
     with pytest.raises(ValueError) as raised:
         later(delay)
     assert str(raised.value) == message
@@ -45,7 +47,13 @@ def test_an_invalid_duration_raises_an_error_with_the_expected_format(later: Any
 @LATER
 @pytest.mark.parametrize(
     "delay, kind",
-    [([90], "a list"), (None, "None"), (True, "True"), (Decimal(90), "a Decimal"), (object(), "an object")],
+    [
+        ([90], "a list"),
+        (None, "None"),
+        (True, "True"),
+        (Decimal(90), "a Decimal"),
+        (object(), "an object"),
+    ],
 )
 def test_any_other_type_raises_a_clear_error(later: Any, delay: Any, kind: str):
     with pytest.raises(TypeError) as raised:

@@ -18,7 +18,10 @@ from support.command_line import yamlsched
 from support.example_project import EXAMPLES, ROOT, ExampleProject, an_example
 from support.project import until
 
-GUIDES = {name: ROOT / "docs" / f"{name}.md" for name in ("django", "etl", "fastapi", "package", "sqlalchemy")}
+GUIDES = {
+    name: ROOT / "docs" / f"{name}.md"
+    for name in ("django", "etl", "fastapi", "package", "sqlalchemy")
+}
 GUIDES["flask"] = GUIDES["sqlalchemy"]
 Example = Callable[[str], ExampleProject]
 
@@ -48,14 +51,18 @@ def locked(dsn: str, query: str) -> Iterator[None]:
 def waiting(statement: str) -> str:
     """Return a query that has a row while a session waits for a lock with such a statement."""
     found = f"wait_event_type = 'Lock' and query ilike '{statement}%%'"
-    return f"select from pg_stat_activity where datname = current_database() and {found}".replace("%%", "%")
+    return f"select from pg_stat_activity where datname = current_database() and {found}".replace(
+        "%%", "%"
+    )
 
 
 # -- the guides show the code of the projects
 
 
 def test_the_schedules_of_the_projects_are_valid_and_get_no_advice() -> None:
-    done = yamlsched("validate", "--strict", *(str(EXAMPLES / name / "schedules.yaml") for name in GUIDES))
+    done = yamlsched(
+        "validate", "--strict", *(str(EXAMPLES / name / "schedules.yaml") for name in GUIDES)
+    )
 
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
@@ -63,7 +70,9 @@ def test_the_schedules_of_the_projects_are_valid_and_get_no_advice() -> None:
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_code_of_a_guide_is_that_of_its_project(name: str) -> None:
     page = GUIDES[name].read_text("utf-8")
-    blocks = re.findall(rf"^```\w+\n# (examples/{name}/\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        rf"^```\w+\n# (examples/{name}/\S+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
+    )
 
     assert len(blocks) >= 3
     for path, code in blocks:
@@ -75,7 +84,9 @@ def test_the_code_of_a_guide_is_that_of_its_project(name: str) -> None:
 
 @pytest.mark.parametrize("name", GUIDES)
 def test_what_a_project_needs_is_what_developers_install(name: str) -> None:
-    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]["dev"]
     needed = (EXAMPLES / name / "requirements.txt").read_text().splitlines()
 
     def names(lines: list[str]) -> set[tuple[str, str]]:
@@ -84,10 +95,14 @@ def test_what_a_project_needs_is_what_developers_install(name: str) -> None:
     assert names(needed) <= names(extra)
 
 
-def test_the_guide_of_the_package_shows_what_validate_prints_about_a_misspelt_handler(tmp_path: Path) -> None:
+def test_the_guide_of_the_package_shows_what_validate_prints_about_a_misspelt_handler(
+    tmp_path: Path,
+) -> None:
     shutil.copytree(EXAMPLES / "package", tmp_path / "package")
     schedule = tmp_path / "package" / "schedules.yaml"
-    schedule.write_text(schedule.read_text().replace("billing.jobs.bill_month", "billing.jobs.bil_month"))
+    schedule.write_text(
+        schedule.read_text().replace("billing.jobs.bill_month", "billing.jobs.bil_month")
+    )
 
     error, *_ = yamlsched("validate", cwd=schedule.parent).stdout.split("\n\n")
 
@@ -144,7 +159,9 @@ def django(example: Example) -> ExampleProject:
 
 def order(project: ExampleProject, stock: int) -> list[str]:
     """Place two orders, which commit; return the statuses of the responses."""
-    printed = project.run("python", "manage.py", "shell", "--no-imports", "-c", ORDER.replace("STOCK", str(stock)))
+    printed = project.run(
+        "python", "manage.py", "shell", "--no-imports", "-c", ORDER.replace("STOCK", str(stock))
+    )
     return printed.split()
 
 
@@ -154,8 +171,12 @@ def test_django_passes_its_own_tests(django: ExampleProject) -> None:
     django.run("python", "manage.py", "test", "--no-input")
     (django.folder / "orders" / "test_commits.py").write_text(DJANGO_COMMITS)
     for words in (["pytest"], ["python", "-m", "pytest"]):
-        printed = django.run(*words, "-p", "no:cacheprovider", "-o", "python_files=tests.py test_commits.py")
-        assert printed.count("test_commits.py ..") == 2  # transactions of Django first, then those that commit
+        printed = django.run(
+            *words, "-p", "no:cacheprovider", "-o", "python_files=tests.py test_commits.py"
+        )
+        assert (
+            printed.count("test_commits.py ..") == 2
+        )  # transactions of Django first, then those that commit
     assert django.runs() == {}
     page = django.run("python", "manage.py", "shell", "--no-imports", "-c", PAGE)
     assert "<title>" in page
@@ -163,7 +184,9 @@ def test_django_passes_its_own_tests(django: ExampleProject) -> None:
 
 
 @pytest.mark.slow
-def test_django_orders_that_commit_have_their_runs_which_a_tick_of_cron_executes(django: ExampleProject) -> None:
+def test_django_orders_that_commit_have_their_runs_which_a_tick_of_cron_executes(
+    django: ExampleProject,
+) -> None:
     # the second order is rolled back after it has enqueued its runs
     assert order(django, stock=1) == ["201", "409"]
     assert django.runs() == {"send_receipt": [("queued", 0)], "add_points": [("queued", 0)]}
@@ -188,18 +211,27 @@ def test_django_points_are_added_once_if_the_worker_is_killed_between_two_writes
     django.tick()
 
     assert django.runs()["add_points"] == [("succeeded", 2)]
-    assert django.value("select array[points, (select count(*) from orders_pointsentry)] from orders_customer") == [
+    assert django.value(
+        "select array[points, (select count(*) from orders_pointsentry)] from orders_customer"
+    ) == [
         49,
         1,
     ]
 
 
 @pytest.mark.slow
-def test_django_connections_are_closed_after_each_run_as_after_each_request(django: ExampleProject) -> None:
+def test_django_connections_are_closed_after_each_run_as_after_each_request(
+    django: ExampleProject,
+) -> None:
     assert order(django, stock=2) == ["201", "201"]
     worker = django.start("work", "--loop")
     try:
-        until(lambda: {status for runs in django.runs().values() for status, _ in runs} == {"succeeded"}, "all ran")
+        until(
+            lambda: (
+                {status for runs in django.runs().values() for status, _ in runs} == {"succeeded"}
+            ),
+            "all ran",
+        )
         # their children wait for more work, and would keep what Django has opened in them
         until(lambda: not django.sessions(), "Django's sessions are closed")
         assert worker.poll() is None
@@ -234,7 +266,9 @@ def fastapi(example: Example) -> ExampleProject:
 
 
 @pytest.mark.slow
-def test_fastapi_passes_its_own_tests_in_a_database_of_their_own(fastapi: ExampleProject, empty_dsn: str) -> None:
+def test_fastapi_passes_its_own_tests_in_a_database_of_their_own(
+    fastapi: ExampleProject, empty_dsn: str
+) -> None:
     for words in (["pytest"], ["python", "-m", "pytest"]):
         fastapi.run(*words, "-q", "-p", "no:cacheprovider", "tests", TEST_DSN=empty_dsn)
     assert fastapi.runs() == {}  # in the database of the shell, which could be production
@@ -245,7 +279,9 @@ def test_tests_of_a_guide_without_a_dsn_use_the_embedded_database_and_refuse_tha
     sqlalchemy: ExampleProject,
 ) -> None:
     sqlalchemy.run("pytest", "-q", "-p", "no:cacheprovider", "tests", YAMLSCHED_DSN="")
-    sqlalchemy.run("pytest", "-q", "-p", "no:cacheprovider", "tests", TEST_DSN=sqlalchemy.dsn, code=4)
+    sqlalchemy.run(
+        "pytest", "-q", "-p", "no:cacheprovider", "tests", TEST_DSN=sqlalchemy.dsn, code=4
+    )
     assert sqlalchemy.runs() == {}
 
 
@@ -292,7 +328,9 @@ def sqlalchemy(example: Example) -> ExampleProject:
 
 
 @pytest.mark.slow
-def test_sqlalchemy_passes_its_own_tests_in_a_database_of_their_own(sqlalchemy: ExampleProject, empty_dsn: str) -> None:
+def test_sqlalchemy_passes_its_own_tests_in_a_database_of_their_own(
+    sqlalchemy: ExampleProject, empty_dsn: str
+) -> None:
     for words in (["pytest"], ["python", "-m", "pytest"]):
         sqlalchemy.run(*words, "-q", "-p", "no:cacheprovider", "tests", TEST_DSN=empty_dsn)
     assert sqlalchemy.runs() == {}  # in the database of the shell, which could be production
@@ -310,7 +348,10 @@ def test_sqlalchemy_accounts_that_commit_have_a_run_and_a_worker_that_is_killed_
     sqlalchemy.run("yamlsched", "enqueue", "delete_closed")
     log = sqlalchemy.tick()
 
-    assert sqlalchemy.runs() == {"book_bonus": [("succeeded", 2)], "delete_closed": [("succeeded", 1)]}, log
+    assert sqlalchemy.runs() == {
+        "book_bonus": [("succeeded", 2)],
+        "delete_closed": [("succeeded", 1)],
+    }, log
     assert sqlalchemy.value("select balance from accounts") == 500
     assert sqlalchemy.value("select count(*) from bookings") == 1
 
@@ -328,7 +369,9 @@ with psycopg.connect(os.environ["YAMLSCHED_DSN"]) as connection:
 
 
 @pytest.mark.slow
-def test_the_package_passes_its_own_tests_and_a_worker_that_is_killed_bills_once(example: Example) -> None:
+def test_the_package_passes_its_own_tests_and_a_worker_that_is_killed_bills_once(
+    example: Example,
+) -> None:
     package = example("package")
     package.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
     package.run("python", "-c", PACKAGE_ORDERS, PYTHONPATH="src")
@@ -364,7 +407,9 @@ def flask(example: Example) -> ExampleProject:
 
 
 @pytest.mark.slow
-def test_flask_passes_its_own_tests_in_a_database_of_their_own(flask: ExampleProject, empty_dsn: str) -> None:
+def test_flask_passes_its_own_tests_in_a_database_of_their_own(
+    flask: ExampleProject, empty_dsn: str
+) -> None:
     for words in (["pytest"], ["python", "-m", "pytest"]):
         flask.run(*words, "-q", "-p", "no:cacheprovider", "tests", TEST_DSN=empty_dsn)
     assert flask.runs() == {}  # in the database of the shell, which could be production
@@ -383,6 +428,8 @@ def test_flask_orders_that_commit_have_their_run_and_a_worker_that_is_killed_add
     flask.run("yamlsched", "enqueue", "delete_empty")
     log = flask.tick()
 
-    assert flask.runs() == {"add_points": [("succeeded", 2)], "delete_empty": [("succeeded", 1)]}, log
+    assert flask.runs() == {"add_points": [("succeeded", 2)], "delete_empty": [("succeeded", 1)]}, (
+        log
+    )
     assert flask.value("select points from customers") == 49
     assert flask.value("select count(*) from points_entries") == 1

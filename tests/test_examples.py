@@ -107,9 +107,13 @@ def worker(project: Project, smtp: MailServer | None = None, concurrency: int = 
 
 def work_to_the_end(project: Project, smtp: MailServer | None = None) -> None:
     """Start workers, which are killed, until every run has ended."""
-    while project.db.execute("select 1 from yamlsched.job_runs where finished_at is null limit 1").fetchone():
+    while project.db.execute(
+        "select 1 from yamlsched.job_runs where finished_at is null limit 1"
+    ).fetchone():
         project.end_leases()
-        project.db.execute("update yamlsched.job_runs set run_at = now() where status = 'queued'")  # runs that snoozed
+        project.db.execute(
+            "update yamlsched.job_runs set run_at = now() where status = 'queued'"
+        )  # runs that snoozed
         worker(project, smtp).wait()
 
 
@@ -134,12 +138,18 @@ def test_a_user_gets_at_most_one_mail_at_whatever_point_the_worker_is_killed(
     # then all runs succeeded, no user got two mails, and the mails that are missing are in doubt
     assert project.statuses() == {"succeeded": 2 * len(users)}
     assert len(list((project.folder / "marks").iterdir())) >= len(users)  # the kills
-    effects = project.db.execute("select key, result, doubted_at from yamlsched.effects order by key").fetchall()
-    names = dict(project.db.execute("select id, name || ' <' || email || '>' from app.users").fetchall())
+    effects = project.db.execute(
+        "select key, result, doubted_at from yamlsched.effects order by key"
+    ).fetchall()
+    names = dict(
+        project.db.execute("select id, name || ' <' || email || '>' from app.users").fetchall()
+    )
     sent = smtp.by_recipient()
     for user, effect in zip(users, effects, strict=True):
         assert effect.key == f"weekly_report:{user}:{WEEK}"
-        assert sent[names[user]] == 1 or (sent[names[user]] == 0 and effect.doubted_at is not None), (user, effect)
+        assert sent[names[user]] == 1 or (
+            sent[names[user]] == 0 and effect.doubted_at is not None
+        ), (user, effect)
     for user in (1, 5, 6):  # killed before the effect, or after its record
         assert sent[names[user]] == 1
     recorded = project.db.execute("select count(*) as n from app.sent_reports").fetchone()
@@ -152,9 +162,7 @@ def test_a_mail_that_was_accepted_by_a_server_that_becomes_silent_is_sent_once(
 ) -> None:
     # given a server that accepts the mail and does not respond until the sender has disconnected
     gone, states = threading.Event(), []
-    query = (
-        "select state from pg_stat_activity where datname = current_database() and state like 'idle in transaction%'"
-    )
+    query = "select state from pg_stat_activity where datname = current_database() and state like 'idle in transaction%'"
 
     def on_mail(number: int) -> None:
         with store.connect(project.dsn) as connection:
@@ -183,11 +191,15 @@ def test_a_mail_that_was_accepted_by_a_server_that_becomes_silent_is_sent_once(
     assert project.row(run).result == {"message_id": None}
 
 
-def test_two_concurrent_runs_for_one_user_and_week_send_one_mail(project: Project, smtp: MailServer) -> None:
+def test_two_concurrent_runs_for_one_user_and_week_send_one_mail(
+    project: Project, smtp: MailServer
+) -> None:
     # given two runs, one of which waits for the server while the other reaches the same mail
     runs = project.enqueue("report", {"user_id": 1, "week": WEEK}, count=2)
     snoozed = "select id from yamlsched.job_runs where status = 'queued' and attempts = 0 and run_at > now()"
-    smtp.on_mail = lambda number: until(lambda: watch.execute(snoozed).fetchone(), "the other run snoozes")
+    smtp.on_mail = lambda number: until(
+        lambda: watch.execute(snoozed).fetchone(), "the other run snoozes"
+    )
 
     with store.connect(project.dsn) as watch:
         worker(project, smtp, concurrency=2).wait()
@@ -206,7 +218,14 @@ def test_an_event_that_is_enqueued_twice_is_posted_under_one_key_at_whatever_poi
     for nth, point in enumerate((None, *POINTS[:4])):
         for _ in range(2):
             project.enqueue(
-                "hook", {"point": point, "url": url, "event_id": f"evt_{nth}", "event": "paid", "data": {"n": nth}}
+                "hook",
+                {
+                    "point": point,
+                    "url": url,
+                    "event_id": f"evt_{nth}",
+                    "event": "paid",
+                    "data": {"n": nth},
+                },
             )
 
     work_to_the_end(project)
@@ -232,7 +251,9 @@ def example(own_dsn: str, tmp_path: Path, smtp: MailServer) -> Callable[..., int
     def verb(*words: str) -> int:
         command = [sys.executable, "-m", "yamlsched", *words, "--dsn", own_dsn]
         environment = {**os.environ, "EXAMPLE_SMTP": smtp.address}
-        return subprocess.run(command, cwd=tmp_path, env=environment, timeout=100, check=False).returncode
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, timeout=100, check=False
+        ).returncode
 
     assert verb("sync") == 0
     return verb
@@ -262,7 +283,9 @@ def test_a_payment_that_differs_from_its_invoice_makes_the_check_dead_and_mails_
     assert example("enqueue", "billing_check") == 0
     assert example("work") == 1
 
-    rows = db.execute("select status, attempts from yamlsched.job_runs where idempotency_key is null order by id")
+    rows = db.execute(
+        "select status, attempts from yamlsched.job_runs where idempotency_key is null order by id"
+    )
     assert rows.fetchall() == [("succeeded", 1), ("dead", 1)]
     [mail] = smtp.mails
     assert mail["To"] == "operator@example.org"
@@ -280,7 +303,9 @@ def test_a_sign_up_that_is_rolled_back_sends_no_mail_and_a_committed_one_sends_o
     signup.sign_up(db, 71, "Grete", "grete@example.org")
 
     # it waits for three days
-    [run] = db.execute("select idempotency_key, run_at - now() as wait from yamlsched.job_runs").fetchall()
+    [run] = db.execute(
+        "select idempotency_key, run_at - now() as wait from yamlsched.job_runs"
+    ).fetchall()
     assert run.idempotency_key == "follow_up:71"
     assert timedelta(days=2, hours=23) < run.wait <= timedelta(days=3)
     assert example("work") == 0

@@ -43,7 +43,9 @@ class Worker:
 
     def claim(self, now: Any, limit: int = 10) -> list[ClaimedRun]:
         self.claims += 1
-        claimed: list[ClaimedRun] = self.call(claim_due, "default", f"claim {self.claims}", limit, now=now)
+        claimed: list[ClaimedRun] = self.call(
+            claim_due, "default", f"claim {self.claims}", limit, now=now
+        )
         return claimed
 
     def finish(self, run: ClaimedRun, outcome: Outcome, now: Any) -> None:
@@ -87,8 +89,20 @@ def backfill_two(db: Db) -> None:
 @pytest.mark.parametrize("overlap", ["wait", "skip"])
 @pytest.mark.parametrize(
     "outcome, status",
-    [(FAILURE, None), (RELEASED, None), (DEATH, "dead"), (SUCCESS, "succeeded"), (None, "cancelled")],
-    ids=["fails and is retried", "is released", "dies and is retried", "is run again", "is cancelled and retried"],
+    [
+        (FAILURE, None),
+        (RELEASED, None),
+        (DEATH, "dead"),
+        (SUCCESS, "succeeded"),
+        (None, "cancelled"),
+    ],
+    ids=[
+        "fails and is retried",
+        "is released",
+        "dies and is retried",
+        "is run again",
+        "is cancelled and retried",
+    ],
 )
 def test_after_overlap_allow_is_removed_a_run_that_is_released_or_retried_excludes_the_others(
     db: Db, worker: Worker, overlap: str, outcome: Outcome | None, status: str | None
@@ -121,7 +135,15 @@ def test_no_run_starts_while_a_run_from_before_the_edit_is_running(db: Db, worke
     # given a job with overlap allow, two running runs and one queued run
     two_slots(db)
     first, second = worker.claim(EDIT - MINUTE)
-    backfill(db, "default", definition_for(db, "default", "x"), FIRST - HOUR, FIRST - HOUR, "ann", now=EDIT - SECOND)
+    backfill(
+        db,
+        "default",
+        definition_for(db, "default", "x"),
+        FIRST - HOUR,
+        FIRST - HOUR,
+        "ann",
+        now=EDIT - SECOND,
+    )
     edit(db, "wait")
     assert worker.claim(EDIT) == []
 
@@ -143,7 +165,9 @@ def test_no_run_starts_while_a_run_from_before_the_edit_is_running(db: Db, worke
 
 
 @pytest.mark.parametrize("status", ["running", "expired"])
-def test_runs_that_lose_their_worker_after_the_edit_execute_one_at_a_time(db: Db, worker: Worker, status: str) -> None:
+def test_runs_that_lose_their_worker_after_the_edit_execute_one_at_a_time(
+    db: Db, worker: Worker, status: str
+) -> None:
     two_slots(db)
     first, second = worker.claim(EDIT - MINUTE)
     if status == "expired":  # their leases end before the edit
@@ -160,10 +184,14 @@ def test_runs_that_lose_their_worker_after_the_edit_execute_one_at_a_time(db: Db
     assert [(one.id, one.attempt), (other.id, other.attempt)] == [(first.id, 2), (second.id, 2)]
 
 
-def test_a_run_that_is_claimed_during_the_edit_excludes_the_others(db: Db, dsn: str, worker: Worker) -> None:
+def test_a_run_that_is_claimed_during_the_edit_excludes_the_others(
+    db: Db, dsn: str, worker: Worker
+) -> None:
     # given an uncommitted claim of one of two runs
     two_slots(db)
-    [first, second] = [r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
+    [first, second] = [
+        r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()
+    ]
     with database.connect(dsn) as claimer, database.connect(dsn) as syncer:
         claimer.execute("begin")
         claimer.execute(
@@ -198,7 +226,10 @@ def test_a_run_that_is_retried_during_the_edit_excludes_the_others(db: Db, dsn: 
 
         # when the runs are retried before it commits
         answers = while_waiting(
-            db, operator, lambda: actions.retry(operator, ids, "ann", now=EDIT), lambda: syncer.execute("commit")
+            db,
+            operator,
+            lambda: actions.retry(operator, ids, "ann", now=EDIT),
+            lambda: syncer.execute("commit"),
         )
 
     assert [answer.changed for answer in answers] == [True, True]
@@ -277,7 +308,9 @@ def test_a_cancelled_and_retried_run_excludes_the_next_one_also_after_an_edit(
     assert len(worker.claim(EDIT + LEASE + SECOND)) == 1
 
 
-def test_a_run_that_was_cancelled_under_allow_excludes_the_next_one_after_the_edit(db: Db, worker: Worker) -> None:
+def test_a_run_that_was_cancelled_under_allow_excludes_the_next_one_after_the_edit(
+    db: Db, worker: Worker
+) -> None:
     two_slots(db, "allow")
     run, other = worker.claim(EDIT)
     actions.cancel(db, [run.id], "ann", now=EDIT + SECOND)
@@ -291,7 +324,9 @@ def test_a_run_that_was_cancelled_under_allow_excludes_the_next_one_after_the_ed
 
 def test_a_run_that_is_cancelled_while_it_waits_excludes_nothing(db: Db, worker: Worker) -> None:
     two_slots(db, "wait")
-    [first, second] = [r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
+    [first, second] = [
+        r.id for r in db.execute("select id from yamlsched.job_runs order by id").fetchall()
+    ]
     actions.cancel(db, [first], "ann", now=EDIT)
 
     assert [run.id for run in worker.claim(EDIT)] == [second]

@@ -76,8 +76,13 @@ def test_a_worker_records_what_any_executor_reports(db: psycopg.Connection[Any],
     assert executor.count == 5
     assert executor.is_closed
     assert report.has_dead
-    rows = db.execute("select status, attempts, last_error from yamlsched.job_runs order by status").fetchall()
-    assert [tuple(row) for row in rows] == [("dead", 1, "no route to host"), *[("succeeded", 1, None)] * 3]
+    rows = db.execute(
+        "select status, attempts, last_error from yamlsched.job_runs order by status"
+    ).fetchall()
+    assert [tuple(row) for row in rows] == [
+        ("dead", 1, "no route to host"),
+        *[("succeeded", 1, None)] * 3,
+    ]
 
 
 class ReturningExecutor(ScriptedExecutor):
@@ -106,7 +111,9 @@ class ReturningExecutor(ScriptedExecutor):
         return Capacity(parallel=2, idle=2, total=2, held=2 if is_returning else 0)
 
 
-def test_runs_that_were_released_are_claimed_before_later_ones(db: psycopg.Connection[Any], dsn: str) -> None:
+def test_runs_that_were_released_are_claimed_before_later_ones(
+    db: psycopg.Connection[Any], dsn: str
+) -> None:
     db.execute(
         "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
         "select 'default', %s, 'purge', now() - (11 - n) * interval '1 second', 1 from generate_series(1, 10) n",
@@ -116,7 +123,11 @@ def test_runs_that_were_released_are_claimed_before_later_ones(db: psycopg.Conne
     events = EventQueue()
     executor = ReturningExecutor(events)
     workload = Workload(
-        dsn, "default", {"purge": Job(name="purge", handler="h.f")}, ClaimScope(), Path("schedules.yaml")
+        dsn,
+        "default",
+        {"purge": Job(name="purge", handler="h.f")},
+        ClaimScope(),
+        Path("schedules.yaml"),
     )
     executor.worker = Worker(workload, executor, events, WorkerLimits())
 
@@ -127,7 +138,11 @@ def test_runs_that_were_released_are_claimed_before_later_ones(db: psycopg.Conne
 
 def test_a_reload_adds_an_executor_while_the_worker_claims_for_the_others() -> None:
     events = EventQueue()
-    lanes = Lanes(ScriptedExecutor(events), lambda name: cast(Claims, None), lambda name: ScriptedExecutor(events))
+    lanes = Lanes(
+        ScriptedExecutor(events),
+        lambda name: cast(Claims, None),
+        lambda name: ScriptedExecutor(events),
+    )
 
     claiming = iter(lanes)
     first = next(claiming)

@@ -54,9 +54,21 @@ HANDLERS = [
     ("forks_and_both_return", Summary("succeeded", 1, 1, 2, 0), ""),
     ("forks_and_leaves_it", SUCCEEDS, ""),
     ("leaves_a_program_and_dies", DIES, "exited with status 7"),
-    ("closes_descriptors", DIES_AFTER_ITS_WORK, "the handler closed file descriptors that it did not open"),
-    ("closes_all_descriptors", DIES_AFTER_ITS_WORK, "the handler closed file descriptors that it did not open"),
-    ("reuses_descriptors", DIES_AFTER_ITS_WORK, "the handler closed file descriptors that it did not open"),
+    (
+        "closes_descriptors",
+        DIES_AFTER_ITS_WORK,
+        "the handler closed file descriptors that it did not open",
+    ),
+    (
+        "closes_all_descriptors",
+        DIES_AFTER_ITS_WORK,
+        "the handler closed file descriptors that it did not open",
+    ),
+    (
+        "reuses_descriptors",
+        DIES_AFTER_ITS_WORK,
+        "the handler closed file descriptors that it did not open",
+    ),
     ("writes_everywhere", DIES, "the handler wrote to a file descriptor that it did not open"),
     ("closes_stdout", SUCCEEDS, ""),
     ("resets_sigterm", SUCCEEDS, ""),
@@ -71,13 +83,21 @@ HANDLERS = [
     ("discards", Summary("dead", 1, 1, 0, 1), "the customer is gone"),
     ("asks_to_retry", SECOND_ATTEMPT, "too many requests"),
     ("snoozes", Summary("succeeded", 1, 2, 1, 0), ""),
-    ("returns_a_function", DIES_AFTER_ITS_WORK, "the result is a function, which is not a valid JSON value"),
+    (
+        "returns_a_function",
+        DIES_AFTER_ITS_WORK,
+        "the result is a function, which is not a valid JSON value",
+    ),
     ("returns_nan", DIES_AFTER_ITS_WORK, "the result is nan, which is not a valid JSON number"),
     ("returns_nul", DIES_AFTER_ITS_WORK, "the result contains a NUL character"),
     ("returns_itself", DIES_AFTER_ITS_WORK, "nested over 50 deep, or is self-referencing"),
     ("returns_too_much", DIES_AFTER_ITS_WORK, "over the limit of 64 KiB"),
     ("enqueues_nonsense", DIES_AFTER_ITS_WORK, 'no job "no_such_job"'),
-    ("is_not_there", Summary("dead", 2, 0, 0, 2), "module 'support.handlers' has no attribute 'is_not_there'"),
+    (
+        "is_not_there",
+        Summary("dead", 2, 0, 0, 2),
+        "module 'support.handlers' has no attribute 'is_not_there'",
+    ),
 ]
 INNOCENT = 40
 
@@ -90,10 +110,18 @@ class Drained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def drained(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drained]:
+def drained(
+    server: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Drained]:
     """All handlers of the table in one queue, mixed with normal ones, drained by one worker."""
-    with temporary_database(server, template) as dsn, a_project(tmp_path_factory.mktemp("f"), dsn) as project:
-        jobs = {name: {"max_attempts": 2, "timeout": "1s" if "1s" in error else "1m"} for name, _, error in HANDLERS}
+    with (
+        temporary_database(server, template) as dsn,
+        a_project(tmp_path_factory.mktemp("f"), dsn) as project,
+    ):
+        jobs = {
+            name: {"max_attempts": 2, "timeout": "1s" if "1s" in error else "1m"}
+            for name, _, error in HANDLERS
+        }
         project.sync(nap={}, **jobs)
         innocent = project.enqueue("nap", count=INNOCENT // 2)
         runs = {name: project.enqueue(name)[0] for name, _, _ in HANDLERS}
@@ -149,7 +177,9 @@ def test_output_of_handlers_goes_to_stderr_with_the_run_and_its_end_is_stored_wi
     name = f"[prints_much {drained.runs['prints_much']}] "
     assert drained.log.count(f"{name}xxxx") == (1 << 20) // (1024 + len(name))
     lines = (64 << 10) - (1 << 20) // (1024 + len(name))
-    left_out = f"63.0 MiB of output ({lines:,} lines) left out here, the limit for one attempt is 1 MiB"
+    left_out = (
+        f"63.0 MiB of output ({lines:,} lines) left out here, the limit for one attempt is 1 MiB"
+    )
     assert drained.log.count(f"{name}yamlsched: {left_out}\n") == 1
 
 
@@ -167,12 +197,19 @@ MODULES = "from yamlsched.worker import outcomes, report; from yamlsched.worker.
 POINTS = [
     ("after the claim", "pool.ProcessPool.submit", 0, Summary("succeeded", 2, 1, 1, 1)),
     # the first run imports the handler, and is reported differently
-    ("between handler and finish", "outcomes.Outcomes.add_successes", 1, Summary("succeeded", 2, 2, 2, 1)),
+    (
+        "between handler and finish",
+        "outcomes.Outcomes.add_successes",
+        1,
+        Summary("succeeded", 2, 2, 2, 1),
+    ),
     ("after the finish", "report.RunReport.note_successes", 1, Summary("succeeded", 1, 1, 1, 0)),
 ]
 
 
-@pytest.mark.parametrize("where, function, nth, becomes", POINTS, ids=[where for where, *_ in POINTS])
+@pytest.mark.parametrize(
+    "where, function, nth, becomes", POINTS, ids=[where for where, *_ in POINTS]
+)
 def test_a_worker_that_is_killed_loses_no_run(
     project: Project, where: str, function: str, nth: int, becomes: Summary
 ) -> None:
@@ -203,7 +240,9 @@ def test_a_handler_dies_with_its_killed_worker(project: Project) -> None:
     assert project.summary(run) == SECOND_ATTEMPT
 
 
-def test_if_no_process_can_be_started_runs_are_released_and_the_worker_reports_why(project: Project) -> None:
+def test_if_no_process_can_be_started_runs_are_released_and_the_worker_reports_why(
+    project: Project,
+) -> None:
     project.sync(nothing={})
     runs = project.enqueue("nothing", count=10)
     refuse = "import os\ndef refuse(): raise BlockingIOError(11, 'Resource temporarily unavailable')\nos.fork = refuse"
@@ -214,7 +253,9 @@ def test_if_no_process_can_be_started_runs_are_released_and_the_worker_reports_w
     assert {project.summary(run) for run in runs} == {Summary("queued", 0, 0, 0, 0)}
 
 
-def test_work_names_the_jobs_that_it_leaves_out_because_of_errors_in_the_file(project: Project) -> None:
+def test_work_names_the_jobs_that_it_leaves_out_because_of_errors_in_the_file(
+    project: Project,
+) -> None:
     project.sync(nothing={}, nap={})
     [left], [done] = project.enqueue("nap"), project.enqueue("nothing")
     project.write(nothing={}, nap={"max_atempts": 3})
@@ -241,7 +282,9 @@ def test_a_child_that_is_killed_costs_its_run_one_attempt_at_once(project: Proje
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_suspended_past_its_lease_changes_nothing_and_stops_its_handler(project: Project) -> None:
+def test_a_worker_that_was_suspended_past_its_lease_changes_nothing_and_stops_its_handler(
+    project: Project,
+) -> None:
     # given a worker that is stopped with its child while a handler runs
     project.sync(first_attempt_waits={})
     [run] = project.enqueue("first_attempt_waits")
@@ -284,8 +327,12 @@ def test_sessions_that_are_terminated_cost_no_run_and_no_attempt(project: Projec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL], ids=["fast", "immediate", "kill -9"])
-def test_a_server_that_restarts_during_a_drain_costs_no_run_and_no_attempt(tmp_path: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL], ids=["fast", "immediate", "kill -9"]
+)
+def test_a_server_that_restarts_during_a_drain_costs_no_run_and_no_attempt(
+    tmp_path: Path, how: signal.Signals
+) -> None:
     file = tmp_path / "server" / "schedules.yaml"
     file.parent.mkdir()
     try:
@@ -314,7 +361,9 @@ def test_a_server_that_restarts_during_a_drain_costs_no_run_and_no_attempt(tmp_p
 
 
 @pytest.mark.slow
-def test_a_silent_network_stops_the_handler_before_another_worker_starts_the_run(project: Project) -> None:
+def test_a_silent_network_stops_the_handler_before_another_worker_starts_the_run(
+    project: Project,
+) -> None:
     project.sync(first_attempt_waits={})
     [run] = project.enqueue("first_attempt_waits")
     with a_proxy(project.dsn) as proxy:
@@ -326,7 +375,9 @@ def test_a_silent_network_stops_the_handler_before_another_worker_starts_the_run
         proxy.is_silent = True
         until(lambda: not is_alive(handler), "the handler is stopped")
         assert project.summary(run) == ("running", 1, 1, 0, 0)
-        still_held = project.db.execute("select locked_until > now() from yamlsched.job_runs").fetchone()[0]
+        still_held = project.db.execute(
+            "select locked_until > now() from yamlsched.job_runs"
+        ).fetchone()[0]
 
         # then the handler was stopped before its lease ended, and the tick ends with a one-line error
         assert still_held
@@ -382,7 +433,9 @@ def test_twenty_workers_on_one_queue_start_each_run_once(project: Project) -> No
     assert {project.summary(run) for run in runs} == {SUCCEEDS}
 
 
-def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_called_once(project: Project) -> None:
+def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_called_once(
+    project: Project,
+) -> None:
     project.sync(kills_its_worker={"max_attempts": 3, "on_dead": "support.handlers.records_death"})
     [run] = project.enqueue("kills_its_worker")
 
@@ -400,7 +453,8 @@ def test_a_run_that_kills_its_worker_each_time_ends_dead_and_its_on_dead_is_call
 def test_a_job_that_is_edited_removed_or_renamed_keeps_its_runs(project: Project) -> None:
     # given three jobs, each with one running and one waiting run
     jobs: dict[str, Any] = {
-        name: {"handler": "support.handlers.waits_for_file"} for name in ("edited", "removed", "renamed")
+        name: {"handler": "support.handlers.waits_for_file"}
+        for name in ("edited", "removed", "renamed")
     }
     project.sync(**jobs)
     running = {name: project.enqueue(name)[0] for name in jobs}
@@ -410,7 +464,10 @@ def test_a_job_that_is_edited_removed_or_renamed_keeps_its_runs(project: Project
     waiting = {name: project.enqueue(name)[0] for name in jobs}
 
     # when the file changes
-    project.sync(edited={"handler": "support.handlers.nap"}, new_name={"handler": "support.handlers.waits_for_file"})
+    project.sync(
+        edited={"handler": "support.handlers.nap"},
+        new_name={"handler": "support.handlers.waits_for_file"},
+    )
     project.touch("go")
     assert worker.wait() == 0
     project.work()
@@ -418,7 +475,11 @@ def test_a_job_that_is_edited_removed_or_renamed_keeps_its_runs(project: Project
     # then running runs complete, and waiting runs are executed as the new file defines, or remain
     assert {project.summary(run) for run in running.values()} == {SUCCEEDS}
     assert project.summary(waiting["edited"]) == SUCCEEDS
-    assert project.summary(waiting["removed"]) == project.summary(waiting["renamed"]) == ("queued", 0, 0, 0, 0)
+    assert (
+        project.summary(waiting["removed"])
+        == project.summary(waiting["renamed"])
+        == ("queued", 0, 0, 0, 0)
+    )
 
     # and are executed when the jobs return
     project.sync(**jobs)

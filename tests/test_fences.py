@@ -39,7 +39,9 @@ async def succeed_in(connection: Connection, run: ClaimedRun) -> Any:
 async def report_in(connection: Connection, run: ClaimedRun) -> Any:
     with database.connect(connection.info.dsn) as own:
         own.execute(*progress.last_report(own, (run.id, run.attempt, run.locked_by), Progress(1.0)))
-        return own.execute("select run_id from yamlsched.attempt_progress where run_id = %s", [run.id]).fetchall()
+        return own.execute(
+            "select run_id from yamlsched.attempt_progress where run_id = %s", [run.id]
+        ).fetchall()
 
 
 WRITES: dict[str, Write] = {
@@ -52,7 +54,9 @@ WRITES: dict[str, Write] = {
     "report": lambda connection, run: progress.report(connection, [(run, Progress(1.0))]),
     "report_in": report_in,
     "finish with a success": finish(Outcome(Status.SUCCEEDED, result="{}")),
-    "finish with a failure": finish(Outcome(Status.FAILED, delay=timedelta(minutes=1), error="no route to host")),
+    "finish with a failure": finish(
+        Outcome(Status.FAILED, delay=timedelta(minutes=1), error="no route to host")
+    ),
     "finish with a death": finish(Outcome(Status.DEAD, error="no route to host")),
     "finish with a refund": finish(Outcome(Status.QUEUED, refund=True)),
 }
@@ -69,7 +73,12 @@ SINCE = {
 
 def a_claimed_run(db: psycopg.Connection[Any]) -> ClaimedRun:
     """Insert a run that A holds as attempt 1."""
-    run = a_run(db, a_job(db, overlap="allow", on_dead="handlers.alerts.mail_operator"), "running", locked_by="A")
+    run = a_run(
+        db,
+        a_job(db, overlap="allow", on_dead="handlers.alerts.mail_operator"),
+        "running",
+        locked_by="A",
+    )
     return ClaimedRun(run, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
 
@@ -120,7 +129,8 @@ def test_a_revision_is_noted_only_of_runs_that_the_claim_holds(
 ) -> None:
     run = a_claimed_run(db)
     db.execute(
-        f"update yamlsched.job_runs set {SINCE.get(since or '', 'result = null')} where id = %s".encode(), [run.id]
+        f"update yamlsched.job_runs set {SINCE.get(since or '', 'result = null')} where id = %s".encode(),
+        [run.id],
     )
 
     async def note(connection: Connection, run: ClaimedRun) -> Any:
@@ -140,7 +150,10 @@ def test_releasing_a_claim_without_an_answer_releases_only_runs_that_it_still_ho
     db.execute(f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id])
     before = row(db, run.id)
 
-    assert write(dsn, lambda connection, run: claiming.release_claim(connection, "default", "A"), run) == 0
+    assert (
+        write(dsn, lambda connection, run: claiming.release_claim(connection, "default", "A"), run)
+        == 0
+    )
 
     assert row(db, run.id) == before
 
@@ -153,12 +166,17 @@ def test_a_run_that_changes_while_its_claim_is_released_is_not_released(
 
     # given a transaction that is about to change the run
     with ThreadPoolExecutor() as threads, database.connect(dsn) as other, other.transaction():
-        other.execute(f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id])
+        other.execute(
+            f"update yamlsched.job_runs set {SINCE[since]} where id = %s".encode(), [run.id]
+        )
         changed = row(other, run.id)
 
         # when the claim is released, which waits for that transaction
         answer = threads.submit(
-            write, dsn, lambda connection, _: claiming.release_claim(connection, "default", "A"), run
+            write,
+            dsn,
+            lambda connection, _: claiming.release_claim(connection, "default", "A"),
+            run,
         )
         until(
             lambda: value(
@@ -182,7 +200,10 @@ def test_only_a_death_is_reported_and_only_if_the_job_has_on_dead(
 
     assert write(dsn, WRITES[name], run)
 
-    reports = value(db, "select count(*) from yamlsched.job_runs where idempotency_key like 'on!_dead:%%' escape '!'")
+    reports = value(
+        db,
+        "select count(*) from yamlsched.job_runs where idempotency_key like 'on!_dead:%%' escape '!'",
+    )
     assert reports == (name == "finish with a death" and on_dead is not None)
 
 
@@ -203,11 +224,16 @@ def an_ended_run_that_holds(db: psycopg.Connection[Any], since: str | None) -> C
         "held_until = now() + interval '1 hour'"
     )
     if since:
-        db.execute(f"update yamlsched.job_runs set {CHANGED_SINCE_ITS_END[since]} where id = %s".encode(), [run.id])
+        db.execute(
+            f"update yamlsched.job_runs set {CHANGED_SINCE_ITS_END[since]} where id = %s".encode(),
+            [run.id],
+        )
     return run
 
 
-@pytest.mark.parametrize("since", [None, *(since for since in CHANGED_SINCE_ITS_END if since != "another attempt")])
+@pytest.mark.parametrize(
+    "since", [None, *(since for since in CHANGED_SINCE_ITS_END if since != "another attempt")]
+)
 def test_only_the_hold_of_a_run_that_has_ended_under_its_claim_is_let_go(
     db: psycopg.Connection[Any], dsn: str, since: str | None
 ) -> None:
@@ -229,13 +255,24 @@ def test_what_an_attempt_used_is_noted_only_of_the_run_that_it_has_ended(
 
     for usage in ((0.5, 7), None):  # what is not known changes nothing
         outcome = Outcome(Status.SUCCEEDED, usage=usage)
-        write(dsn, lambda connection, run, outcome=outcome: store.keep_outputs(connection, [(run, outcome)]), run)
+        write(
+            dsn,
+            lambda connection, run, outcome=outcome: store.keep_outputs(
+                connection, [(run, outcome)]
+            ),
+            run,
+        )
 
-    changed = [before[0] if since else before[0]._replace(cpu_seconds=0.5, peak_memory_bytes=7), before[1]]
+    changed = [
+        before[0] if since else before[0]._replace(cpu_seconds=0.5, peak_memory_bytes=7),
+        before[1],
+    ]
     assert db.execute("select * from yamlsched.job_runs order by id").fetchall() == changed
 
 
-def test_the_output_of_a_run_that_is_being_pruned_is_not_kept(db: psycopg.Connection[Any], dsn: str) -> None:
+def test_the_output_of_a_run_that_is_being_pruned_is_not_kept(
+    db: psycopg.Connection[Any], dsn: str
+) -> None:
     run = a_claimed_run(db)
     given = {**store.fence([run]), "omitted": [0], "outputs": ["printed"], "now": None}
     with database.connect(dsn) as pruning, database.connect(dsn) as keeping:
@@ -252,11 +289,21 @@ def test_the_output_of_a_run_that_is_being_pruned_is_not_kept(db: psycopg.Connec
     assert value(db, "select count(*) from yamlsched.attempt_outputs") == 0
 
 
-def test_a_claim_without_an_answer_is_released_only_in_its_namespace(db: psycopg.Connection[Any], dsn: str) -> None:
+def test_a_claim_without_an_answer_is_released_only_in_its_namespace(
+    db: psycopg.Connection[Any], dsn: str
+) -> None:
     run = a_claimed_run(db)
 
-    assert write(dsn, lambda connection, run: claiming.release_claim(connection, "elsewhere", "A"), run) == 0
-    assert write(dsn, lambda connection, run: claiming.release_claim(connection, "default", "A"), run) == 1
+    assert (
+        write(
+            dsn, lambda connection, run: claiming.release_claim(connection, "elsewhere", "A"), run
+        )
+        == 0
+    )
+    assert (
+        write(dsn, lambda connection, run: claiming.release_claim(connection, "default", "A"), run)
+        == 1
+    )
 
     assert (row(db, run.id).status, row(db, run.id).attempts) == ("queued", 0)
 
@@ -282,15 +329,31 @@ def test_a_claim_takes_only_due_unfinished_and_unowned_runs_of_its_namespace(
 
 def test_every_fenced_statement_is_tested() -> None:
     """Add each new statement that writes about a claimed run to WRITES."""
-    fenced = {name for name, text in load("runs").items() if b"'running'" in text and b"update yamlsched" in text}
+    fenced = {
+        name
+        for name, text in load("runs").items()
+        if b"'running'" in text and b"update yamlsched" in text
+    }
 
-    assert fenced == {"heartbeat", "succeed", "succeed_in", "finish", "claim", "note_revision", "reclaim"}
+    assert fenced == {
+        "heartbeat",
+        "succeed",
+        "succeed_in",
+        "finish",
+        "claim",
+        "note_revision",
+        "reclaim",
+    }
 
 
 # -- effects
 
 ENTRY, OTHER_ENTRY = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
-STATES = {"claimed": "null, null", "in_doubt": "now(), null", "done": "null, now()"}  # doubted_at, done_at
+STATES = {
+    "claimed": "null, null",
+    "in_doubt": "now(), null",
+    "done": "null, now()",
+}  # doubted_at, done_at
 EffectWrite = Callable[[psycopg.Connection[Any], effects.EffectEntry], Any]
 # the statement, the state that it expects, and the states that it must not change
 EFFECT_WRITES: dict[str, tuple[EffectWrite, str, list[str]]] = {
@@ -303,7 +366,11 @@ EFFECT_WRITES: dict[str, tuple[EffectWrite, str, list[str]]] = {
 
 
 def an_effect(
-    db: psycopg.Connection[Any], state: str, namespace: str = "default", key: str = "k", entry: str = ENTRY
+    db: psycopg.Connection[Any],
+    state: str,
+    namespace: str = "default",
+    key: str = "k",
+    entry: str = ENTRY,
 ) -> None:
     db.execute(
         f"insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, provider_key, entry, state, "
@@ -341,7 +408,9 @@ def test_a_write_about_an_effect_does_not_change_other_keys_and_namespaces(
 @pytest.mark.parametrize(
     ("name", "state"), [(name, state) for name in EFFECT_WRITES for state in EFFECT_WRITES[name][2]]
 )
-def test_a_write_about_an_effect_needs_the_expected_state(db: psycopg.Connection[Any], name: str, state: str) -> None:
+def test_a_write_about_an_effect_needs_the_expected_state(
+    db: psycopg.Connection[Any], name: str, state: str
+) -> None:
     an_effect(db, state)
     before = all_effects(db)
 
@@ -390,5 +459,7 @@ def test_settling_an_effect_does_not_change_the_same_key_in_another_namespace(
 
     assert effects.settle(db, "shop", "mail:1", "ann", happened=True)
 
-    found = db.execute("select namespace, state from yamlsched.effects order by namespace").fetchall()
+    found = db.execute(
+        "select namespace, state from yamlsched.effects order by namespace"
+    ).fetchall()
     assert [tuple(row) for row in found] == [("default", "in_doubt"), ("shop", "done")]

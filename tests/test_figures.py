@@ -107,7 +107,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def night(tmp_path: Path, own_dsn: str, db_of: Callable[[str], Any]) -> tuple[Db, Callable[..., str]]:
+def night(
+    tmp_path: Path, own_dsn: str, db_of: Callable[[str], Any]
+) -> tuple[Db, Callable[..., str]]:
     """A database after that night, and the output of a command line in its project."""
     db = db_of(own_dsn)
     (tmp_path / "work.py").write_text(HANDLERS)
@@ -147,7 +149,9 @@ def night(tmp_path: Path, own_dsn: str, db_of: Callable[[str], Any]) -> tuple[Db
             until(is_settled, "the other jobs are done", 60)
         for _ in range(2 if job in ("raises", "alarmed") else 1):
             act("enqueue", job)
-    [(cancelled,)] = db.execute("select id from yamlsched.job_runs where job_type = 'cancelled'").fetchall()
+    [(cancelled,)] = db.execute(
+        "select id from yamlsched.job_runs where job_type = 'cancelled'"
+    ).fetchall()
     act("cancel", str(cancelled))
     until(is_settled, "the night is over", 60)
     # one of the runs was executed by another host, and one job leaves the file
@@ -171,10 +175,12 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
 
     # given the figures by SQL
     dead = by_job(
-        db, f"select job_type, count(*) from yamlsched.job_runs r where status = 'dead' and {NOT_A_CALL} group by 1"
+        db,
+        f"select job_type, count(*) from yamlsched.job_runs r where status = 'dead' and {NOT_A_CALL} group by 1",
     )
     calls = by_job(
-        db, f"select job_type, count(*) from yamlsched.job_runs r where status = 'dead' and not {NOT_A_CALL} group by 1"
+        db,
+        f"select job_type, count(*) from yamlsched.job_runs r where status = 'dead' and not {NOT_A_CALL} group by 1",
     )
     types = dict(
         db.execute(
@@ -182,7 +188,10 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
             " group by 1".encode()
         ).fetchall()
     )
-    succeeded = by_job(db, "select job_type, count(*) from yamlsched.job_runs where status = 'succeeded' group by 1")
+    succeeded = by_job(
+        db,
+        "select job_type, count(*) from yamlsched.job_runs where status = 'succeeded' group by 1",
+    )
     after_success = f"""
         from yamlsched.job_runs r
         join yamlsched.job_failures f on f.run_id = r.id
@@ -206,10 +215,29 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
             f" join yamlsched.job_failures f on f.run_id = r.id where {NOT_A_CALL} group by 1, 2".encode()
         ).fetchall()
     }
-    hosts = {host for (host,) in db.execute("select distinct split_part(locked_by, ':', 1) from yamlsched.job_runs")}
+    hosts = {
+        host
+        for (host,) in db.execute(
+            "select distinct split_part(locked_by, ':', 1) from yamlsched.job_runs"
+        )
+    }
     hosts.discard(None)
-    assert {"raises", "exits", "lost_for_good", "in_doubt", "gone", "code_3", "killed", "shared"} <= set(dead)
-    assert (calls, dead["raises"], dead["alarmed"], "waits" in failing) == ({"alarmed": 2}, 2, 2, False)
+    assert {
+        "raises",
+        "exits",
+        "lost_for_good",
+        "in_doubt",
+        "gone",
+        "code_3",
+        "killed",
+        "shared",
+    } <= set(dead)
+    assert (calls, dead["raises"], dead["alarmed"], "waits" in failing) == (
+        {"alarmed": 2},
+        2,
+        2,
+        False,
+    )
     assert (streaks["waits"], attempts["waits"], succeeded["recovers"], len(hosts)) == (1, 1, 1, 2)
     number = sum(dead.values())
 
@@ -217,23 +245,41 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     status = json.loads(run("status", "--format", "json"))
     jobs = {job["job_type"]: job for job in status["jobs"]}
     for name, expected in (
-        *(("dead_within", dead), ("dead_last_hour", dead), ("dead_last_day", dead), ("dead_calls_within", calls)),
+        *(
+            ("dead_within", dead),
+            ("dead_last_hour", dead),
+            ("dead_last_day", dead),
+            ("dead_calls_within", calls),
+        ),
         *(("failure_streak", streaks), ("attempt_streak", attempts), ("failing", failing)),
     ):
         assert {job: values[name] for job, values in jobs.items() if values[name]} == expected, name
     queue = status["queue"]
-    assert (queue["dead_last_hour"], queue["dead_last_day"], queue["dead_calls_last_day"]) == (number, number, 2)
+    assert (queue["dead_last_hour"], queue["dead_last_day"], queue["dead_calls_last_day"]) == (
+        number,
+        number,
+        2,
+    )
     assert queue["failing"] == sum(failing.values())
     assert {worker["host"] for worker in status["workers"]} == hosts
-    assert f"dead       {number} in the last hour, {number} in the last day; 2 calls of on_dead\n" in run("status")
+    assert (
+        f"dead       {number} in the last hour, {number} in the last day; 2 calls of on_dead\n"
+        in run("status")
+    )
 
     # and status --check
-    checked = run("status", "--check", "--max-dead-total", "0", "--max-streak", "0", "--max-failing", "0")
+    checked = run(
+        "status", "--check", "--max-dead-total", "0", "--max-streak", "0", "--max-failing", "0"
+    )
     died = re.findall(r"^(\w+): (\d+) runs? died within 1h", checked, re.MULTILINE)
     assert {job: int(count) for job, count in died} == dead
-    assert re.findall(r"^(\w+): (\d+) calls of on_dead died", checked, re.MULTILINE) == [("alarmed", "2")]
+    assert re.findall(r"^(\w+): (\d+) calls of on_dead died", checked, re.MULTILINE) == [
+        ("alarmed", "2")
+    ]
     assert f"{number} runs of all jobs died within 1h, the limit is 0\n" in checked
-    streak = re.findall(r"^(\w+): (\d+) attempts? ha\w+ failed since the last success", checked, re.MULTILINE)
+    streak = re.findall(
+        r"^(\w+): (\d+) attempts? ha\w+ failed since the last success", checked, re.MULTILINE
+    )
     assert {job: int(count) for job, count in streak} == attempts
 
     # and the report, in each format
@@ -244,12 +290,16 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     for group in report["failures"]:
         of_kind = groups[group["is_call"]]
         of_kind[group["job_type"]] = of_kind.get(group["job_type"], 0) + group["dead"]
-    assert [{job: count for job, count in groups[kind].items() if count} for kind in (False, True)] == [dead, calls]
+    assert [
+        {job: count for job, count in groups[kind].items() if count} for kind in (False, True)
+    ] == [dead, calls]
     assert report["ran"]["succeeded"] == sum(succeeded.values())
     for form in ("text", "markdown", "html"):
         text = re.sub("<[^>]*>|[*|]", "", run("report", "--since", "1h", "--format", form))
         missing = [
-            part for part in (f"{number} died", f"{number}, by type of error", "2 calls died") if part not in text
+            part
+            for part in (f"{number} died", f"{number}, by type of error", "2 calls died")
+            if part not in text
         ]
         assert missing == [], form
 
@@ -257,15 +307,26 @@ def test_every_figure_of_a_night_is_what_a_count_by_sql_says(
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(run("metrics")):
         for sample in family.samples:
-            labels = [sample.labels.get(name, "") for name in ("job_name", "status", "error_type", "host")]
+            labels = [
+                sample.labels.get(name, "") for name in ("job_name", "status", "error_type", "host")
+            ]
             found.setdefault(sample.name, {})[tuple(filter(None, labels))] = sample.value
     jobs_in_file = {job: count for job, count in streaks.items() if job != "gone"}
-    nonzero = {name: {key: value for key, value in values.items() if value} for name, values in found.items()}
+    nonzero = {
+        name: {key: value for key, value in values.items() if value}
+        for name, values in found.items()
+    }
     for metric in ("yamlsched_runs", "yamlsched_recent_runs"):
-        assert {key[0]: value for key, value in nonzero[metric].items() if key[1] == "dead"} == dead, metric
+        assert {
+            key[0]: value for key, value in nonzero[metric].items() if key[1] == "dead"
+        } == dead, metric
     assert {key[0]: value for key, value in nonzero["yamlsched_recent_dead_calls"].items()} == calls
-    assert {key[0]: value for key, value in nonzero["yamlsched_job_failure_streak"].items()} == jobs_in_file
-    assert {key[0]: value for key, value in nonzero["yamlsched_job_failing_runs"].items()} == failing
+    assert {
+        key[0]: value for key, value in nonzero["yamlsched_job_failure_streak"].items()
+    } == jobs_in_file
+    assert {
+        key[0]: value for key, value in nonzero["yamlsched_job_failing_runs"].items()
+    } == failing
     assert nonzero["yamlsched_recent_failed_attempts"] == failed
     assert {host for (host,) in found["yamlsched_worker_last_seen_timestamp_seconds"]} == hosts
 

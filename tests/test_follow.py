@@ -26,7 +26,11 @@ def test_a_slot_runs_when_the_job_that_it_waits_for_has_succeeded(world: World) 
     world.tick("2026-01-14 02:00")
 
     assert world.claim() == ["extract 02:00"]
-    assert world.states() == ["extract 02:00 running", "load 02:00 queued (waits)", "report 02:00 queued (waits)"]
+    assert world.states() == [
+        "extract 02:00 running",
+        "load 02:00 queued (waits)",
+        "report 02:00 queued (waits)",
+    ]
     world.end("extract 02:00")
     assert world.claim() == ["load 02:00"]
     world.end("load 02:00")
@@ -69,7 +73,9 @@ def test_a_handler_gets_what_the_jobs_before_have_returned(world: World) -> None
 
 def test_each_handler_gets_the_results_of_its_own_slot(world: World) -> None:
     every: dict[str, Any] = {"overlap": "allow", "catchup": "all"}
-    world.apply(extract=HOURLY | every, rates=HOURLY | every, load={"after": ["extract", "rates"], **every})
+    world.apply(
+        extract=HOURLY | every, rates=HOURLY | every, load={"after": ["extract", "rates"], **every}
+    )
     world.tick("2026-01-14 03:00")
     for name in world.claim():
         world.end(name, Outcome(Status.SUCCEEDED, result=json.dumps(name)))
@@ -83,7 +89,9 @@ def test_each_handler_gets_the_results_of_its_own_slot(world: World) -> None:
 
 
 @pytest.mark.parametrize("policy, expected", [("skip", []), ("run", ["load 02:00"])])
-def test_on_upstream_failure_decides_about_a_dead_run(world: World, policy: str, expected: list[str]) -> None:
+def test_on_upstream_failure_decides_about_a_dead_run(
+    world: World, policy: str, expected: list[str]
+) -> None:
     world.apply(extract=HOURLY, load={"after": ["extract"], "on_upstream_failure": policy})
     world.tick("2026-01-14 02:00")
     world.claim()
@@ -103,20 +111,28 @@ def test_on_upstream_failure_decides_about_a_dead_run(world: World, policy: str,
 
 def test_a_gap_of_one_job_decides_about_the_whole_chain_behind_it(world: World) -> None:
     skip = {"on_upstream_failure": "skip"}
-    world.apply(extract=HOURLY, load={"after": ["extract"], **skip}, report={"after": ["load"], **skip})
+    world.apply(
+        extract=HOURLY, load={"after": ["extract"], **skip}, report={"after": ["load"], **skip}
+    )
     world.tick("2026-01-14 02:00")
     world.claim()
     world.end("extract 02:00", DEAD)
 
     assert world.claim() == []
 
-    assert gaps(world.db, "load") == gaps(world.db, "report") == [("01-14 02:00", "01-14 02:00", 1, "upstream")]
+    assert (
+        gaps(world.db, "load")
+        == gaps(world.db, "report")
+        == [("01-14 02:00", "01-14 02:00", 1, "upstream")]
+    )
     assert world.states() == ["extract 02:00 dead"]
 
 
 def test_a_slot_does_not_wait_for_the_resume_of_a_paused_job(world: World) -> None:
     world.apply(
-        extract=HOURLY, load={"after": ["extract"]}, anyway={"after": ["extract"], "on_upstream_failure": "run"}
+        extract=HOURLY,
+        load={"after": ["extract"]},
+        anyway={"after": ["extract"], "on_upstream_failure": "run"},
     )
     pause.pause(world.db, "default", [world.job("extract")], "ann", now=world.now)
     world.tick("2026-01-14 02:00")
@@ -140,7 +156,9 @@ def test_a_newer_slot_supersedes_what_still_waits_once_it_is_due(world: World) -
 
 
 def test_with_catchup_all_each_slot_runs_in_turn(world: World) -> None:
-    world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "catchup": "all"})
+    world.apply(
+        extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "catchup": "all"}
+    )
     for instant in ("02:00", "03:00", "04:00"):
         world.tick(f"2026-01-14 {instant}")
         world.claim()
@@ -157,7 +175,9 @@ def test_with_catchup_all_each_slot_runs_in_turn(world: World) -> None:
     assert gaps(world.db, "load") == []
 
 
-def test_after_downtime_the_slots_of_a_chain_wait_for_the_run_that_took_their_place(world: World) -> None:
+def test_after_downtime_the_slots_of_a_chain_wait_for_the_run_that_took_their_place(
+    world: World,
+) -> None:
     world.apply(extract=HOURLY, load={"after": ["extract"]})
     world.tick("2026-01-14 06:00")
 
@@ -169,7 +189,9 @@ def test_after_downtime_the_slots_of_a_chain_wait_for_the_run_that_took_their_pl
 
 
 def test_a_slot_skipped_for_an_overlap_is_taken_by_the_run_that_was_executing(world: World) -> None:
-    world.apply(extract={**HOURLY, "overlap": "skip"}, load={"after": ["extract"], "overlap": "allow"})
+    world.apply(
+        extract={**HOURLY, "overlap": "skip"}, load={"after": ["extract"], "overlap": "allow"}
+    )
     world.tick("2026-01-14 02:00")
     world.claim()
     world.tick("2026-01-14 03:00")
@@ -182,7 +204,10 @@ def test_a_slot_skipped_for_an_overlap_is_taken_by_the_run_that_was_executing(wo
 
 
 def test_an_edit_of_the_followed_cron_changes_nothing_about_slots_before_it(world: World) -> None:
-    jobs: dict[str, Any] = {"extract": {"cron": "0 2 * * *"}, "load": {"cron": "0 3 * * *", "after": ["extract"]}}
+    jobs: dict[str, Any] = {
+        "extract": {"cron": "0 2 * * *"},
+        "load": {"cron": "0 3 * * *", "after": ["extract"]},
+    }
     world.apply(**jobs)
     world.tick("2026-01-14 02:00")
     world.now = at("2026-01-14 03:10")
@@ -212,7 +237,9 @@ def pause_and_resume(world: World) -> None:
 
 
 def edit_it(world: World) -> None:
-    world.apply(extract={"cron": "0 21 * * *"}, load={"after": ["extract"], "description": "edited"})
+    world.apply(
+        extract={"cron": "0 21 * * *"}, load={"after": ["extract"], "description": "edited"}
+    )
 
 
 @pytest.mark.parametrize("account", [just_sync, pause_and_resume, edit_it])
@@ -250,7 +277,10 @@ def test_a_backfilled_slot_that_no_sync_has_met_is_not_written_again(world: Worl
 
 
 def test_the_first_slot_after_an_edit_waits_for_the_last_one_before_it(world: World) -> None:
-    jobs: dict[str, Any] = {"extract": {"cron": "0 2 * * *"}, "load": {"cron": "0 3 * * *", "after": ["extract"]}}
+    jobs: dict[str, Any] = {
+        "extract": {"cron": "0 2 * * *"},
+        "load": {"cron": "0 3 * * *", "after": ["extract"]},
+    }
     world.apply(**jobs)
     world.tick("2026-01-14 02:00")
     world.now = at("2026-01-14 02:30")
@@ -292,7 +322,9 @@ def test_an_edit_that_takes_a_job_out_of_after_or_of_the_file_frees_the_slot_tha
         assert world.claim() == ["extract 02:00"]
     if state == "cancelled":
         actions.cancel(world.db, [world.id("extract 02:00")], "ann", now=world.now)
-        world.runner.run(store.let_go(world.connection, "default", list(world.held.values()), now=world.now))
+        world.runner.run(
+            store.let_go(world.connection, "default", list(world.held.values()), now=world.now)
+        )
     elif state not in ("queued", "running"):
         failed = Outcome(Status.FAILED, error="no route to host", delay=HOUR)
         world.end("extract 02:00", {"failed": failed, "dead": DEAD}.get(state, SUCCESS))
@@ -353,7 +385,9 @@ def test_a_success_in_the_handlers_own_transaction_is_handed_on_by_the_worker(wo
     world.claim()
     [run] = world.held.values()
     assert store.succeed_in(world.db, (run.id, run.attempt, run.locked_by), None)
-    world.db.execute("update yamlsched.job_runs set finished_at = %s where id = %s", [world.now, run.id])
+    world.db.execute(
+        "update yamlsched.job_runs set finished_at = %s where id = %s", [world.now, run.id]
+    )
     assert world.claim() == []
 
     world.runner.run(store.let_go(world.connection, "default", [run], now=world.now))
@@ -374,7 +408,9 @@ def test_a_sync_releases_what_waits_without_any_worker_and_then_it_is_late(world
 
     assert world.states() == ["extract 02:00 succeeded", "load 02:00 queued"]
     world.db.execute("update yamlsched.job_definitions set next_slot_at = null")
-    late = world.db.execute("select overdue_why from yamlsched.job_queues where job_type = 'load'").fetchone()
+    late = world.db.execute(
+        "select overdue_why from yamlsched.job_queues where job_type = 'load'"
+    ).fetchone()
     assert late == ("no worker has claimed its run",)
 
 
@@ -408,7 +444,9 @@ def test_a_job_whose_gap_cannot_be_written_holds_up_no_other_and_is_a_problem(wo
     assert gaps(world.db, "bad") == gaps(world.db, "good")
 
 
-def test_what_is_followed_since_its_success_began_to_be_written_is_released_too(world: World, dsn: str) -> None:
+def test_what_is_followed_since_its_success_began_to_be_written_is_released_too(
+    world: World, dsn: str
+) -> None:
     # given a success that is written and not committed while an edit adds a follower
     world.apply(extract={**HOURLY, "overlap": "allow"})
     world.tick("2026-01-14 02:00")
@@ -420,7 +458,9 @@ def test_what_is_followed_since_its_success_began_to_be_written_is_released_too(
             "where status = 'running'",
             [world.now],
         )
-        world.apply(extract={**HOURLY, "overlap": "allow"}, load={"cron": "1 * * * *", "after": ["extract"]})
+        world.apply(
+            extract={**HOURLY, "overlap": "allow"}, load={"cron": "1 * * * *", "after": ["extract"]}
+        )
         world.tick("2026-01-14 02:01")
         assert world.claim() == []
         assert world.states()[-1] == "load 02:01 queued (waits)"
@@ -429,7 +469,9 @@ def test_what_is_followed_since_its_success_began_to_be_written_is_released_too(
     jobs = world.runner.run(follow.overlooked(world.connection, "default", world.now))
 
     assert jobs == [world.job("load")]
-    assert world.runner.run(follow.settle(world.connection, "default", jobs, world.now)).released == 1
+    assert (
+        world.runner.run(follow.settle(world.connection, "default", jobs, world.now)).released == 1
+    )
     assert world.runner.run(follow.overlooked(world.connection, "default", world.now)) == []
 
 
@@ -440,7 +482,9 @@ def test_a_slot_whose_run_has_not_begun_within_catchup_window_becomes_a_gap_unle
 ) -> None:
     # given a run that waits for a worker, and one behind it that waits for its turn
     extract = {**HOURLY, "overlap": "allow"}
-    world.apply(extract=extract, load={**HOURLY, "catchup_window": "1h", "catchup": "all"} | follows)
+    world.apply(
+        extract=extract, load={**HOURLY, "catchup_window": "1h", "catchup": "all"} | follows
+    )
     world.tick("2026-01-14 02:00")
     world.db.execute(
         "update yamlsched.job_runs set status = 'succeeded', finished_at = run_at where job_type = 'extract'"
@@ -478,7 +522,10 @@ def test_a_lost_worker_decides_about_what_waits_for_its_last_attempt(world: Worl
 
 
 def test_a_cancel_decides_about_what_waits_for_a_run_that_was_not_started(world: World) -> None:
-    world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "on_upstream_failure": "skip"})
+    world.apply(
+        extract={**HOURLY, "overlap": "allow"},
+        load={"after": ["extract"], "on_upstream_failure": "skip"},
+    )
     world.tick("2026-01-14 02:00")
     world.db.execute("update yamlsched.job_runs set priority = 3 where job_type = 'extract'")
     world.runner.run(follow.settle(world.connection, "default", [world.job("load")], world.now))
@@ -492,7 +539,12 @@ def test_a_cancel_decides_about_what_waits_for_a_run_that_was_not_started(world:
 
 def test_a_gap_that_a_sync_records_decides_about_what_waits_for_its_slot(world: World) -> None:
     # given a job that was busy for so long that its next slot is late
-    follower = {"after": ["extract"], "overlap": "allow", "catchup": "all", "on_upstream_failure": "run"}
+    follower = {
+        "after": ["extract"],
+        "overlap": "allow",
+        "catchup": "all",
+        "on_upstream_failure": "run",
+    }
     world.apply(extract={**HOURLY, "catchup": "none"}, load=follower)
     world.tick("2026-01-14 02:00")
     world.claim()
@@ -523,7 +575,9 @@ def test_a_job_that_leaves_the_file_is_not_waited_for_any_longer(world: World) -
     assert "load 03:05" in world.claim()
 
 
-def test_after_downtime_and_an_edit_a_slot_waits_for_what_the_former_cron_named(world: World) -> None:
+def test_after_downtime_and_an_edit_a_slot_waits_for_what_the_former_cron_named(
+    world: World,
+) -> None:
     jobs: dict[str, Any] = {"extract": HOURLY, "load": {"cron": "30 3 * * *", "after": ["extract"]}}
     world.apply(**jobs)
     world.now = at("2026-01-14 05:10")
@@ -537,7 +591,9 @@ def test_after_downtime_and_an_edit_a_slot_waits_for_what_the_former_cron_named(
 
 
 def test_after_downtime_an_older_slot_runs_if_the_newer_ones_still_wait(world: World) -> None:
-    world.apply(extract={**HOURLY, "overlap": "allow", "catchup": "all"}, load={"after": ["extract"]})
+    world.apply(
+        extract={**HOURLY, "overlap": "allow", "catchup": "all"}, load={"after": ["extract"]}
+    )
     world.tick("2026-01-14 04:00")
     assert world.claim() == ["extract 02:00", "extract 03:00", "extract 04:00"]
 
@@ -547,15 +603,21 @@ def test_after_downtime_an_older_slot_runs_if_the_newer_ones_still_wait(world: W
 
 
 def test_a_slot_is_not_released_while_a_cancelled_run_of_its_job_may_be_alive(world: World) -> None:
-    world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "overlap": "skip"})
+    world.apply(
+        extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "overlap": "skip"}
+    )
     world.tick("2026-01-14 02:00")
     world.claim()
     world.end("extract 02:00")
     world.claim()
     actions.cancel(world.db, [world.id("load 02:00")], "ann", now=world.now)
     world.now += MINUTE
-    world.file = a_file(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "overlap": "skip"})
-    world.db.execute("update yamlsched.job_runs set held_until = '2026-01-14 03:30+0' where held_until is not null")
+    world.file = a_file(
+        extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "overlap": "skip"}
+    )
+    world.db.execute(
+        "update yamlsched.job_runs set held_until = '2026-01-14 03:30+0' where held_until is not null"
+    )
     world.tick("2026-01-14 03:00")
     world.claim()
 

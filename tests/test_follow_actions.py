@@ -42,7 +42,9 @@ def test_a_retry_of_a_dead_run_lets_those_continue_that_wait_for_it(world: World
 
 def test_a_retry_names_the_runs_that_wait_and_the_gaps_that_it_does_not_undo(world: World) -> None:
     follows = {"after": ["extract"], "on_upstream_failure": "skip"}
-    world.apply(extract=HOURLY, load={"after": ["extract"]}, report={"after": ["load"]}, mail=follows)
+    world.apply(
+        extract=HOURLY, load={"after": ["extract"]}, report={"after": ["load"]}, mail=follows
+    )
     world.tick("2026-01-14 02:00")
     world.claim()
     world.end("extract 02:00", DEAD)
@@ -64,7 +66,9 @@ def test_lists_and_the_report_say_which_runs_wait_for_a_dead_one(world: World) -
     world.end("extract 02:00", DEAD)
     world.claim()
 
-    waits = {run.job_type: run.waits for run in search.runs(world.db, "default", search.Filter(), 10)}
+    waits = {
+        run.job_type: run.waits for run in search.runs(world.db, "default", search.Filter(), 10)
+    }
     found = report.read(world.db, "default", world.now - HOUR)
 
     dead, waiting = world.id("extract 02:00"), world.id("load 02:00")
@@ -73,8 +77,12 @@ def test_lists_and_the_report_say_which_runs_wait_for_a_dead_one(world: World) -
         "load": f"waits for extract: run {dead} is dead",
         "report": f"waits for load: run {waiting} is queued",
     }
-    assert [held_up[:4] for held_up in found.held_up] == [(job, "extract", dead, "dead") for job in ("load", "report")]
-    [by] = [text for name, text in report_document.document(found).parts[1].pairs if name == "held up"]
+    assert [held_up[:4] for held_up in found.held_up] == [
+        (job, "extract", dead, "dead") for job in ("load", "report")
+    ]
+    [by] = [
+        text for name, text in report_document.document(found).parts[1].pairs if name == "held up"
+    ]
     assert re.fullmatch(rf"load, report by extract: run {dead} died \d+d.* ago", by)
 
 
@@ -95,7 +103,9 @@ def test_a_retry_with_force_starts_a_run_that_waits_and_without_it_is_refused(wo
 
     [refused] = actions.retry(world.db, [waiting], "ann", now=world.now)
     assert not refused.changed
-    assert refused.what == "waits for the jobs that its job follows: --force starts it without waiting"
+    assert (
+        refused.what == "waits for the jobs that its job follows: --force starts it without waiting"
+    )
     [forced] = actions.retry(world.db, [waiting], "ann", force=True, now=world.now)
 
     assert forced.what == "is due now"
@@ -126,8 +136,12 @@ def test_a_run_that_was_cancelled_or_started_by_force_waits_for_no_decision(
 
 
 @pytest.mark.parametrize("state", ["waiting", "dead"])
-def test_a_run_that_is_started_by_force_gets_the_state_of_what_it_waited_for(world: World, state: str) -> None:
-    world.apply(extract={**HOURLY, "overlap": "allow"}, rates=HOURLY, load={"after": ["extract", "rates"]})
+def test_a_run_that_is_started_by_force_gets_the_state_of_what_it_waited_for(
+    world: World, state: str
+) -> None:
+    world.apply(
+        extract={**HOURLY, "overlap": "allow"}, rates=HOURLY, load={"after": ["extract", "rates"]}
+    )
     world.tick("2026-01-14 02:00")
     world.claim()
     world.end("rates 02:00", Outcome(Status.SUCCEEDED, result="7"))
@@ -174,10 +188,14 @@ def test_a_decision_concerns_only_the_jobs_that_it_is_asked_for(world: World) ->
     world.claim()
     world.end("extract 02:00")
 
-    settled = world.runner.run(follow.settle(world.connection, "default", [world.job("load")], world.now))
+    settled = world.runner.run(
+        follow.settle(world.connection, "default", [world.job("load")], world.now)
+    )
 
     assert settled.released == 1
-    assert world.db.execute("select job_type from yamlsched.job_runs where unreleased").fetchall() == [("mail",)]
+    assert world.db.execute(
+        "select job_type from yamlsched.job_runs where unreleased"
+    ).fetchall() == [("mail",)]
 
 
 def test_each_run_is_withheld_for_its_own_reason(world: World) -> None:
@@ -191,7 +209,9 @@ def test_each_run_is_withheld_for_its_own_reason(world: World) -> None:
     assert world.states()[1:] == ["load 02:00 queued (job)", "mail 02:00 queued (waits)"]
 
 
-def test_of_the_runs_that_wait_only_a_backfilled_one_whose_upstream_is_dead_is_cancelled(world: World) -> None:
+def test_of_the_runs_that_wait_only_a_backfilled_one_whose_upstream_is_dead_is_cancelled(
+    world: World,
+) -> None:
     extract = {**HOURLY, "overlap": "allow"}
     world.apply(extract=extract, load={"after": ["extract"], "on_upstream_failure": "skip"})
     world.tick("2026-01-14 02:00")
@@ -213,13 +233,16 @@ def test_only_jobs_that_others_follow_are_marked_as_followed(world: World) -> No
 
     world.apply(extract=HOURLY, load={"after": ["extract"]})
 
-    rows = world.db.execute("select namespace, job_type from yamlsched.job_definitions where is_followed").fetchall()
+    rows = world.db.execute(
+        "select namespace, job_type from yamlsched.job_definitions where is_followed"
+    ).fetchall()
     assert rows == [("default", "extract")]
 
 
 def test_a_backfill_waits_for_the_slots_that_have_a_run_and_not_for_others(world: World) -> None:
     world.apply(
-        extract={**HOURLY, "overlap": "allow", "catchup": "all"}, load={"after": ["extract"], "overlap": "allow"}
+        extract={**HOURLY, "overlap": "allow", "catchup": "all"},
+        load={"after": ["extract"], "overlap": "allow"},
     )
     world.now = at("2026-01-14 03:10")
     pause.pause(world.db, "default", [world.job("load")], "ann", now=world.now)
@@ -231,16 +254,28 @@ def test_a_backfill_waits_for_the_slots_that_have_a_run_and_not_for_others(world
     world.held.clear()
     job = backfill.definition_for(world.db, "default", "load")
 
-    backfill.backfill(world.db, "default", job, at("2026-01-14 01:00"), at("2026-01-14 02:00"), "ann", now=world.now)
+    backfill.backfill(
+        world.db,
+        "default",
+        job,
+        at("2026-01-14 01:00"),
+        at("2026-01-14 02:00"),
+        "ann",
+        now=world.now,
+    )
 
     assert world.claim() == ["load 01:00"]
     [run] = world.held.values()
     assert json.loads(run.upstream or "")["extract"]["status"] == "skipped"
-    rows = world.db.execute("select count(*) from yamlsched.job_runs where by_hand and unreleased").fetchone()
+    rows = world.db.execute(
+        "select count(*) from yamlsched.job_runs where by_hand and unreleased"
+    ).fetchone()
     assert rows == (1,)
 
 
-def test_a_backfill_downstream_creates_the_runs_that_follow_and_they_wait_in_turn(world: World) -> None:
+def test_a_backfill_downstream_creates_the_runs_that_follow_and_they_wait_in_turn(
+    world: World,
+) -> None:
     world.apply(
         extract={"cron": "0 2 * * *"},
         load={"after": ["extract"]},
@@ -280,14 +315,34 @@ def test_a_backfill_downstream_creates_no_run_where_an_upstream_has_none_and_nam
     world.now = at("2026-01-15 12:00")
     first, last = at("2026-01-12 00:00"), at("2026-01-14 23:59")
     one = at("2026-01-12 02:00")
-    backfill.backfill(db, "default", backfill.definition_for(db, "default", "apart"), one, one, "ann", now=world.now)
+    backfill.backfill(
+        db,
+        "default",
+        backfill.definition_for(db, "default", "apart"),
+        one,
+        one,
+        "ann",
+        now=world.now,
+    )
     job = backfill.definition_for(db, "default", "extract")
 
     for dry_run in (True, False):
         result = backfill.BackfillResult()
-        ranges = (backfill.Range(job, first, last), *backfill.downstream(db, "default", job, first, last))
+        ranges = (
+            backfill.Range(job, first, last),
+            *backfill.downstream(db, "default", job, first, last),
+        )
         for nth, each in enumerate(ranges):
-            backfill.backfill(db, "default", *each, "ann", dry_run, now=world.now, result=result, is_downstream=nth > 0)
+            backfill.backfill(
+                db,
+                "default",
+                *each,
+                "ann",
+                dry_run,
+                now=world.now,
+                result=result,
+                is_downstream=nth > 0,
+            )
 
         days = ("2026-01-12", "2026-01-14")
         created = [f"{name}:{day}" for name in ("extract", "load", "report") for day in days]
@@ -298,7 +353,9 @@ def test_a_backfill_downstream_creates_no_run_where_an_upstream_has_none_and_nam
             ("load:2026-01-13", "extract"),
             ("report:2026-01-13", "load"),
         ]
-    assert db.execute("select count(*) from yamlsched.job_runs where scheduled_for >= '2026-01-13'").fetchone() == (3,)
+    assert db.execute(
+        "select count(*) from yamlsched.job_runs where scheduled_for >= '2026-01-13'"
+    ).fetchone() == (3,)
 
 
 def test_a_waiting_run_says_what_it_waits_for(world: World) -> None:
@@ -308,7 +365,9 @@ def test_a_waiting_run_says_what_it_waits_for(world: World) -> None:
     world.end("extract 02:00")
     waits = "select yamlsched.waits_for(r) from yamlsched.job_runs r where r.job_type = 'load'"
 
-    assert world.db.execute(waits).fetchone() == ("waits for nothing: the next sync or worker releases it",)
+    assert world.db.execute(waits).fetchone() == (
+        "waits for nothing: the next sync or worker releases it",
+    )
     pause.pause(world.db, "default", [world.job("load")], "ann", now=world.now)
     assert world.db.execute(waits).fetchone() == ("waits until its job is resumed or enabled",)
 
@@ -332,7 +391,9 @@ def test_why_says_that_a_superseded_slot_waited_for_a_run_that_died(world: World
     )
 
 
-def test_an_upstream_that_ends_before_its_slot_by_a_clock_that_was_set_back_counts(world: World) -> None:
+def test_an_upstream_that_ends_before_its_slot_by_a_clock_that_was_set_back_counts(
+    world: World,
+) -> None:
     world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"]})
     world.tick("2026-01-14 02:00")
     world.claim()

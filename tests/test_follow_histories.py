@@ -24,9 +24,12 @@ __all__ = ["world"]
 SECOND = timedelta(seconds=1)
 
 
-def test_retention_spares_what_is_waited_for_and_the_latest_run_of_a_followed_job(world: World) -> None:
+def test_retention_spares_what_is_waited_for_and_the_latest_run_of_a_followed_job(
+    world: World,
+) -> None:
     world.apply(
-        extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"], "overlap": "allow", "catchup": "all"}
+        extract={**HOURLY, "overlap": "allow"},
+        load={"after": ["extract"], "overlap": "allow", "catchup": "all"},
     )
     for instant in ("02:00", "03:00", "04:00"):
         world.tick(f"2026-01-14 {instant}")
@@ -38,7 +41,11 @@ def test_retention_spares_what_is_waited_for_and_the_latest_run_of_a_followed_jo
 
     prune_all(world)
 
-    assert world.states() == ["extract 03:00 succeeded", "extract 04:00 succeeded", "load 03:00 running"]
+    assert world.states() == [
+        "extract 03:00 succeeded",
+        "extract 04:00 succeeded",
+        "load 03:00 running",
+    ]
 
 
 def prune_all(world: World) -> None:
@@ -53,7 +60,9 @@ def prune_all(world: World) -> None:
 # -- interleavings
 
 
-def test_a_success_that_commits_while_a_claim_decides_is_not_overlooked(world: World, dsn: str) -> None:
+def test_a_success_that_commits_while_a_claim_decides_is_not_overlooked(
+    world: World, dsn: str
+) -> None:
     # given a session that has ended the run, and holds its gate, and has not committed
     world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"]})
     world.tick("2026-01-14 02:00")
@@ -67,7 +76,9 @@ def test_a_success_that_commits_while_a_claim_decides_is_not_overlooked(world: W
             "where job_type = 'extract'",
             [world.now],
         )
-        ending.execute("select yamlsched.hand_on('default', %s, '{}', %s)", [[world.job("extract")], world.now])
+        ending.execute(
+            "select yamlsched.hand_on('default', %s, '{}', %s)", [[world.job("extract")], world.now]
+        )
 
         settled = world.runner.run(follow.settle(world.connection, "default", [load], world.now))
 
@@ -78,7 +89,9 @@ def test_a_success_that_commits_while_a_claim_decides_is_not_overlooked(world: W
     assert world.claim() == ["load 02:00"]
 
 
-def test_a_run_that_another_session_changes_is_left_to_the_next_decision(world: World, dsn: str) -> None:
+def test_a_run_that_another_session_changes_is_left_to_the_next_decision(
+    world: World, dsn: str
+) -> None:
     world.apply(extract={**HOURLY, "overlap": "allow"}, load={"after": ["extract"]})
     world.tick("2026-01-14 02:00")
     world.claim()
@@ -114,7 +127,10 @@ def test_an_end_waits_for_a_decision_and_then_lets_it_be_made_again(world: World
                 "where id = %s",
                 [world.now, run.id],
             )
-            ending.execute("select yamlsched.hand_on('default', %s, '{}', %s)", [[world.job("extract")], world.now])
+            ending.execute(
+                "select yamlsched.hand_on('default', %s, '{}', %s)",
+                [[world.job("extract")], world.now],
+            )
             ending.execute("commit")
 
         def decide() -> None:
@@ -130,7 +146,22 @@ def test_an_end_waits_for_a_decision_and_then_lets_it_be_made_again(world: World
 # -- any history
 
 ACTION = st.sampled_from(
-    ["tick", "tick", "claim", "claim", "end", "end", "end", "die", "retry", "cancel", "pause", "resume", "edit", "lose"]
+    [
+        "tick",
+        "tick",
+        "claim",
+        "claim",
+        "end",
+        "end",
+        "end",
+        "die",
+        "retry",
+        "cancel",
+        "pause",
+        "resume",
+        "edit",
+        "lose",
+    ]
 )
 POLICIES = st.sampled_from(["wait", "skip", "run"])
 JOBS = ("a", "b", "c", "d")
@@ -181,7 +212,10 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
             world.runner.run(claiming.reclaim(world.connection, "default", now=world.now))
             world.held.clear()
         elif action in ("retry", "cancel"):
-            ids = [one.id for one in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
+            ids = [
+                one.id
+                for one in db.execute("select id from yamlsched.job_runs order by id").fetchall()
+            ]
             act: Callable[..., Any] = actions.cancel if action == "cancel" else actions.retry
             act(db, ids[which : which + 2], "ann", now=world.now)
             cancelled = [run for run in world.held.values() if world.is_over(run.id)]
@@ -193,7 +227,9 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
             pause.resume(db, "default", [world.job(job)], "ann", now=world.now)
         elif action == "edit":
             policy = policies[which % 2]
-            after = ("a", "b")[: which % 3]  # at least one, as c is a follower: its overlap does not wait
+            after = ("a", "b")[
+                : which % 3
+            ]  # at least one, as c is a follower: its overlap does not wait
             world.apply(**jobs_of(choices[::-1] if which > 4 else choices, policy, after or ("b",)))
         assert world.settle().repaired == 0, action
 
@@ -201,7 +237,9 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
     pause.resume(db, "default", [world.job(job) for job in JOBS], "ann", now=world.now)
     for _ in range(100):
         sync(db, world.file, world.now)
-        dead = db.execute("select id from yamlsched.job_runs where status in ('dead', 'cancelled')").fetchall()
+        dead = db.execute(
+            "select id from yamlsched.job_runs where status in ('dead', 'cancelled')"
+        ).fetchall()
         actions.retry(db, [one.id for one in dead], "ann", now=world.now)
         world.settle()
         if not world.claim() and not world.held:
@@ -210,12 +248,16 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
             world.end(name)
         world.now += 6 * MINUTE
     assert (
-        db.execute("select job_type, status, withheld from yamlsched.job_runs where finished_at is null").fetchall()
+        db.execute(
+            "select job_type, status, withheld from yamlsched.job_runs where finished_at is null"
+        ).fetchall()
         == []
     )
     for job, step in (("a", 1), ("b", 1), ("c", 2), ("d", 2)):
         hours = [
-            hour for hour in range(2, int((world.now - start.replace(hour=0, minute=0)) / HOUR) + 1) if hour % step == 0
+            hour
+            for hour in range(2, int((world.now - start.replace(hour=0, minute=0)) / HOUR) + 1)
+            if hour % step == 0
         ]
         counted = db.execute(
             "select (select count(*) from yamlsched.job_runs where job_type = %s) + (select coalesce(sum(s.slots), 0) "
@@ -227,5 +269,7 @@ def test_after_any_history_each_slot_has_a_run_or_a_gap_and_nothing_waits_for_no
 
 
 def check_what_it_waited_for(world: World, run_id: int, policy: str) -> None:
-    rows = world.db.execute("select outcome from yamlsched.awaits where run_id = %s", [run_id]).fetchall()
+    rows = world.db.execute(
+        "select outcome from yamlsched.awaits where run_id = %s", [run_id]
+    ).fetchall()
     assert all(row.outcome is not None for row in rows)

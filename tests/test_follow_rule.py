@@ -8,24 +8,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yamlsched.runs.follow import Decision, Rules, SlotDecision, State, UnreleasedRun, Upstream, decide
+from yamlsched.runs.follow import (
+    Decision,
+    Rules,
+    SlotDecision,
+    State,
+    UnreleasedRun,
+    Upstream,
+    decide,
+)
 
 T = datetime(2026, 1, 14, 2, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 NEVER = timedelta(days=365)
 
 
-def a_run(number: int, *states: str, run_at: datetime | None = None, by_hand: bool = False) -> UnreleasedRun:
+def a_run(
+    number: int, *states: str, run_at: datetime | None = None, by_hand: bool = False
+) -> UnreleasedRun:
     """Build the run of slot ``number``, which waits for a run of its own of each of several jobs."""
     slot = T + number * HOUR
     upstreams = tuple(
-        Upstream(nth, f"up_{nth}", state, 100 * number + nth, slot if state != State.WAITING else None)
+        Upstream(
+            nth, f"up_{nth}", state, 100 * number + nth, slot if state != State.WAITING else None
+        )
         for nth, state in enumerate(states)
     )
     return UnreleasedRun(number, slot, run_at or slot, upstreams, by_hand)
 
 
-def verdicts(rules: Rules, *runs: UnreleasedRun, is_busy: bool = False, now: datetime = T + 24 * HOUR) -> list[str]:
+def verdicts(
+    rules: Rules, *runs: UnreleasedRun, is_busy: bool = False, now: datetime = T + 24 * HOUR
+) -> list[str]:
     return [one.reason or str(one.verdict) for one in decide(rules, runs, is_busy, now)]
 
 
@@ -47,18 +61,31 @@ def verdicts(rules: Rules, *runs: UnreleasedRun, is_busy: bool = False, now: dat
         ("run", "waiting", "wait"),
     ],
 )
-def test_on_upstream_failure_decides_about_what_has_not_succeeded(policy: str, state: str, expected: str) -> None:
+def test_on_upstream_failure_decides_about_what_has_not_succeeded(
+    policy: str, state: str, expected: str
+) -> None:
     assert verdicts(Rules(on_upstream_failure=policy), a_run(0, state, "succeeded")) == [expected]
 
 
 def test_one_failure_decides_although_another_job_is_still_waited_for() -> None:
-    [decision] = decide(Rules(on_upstream_failure="skip"), [a_run(3, "waiting", "dead")], False, T + 9 * HOUR)
+    [decision] = decide(
+        Rules(on_upstream_failure="skip"), [a_run(3, "waiting", "dead")], False, T + 9 * HOUR
+    )
 
-    assert (decision.verdict, decision.reason, decision.detail) == (SlotDecision.SKIP, "upstream", "up_1:301")
+    assert (decision.verdict, decision.reason, decision.detail) == (
+        SlotDecision.SKIP,
+        "upstream",
+        "up_1:301",
+    )
 
 
-def test_a_slot_is_due_from_its_time_on_and_since_the_last_of_what_it_waited_for_has_ended() -> None:
-    upstreams = (Upstream(1, "a", "succeeded", 1, T + HOUR), Upstream(2, "b", "succeeded", 2, T + 3 * HOUR))
+def test_a_slot_is_due_from_its_time_on_and_since_the_last_of_what_it_waited_for_has_ended() -> (
+    None
+):
+    upstreams = (
+        Upstream(1, "a", "succeeded", 1, T + HOUR),
+        Upstream(2, "b", "succeeded", 2, T + 3 * HOUR),
+    )
     run = UnreleasedRun(1, T, T + 2 * HOUR, upstreams)
 
     before = decide(Rules(), [run._replace(run_at=T + 5 * HOUR)], False, T + 4 * HOUR)
@@ -80,7 +107,9 @@ def test_a_slot_that_waits_for_nothing_else_supersedes_an_older_one_before_it_is
 
     assert verdicts(Rules(), *runs) == ["superseded", "wait"]
     assert verdicts(Rules(), *runs[::-1]) == ["superseded", "wait"]
-    assert verdicts(Rules(), runs[0], runs[1]._replace(upstreams=(Upstream(0, "up", "waiting", 9),))) == [
+    assert verdicts(
+        Rules(), runs[0], runs[1]._replace(upstreams=(Upstream(0, "up", "waiting", 9),))
+    ) == [
         "wait",
         "wait",
     ]
@@ -99,7 +128,9 @@ def test_with_catchup_all_each_slot_runs_when_it_is_due_one_at_a_time() -> None:
     assert verdicts(Rules(catchup="all"), *runs, is_busy=True) == ["wait", "wait", "wait"]
 
 
-@pytest.mark.parametrize("overlap, expected", [("wait", "wait"), ("skip", "overlap"), ("allow", "release")])
+@pytest.mark.parametrize(
+    "overlap, expected", [("wait", "wait"), ("skip", "overlap"), ("allow", "release")]
+)
 def test_overlap_applies_once_a_slot_is_due(overlap: str, expected: str) -> None:
     assert verdicts(Rules(overlap), a_run(0, "succeeded"), is_busy=True) == [expected]
     assert verdicts(Rules(overlap), a_run(0, "waiting"), is_busy=True) == ["wait"]
@@ -115,7 +146,9 @@ def test_a_slot_is_late_after_its_window_whatever_it_waits_for_but_not_one_made_
 
 
 def test_a_superseded_slot_names_the_dead_run_that_it_waited_for() -> None:
-    superseded, _ = decide(Rules(), [a_run(0, "succeeded", "dead"), a_run(1, "succeeded")], False, T + 2 * HOUR)
+    superseded, _ = decide(
+        Rules(), [a_run(0, "succeeded", "dead"), a_run(1, "succeeded")], False, T + 2 * HOUR
+    )
 
     assert (superseded.reason, superseded.detail) == ("superseded", "up_1:1")
 
@@ -139,11 +172,15 @@ RULES = st.builds(
 )
 STATES = st.lists(st.sampled_from([str(state) for state in State]), max_size=3)
 RUNS = st.lists(st.tuples(STATES, st.booleans()), max_size=5).map(
-    lambda found: [a_run(number, *states, by_hand=by_hand) for number, (states, by_hand) in enumerate(found)]
+    lambda found: [
+        a_run(number, *states, by_hand=by_hand) for number, (states, by_hand) in enumerate(found)
+    ]
 )
 
 
-def expected(rules: Rules, run: UnreleasedRun, runs: list[UnreleasedRun], is_busy: bool, now: datetime) -> set[str]:
+def expected(
+    rules: Rules, run: UnreleasedRun, runs: list[UnreleasedRun], is_busy: bool, now: datetime
+) -> set[str]:
     """Return what may become of a run, by the sentences of DESIGN: a model that looks at one run at a time."""
 
     def open_ones(one: UnreleasedRun) -> set[int]:
@@ -151,7 +188,9 @@ def expected(rules: Rules, run: UnreleasedRun, runs: list[UnreleasedRun], is_bus
         return {u.run_id or 0 for u in one.upstreams if u.state == "waiting" or u.state in ended}
 
     def is_ruled_out(one: UnreleasedRun) -> bool:
-        bad = {"wait": {"skipped"}, "skip": {"dead", "cancelled", "skipped"}, "run": set()}[rules.on_upstream_failure]
+        bad = {"wait": {"skipped"}, "skip": {"dead", "cancelled", "skipped"}, "run": set()}[
+            rules.on_upstream_failure
+        ]
         return any(u.state in bad for u in one.upstreams)
 
     def is_late(one: UnreleasedRun) -> bool:
@@ -159,7 +198,9 @@ def expected(rules: Rules, run: UnreleasedRun, runs: list[UnreleasedRun], is_bus
 
     if is_late(run):
         return {"late"}
-    newer = [o for o in runs if o.slot > run.slot and not (o.by_hand or is_late(o) or is_ruled_out(o))]
+    newer = [
+        o for o in runs if o.slot > run.slot and not (o.by_hand or is_late(o) or is_ruled_out(o))
+    ]
     if not run.by_hand and rules.catchup != "all":
         for one in newer:
             if (not open_ones(one) and one.run_at <= now) or open_ones(one) <= open_ones(run):
@@ -174,7 +215,10 @@ def expected(rules: Rules, run: UnreleasedRun, runs: list[UnreleasedRun], is_bus
         return {"release"}
     if is_busy:
         return {"overlap" if rules.overlap == "skip" else "wait"}
-    return {"release", "overlap" if rules.overlap == "skip" else "wait"}  # one of those that are due is released
+    return {
+        "release",
+        "overlap" if rules.overlap == "skip" else "wait",
+    }  # one of those that are due is released
 
 
 @given(rules=RULES, runs=RUNS, is_busy=st.booleans(), hours=st.integers(0, 8))
@@ -188,19 +232,31 @@ def test_each_run_becomes_what_the_model_says(
     assert [one.run.id for one in decisions] == [run.id for run in runs]
     for one in decisions:
         assert (one.reason or str(one.verdict)) in expected(rules, one.run, runs, is_busy, now)
-    released = [one for one in decisions if one.verdict is SlotDecision.RELEASE and not one.run.by_hand]
+    released = [
+        one for one in decisions if one.verdict is SlotDecision.RELEASE and not one.run.by_hand
+    ]
     if rules.overlap != "allow":
         assert len(released) <= (0 if is_busy else 1)
-    undecided = [one for one in decisions if one.verdict is SlotDecision.WAIT and "wait" not in _waits(rules, one)]
+    undecided = [
+        one
+        for one in decisions
+        if one.verdict is SlotDecision.WAIT and "wait" not in _waits(rules, one)
+    ]
     assert not undecided or is_busy or any(one.verdict is SlotDecision.RELEASE for one in decisions)
     if rules.catchup != "all" and released:
         assert not [
             one
             for one in decisions
-            if one.run.slot < released[-1].run.slot and one.verdict is SlotDecision.WAIT and not one.run.by_hand
+            if one.run.slot < released[-1].run.slot
+            and one.verdict is SlotDecision.WAIT
+            and not one.run.by_hand
         ]
 
 
 def _waits(rules: Rules, one: Decision) -> list[str]:
     ended = {"dead", "cancelled"} if rules.on_upstream_failure == "wait" else set()
-    return ["wait" for upstream in one.run.upstreams if upstream.state == "waiting" or upstream.state in ended]
+    return [
+        "wait"
+        for upstream in one.run.upstreams
+        if upstream.state == "waiting" or upstream.state in ended
+    ]

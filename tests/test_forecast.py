@@ -10,15 +10,43 @@ from hypothesis import strategies as st
 
 from yamlsched.timetable.calendars import Calendar, without_skipped
 from yamlsched.timetable.cron import parse_cron
-from yamlsched.timetable.forecast import ForecastSpan, ScheduledJob, forecast, hours, start_minutes, starts
+from yamlsched.timetable.forecast import (
+    ForecastSpan,
+    ScheduledJob,
+    forecast,
+    hours,
+    start_minutes,
+    starts,
+)
 from yamlsched.timetable.slots import EPOCH, MINUTE, clock_changes
 from yamlsched.timetable.zones import zone
 
-CRONS = ("* * * * *", "*/7 * * * *", "30 2 * * *", "0 1-4 * * *", "0 0 29 2 *", "*/20 1,2 * * *", "45 23 * * 0")
-ZONES = ("UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Santiago", "Pacific/Apia")
+CRONS = (
+    "* * * * *",
+    "*/7 * * * *",
+    "30 2 * * *",
+    "0 1-4 * * *",
+    "0 0 29 2 *",
+    "*/20 1,2 * * *",
+    "45 23 * * 0",
+)
+ZONES = (
+    "UTC",
+    "Europe/Berlin",
+    "Australia/Lord_Howe",
+    "Asia/Kathmandu",
+    "America/Santiago",
+    "Pacific/Apia",
+)
 DAY = timedelta(days=1)
-CHANGES = (datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 10, 24, tzinfo=UTC), datetime(2011, 12, 29, tzinfo=UTC))
-CALENDARS = st.sampled_from([(), (), (Calendar("changes", tuple((at.date(), (at + DAY).date()) for at in CHANGES)),)])
+CHANGES = (
+    datetime(2026, 3, 28, tzinfo=UTC),
+    datetime(2026, 10, 24, tzinfo=UTC),
+    datetime(2011, 12, 29, tzinfo=UTC),
+)
+CALENDARS = st.sampled_from(
+    [(), (), (Calendar("changes", tuple((at.date(), (at + DAY).date()) for at in CHANGES)),)]
+)
 MINUTES = st.integers(0, 3 * 1440)
 
 jobs = st.lists(
@@ -27,7 +55,9 @@ jobs = st.lists(
         st.sampled_from(["a", "b", "c", "d", "e", "f"]),
         st.sampled_from([parse_cron(text) for text in CRONS]),
         st.sampled_from(ZONES),
-        st.sampled_from([timedelta(0), timedelta(seconds=50), timedelta(minutes=6), timedelta(hours=20)]),
+        st.sampled_from(
+            [timedelta(0), timedelta(seconds=50), timedelta(minutes=6), timedelta(hours=20)]
+        ),
         st.none() | st.sampled_from([at + timedelta(hours=27) for at in CHANGES]),
         st.just(()),
         CALENDARS,
@@ -47,7 +77,9 @@ spans = st.builds(
 
 
 @given(jobs, spans, st.none() | MINUTES)
-def test_the_numbers_are_those_of_the_starts(jobs: list[ScheduledJob], span: ForecastSpan, passed: int | None) -> None:
+def test_the_numbers_are_those_of_the_starts(
+    jobs: list[ScheduledJob], span: ForecastSpan, passed: int | None
+) -> None:
     now = None if passed is None else span.after + passed * MINUTE
 
     found = forecast(jobs, span, now)
@@ -67,7 +99,9 @@ def test_the_numbers_are_those_of_the_starts(jobs: list[ScheduledJob], span: For
 
 
 @given(jobs, spans)
-def test_the_fullest_minutes_have_the_jobs_that_start_in_each(jobs: list[ScheduledJob], span: ForecastSpan) -> None:
+def test_the_fullest_minutes_have_the_jobs_that_start_in_each(
+    jobs: list[ScheduledJob], span: ForecastSpan
+) -> None:
     found = forecast(jobs, span)
 
     at: dict[datetime, set[str]] = {}
@@ -80,23 +114,35 @@ def test_the_fullest_minutes_have_the_jobs_that_start_in_each(jobs: list[Schedul
     assert all(at[instant] == set(one.names) for one in fullest for instant in one.at)
     if fullest:
         assert len(fullest[0].names) == most
-        assert [len(one.names) for one in fullest] == sorted((len(one.names) for one in fullest), reverse=True)
+        assert [len(one.names) for one in fullest] == sorted(
+            (len(one.names) for one in fullest), reverse=True
+        )
 
 
 @given(jobs, spans)
 def test_start_minutes_are_those_of_the_runs(jobs: list[ScheduledJob], span: ForecastSpan) -> None:
     for job in jobs:
         fires = without_skipped(job.cron, job.skip_on, job.only_on)
-        found = start_minutes(fires, job.timezone, job.offset, span.after, span.until, job.not_before)
+        found = start_minutes(
+            fires, job.timezone, job.offset, span.after, span.until, job.not_before
+        )
         expected = [(slot.run_at - EPOCH) // MINUTE for slot in starts(job, span.after, span.until)]
         assert list(found) == expected
 
 
-def test_an_hour_that_clocks_skip_has_no_minutes_and_one_that_they_repeat_has_twice_as_many() -> None:
+def test_an_hour_that_clocks_skip_has_no_minutes_and_one_that_they_repeat_has_twice_as_many() -> (
+    None
+):
     forward = hours(
-        ForecastSpan(CHANGES[0] - timedelta(hours=1, microseconds=1), CHANGES[0] + 2 * DAY, "Europe/Berlin")
+        ForecastSpan(
+            CHANGES[0] - timedelta(hours=1, microseconds=1), CHANGES[0] + 2 * DAY, "Europe/Berlin"
+        )
     )
-    back = hours(ForecastSpan(CHANGES[1] - timedelta(hours=2, microseconds=1), CHANGES[1] + 2 * DAY, "Europe/Berlin"))
+    back = hours(
+        ForecastSpan(
+            CHANGES[1] - timedelta(hours=2, microseconds=1), CHANGES[1] + 2 * DAY, "Europe/Berlin"
+        )
+    )
 
     assert [hour.end - hour.start for hour in forward[24:29]] == [60, 60, 0, 60, 60]
     assert [hour.end - hour.start for hour in back[24:29]] == [60, 60, 120, 60, 60]

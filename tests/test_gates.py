@@ -88,7 +88,9 @@ def withheld(db: Db, *runs: int) -> list[int]:
     return [row(db, run).withheld for run in runs]
 
 
-def test_a_claim_stores_why_it_leaves_a_run_and_its_end_lets_the_next_one_go(db: Db, worker: Worker) -> None:
+def test_a_claim_stores_why_it_leaves_a_run_and_its_end_lets_the_next_one_go(
+    db: Db, worker: Worker
+) -> None:
     job = a_job(db)
     runs = [due(db, job, number) for number in range(3)]
 
@@ -101,7 +103,9 @@ def test_a_claim_stores_why_it_leaves_a_run_and_its_end_lets_the_next_one_go(db:
 
 
 @pytest.mark.parametrize("outcome", [FAILURE, RELEASED], ids=["fails", "is released"])
-def test_a_run_that_will_be_claimed_again_hands_its_turn_on(db: Db, worker: Worker, outcome: Outcome) -> None:
+def test_a_run_that_will_be_claimed_again_hands_its_turn_on(
+    db: Db, worker: Worker, outcome: Outcome
+) -> None:
     job = a_job(db)
     runs = [due(db, job, number) for number in range(2)]
     [first] = worker.claim()
@@ -112,13 +116,17 @@ def test_a_run_that_will_be_claimed_again_hands_its_turn_on(db: Db, worker: Work
     assert withheld(db, *runs) == [OPEN, OPEN]
 
 
-def test_a_reclaim_hands_the_turn_of_a_lost_run_on_also_of_a_paused_job(db: Db, worker: Worker) -> None:
+def test_a_reclaim_hands_the_turn_of_a_lost_run_on_also_of_a_paused_job(
+    db: Db, worker: Worker
+) -> None:
     job = a_job(db)
     runs = [due(db, job, number, max_attempts=1) for number in range(2)]
     worker.claim()
     db.execute("update yamlsched.job_definitions set paused_at = %s", [NOW])
 
-    reclaimed = worker.call(claiming.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND)
+    reclaimed = worker.call(
+        claiming.reclaim, "default", is_complete=False, now=NOW + LEASE + SECOND
+    )
 
     assert [run.id for run in reclaimed.dead] == runs[:1]
     assert withheld(db, *runs) == [OPEN, OPEN]
@@ -139,7 +147,10 @@ def test_a_reclaim_finds_a_lost_run_behind_thousands_if_it_has_a_turn_or_looks_a
 
     worker.call(claiming.reclaim, "default", is_complete=is_complete, now=NOW)
 
-    assert [row(db, run).status for run in (with_turn, plain)] == ["failed", "failed" if is_complete else "running"]
+    assert [row(db, run).status for run in (with_turn, plain)] == [
+        "failed",
+        "failed" if is_complete else "running",
+    ]
 
 
 def test_a_worker_does_not_reclaim_what_it_holds(db: Db, worker: Worker) -> None:
@@ -152,7 +163,9 @@ def test_a_worker_does_not_reclaim_what_it_holds(db: Db, worker: Worker) -> None
     assert [row(db, run).status for run in runs] == ["running", "failed"]
 
 
-def test_a_cancelled_run_that_is_retried_starts_when_its_worker_has_ended_the_handler(db: Db, worker: Worker) -> None:
+def test_a_cancelled_run_that_is_retried_starts_when_its_worker_has_ended_the_handler(
+    db: Db, worker: Worker
+) -> None:
     run = due(db, a_job(db))
     [held] = worker.claim()
     actions.cancel(db, [run], "ann", now=NOW)
@@ -164,7 +177,9 @@ def test_a_cancelled_run_that_is_retried_starts_when_its_worker_has_ended_the_ha
     assert [again.id for again in worker.claim()] == [run]
 
 
-def test_a_cancelled_run_keeps_its_turn_until_its_worker_has_ended_the_handler(db: Db, worker: Worker) -> None:
+def test_a_cancelled_run_keeps_its_turn_until_its_worker_has_ended_the_handler(
+    db: Db, worker: Worker
+) -> None:
     job = a_job(db)
     runs = [due(db, job, number) for number in range(2)]
     [first] = worker.claim()
@@ -179,7 +194,9 @@ def test_a_cancelled_run_keeps_its_turn_until_its_worker_has_ended_the_handler(d
     assert withheld(db, *runs) == [OPEN, OPEN]
 
 
-def test_a_success_in_the_transaction_of_a_handler_is_handed_on_by_its_worker(db: Db, dsn: str, worker: Worker) -> None:
+def test_a_success_in_the_transaction_of_a_handler_is_handed_on_by_its_worker(
+    db: Db, dsn: str, worker: Worker
+) -> None:
     job = a_job(db)
     runs = [due(db, job, number) for number in range(2)]
     [first] = worker.claim()
@@ -192,7 +209,9 @@ def test_a_success_in_the_transaction_of_a_handler_is_handed_on_by_its_worker(db
     assert withheld(db, runs[1]) == [OPEN]
 
 
-def test_a_turn_that_nobody_hands_on_is_free_when_the_lease_would_have_ended(db: Db, worker: Worker) -> None:
+def test_a_turn_that_nobody_hands_on_is_free_when_the_lease_would_have_ended(
+    db: Db, worker: Worker
+) -> None:
     job = a_job(db)
     runs = [due(db, job, number) for number in range(2)]
     [first] = worker.claim()
@@ -208,7 +227,9 @@ def test_a_turn_that_nobody_hands_on_is_free_when_the_lease_would_have_ended(db:
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
 
 
-def test_a_run_that_is_cancelled_after_it_was_let_go_lets_the_next_one_go(db: Db, worker: Worker) -> None:
+def test_a_run_that_is_cancelled_after_it_was_let_go_lets_the_next_one_go(
+    db: Db, worker: Worker
+) -> None:
     job = a_job(db)
     runs = [due(db, job, number) for number in range(3)]
     [first] = worker.claim()
@@ -229,7 +250,9 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("since", CHANGED)
-def test_a_run_that_has_changed_since_it_was_picked_is_left_as_it_is(db: Db, worker: Worker, since: str) -> None:
+def test_a_run_that_has_changed_since_it_was_picked_is_left_as_it_is(
+    db: Db, worker: Worker, since: str
+) -> None:
     run = due(db, a_job(db, overlap="allow"), exclusive=False, **CHANGED[since])
     before = row(db, run)
     claimed = claiming.ClaimResult()
@@ -271,17 +294,30 @@ def test_a_resume_lets_only_runs_go_that_waited_for_this_job(db: Db, worker: Wor
     assert withheld(db, *runs) == [OPEN, JOB, TURN]
 
 
-def test_a_sweep_concerns_one_namespace_and_ends_no_hold_of_a_run_that_executes(db: Db, worker: Worker) -> None:
+def test_a_sweep_concerns_one_namespace_and_ends_no_hold_of_a_run_that_executes(
+    db: Db, worker: Worker
+) -> None:
     job, there = a_job(db), a_job(db, namespace="elsewhere")
     past = {"held_until": NOW - SECOND}
     running = due(db, job, status="running", locked_until=NOW + LEASE, **past)
-    over, elsewhere = due(db, job, status="cancelled", **past), due(db, there, status="cancelled", **past)
-    db.execute("insert into yamlsched.namespaces values ('default'), ('elsewhere') on conflict do nothing")
+    over, elsewhere = (
+        due(db, job, status="cancelled", **past),
+        due(db, there, status="cancelled", **past),
+    )
+    db.execute(
+        "insert into yamlsched.namespaces values ('default'), ('elsewhere') on conflict do nothing"
+    )
 
     worker.call(claiming.sweep, "default", now=NOW)
 
-    assert [row(db, run).held_until for run in (running, over, elsewhere)] == [NOW - SECOND, None, NOW - SECOND]
-    swept = db.execute("select namespace from yamlsched.namespaces where swept_at = %s", [NOW]).fetchall()
+    assert [row(db, run).held_until for run in (running, over, elsewhere)] == [
+        NOW - SECOND,
+        None,
+        NOW - SECOND,
+    ]
+    swept = db.execute(
+        "select namespace from yamlsched.namespaces where swept_at = %s", [NOW]
+    ).fetchall()
     assert [one.namespace for one in swept] == ["default"]
 
 
@@ -316,7 +352,11 @@ def test_a_pause_stores_the_reason_of_due_runs_that_wait_for_nothing_else_in_bat
     job, other = a_job(db, schedule=None), a_job(db, "other", schedule=None)
     running = due(db, job, exclusive=False, status="running", locked_until=NOW + LEASE)
     waiting = [due(db, job, number, exclusive=False) for number in range(5)]
-    values: list[dict[str, Any]] = [{"run_at": NOW + SECOND}, {"unreleased": True}, {"withheld": TURN}]
+    values: list[dict[str, Any]] = [
+        {"run_at": NOW + SECOND},
+        {"unreleased": True},
+        {"withheld": TURN},
+    ]
     left = [due(db, job, exclusive=False, **each) for each in values] + [running, due(db, other)]
     before = withheld(db, *left)
 
@@ -332,7 +372,9 @@ def test_a_pause_stores_the_reason_of_due_runs_that_wait_for_nothing_else_in_bat
     assert db.execute(written, [waiting]).fetchone() == (3,)
 
 
-def test_a_pause_and_a_resume_leave_out_a_run_that_another_session_has_and_wait_for_nothing(db: Db, dsn: str) -> None:
+def test_a_pause_and_a_resume_leave_out_a_run_that_another_session_has_and_wait_for_nothing(
+    db: Db, dsn: str
+) -> None:
     job = a_job(db, schedule=None)
     taken, free = due(db, job, exclusive=False), due(db, job, exclusive=False)
     db.execute("set lock_timeout = '1ms'")
@@ -402,7 +444,9 @@ def test_what_a_dead_session_left_is_repaired_and_counted(db: Db, worker: Worker
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (1,)
 
 
-def test_a_reason_is_stored_behind_more_executing_runs_than_a_claim_looks_ahead(db: Db, worker: Worker) -> None:
+def test_a_reason_is_stored_behind_more_executing_runs_than_a_claim_looks_ahead(
+    db: Db, worker: Worker
+) -> None:
     crowd, paused = a_job(db, "crowd"), a_job(db, "paused", paused_at=NOW)
     db.execute(
         "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, status, attempts, "
@@ -420,7 +464,9 @@ def test_a_reason_is_stored_behind_more_executing_runs_than_a_claim_looks_ahead(
 # -- interleavings
 
 
-def test_an_end_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(db: Db, dsn: str, worker: Worker) -> None:
+def test_an_end_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(
+    db: Db, dsn: str, worker: Worker
+) -> None:
     # given a claim that has stored that a run waits for its turn, and is not committed
     job = a_job(db)
     first, second = due(db, job), due(db, job, 1)
@@ -443,7 +489,9 @@ def test_an_end_beside_a_claim_that_is_storing_a_reason_lets_the_run_go(db: Db, 
         freed = while_waiting(
             db,
             ender,
-            lambda: ender.execute("select yamlsched.hand_on('default', %s, '{}', %s) as runs", [[job], NOW]).fetchone(),
+            lambda: ender.execute(
+                "select yamlsched.hand_on('default', %s, '{}', %s) as runs", [[job], NOW]
+            ).fetchone(),
             lambda: claimer.execute("commit"),
         )
         ender.execute("commit")
@@ -497,9 +545,13 @@ def test_a_later_batch_of_a_pause_lets_go_what_was_resumed_since_the_first_one(
     assert len(worker.claim()) == 4
 
 
-def test_a_resume_that_was_cut_off_is_finished_by_the_sweep_and_no_repair(db: Db, worker: Worker) -> None:
+def test_a_resume_that_was_cut_off_is_finished_by_the_sweep_and_no_repair(
+    db: Db, worker: Worker
+) -> None:
     jobs = [a_job(db, name, schedule=None, paused_at=NOW) for name in ("a", "b", "c")]
-    runs = [due(db, job, number, exclusive=False, withheld=JOB) for job in jobs for number in range(2)]
+    runs = [
+        due(db, job, number, exclusive=False, withheld=JOB) for job in jobs for number in range(2)
+    ]
     db.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
     with db.transaction():
         pauses.resume(db, "default", jobs[:2], "ann", now=NOW)
@@ -510,16 +562,25 @@ def test_a_resume_that_was_cut_off_is_finished_by_the_sweep_and_no_repair(db: Db
     assert db.execute("select repairs from yamlsched.namespaces").fetchone() == (0,)
 
 
-def test_claims_take_the_runs_of_other_jobs_while_a_pause_has_the_gate(db: Db, dsn: str, worker: Worker) -> None:
-    paused, other = a_job(db, "paused", schedule=None, paused_at=NOW), a_job(db, "other", schedule=None)
+def test_claims_take_the_runs_of_other_jobs_while_a_pause_has_the_gate(
+    db: Db, dsn: str, worker: Worker
+) -> None:
+    paused, other = (
+        a_job(db, "paused", schedule=None, paused_at=NOW),
+        a_job(db, "other", schedule=None),
+    )
     front = [due(db, paused, number, exclusive=False) for number in range(3)]
     behind = [due(db, other, number + 10, exclusive=False) for number in range(3)]
     with database.connect(dsn) as operator, operator.transaction():
         operator.execute("select yamlsched.mark_runs('default', %s, 0, 1, %s)", [paused, NOW])
 
         async def ask(busy: set[int]) -> claiming.ClaimResult:
-            claimed, gated = await claiming.claim(worker.connection, "default", f"c{busy}", 2, now=NOW, busy=busy)
-            await claiming.claim_gated(worker.connection, "default", claimed, f"g{busy}", gated, now=NOW)
+            claimed, gated = await claiming.claim(
+                worker.connection, "default", f"c{busy}", 2, now=NOW, busy=busy
+            )
+            await claiming.claim_gated(
+                worker.connection, "default", claimed, f"g{busy}", gated, now=NOW
+            )
             return claimed
 
         first = worker.runner.run(ask(set()))
@@ -543,7 +604,9 @@ def test_a_claim_beside_a_resume_leaves_the_run_as_it_is(db: Db, dsn: str, worke
     assert [claimed.id for claimed in worker.claim()] == [run]
 
 
-def test_a_claim_stores_no_reason_of_a_job_whose_gate_another_session_has(db: Db, dsn: str, worker: Worker) -> None:
+def test_a_claim_stores_no_reason_of_a_job_whose_gate_another_session_has(
+    db: Db, dsn: str, worker: Worker
+) -> None:
     jobs = [a_job(db, name, schedule=None, paused_at=NOW) for name in ("a", "b")]
     runs = [due(db, job, number, exclusive=False) for job in jobs for number in range(2)]
     with database.connect(dsn) as operator, operator.transaction():
@@ -563,7 +626,9 @@ def test_a_claim_waits_for_no_run_that_another_session_has_locked(
     runs = [due(db, job, number, exclusive=False) for number in range(2)]
     worker.runner.run(worker.connection.execute("set lock_timeout = '2s'"))
     with database.connect(dsn) as other, other.transaction():
-        other.execute("select from yamlsched.job_runs where id = %s for no key update", [runs[locked]])
+        other.execute(
+            "select from yamlsched.job_runs where id = %s for no key update", [runs[locked]]
+        )
 
         worker.call(claiming.claim_gated, "default", claiming.ClaimResult(), "A", runs[:1], now=NOW)
 
@@ -580,7 +645,9 @@ def test_a_run_that_is_not_due_gets_no_reason(db: Db, worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("which", ["of another job", "that needs no turn"])
-def test_a_handler_that_is_left_to_itself_keeps_no_turn_of_others(db: Db, worker: Worker, which: str) -> None:
+def test_a_handler_that_is_left_to_itself_keeps_no_turn_of_others(
+    db: Db, worker: Worker, which: str
+) -> None:
     job, other = a_job(db), a_job(db, "other")
     of, exclusive = (other, True) if which == "of another job" else (job, False)
     due(db, of, status="cancelled", exclusive=exclusive, held_until=NOW + LEASE)
@@ -592,8 +659,17 @@ def test_a_handler_that_is_left_to_itself_keeps_no_turn_of_others(db: Db, worker
 @contextmanager
 def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator[None]:
     """Hold a claim open that began before ``change``: it has locked what no longer is what it takes, and leaves it."""
-    delayed = load("runs")["claim"].replace(b"as now\n)", b"as now from (select pg_advisory_xact_lock(1)) l\n)")
-    values = {"namespace": "default", "lane": "local", "token": "C", "limit": 10, "now": NOW, **claiming.passes(10, 0)}
+    delayed = load("runs")["claim"].replace(
+        b"as now\n)", b"as now from (select pg_advisory_xact_lock(1)) l\n)"
+    )
+    values = {
+        "namespace": "default",
+        "lane": "local",
+        "token": "C",
+        "limit": 10,
+        "now": NOW,
+        **claiming.passes(10, 0),
+    }
     values |= {"newest": str(2**62), "skipped": "{}", "ended": "{}", "revision": None}
     with database.connect(dsn) as claimer, database.connect(dsn) as latch:
         latch.execute("select pg_advisory_lock(1)")
@@ -603,7 +679,9 @@ def a_claim_that_saw(db: Db, dsn: str, change: Callable[[], object]) -> Iterator
             latch.execute("select pg_advisory_unlock(1)")
 
         claimer.execute("begin")
-        taken = while_waiting(db, claimer, lambda: claimer.execute(delayed, values).fetchall(), end_of_wait)
+        taken = while_waiting(
+            db, claimer, lambda: claimer.execute(delayed, values).fetchall(), end_of_wait
+        )
         assert taken == []
         yield
         claimer.execute("commit")
@@ -674,7 +752,9 @@ def test_a_run_that_a_session_claims_at_the_same_time_without_its_gate_is_claime
             while_waiting(
                 db,
                 claimer,
-                lambda: claimer.execute("select from yamlsched.claim_gated('default', %s, 'B', %s)", [[second], NOW]),
+                lambda: claimer.execute(
+                    "select from yamlsched.claim_gated('default', %s, 'B', %s)", [[second], NOW]
+                ),
                 lambda: careless.execute("commit"),
             )
 
@@ -685,7 +765,20 @@ def test_a_run_that_a_session_claims_at_the_same_time_without_its_gate_is_claime
 # -- any history
 
 ACTIONS = st.sampled_from(
-    ["create", "create", "claim", "claim", "end", "fail", "release", "die", "cancel", "retry", "pause", "resume"]
+    [
+        "create",
+        "create",
+        "claim",
+        "claim",
+        "end",
+        "fail",
+        "release",
+        "die",
+        "cancel",
+        "retry",
+        "pause",
+        "resume",
+    ]
 )
 
 
@@ -695,7 +788,10 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
     db: Db, worker: Worker, history: list[tuple[str, int]]
 ) -> None:
     db.execute("truncate yamlsched.job_runs, yamlsched.job_definitions, yamlsched.gates cascade")
-    jobs = [a_job(db, f"job_{number}", schedule=None, overlap=kind) for number, kind in enumerate(("wait", "allow"))]
+    jobs = [
+        a_job(db, f"job_{number}", schedule=None, overlap=kind)
+        for number, kind in enumerate(("wait", "allow"))
+    ]
     now, held, alive = NOW, [], set[int]()
     for action, which in history:
         now += SECOND
@@ -707,7 +803,9 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
             taken = worker.claim(which + 1, now)
             held += taken
             alive.update(run.id for run in taken)
-            paused = db.execute("select job_type from yamlsched.job_definitions where paused_at is not null").fetchall()
+            paused = db.execute(
+                "select job_type from yamlsched.job_definitions where paused_at is not null"
+            ).fetchall()
             assert not {run.job_type for run in taken} & {one.job_type for one in paused}
         elif action in ("end", "fail", "release") and held:
             run = held.pop(which % len(held))
@@ -721,7 +819,10 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
             held.clear()
             alive.clear()
         elif action in ("cancel", "retry"):
-            ids = [one.id for one in db.execute("select id from yamlsched.job_runs order by id").fetchall()]
+            ids = [
+                one.id
+                for one in db.execute("select id from yamlsched.job_runs order by id").fetchall()
+            ]
             act = actions.cancel if action == "cancel" else actions.retry
             act(db, ids[which : which + 2], "ann", now=now)
         elif action == "pause":
@@ -729,7 +830,8 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
         elif action == "resume":
             pauses.resume(db, "default", [job], "ann", now=now)
         running = db.execute(
-            "select count(*) from yamlsched.job_runs where exclusive and id = any (%s)", [list(alive)]
+            "select count(*) from yamlsched.job_runs where exclusive and id = any (%s)",
+            [list(alive)],
         ).fetchone()
         assert running == (0,) or running == (1,)
         if action != "die":
@@ -740,7 +842,9 @@ def test_after_any_history_no_run_waits_for_nothing_and_all_of_them_end(
     now += 2 * LEASE
     for job in jobs:
         pauses.resume(db, "default", [job], "ann", now=now)
-    while taken := worker.runner.run(claim_due(worker.connection, "default", f"last {now}", 10, now=now)):
+    while taken := worker.runner.run(
+        claim_due(worker.connection, "default", f"last {now}", 10, now=now)
+    ):
         for run in taken:
             worker.finish(run, now=now)
         now += 2 * MINUTE

@@ -63,15 +63,26 @@ class Attack:
         ) as connection:
             while self.goes_on() or (self.is_draining and idle < 5):
                 number += 1
-                claimed, gated = await claiming.claim(connection, "default", f"{name}:{number}", 5, lane=lane)
-                await claiming.claim_gated(connection, "default", claimed, f"{name}:g{number}", gated)
-                held = {run.id: self._enter(run, run.scheduled_for is not None) for run in claimed.runs}
+                claimed, gated = await claiming.claim(
+                    connection, "default", f"{name}:{number}", 5, lane=lane
+                )
+                await claiming.claim_gated(
+                    connection, "default", claimed, f"{name}:g{number}", gated
+                )
+                held = {
+                    run.id: self._enter(run, run.scheduled_for is not None) for run in claimed.runs
+                }
                 self.claimed += len(held)
                 await asyncio.sleep(self.choice.random() * 0.004)
                 for what in (what for each in held.values() for what in each):
                     self.alive[what] -= 1
                 outcomes = [
-                    (run, Outcome(Status.SUCCEEDED) if self.is_draining else self.choice.choice(OUTCOMES))
+                    (
+                        run,
+                        Outcome(Status.SUCCEEDED)
+                        if self.is_draining
+                        else self.choice.choice(OUTCOMES),
+                    )
                     for run in claimed.runs
                 ]
                 written = await store.finish(connection, "default", outcomes)
@@ -86,11 +97,15 @@ class Attack:
         with database.connect(self.dsn) as db:
             while self.goes_on():
                 job = self.choice.choice(list(self.jobs))
-                action = self.choice.choice(["create"] * 12 + ["cancel", "retry", "pause", "resume", "resume"])
+                action = self.choice.choice(
+                    ["create"] * 12 + ["cancel", "retry", "pause", "resume", "resume"]
+                )
                 if action == "create":
                     create(db, job, self.choice.randrange(10**9))
                 elif action in ("pause", "resume"):
-                    (pauses.pause if action == "pause" else pauses.resume)(db, "default", [job], "ann")
+                    (pauses.pause if action == "pause" else pauses.resume)(
+                        db, "default", [job], "ann"
+                    )
                 else:
                     ids = "select id from yamlsched.job_runs where definition_id = %s order by random() limit 3"
                     act = actions.cancel if action == "cancel" else actions.retry
@@ -120,7 +135,10 @@ def test_without_a_sweep_no_run_is_left_to_wait_and_no_limit_or_turn_is_exceeded
         overlap, limit = kinds[number % 4]
         lane = "shared" if number % 3 == 0 else "process"
         name = f"job_{number}"
-        jobs[a_job(db, name, overlap=overlap, limit_name=limit, isolation=lane, schedule=None)] = (name, limit)
+        jobs[a_job(db, name, overlap=overlap, limit_name=limit, isolation=lane, schedule=None)] = (
+            name,
+            limit,
+        )
     db.execute("insert into yamlsched.gates values ('default', 'limit/pool', %s)", [MOST])
     attack = Attack(dsn, jobs, seed)
 
@@ -128,12 +146,20 @@ def test_without_a_sweep_no_run_is_left_to_wait_and_no_limit_or_turn_is_exceeded
     async def run() -> None:
         lanes = ["local", "local", "local", "shared"] * (SESSIONS // 4)
         operators = [asyncio.to_thread(attack.operate) for _ in range(4)]
-        await asyncio.gather(*(attack.work(f"w{n}", lane) for n, lane in enumerate(lanes)), *operators)
+        await asyncio.gather(
+            *(attack.work(f"w{n}", lane) for n, lane in enumerate(lanes)), *operators
+        )
         with database.connect(dsn) as own:
-            at_rest = own.execute(WRONGLY_WITHHELD, {"now": own.execute("select clock_timestamp()").fetchone()[0]})
+            at_rest = own.execute(
+                WRONGLY_WITHHELD, {"now": own.execute("select clock_timestamp()").fetchone()[0]}
+            )
             attack.violations += [f"wrongly withheld: {one}" for one in at_rest.fetchall()]
-            own.execute("insert into yamlsched.namespaces values ('default') on conflict do nothing")
-            repaired = own.execute("select yamlsched.sweep('default', clock_timestamp())").fetchone()
+            own.execute(
+                "insert into yamlsched.namespaces values ('default') on conflict do nothing"
+            )
+            repaired = own.execute(
+                "select yamlsched.sweep('default', clock_timestamp())"
+            ).fetchone()
             attack.violations += [f"repaired: {repaired}"] if repaired != (0,) else []
             pauses.resume(own, "default", list(jobs), "ann")
         attack.is_draining = True

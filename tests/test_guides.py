@@ -25,7 +25,11 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 """With the Python of this test first, for which the installed packages are."""
-BY_HAND = {f"GIT_{who}_{what}": "you@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+BY_HAND = {
+    f"GIT_{who}_{what}": "you@example.com"
+    for who in ("AUTHOR", "COMMITTER")
+    for what in ("NAME", "EMAIL")
+}
 
 
 @pytest.fixture
@@ -80,14 +84,28 @@ def test_a_guide_works_as_shown(page: str, folder: Path, own_dsn: str) -> None:
 
 @pytest.mark.parametrize(
     "page, project",
-    [("django", "django"), ("fastapi", "fastapi"), ("sqlalchemy", "sqlalchemy"), ("sqlalchemy", "flask")],
+    [
+        ("django", "django"),
+        ("fastapi", "fastapi"),
+        ("sqlalchemy", "sqlalchemy"),
+        ("sqlalchemy", "flask"),
+    ],
 )
 def test_the_commands_of_a_guide_work_in_its_project(
     page: str, project: str, folder: Path, server: str, own_dsn: str
 ) -> None:
-    environment = {"PATH": PATH, "HOME": str(folder), "PIP_NO_INDEX": "1", "TMPDIR": tempfile.gettempdir(), **BY_HAND}
+    environment = {
+        "PATH": PATH,
+        "HOME": str(folder),
+        "PIP_NO_INDEX": "1",
+        "TMPDIR": tempfile.gettempdir(),
+        **BY_HAND,
+    }
     shutil.copytree(
-        ROOT / "examples" / project, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        ROOT / "examples" / project,
+        folder,
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("__pycache__"),
     )
     branch = "git init -q && git add . && git commit -qm start && git update-ref refs/remotes/origin/main HEAD"
     subprocess.run(["sh", "-c", branch], cwd=folder, env=environment, check=True)
@@ -97,7 +115,9 @@ def test_the_commands_of_a_guide_work_in_its_project(
     wrong = guides.problems(f"{page}.md", folder, environment, replaced, "sh")
 
     assert not wrong, "\n\n".join(wrong)
-    with psycopg.connect(own_dsn) as connection:  # tests enqueue nothing in the database of the shell
+    with psycopg.connect(
+        own_dsn
+    ) as connection:  # tests enqueue nothing in the database of the shell
         assert connection.execute("select job_type from yamlsched.job_runs").fetchall() == []
 
 
@@ -109,7 +129,9 @@ def test_the_chain_of_the_guide_runs_in_its_order(folder: Path, own_dsn: str) ->
 
     assert not wrong, "\n\n".join(wrong)
     with psycopg.connect(own_dsn) as connection:
-        rows = connection.execute("select job_type, status from yamlsched.job_runs order by started_at, id").fetchall()
+        rows = connection.execute(
+            "select job_type, status from yamlsched.job_runs order by started_at, id"
+        ).fetchall()
     order = [name for name, status in rows if status == "succeeded"]
     assert sorted(order[:2]) == ["extract_orders", "fetch_rates"]
     assert order[2:] == ["load_orders", "daily_report", "announce_report"]

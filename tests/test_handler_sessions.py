@@ -43,7 +43,9 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 
 def rows(project: Project) -> list[int]:
-    return [row.run_id for row in project.db.execute("select run_id from public.ledger order by run_id")]
+    return [
+        row.run_id for row in project.db.execute("select run_id from public.ledger order by run_id")
+    ]
 
 
 def terminate(db: Db, session: Db) -> None:
@@ -54,7 +56,9 @@ def terminate(db: Db, session: Db) -> None:
 
 
 @pytest.mark.usefixtures("job")
-def test_a_session_that_the_server_closed_is_replaced_before_the_handler_gets_it(db: Db, dsn: str) -> None:
+def test_a_session_that_the_server_closed_is_replaced_before_the_handler_gets_it(
+    db: Db, dsn: str
+) -> None:
     with a_started_run(db, dsn).transaction() as first:
         pass
     terminate(db, first)
@@ -68,7 +72,9 @@ def test_a_session_that_the_server_closed_is_replaced_before_the_handler_gets_it
 
 
 @pytest.mark.usefixtures("job")
-def test_on_dead_reads_the_dead_run_although_the_server_has_closed_the_session(db: Db, dsn: str) -> None:
+def test_on_dead_reads_the_dead_run_although_the_server_has_closed_the_session(
+    db: Db, dsn: str
+) -> None:
     run = a_started_run(db, dsn)
     with sessions.use(dsn, "effects") as session:
         terminate(db, session)
@@ -172,7 +178,13 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                 connection.execute("create table public.ledger (run_id bigint not null)")
             with a_project(tmp_path, dsn) as project:
                 # given a child with an open session, and another whose handler opens one next
-                project.sync(transacts={"lease": "2m", "max_attempts": 1, "on_dead": "support.handlers.records_death"})
+                project.sync(
+                    transacts={
+                        "lease": "2m",
+                        "max_attempts": 1,
+                        "on_dead": "support.handlers.records_death",
+                    }
+                )
                 loop = project.start("work", "--loop", "--concurrency", "2")
                 [waiting] = project.enqueue("transacts", {"wait": "go"})
                 project.until_started(waiting)
@@ -194,7 +206,9 @@ def test_a_server_that_is_restarted_before_a_transaction_and_while_children_are_
                     assert loop.wait() == 0, loop.text
 
                     # then no attempt was charged
-                    assert [project.summary(run)[:3] for run in (waiting, idle, after)] == [("succeeded", 1, 1)] * 3
+                    assert [project.summary(run)[:3] for run in (waiting, idle, after)] == [
+                        ("succeeded", 1, 1)
+                    ] * 3
                     assert rows(project) == sorted([waiting, idle, after])
     finally:
         embedded.discard(file)
@@ -231,8 +245,16 @@ def test_a_transaction_succeeds_across_renewals_whatever_the_default_isolation_o
 ) -> None:
     # given a database with a higher default, and a transaction that is open while the lease is renewed
     database = project.db.info.dbname
-    project.db.execute(f"alter database {database} set default_transaction_isolation = '{level}'".encode())
-    project.sync(commits_slowly={"handler": "support.handlers.commits_slowly", "lease": "2s", "max_attempts": 1})
+    project.db.execute(
+        f"alter database {database} set default_transaction_isolation = '{level}'".encode()
+    )
+    project.sync(
+        commits_slowly={
+            "handler": "support.handlers.commits_slowly",
+            "lease": "2s",
+            "max_attempts": 1,
+        }
+    )
     [run] = project.enqueue("commits_slowly")
 
     project.work()
@@ -245,11 +267,17 @@ def test_leases_are_renewed_when_handlers_use_all_other_connections(project: Pro
     runs = project.enqueue("holds_a_transaction", count=4)
     with limited(project, 5) as dsn:
         worker = project.start("work", "--concurrency", "4", dsn=dsn)
-        until(lambda: project.calls("inside") == 2, "two handlers have the connections that are left")
+        until(
+            lambda: project.calls("inside") == 2, "two handlers have the connections that are left"
+        )
         # each lease has been renewed twice since then
         for _ in range(2):
             leases = {run: project.row(run).locked_until for run in runs}
-            until(lambda leases=leases: all(project.row(run).locked_until > leases[run] for run in runs))
+            until(
+                lambda leases=leases: all(
+                    project.row(run).locked_until > leases[run] for run in runs
+                )
+            )
         project.touch("go")
 
         assert worker.wait() == 0, worker.text
@@ -282,7 +310,9 @@ def test_a_host_that_vanishes_inside_a_transaction_keeps_its_locks_at_most_for_t
 
 
 @pytest.mark.usefixtures("job")
-def test_a_handlers_session_sets_keepalives_so_that_the_server_detects_a_vanished_host(db: Db, dsn: str) -> None:
+def test_a_handlers_session_sets_keepalives_so_that_the_server_detects_a_vanished_host(
+    db: Db, dsn: str
+) -> None:
     run = a_started_run(db, dsn)
     run.backend.timeout = 90.0
     # the source of the settings: over a Unix socket their values are not applied
@@ -290,7 +320,9 @@ def test_a_handlers_session_sets_keepalives_so_that_the_server_detects_a_vanishe
 
     with run.transaction() as connection:
         settings = dict(connection.execute(question).fetchall())
-        [check] = connection.execute("select current_setting('client_connection_check_interval', true)").fetchone()  # type: ignore[misc]
+        [check] = connection.execute(
+            "select current_setting('client_connection_check_interval', true)"
+        ).fetchone()  # type: ignore[misc]
         [idle] = connection.execute("show idle_in_transaction_session_timeout").fetchone()  # type: ignore[misc]
 
     assert settings == dict.fromkeys(KEEPALIVE_SETTINGS, "session")
@@ -319,7 +351,10 @@ def test_a_handler_has_its_own_search_path_and_may_choose_its_isolation_level(
         run = a_started_run(db, proxy.dsn)
         with run.transaction() as connection:
             connection.execute("set transaction isolation level serializable")
-            assert connection.execute("show search_path").fetchone()[0].replace(" ", "") == "app,public"  # type: ignore[index]
+            assert (
+                connection.execute("show search_path").fetchone()[0].replace(" ", "")
+                == "app,public"
+            )  # type: ignore[index]
             assert connection.execute("show client_encoding").fetchone() == ("UTF8",)
         sessions.close()
 
@@ -352,13 +387,20 @@ def test_a_session_that_the_network_dropped_is_replaced_before_the_handler_gets_
 
 
 @pytest.mark.usefixtures("job")
-def test_a_session_that_the_server_ends_because_the_handler_is_idle_does_not_count_as_lost(db: Db, dsn: str) -> None:
-    run = a_started_run(db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=50ms"))
+def test_a_session_that_the_server_ends_because_the_handler_is_idle_does_not_count_as_lost(
+    db: Db, dsn: str
+) -> None:
+    run = a_started_run(
+        db, make_conninfo(dsn, options="-c idle_in_transaction_session_timeout=50ms")
+    )
 
     def handler() -> None:
         with run.transaction() as connection:
             question = "select 1 from pg_stat_activity where pid = %s"
-            until(lambda: not db.execute(question, [connection.info.backend_pid]).fetchone(), "the server has ended it")
+            until(
+                lambda: not db.execute(question, [connection.info.backend_pid]).fetchone(),
+                "the server has ended it",
+            )
             connection.execute("select 1")
 
     with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout) as raised:

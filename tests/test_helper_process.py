@@ -60,11 +60,16 @@ def test_a_helper_that_dies_before_or_during_its_result_is_an_error(
         asyncio.run(run_in_helper(int))
 
 
-def test_a_helper_that_cannot_be_started_is_an_error_and_leaks_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_cannot_be_started_is_an_error_and_leaks_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(os, "fork", refuse)
 
-    with pytest.raises(EnvironmentFailed, match="no helper process can be started: Resource temporarily unavailable"):
+    with pytest.raises(
+        EnvironmentFailed,
+        match="no helper process can be started: Resource temporarily unavailable",
+    ):
         asyncio.run(run_in_helper(int))
 
     assert os.listdir("/proc/self/fd") == before
@@ -91,7 +96,11 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 def test_a_loop_that_cannot_start_its_helpers_continues(project: Project) -> None:
     project.sync(nothing={})
     loop = project.start(
-        "work", "--loop", before=REFUSE_HELPERS, YAMLSCHED_HEARTBEAT_URL="http://127.0.0.1:9/", PGHOSTADDR=""
+        "work",
+        "--loop",
+        before=REFUSE_HELPERS,
+        YAMLSCHED_HEARTBEAT_URL="http://127.0.0.1:9/",
+        PGHOSTADDR="",
     )
     project.until_status(project.enqueue("nothing")[0], "succeeded")
 

@@ -43,7 +43,9 @@ def hide(dsn: str, *tables: str) -> None:
             admin.execute(f"alter table yamlsched.{table} enable row level security".encode())
 
 
-@pytest.mark.parametrize("tables", [["job_runs"], ["job_runs", "migrations", "namespaces", "schedule_files"]])
+@pytest.mark.parametrize(
+    "tables", [["job_runs"], ["job_runs", "migrations", "namespaces", "schedule_files"]]
+)
 def test_every_command_says_that_policies_hide_the_tables(
     own_dsn: str, login: tuple[str, str], folder: Path, tables: list[str]
 ) -> None:
@@ -51,7 +53,14 @@ def test_every_command_says_that_policies_hide_the_tables(
     assert yamlsched("sync", cwd=folder, YAMLSCHED_DSN=dsn).returncode == 0
     hide(own_dsn, *tables)
 
-    for words in (["tick"], ["sync"], ["work"], ["enqueue", "nap"], ["runs"], ["status", "--check"]):
+    for words in (
+        ["tick"],
+        ["sync"],
+        ["work"],
+        ["enqueue", "nap"],
+        ["runs"],
+        ["status", "--check"],
+    ):
         answer = yamlsched(*words, cwd=folder, YAMLSCHED_DSN=dsn)
 
         assert answer.returncode == 3, f"{words}: {answer.stdout} {answer.stderr}"
@@ -72,14 +81,18 @@ def test_a_limit_of_connections_that_is_too_low_is_refused_with_the_number_that_
     assert yamlsched("sync", cwd=folder, YAMLSCHED_DSN=dsn).returncode == 0
     with connect(own_dsn) as admin, connect(dsn) as known:
         what = name if of == "role" else admin.info.dbname
-        admin.execute(f"alter {of} {what} connection limit {migrations.MIN_CONNECTIONS - 1}".encode())
+        admin.execute(
+            f"alter {of} {what} connection limit {migrations.MIN_CONNECTIONS - 1}".encode()
+        )
         limited = make_conninfo(dsn)
 
         if of == "role":
             admin.execute("select yamlsched.enqueue('nap')")
             for words in (["tick"], ["work"], ["work", "--loop"]):
                 answer = yamlsched(*words, cwd=folder, YAMLSCHED_DSN=limited)
-                said = f'role "{name}" may have 2 connections, and a tick or worker needs at least 3'
+                said = (
+                    f'role "{name}" may have 2 connections, and a tick or worker needs at least 3'
+                )
                 assert answer.returncode == 3, f"{words}: {answer.stdout} {answer.stderr}"
                 assert said in answer.stderr
             answer = yamlsched("doctor", cwd=folder, YAMLSCHED_DSN=limited)

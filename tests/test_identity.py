@@ -27,7 +27,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -63,13 +65,17 @@ def test_the_verb_shows_it_and_a_new_one_is_recorded(db: Db, cli: Cli) -> None:
 
     assert after == the_identity(db) != before
     assert json.loads(cli("db", "identity", "--format", "json").out)["identity"] == after
-    [action] = db.execute("select who, verb, target, detail from yamlsched.operator_actions").fetchall()
+    [action] = db.execute(
+        "select who, verb, target, detail from yamlsched.operator_actions"
+    ).fetchall()
     assert action == ("ann", "identity", "database", {"was": before, "is": after})
 
 
 def an_effect(db: Db, dsn: str, run: int) -> str:
     """Claim an effect of a running run, as its handler does, and return the provider's key."""
-    row = db.execute("select attempts, locked_by from yamlsched.job_runs where id = %s", [run]).fetchone()
+    row = db.execute(
+        "select attempts, locked_by from yamlsched.job_runs where id = %s", [run]
+    ).fetchone()
     backend = PostgresBackend(dsn, "default", run, row.attempts, row.locked_by)  # type: ignore[union-attr]
     attempt = Run(run, "purge", None, None, row.attempts, 5, {}, False, backend)  # type: ignore[union-attr]
     with attempt.once("post", in_doubt="repeat") as effect:
@@ -101,7 +107,9 @@ def test_a_restored_dump_gives_the_same_keys_and_a_copy_with_a_new_identity_othe
     assert an_effect(copy, empty_dsn, run) != key
 
 
-def test_the_doctor_finds_a_database_without_identity_and_migrate_fixes_it(db: Db, cli: Cli) -> None:
+def test_the_doctor_finds_a_database_without_identity_and_migrate_fixes_it(
+    db: Db, cli: Cli
+) -> None:
     db.execute("delete from yamlsched.database_identity")
 
     found = doctor_server.tables(db)
@@ -141,7 +149,14 @@ def test_the_doctor_warns_about_an_asynchronous_standby(own_dsn: str, db_of: Any
 def test_the_doctor_warns_if_no_standby_replicates_a_server_of_several(db: Db, dsn: str) -> None:
     several = make_conninfo(dsn, host="db1,db2")
 
-    [found] = [finding for finding in doctor_server.server(db, dsn=several) if finding.name == "standbys"]
+    [found] = [
+        finding for finding in doctor_server.server(db, dsn=several) if finding.name == "standbys"
+    ]
 
-    assert (found.level, found.what) == ("warn", "the DSN names 2 servers, and no standby replicates this one")
-    assert [finding for finding in doctor_server.server(db, dsn=dsn) if finding.name == "standbys"] == []
+    assert (found.level, found.what) == (
+        "warn",
+        "the DSN names 2 servers, and no standby replicates this one",
+    )
+    assert [
+        finding for finding in doctor_server.server(db, dsn=dsn) if finding.name == "standbys"
+    ] == []

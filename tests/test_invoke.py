@@ -97,7 +97,11 @@ def test_invoke_shows_the_handler_s_traceback(project: Path, own_dsn: str) -> No
         (["ad"], 1, 'no valid job "ad" in schedules.yaml. Did you mean "add"?'),
         (["add", "--payload", "{"], 2, "invalid JSON where it ends"),
         (["add", "--payload", "[]"], 2, "not a JSON object"),
-        (["add", "--payload", '{"c": 3}'], 1, 'does not fit work.add: it has no parameter "c". It takes: a, b'),
+        (
+            ["add", "--payload", '{"c": 3}'],
+            1,
+            'does not fit work.add: it has no parameter "c". It takes: a, b',
+        ),
         (["needs"], 1, 'does not fit work.needs: "a" is missing. It takes: a'),
     ],
 )
@@ -113,9 +117,15 @@ def test_invoke_refuses_what_cannot_be_called(
 # -- commands
 
 
-def test_invoke_runs_a_command_with_the_given_payload_merged_over_that_of_the_file(project: Path) -> None:
+def test_invoke_runs_a_command_with_the_given_payload_merged_over_that_of_the_file(
+    project: Path,
+) -> None:
     done = yamlsched("invoke", "prints", "--payload", '{"b": 40}', cwd=project)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f'{{"a": 1, "b": 40}}\n{project}\nx', "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f'{{"a": 1, "b": 40}}\n{project}\nx',
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,7 +147,13 @@ def test_invoke_says_what_the_exit_of_a_command_means(project: Path, job: str, e
 
 def test_invoke_as_json_has_the_exit_code_and_the_output_apart(project: Path) -> None:
     done = yamlsched("invoke", "prints", "--format", "json", cwd=project)
-    answer = {"format_version": 1, "result": None, "outcome": "succeeded", "exit_code": 0, "error": None}
+    answer = {
+        "format_version": 1,
+        "result": None,
+        "outcome": "succeeded",
+        "exit_code": 0,
+        "error": None,
+    }
     assert (done.returncode, json.loads(done.stdout)) == (0, answer)
     assert done.stderr.startswith('{"a": 1, "b": 2}\n')
 
@@ -152,8 +168,12 @@ def test_invoke_kills_a_command_after_its_timeout(project: Path) -> None:
     until(lambda: not is_alive(child), "what the command started is killed")
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
-def test_a_command_does_not_outlive_an_invoke_that_is_ended_by_a_signal(project: Path, number: int, code: int) -> None:
+@pytest.mark.parametrize(
+    "number, code", [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_command_does_not_outlive_an_invoke_that_is_ended_by_a_signal(
+    project: Path, number: int, code: int
+) -> None:
     process, child = invoke_command(project, "sleep 1000 & echo $! > child; wait")
 
     process.send_signal(number)
@@ -174,9 +194,13 @@ def test_a_program_does_not_outlive_an_invoke_that_is_killed(project: Path) -> N
 
 def invoke_command(project: Path, script: str) -> tuple[subprocess.Popen[bytes], int]:
     """Start ``invoke`` of a shell's script that writes the id of a process to the file ``child``; return both."""
-    (project / "schedules.yaml").write_text(f"version: 1\njobs: {{hangs: {{command: [/bin/sh, -c, '{script}']}}}}\n")
+    (project / "schedules.yaml").write_text(
+        f"version: 1\njobs: {{hangs: {{command: [/bin/sh, -c, '{script}']}}}}\n"
+    )
     argv = [sys.executable, "-m", "yamlsched", "invoke", "hangs"]
-    process = subprocess.Popen(argv, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        argv, cwd=project, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     child = project / "child"
     until(lambda: child.exists() and child.read_text().endswith("\n"), "the command runs")
     return process, int(child.read_text())

@@ -38,9 +38,21 @@ def keys(text: str, zone: str, after: str, until: str) -> list[str]:
         # the date is local: in UTC this is the evening before
         ("0 2 * * *", "Asia/Tokyo", "2026-01-13 12:00", "2026-01-14 12:00", ["x:2026-01-14"]),
         # the date is the nominal one, also where the slot itself moves to the next day
-        ("30 23 * * *", "America/Scoresbysund", "2026-03-28 12:00", "2026-03-29 12:00", ["x:2026-03-28"]),
+        (
+            "30 23 * * *",
+            "America/Scoresbysund",
+            "2026-03-28 12:00",
+            "2026-03-29 12:00",
+            ["x:2026-03-28"],
+        ),
         ("@weekly", "UTC", "2026-01-10", "2026-01-12", ["x:2026-01-11"]),
-        ("0 2,14 * * *", "UTC", "2026-01-14", "2026-01-15", ["x:2026-01-14T02:00Z", "x:2026-01-14T14:00Z"]),
+        (
+            "0 2,14 * * *",
+            "UTC",
+            "2026-01-14",
+            "2026-01-15",
+            ["x:2026-01-14T02:00Z", "x:2026-01-14T14:00Z"],
+        ),
         ("0 12 * * *", "UTC", "0999-01-01", "0999-01-02", ["x:0999-01-01"]),
         ("0 12,13 * * *", "UTC", "0999-01-01", "0999-01-01 12:30", ["x:0999-01-01T12:00Z"]),
     ],
@@ -94,9 +106,17 @@ def test_keys_in_the_form_of_a_slots_key_are_recognized(key, refused):
 
 @settings(max_examples=60)
 @given(
-    text=st.sampled_from(["30 1 * * *", "30 23 * * *", "0 0 * * *", "* * * * *", "0 * * * *", "0,30 0-3 * * *"]),
+    text=st.sampled_from(
+        ["30 1 * * *", "30 23 * * *", "0 0 * * *", "* * * * *", "0 * * * *", "0,30 0-3 * * *"]
+    ),
     zone=st.sampled_from(
-        ["America/New_York", "America/Santiago", "Australia/Lord_Howe", "Africa/Cairo", "Pacific/Apia"]
+        [
+            "America/New_York",
+            "America/Santiago",
+            "Australia/Lord_Howe",
+            "Africa/Cairo",
+            "Pacific/Apia",
+        ]
     ),
     start=st.datetimes(datetime(1990, 1, 1), datetime(2040, 1, 1)),
 )
@@ -105,7 +125,9 @@ def test_slots_of_a_job_have_distinct_keys_in_the_form_of_a_slots_key(text, zone
     length = timedelta(days=3) if text.startswith("*") else timedelta(days=200)
 
     cron = parse_cron(text)
-    found = [slot_key("x", cron, slot) for slot in slots(cron, ZoneInfo(zone), after, after + length)]
+    found = [
+        slot_key("x", cron, slot) for slot in slots(cron, ZoneInfo(zone), after, after + length)
+    ]
 
     assert found
     assert len(set(found)) == len(found)

@@ -41,7 +41,8 @@ def ago(minutes: float) -> datetime:
 def late(db: Db, job: int) -> tuple[datetime | None, str | None]:
     """Return since when and why a job is late. Every view and verb reads these columns."""
     found: Any = db.execute(
-        "select overdue_since, overdue_why from yamlsched.job_queues where definition_id = %s", [job]
+        "select overdue_since, overdue_why from yamlsched.job_queues where definition_id = %s",
+        [job],
     ).fetchone()
     return tuple(found)
 
@@ -54,7 +55,9 @@ def due(db: Db, job: int, minutes: float, **values: Any) -> int:
 # -- start_within
 
 
-@pytest.mark.parametrize(("limit", "is_late"), [(timedelta(minutes=9), True), (timedelta(minutes=11), False)])
+@pytest.mark.parametrize(
+    ("limit", "is_late"), [(timedelta(minutes=9), True), (timedelta(minutes=11), False)]
+)
 @pytest.mark.parametrize("what", ["slot", "run"])
 def test_a_slot_or_a_run_is_late_once_it_could_have_begun_longer_ago_than_start_within(
     db: Db, limit: timedelta, is_late: bool, what: str
@@ -64,9 +67,13 @@ def test_a_slot_or_a_run_is_late_once_it_could_have_begun_longer_ago_than_start_
     if what == "run":
         a_run(db, job, run_at=slot, created_at=slot)
 
-    assert late(db, job) == ((slot, NO_SYNC if what == "slot" else NO_WORKER) if is_late else (None, None))
+    assert late(db, job) == (
+        (slot, NO_SYNC if what == "slot" else NO_WORKER) if is_late else (None, None)
+    )
     assert (the_job(db).state == "late") is is_late
-    assert [line for line in reasons(db) if "late" in line] == [f"purge: late by 10m: {late(db, job)[1]}"] * is_late
+    assert [line for line in reasons(db) if "late" in line] == [
+        f"purge: late by 10m: {late(db, job)[1]}"
+    ] * is_late
     assert (of_metrics(db, "yamlsched_job_late_seconds") > 0) is is_late
     assert value(db, "select count(*) from yamlsched.overdue_jobs") == is_late
 
@@ -79,11 +86,20 @@ def test_a_run_that_waits_for_a_limit_is_late(db: Db) -> None:
 
 
 @pytest.mark.parametrize(("ended", "is_late"), [(1, False), (16, True)])
-def test_what_waited_for_a_run_of_its_job_counts_from_the_end_of_that_run_on(db: Db, ended: int, is_late: bool) -> None:
+def test_what_waited_for_a_run_of_its_job_counts_from_the_end_of_that_run_on(
+    db: Db, ended: int, is_late: bool
+) -> None:
     # given a slot, or a run that no claim has looked at, and a run of the job that ended while it waited
     for name, overlap in (("slot", "wait"), ("run", "wait"), ("enqueued", "allow")):
         job = a_job(db, name, overlap=overlap, next_slot_at=ago(60) if name == "slot" else None)
-        a_run(db, job, "succeeded", exclusive=overlap == "wait", started_at=ago(90), finished_at=ago(ended))
+        a_run(
+            db,
+            job,
+            "succeeded",
+            exclusive=overlap == "wait",
+            started_at=ago(90),
+            finished_at=ago(ended),
+        )
         if name != "slot":
             due(db, job, 60, exclusive=overlap == "wait")
 
@@ -91,9 +107,13 @@ def test_what_waited_for_a_run_of_its_job_counts_from_the_end_of_that_run_on(db:
         assert (late(db, job)[0] is not None) is (is_late or name == "enqueued"), name
 
 
-def test_a_failed_attempt_ends_the_wait_for_a_turn_and_its_retry_counts_from_run_at_on(db: Db) -> None:
+def test_a_failed_attempt_ends_the_wait_for_a_turn_and_its_retry_counts_from_run_at_on(
+    db: Db,
+) -> None:
     job = a_job(db)
-    retried = a_run(db, job, "failed", exclusive=True, failed_at=ago(20), run_at=ago(10), created_at=ago(60))
+    retried = a_run(
+        db, job, "failed", exclusive=True, failed_at=ago(20), run_at=ago(10), created_at=ago(60)
+    )
     waiting = due(db, job, 60, exclusive=True)
 
     assert late(db, job)[0] == row(db, retried).failed_at
@@ -130,7 +150,9 @@ def test_a_pause_that_has_ended_by_itself_does_not_count(db: Db) -> None:
     assert late(db, job)[0] == value(db, "select paused_until from yamlsched.job_definitions")
 
 
-def test_the_end_of_a_turn_is_stored_with_the_run_that_gets_it_and_no_claim_stores_it(db: Db, worker: Worker) -> None:
+def test_the_end_of_a_turn_is_stored_with_the_run_that_gets_it_and_no_claim_stores_it(
+    db: Db, worker: Worker
+) -> None:
     job = a_job(db)
     first, second = due(db, job, 60, exclusive=True), due(db, job, 50, exclusive=True)
     [running] = worker.claim(now=ago(55))
@@ -158,7 +180,12 @@ def test_an_edit_that_ends_a_wait_stores_when(db: Db, worker: Worker) -> None:
     assert len(worker.claim(now=ago(40))) == 1
     assert row(db, waiting).withheld == 2
 
-    sync(db, a_file(purge={"cron": "0 0 1 1 *", "overlap": "allow"}), (edited := ago(5)), at_once=True)
+    sync(
+        db,
+        a_file(purge={"cron": "0 0 1 1 *", "overlap": "allow"}),
+        (edited := ago(5)),
+        at_once=True,
+    )
 
     assert (row(db, waiting).withheld, row(db, waiting).ready_at) == (0, edited)
     assert late(db, job) == (None, None)
@@ -181,7 +208,10 @@ def test_a_job_that_follows_is_not_late_while_the_other_has_to_run(db: Db) -> No
     assert [late(db, job)[1] for job in (extract, load)] == [None, None]
 
     # and from its release on, it does not
-    db.execute("update yamlsched.job_runs set unreleased = false, released_at = %s where id = %s", [ago(20), waiting])
+    db.execute(
+        "update yamlsched.job_runs set unreleased = false, released_at = %s where id = %s",
+        [ago(20), waiting],
+    )
     assert late(db, load) == (row(db, waiting).released_at, NO_WORKER)
 
 
@@ -197,16 +227,21 @@ def test_an_attempt_on_an_executor_has_begun_with_its_ticket(db: Db) -> None:
     assert late(db, job) == (row(db, run).run_at, "its executor has not begun its run")
 
     # withdrawn, and due again later
-    ticket = (
-        "insert into yamlsched.attempt_begins (run_id, attempt, locked_by, agent, begun_at, seen_at, ended_at) values"
+    ticket = "insert into yamlsched.attempt_begins (run_id, attempt, locked_by, agent, begun_at, seen_at, ended_at) values"
+    db.execute(
+        f"{ticket} (%s, 1, 'w:1:a', null, %s, now(), now())".encode(), [run, (withdrawn := ago(16))]
     )
-    db.execute(f"{ticket} (%s, 1, 'w:1:a', null, %s, now(), now())".encode(), [run, (withdrawn := ago(16))])
-    queued = "status = 'queued', attempts = 0, locked_until = null, run_at = now() + interval '1 hour'"
+    queued = (
+        "status = 'queued', attempts = 0, locked_until = null, run_at = now() + interval '1 hour'"
+    )
     db.execute(f"update yamlsched.job_runs set {queued} where id = %s".encode(), [run])
     assert late(db, job) == (withdrawn, NO_WORKER)
 
     # begun
-    db.execute(f"update yamlsched.job_runs set {running.replace('w:1:a', 'w:1:b')} where id = %s".encode(), [run])
+    db.execute(
+        f"update yamlsched.job_runs set {running.replace('w:1:a', 'w:1:b')} where id = %s".encode(),
+        [run],
+    )
     assert late(db, job)[0] is not None
     db.execute(f"{ticket} (%s, 1, 'w:1:b', 'agent', now(), now(), null)".encode(), [run])
     assert late(db, job) == (None, None)
@@ -242,8 +277,12 @@ def test_a_slot_is_late_if_its_run_has_not_succeeded_within_finish_within(
     assert late(db, job) == (None, None)
 
 
-def test_a_slot_without_a_run_is_not_finished_either_and_an_enqueued_run_is_never_late_by_it(db: Db) -> None:
-    job = a_job(db, start_within=timedelta(days=9), finish_within=HOUR, next_slot_at=(slot := ago(61)))
+def test_a_slot_without_a_run_is_not_finished_either_and_an_enqueued_run_is_never_late_by_it(
+    db: Db,
+) -> None:
+    job = a_job(
+        db, start_within=timedelta(days=9), finish_within=HOUR, next_slot_at=(slot := ago(61))
+    )
     due(db, job, 90)
     assert late(db, job) == (slot, NOT_FINISHED)
 
@@ -255,7 +294,12 @@ def test_a_death_counts_until_its_slot_or_a_later_one_has_succeeded(db: Db) -> N
     job = a_job(db, finish_within=HOUR)
     older, slot, later = ago(300), ago(200), ago(30)
     a_run(db, job, "dead", scheduled_for=slot, finished_at=ago(190))
-    for status, of in (("succeeded", older), ("succeeded", None), ("dead", later), ("cancelled", later)):
+    for status, of in (
+        ("succeeded", older),
+        ("succeeded", None),
+        ("dead", later),
+        ("cancelled", later),
+    ):
         a_run(db, job, status, scheduled_for=of, finished_at=ago(5))
         assert late(db, job) == (slot, NOT_FINISHED), (status, of)
 
@@ -271,7 +315,9 @@ def test_what_has_not_begun_is_said_before_what_has_not_finished(db: Db) -> None
     assert late(db, job)[1] == NO_WORKER
 
 
-@pytest.mark.parametrize("values", [{"enabled": False}, {"paused_at": ago(500)}, {"retired_at": ago(500)}])
+@pytest.mark.parametrize(
+    "values", [{"enabled": False}, {"paused_at": ago(500)}, {"retired_at": ago(500)}]
+)
 def test_a_job_that_is_paused_or_not_enabled_is_not_late(db: Db, values: dict[str, Any]) -> None:
     job = a_job(db, start_within=MINUTE, finish_within=MINUTE, next_slot_at=ago(60), **values)
     due(db, job, 60, scheduled_for=ago(60))
@@ -302,7 +348,9 @@ def test_beside_many_finished_runs_few_are_read_to_say_whether_a_job_is_late(own
     usual, promise = {"start_within": HOUR, "next_slot_at": ago(-60)}, {"finish_within": HOUR}
     with psycopg.connect(own_dsn, autocommit=True) as db:
         jobs = {name: a_job(db, name, **usual) for name in ("plain", "busy", "waits")}
-        jobs |= {name: a_job(db, name, **usual, **promise) for name in ("promised", "recovered", "dead")}
+        jobs |= {
+            name: a_job(db, name, **usual, **promise) for name in ("promised", "recovered", "dead")
+        }
         db.execute(
             "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, status, attempts,"
             " max_attempts, scheduled_for, started_at, finished_at, exclusive)"
@@ -339,7 +387,9 @@ def test_a_lost_slot_is_late_for_an_hour_and_hides_nothing_that_is_late_now(db: 
 
     assert late(db, job) == (first, "its slot was not run")
     assert value(db, "select overdue_slot from yamlsched.job_queues") == last
-    assert len([line for line in reasons(db) if "purge" in line]) == 1  # with the command that runs them
+    assert (
+        len([line for line in reasons(db) if "purge" in line]) == 1
+    )  # with the command that runs them
 
     due(db, job, 16)
     assert late(db, job)[1] == NO_WORKER
@@ -353,11 +403,16 @@ def test_a_lost_slot_is_late_for_an_hour_and_hides_nothing_that_is_late_now(db: 
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
-NOT_BEGUN, NOT_DONE = "it has not begun 2h after it was due", "it has not succeeded 2h after its slot"
+NOT_BEGUN, NOT_DONE = (
+    "it has not begun 2h after it was due",
+    "it has not succeeded 2h after its slot",
+)
 BOTH = "it began 1h after it was due (start_within: 15m); it {} 1h58m after its slot (finish_within: 1h)"
 
 
@@ -393,9 +448,21 @@ BOTH = "it began 1h after it was due (start_within: 15m); it {} 1h58m after its 
             f"it began 1h after it was due (start_within: 15m); {NOT_DONE} (finish_within: 1h)",
         ),
         ("succeeded", {"started_at": 60, "finished_at": 2}, BOTH.format("succeeded")),
-        ("succeeded", {"started_at": 60, "finished_at": 61}, "it began 1h after it was due (start_within: 15m)"),
-        ("succeeded", {"started_at": 110, "finished_at": 70}, "no (start_within: 15m, finish_within: 1h)"),
-        ("dead", {"started_at": 110, "finished_at": 100, "attempts": 1}, f"{NOT_DONE} (finish_within: 1h)"),
+        (
+            "succeeded",
+            {"started_at": 60, "finished_at": 61},
+            "it began 1h after it was due (start_within: 15m)",
+        ),
+        (
+            "succeeded",
+            {"started_at": 110, "finished_at": 70},
+            "no (start_within: 15m, finish_within: 1h)",
+        ),
+        (
+            "dead",
+            {"started_at": 110, "finished_at": 100, "attempts": 1},
+            f"{NOT_DONE} (finish_within: 1h)",
+        ),
         ("cancelled", {}, "no (start_within: 15m, finish_within: 1h)"),
     ],
 )
@@ -406,26 +473,48 @@ def test_show_and_why_say_by_which_key_a_run_is_late(
     slot = ago(120).replace(second=0, microsecond=0)
     schedule = f"{slot.minute} {slot.hour} * * *"
     job = a_job(db, schedule=schedule, finish_within=HOUR)
-    db.execute("update yamlsched.job_definitions set effective_from = '2026-01-01', last_slot_at = %s", [slot])
-    given = {"scheduled_for": slot, "run_at": slot, "created_at": slot, "idempotency_key": f"purge:{slot:%Y-%m-%d}"}
+    db.execute(
+        "update yamlsched.job_definitions set effective_from = '2026-01-01', last_slot_at = %s",
+        [slot],
+    )
+    given = {
+        "scheduled_for": slot,
+        "run_at": slot,
+        "created_at": slot,
+        "idempotency_key": f"purge:{slot:%Y-%m-%d}",
+    }
     given |= {
-        name: slot + (120 - value) * MINUTE if type(value) is int and name.endswith("_at") else value
+        name: slot + (120 - value) * MINUTE
+        if type(value) is int and name.endswith("_at")
+        else value
         for name, value in values.items()
     }
     run = a_run(db, job, status, **given)
 
-    late = [line.split(maxsplit=1)[1] for line in cli("show", run).out.splitlines() if line.startswith("late ")]
+    late = [
+        line.split(maxsplit=1)[1]
+        for line in cli("show", run).out.splitlines()
+        if line.startswith("late ")
+    ]
     why = cli("why", "purge", "--at", f"{slot:%Y-%m-%dT%H:%MZ}").out
 
     assert late == ([] if words is None else [words])
     if given["scheduled_for"] is not None:
         said = [line.strip() for line in why.splitlines() if "late" in line]
-        assert said == [f"late: {part}" for part in (words or "").split("; ") if not part.startswith("no ")]
+        assert said == [
+            f"late: {part}" for part in (words or "").split("; ") if not part.startswith("no ")
+        ]
 
 
 def test_a_run_that_was_retried_began_with_its_first_attempt(db: Db, cli: Cli) -> None:
     slot = ago(120)
-    more = {"attempts": 2, "started_at": ago(2), "finished_at": ago(1), "created_at": slot, "scheduled_for": slot}
+    more = {
+        "attempts": 2,
+        "started_at": ago(2),
+        "finished_at": ago(1),
+        "created_at": slot,
+        "scheduled_for": slot,
+    }
     run = a_run(db, a_job(db), "succeeded", run_at=ago(3), **more)
     for attempt, started in ((1, ago(40)), (2, ago(20))):
         db.execute(
@@ -437,8 +526,12 @@ def test_a_run_that_was_retried_began_with_its_first_attempt(db: Db, cli: Cli) -
     assert "late      it began 1h20m after it was due (start_within: 15m)\n" in cli("show", run).out
 
 
-@pytest.mark.parametrize("values", [{"enabled": False}, {"paused_at": ago(500)}, {"retired_at": ago(500)}])
-def test_a_waiting_run_of_a_job_that_is_not_late_is_not_late(db: Db, cli: Cli, values: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "values", [{"enabled": False}, {"paused_at": ago(500)}, {"retired_at": ago(500)}]
+)
+def test_a_waiting_run_of_a_job_that_is_not_late_is_not_late(
+    db: Db, cli: Cli, values: dict[str, Any]
+) -> None:
     run = due(db, a_job(db, finish_within=HOUR, **values), 120, scheduled_for=ago(120))
 
     assert "late      no (start_within: 15m)\n" in cli("show", run).out
@@ -451,7 +544,9 @@ class Model:
     """A job with one slot run after another, each of which is created by hand, claimed, ended, paused and resumed."""
 
     def __init__(self) -> None:
-        self.pending: dict[int, datetime] = {}  # since when each run could begin, if nothing else held it
+        self.pending: dict[
+            int, datetime
+        ] = {}  # since when each run could begin, if nothing else held it
         self.executing: int | None = None
         self.paused = False
         self.ready = datetime.min.replace(tzinfo=UTC)  # the latest end of a pause or an attempt
@@ -462,7 +557,10 @@ class Model:
         return max(min(self.pending.values()), self.ready)
 
 
-STEPS = st.lists(st.sampled_from(["slot", "claim", "succeed", "die", "fail", "pause", "resume", "edit"]), max_size=25)
+STEPS = st.lists(
+    st.sampled_from(["slot", "claim", "succeed", "die", "fail", "pause", "resume", "edit"]),
+    max_size=25,
+)
 
 
 @settings(max_examples=40)

@@ -27,12 +27,16 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.mark.parametrize("lease", [2, 3.3, 3.4, 120, 21_600])
-def test_a_handler_is_stopped_before_its_lease_ends_and_after_three_renewals_have_failed(lease: float) -> None:
+def test_a_handler_is_stopped_before_its_lease_ends_and_after_three_renewals_have_failed(
+    lease: float,
+) -> None:
     assert 0.5 <= margin(lease) <= lease / 4
 
 
 @pytest.mark.slow
-def test_shortening_a_lease_in_the_file_does_not_let_another_worker_claim_a_running_run(project: Project) -> None:
+def test_shortening_a_lease_in_the_file_does_not_let_another_worker_claim_a_running_run(
+    project: Project,
+) -> None:
     # given a running run with a long lease, and another worker that claims lost runs
     project.sync(waits_for_file={"lease": "12s"})
     [run] = project.enqueue("waits_for_file")
@@ -43,7 +47,10 @@ def test_shortening_a_lease_in_the_file_does_not_let_another_worker_claim_a_runn
     # when the file has a shorter lease, and two heartbeats have passed
     project.sync(waits_for_file={"lease": "2s"})
     ends = {project.row(run).locked_until}
-    until(lambda: ends.add(project.row(run).locked_until) or len(ends) == 3, "its lease is renewed twice")
+    until(
+        lambda: ends.add(project.row(run).locked_until) or len(ends) == 3,
+        "its lease is renewed twice",
+    )
     project.touch("go")
 
     # then the first worker has kept the run
@@ -70,8 +77,15 @@ def test_of_two_claims_of_one_run_by_the_same_worker_the_earlier_one_is_lost(att
     # given an ended attempt whose outcome may not have been written, and a later claim of the same run
     now = clock.now()
     job = Job(name="purge", handler="h.f")
-    earlier = Attempt(ClaimedRun(7, "purge", None, None, 1, 5, "{}", False, 120.0, "A"), job, now + 20, now - 100)
-    later = Attempt(ClaimedRun(7, "purge", None, None, attempt, 5, "{}", False, 120.0, "B"), job, now + 70, now - 50)
+    earlier = Attempt(
+        ClaimedRun(7, "purge", None, None, 1, 5, "{}", False, 120.0, "A"), job, now + 20, now - 100
+    )
+    later = Attempt(
+        ClaimedRun(7, "purge", None, None, attempt, 5, "{}", False, 120.0, "B"),
+        job,
+        now + 70,
+        now - 50,
+    )
     stopped: list[Attempt] = []
 
     class Recorder:
@@ -108,7 +122,12 @@ def test_a_short_lease_does_not_cost_others_theirs_when_the_server_answers_slowl
     job = Job(name="purge", handler="h.f")
     now = clock.now()
     attempts = [
-        Attempt(ClaimedRun(run, "purge", None, None, 1, 5, "{}", False, lease, "A"), job, now + 60, now - 60)
+        Attempt(
+            ClaimedRun(run, "purge", None, None, 1, 5, "{}", False, lease, "A"),
+            job,
+            now + 60,
+            now - 60,
+        )
         for run, lease in ((1, 2.0), (2, 120.0))
     ]
     timeouts: list[float] = []

@@ -35,7 +35,11 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
                 "lease": "1m",
                 "output": {"keep": "always"},
             },
-            command={"command": [sys.executable, leftovers.__file__], "max_attempts": 1, "lease": "1m"},
+            command={
+                "command": [sys.executable, leftovers.__file__],
+                "max_attempts": 1,
+                "lease": "1m",
+            },
         )
         yield project
 
@@ -61,14 +65,18 @@ def observe_before_and_after(project: Project, kind: str) -> tuple[int, list[dic
     assert {project.row(run).attempts for run in runs} == {1}
     left = project.row(runs[2])
     assert left.status == "succeeded", left.last_error
-    return left.result, [observed(project, run) for run, job in zip(runs, jobs, strict=True) if job != "leave"]
+    return left.result, [
+        observed(project, run) for run, job in zip(runs, jobs, strict=True) if job != "leave"
+    ]
 
 
 @pytest.mark.parametrize("kind", IS_RESET)
 def test_what_is_reset_after_a_handler_is_as_before_for_the_next_one_and_for_a_command(
     project: Project, kind: str
 ) -> None:
-    process, (handler, command, next_handler, next_command) = observe_before_and_after(project, kind)
+    process, (handler, command, next_handler, next_command) = observe_before_and_after(
+        project, kind
+    )
 
     assert next_handler == handler
     assert next_command == command
@@ -79,7 +87,9 @@ def test_what_is_reset_after_a_handler_is_as_before_for_the_next_one_and_for_a_c
 def test_what_cannot_be_reset_ends_the_process_and_is_as_before_for_the_next_handler_and_for_a_command(
     project: Project, kind: str
 ) -> None:
-    process, (handler, command, next_handler, next_command) = observe_before_and_after(project, kind)
+    process, (handler, command, next_handler, next_command) = observe_before_and_after(
+        project, kind
+    )
 
     assert next_handler["state"] == handler["state"]
     assert next_command == command
@@ -87,8 +97,12 @@ def test_what_cannot_be_reset_ends_the_process_and_is_as_before_for_the_next_han
 
 
 @pytest.mark.parametrize("kind", IS_KEPT)
-def test_state_of_python_is_kept_for_the_next_handler_and_hidden_from_a_command(project: Project, kind: str) -> None:
-    process, (handler, command, next_handler, next_command) = observe_before_and_after(project, kind)
+def test_state_of_python_is_kept_for_the_next_handler_and_hidden_from_a_command(
+    project: Project, kind: str
+) -> None:
+    process, (handler, command, next_handler, next_command) = observe_before_and_after(
+        project, kind
+    )
 
     assert next_command == command
     assert process == handler["pid"] == next_handler["pid"]
@@ -101,7 +115,9 @@ def test_state_of_python_is_kept_for_the_next_handler_and_hidden_from_a_command(
 # -- the exit codes of commands
 
 
-def test_a_command_is_executed_once_after_a_handler_that_ignores_the_end_of_its_children(project: Project) -> None:
+def test_a_command_is_executed_once_after_a_handler_that_ignores_the_end_of_its_children(
+    project: Project,
+) -> None:
     project.sync(
         leave={"handler": "support.leftovers.leave"},
         charge={"command": ["/bin/sh", "-c", "echo charged >> charges; exit 0"], "max_attempts": 3},
@@ -121,7 +137,9 @@ IGNORES_CHILDREN = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 WITHOUT_PIDFD = "import os; del os.pidfd_open"
 
 
-@pytest.mark.parametrize("before", [IGNORES_CHILDREN, f"{IGNORES_CHILDREN}; {WITHOUT_PIDFD}"], ids=["linux", "other"])
+@pytest.mark.parametrize(
+    "before", [IGNORES_CHILDREN, f"{IGNORES_CHILDREN}; {WITHOUT_PIDFD}"], ids=["linux", "other"]
+)
 def test_exit_codes_are_known_to_a_worker_whose_launcher_ignores_the_end_of_children(
     project: Project, before: str
 ) -> None:
@@ -133,7 +151,9 @@ def test_exit_codes_are_known_to_a_worker_whose_launcher_ignores_the_end_of_chil
     assert project.failures(run)[0].error_type == "exit code 3"
 
 
-def test_invoke_knows_the_exit_code_of_a_command_if_its_launcher_ignores_the_end_of_children(project: Project) -> None:
+def test_invoke_knows_the_exit_code_of_a_command_if_its_launcher_ignores_the_end_of_children(
+    project: Project,
+) -> None:
     project.sync(fail={"command": ["/bin/sh", "-c", "exit 3"]})
 
     invoked = project.start("invoke", "fail", before=IGNORES_CHILDREN)
@@ -147,17 +167,27 @@ def test_invoke_knows_the_exit_code_of_a_command_if_its_launcher_ignores_the_end
 
 def plain_python(how: str) -> tuple[int, str]:
     """Return the exit code and the last line of a plain process that ends in this way."""
-    program = f"from support.leftovers import FORK_ENDS\nif error := FORK_ENDS[{how!r}]: raise error"
+    program = (
+        f"from support.leftovers import FORK_ENDS\nif error := FORK_ENDS[{how!r}]: raise error"
+    )
     folder = Path(leftovers.__file__).parent.parent
-    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False
+    )
     return done.returncode, "".join(done.stderr.splitlines()[-1:])
 
 
 @pytest.mark.parametrize("function", ["fork", "fork_async"])
 @pytest.mark.parametrize("how", FORK_ENDS)
-def test_a_process_that_a_handler_forks_ends_as_in_plain_python(project: Project, how: str, function: str) -> None:
+def test_a_process_that_a_handler_forks_ends_as_in_plain_python(
+    project: Project, how: str, function: str
+) -> None:
     code, last_line = plain_python(how)
-    job = {"handler": f"support.leftovers.{function}", "max_attempts": 1, "output": {"keep": "always"}}
+    job = {
+        "handler": f"support.leftovers.{function}",
+        "max_attempts": 1,
+        "output": {"keep": "always"},
+    }
     project.sync(fork=job)
     [run] = project.enqueue("fork", {"how": how})
 
@@ -184,7 +214,9 @@ TERMINATED = -signal.SIGTERM
 def test_sigterm_ends_a_process_that_a_handler_forks_unless_the_handler_handles_it(
     project: Project, function: str, codes: object
 ) -> None:
-    project.sync(fork={"handler": f"support.leftovers.{function}", "max_attempts": 1, "timeout": "20s"})
+    project.sync(
+        fork={"handler": f"support.leftovers.{function}", "max_attempts": 1, "timeout": "20s"}
+    )
     [run] = project.enqueue("fork")
 
     project.work()
@@ -196,7 +228,9 @@ def test_sigterm_ends_a_process_that_a_handler_forks_unless_the_handler_handles_
 def test_other_signals_end_a_process_that_a_handler_forks_as_in_plain_python(
     project: Project, number: int, code: int
 ) -> None:
-    project.sync(fork={"handler": "support.leftovers.signal_process", "max_attempts": 1, "timeout": "20s"})
+    project.sync(
+        fork={"handler": "support.leftovers.signal_process", "max_attempts": 1, "timeout": "20s"}
+    )
     [run] = project.enqueue("fork", {"number": int(number)})
 
     project.work()
@@ -226,7 +260,9 @@ def test_a_pool_of_a_handler_works_during_the_grace_period_and_ends_when_the_han
 @pytest.fixture
 def deaf(project: Project) -> Iterator[Project]:
     """Yield a project with a job that forks a process which ignores SIGTERM; it is killed afterwards."""
-    project.sync(fork_deaf={"handler": "support.leftovers.fork_deaf", "max_attempts": 1, "timeout": "1m"})
+    project.sync(
+        fork_deaf={"handler": "support.leftovers.fork_deaf", "max_attempts": 1, "timeout": "1m"}
+    )
     yield project
     with contextlib.suppress(ProcessLookupError):
         os.kill(forked(project), signal.SIGKILL)
@@ -247,7 +283,9 @@ def by_cancel(project: Project, run: int, loop: Process) -> None:
 
 
 def by_loss(project: Project, run: int, loop: Process) -> None:
-    project.db.execute("update yamlsched.job_runs set locked_by = 'b:1:x', attempts = 2 where id = %s", [run])
+    project.db.execute(
+        "update yamlsched.job_runs set locked_by = 'b:1:x', attempts = 2 where id = %s", [run]
+    )
 
 
 def by_shutdown(project: Project, run: int, loop: Process) -> None:
@@ -257,7 +295,9 @@ def by_shutdown(project: Project, run: int, loop: Process) -> None:
 @pytest.mark.parametrize("stop", [by_timeout, by_cancel, by_loss, by_shutdown])
 def test_what_a_stopped_handler_has_forked_is_killed(deaf: Project, stop: Any) -> None:
     timeout = "2s" if stop is by_timeout else "1m"
-    deaf.sync(fork_deaf={"handler": "support.leftovers.fork_deaf", "max_attempts": 2, "timeout": timeout})
+    deaf.sync(
+        fork_deaf={"handler": "support.leftovers.fork_deaf", "max_attempts": 2, "timeout": timeout}
+    )
     [run] = deaf.enqueue("fork_deaf", {"end": "waits"})
     loop = deaf.start("work", "--loop", "--concurrency", "1", "--grace", "1s")
     process = forked(deaf)
@@ -270,7 +310,9 @@ def test_what_a_stopped_handler_has_forked_is_killed(deaf: Project, stop: Any) -
 
 
 @pytest.mark.parametrize(("end", "code"), [("returns", 0), ("raises", 1)])
-def test_what_a_handler_has_forked_goes_on_if_the_handler_ends_by_itself(deaf: Project, end: str, code: int) -> None:
+def test_what_a_handler_has_forked_goes_on_if_the_handler_ends_by_itself(
+    deaf: Project, end: str, code: int
+) -> None:
     deaf.enqueue("fork_deaf", {"end": end})
 
     deaf.work(code=code)

@@ -27,7 +27,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def a_project(folder: Path, module: str, isolation: str = "process", body: str = "return 'sent'") -> None:
+def a_project(
+    folder: Path, module: str, isolation: str = "process", body: str = "return 'sent'"
+) -> None:
     (folder / "schedules.yaml").write_text(SCHEDULE.format(module, isolation))
     definition = "def" if isolation == "process" else "async def"
     (folder / "lib").mkdir()
@@ -36,7 +38,11 @@ def a_project(folder: Path, module: str, isolation: str = "process", body: str =
 
 def work(folder: Path, dsn: str) -> tuple[str, str]:
     """Run the job once, without checks of handlers; return how that ended."""
-    for words in (("sync", "--skip-handler-checks"), ("enqueue", "send"), ("work", "--skip-handler-checks")):
+    for words in (
+        ("sync", "--skip-handler-checks"),
+        ("enqueue", "send"),
+        ("work", "--skip-handler-checks"),
+    ):
         yamlsched(*words, "--dsn", dsn, cwd=folder)
     with psycopg.connect(dsn) as db:
         query = "select status, coalesce(last_error, result::text) from yamlsched.job_runs"
@@ -59,7 +65,9 @@ def test_the_checks_name_the_module_of_python(folder: Path, dsn: str, verb: str)
 @pytest.mark.story
 @pytest.mark.parametrize("isolation", ["process", "shared"])
 @pytest.mark.parametrize("module", ["email", "time", "yaml"])
-def test_a_run_ends_with_the_places_of_both_modules(folder: Path, dsn: str, module: str, isolation: str) -> None:
+def test_a_run_ends_with_the_places_of_both_modules(
+    folder: Path, dsn: str, module: str, isolation: str
+) -> None:
     a_project(folder, module, isolation)
 
     status, error = work(folder, dsn)

@@ -48,7 +48,9 @@ class Worker:
         async def ask() -> list[ClaimedRun]:
             given = (self.connection, "default", f"claim {self.claims}", limit)
             claimed, gated = await claiming.claim(*given, now=now, lane=lane)
-            await claiming.claim_gated(self.connection, "default", claimed, f"gated {self.claims}", gated, now=now)
+            await claiming.claim_gated(
+                self.connection, "default", claimed, f"gated {self.claims}", gated, now=now
+            )
             return sorted(claimed.runs)
 
         self.claims += 1
@@ -97,9 +99,14 @@ def is_at_rest(db: Db, now: datetime = NOW) -> bool:
     return db.execute(WRONGLY_WITHHELD, {"now": now}).fetchall() == []
 
 
-def test_at_most_so_many_runs_of_all_jobs_execute_and_the_next_starts_when_one_ends(db: Db, worker: Worker) -> None:
+def test_at_most_so_many_runs_of_all_jobs_execute_and_the_next_starts_when_one_ends(
+    db: Db, worker: Worker
+) -> None:
     limit(db)
-    cubes, export = a_job(db, "cubes", limit_name="warehouse"), a_job(db, "export", limit_name="warehouse")
+    cubes, export = (
+        a_job(db, "cubes", limit_name="warehouse"),
+        a_job(db, "export", limit_name="warehouse"),
+    )
     runs = [due(db, (cubes, export)[number % 2], number) for number in range(5)]
     free = due(db, a_job(db, "free"), 9)
 
@@ -112,7 +119,11 @@ def test_at_most_so_many_runs_of_all_jobs_execute_and_the_next_starts_when_one_e
     worker.finish(first[1])
     assert withheld(db, *runs[2:]) == [OPEN, LIMIT, LIMIT]
     [third] = worker.claim()
-    assert (third.id, row(db, third.id).limit_no, row(db, first[1].id).limit_no) == (runs[2], 2, None)
+    assert (third.id, row(db, third.id).limit_no, row(db, first[1].id).limit_no) == (
+        runs[2],
+        2,
+        None,
+    )
     assert is_at_rest(db)
 
 
@@ -146,7 +157,9 @@ def test_a_lost_worker_frees_its_number_when_its_lease_has_ended(db: Db, worker:
     assert len(worker.claim(now=NOW + LEASE + SECOND)) == 1
 
 
-def test_a_cancelled_run_holds_its_number_until_its_worker_has_ended_the_handler(db: Db, worker: Worker) -> None:
+def test_a_cancelled_run_holds_its_number_until_its_worker_has_ended_the_handler(
+    db: Db, worker: Worker
+) -> None:
     limit(db, 1)
     job = a_job(db, limit_name="warehouse")
     runs = [due(db, job, number) for number in range(2)]
@@ -177,9 +190,13 @@ def test_a_success_in_the_transaction_of_a_handler_holds_its_number_until_its_wo
 
 
 @pytest.mark.parametrize("by", ["a pause", "a claim"])
-def test_a_run_that_leaves_the_front_of_the_line_lets_the_next_one_go(db: Db, worker: Worker, by: str) -> None:
+def test_a_run_that_leaves_the_front_of_the_line_lets_the_next_one_go(
+    db: Db, worker: Worker, by: str
+) -> None:
     limit(db, 1)
-    jobs = [a_job(db, f"job_{number}", limit_name="warehouse", schedule=None) for number in range(3)]
+    jobs = [
+        a_job(db, f"job_{number}", limit_name="warehouse", schedule=None) for number in range(3)
+    ]
     runs = [due(db, job, number) for number, job in enumerate(jobs)]
     [first] = worker.claim()
     worker.finish(first)
@@ -188,7 +205,9 @@ def test_a_run_that_leaves_the_front_of_the_line_lets_the_next_one_go(db: Db, wo
     if by == "a pause":
         pauses.pause(db, "default", [jobs[1]], "ann", now=NOW)
     else:
-        db.execute("update yamlsched.job_definitions set paused_at = %s where id = %s", [NOW, jobs[1]])
+        db.execute(
+            "update yamlsched.job_definitions set paused_at = %s where id = %s", [NOW, jobs[1]]
+        )
         assert worker.claim(1) == []
 
     assert withheld(db, *runs[1:]) == [1, OPEN]
@@ -212,7 +231,9 @@ def test_the_next_run_is_chosen_by_priority_and_then_by_age(db: Db, worker: Work
     job = a_job(db, limit_name="warehouse")
     [held] = [due(db, job)]
     [first] = worker.claim()
-    runs = [due(db, job, number, priority=priority) for number, priority in ((1, 3), (3, 1), (2, 1))]
+    runs = [
+        due(db, job, number, priority=priority) for number, priority in ((1, 3), (3, 1), (2, 1))
+    ]
     assert worker.claim() == []
     worker.finish(first)
 
@@ -240,7 +261,9 @@ def test_a_turn_and_a_limit_hold_the_same_run(db: Db, worker: Worker) -> None:
     assert sorted(order) == [*runs, third]
 
 
-def test_a_slot_run_whose_turn_has_come_and_whose_limit_is_reached_is_no_repair(db: Db, worker: Worker) -> None:
+def test_a_slot_run_whose_turn_has_come_and_whose_limit_is_reached_is_no_repair(
+    db: Db, worker: Worker
+) -> None:
     # given a run that was let go for its turn and waits for the limit, and one behind it that waits for the turn
     limit(db, 1)
     job, other = a_job(db, limit_name="warehouse"), a_job(db, "other", limit_name="warehouse")
@@ -271,7 +294,8 @@ def test_a_call_of_on_dead_needs_no_number(db: Db, worker: Worker) -> None:
 def test_a_lane_without_workers_holds_up_no_other_lane(db: Db, worker: Worker) -> None:
     limit(db, 1)
     away, here = (
-        a_job(db, name, limit_name="warehouse", executor=lane) for name, lane in (("a", "far"), ("b", "local"))
+        a_job(db, name, limit_name="warehouse", executor=lane)
+        for name, lane in (("a", "far"), ("b", "local"))
     )
     held = due(db, here)
     remote, local = due(db, away, 1, lane="far"), due(db, here, 2)
@@ -289,7 +313,10 @@ def test_a_lane_without_workers_holds_up_no_other_lane(db: Db, worker: Worker) -
 
 def test_a_job_that_a_host_cannot_start_holds_up_no_other_job(db: Db, worker: Worker) -> None:
     limit(db, 1)
-    lacked, job = a_job(db, "lacked", limit_name="warehouse"), a_job(db, "job", limit_name="warehouse")
+    lacked, job = (
+        a_job(db, "lacked", limit_name="warehouse"),
+        a_job(db, "job", limit_name="warehouse"),
+    )
     held, waits, next_ = due(db, job), due(db, lacked, 1), due(db, job, 2)
     [first] = worker.claim()
     assert worker.claim() == []
@@ -317,7 +344,9 @@ def test_a_backlog_behind_a_limit_delays_no_other_run(db: Db, worker: Worker) ->
     taken = [run.id for _ in range(5) for run in worker.claim(10)]
 
     assert last in taken
-    assert db.execute("select count(*) from yamlsched.job_runs where withheld = 3").fetchone() == (2499,)
+    assert db.execute("select count(*) from yamlsched.job_runs where withheld = 3").fetchone() == (
+        2499,
+    )
 
 
 def test_an_end_lets_no_run_of_another_limit_or_namespace_go(db: Db, worker: Worker) -> None:
@@ -335,24 +364,33 @@ def test_an_end_lets_no_run_of_another_limit_or_namespace_go(db: Db, worker: Wor
     assert withheld(db, there) == [LIMIT]
 
 
-def test_numbers_of_another_limit_or_namespace_are_not_those_of_this_one(db: Db, worker: Worker) -> None:
+def test_numbers_of_another_limit_or_namespace_are_not_those_of_this_one(
+    db: Db, worker: Worker
+) -> None:
     for name in ("warehouse", "licences"):
         limit(db, 1, name)
     db.execute("insert into yamlsched.gates values ('elsewhere', 'limit/warehouse', 5)")
     running = {"status": "running", "locked_until": NOW + LEASE, "limit_no": 1}
     due(db, a_job(db, namespace="elsewhere"), limit_name="warehouse", **running)
     due(db, a_job(db, "licensed"), limit_name="licences", **running)
-    runs = [due(db, a_job(db, name, limit_name="warehouse"), number) for number, name in enumerate(("a", "b"))]
+    runs = [
+        due(db, a_job(db, name, limit_name="warehouse"), number)
+        for number, name in enumerate(("a", "b"))
+    ]
 
     assert ids(worker.claim()) == runs[:1]
     assert withheld(db, runs[1]) == [LIMIT]
 
 
-def test_a_claim_takes_no_number_while_another_session_has_the_gate(db: Db, dsn: str, worker: Worker) -> None:
+def test_a_claim_takes_no_number_while_another_session_has_the_gate(
+    db: Db, dsn: str, worker: Worker
+) -> None:
     limit(db, 1)
     run = due(db, a_job(db, limit_name="warehouse"))
     with database.connect(dsn) as other, other.transaction():
-        other.execute("select from yamlsched.gates where name = 'limit/warehouse' for no key update")
+        other.execute(
+            "select from yamlsched.gates where name = 'limit/warehouse' for no key update"
+        )
 
         assert worker.claim() == []
         assert withheld(db, run) == [OPEN]
@@ -439,7 +477,9 @@ def test_a_limit_that_a_file_lacks_is_refused(db: Db) -> None:
 # -- workers
 
 
-def test_workers_together_execute_no_more_runs_than_the_limit_and_all_of_them(own_dsn: str, tmp_path: Path) -> None:
+def test_workers_together_execute_no_more_runs_than_the_limit_and_all_of_them(
+    own_dsn: str, tmp_path: Path
+) -> None:
     with a_project(tmp_path, own_dsn) as project:
         project.limits = {"warehouse": 2}
         project.sync(nap={"limit": "warehouse", "payload": {"seconds": 0.05}})
@@ -457,7 +497,9 @@ def test_workers_together_execute_no_more_runs_than_the_limit_and_all_of_them(ow
 # -- to see
 
 
-def test_show_names_who_holds_the_limit_and_since_when_the_first_in_line_waits(db: Db, worker: Worker) -> None:
+def test_show_names_who_holds_the_limit_and_since_when_the_first_in_line_waits(
+    db: Db, worker: Worker
+) -> None:
     limit(db)
     job = a_job(db, limit_name="warehouse")
     runs = [due(db, job, number) for number in range(4)]

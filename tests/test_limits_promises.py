@@ -47,14 +47,17 @@ def most_at_once(project: Project) -> int:
 
 def levels(handler: str, **more: Any) -> dict[str, Any]:
     job = {"handler": f"support.handlers.{handler}", "limit": "warehouse"}
-    return {priority: {**job, "priority": priority, **more} for priority in ("high", "normal", "low")}
+    return {
+        priority: {**job, "priority": priority, **more} for priority in ("high", "normal", "low")
+    }
 
 
 def enqueue_older(project: Project, job: str, hours: int, count: int) -> None:
     for _ in range(count):
         project.db.execute("select from yamlsched.enqueue(%s, '{}', now())", [job])
     project.db.execute(
-        "update yamlsched.job_runs set run_at = run_at - make_interval(hours => %s) where job_type = %s", [hours, job]
+        "update yamlsched.job_runs set run_at = run_at - make_interval(hours => %s) where job_type = %s",
+        [hours, job],
     )
 
 
@@ -70,7 +73,11 @@ def backlog(project: Project, job: str, count: int) -> tuple[Process, list[int]]
 def waiting(project: Project) -> int:
     """Return how many runs wait for a limit, by the words that `show` prints."""
     return int(
-        value(project.db, "select count(*) from yamlsched.job_runs r where yamlsched.waits_for(r) like %s", "%limit%")
+        value(
+            project.db,
+            "select count(*) from yamlsched.job_runs r where yamlsched.waits_for(r) like %s",
+            "%limit%",
+        )
     )
 
 
@@ -92,7 +99,9 @@ def test_each_lower_level_behind_a_limit_gets_one_start_in_eight(project: Projec
 
 
 @pytest.mark.parametrize("job", ["low", "normal"])
-def test_a_steady_stream_of_a_higher_level_does_not_hold_up_a_lower_one(project: Project, job: str) -> None:
+def test_a_steady_stream_of_a_higher_level_does_not_hold_up_a_lower_one(
+    project: Project, job: str
+) -> None:
     project.limits = {"warehouse": 1}
     project.sync(**levels("nothing") | {"high": levels("renews_itself")["high"]})
     project.enqueue("high", count=3)
@@ -147,7 +156,9 @@ EDITS: dict[str, tuple[dict[str, int], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_frees_what_waits_also_if_another_session_has_locked_it(project: Project, edit: str) -> None:
+def test_an_edit_frees_what_waits_also_if_another_session_has_locked_it(
+    project: Project, edit: str
+) -> None:
     project.limits = {"warehouse": 1}
     project.sync(waits_for_file={"limit": "warehouse"}, nothing={"limit": "warehouse"})
     _, runs = backlog(project, "waits_for_file", 3)
@@ -156,7 +167,9 @@ def test_an_edit_frees_what_waits_also_if_another_session_has_locked_it(project:
     with database.connect(project.dsn) as other, other.transaction():
         other.execute("select from yamlsched.job_runs where status = 'queued' for no key update")
         project.limits = limits
-        project.sync(waits_for_file=job, nothing={"limit": "warehouse"} if "warehouse" in limits else {})
+        project.sync(
+            waits_for_file=job, nothing={"limit": "warehouse"} if "warehouse" in limits else {}
+        )
 
     until(lambda: project.calls("started") == 3, "all of them start", 20)
     project.touch("go")
@@ -164,7 +177,9 @@ def test_an_edit_frees_what_waits_also_if_another_session_has_locked_it(project:
     assert len(runs) == 3
 
 
-def test_a_lower_limit_ends_nothing_and_what_waits_starts_one_after_another(project: Project) -> None:
+def test_a_lower_limit_ends_nothing_and_what_waits_starts_one_after_another(
+    project: Project,
+) -> None:
     project.limits = {"warehouse": 3}
     project.sync(waits_for_file={"limit": "warehouse"}, nap={"limit": "warehouse"})
     project.enqueue("waits_for_file", count=3)
@@ -189,12 +204,18 @@ def test_a_lower_limit_ends_nothing_and_what_waits_starts_one_after_another(proj
 
 
 @pytest.mark.parametrize("what", ["the row of the limit", "the number of the limit"])
-def test_the_next_sync_of_the_same_file_repairs_a_limit_that_the_database_has_lost(project: Project, what: str) -> None:
+def test_the_next_sync_of_the_same_file_repairs_a_limit_that_the_database_has_lost(
+    project: Project, what: str
+) -> None:
     project.limits = {"warehouse": 1}
     job = {"waits_for_file": {"limit": "warehouse"}}
     project.sync(**job)
     backlog(project, "waits_for_file", 3)
-    change = "delete from yamlsched.gates" if what == "the row of the limit" else "update yamlsched.gates set n = null"
+    change = (
+        "delete from yamlsched.gates"
+        if what == "the row of the limit"
+        else "update yamlsched.gates set n = null"
+    )
     project.db.execute(f"{change} where name = 'limit/warehouse'".encode())
 
     project.sync(**job)

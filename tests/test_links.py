@@ -58,10 +58,16 @@ class Deployment:
 
     @property
     def path(self) -> Path:
-        return self.folder / ("current" if self.layout == "capistrano" else "volume") / "schedules.yaml"
+        return (
+            self.folder
+            / ("current" if self.layout == "capistrano" else "volume")
+            / "schedules.yaml"
+        )
 
     def release(self, number: int) -> Path:
-        return self.folder / ("releases" if self.layout == "capistrano" else "volume") / f"..{number}"
+        return (
+            self.folder / ("releases" if self.layout == "capistrano" else "volume") / f"..{number}"
+        )
 
     def deploy(self, number: int, schedule: str = SCHEDULE) -> None:
         """Create a release and switch to it, by one rename."""
@@ -70,17 +76,27 @@ class Deployment:
         (release / "schedules.yaml").write_text(schedule.format(number))
         (release / "h.py").write_text(HANDLERS.format(number))
         (release / "late.py").write_text(f"def version(): return 'release {number}'\n")
-        link = self.folder / "current" if self.layout == "capistrano" else self.release(number).parent / "..data"
+        link = (
+            self.folder / "current"
+            if self.layout == "capistrano"
+            else self.release(number).parent / "..data"
+        )
         (self.folder / "new").symlink_to(release)
         (self.folder / "new").rename(link)
         if self.layout == "configmap" and not self.path.is_symlink():
             for name in ("schedules.yaml", "h.py", "late.py"):
                 (link.parent / name).symlink_to(f"..data/{name}")
 
-    def start(self, verb: str, *words: str, file: str | None = None, cwd: Path | None = None) -> Process:
+    def start(
+        self, verb: str, *words: str, file: str | None = None, cwd: Path | None = None
+    ) -> Process:
         self.project.number += 1
         log = self.folder / f"log-{self.project.number}"
-        environment = {"TEST_FOLDER": str(self.folder), "TMPDIR": str(self.folder), "PWD": str(cwd or self.folder)}
+        environment = {
+            "TEST_FOLDER": str(self.folder),
+            "TMPDIR": str(self.folder),
+            "PWD": str(cwd or self.folder),
+        }
         pid = self.project.fork_server.start(
             argv=[verb, "--file", file or str(self.path), "--dsn", self.project.dsn, *words],
             env=environment,
@@ -110,7 +126,9 @@ class Deployment:
 
 
 @pytest.fixture(params=["capistrano", "configmap"])
-def deployment(server: str, template: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Deployment]:
+def deployment(
+    server: str, template: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Deployment]:
     with temporary_database(server, template) as dsn, a_project(tmp_path, dsn) as project:
         deployment = Deployment(project, tmp_path, request.param)
         deployment.deploy(1)
@@ -133,7 +151,9 @@ def test_a_loop_runs_the_release_that_a_link_leads_to_though_the_one_before_was_
     assert deployment.results(*JOBS) == deployment.answers(1)
 
     # when the link leads to another release, and the first one is deleted
-    deployment.deploy(2, SCHEDULE.replace("only_{0}", "only_1") if how == "same schedule" else SCHEDULE)
+    deployment.deploy(
+        2, SCHEDULE.replace("only_{0}", "only_1") if how == "same schedule" else SCHEDULE
+    )
     shutil.rmtree(deployment.release(1))
     if how == "hangup":
         worker.signal(signal.SIGHUP)
@@ -149,9 +169,16 @@ def test_a_loop_runs_the_release_that_a_link_leads_to_though_the_one_before_was_
 @pytest.mark.story
 @pytest.mark.parametrize("deployment", ["capistrano"], indirect=True)
 @pytest.mark.parametrize(
-    "file, folder", [("current/schedules.yaml", "."), ("schedules.yaml", "current"), ("../current/schedules.yaml", "x")]
+    "file, folder",
+    [
+        ("current/schedules.yaml", "."),
+        ("schedules.yaml", "current"),
+        ("../current/schedules.yaml", "x"),
+    ],
 )
-def test_a_relative_path_follows_the_link_too(deployment: Deployment, file: str, folder: str) -> None:
+def test_a_relative_path_follows_the_link_too(
+    deployment: Deployment, file: str, folder: str
+) -> None:
     (deployment.folder / "x").mkdir()
     worker = deployment.start("work", "--loop", file=file, cwd=deployment.folder / folder)
     assert deployment.results(*JOBS) == deployment.answers(1)
@@ -164,7 +191,9 @@ def test_a_relative_path_follows_the_link_too(deployment: Deployment, file: str,
 
 
 @pytest.mark.story
-def test_a_run_that_executes_during_the_switch_ends_with_the_code_that_it_started_with(deployment: Deployment) -> None:
+def test_a_run_that_executes_during_the_switch_ends_with_the_code_that_it_started_with(
+    deployment: Deployment,
+) -> None:
     worker = deployment.start("work", "--loop")
     [before] = deployment.project.enqueue("waits")
     until((deployment.folder / "started").exists)
@@ -202,7 +231,9 @@ def test_a_loop_waits_while_the_new_release_has_no_readable_file_and_the_old_one
 
 
 @pytest.mark.story
-def test_ticks_of_two_releases_share_the_limit_and_the_older_one_claims_no_more(deployment: Deployment) -> None:
+def test_ticks_of_two_releases_share_the_limit_and_the_older_one_claims_no_more(
+    deployment: Deployment,
+) -> None:
     # given a tick that executes a run of the first release
     [before] = deployment.project.enqueue("waits")
     first = deployment.start("tick", "--concurrency", "1")
@@ -246,7 +277,9 @@ def test_an_absolute_path_keeps_links_and_resolves_what_leads_up(
         assert absolute(Path("s.yaml")) == real / "s.yaml"
 
 
-def test_a_deleted_working_directory_hides_no_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_working_directory_hides_no_absolute_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "deleted").mkdir()
     (tmp_path / "s.yaml").write_text("version: 1\n")
     monkeypatch.chdir(tmp_path / "deleted")

@@ -31,17 +31,24 @@ def project(tmp_path: Path, dsn: str) -> Iterator[Project]:
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
 def live(project: Project, run: int) -> list[Any]:
-    found = project.db.execute("select * from yamlsched.running_outputs where run_id = %s order by attempt", [run])
+    found = project.db.execute(
+        "select * from yamlsched.running_outputs where run_id = %s order by attempt", [run]
+    )
     return found.fetchall()
 
 
 def until_live(project: Project, run: int, text: str) -> None:
-    until(lambda: any(text in one.output for one in live(project, run)), f"{text!r} of run {run} is written")
+    until(
+        lambda: any(text in one.output for one in live(project, run)),
+        f"{text!r} of run {run} is written",
+    )
 
 
 @pytest.mark.parametrize("job", ["handler", "command", "shared"])
@@ -71,7 +78,9 @@ def test_what_a_running_attempt_prints_is_written_and_replaced_by_what_is_kept(
 
 
 @pytest.mark.parametrize("then", ["", "fail", "commit"])
-def test_nothing_is_left_of_an_attempt_whose_output_is_not_kept(project: Project, then: str) -> None:
+def test_nothing_is_left_of_an_attempt_whose_output_is_not_kept(
+    project: Project, then: str
+) -> None:
     keep = "never" if then == "fail" else "failed"
     project.sync(prints_and_waits={"max_attempts": 1, "output": {"keep": keep}})
     [run] = project.enqueue("prints_and_waits", {"then": then})
@@ -79,7 +88,10 @@ def test_nothing_is_left_of_an_attempt_whose_output_is_not_kept(project: Project
     if keep == "never":
         project.until_started(run)
         before = project.row(run).locked_until
-        until(lambda: project.row(run).locked_until > before + timedelta(seconds=1), "its lease was renewed")
+        until(
+            lambda: project.row(run).locked_until > before + timedelta(seconds=1),
+            "its lease was renewed",
+        )
         assert live(project, run) == []
     else:
         until_live(project, run, "first")
@@ -90,7 +102,9 @@ def test_nothing_is_left_of_an_attempt_whose_output_is_not_kept(project: Project
     assert (live(project, run), project.outputs(run)) == ([], [])
 
 
-def test_a_cancelled_attempt_leaves_what_it_printed_to_the_kept_output(project: Project, cli: Cli) -> None:
+def test_a_cancelled_attempt_leaves_what_it_printed_to_the_kept_output(
+    project: Project, cli: Cli
+) -> None:
     project.sync(prints_and_waits={})
     [run] = project.enqueue("prints_and_waits")
     worker = project.start("work")
@@ -103,7 +117,9 @@ def test_a_cancelled_attempt_leaves_what_it_printed_to_the_kept_output(project: 
     assert live(project, run) == []
 
 
-def test_an_attempt_that_is_lost_with_its_worker_keeps_its_last_words(project: Project, cli: Cli) -> None:
+def test_an_attempt_that_is_lost_with_its_worker_keeps_its_last_words(
+    project: Project, cli: Cli
+) -> None:
     # given a worker that is killed while its handler prints
     project.sync(prints_and_waits={"max_attempts": 2})
     [run] = project.enqueue("prints_and_waits", {"text": f"before the crash\n{HOSTILE}half a li"})

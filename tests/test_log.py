@@ -48,7 +48,11 @@ def test_no_cell_of_csv_is_a_formula_or_holds_control_characters(formula: str) -
 
 
 def test_csv_of_runs_escapes_hostile_errors(
-    dsn: str, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path
+    dsn: str,
+    db: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path,
 ) -> None:
     a_run(db, a_job(db), "dead", last_error="('=1+1' || chr(27) || '[2J')")
     cli = command_line(dsn, monkeypatch, capsys, tmp_path)
@@ -74,9 +78,13 @@ def test_server_messages_are_printed_without_control_characters(
     assert "no\\x1b[2J" in capsys.readouterr().err
 
 
-def test_file_names_of_other_hosts_are_printed_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_names_of_other_hosts_are_printed_without_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     show_messages(["schedules.yaml is not applied: web-1:/srv/\x1b[2J/schedules.yaml is newer"])
-    assert capsys.readouterr().err == ("schedules.yaml is not applied: web-1:/srv/\\x1b[2J/schedules.yaml is newer\n")
+    assert capsys.readouterr().err == (
+        "schedules.yaml is not applied: web-1:/srv/\\x1b[2J/schedules.yaml is newer\n"
+    )
 
 
 # -- --log-format json -------------------------------------------------------------------------------------------------
@@ -103,7 +111,12 @@ def events(stderr: str) -> list[str]:
     ],
 )
 def test_every_line_is_json_when_a_command_cannot_start(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path, words: list[str], code: int, message: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    tmp_path: Path,
+    words: list[str],
+    code: int,
+    message: str,
 ) -> None:
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {}\n")
     result = command_line("host=/nowhere", monkeypatch, capsys, tmp_path)(*words)
@@ -113,7 +126,9 @@ def test_every_line_is_json_when_a_command_cannot_start(
     assert message in line["error"]
 
 
-def test_a_bug_is_one_line_of_json(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+def test_a_bug_is_one_line_of_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -170,7 +185,9 @@ def test_numbers_are_numbers_in_json() -> None:
         "unknown": None,
         "nan": float("nan"),
     }
-    line = json.loads(log.format_line("info", "a.b", fields, AT, as_json=True), parse_constant=pytest.fail)
+    line = json.loads(
+        log.format_line("info", "a.b", fields, AT, as_json=True), parse_constant=pytest.fail
+    )
     assert line == {
         "at": "2026-01-14T02:00:00Z",
         "level": "info",
@@ -184,7 +201,9 @@ def test_numbers_are_numbers_in_json() -> None:
         "nan": "nan",
     }
     text = log.format_line("info", "a.b", fields, AT)
-    assert text.endswith("a.b attempt=1/10 took=1.4s grace=2m rate=0.5 next=2026-01-14T02:00:00Z nan=nan")
+    assert text.endswith(
+        "a.b attempt=1/10 took=1.4s grace=2m rate=0.5 next=2026-01-14T02:00:00Z nan=nan"
+    )
 
 
 def logged_events() -> dict[str, tuple[set[str], set[str]]]:
@@ -193,8 +212,14 @@ def logged_events() -> dict[str, tuple[set[str], set[str]]]:
     for path in (ROOT / "yamlsched").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.Call(ast.Attribute(ast.Name("log" | "event_log"), function), arguments, keywords):
-                    values = [argument.value for argument in arguments if isinstance(argument, ast.Constant)]
+                case ast.Call(
+                    ast.Attribute(ast.Name("log" | "event_log"), function), arguments, keywords
+                ):
+                    values = [
+                        argument.value
+                        for argument in arguments
+                        if isinstance(argument, ast.Constant)
+                    ]
                     level = function if function in log.LEVELS else values.pop(0) if values else ""
                     if level in log.LEVELS and values and re.fullmatch(r"\w+\.\w+", str(values[0])):
                         levels, fields = found.setdefault(values[0], (set(), set()))
@@ -204,9 +229,12 @@ def logged_events() -> dict[str, tuple[set[str], set[str]]]:
 
 
 def test_every_event_is_documented_and_every_documented_event_exists() -> None:
-    rows = re.findall(r"^\| `(\w+\.\w+)` \| ([\w, ]+) \|(.*)\|$", (ROOT / "docs" / "cli.md").read_text(), re.M)
+    rows = re.findall(
+        r"^\| `(\w+\.\w+)` \| ([\w, ]+) \|(.*)\|$", (ROOT / "docs" / "cli.md").read_text(), re.M
+    )
     documented = {
-        event: (set(levels.split(", ")), set(re.findall(r"`(\w+)`", fields))) for event, levels, fields in rows
+        event: (set(levels.split(", ")), set(re.findall(r"`(\w+)`", fields)))
+        for event, levels, fields in rows
     }
     logged = logged_events()
 
@@ -225,7 +253,9 @@ def test_every_event_is_documented_and_every_documented_event_exists() -> None:
         (["runs", "--bogus"], "", False),
     ],
 )
-def test_the_variable_sets_the_format_for_every_verb(words: list[str], variable: str, is_json: bool) -> None:
+def test_the_variable_sets_the_format_for_every_verb(
+    words: list[str], variable: str, is_json: bool
+) -> None:
     done = yamlsched(*words, YAMLSCHED_LOG_FORMAT=variable)
     assert done.returncode == 2
     assert (done.stderr[:1] == "{") is is_json

@@ -6,7 +6,18 @@ import re
 import tomllib
 from pathlib import Path
 
-from tests.matrix import COMBINATIONS, CORE, HEADER, PAGE, POSTGRES_RELEASES, ROOT, SMOKE, Result, record, rows_of
+from tests.matrix import (
+    COMBINATIONS,
+    CORE,
+    HEADER,
+    PAGE,
+    POSTGRES_RELEASES,
+    ROOT,
+    SMOKE,
+    Result,
+    record,
+    rows_of,
+)
 from yamlsched.db.migrations import MAX_MAJOR, MIN_MAJOR
 
 
@@ -14,7 +25,9 @@ def test_every_supported_version_has_a_combination() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     classified = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
 
-    minors = [each.python for each in COMBINATIONS if each.python and each.name == f"python{each.python}"]
+    minors = [
+        each.python for each in COMBINATIONS if each.python and each.name == f"python{each.python}"
+    ]
     assert minors == classified
     assert f">={classified[0]}" == project["requires-python"]
     assert list(POSTGRES_RELEASES) == list(range(MIN_MAJOR, MAX_MAJOR))
@@ -28,7 +41,11 @@ def test_every_set_of_tests_names_existing_files() -> None:
 def test_a_new_result_replaces_that_of_its_combination_and_keeps_the_others(tmp_path: Path) -> None:
     def result(index: int, passed: str) -> Result:
         what = COMBINATIONS[index].what
-        return Result(COMBINATIONS[index].name, (what, "13.23", "3.12.1", "core", passed, "0", "1", "abc", "day"), True)
+        return Result(
+            COMBINATIONS[index].name,
+            (what, "13.23", "3.12.1", "core", passed, "0", "1", "abc", "day"),
+            True,
+        )
 
     page = tmp_path / "support.md"
     page.write_text("before\n<!-- results -->\n<!-- end of results -->\nafter\n")

@@ -19,14 +19,25 @@ from yamlsched.extras.doctor import server as doctor_server
 Db = psycopg.Connection[Any]
 OWN = migrations.latest_version()
 ADDED = Migration(
-    OWN + 1, f"{OWN + 1:04}_note", f"-- oldest_supported: {OWN}\nalter table yamlsched.effects add note text;"
+    OWN + 1,
+    f"{OWN + 1:04}_note",
+    f"-- oldest_supported: {OWN}\nalter table yamlsched.effects add note text;",
 )
-CHANGED = Migration(OWN + 2, f"{OWN + 2:04}_renamed", "alter table yamlsched.effects rename note to remark;")
+CHANGED = Migration(
+    OWN + 2, f"{OWN + 2:04}_renamed", "alter table yamlsched.effects rename note to remark;"
+)
 
 
 @pytest.fixture
-def cli(own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
-    (tmp_path / "schedules.yaml").write_text(json.dumps({"version": 1, "jobs": {"gc": {"handler": "gc.collect"}}}))
+def cli(
+    own_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Cli:
+    (tmp_path / "schedules.yaml").write_text(
+        json.dumps({"version": 1, "jobs": {"gc": {"handler": "gc.collect"}}})
+    )
     return command_line(own_dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -117,7 +128,16 @@ def test_each_migration_supports_itself_and_none_that_is_newer(db: Db) -> None:
 def test_every_verb_works_on_newer_tables_that_support_it(db: Db, cli: Cli) -> None:
     migrate_as_newer(db, ADDED)
 
-    for verb in (["sync"], ["enqueue", "gc"], ["tick"], ["status"], ["runs"], ["show", "1"], ["plan"], ["metrics"]):
+    for verb in (
+        ["sync"],
+        ["enqueue", "gc"],
+        ["tick"],
+        ["status"],
+        ["runs"],
+        ["show", "1"],
+        ["plan"],
+        ["metrics"],
+    ):
         assert (verb, cli(*verb).code) == (verb, 0)
     assert value(db, "select status from yamlsched.job_runs") == "succeeded"
     assert cli("migrate").out == (
@@ -129,7 +149,9 @@ def test_every_verb_works_on_newer_tables_that_support_it(db: Db, cli: Cli) -> N
     assert str(OWN + 1) in found.what
 
 
-def test_no_verb_works_on_newer_tables_that_do_not_support_it_and_nothing_is_changed(db: Db, cli: Cli) -> None:
+def test_no_verb_works_on_newer_tables_that_do_not_support_it_and_nothing_is_changed(
+    db: Db, cli: Cli
+) -> None:
     cli("sync")
     a_job(db)
     migrate_as_newer(db, ADDED, CHANGED)
@@ -140,7 +162,14 @@ def test_no_verb_works_on_newer_tables_that_do_not_support_it_and_nothing_is_cha
     before = rows(db)
 
     for verb in (
-        *(["sync"], ["tick"], ["tick", "--migrate"], ["work"], ["work", "--loop"], ["work", "--loop", "--migrate"]),
+        *(
+            ["sync"],
+            ["tick"],
+            ["tick", "--migrate"],
+            ["work"],
+            ["work", "--loop"],
+            ["work", "--loop", "--migrate"],
+        ),
         *(
             ["status"],
             ["runs"],
@@ -162,21 +191,27 @@ def test_migrate_reports_which_hosts_continue_and_dry_run_changes_nothing(
 ) -> None:
     before = migrations.applied(db)
     release(monkeypatch, ADDED)
-    continues = f"hosts with version {OWN} or later continue to work: upgrade them one after the other\n"
+    continues = (
+        f"hosts with version {OWN} or later continue to work: upgrade them one after the other\n"
+    )
     assert cli("migrate", "--dry-run").out == f"would apply {ADDED.name}\n{continues}"
     assert migrations.applied(db) == before
     assert cli("migrate").out == f"applied {ADDED.name}\n{continues}"
     assert migrations.applied(db)[:2] == (OWN + 1, OWN)
 
     release(monkeypatch, CHANGED)
-    stop = f"hosts with a version before {OWN + 2} stop working until yamlsched is upgraded on them\n"
+    stop = (
+        f"hosts with a version before {OWN + 2} stop working until yamlsched is upgraded on them\n"
+    )
     assert cli("migrate", "--dry-run").out == f"would apply {CHANGED.name}\n{stop}"
     assert cli("migrate").out == f"applied {CHANGED.name}\n{stop}"
     assert migrations.applied(db)[:2] == (OWN + 2, OWN + 2)
     assert cli("migrate").out == cli("migrate", "--dry-run").out == "the tables are up to date\n"
 
 
-def test_printed_migrations_record_what_they_support(empty_dsn: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_migrations_record_what_they_support(
+    empty_dsn: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release(monkeypatch, ADDED)
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
         connection.execute(cli("migrate", "--sql").out.encode())
@@ -185,7 +220,9 @@ def test_printed_migrations_record_what_they_support(empty_dsn: str, cli: Cli, m
         assert migrations.migrate(db) == []
 
 
-def test_tick_and_doctor_refuse_tables_that_were_created_from_another_file_of_a_migration(db: Db, cli: Cli) -> None:
+def test_tick_and_doctor_refuse_tables_that_were_created_from_another_file_of_a_migration(
+    db: Db, cli: Cli
+) -> None:
     db.execute("update yamlsched.migrations set checksum = 'another' where version = 1")
 
     tick, checked = cli("tick"), cli("doctor")

@@ -54,7 +54,9 @@ def test_without_a_home_directory_no_lock_files_are_created_in_the_working_direc
     (tmp_path / "file").touch()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
 
-    with pytest.raises(EnvironmentFailed, match="set TMPDIR to a folder that this user may write to"):
+    with pytest.raises(
+        EnvironmentFailed, match="set TMPDIR to a folder that this user may write to"
+    ):
         permit_folder(Path("schedules.yaml"))
 
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -64,5 +66,7 @@ def test_without_a_home_directory_no_lock_files_are_created_in_the_working_direc
 def test_an_embedded_database_is_refused_with_what_to_do(account: Account | None) -> None:
     uid = os.geteuid() if account is None else account.uid
 
-    with pytest.raises(EnvironmentFailed, match=f"by user {uid}, which has no name: .*set YAMLSCHED_DSN"):
+    with pytest.raises(
+        EnvironmentFailed, match=f"by user {uid}, which has no name: .*set YAMLSCHED_DSN"
+    ):
         require_name(account)

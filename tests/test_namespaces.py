@@ -49,7 +49,9 @@ def by_hand(db: Db, file: ScheduleFile, minute: int) -> SyncResult:
 
 
 def namespaces(db: Db) -> list[str]:
-    rows = db.execute("select distinct namespace from yamlsched.job_definitions order by 1").fetchall()
+    rows = db.execute(
+        "select distinct namespace from yamlsched.job_definitions order by 1"
+    ).fetchall()
     return [row[0] for row in rows]
 
 
@@ -76,7 +78,11 @@ def test_a_tick_with_another_namespace_than_before_does_nothing(db: Db, other: s
     result = tick(db, on("web1", other), 2)
 
     # then nothing is scheduled or claimed for either namespace, and the message says why
-    assert (result.verdict, result.may_claim, result.has_findings) == (Verdict.OTHER_NAMESPACE, False, True)
+    assert (result.verdict, result.may_claim, result.has_findings) == (
+        Verdict.OTHER_NAMESPACE,
+        False,
+        True,
+    )
     assert f'for namespace "web1" before, and now for "{other or "default"}"' in result.messages[0]
     assert runs(db) == []
 
@@ -86,7 +92,9 @@ def test_a_tick_with_another_namespace_than_before_does_nothing(db: Db, other: s
 
 
 @pytest.mark.parametrize("other", [None, "web2"])
-def test_another_namespace_is_refused_before_the_file_was_ever_applied_to_it(db: Db, other: str | None) -> None:
+def test_another_namespace_is_refused_before_the_file_was_ever_applied_to_it(
+    db: Db, other: str | None
+) -> None:
     tick(db, on("web1", "web1"))
 
     for minute in (1, 2):
@@ -121,7 +129,9 @@ def test_an_invalid_file_is_reported_in_the_namespace_of_the_option(db: Db) -> N
     result = tick(db, replace(a_bad_file("web1"), namespace_override="web1"), 1)
 
     assert (result.namespace, result.may_claim, result.has_findings) == ("web1", True, True)
-    row: Any = db.execute("select namespace, mistakes from yamlsched.schedule_files where mistakes > 0").fetchone()
+    row: Any = db.execute(
+        "select namespace, mistakes from yamlsched.schedule_files where mistakes > 0"
+    ).fetchone()
     assert row == ("web1", 1)
     assert len(runs(db)) == 1
 
@@ -153,7 +163,10 @@ def test_sync_by_hand_moves_a_host_and_says_so(db: Db) -> None:
     moved = by_hand(db, on("web1", "web2"), 1)
 
     assert moved.namespace == "web2"
-    assert 'for namespace "web1" until now, and presents it for "web2" from now on' in moved.messages[0]
+    assert (
+        'for namespace "web1" until now, and presents it for "web2" from now on'
+        in moved.messages[0]
+    )
     assert len(moved.messages) == 1
     assert moved.has_findings is False
     assert tick(db, on("web1", "web2"), 2).has_findings is False
@@ -171,7 +184,11 @@ def test_sync_by_hand_without_the_option_does_not_move_a_host(db: Db) -> None:
 
     for file in (on("web1"), on("web1", top="x-note: edited")):
         refused = by_hand(db, file, 1)
-        assert (refused.verdict, refused.has_findings, refused.runs) == (Verdict.OTHER_NAMESPACE, True, 0)
+        assert (refused.verdict, refused.has_findings, refused.runs) == (
+            Verdict.OTHER_NAMESPACE,
+            True,
+            0,
+        )
     assert tick(db, on("web1", "web1"), 2).may_claim
 
     # but naming the namespace of the file does, and then the option can be left out
@@ -239,7 +256,9 @@ def test_the_option_precedes_the_variable_which_precedes_the_file(
     monkeypatch.delenv("YAMLSCHED_NAMESPACE")
     refused = cli("tick")
     assert refused.code == 1
-    assert '"yamlsched sync --namespace default" moves this host to namespace "default"' in refused.err
+    assert (
+        '"yamlsched sync --namespace default" moves this host to namespace "default"' in refused.err
+    )
     assert namespaces(db) == ["web1", "web2"]
     for verb in (("work",), ("work", "--loop")):
         done = cli(*verb)
@@ -258,7 +277,14 @@ class Terminal(io.StringIO):
     [("n", [], 1, ["web1"]), ("y", [], 0, ["tpyo", "web1"]), ("n", ["--yes"], 0, ["tpyo", "web1"])],
 )
 def test_on_a_terminal_sync_asks_before_an_option_creates_another_namespace(
-    cli: Cli, db: Db, monkeypatch: pytest.MonkeyPatch, moves: bool, answer: str, words: list[str], code: int, found: Any
+    cli: Cli,
+    db: Db,
+    monkeypatch: pytest.MonkeyPatch,
+    moves: bool,
+    answer: str,
+    words: list[str],
+    code: int,
+    found: Any,
 ) -> None:
     if moves:
         assert cli("tick", "--namespace", "web1").code == 0
@@ -290,7 +316,10 @@ def test_on_a_terminal_sync_does_not_ask_about_a_namespace_that_exists_or_is_the
 def test_a_host_name_is_a_namespace(cli: Cli, db: Db, host: str, namespace: str) -> None:
     assert cli("tick", "--namespace", host).code == 0
     assert namespaces(db) == [namespace]
-    assert json.loads(cli("status", "--namespace", host, "--format", "json").out)["namespace"] == namespace
+    assert (
+        json.loads(cli("status", "--namespace", host, "--format", "json").out)["namespace"]
+        == namespace
+    )
 
 
 @pytest.mark.parametrize("host", ["", "h" * 64, "10-0-0-1", "-web", "web 1", "wéb", "web1\n"])
@@ -306,9 +335,16 @@ def test_a_name_that_cannot_be_a_namespace_is_a_usage_error_that_says_what_to_pa
         assert cli("tick").code == 2
 
 
-def test_other_verbs_use_the_namespace_for_which_this_host_presents_its_file(cli: Cli, db: Db) -> None:
+def test_other_verbs_use_the_namespace_for_which_this_host_presents_its_file(
+    cli: Cli, db: Db
+) -> None:
     assert cli("tick", "--namespace", "web1").code == 0
-    tick(db, replace(ScheduleFile.read(Path("schedules.yaml"), None), host="web2", namespace_override="web2"))
+    tick(
+        db,
+        replace(
+            ScheduleFile.read(Path("schedules.yaml"), None), host="web2", namespace_override="web2"
+        ),
+    )
 
     assert json.loads(cli("status", "--format", "json").out)["namespace"] == "web1"
     assert cli("enqueue", "rotate").code == 0
@@ -324,7 +360,9 @@ def test_a_payload_is_checked_in_the_namespace_of_the_option(cli: Cli) -> None:
 
 def test_plan_shows_the_namespace_of_the_option_and_a_switch(cli: Cli) -> None:
     assert cli("tick", "--namespace", "web1").code == 0
-    same, other = (json.loads(cli("plan", "--format", "json", *w).out) for w in (("--namespace", "web1"), ()))
+    same, other = (
+        json.loads(cli("plan", "--format", "json", *w).out) for w in (("--namespace", "web1"), ())
+    )
     assert (same["namespace"], same["verdict"]) == ("web1", "current")
     assert (other["namespace"], other["verdict"]) == ("default", "other_namespace")
     assert cli("plan").code == 1
@@ -384,7 +422,10 @@ Needs attention
 
 
 def test_all_namespaces_are_well(cli: Cli, db: Db) -> None:
-    assert cli("status", "--all-namespaces").out == "no namespaces yet: run yamlsched sync to apply a schedules.yaml\n"
+    assert (
+        cli("status", "--all-namespaces").out
+        == "no namespaces yet: run yamlsched sync to apply a schedules.yaml\n"
+    )
     for number in range(31):
         sound(db, f"web{number}")
 

@@ -52,7 +52,12 @@ def slots(cli: Cli, *arguments: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     "cron, start, number, expected",
     [
-        ("30 1 * * *", "2026-11-01T04:00Z", 2, [("05:30", "x:2026-11-01"), ("06:30", "x:2026-11-02")]),
+        (
+            "30 1 * * *",
+            "2026-11-01T04:00Z",
+            2,
+            [("05:30", "x:2026-11-01"), ("06:30", "x:2026-11-02")],
+        ),
         ("30 2 * * *", "2026-03-08T00:00Z", 1, [("07:00", "x:2026-03-08")]),
         (
             "0 * * * *",
@@ -65,14 +70,26 @@ def slots(cli: Cli, *arguments: str) -> list[dict[str, str]]:
 def test_an_expression_needs_no_file_and_shows_the_effects_of_clock_changes(
     cli: Cli, cron: str, start: str, number: int, expected: list[tuple[str, str]]
 ) -> None:
-    found = slots(cli, "--cron", cron, "--timezone", "America/New_York", "--from", start, "-n", str(number))
+    found = slots(
+        cli, "--cron", cron, "--timezone", "America/New_York", "--from", start, "-n", str(number)
+    )
 
     assert [(slot["scheduled_for"][11:16], slot["key"]) for slot in found] == expected
     assert found[0]["note"]
 
 
 def test_json_has_the_documented_keys_and_no_others(cli: Cli) -> None:
-    [slot] = slots(cli, "--cron", "0 2 * * *", "--timezone", "Asia/Kolkata", "--from", "2026-01-13T12:00Z", "-n", "1")
+    [slot] = slots(
+        cli,
+        "--cron",
+        "0 2 * * *",
+        "--timezone",
+        "Asia/Kolkata",
+        "--from",
+        "2026-01-13T12:00Z",
+        "-n",
+        "1",
+    )
 
     assert slot == {
         "job_type": "x",
@@ -95,7 +112,12 @@ def test_slots_of_all_jobs_are_sorted_by_time(cli: Cli) -> None:
     code, out, err = cli("next", "--from", "2026-01-11T12:00Z", "-n", "3")
 
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["JOB", "cleanup_nightly", "report", "cleanup_nightly"]
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "JOB",
+        "cleanup_nightly",
+        "report",
+        "cleanup_nightly",
+    ]
     assert "2026-01-12T02:00Z" in out.splitlines()[2]
     assert '"off" is disabled' in err
     assert '"only_there" is disabled without an environment' in err
@@ -171,7 +193,10 @@ def test_a_calendar_shows_where_jobs_pile_up(cli: Cli) -> None:
     assert code == 0
     assert lines[2].split() == ["Mon", "01-12", "12", *["."] * 23]
     assert len([line for line in lines if line[3:7] == " 01-"]) == 7
-    assert "00:00  12 jobs, 7 times from Mon 01-12: job_0, job_1, job_10, job_11, job_2, job_3 and 6 more" in out
+    assert (
+        "00:00  12 jobs, 7 times from Mon 01-12: job_0, job_1, job_10, job_11, job_2, job_3 and 6 more"
+        in out
+    )
 
 
 def test_the_time_of_a_run_that_spread_moves_is_shown_and_counted_in_the_calendar(cli: Cli) -> None:
@@ -193,7 +218,9 @@ def test_the_time_of_a_run_that_spread_moves_is_shown_and_counted_in_the_calenda
     ]
 
     # a host with a namespace of its own has other times
-    _, elsewhere, _ = cli("next", "x", "-n", "1", "--from", "2026-01-14T12:00Z", "--namespace", "web-01")
+    _, elsewhere, _ = cli(
+        "next", "x", "-n", "1", "--from", "2026-01-14T12:00Z", "--namespace", "web-01"
+    )
     assert "(spread)" in elsewhere
     assert "13:34:36" not in elsewhere
 
@@ -201,7 +228,9 @@ def test_the_time_of_a_run_that_spread_moves_is_shown_and_counted_in_the_calenda
 def test_all_minutes_with_five_jobs_are_listed_or_else_those_with_the_most_jobs(cli: Cli) -> None:
     def most_at_once(each: int) -> list[str]:
         jobs = "".join(
-            f'  job_{hour}_{n}: {{handler: a.b, cron: "0 {hour} 12 1 *"}}\n' for hour in range(18) for n in range(each)
+            f'  job_{hour}_{n}: {{handler: a.b, cron: "0 {hour} 12 1 *"}}\n'
+            for hour in range(18)
+            for n in range(each)
         )
         Path("schedules.yaml").write_text(f"version: 1\njobs:\n{jobs}")
         _, out, _ = cli("next", "--days", "2", "--from", "2026-01-11T12:00Z")
@@ -225,7 +254,9 @@ def test_an_unknown_job_without_a_close_match_is_refused_with_all_names(cli: Cli
 
 
 def test_days_as_json_are_all_slots_of_these_days(cli: Cli) -> None:
-    assert len(slots(cli, "--cron", "0 * * * *", "--days", "3", "--from", "2026-01-11T12:00Z")) == 72
+    assert (
+        len(slots(cli, "--cron", "0 * * * *", "--days", "3", "--from", "2026-01-11T12:00Z")) == 72
+    )
 
 
 @pytest.mark.parametrize(
@@ -240,24 +271,34 @@ def test_days_as_json_are_all_slots_of_these_days(cli: Cli) -> None:
         ([], 3, "schedules.yaml"),
     ],
 )
-def test_invalid_arguments_are_refused_with_a_remedy(cli: Cli, arguments: list[str], code: int, message: str) -> None:
+def test_invalid_arguments_are_refused_with_a_remedy(
+    cli: Cli, arguments: list[str], code: int, message: str
+) -> None:
     got, out, err = cli("next", *arguments)
 
     assert (got, out) == (code, "")
     assert message in err
 
 
-@pytest.mark.parametrize("start", ["1900-01-01", "9900-12-31", "9900-12-31T23:59-14:00", "1900-01-01T00:00+14:00"])
+@pytest.mark.parametrize(
+    "start", ["1900-01-01", "9900-12-31", "9900-12-31T23:59-14:00", "1900-01-01T00:00+14:00"]
+)
 @pytest.mark.parametrize("options", [["-n", "3"], ["--days", "366"]])
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Niue"])
-def test_the_first_and_the_last_year_have_slots(cli: Cli, start: str, options: list[str], zone: str) -> None:
-    code, out, err = cli("next", "--cron", "0 2 29 2 *", "--timezone", zone, "--from", start, *options)
+def test_the_first_and_the_last_year_have_slots(
+    cli: Cli, start: str, options: list[str], zone: str
+) -> None:
+    code, out, err = cli(
+        "next", "--cron", "0 2 29 2 *", "--timezone", zone, "--from", start, *options
+    )
 
     assert (code, err) == (0, "")
     assert "02" in out or out == "no slots\n"
 
 
-@pytest.mark.parametrize("start", ["9960-01-01", "0001-01-01", "9999-12-31T23:59-14:00", "1899-12-31"])
+@pytest.mark.parametrize(
+    "start", ["9960-01-01", "0001-01-01", "9999-12-31T23:59-14:00", "1899-12-31"]
+)
 def test_a_time_out_of_range_is_refused_with_the_range(cli: Cli, start: str) -> None:
     code, _, err = cli("next", "--cron", "@daily", "--from", start)
 
@@ -280,14 +321,20 @@ def test_a_job_that_follows_others_shows_the_slots_that_it_has_from_them_and_the
     [load] = slots(cli, "load", "--from", "2026-01-14T12:00Z", "-n", "1")
     [summary] = slots(cli, "summary", "--from", "2026-01-14T12:00Z", "-n", "1")
 
-    assert (load["scheduled_for"], load["local"]) == ("2026-01-15T01:00:00Z", "2026-01-15T02:00:00+01:00")
+    assert (load["scheduled_for"], load["local"]) == (
+        "2026-01-15T01:00:00Z",
+        "2026-01-15T02:00:00+01:00",
+    )
     assert load["note"].startswith("starts Thu 02:")
     assert load["note"].endswith("(spread); after cleanup_nightly")
     assert summary["note"] == "after load, report"
 
 
 def test_a_job_that_follows_one_with_errors_has_no_known_slots(cli: Cli, tmp_path: Path) -> None:
-    text = FILE.replace("0 2 * * *", "0 25 * * *", 1) + "\n  load: {handler: a.b, after: [cleanup_nightly]}\n"
+    text = (
+        FILE.replace("0 2 * * *", "0 25 * * *", 1)
+        + "\n  load: {handler: a.b, after: [cleanup_nightly]}\n"
+    )
     (tmp_path / "schedules.yaml").write_text(text)
 
     code, out, err = cli("next", "load")

@@ -69,7 +69,10 @@ def test_slots_are_events_in_utc_without_those_that_a_calendar_skips(folder: Pat
     assert result.returncode == 0
     found = events(result.stdout)
     assert [(event["SUMMARY"], event["DTSTART"]) for event in found] == [
-        ("cleanup", datetime(2026, 3, 29, 1, 0, tzinfo=UTC)),  # 02:30 is skipped by the clocks: 03:00, summer time
+        (
+            "cleanup",
+            datetime(2026, 3, 29, 1, 0, tzinfo=UTC),
+        ),  # 02:30 is skipped by the clocks: 03:00, summer time
         ("refresh", datetime(2026, 3, 30, 6, 0, tzinfo=UTC)),
         ("cleanup", datetime(2026, 3, 31, 0, 30, tzinfo=UTC)),
     ]
@@ -97,7 +100,9 @@ def test_namespaces_do_not_update_each_others_events(folder: Path) -> None:
 
 
 def test_an_expression_needs_no_file(tmp_path: Path) -> None:
-    [event] = events(ics(tmp_path, "--cron", "0 2 * * *", "--timezone", "Asia/Kolkata", "-n", "1").stdout)
+    [event] = events(
+        ics(tmp_path, "--cron", "0 2 * * *", "--timezone", "Asia/Kolkata", "-n", "1").stdout
+    )
 
     assert event["DTSTART"] == datetime(2026, 3, 28, 20, 30, tzinfo=UTC)
 
@@ -128,7 +133,9 @@ def test_what_is_printed_has_the_line_ends_of_the_format_in_any_locale(
     (folder / "schedules.yaml").write_text(text, "utf-8")
     command = [sys.executable, "-m", "yamlsched", "next", "cleanup", "-n", "1", "--format", "ics"]
 
-    out = subprocess.run(command, cwd=folder, env={"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True).stdout
+    out = subprocess.run(
+        command, cwd=folder, env={"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
+    ).stdout
 
     assert "DESCRIPTION:Lösche alte\\; sessions".encode() in out
     assert out.count(b"\n") == out.count(b"\r\n") == len(out.split(b"\r\n")) - 1
@@ -141,7 +148,10 @@ def test_no_other_verb_has_the_format(folder: Path) -> None:
 @given(description=st.text(max_size=300), number=st.integers(1, 3))
 def test_any_text_gives_lines_of_75_octets_and_reads_back(description: str, number: int) -> None:
     content = _ics.calendar(
-        slots("tidy_up", number), {"tidy_up": Job("tidy_up", description=description)}, "default", NOW
+        slots("tidy_up", number),
+        {"tidy_up": Job("tidy_up", description=description)},
+        "default",
+        NOW,
     )
 
     assert content.endswith(b"END:VCALENDAR\r\n")
@@ -168,7 +178,9 @@ def test_any_text_gives_lines_of_75_octets_and_reads_back(description: str, numb
     ],
 )
 def test_hostile_text_stays_a_description(description: str) -> None:
-    content = _ics.calendar(slots("tidy_up", 2), {"tidy_up": Job("tidy_up", description=description)}, "default", NOW)
+    content = _ics.calendar(
+        slots("tidy_up", 2), {"tidy_up": Job("tidy_up", description=description)}, "default", NOW
+    )
 
     assert len(events(content)) == 2
     assert content.count(b"BEGIN:VCALENDAR\r\n") == 1

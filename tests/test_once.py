@@ -52,7 +52,9 @@ def test_urllib_wraps_a_refused_connection_and_a_name_that_is_not_resolved(close
 
 def test_a_timeout_of_a_server_that_accepted_the_connection_proves_nothing():
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError) as raised:
-        urllib.request.urlopen(f"http://127.0.0.1:{silent.getsockname()[1]}/", data=b"x", timeout=0.05)
+        urllib.request.urlopen(
+            f"http://127.0.0.1:{silent.getsockname()[1]}/", data=b"x", timeout=0.05
+        )
 
     assert not proves(raised.value)
 
@@ -61,13 +63,21 @@ def test_a_cause_is_found_where_libraries_put_it():
     # httpx, aiohttp: raise ... from error, over several layers
     assert proves(caused(OSError("httpx"), caused(OSError("httpcore"), REFUSED)))
     # requests: ConnectionError(MaxRetryError(...)), raised in an except block without "from"
-    assert proves(OSError(caused(RuntimeError("max retries"), caused(RuntimeError("new connection"), REFUSED))))
+    assert proves(
+        OSError(
+            caused(RuntimeError("max retries"), caused(RuntimeError("new connection"), REFUSED))
+        )
+    )
     # anyio: one error for each address of a name
-    group = ExceptionGroup("all addresses", [REFUSED, ConnectionRefusedError(111, "the other address")])
+    group = ExceptionGroup(
+        "all addresses", [REFUSED, ConnectionRefusedError(111, "the other address")]
+    )
     assert proves(caused(OSError("all connection attempts failed"), group))
 
 
-@pytest.mark.parametrize("error", [REFUSED, socket.gaierror(-2, "unknown"), Discard(""), RetryAfter(1), Snooze(1)])
+@pytest.mark.parametrize(
+    "error", [REFUSED, socket.gaierror(-2, "unknown"), Discard(""), RetryAfter(1), Snooze(1)]
+)
 def test_these_prove_it_by_themselves(error: Exception):
     assert proves(error)
     assert proves(caused(RuntimeError(), error))
@@ -164,11 +174,26 @@ def test_in_doubt_is_keyword_only_and_on_error_does_not_exist():
     [
         ({"in_doubt": "retry"}, 'in_doubt must be one of "raise", "skip", "repeat", not \'retry\''),
         ({"in_doubt": None}, "not None"),
-        ({"in_doubt": "skip", "scope": "global"}, 'scope must be "run" or "namespace", not \'global\''),
-        ({"in_doubt": "skip", "release_on": OSError}, "release_on must be a tuple of exception classes"),
-        ({"in_doubt": "skip", "release_on": [OSError]}, "release_on must be a tuple of exception classes"),
-        ({"in_doubt": "skip", "release_on": (OSError(),)}, "release_on must be a tuple of exception classes"),
-        ({"in_doubt": "skip", "release_on": (BaseException,)}, "release_on must be a tuple of exception classes"),
+        (
+            {"in_doubt": "skip", "scope": "global"},
+            'scope must be "run" or "namespace", not \'global\'',
+        ),
+        (
+            {"in_doubt": "skip", "release_on": OSError},
+            "release_on must be a tuple of exception classes",
+        ),
+        (
+            {"in_doubt": "skip", "release_on": [OSError]},
+            "release_on must be a tuple of exception classes",
+        ),
+        (
+            {"in_doubt": "skip", "release_on": (OSError(),)},
+            "release_on must be a tuple of exception classes",
+        ),
+        (
+            {"in_doubt": "skip", "release_on": (BaseException,)},
+            "release_on must be a tuple of exception classes",
+        ),
     ],
 )
 def test_other_values_are_refused_before_anything_is_claimed(options: dict[str, Any], message: str):

@@ -29,12 +29,16 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
 def trail(db: Db) -> list[tuple[str, str, str]]:
-    rows = db.execute("select who, verb, target from yamlsched.operator_actions order by id").fetchall()
+    rows = db.execute(
+        "select who, verb, target from yamlsched.operator_actions order by id"
+    ).fetchall()
     return [(r.who, r.verb, r.target) for r in rows]
 
 
@@ -49,7 +53,12 @@ def test_a_retried_dead_run_gets_max_attempts_more_attempts(db: Db) -> None:
     # then it is queued and due, and keeps its attempts, its last owner and its last error
     after = row(db, run)
     assert answer == actions.ActionResult(f"run {run}", True, "is queued again")
-    assert (after.status, after.attempts, after.max_attempts, after.run_at) == ("queued", 5, 8, NOON)
+    assert (after.status, after.attempts, after.max_attempts, after.run_at) == (
+        "queued",
+        5,
+        8,
+        NOON,
+    )
     assert (after.finished_at, after.dead_at, after.result) == (None, None, None)
     assert (after.locked_by, after.last_error) == ("web-1:4711:c0ffee", "no route to host")
     assert trail(db) == [("ann", "retry", f"run:{run}")]
@@ -64,7 +73,10 @@ def test_a_waiting_run_becomes_due_and_keeps_its_status_and_attempts(db: Db) -> 
     answers = actions.retry(db, [failed, queued, due], "ann", now=NOON)
 
     assert [a.what for a in answers] == ["is due now"] * 3
-    assert [(row(db, r).status, row(db, r).run_at, row(db, r).max_attempts) for r in (failed, queued, due)] == [
+    assert [
+        (row(db, r).status, row(db, r).run_at, row(db, r).max_attempts)
+        for r in (failed, queued, due)
+    ] == [
         ("failed", NOON, 5),
         ("queued", NOON, 5),
         ("queued", NOON - timedelta(hours=1), 5),  # a run that is already due keeps its position
@@ -74,7 +86,12 @@ def test_a_waiting_run_becomes_due_and_keeps_its_status_and_attempts(db: Db) -> 
 @pytest.mark.parametrize(
     ("status", "values", "job_values", "why"),
     [
-        ("running", {"locked_until": "(now() + interval '1 minute')"}, {}, "is running: cancel it first"),
+        (
+            "running",
+            {"locked_until": "(now() + interval '1 minute')"},
+            {},
+            "is running: cancel it first",
+        ),
         (
             "running",
             {"locked_until": "(now() - interval '1 minute')"},
@@ -120,7 +137,11 @@ def test_a_succeeded_run_is_run_again_only_with_force(db: Db) -> None:
     [answer] = actions.retry(db, [run], "ann", force=True)
 
     assert answer.changed
-    assert (row(db, run).status, row(db, run).attempts, row(db, run).max_attempts) == ("queued", 1, 6)
+    assert (row(db, run).status, row(db, run).attempts, row(db, run).max_attempts) == (
+        "queued",
+        1,
+        6,
+    )
 
 
 @pytest.mark.parametrize("status, left", [("succeeded", 0), ("dead", 0), ("queued", 2)])
@@ -153,13 +174,19 @@ def test_a_retired_job_is_not_paused(db: Db) -> None:
 
     [answer] = pausing.pause(db, "default", [job], "ann")
 
-    assert (answer.changed, answer.what) == (False, "was removed from schedules.yaml: there is nothing to pause")
+    assert (answer.changed, answer.what) == (
+        False,
+        "was removed from schedules.yaml: there is nothing to pause",
+    )
     assert value(db, "select paused_at from yamlsched.job_definitions") is None
 
 
 def test_other_runs_do_not_change(db: Db) -> None:
     job = a_job(db)
-    named, others = a_run(db, job, "queued"), [a_run(db, job, status) for status in ("queued", "failed", "running")]
+    named, others = (
+        a_run(db, job, "queued"),
+        [a_run(db, job, status) for status in ("queued", "failed", "running")],
+    )
     before = [row(db, run) for run in others]
 
     actions.retry(db, [named], "ann")
@@ -174,7 +201,9 @@ def test_a_retry_of_a_paused_job_reports_that_the_run_waits(db: Db) -> None:
 
     [answer] = actions.retry(db, [run], "ann")
 
-    assert answer.what == "is queued again; it waits until the job is resumed: yamlsched resume purge"
+    assert (
+        answer.what == "is queued again; it waits until the job is resumed: yamlsched resume purge"
+    )
 
 
 def test_a_retry_of_a_run_with_an_effect_in_doubt_names_the_command_that_settles_it(db: Db) -> None:
@@ -202,7 +231,11 @@ def test_a_retry_of_a_run_with_an_effect_in_doubt_names_the_command_that_settles
 def test_a_retry_waits_for_a_worker_that_is_finishing_the_run(db: Db, dsn: str) -> None:
     # given a worker whose uncommitted transaction has finished the run
     run = a_run(db, a_job(db), "running")
-    with store.connect(dsn) as worker, store.connect(dsn) as operator, psycopg.connect(dsn, autocommit=True) as watcher:
+    with (
+        store.connect(dsn) as worker,
+        store.connect(dsn) as operator,
+        psycopg.connect(dsn, autocommit=True) as watcher,
+    ):
         worker.execute("begin")
         worker.execute(
             "update yamlsched.job_runs set status = 'dead', locked_until = null, finished_at = now(), dead_at = now() "
@@ -212,14 +245,19 @@ def test_a_retry_waits_for_a_worker_that_is_finishing_the_run(db: Db, dsn: str) 
 
         # when an operator retries it, and the worker commits while the operator waits
         answers = while_waiting(
-            watcher, operator, lambda: actions.retry(operator, [run], "ann"), lambda: worker.execute("commit")
+            watcher,
+            operator,
+            lambda: actions.retry(operator, [run], "ann"),
+            lambda: worker.execute("commit"),
         )
 
     # then the result describes the run after the worker's commit
     assert [a.what for a in answers] == ["is queued again"]
 
 
-def test_cancel_removes_the_lease_of_a_running_run_so_that_its_worker_can_write_nothing(db: Db) -> None:
+def test_cancel_removes_the_lease_of_a_running_run_so_that_its_worker_can_write_nothing(
+    db: Db,
+) -> None:
     # given a running slot run of a job with overlap wait
     job = a_job(db)
     run = a_run(db, job, "running", exclusive=True, scheduled_for=NOON)
@@ -266,7 +304,11 @@ def test_a_retry_notifies_listening_workers(db: Db, dsn: str) -> None:
 def test_a_filter_chooses_runs_asks_for_confirmation_and_reports_each_run(db: Db, cli: Cli) -> None:
     # given two dead runs of one job, and one of another
     purge, mail = a_job(db, "purge"), a_job(db, "mail")
-    first, second, other = a_run(db, purge, "dead"), a_run(db, purge, "dead"), a_run(db, mail, "dead")
+    first, second, other = (
+        a_run(db, purge, "dead"),
+        a_run(db, purge, "dead"),
+        a_run(db, mail, "dead"),
+    )
 
     # when all dead runs of the first job are retried without a terminal
     refused = cli("retry", "--job", "purge", "--dead")
@@ -274,7 +316,10 @@ def test_a_filter_chooses_runs_asks_for_confirmation_and_reports_each_run(db: Db
     # then nothing happens without --yes
     assert refused.code == 2
     assert "this would retry 2 runs: pass --yes" in refused.err
-    assert cli("retry", "--job", "purge", "--dead", "--dry-run").out == f"would retry 2 runs: {first} {second}\n"
+    assert (
+        cli("retry", "--job", "purge", "--dead", "--dry-run").out
+        == f"would retry 2 runs: {first} {second}\n"
+    )
     assert row(db, first).status == "dead"
     done = cli("retry", "--job", "purge", "--dead", "--yes", "--by", "ann")
     assert done == (0, f"run {first} is queued again\nrun {second} is queued again\n", "")
@@ -342,7 +387,11 @@ def test_of_many_runs_only_the_number_and_the_failures_are_reported(db: Db, cli:
     assert cli("retry", *runs).out == "retry: 21 changed\n"
     assert cli("cancel", *runs).out == "cancel: 21 changed\n"
     result = cli("retry", *runs, running)
-    assert result == (1, "retry: 21 of 22 changed\n", f"run {running} is running: cancel it first\n")
+    assert result == (
+        1,
+        "retry: 21 of 22 changed\n",
+        f"run {running} is running: cancel it first\n",
+    )
 
 
 def test_runs_together_with_filters_or_neither_is_a_usage_error(cli: Cli) -> None:
@@ -356,7 +405,11 @@ def test_cancelling_a_job_without_unfinished_runs_reports_this(db: Db, cli: Cli)
     a_run(db, a_job(db), "dead")
 
     assert cli("cancel", "--job", "purge", "--yes") == (0, "", "no unfinished runs match\n")
-    assert cli("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (0, "", "no runs match\n")
+    assert cli("cancel", "--job", "purge", "--status", "cancelled", "--yes") == (
+        0,
+        "",
+        "no runs match\n",
+    )
 
 
 def test_a_pause_first_accounts_for_owed_slots_and_stores_who_why_and_until(db: Db) -> None:
@@ -365,7 +418,9 @@ def test_a_pause_first_accounts_for_owed_slots_and_stores_who_why_and_until(db: 
     db.execute("update yamlsched.job_definitions set effective_from = '2026-01-13T12:00Z'")
 
     # when it is paused at noon for two hours
-    [answer] = pausing.pause(db, "default", [job], "ann", reason="upgrade", until=timedelta(hours=2), now=NOON)
+    [answer] = pausing.pause(
+        db, "default", [job], "ann", reason="upgrade", until=timedelta(hours=2), now=NOON
+    )
 
     # then the slot before the pause has its run, and the pause has its operator, reason and end
     definition = db.execute("select * from yamlsched.job_definitions").fetchone()
@@ -404,14 +459,23 @@ def test_pausing_again_changes_only_the_given_options_and_reports_the_result(
     )
     definition = db.execute("select * from yamlsched.job_definitions").fetchone()
     assert definition is not None
-    assert (definition.paused_at, definition.paused_by, definition.paused_reason) == (NOON, "bob", reason)
+    assert (definition.paused_at, definition.paused_by, definition.paused_reason) == (
+        NOON,
+        "bob",
+        reason,
+    )
     assert definition.paused_until == datetime.fromisoformat(until)
     pausing.pause(db, "default", [job], "ann", now=definition.paused_until)
-    assert value(db, "select (paused_until, paused_reason)::text from yamlsched.job_definitions") == "(,)"
+    assert (
+        value(db, "select (paused_until, paused_reason)::text from yamlsched.job_definitions")
+        == "(,)"
+    )
 
 
 def test_pausing_after_the_end_of_a_pause_starts_a_new_one(db: Db) -> None:
-    job = a_job(db, schedule=None, paused_at=NOON - timedelta(days=2), paused_until=NOON - timedelta(days=1))
+    job = a_job(
+        db, schedule=None, paused_at=NOON - timedelta(days=2), paused_until=NOON - timedelta(days=1)
+    )
 
     [answer] = pausing.pause(db, "default", [job], "ann", now=NOON)
 
@@ -430,7 +494,9 @@ def test_a_pause_with_an_end_in_the_past_is_refused(db: Db) -> None:
 
 def test_resume_records_the_slots_of_the_pause_and_does_not_run_them(db: Db) -> None:
     # given a job that was paused two days ago at noon
-    job = a_job(db, next_slot_at=datetime(2026, 1, 13, 2, tzinfo=UTC), paused_at=NOON - timedelta(days=2))
+    job = a_job(
+        db, next_slot_at=datetime(2026, 1, 13, 2, tzinfo=UTC), paused_at=NOON - timedelta(days=2)
+    )
     db.execute("update yamlsched.job_definitions set effective_from = '2026-01-12T12:00Z'")
 
     # when it is resumed
@@ -441,8 +507,12 @@ def test_resume_records_the_slots_of_the_pause_and_does_not_run_them(db: Db) -> 
     gap = db.execute("select slots, reason from yamlsched.skipped_slots").fetchone()
     assert gap == (2, "paused")
     assert value(db, "select count(*) from yamlsched.job_runs") == 0
-    assert value(db, "select next_slot_at from yamlsched.job_definitions") == datetime(2026, 1, 15, 2, tzinfo=UTC)
-    assert value(db, "select paused_at is null and paused_by is null from yamlsched.job_definitions")
+    assert value(db, "select next_slot_at from yamlsched.job_definitions") == datetime(
+        2026, 1, 15, 2, tzinfo=UTC
+    )
+    assert value(
+        db, "select paused_at is null and paused_by is null from yamlsched.job_definitions"
+    )
 
 
 def test_pause_and_resume_on_the_command_line(db: Db, cli: Cli) -> None:
@@ -451,7 +521,8 @@ def test_pause_and_resume_on_the_command_line(db: Db, cli: Cli) -> None:
 
     paused = cli("pause", "purge", "--until", "2h", "--reason", "upgrade").out
     assert re.fullmatch(
-        r"purge is paused, until 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(\w{3} [\d-]+ \d\d:\d\d UTC\)\n", paused
+        r"purge is paused, until 2\d{3}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(\w{3} [\d-]+ \d\d:\d\d UTC\)\n",
+        paused,
     )
     assert cli("resume", "mail") == (1, "", "mail is not paused\n")
     assert cli("pause", "--all").code == 2
@@ -460,21 +531,36 @@ def test_pause_and_resume_on_the_command_line(db: Db, cli: Cli) -> None:
     assert cli("resume", "--all", "--yes").out == "purge resumed\n"
     assert cli("resume", "--all") == (0, "", "no jobs to resume\n")
     wrong = cli("pause", "purgee")
-    assert (wrong.code, wrong.err) == (1, 'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n')
+    assert (wrong.code, wrong.err) == (
+        1,
+        'yamlsched: no job "purgee" in namespace "default". Did you mean "purge"?\n',
+    )
 
 
 def test_enqueue_reports_whether_the_run_was_created_or_existed(db: Db, cli: Cli) -> None:
     a_job(db)
 
     made = cli(
-        "enqueue", "purge", "--payload", '{"days": 3}', "--key", "purge:by-hand", "--by", "ann", "--format", "json"
+        "enqueue",
+        "purge",
+        "--payload",
+        '{"days": 3}',
+        "--key",
+        "purge:by-hand",
+        "--by",
+        "ann",
+        "--format",
+        "json",
     )
     again = cli("enqueue", "purge", "--key", "purge:by-hand")
 
     run = json.loads(made.out)
     assert (made.code, run["created"], run["status"]) == (0, True, "queued")
     assert value(db, "select payload from yamlsched.job_runs") == {"days": 3}
-    assert again.out == f'nothing created: run {run["run_id"]} has the key "purge:by-hand" and is queued\n'
+    assert (
+        again.out
+        == f'nothing created: run {run["run_id"]} has the key "purge:by-hand" and is queued\n'
+    )
     assert trail(db) == [("ann", "enqueue", f"run:{run['run_id']}")]
 
 
@@ -507,10 +593,14 @@ def test_a_payload_that_does_not_fit_the_handler_of_the_file_is_refused(
 
     assert value(db, "select array_agg(status) from yamlsched.job_runs") == ["dead"]
     a_job(db, "other")
-    assert cli("enqueue", "other", "--payload", payload).code == 0  # the parameters of this handler are unknown
+    assert (
+        cli("enqueue", "other", "--payload", payload).code == 0
+    )  # the parameters of this handler are unknown
 
 
-def test_a_payload_is_not_checked_against_a_handler_of_another_namespace(db: Db, cli: Cli, tmp_path: Path) -> None:
+def test_a_payload_is_not_checked_against_a_handler_of_another_namespace(
+    db: Db, cli: Cli, tmp_path: Path
+) -> None:
     # given a job of this name in another namespace, with a handler that has other parameters
     a_schedule_with_a_handler(tmp_path)
     dead = a_run(db, a_job(db, namespace="billing"), "dead")
@@ -536,7 +626,10 @@ def test_a_retry_of_one_run_can_replace_its_payload(db: Db, cli: Cli, tmp_path: 
     run, other = (a_run(db, job, "dead", payload="('{\"dyas\": 3}'::jsonb)") for _ in range(2))
 
     assert cli("retry", run, "--payload", '{"days": 3}').code == 0
-    assert value(db, "select payload from yamlsched.job_runs where status = 'queued'") == {"days": 3, "dry": True}
+    assert value(db, "select payload from yamlsched.job_runs where status = 'queued'") == {
+        "days": 3,
+        "dry": True,
+    }
     assert "with another payload" in str(value(db, "select detail from yamlsched.operator_actions"))
 
     several = cli("retry", run, other, "--payload", '{"days": 3}')
@@ -565,7 +658,11 @@ def test_a_key_of_a_pruned_run_creates_nothing_and_is_reported(db: Db, cli: Cli)
     ("arguments", "code", "message"),
     [
         (["purgee"], 1, 'no job "purgee" in namespace "default". Did you mean "purge"?'),
-        (["gone"], 1, 'job "gone" was removed from schedules.yaml on 2026-01-14: restore it to enqueue it'),
+        (
+            ["gone"],
+            1,
+            'job "gone" was removed from schedules.yaml on 2026-01-14: restore it to enqueue it',
+        ),
         (["off"], 1, 'job "off" is not enabled in schedules.yaml'),
         (["purge", "--key", "purge:2026-01-14"], 1, 'key "purge:2026-01-14" has a reserved form'),
         (
@@ -578,13 +675,27 @@ def test_a_key_of_a_pruned_run_creates_nothing_and_is_reported(db: Db, cli: Cli)
         (["purge", "--payload", '{"a": 1, "a": 2}'], 2, 'the key "a" occurs twice'),
         (["purge", "--payload", "[1]"], 2, "not a JSON object"),
         (["purge", "--payload", "{"], 2, "invalid JSON where it ends"),
-        (["purge", "--payload", "@missing.json"], 2, "missing.json cannot be read: No such file or directory"),
-        (["purge", "--payload", '{"a": "\\u0000"}'], 1, 'payload.a of job "purge" contains a NUL character'),
+        (
+            ["purge", "--payload", "@missing.json"],
+            2,
+            "missing.json cannot be read: No such file or directory",
+        ),
+        (
+            ["purge", "--payload", '{"a": "\\u0000"}'],
+            1,
+            'payload.a of job "purge" contains a NUL character',
+        ),
         (["purge", "--at", "25:00"], 2, '"25:00" is not a valid time of day: write 00:00 to 23:59'),
-        (["purge", "--at", "soon"], 2, '"soon" is not a valid time: write a date such as 2026-01-14'),
+        (
+            ["purge", "--at", "soon"],
+            2,
+            '"soon" is not a valid time: write a date such as 2026-01-14',
+        ),
     ],
 )
-def test_each_error_of_enqueue_is_one_line(db: Db, cli: Cli, arguments: list[str], code: int, message: str) -> None:
+def test_each_error_of_enqueue_is_one_line(
+    db: Db, cli: Cli, arguments: list[str], code: int, message: str
+) -> None:
     a_job(db)
     a_job(db, "gone", retired_at=NOON)
     a_job(db, "off", enabled=False)
@@ -599,7 +710,9 @@ def test_each_error_of_enqueue_is_one_line(db: Db, cli: Cli, arguments: list[str
 
 
 @pytest.mark.parametrize("option", ["enqueue", "pause", "since"])
-def test_a_time_without_an_offset_is_read_in_the_jobs_time_zone_and_printed(db: Db, cli: Cli, option: str) -> None:
+def test_a_time_without_an_offset_is_read_in_the_jobs_time_zone_and_printed(
+    db: Db, cli: Cli, option: str
+) -> None:
     a_job(db, timezone="Asia/Kolkata")
 
     result = {
@@ -612,7 +725,9 @@ def test_a_time_without_an_offset_is_read_in_the_jobs_time_zone_and_printed(db: 
     assert "2036-01-13T20:30" in result.out + result.err
 
 
-def test_without_a_job_it_is_read_in_the_time_zone_of_the_file(db: Db, cli: Cli, tmp_path: Path) -> None:
+def test_without_a_job_it_is_read_in_the_time_zone_of_the_file(
+    db: Db, cli: Cli, tmp_path: Path
+) -> None:
     a_job(db, timezone="Asia/Kolkata")
     a_job(db, "mail", timezone="Europe/Berlin")
     (tmp_path / "schedules.yaml").write_text("version: 1\ntimezone: America/New_York\njobs: {}\n")
@@ -620,23 +735,33 @@ def test_without_a_job_it_is_read_in_the_time_zone_of_the_file(db: Db, cli: Cli,
     read = cli("runs", "--since", "2026-01-14T02:00").err
     paused = cli("pause", "--all", "--yes", "--until", "2036-01-14").out
 
-    assert "--since is read in America/New_York: 2026-01-14T07:00Z (Wed 2026-01-14 02:00 EST)" in read
+    assert (
+        "--since is read in America/New_York: 2026-01-14T07:00Z (Wed 2026-01-14 02:00 EST)" in read
+    )
     assert paused.count("until 2036-01-14T05:00Z (Mon 2036-01-14 00:00 EST)") == 2
 
 
-def test_enqueue_takes_plain_words_ahead_of_now_and_shows_how_they_were_read(db: Db, cli: Cli) -> None:
+def test_enqueue_takes_plain_words_ahead_of_now_and_shows_how_they_were_read(
+    db: Db, cli: Cli
+) -> None:
     a_job(db, timezone="Asia/Kolkata")
 
     weekday = cli("enqueue", "purge", "--at", "mon 08:00").out
     local = cli("enqueue", "purge", "--run-at", "2036-01-14T08:00").out
-    document = json.loads(cli("enqueue", "purge", "--run-at", "2036-01-14T08:00", "--format", "json").out)
+    document = json.loads(
+        cli("enqueue", "purge", "--run-at", "2036-01-14T08:00", "--format", "json").out
+    )
 
     assert re.fullmatch(r"run \d+ created, due 2[\d-]+T02:30Z \(Mon 2[\d-]+ 08:00 IST\)\n", weekday)
-    assert re.fullmatch(r"run \d+ created, due 2036-01-14T02:30Z \(Mon 2036-01-14 08:00 IST\)\n", local)
+    assert re.fullmatch(
+        r"run \d+ created, due 2036-01-14T02:30Z \(Mon 2036-01-14 08:00 IST\)\n", local
+    )
     assert document["run_at"] == "2036-01-14T02:30:00Z"
 
 
-def test_the_time_of_a_job_without_cron_is_read_in_the_time_zone_of_the_file(db: Db, cli: Cli, tmp_path: Path) -> None:
+def test_the_time_of_a_job_without_cron_is_read_in_the_time_zone_of_the_file(
+    db: Db, cli: Cli, tmp_path: Path
+) -> None:
     a_job(db, schedule=None)
     (tmp_path / "schedules.yaml").write_text(
         "version: 1\ntimezone: America/New_York\njobs: {purge: {handler: handlers.cleanup.run}}\n"
@@ -676,11 +801,12 @@ def test_at_of_enqueue_is_a_time_or_a_duration_from_now(db: Db, cli: Cli) -> Non
     cli("enqueue", "purge", "--at", "2126-01-14T02:00:00+01:00", "--key", "a")
     cli("enqueue", "purge", "--at", "90m", "--key", "b")
 
-    assert value(db, "select run_at from yamlsched.job_runs where idempotency_key = 'a'") == datetime(
-        2126, 1, 14, 1, tzinfo=UTC
-    )
     assert value(
-        db, "select run_at - now() between '89m' and '90m' from yamlsched.job_runs where idempotency_key = 'b'"
+        db, "select run_at from yamlsched.job_runs where idempotency_key = 'a'"
+    ) == datetime(2126, 1, 14, 1, tzinfo=UTC)
+    assert value(
+        db,
+        "select run_at - now() between '89m' and '90m' from yamlsched.job_runs where idempotency_key = 'b'",
     )
 
 
@@ -690,7 +816,9 @@ def test_a_retry_waits_for_a_sync_that_edits_the_job(db, dsn):
     run = a_run(db, job, "dead")
     with store.connect(dsn) as editor, store.connect(dsn) as operator:
         editor.execute("begin")
-        editor.execute("select from yamlsched.job_definitions where id = %s for no key update", [job])
+        editor.execute(
+            "select from yamlsched.job_definitions where id = %s for no key update", [job]
+        )
         editor.execute("update yamlsched.job_definitions set max_attempts = 7 where id = %s", [job])
 
         # when a run is retried, then it is with the edited job

@@ -12,7 +12,17 @@ import psycopg
 import pytest
 
 from support.command_line import Cli, command_line
-from support.health import PROVIDER_KEY, a_healthy_job, an_effect, families, in_doubt, of, of_metrics, reasons, the_job
+from support.health import (
+    PROVIDER_KEY,
+    a_healthy_job,
+    an_effect,
+    families,
+    in_doubt,
+    of,
+    of_metrics,
+    reasons,
+    the_job,
+)
 from support.rows import a_file_row, a_job, a_run
 from yamlsched.ask import attention, health
 from yamlsched.ask.attention import Thresholds
@@ -24,7 +34,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -43,7 +55,9 @@ def test_the_problem_for_dead_runs_contains_their_error(db: Db) -> None:
     call = "purge: 1 call of on_dead died within 1h: OSError: smtp refused"
     assert reasons(db) == ["purge: 1 run died within 1h: OSError: disk full", call]
 
-    db.execute("update yamlsched.job_runs set dead_at = now() - interval '2 hours' where id = %s", [dead])
+    db.execute(
+        "update yamlsched.job_runs set dead_at = now() - interval '2 hours' where id = %s", [dead]
+    )
 
     assert reasons(db) == [call]
 
@@ -58,7 +72,9 @@ def test_each_exceeded_threshold_is_a_problem(db: Db) -> None:
         "purge: 1 run died within 1h: OSError: no route to host",
         "purge: late",
     ]
-    assert reasons(db, Thresholds(max_dead=1)) == ["purge: late by 20m: no worker has claimed its run"]
+    assert reasons(db, Thresholds(max_dead=1)) == [
+        "purge: late by 20m: no worker has claimed its run"
+    ]
 
 
 def test_runs_that_died_long_ago_are_not_a_problem(db: Db) -> None:
@@ -87,7 +103,9 @@ def test_an_effect_is_in_doubt_if_its_result_is_unknown_and_no_attempt_is_inside
     assert dict(ours) == dict(sorted(keys.items()))
 
 
-def test_an_effect_in_doubt_is_a_problem_until_it_is_settled_unless_a_retry_resolves_it(db: Db, cli: Cli) -> None:
+def test_an_effect_in_doubt_is_a_problem_until_it_is_settled_unless_a_retry_resolves_it(
+    db: Db, cli: Cli
+) -> None:
     job = a_healthy_job(db)
     dead = a_run(db, job, "dead", finished_at="(now() - interval '2 hours')")
     key = an_effect(db, dead, "in_doubt")
@@ -102,7 +120,10 @@ def test_an_effect_in_doubt_is_a_problem_until_it_is_settled_unless_a_retry_reso
     )
     screen = cli("status").out
     assert "in doubt   1 effect to settle, 1 to be resolved by the run's retry\n" in screen
-    assert f"      yamlsched settle --done {key} (or --not-done), then: yamlsched retry {dead}\n" in screen
+    assert (
+        f"      yamlsched settle --done {key} (or --not-done), then: yamlsched retry {dead}\n"
+        in screen
+    )
     document = json.loads(cli("status", "--format", "json").out)
     assert document["in_doubt_counts"] == {"person": 1, "retry": 1}
     assert [(e["key"], e["waits_for"]) for e in document["in_doubt"]][:1] == [(key, "person")]
@@ -113,7 +134,11 @@ def test_an_effect_in_doubt_is_a_problem_until_it_is_settled_unless_a_retry_reso
     assert cli("settle", key, "--done").code == 0
     assert cli("status", "--check").code == 0
     assert (
-        of(families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"], job_name="purge", waits_for="person")
+        of(
+            families(metrics.text(db, "default"))["yamlsched_effects_in_doubt"],
+            job_name="purge",
+            waits_for="person",
+        )
         == 0
     )
 
@@ -127,7 +152,8 @@ def test_the_remedy_for_an_effect_in_doubt_of_a_succeeded_run_is_only_to_settle_
 
 
 @pytest.mark.parametrize(
-    "effects, more", [(10, None), (11, "1 more effect is in doubt"), (12, "2 more effects are in doubt")]
+    "effects, more",
+    [(10, None), (11, "1 more effect is in doubt"), (12, "2 more effects are in doubt")],
 )
 def test_only_the_oldest_ten_effects_in_doubt_are_named_but_all_are_counted(
     db: Db, effects: int, more: str | None
@@ -135,7 +161,9 @@ def test_only_the_oldest_ten_effects_in_doubt_are_named_but_all_are_counted(
     a_healthy_job(db)
     for n in range(effects):
         an_effect(db, 999_000 + n, "in_doubt")
-    db.execute("update yamlsched.effects set doubted_at = now() - interval '1 hour' * (1000000 - run_id)")
+    db.execute(
+        "update yamlsched.effects set doubted_at = now() - interval '1 hour' * (1000000 - run_id)"
+    )
 
     found = reasons(db)
 
@@ -157,11 +185,17 @@ def test_a_different_file_is_a_problem_after_the_time_of_a_rolling_deployment(db
     now = datetime.now(UTC)
     newer = a_file_row(db, applied_at=now - timedelta(minutes=9))
     a_file_row(
-        db, hash="b" * 64, host="web-2", applied_at=now - timedelta(days=9), presented_since_at=now - timedelta(days=9)
+        db,
+        hash="b" * 64,
+        host="web-2",
+        applied_at=now - timedelta(days=9),
+        presented_since_at=now - timedelta(days=9),
     )
     assert (reasons(db), of_metrics(db, "yamlsched_other_files")) == ([], 0)
 
-    db.execute("update yamlsched.schedule_files set applied_at = %s where id = %s", [now - 3 * HOUR, newer])
+    db.execute(
+        "update yamlsched.schedule_files set applied_at = %s where id = %s", [now - 3 * HOUR, newer]
+    )
 
     [reason] = reasons(db)
     assert reason == (
@@ -203,7 +237,9 @@ def test_status_shows_a_file_that_is_held_back_at_once(db: Db, cli: Cli) -> None
 def test_status_and_doctor_show_a_host_of_another_environment(db: Db, cli: Cli) -> None:
     now = datetime.now(UTC)
     a_file_row(db, environment="production", applied_at=now - HOUR)
-    a_file_row(db, environment="staging", host="web-2", applied_at=None, presented_since_at=now - HOUR)
+    a_file_row(
+        db, environment="staging", host="web-2", applied_at=None, presented_since_at=now - HOUR
+    )
 
     shown = 'aaaaaaaa is presented by web-2:/srv/schedules.yaml for environment "staging", but the namespace belongs'
     assert f'{shown} to environment "production": not applied\n' in cli("status").out
@@ -219,7 +255,14 @@ def test_two_environments_of_one_host_do_not_hide_each_others_files(db: Db) -> N
     # given a host with a refused file of production, which presents a file of staging a moment later
     now = datetime.now(UTC)
     since = now - timedelta(minutes=20)
-    a_file_row(db, environment="production", applied_at=now - HOUR, refused_at=since, mistakes=2, last_presented_at=now)
+    a_file_row(
+        db,
+        environment="production",
+        applied_at=now - HOUR,
+        refused_at=since,
+        mistakes=2,
+        last_presented_at=now,
+    )
     later = {"presented_since_at": since, "last_presented_at": now + timedelta(seconds=1)}
     a_file_row(db, environment="staging", applied_at=None, **later)
 
@@ -244,14 +287,22 @@ def test_the_dead_runs_of_all_jobs_have_a_limit_of_their_own(
             a_run(db, job, "dead")
     a_run(db, job, "dead", finished_at="(now() - interval '61 minutes')")
 
-    shown = cli("status", "--check", "--max-dead", 3, *(() if limit is None else ("--max-dead-total", limit)))
+    shown = cli(
+        "status",
+        "--check",
+        "--max-dead",
+        3,
+        *(() if limit is None else ("--max-dead-total", limit)),
+    )
 
     expected = f"5 runs of all jobs died within 1h, the limit is {limit}\n"
     assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
 
 
 @pytest.mark.parametrize(("limit", "unhealthy"), [(1, True), (2, False), (3, False), (None, True)])
-def test_the_dead_runs_of_one_job_have_a_limit(db: Db, cli: Cli, limit: int | None, unhealthy: bool) -> None:
+def test_the_dead_runs_of_one_job_have_a_limit(
+    db: Db, cli: Cli, limit: int | None, unhealthy: bool
+) -> None:
     job = a_healthy_job(db, schedule=None, next_slot_at=None)
     for _ in range(2):
         a_run(db, job, "dead")
@@ -263,16 +314,22 @@ def test_the_dead_runs_of_one_job_have_a_limit(db: Db, cli: Cli, limit: int | No
 
 
 @pytest.mark.parametrize(("minutes", "unhealthy"), [(19, True), (21, False), (None, True)])
-def test_the_age_of_the_last_tick_has_a_limit(db: Db, cli: Cli, minutes: int | None, unhealthy: bool) -> None:
+def test_the_age_of_the_last_tick_has_a_limit(
+    db: Db, cli: Cli, minutes: int | None, unhealthy: bool
+) -> None:
     a_file_row(db, last_presented_at=datetime.now(UTC) - timedelta(minutes=20))
 
-    shown = cli("status", "--check", *(() if minutes is None else ("--max-tick-age", f"{minutes}m")))
+    shown = cli(
+        "status", "--check", *(() if minutes is None else ("--max-tick-age", f"{minutes}m"))
+    )
 
     assert (shown.code, shown.out.startswith("ok: ")) == ((1, False) if unhealthy else (0, True))
 
 
 @pytest.mark.parametrize(("limit", "unhealthy"), [(None, True), (0, True), (1, True), (2, False)])
-def test_runs_that_fail_again_and_again_have_a_limit(db: Db, cli: Cli, limit: int | None, unhealthy: bool) -> None:
+def test_runs_that_fail_again_and_again_have_a_limit(
+    db: Db, cli: Cli, limit: int | None, unhealthy: bool
+) -> None:
     # given a run that has failed three times, one of three attempts that has failed twice and runs again; one that has
     # failed twice of five, a run without a failure, and one that an operator queued again after its death
     job = a_healthy_job(db, schedule=None, next_slot_at=None)
@@ -280,7 +337,15 @@ def test_runs_that_fail_again_and_again_have_a_limit(db: Db, cli: Cli, limit: in
     a_run(db, job, "running", attempts=3, max_attempts=6, failed_at="(now() - interval '1 minute')")
     a_run(db, job, "running", attempts=3, max_attempts=3, failed_at="(now() - interval '1 minute')")
     a_run(db, job, "running")
-    a_run(db, job, "queued", attempts=5, prior_attempts=5, max_attempts=10, failed_at="(now() - interval '1 minute')")
+    a_run(
+        db,
+        job,
+        "queued",
+        attempts=5,
+        prior_attempts=5,
+        max_attempts=10,
+        failed_at="(now() - interval '1 minute')",
+    )
 
     assert the_job(db).failing == 2
     assert of_metrics(db, "yamlsched_job_failing_runs") == 2
@@ -291,7 +356,9 @@ def test_runs_that_fail_again_and_again_have_a_limit(db: Db, cli: Cli, limit: in
     assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
 
 
-@pytest.mark.parametrize(("limit", "unhealthy"), [(8, True), (9, False), (10, False), (None, False)])
+@pytest.mark.parametrize(
+    ("limit", "unhealthy"), [(8, True), (9, False), (10, False), (None, False)]
+)
 def test_failed_attempts_since_the_last_success_have_a_limit(
     db: Db, cli: Cli, limit: int | None, unhealthy: bool
 ) -> None:
@@ -301,8 +368,20 @@ def test_failed_attempts_since_the_last_success_have_a_limit(
     success = "(now() - interval '3 hours')"
     a_run(db, job, "dead", finished_at="(now() - interval '4 hours')")
     a_run(db, job, "succeeded", finished_at=success)
-    dead = a_run(db, job, "dead", finished_at="(now() - interval '2 hours')", failed_at="(now() - interval '2 hours')")
-    a_run(db, job, "dead", finished_at="(now() - interval '2 hours')", idempotency_key=f"on_dead:{dead}")
+    dead = a_run(
+        db,
+        job,
+        "dead",
+        finished_at="(now() - interval '2 hours')",
+        failed_at="(now() - interval '2 hours')",
+    )
+    a_run(
+        db,
+        job,
+        "dead",
+        finished_at="(now() - interval '2 hours')",
+        idempotency_key=f"on_dead:{dead}",
+    )
     last = a_run(db, job, "failed", attempts=3, failed_at="(now())", error_type="OSError")
     a_run(db, job, "running", attempts=2, failed_at="(now() - interval '1 hour')")
 
@@ -314,7 +393,9 @@ def test_failed_attempts_since_the_last_success_have_a_limit(
 
     expected = "purge: 9 attempts have failed since the last success: OSError: no route to host\n"
     assert (shown.code, shown.out if unhealthy else "") == ((1, expected) if unhealthy else (0, ""))
-    [problem] = attention.problems(health.read(db, "default", HOUR), Thresholds(max_streak=0, max_failing=1))
+    [problem] = attention.problems(
+        health.read(db, "default", HOUR), Thresholds(max_streak=0, max_failing=1)
+    )
     assert problem.remedy == f"yamlsched show {last}"
 
 
@@ -325,4 +406,8 @@ def test_a_success_ends_the_streak_of_attempts(db: Db) -> None:
 
     a_run(db, job, "succeeded")
 
-    assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).failing) == (0, 0, 1)
+    assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).failing) == (
+        0,
+        0,
+        1,
+    )

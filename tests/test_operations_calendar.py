@@ -6,7 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from yamlsched.extras.web.ask.calendar import CalendarJob, agenda, clock_change_nights, effect, scheduled
+from yamlsched.extras.web.ask.calendar import (
+    CalendarJob,
+    agenda,
+    clock_change_nights,
+    effect,
+    scheduled,
+)
 from yamlsched.timetable import slots
 from yamlsched.timetable.cron import parse_cron
 from yamlsched.timetable.forecast import ForecastSpan, forecast
@@ -22,7 +28,10 @@ GONE = "does not exist on"
 
 
 def a_job(
-    name: str = "purge", cron: str | None = "30 2 * * *", timezone: str = "Europe/Berlin", **more: object
+    name: str = "purge",
+    cron: str | None = "30 2 * * *",
+    timezone: str = "Europe/Berlin",
+    **more: object,
 ) -> CalendarJob:
     columns = {
         "spread": timedelta(0), "enabled": True, "paused_at": None, "paused_until": None, "paused_by": None,
@@ -50,9 +59,24 @@ def a_job(
             "02:00 to 03:00 happens twice: 2 slots in the first pass, and again in the second",
         ),
         ("0 3 * * *", BERLIN, AUTUMN, ""),
-        ("0 0 * * *", "America/Santiago", SEPTEMBER, f"00:00 {GONE} 2026-09-06 (clocks go forward): runs at 01:00"),
-        ("30 23 * * *", "America/Santiago", NOW, "23:30 happens twice: runs in the first pass only"),
-        ("15 2 * * *", "Australia/Lord_Howe", OCTOBER, f"02:15 {GONE} 2026-10-04 (clocks go forward): runs at 02:30"),
+        (
+            "0 0 * * *",
+            "America/Santiago",
+            SEPTEMBER,
+            f"00:00 {GONE} 2026-09-06 (clocks go forward): runs at 01:00",
+        ),
+        (
+            "30 23 * * *",
+            "America/Santiago",
+            NOW,
+            "23:30 happens twice: runs in the first pass only",
+        ),
+        (
+            "15 2 * * *",
+            "Australia/Lord_Howe",
+            OCTOBER,
+            f"02:15 {GONE} 2026-10-04 (clocks go forward): runs at 02:30",
+        ),
         (
             "0 2 * * *",
             "Pacific/Apia",
@@ -70,15 +94,22 @@ def test_what_a_clock_change_does_to_slots_is_said_in_words(
     assert effect(parse_cron(cron), where, change) == words
 
 
-@pytest.mark.parametrize("cron", ["30 2 * * *", "*/10 * * * *", "0 2,3 * * *", "0 0-4 * * *", "5 2 29 3 *"])
+@pytest.mark.parametrize(
+    "cron", ["30 2 * * *", "*/10 * * * *", "0 2,3 * * *", "0 0-4 * * *", "5 2 29 3 *"]
+)
 @pytest.mark.parametrize("now", [NOW, AUTUMN])
-def test_a_job_is_affected_if_its_slots_differ_from_those_without_the_change(cron: str, now: datetime) -> None:
+def test_a_job_is_affected_if_its_slots_differ_from_those_without_the_change(
+    cron: str, now: datetime
+) -> None:
     where, expression = zone("Europe/Berlin"), parse_cron(cron)
     change = next(slots.clock_changes(where, now, now + 30 * DAY))
     begin, end = change.at - timedelta(hours=1), change.at + timedelta(hours=3)
 
     clock = [slot.at + change.after for slot in slots.slots(expression, where, begin, end)]
-    named = [slot.at for slot in slots.slots(expression, zone("UTC"), begin + change.after, end + change.after)]
+    named = [
+        slot.at
+        for slot in slots.slots(expression, zone("UTC"), begin + change.after, end + change.after)
+    ]
 
     if clock != named:
         assert effect(expression, where, change)
@@ -112,11 +143,17 @@ def test_jobs_without_slots_are_listed_by_their_reason() -> None:
 
 
 def test_a_job_that_is_paused_until_a_time_has_the_slots_after_it() -> None:
-    found = scheduled([a_job(paused_at=NOW, paused_until=datetime(2026, 3, 22, 1, 30, tzinfo=UTC))], "default", NOW)
+    found = scheduled(
+        [a_job(paused_at=NOW, paused_until=datetime(2026, 3, 22, 1, 30, tzinfo=UTC))],
+        "default",
+        NOW,
+    )
 
     shown = forecast(found.coming.values(), ForecastSpan(NOW, NOW + 4 * DAY, "UTC"), NOW)
 
-    assert [hour.date.day for hour, jobs in zip(shown.hours, shown.jobs_by_hour, strict=True) if jobs] == [23, 24]
+    assert [
+        hour.date.day for hour, jobs in zip(shown.hours, shown.jobs_by_hour, strict=True) if jobs
+    ] == [23, 24]
 
 
 def test_a_night_names_the_affected_jobs_by_what_happens_to_them() -> None:

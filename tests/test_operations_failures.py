@@ -25,7 +25,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -36,7 +38,9 @@ def ended(db: Db, job: int, status: str, ago: timedelta, **more: Any) -> int:
     return a_run(db, job, status, finished_at=at, **more)
 
 
-def a_failure(db: Db, run: int, attempt: int, ago: timedelta, error_type: str | None = "OSError") -> None:
+def a_failure(
+    db: Db, run: int, attempt: int, ago: timedelta, error_type: str | None = "OSError"
+) -> None:
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error, error_type)"
         " values (%s, %s, 'web-1:1:ff', %s, 'no route to host', %s)",
@@ -68,9 +72,16 @@ def test_dead_runs_are_grouped_by_job_and_type_of_error(db: Db) -> None:
     ]
     group = found.groups[1]
     assert (group.first_at, group.last_at) == (NOW - 5 * HOUR, NOW - 2 * HOUR)
-    assert (group.example_error, group.example_key, group.examined, group.total) == ("last", "purge:x", 4, 5)
+    assert (group.example_error, group.example_key, group.examined, group.total) == (
+        "last",
+        "purge:x",
+        4,
+        5,
+    )
     assert found.groups[3].timezone == "Europe/Berlin"
-    assert [g.example_id for g in failures.groups(db, "default", NOW - 3 * HOUR, only_dead=True).groups] == [
+    assert [
+        g.example_id for g in failures.groups(db, "default", NOW - 3 * HOUR, only_dead=True).groups
+    ] == [
         call,
         last,
         untyped,
@@ -78,7 +89,9 @@ def test_dead_runs_are_grouped_by_job_and_type_of_error(db: Db) -> None:
     assert failures.groups(db, "billing", NOW, only_dead=True).groups == []
 
 
-def test_the_number_of_dead_runs_that_are_read_is_bounded(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_dead_runs_that_are_read_is_bounded(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, other = a_job(db), a_job(db, "other")
     for nth in range(5):
         ended(db, job, "dead", nth * HOUR)
@@ -138,7 +151,13 @@ def test_a_group_counts_its_failed_attempts_and_what_became_of_the_runs(db: Db) 
 
     [group] = failures.groups(db, "default", NOW - 2 * HOUR).groups
 
-    assert (group.runs, group.dead, group.failing, group.recovered, group.attempts) == (5, 1, 2, 1, 7)
+    assert (group.runs, group.dead, group.failing, group.recovered, group.attempts) == (
+        5,
+        1,
+        2,
+        1,
+        7,
+    )
     assert (group.first_at, group.last_at) == (NOW - 61 * MINUTE, NOW - 5 * MINUTE)
     assert (group.example_id, group.example_error) == (runs[0], "no route to host")
     assert how_they_ended(group) == "1 dead, 2 retrying, 1 recovered, 1 cancelled"
@@ -147,7 +166,14 @@ def test_a_group_counts_its_failed_attempts_and_what_became_of_the_runs(db: Db) 
 def test_the_example_is_the_worst_run_and_of_these_the_latest(db: Db) -> None:
     job = a_job(db, overlap="allow")
     found = []
-    for status, ago in (("succeeded", 0), ("cancelled", 1), ("failed", 9), ("queued", 8), ("dead", 20), ("dead", 19)):
+    for status, ago in (
+        ("succeeded", 0),
+        ("cancelled", 1),
+        ("failed", 9),
+        ("queued", 8),
+        ("dead", 20),
+        ("dead", 19),
+    ):
         at = NOW - ago * MINUTE
         more = {"finished_at": at} if status in ("succeeded", "cancelled", "dead") else {}
         run = a_run(db, job, status, failed_at=at, error_type="OSError", **more)
@@ -178,7 +204,9 @@ def test_only_attempts_within_the_span_count(db: Db) -> None:
 
 
 @pytest.mark.parametrize(("since", "until", "found"), [(0, 1, True), (1, 2, False), (-1, 0, False)])
-def test_the_span_includes_its_start_and_not_its_end(db: Db, since: int, until: int, found: bool) -> None:
+def test_the_span_includes_its_start_and_not_its_end(
+    db: Db, since: int, until: int, found: bool
+) -> None:
     job = a_job(db)
     ended(db, job, "dead", timedelta(0))
     a_run(db, job, "failed", failed_at=NOW)
@@ -188,7 +216,9 @@ def test_the_span_includes_its_start_and_not_its_end(db: Db, since: int, until: 
     assert sum(group.runs for group in groups) == (2 if found else 0)
 
 
-def test_many_runs_that_recovered_do_not_hide_a_dead_one(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_runs_that_recovered_do_not_hide_a_dead_one(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = a_job(db)
     ended(db, job, "dead", 5 * HOUR, error_type="Died")
     for nth in range(4):
@@ -205,7 +235,11 @@ def test_many_runs_that_recovered_do_not_hide_a_dead_one(db: Db, monkeypatch: py
 
 def test_the_worst_group_is_the_one_with_most_dead_runs_then_with_most_failing_ones(db: Db) -> None:
     job = a_job(db, overlap="allow")
-    for error_type, status, number in (("Recovered", "succeeded", 3), ("Failing", "failed", 2), ("Died", "dead", 1)):
+    for error_type, status, number in (
+        ("Recovered", "succeeded", 3),
+        ("Failing", "failed", 2),
+        ("Died", "dead", 1),
+    ):
         for _ in range(number):
             a_run(db, job, status, failed_at=NOW, error_type=error_type)
 
@@ -219,12 +253,19 @@ def test_the_worst_group_is_the_one_with_most_dead_runs_then_with_most_failing_o
 def test_failures_are_found_without_reading_the_history(own_dsn: str) -> None:
     with psycopg.connect(own_dsn, autocommit=True) as db:
         a_long_history(db)
-        given = {"namespace": "default", "definitions": None, "since": "-infinity", "until": "infinity"}
+        given = {
+            "namespace": "default",
+            "definitions": None,
+            "since": "-infinity",
+            "until": "infinity",
+        }
         given |= {"of_job": 1_000, "limit": 50_000}
         jobs = [id for (id,) in db.execute("select id from yamlsched.job_definitions").fetchall()]
         for only_dead in (False, True):
             # of each of the two groups also the run before
-            assert rows_read(db, load("failures")["groups"], {**given, "only_dead": only_dead}) <= 10
+            assert (
+                rows_read(db, load("failures")["groups"], {**given, "only_dead": only_dead}) <= 10
+            )
         assert rows_read(db, load("failures")["attempts"], {**given, "definitions": jobs}) <= 2
 
 
@@ -235,7 +276,13 @@ def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
     job, other = a_job(db, overlap="allow"), a_job(db, "mail", tags=["nightly"])
     first = a_run(db, job, "dead", finished_at=NOW, failed_at=NOW)
     call = a_run(
-        db, job, "dead", finished_at=NOW, failed_at=NOW, error_type="KeyError", idempotency_key=f"on_dead:{first}"
+        db,
+        job,
+        "dead",
+        finished_at=NOW,
+        failed_at=NOW,
+        error_type="KeyError",
+        idempotency_key=f"on_dead:{first}",
     )
     waiting = a_run(db, other, "failed", failed_at=NOW, last_error="two\nlines", error_type=None)
 
@@ -245,13 +292,46 @@ def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
     at = "2026-01-14T12:20:00Z"
     assert [line.split() for line in shown.out.splitlines()] == [
         ["RUNS", "JOB", "NOW", "ATTEMPTS", "FIRST", "LAST", "EXAMPLE", "ERROR"],
-        ["1", "purge", "1", "dead", "1", at, at, str(first), "OSError:", "no", "route", "to", "host"],
-        ["1", "purge", "(on_dead)", "1", "dead", "1", at, at, str(call), "KeyError:", "no", "route", "to", "host"],
+        [
+            "1",
+            "purge",
+            "1",
+            "dead",
+            "1",
+            at,
+            at,
+            str(first),
+            "OSError:",
+            "no",
+            "route",
+            "to",
+            "host",
+        ],
+        [
+            "1",
+            "purge",
+            "(on_dead)",
+            "1",
+            "dead",
+            "1",
+            at,
+            at,
+            str(call),
+            "KeyError:",
+            "no",
+            "route",
+            "to",
+            "host",
+        ],
         ["1", "mail", "1", "retrying", "1", at, at, str(waiting), "two", "lines"],
     ]
-    document = json.loads(cli("runs", "--group-by", "error_type", "--tag", "nightly", "--format", "json").out)
+    document = json.loads(
+        cli("runs", "--group-by", "error_type", "--tag", "nightly", "--format", "json").out
+    )
     assert (document["groups"][0]["job_type"], document["groups"][0]["failing"]) == ("mail", 1)
-    [row] = csv.DictReader(io.StringIO(cli("runs", "--group-by", "error_type", "--on-dead", "--format", "csv").out))
+    [row] = csv.DictReader(
+        io.StringIO(cli("runs", "--group-by", "error_type", "--on-dead", "--format", "csv").out)
+    )
     assert (row["example_id"], row["error_type"], row["dead"]) == (str(call), "KeyError", "1")
 
 
@@ -263,7 +343,10 @@ def test_runs_are_counted_by_job_and_type_of_error(db: Db, cli: Cli) -> None:
         (("--status", "dead", "--status", "failed"), {"purge", "mail"}),
         (("--error-type", "OSError"), {"purge"}),
         (("--job", "mail"), {"mail"}),
-        (("--no-on-dead", "--since", "2026-01-14T12:20Z", "--until", "2026-01-14T12:21Z"), {"purge", "mail"}),
+        (
+            ("--no-on-dead", "--since", "2026-01-14T12:20Z", "--until", "2026-01-14T12:21Z"),
+            {"purge", "mail"},
+        ),
         (("--until", "2026-01-14T12:20Z"), set()),
     ],
 )
@@ -279,19 +362,29 @@ def test_groups_can_be_filtered(db: Db, cli: Cli, options: tuple[str, ...], jobs
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (("--key", "a*", "--worker", "web-1"), "cannot be combined with --key, --worker: remove one of them"),
+        (
+            ("--key", "a*", "--worker", "web-1"),
+            "cannot be combined with --key, --worker: remove one of them",
+        ),
         (("--before", "7"), "cannot be combined with --before: remove one of them"),
-        (("--status", "running"), "cannot be combined with --status running: pass dead, failed, or no --status"),
+        (
+            ("--status", "running"),
+            "cannot be combined with --status running: pass dead, failed, or no --status",
+        ),
     ],
 )
-def test_groups_refuse_filters_of_single_runs(db: Db, cli: Cli, options: tuple[str, ...], what: str) -> None:
+def test_groups_refuse_filters_of_single_runs(
+    db: Db, cli: Cli, options: tuple[str, ...], what: str
+) -> None:
     shown = cli("runs", "--group-by", "error_type", *options)
 
     assert (shown.code, shown.out) == (2, "")
     assert f"--group-by error_type {what}" in shown.err
 
 
-def test_of_many_groups_the_rest_is_counted(db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_groups_the_rest_is_counted(
+    db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = a_job(db)
     assert cli("runs", "--group-by", "error_type").err == "no failed attempts match\n"
     for nth in range(4):
@@ -311,7 +404,9 @@ def test_verbose_status_lists_the_failures_of_the_last_day(db: Db, cli: Cli) -> 
     job = a_job(db)
     assert cli("status", "-v").out.endswith("\n\nNo attempt failed in the last day\n")
     a_run(db, job, "dead", finished_at="(now() - interval '25 hours')", error_type="Old")
-    recent = a_run(db, job, "dead", finished_at="(now() - interval '23 hours')", last_error="\x1b[2Jgone")
+    recent = a_run(
+        db, job, "dead", finished_at="(now() - interval '23 hours')", last_error="\x1b[2Jgone"
+    )
 
     out = cli("status", "-v").out
     assert "\n\nFailures of the last day\nRUNS  JOB " in out

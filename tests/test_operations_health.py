@@ -11,7 +11,15 @@ import psycopg
 import pytest
 
 from support.command_line import Cli, command_line
-from support.health import a_failed_attempt, a_healthy_job, families, of, of_metrics, reasons, the_job
+from support.health import (
+    a_failed_attempt,
+    a_healthy_job,
+    families,
+    of,
+    of_metrics,
+    reasons,
+    the_job,
+)
 from support.rows import a_file_row, a_job, a_long_history, a_run, rows_read, value
 from yamlsched.ask import attention, health, states
 from yamlsched.ask.attention import Thresholds
@@ -24,7 +32,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -72,18 +82,29 @@ def test_the_streak_after_a_success_starts_with_the_failures_after_it(db: Db) ->
     for run in waiting:
         a_failed_attempt(db, run, 1, "OSError", 180)
     a_run(db, job, "succeeded", finished_at=success)
-    assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).state) == (0, 0, "ok")
+    assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).state) == (
+        0,
+        0,
+        "ok",
+    )
     a_run(db, job, "failed", failed_at=after, idempotency_key="on_dead:1")
     a_run(db, job, "cancelled", failed_at=after)
     assert (the_job(db).failure_streak, the_job(db).state, the_job(db).failing) == (0, "ok", 0)
 
     # when
-    db.execute("update yamlsched.job_runs set attempts = 2, failed_at = %s where id = %s", [after, waiting[0]])
+    db.execute(
+        "update yamlsched.job_runs set attempts = 2, failed_at = %s where id = %s",
+        [after, waiting[0]],
+    )
     a_failed_attempt(db, waiting[0], 2, "OSError", 60)
     a_run(db, job, "failed", failed_at=after)
 
     # then
-    assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).state) == (2, 2, "retrying")
+    assert (the_job(db).failure_streak, the_job(db).attempt_streak, the_job(db).state) == (
+        2,
+        2,
+        "retrying",
+    )
     assert of_metrics(db, "yamlsched_job_failure_streak") == 2
     assert reasons(db, Thresholds(max_streak=1)) == [
         "purge: 2 attempts have failed since the last success: no route to host"
@@ -97,27 +118,46 @@ def test_a_host_is_seen_when_it_claimed_a_run_or_ended_it_itself(db: Db) -> None
     now = datetime.now(UTC)
     for minutes in range(6):
         at = now - timedelta(minutes=minutes)
-        a_run(db, job, "succeeded", locked_by=f"host-{minutes % 2}:1:x", started_at=at, finished_at=at)
+        a_run(
+            db, job, "succeeded", locked_by=f"host-{minutes % 2}:1:x", started_at=at, finished_at=at
+        )
     gone = {"started_at": now - 120 * HOUR, "failed_at": now - 120 * HOUR, "finished_at": now}
     a_run(db, job, "cancelled", locked_by="cancelled:1:x", **gone)
     lost = {"started_at": now - HOUR / 2, "finished_at": now, "error_type": "LostWorker"}
     a_run(db, job, "dead", locked_by="lost:1:x", **lost)
-    a_run(db, job, "succeeded", locked_by="old:1:x", started_at=now - 3 * HOUR, finished_at=now - 2 * HOUR)
+    a_run(
+        db,
+        job,
+        "succeeded",
+        locked_by="old:1:x",
+        started_at=now - 3 * HOUR,
+        finished_at=now - 2 * HOUR,
+    )
 
     found = health.read(db, "default", HOUR).workers
 
     seen = [("host-0", now), ("host-1", now - timedelta(minutes=1)), ("lost", now - HOUR / 2)]
     assert [(worker.host, worker.seen_at) for worker in found] == seen
-    shown = families(metrics.text(db, "default"))["yamlsched_worker_last_seen_timestamp_seconds"].samples
+    shown = families(metrics.text(db, "default"))[
+        "yamlsched_worker_last_seen_timestamp_seconds"
+    ].samples
     assert [(one.labels["host"], one.value) for one in shown] == [
         (host, pytest.approx(at.timestamp())) for host, at in seen
     ]
 
 
-@pytest.mark.parametrize(("values", "age"), [({}, "8d"), ({"paused_until": datetime(2100, 1, 1, tzinfo=UTC)}, "")])
-def test_a_pause_without_an_end_is_a_problem_after_a_week(db: Db, cli: Cli, values: dict[str, Any], age: str) -> None:
-    job = a_healthy_job(db, paused_at=datetime.now(UTC) - timedelta(days=8), paused_by="zoe", **values)
-    db.execute("update yamlsched.job_definitions set paused_reason = 'API migration' where id = %s", [job])
+@pytest.mark.parametrize(
+    ("values", "age"), [({}, "8d"), ({"paused_until": datetime(2100, 1, 1, tzinfo=UTC)}, "")]
+)
+def test_a_pause_without_an_end_is_a_problem_after_a_week(
+    db: Db, cli: Cli, values: dict[str, Any], age: str
+) -> None:
+    job = a_healthy_job(
+        db, paused_at=datetime.now(UTC) - timedelta(days=8), paused_by="zoe", **values
+    )
+    db.execute(
+        "update yamlsched.job_definitions set paused_reason = 'API migration' where id = %s", [job]
+    )
 
     checked, reported = cli("status", "--check"), cli("report", "--since", "1h")
 
@@ -128,7 +168,9 @@ def test_a_pause_without_an_end_is_a_problem_after_a_week(db: Db, cli: Cli, valu
     assert cli("status", "--check", "--max-paused", "9d").code == 0
 
 
-def test_a_slot_that_was_lost_in_a_long_outage_is_a_problem_when_it_is_found(db: Db, cli: Cli) -> None:
+def test_a_slot_that_was_lost_in_a_long_outage_is_a_problem_when_it_is_found(
+    db: Db, cli: Cli
+) -> None:
     # given a slot of last week that was recorded as late just now, and one that was recorded two hours ago
     job, old = a_healthy_job(db), a_job(db, "old", schedule=None, next_slot_at=None)
     for one, ago in ((job, HOUR / 2), (old, 2 * HOUR)):
@@ -162,17 +204,26 @@ def test_calls_of_on_dead_are_counted_by_themselves(db: Db, cli: Cli) -> None:
         "purge: 2 calls of on_dead died within 1h: OSError: smtp",
         "quiet: 2 calls of on_dead died within 1h: OSError: smtp",
     ]
-    assert "dead       2 in the last hour, 2 in the last day; 4 calls of on_dead" in cli("status").out
+    assert (
+        "dead       2 in the last hour, 2 in the last day; 4 calls of on_dead" in cli("status").out
+    )
     found = families(metrics.text(db, "default"))
     assert of(found["yamlsched_runs"], job_name="purge", status="dead") == 2
     assert of(found["yamlsched_runs"], job_name="quiet", status="dead") == 0
-    recent = {(s.labels["job_name"], s.labels["status"]): s.value for s in found["yamlsched_recent_runs"].samples}
+    recent = {
+        (s.labels["job_name"], s.labels["status"]): s.value
+        for s in found["yamlsched_recent_runs"].samples
+    }
     assert recent == {("purge", "dead"): 2}
     calls = {s.labels["job_name"]: s.value for s in found["yamlsched_recent_dead_calls"].samples}
     assert calls == {"purge": 2, "quiet": 2}
     reported = cli("report", "--since", "1h")
     facts = re.sub(" +", " ", reported.out).splitlines()
-    assert {"ran 2 runs of 1 job: 2 died", "dead 2, by type of error: ValueError 2", "on_dead 4 calls died"} <= {*facts}
+    assert {
+        "ran 2 runs of 1 job: 2 died",
+        "dead 2, by type of error: ValueError 2",
+        "on_dead 4 calls died",
+    } <= {*facts}
     assert "quiet: 2 calls of on_dead died: OSError: smtp" in reported.out
     assert "purge: 2 runs died" in reported.out
 
@@ -183,7 +234,9 @@ def test_dead_runs_of_a_job_that_left_the_file_are_counted_until_they_are_pruned
 
     [*samples] = families(metrics.text(db, "default"))["yamlsched_runs"].samples
 
-    assert {(s.labels["job_name"], s.labels["status"]): s.value for s in samples if s.value} == {("gone", "dead"): 1}
+    assert {(s.labels["job_name"], s.labels["status"]): s.value for s in samples if s.value} == {
+        ("gone", "dead"): 1
+    }
     assert {s.labels["job_name"] for s in samples} == {"gone"}
 
 
@@ -191,7 +244,10 @@ def test_a_slot_that_no_sync_has_processed_makes_the_job_overdue(db: Db) -> None
     slot = datetime.now(UTC) - HOUR
     a_job(db, next_slot_at=slot)
 
-    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (slot, "no sync has created the run of its slot")
+    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (
+        slot,
+        "no sync has created the run of its slot",
+    )
     assert value(db, "select job_type from yamlsched.overdue_jobs") == "purge"
 
 
@@ -199,7 +255,10 @@ def test_a_due_run_that_no_worker_claims_makes_the_job_overdue(db: Db) -> None:
     due = datetime.now(UTC) - HOUR
     a_run(db, a_job(db), run_at=due, created_at=due)
 
-    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (due, "no worker has claimed its run")
+    assert (the_job(db).overdue_since, the_job(db).overdue_why) == (
+        due,
+        "no worker has claimed its run",
+    )
 
 
 def test_a_run_is_late_at_the_earliest_from_its_creation_on(db: Db) -> None:
@@ -250,7 +309,9 @@ def test_a_run_that_waits_for_another_slot_of_its_job_is_not_overdue(db: Db) -> 
         ({"started_at": "(now() - interval '2 hours')"}, "past its timeout"),
     ],
 )
-def test_a_run_past_its_lease_or_its_timeout_is_stuck(db: Db, values: dict[str, Any], why: str) -> None:
+def test_a_run_past_its_lease_or_its_timeout_is_stuck(
+    db: Db, values: dict[str, Any], why: str
+) -> None:
     run = a_run(db, a_job(db), "running", **values)
 
     assert reasons(db)[1:] == [f"run {run} of purge is stuck: {why}, held by web-1:4711:c0ffee"]
@@ -274,7 +335,14 @@ def test_no_view_reads_the_succeeded_runs(own_dsn: str) -> None:
             "'done', now() from yamlsched.job_runs r"
         )
         db.execute("analyze yamlsched.effects")
-        views = ("dead_runs", "stuck_runs", "overdue_jobs", "job_states", "job_health", "effects_in_doubt")
+        views = (
+            "dead_runs",
+            "stuck_runs",
+            "overdue_jobs",
+            "job_states",
+            "job_health",
+            "effects_in_doubt",
+        )
         read = {view: rows_read(db, f"select * from yamlsched.{view}".encode()) for view in views}
 
     # then it reads only unfinished, dead and newest runs
@@ -317,7 +385,9 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
             "limit": 100,
             "within": timedelta(hours=1),
             "bounds": [1.0, 10.0],
-            "definitions": [one for (one,) in db.execute("select id from yamlsched.job_definitions").fetchall()],
+            "definitions": [
+                one for (one,) in db.execute("select id from yamlsched.job_definitions").fetchall()
+            ],
             "now": datetime.now(UTC),
         }
         names = {
@@ -332,9 +402,15 @@ def test_no_statement_about_the_last_hour_reads_the_runs_that_ended_before(own_d
 
 @pytest.mark.parametrize(
     ("overlap", "note"),
-    [("wait", "the next slot waits for run"), ("skip", "the next slot will be skipped: run"), ("allow", "")],
+    [
+        ("wait", "the next slot waits for run"),
+        ("skip", "the next slot will be skipped: run"),
+        ("allow", ""),
+    ],
 )
-def test_a_slot_beside_an_unfinished_run_waits_or_is_skipped(db: Db, cli: Cli, overlap: str, note: str) -> None:
+def test_a_slot_beside_an_unfinished_run_waits_or_is_skipped(
+    db: Db, cli: Cli, overlap: str, note: str
+) -> None:
     job = a_healthy_job(db, overlap=overlap, next_slot_at=datetime.now(UTC) - timedelta(seconds=5))
     run = a_run(db, job, "running", exclusive=overlap != "allow")
 
@@ -344,18 +420,25 @@ def test_a_slot_beside_an_unfinished_run_waits_or_is_skipped(db: Db, cli: Cli, o
     assert text == (f"{note} {run}{' is unfinished' if overlap == 'skip' else ''}" if note else "")
 
 
-def test_a_stuck_run_of_a_paused_job_is_taken_by_the_next_worker_as_any_other(db: Db, cli: Cli) -> None:
+def test_a_stuck_run_of_a_paused_job_is_taken_by_the_next_worker_as_any_other(
+    db: Db, cli: Cli
+) -> None:
     job = a_healthy_job(db, paused_at=datetime.now(UTC))
     run = a_run(db, job, "running", locked_until=datetime.now(UTC) - HOUR)
 
     shown, screen = cli("show", run).out, cli("status").out
 
-    assert f"its lease has ended, and the next worker takes it: yamlsched doctor, or yamlsched cancel {run}" in shown
+    assert (
+        f"its lease has ended, and the next worker takes it: yamlsched doctor, or yamlsched cancel {run}"
+        in shown
+    )
     assert f"      yamlsched show {run}" in screen
 
 
 def test_the_next_slot_is_shown_in_utc_and_on_the_clock_of_the_job(db: Db, cli: Cli) -> None:
-    a_healthy_job(db, timezone="Europe/Berlin", next_slot_at=datetime(2100, 1, 14, 1, 30, tzinfo=UTC))
+    a_healthy_job(
+        db, timezone="Europe/Berlin", next_slot_at=datetime(2100, 1, 14, 1, 30, tzinfo=UTC)
+    )
     a_job(db, "other", next_slot_at=datetime(2100, 1, 14, 1, 30, tzinfo=UTC))
 
     out = cli("status", "--all").out
@@ -404,7 +487,12 @@ def test_the_state_of_a_job_is_that_of_its_row(db: Db) -> None:
 
     states = {job.job_type: job.state for job in found.jobs}
     assert states == {"ok": "ok", "dead": "dead", "new": "new", "reported": "ok"}
-    assert {job.job_type: job.failure_streak for job in found.jobs} == {"ok": 0, "dead": 1, "new": 0, "reported": 0}
+    assert {job.job_type: job.failure_streak for job in found.jobs} == {
+        "ok": 0,
+        "dead": 1,
+        "new": 0,
+        "reported": 0,
+    }
     assert {job.last_success_at for job in found.jobs} == {NOON + HOUR, NOON, None}
 
 
@@ -424,14 +512,22 @@ def test_the_suspects_are_the_jobs_that_have_problems(db: Db) -> None:
     # when all jobs are read, and when only the suspects are
     known = states.states(db, ["default", "shop"], HOUR)
     suspects = states.suspects([*known["default"], *known["shop"]])
-    found = [*health.read_all(db, ["default", "shop"], HOUR), *health.read_all(db, ["default", "shop"], HOUR, suspects)]
+    found = [
+        *health.read_all(db, ["default", "shop"], HOUR),
+        *health.read_all(db, ["default", "shop"], HOUR, suspects),
+    ]
 
     # then the problems are the same
     assert [len(one.jobs) for one in found] == [5, 5, 3, 3]
     for one in found:
-        assert [(problem.kind, problem.job_type) for problem in attention.problems(one, Thresholds())] == problems
+        assert [
+            (problem.kind, problem.job_type) for problem in attention.problems(one, Thresholds())
+        ] == problems
     assert found[0].totals == found[2].totals
-    assert found[0].totals._asdict().items() >= {"jobs": 5, "failed": 2, "failing": 1, "dead_last_hour": 1}.items()
+    assert (
+        found[0].totals._asdict().items()
+        >= {"jobs": 5, "failed": 2, "failing": 1, "dead_last_hour": 1}.items()
+    )
     assert found[0].totals.dead_last_day == 2
     first = states.suspects(known["shop"])[:2]
     assert [job.job_type for job in health.read(db, "shop", HOUR, first).jobs] == ["died", "late"]
@@ -458,10 +554,28 @@ def test_the_states_are_what_the_health_of_all_jobs_says(db: Db) -> None:
 
     # then they agree, and the totals are their sums
     assert [job[1:8] for job in known["default"]] == [
-        (job.job_type, job.state, job.queued, job.running, job.failed, job.failing, job.oldest_due_at)
+        (
+            job.job_type,
+            job.state,
+            job.queued,
+            job.running,
+            job.failed,
+            job.failing,
+            job.oldest_due_at,
+        )
         for job in jobs_read
     ]
     assert [job.job_type for job in known["other"]] == ["else"]
     totals = states.totals(known["default"])
-    assert totals == (5, 1, 1, 1, 1, 1, 2, 0, min(job.oldest_due_at for job in jobs_read if job.oldest_due_at))
+    assert totals == (
+        5,
+        1,
+        1,
+        1,
+        1,
+        1,
+        2,
+        0,
+        min(job.oldest_due_at for job in jobs_read if job.oldest_due_at),
+    )
     assert states.totals([]) == states.JobTotals()

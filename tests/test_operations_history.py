@@ -26,7 +26,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -36,7 +38,12 @@ def test_each_filter_selects_its_runs(db: Db) -> None:
     running = a_run(db, purge, "running", started_at=NOON, exclusive=True)
     queued = a_run(db, mail, "queued", run_at=NOON.replace(hour=14), idempotency_key="mail:12_a")
     a_run(
-        db, mail, "succeeded", finished_at=NOON.replace(hour=8), locked_by="web-2:7:beef", idempotency_key="mail:12xa"
+        db,
+        mail,
+        "succeeded",
+        finished_at=NOON.replace(hour=8),
+        locked_by="web-2:7:beef",
+        idempotency_key="mail:12xa",
     )
 
     def found(**chosen: Any) -> list[int]:
@@ -58,7 +65,12 @@ def test_each_filter_selects_its_runs(db: Db) -> None:
     assert found(worker="web-1") == [running, dead]
     assert found(worker="web-1:4711") == [running, dead]
     assert found(worker="web") == []
-    assert found(error="ROUTE to") == found(error="oserror: no") == found(error_type="OSError") == [dead]
+    assert (
+        found(error="ROUTE to")
+        == found(error="oserror: no")
+        == found(error_type="OSError")
+        == [dead]
+    )
     assert found(error_type="OS") == found(error="r_ute") == []
     assert found(on_dead=False) == found()
     call = a_run(db, purge, "succeeded", idempotency_key=f"on_dead:{dead}")
@@ -68,17 +80,27 @@ def test_each_filter_selects_its_runs(db: Db) -> None:
 
 def test_the_options_about_errors_select_runs_in_each_verb(db: Db, cli: Cli) -> None:
     job = a_job(db)
-    timeout, other = (a_run(db, job, "dead", error_type=name, last_error="x") for name in ("Timeout", "OSError"))
+    timeout, other = (
+        a_run(db, job, "dead", error_type=name, last_error="x") for name in ("Timeout", "OSError")
+    )
     call = a_run(db, job, "dead", error_type="Timeout", idempotency_key=f"on_dead:{timeout}")
 
     def listed(*options: str) -> list[int]:
-        return [run["id"] for run in json.loads(cli("runs", *options, "--format", "json").out)["runs"]]
+        return [
+            run["id"] for run in json.loads(cli("runs", *options, "--format", "json").out)["runs"]
+        ]
 
     assert listed("--error", "time") == [call, timeout]
     assert listed("--error-type", "Timeout", "--no-on-dead") == [timeout]
     assert listed("--on-dead") == [call]
-    assert f"would retry 1 run: {other}" in cli("retry", "--dead", "--error-type", "OSError", "--dry-run").out
-    assert f"would retry 1 run: {timeout}" in cli("retry", "--dead", "--no-on-dead", "--error", "TIME", "--dry-run").out
+    assert (
+        f"would retry 1 run: {other}"
+        in cli("retry", "--dead", "--error-type", "OSError", "--dry-run").out
+    )
+    assert (
+        f"would retry 1 run: {timeout}"
+        in cli("retry", "--dead", "--no-on-dead", "--error", "TIME", "--dry-run").out
+    )
 
 
 def test_pages_have_no_gaps_and_no_duplicates(db: Db, cli: Cli) -> None:
@@ -88,7 +110,9 @@ def test_pages_have_no_gaps_and_no_duplicates(db: Db, cli: Cli) -> None:
     pages, before = [], None
     while True:
         result = json.loads(
-            cli("runs", "--limit", 2, "--format", "json", *(["--before", before] if before else [])).out
+            cli(
+                "runs", "--limit", 2, "--format", "json", *(["--before", before] if before else [])
+            ).out
         )
         pages.append([run["id"] for run in result["runs"]])
         before = result["next_before"]
@@ -107,7 +131,15 @@ def test_the_namespaces_of_one_database_do_not_see_each_other(db: Db) -> None:
 
 
 def test_runs_are_listed_as_text_json_and_csv(db: Db, cli: Cli) -> None:
-    run = a_run(db, a_job(db), "dead", started_at=NOON, finished_at=NOON, failed_at=NOON, idempotency_key="purge:x")
+    run = a_run(
+        db,
+        a_job(db),
+        "dead",
+        started_at=NOON,
+        finished_at=NOON,
+        failed_at=NOON,
+        idempotency_key="purge:x",
+    )
 
     text = cli("runs").out.splitlines()
     document = json.loads(cli("runs", "--format", "json").out)
@@ -132,7 +164,11 @@ def test_runs_are_listed_as_text_json_and_csv(db: Db, cli: Cli) -> None:
     ]
     assert document["format_version"] == 1
     assert document["runs"][0]["finished_at"] == "2026-01-14T12:00:00Z"
-    assert (line["id"], line["finished_at"], line["scheduled_for"]) == (str(run), "2026-01-14T12:00:00Z", "")
+    assert (line["id"], line["finished_at"], line["scheduled_for"]) == (
+        str(run),
+        "2026-01-14T12:00:00Z",
+        "",
+    )
     assert line["priority"] == document["runs"][0]["priority"] == "normal"
 
 
@@ -142,7 +178,9 @@ def test_piped_output_has_no_colours_and_no_matching_run_is_not_an_error(db: Db,
     assert "\x1b" not in cli("runs").out
 
 
-def keep_output(db: Db, run: int, attempt: int, output: str, omitted: int = 0, worker: str = WORKER) -> None:
+def keep_output(
+    db: Db, run: int, attempt: int, output: str, omitted: int = 0, worker: str = WORKER
+) -> None:
     db.execute(
         "insert into yamlsched.attempt_outputs "
         "values (%s, %s, %s, '2026-01-14T12:00:05Z'::timestamptz + make_interval(secs => %s), %s, %s)",
@@ -219,10 +257,14 @@ def test_show_suggests_the_next_command(db: Db, cli: Cli) -> None:
     failed = a_run(db, a_job(db, "sync"), "failed")
 
     assert f"next      yamlsched retry {dead}\n" in cli("show", dead).out
-    assert "next      its job is not enabled in schedules.yaml: no worker claims it" in cli("show", waiting).out
+    assert (
+        "next      its job is not enabled in schedules.yaml: no worker claims it"
+        in cli("show", waiting).out
+    )
     assert "next      its job is paused: yamlsched resume mail" in cli("show", paused).out
     assert (
-        f"next      it is retried automatically; to retry it now: yamlsched retry {failed}\n" in cli("show", failed).out
+        f"next      it is retried automatically; to retry it now: yamlsched retry {failed}\n"
+        in cli("show", failed).out
     )
 
 
@@ -254,7 +296,9 @@ def test_a_run_that_was_cancelled_while_it_waited_has_no_duration(db: Db, cli: C
 
 
 @pytest.mark.parametrize("status", ["cancelled", "succeeded"])
-def test_show_keeps_the_attempt_that_was_cancelled_or_succeeded_before_a_retry(db: Db, cli: Cli, status: str) -> None:
+def test_show_keeps_the_attempt_that_was_cancelled_or_succeeded_before_a_retry(
+    db: Db, cli: Cli, status: str
+) -> None:
     # given a run whose first attempt failed and whose second was cancelled or succeeded
     run = a_run(db, a_job(db), "running", attempts=2, started_at="(now() - interval '90 seconds')")
     db.execute(
@@ -280,7 +324,11 @@ def test_show_keeps_the_attempt_that_was_cancelled_or_succeeded_before_a_retry(d
     )
 
     # then all three are shown, in their order
-    lines = [line.split() for line in cli("show", run).out.splitlines() if re.match("attempt +[0-9]", line)]
+    lines = [
+        line.split()
+        for line in cli("show", run).out.splitlines()
+        if re.match("attempt +[0-9]", line)
+    ]
     assert [(line[1], line[2], line[-1]) for line in lines] == [
         ("1", "failed", "web-2:1:aa"),
         ("2", status, "web-1:4711:c0ffee"),
@@ -290,7 +338,11 @@ def test_show_keeps_the_attempt_that_was_cancelled_or_succeeded_before_a_retry(d
     assert re.search(rf"retry by \S+, was: {status}\n?$", cli("show", run).out)
     document = json.loads(cli("show", run, "--format", "json").out)
     [earlier] = document["retried_attempts"]
-    assert (earlier["attempt"], earlier["status"], earlier["worker"]) == (2, status, "web-1:4711:c0ffee")
+    assert (earlier["attempt"], earlier["status"], earlier["worker"]) == (
+        2,
+        status,
+        "web-1:4711:c0ffee",
+    )
 
 
 def test_an_unknown_run_and_a_pruned_one_get_different_messages(db: Db, cli: Cli) -> None:
@@ -300,10 +352,15 @@ def test_an_unknown_run_and_a_pruned_one_get_different_messages(db: Db, cli: Cli
     )
 
     assert cli("show", 12).err == "yamlsched: run 12 does not exist, or was pruned\n"
-    assert 'run 7 with the key "purge:2026-01-14" was pruned on 2026-02-01' in cli("show", "purge:2026-01-14").err
+    assert (
+        'run 7 with the key "purge:2026-01-14" was pruned on 2026-02-01'
+        in cli("show", "purge:2026-01-14").err
+    )
 
 
-def test_the_namespace_is_that_of_the_file_or_the_only_one(db: Db, tmp_path: Path, cli: Cli) -> None:
+def test_the_namespace_is_that_of_the_file_or_the_only_one(
+    db: Db, tmp_path: Path, cli: Cli
+) -> None:
     # without a file and without jobs it is "default"
     assert history.namespace_of(db, None, Path("schedules.yaml")) == "default"
 
@@ -313,7 +370,9 @@ def test_the_namespace_is_that_of_the_file_or_the_only_one(db: Db, tmp_path: Pat
 
     # with several, --namespace is required
     a_job(db)
-    with pytest.raises(Refused, match=r"several namespaces \(billing, default\): pass --namespace or --file"):
+    with pytest.raises(
+        Refused, match=r"several namespaces \(billing, default\): pass --namespace or --file"
+    ):
         history.namespace_of(db, None, Path("schedules.yaml"))
     assert history.namespace_of(db, "billing", Path("schedules.yaml")) == "billing"
 
@@ -332,11 +391,20 @@ def test_the_namespace_is_that_of_the_file_or_the_only_one(db: Db, tmp_path: Pat
     assert history.namespace_of(db, None, file) == "mailing"
 
 
-def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_the_history(own_dsn: str) -> None:
+def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_the_history(
+    own_dsn: str,
+) -> None:
     sql = load("history")["runs"]
     with psycopg.connect(own_dsn, autocommit=True) as db:
         a_long_history(db)
-        position = {"namespace": "default", "low": 0, "high": 10**9, "limit": 50, "oldest_first": False, "ids": None}
+        position = {
+            "namespace": "default",
+            "low": 0,
+            "high": 10**9,
+            "limit": 50,
+            "oldest_first": False,
+            "ids": None,
+        }
         no_filter = search.Filter().parameters(None)
 
         def read(**given: Any) -> int:
@@ -350,7 +418,9 @@ def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_th
 
         # and an index finds the ids of few runs
         def found(by: str, **given: Any) -> int:
-            return rows_read(db, load("history")["indexed_ids"], {**no_filter, **position, "by": by, **given})
+            return rows_read(
+                db, load("history")["indexed_ids"], {**no_filter, **position, "by": by, **given}
+            )
 
         tomorrow = datetime.now(UTC) + timedelta(days=1)
         assert found("key", key="purge:2026-01-14") == 0
@@ -358,7 +428,14 @@ def test_dead_and_unfinished_runs_and_runs_of_a_key_are_found_without_reading_th
         assert found("open") <= 25
         assert found("failure") <= 50
         assert found("end", since=tomorrow) <= 50
-        assert found("end", since=datetime(2020, 1, 1, tzinfo=UTC), until=datetime(2020, 1, 2, tzinfo=UTC)) <= 50
+        assert (
+            found(
+                "end",
+                since=datetime(2020, 1, 1, tzinfo=UTC),
+                until=datetime(2020, 1, 2, tzinfo=UTC),
+            )
+            <= 50
+        )
         assert found("end", definitions=[1]) <= 250
 
 
@@ -381,7 +458,10 @@ def test_pages_forward_and_back_have_each_run_once_whatever_reads_them(
     assert forward == mails
 
     page, back = last, [row.id for row in last.runs]
-    while page.newer is not None and (page := search.page(db, "default", filter, 5, after=page.newer)).runs:
+    while (
+        page.newer is not None
+        and (page := search.page(db, "default", filter, 5, after=page.newer)).runs
+    ):
         back = [row.id for row in page.runs] + back
     assert back == mails[: len(back)]
     assert len(back) >= len(mails) - 5
@@ -392,7 +472,11 @@ def test_an_index_finds_the_same_runs_as_a_search(db: Db, monkeypatch: pytest.Mo
     jobs = [a_job(db, "mail"), a_job(db, "other"), a_job(db, "else", namespace="other")]
     for nth in range(60):
         at = NOON + timedelta(hours=nth % 7)
-        failed = {"error_type": ("OSError", "KeyError")[nth % 2], "failed_at": at, "last_error": "x"} if nth % 3 else {}
+        failed = (
+            {"error_type": ("OSError", "KeyError")[nth % 2], "failed_at": at, "last_error": "x"}
+            if nth % 3
+            else {}
+        )
         status = ("dead", "succeeded", "queued", "cancelled")[nth % 4]
         if status == "dead":
             failed = {"error_type": "OSError", "failed_at": at, "last_error": "x"}
@@ -405,20 +489,29 @@ def test_an_index_finds_the_same_runs_as_a_search(db: Db, monkeypatch: pytest.Mo
         Filter(since=NOON + timedelta(hours=hours), jobs=names, **more)
         for hours in (0, 3, 6, 7)
         for names in ((), ("mail",), ("mail", "other"))
-        for more in ({}, {"error_type": "OSError"}, {"error": "x"}, {"statuses": ["queued", "dead"]})
+        for more in (
+            {},
+            {"error_type": "OSError"},
+            {"error": "x"},
+            {"statuses": ["queued", "dead"]},
+        )
     ]
     filters += [Filter(error_type="KeyError"), Filter(error_type="Nothing"), Filter(error_type="")]
     found = []
     for few in (1_000, 0):
         monkeypatch.setattr(search, "FEW_RUNS", few)
-        found.append([[row.id for row in search.runs(db, "default", filter, 100)] for filter in filters])
+        found.append(
+            [[row.id for row in search.runs(db, "default", filter, 100)] for filter in filters]
+        )
 
     # then they are the same
     assert found[0] == found[1]
     assert [len(ids) for ids in found[0]].count(0) < len(filters) / 2
 
 
-def test_the_list_of_runs_says_where_its_search_stopped(db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_runs_says_where_its_search_stopped(
+    db: Db, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = a_job(db)
     wanted = a_run(db, job, "cancelled")
     runs = [a_run(db, job, "succeeded") for _ in range(40)]
@@ -432,15 +525,29 @@ def test_the_list_of_runs_says_where_its_search_stopped(db: Db, cli: Cli, monkey
         f"no runs match down to run {stopped_at}, where the search stopped\n"
         f"to search older runs: pass --before {stopped_at}\n"
     )
-    document = json.loads(cli("runs", "--status", "cancelled", "--limit", 1, "--format", "json").out)
+    document = json.loads(
+        cli("runs", "--status", "cancelled", "--limit", 1, "--format", "json").out
+    )
     assert (document["runs"], document["next_before"]) == ([], stopped_at)
     document = json.loads(
-        cli("runs", "--status", "cancelled", "--before", stopped_at, "--limit", 1, "--format", "json").out
+        cli(
+            "runs",
+            "--status",
+            "cancelled",
+            "--before",
+            stopped_at,
+            "--limit",
+            1,
+            "--format",
+            "json",
+        ).out
     )
     assert ([run["id"] for run in document["runs"]], document["next_before"]) == ([wanted], None)
 
 
-def test_a_search_that_finds_nothing_stops_and_can_be_continued(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_finds_nothing_stops_and_can_be_continued(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = a_job(db)
     wanted = a_run(db, job, "dead", last_error="disk full", error_type=None)
     runs = [a_run(db, job, "succeeded") for _ in range(100)]
@@ -453,7 +560,10 @@ def test_a_search_that_finds_nothing_stops_and_can_be_continued(db: Db, monkeypa
     assert (second.older, second.newer) == (None, runs[40] - 1)
     newer = search.page(db, "default", full, 2, after=wanted, max_ids=60)
     assert (list(newer.runs), newer.newer) == ([], wanted + 60)
-    assert search.page(db, "default", Filter(statuses=["dead"], error_type="", error="%"), 2).runs == []
+    assert (
+        search.page(db, "default", Filter(statuses=["dead"], error_type="", error="%"), 2).runs
+        == []
+    )
     assert search.runs(db, "default", full, 2) == list(second.runs)
 
 
@@ -478,7 +588,12 @@ def test_a_call_of_on_dead_is_not_shown_as_a_success_of_its_job(db: Db, cli: Cli
     assert "(on_dead)" not in lines[dead]
     assert f"{second} of hang: on_dead call for run {dead}" in cli("show", second).out
     rows = json.loads(cli("runs", "--format", "json").out)["runs"]
-    assert {row["id"]: row["dead_run_id"] for row in rows} == {first: dead, second: dead, by_hand: None, dead: None}
+    assert {row["id"]: row["dead_run_id"] for row in rows} == {
+        first: dead,
+        second: dead,
+        by_hand: None,
+        dead: None,
+    }
     assert value(db, "select last_success_at is null from yamlsched.job_health")
 
 
@@ -489,7 +604,14 @@ def test_show_prints_the_end_of_what_each_attempt_printed(db: Db, cli: Cli) -> N
     # given a run whose second attempt was released, and whose last one succeeded
     run = a_run(db, a_job(db), "succeeded", attempts=2, locked_by="w:2")
     keep_output(db, run, 1, "of the released one\n", worker="w:1")
-    keep_output(db, run, 2, "".join(f"line {n}\n" for n in range(20)) + "x" * 1_000, omitted=1 << 30, worker="w:2")
+    keep_output(
+        db,
+        run,
+        2,
+        "".join(f"line {n}\n" for n in range(20)) + "x" * 1_000,
+        omitted=1 << 30,
+        worker="w:2",
+    )
 
     # when it is shown
     shown, full = cli("show", run).out.splitlines(), cli("show", run, "--full").out.splitlines()
@@ -512,7 +634,9 @@ def test_show_prints_the_end_of_what_each_attempt_printed(db: Db, cli: Cli) -> N
 def test_show_prints_only_the_output_for_another_program(db: Db, cli: Cli) -> None:
     run = a_run(db, a_job(db), "dead", attempts=3)
     keep_output(db, run, 1, "first\n")
-    keep_output(db, run, 3, "\x1b[1;31mred\x1b[0m\r\n::stop-commands::x\n\x1b]0;title\x07\n", omitted=5)
+    keep_output(
+        db, run, 3, "\x1b[1;31mred\x1b[0m\r\n::stop-commands::x\n\x1b]0;title\x07\n", omitted=5
+    )
 
     assert cli("show", run, "--output") == (
         0,
@@ -535,8 +659,14 @@ def test_a_run_without_output_is_explained(db: Db, cli: Cli) -> None:
 
     for words, message in (
         ([silent], f"no output of run {silent} is kept: {excluded}"),
-        ([running], f"no output of run {running} is kept: the attempt is running, and its lease was not renewed yet"),
-        ([failed, "--attempt", "2"], f"no output of run {failed}, attempt 2 is kept. Attempts with output: 1"),
+        (
+            [running],
+            f"no output of run {running} is kept: the attempt is running, and its lease was not renewed yet",
+        ),
+        (
+            [failed, "--attempt", "2"],
+            f"no output of run {failed}, attempt 2 is kept. Attempts with output: 1",
+        ),
     ):
         assert cli("show", *words, "--output") == (1, "", f"yamlsched: {message}\n")
     assert cli("show", failed, "--attempt", "1").code == 2

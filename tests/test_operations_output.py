@@ -50,9 +50,15 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def test_columns_are_aligned_by_the_width_on_the_screen(on_terminal: Callable[[int], None]) -> None:
     on_terminal(80)
 
-    lines = _output.table(("A", "B"), [(_output.coloured("dead"), "1"), ("日本語", "2")]).split("\n")
+    lines = _output.table(("A", "B"), [(_output.coloured("dead"), "1"), ("日本語", "2")]).split(
+        "\n"
+    )
 
-    assert [click.unstyle(line).rstrip() for line in lines] == ["A       B", "dead    1", "日本語  2"]
+    assert [click.unstyle(line).rstrip() for line in lines] == [
+        "A       B",
+        "dead    1",
+        "日本語  2",
+    ]
     assert lines[1].startswith("\x1b[31mdead\x1b[0m")
 
 
@@ -72,7 +78,9 @@ def test_on_a_terminal_only_free_text_is_cut_and_keeps_a_readable_width(
     assert second.split() == ["-", "x" * 100 if room == 100 else "x" * (room - 1) + "…", "2"]
 
 
-def test_piped_tables_have_the_width_of_their_content_and_bound_only_free_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_tables_have_the_width_of_their_content_and_bound_only_free_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "20")
 
     lines = _output.table(("KEY", "ERROR"), [("k" * 500, "x" * 500)], free_text="ERROR").split("\n")
@@ -108,7 +116,8 @@ def test_text_from_outside_is_shown_escaped_and_never_interpreted(
 
 
 @pytest.mark.parametrize(
-    ("is_terminal", "no_color", "expected"), [(True, "", True), (True, "1", False), (False, "", False)]
+    ("is_terminal", "no_color", "expected"),
+    [(True, "", True), (True, "1", False), (False, "", False)],
 )
 def test_colours_are_for_terminals_and_not_with_no_color(
     monkeypatch: pytest.MonkeyPatch, is_terminal: bool, no_color: str, expected: bool
@@ -128,7 +137,8 @@ def test_a_document_has_a_version_and_times_in_utc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0s"), (59, "59s"), (61, "1m1s"), (3725, "1h2m"), (90061, "1d1h"), (-61, "1m1s")]
+    ("seconds", "text"),
+    [(0, "0s"), (59, "59s"), (61, "1m1s"), (3725, "1h2m"), (90061, "1d1h"), (-61, "1m1s")],
 )
 def test_rough_times_have_two_units(seconds: int, text: str) -> None:
     assert durations.approximate(timedelta(seconds=seconds)) == text

@@ -27,7 +27,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -40,7 +42,9 @@ def left(db: Db) -> set[int]:
 
 
 @pytest.mark.parametrize(("status", "days"), [("succeeded", 7), ("dead", 90), ("cancelled", 30)])
-def test_each_status_is_kept_for_its_retention_from_the_end_of_the_run(db: Db, status: str, days: int) -> None:
+def test_each_status_is_kept_for_its_retention_from_the_end_of_the_run(
+    db: Db, status: str, days: int
+) -> None:
     job = a_job(db)
     ended(db, job, status, NOON - days * DAY - SECOND)
     kept = ended(db, job, status, NOON - days * DAY)
@@ -53,7 +57,9 @@ def test_each_status_is_kept_for_its_retention_from_the_end_of_the_run(db: Db, s
 
 def test_retention_comes_from_the_file_in_force(db: Db) -> None:
     job = a_job(db)
-    a_file_row(db, host="web-2", hash="b" * 64, applied_at=NOON - DAY, retention=Jsonb({"succeeded": "1h"}))
+    a_file_row(
+        db, host="web-2", hash="b" * 64, applied_at=NOON - DAY, retention=Jsonb({"succeeded": "1h"})
+    )
     a_file_row(db, applied_at=NOON, retention=Jsonb({"succeeded": "2d", "dead": "90d"}))
     ended(db, job, "succeeded", NOON - 3 * DAY)
     kept = ended(db, job, "succeeded", NOON - DAY)
@@ -61,7 +67,9 @@ def test_retention_comes_from_the_file_in_force(db: Db) -> None:
     housekeep(db, "default", PLENTY, NOON)
 
     assert left(db) == {kept}
-    assert value(db, "select housekept_at from yamlsched.schedule_files where host = 'web-1'") == NOON
+    assert (
+        value(db, "select housekept_at from yamlsched.schedule_files where host = 'web-1'") == NOON
+    )
 
 
 def test_unfinished_runs_are_never_pruned(db: Db) -> None:
@@ -81,7 +89,14 @@ def test_unfinished_runs_are_never_pruned(db: Db) -> None:
 def test_a_key_is_remembered_after_its_run_for_its_own_retention(db: Db) -> None:
     # given a run with a key and one without
     job = a_job(db)
-    run = ended(db, job, "succeeded", NOON - 8 * DAY, idempotency_key="purge:2026-01-06", scheduled_for=NOON - 8 * DAY)
+    run = ended(
+        db,
+        job,
+        "succeeded",
+        NOON - 8 * DAY,
+        idempotency_key="purge:2026-01-06",
+        scheduled_for=NOON - 8 * DAY,
+    )
     ended(db, job, "succeeded", NOON - 8 * DAY)
 
     # when they are pruned
@@ -104,11 +119,17 @@ def test_the_failures_the_outputs_and_the_progress_of_a_run_are_pruned_with_it(d
         "values (%s, 1, 'w', now(), 'e')",
         [run],
     )
-    db.execute("insert into yamlsched.attempt_outputs values (%s, 1, 'w', now(), 0, 'printed')", [run])
+    db.execute(
+        "insert into yamlsched.attempt_outputs values (%s, 1, 'w', now(), 0, 'printed')", [run]
+    )
     kept = ended(db, value(db, "select max(id) from yamlsched.job_definitions"), "dead", NOON - DAY)
     for id in (run, kept):
-        db.execute("insert into yamlsched.attempt_progress values (%s, 1, now(), 1, 2, 'w', '')", [id])
-        db.execute("insert into yamlsched.attempt_begins values (%s, 1, 'w', 'agent', now(), now())", [id])
+        db.execute(
+            "insert into yamlsched.attempt_progress values (%s, 1, now(), 1, 2, 'w', '')", [id]
+        )
+        db.execute(
+            "insert into yamlsched.attempt_begins values (%s, 1, 'w', 'agent', now(), now())", [id]
+        )
 
     housekeep(db, "default", PLENTY, NOON)
 
@@ -130,7 +151,10 @@ def test_a_prune_rests_only_while_there_is_work(db: Db, exclusive: bool) -> None
         return retention.prune_runs(db, "default", before, retention.PrunePosition(), 1, NOON)
 
     assert (pruned().rows, pruned().is_busy) == (1, False)
-    db.execute("update yamlsched.job_runs set run_at = now() - interval '1 s', priority = 3 where id = %s", [future])
+    db.execute(
+        "update yamlsched.job_runs set run_at = now() - interval '1 s', priority = 3 where id = %s",
+        [future],
+    )
     assert pruned().is_busy
 
 
@@ -154,7 +178,8 @@ def test_an_effect_outlives_its_run(db: Db) -> None:
 
 
 @pytest.mark.parametrize(
-    "age, kept", [(0 * SECOND, 1), (DAY, 1), (365 * DAY - SECOND, 1), (365 * DAY, 1), (365 * DAY + SECOND, 0)]
+    "age, kept",
+    [(0 * SECOND, 1), (DAY, 1), (365 * DAY - SECOND, 1), (365 * DAY, 1), (365 * DAY + SECOND, 0)],
 )
 def test_a_business_key_is_kept_for_the_retention_of_effects_although_its_run_was_pruned(
     db: Db, age: timedelta, kept: int
@@ -206,10 +231,14 @@ def test_at_its_time_limit_it_stops_between_batches_and_reports_that_there_is_mo
     done = housekeep(db, "default", -1.0, NOON)
 
     assert (done.runs, done.complete, len(left(db))) == (3, False, 7)
-    assert value(db, "select housekept_at is null from yamlsched.schedule_files where id = %s", file)
+    assert value(
+        db, "select housekept_at is null from yamlsched.schedule_files where id = %s", file
+    )
 
 
-def test_a_locked_run_is_left_for_the_next_time(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_run_is_left_for_the_next_time(
+    db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given an operator's transaction that locks every run of a batch, all with the same end
     monkeypatch.setattr(retention, "BATCH_ROWS", 2)
     job = a_job(db)
@@ -217,7 +246,9 @@ def test_a_locked_run_is_left_for_the_next_time(db: Db, dsn: str, monkeypatch: p
         ended(db, job, "dead", NOON - 100 * DAY)
     with store.connect(dsn) as operator:
         operator.execute("begin")
-        operator.execute("update yamlsched.job_runs set status = 'queued', finished_at = null, dead_at = null")
+        operator.execute(
+            "update yamlsched.job_runs set status = 'queued', finished_at = null, dead_at = null"
+        )
 
         # when housekeeping runs
         done = housekeep(db, "default", PLENTY, NOON)
@@ -287,8 +318,12 @@ def test_for_any_runs_only_expired_ones_are_pruned_and_every_key_remains_used(
     assert {r.idempotency_key for r in known} == keys
 
 
-@pytest.mark.parametrize("value", ['{"succeeded": "garbage"}', '{"succeeded": 7}', '{"dead": null}'])
-def test_a_retention_that_was_changed_by_hand_is_reported_without_a_traceback(db: Db, cli: Cli, value: str) -> None:
+@pytest.mark.parametrize(
+    "value", ['{"succeeded": "garbage"}', '{"succeeded": 7}', '{"dead": null}']
+)
+def test_a_retention_that_was_changed_by_hand_is_reported_without_a_traceback(
+    db: Db, cli: Cli, value: str
+) -> None:
     a_job(db)
     a_file_row(db, retention=value)
 

@@ -25,7 +25,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -35,7 +37,14 @@ def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     a_run(db, a_job(db, "good", next_slot_at=NOON.replace(year=2100)), "succeeded")
     bad = a_job(db, "bad", schedule=None)
     died_as = a_run(db, bad, "dead")
-    a_job(db, "held", paused_at=NOON, paused_by="ann", paused_reason="upgrade", paused_until=NOON.replace(year=2100))
+    a_job(
+        db,
+        "held",
+        paused_at=NOON,
+        paused_by="ann",
+        paused_reason="upgrade",
+        paused_until=NOON.replace(year=2100),
+    )
     a_job(db, "off", enabled=False)
     a_job(db, "gone", retired_at=NOON)
     a_run(db, a_job(db, "busy", schedule=None), "running", locked_by="web-2:9:dead")
@@ -53,8 +62,16 @@ def test_status_shows_everything_on_one_screen(db: Db, cli: Cli) -> None:
     assert "dead       1 in the last hour, 1 in the last day" in lines
     assert "workers    web-2 (1 running), web-1 (just now)" in lines
     states = {line.split()[0]: line.split()[1] for line in lines[8:13]}
-    assert states == {"bad": "dead", "busy": "running", "good": "ok", "held": "paused", "off": "disabled"}
-    assert re.search(r"paused \d+d\d* ?\w* ago by ann until 2100-01-14T12:00:00Z: upgrade", result.out)
+    assert states == {
+        "bad": "dead",
+        "busy": "running",
+        "good": "ok",
+        "held": "paused",
+        "off": "disabled",
+    }
+    assert re.search(
+        r"paused \d+d\d* ?\w* ago by ann until 2100-01-14T12:00:00Z: upgrade", result.out
+    )
     died = "  bad: 1 run died within 1h: OSError: no route to host\n"
     assert f"{died}      yamlsched show {died_as}; then yamlsched retry {died_as}" in result.out
     assert "\x1b" not in result.out
@@ -74,14 +91,18 @@ def test_of_many_jobs_only_those_with_problems_are_listed(db: Db, cli: Cli) -> N
 
 
 @pytest.mark.parametrize("most", [None, 6, 7])
-def test_the_rows_of_healthy_jobs_are_read_only_if_there_are_few_jobs(db: Db, most: int | None) -> None:
+def test_the_rows_of_healthy_jobs_are_read_only_if_there_are_few_jobs(
+    db: Db, most: int | None
+) -> None:
     # given seven jobs that are listed: of the healthy ones two have problems, and of the retired ones one has a run
     now = datetime.now(UTC)
     later = {"next_slot_at": now + HOUR}
     a_file_row(db)
     for name in ("ok", "died before it succeeded"):
         a_run(db, a_job(db, name, **later), "succeeded", finished_at=now)
-    died = db.execute("select id from yamlsched.job_definitions where job_type like 'died%'").fetchone()
+    died = db.execute(
+        "select id from yamlsched.job_definitions where job_type like 'died%'"
+    ).fetchone()
     a_run(db, died[0], "dead", finished_at=now - HOUR / 2)
     a_job(db, "late", next_slot_at=now - HOUR)
     a_job(db, "off", enabled=False)
@@ -98,18 +119,28 @@ def test_the_rows_of_healthy_jobs_are_read_only_if_there_are_few_jobs(db: Db, mo
     # then the second have all problems, and all jobs that are not healthy
     reported = {"died before it succeeded", "late", "failing"}
     unhealthy = {"late", "off", "held", "failing", "gone with a run"}
-    read = {None: reported | {"held"}, 6: reported | unhealthy, 7: {job.job_type for job in all_jobs.jobs}}[most]
+    read = {
+        None: reported | {"held"},
+        6: reported | unhealthy,
+        7: {job.job_type for job in all_jobs.jobs},
+    }[most]
     assert {job.job_type for job in found.jobs} == read
     assert found.totals == all_jobs.totals
     what = {problem.what.split(":")[0] for problem in attention.problems(found, Thresholds())}
     assert what == reported
-    assert attention.problems(replace(all_jobs, now=found.now), Thresholds()) == attention.problems(found, Thresholds())
+    assert attention.problems(replace(all_jobs, now=found.now), Thresholds()) == attention.problems(
+        found, Thresholds()
+    )
 
 
 def test_check_prints_each_problem_on_a_line_and_exits_1(db: Db, cli: Cli) -> None:
     job = a_healthy_job(db, schedule=None, next_slot_at=None)
     well = cli("status", "--check")
-    assert (well.code, re.sub(r"\d+s", "now", well.out), well.err) == (0, "ok: 1 job, last tick now ago\n", "")
+    assert (well.code, re.sub(r"\d+s", "now", well.out), well.err) == (
+        0,
+        "ok: 1 job, last tick now ago\n",
+        "",
+    )
 
     run = a_run(db, job, "dead", last_error="two\nlines")
 
@@ -137,7 +168,9 @@ def test_a_host_whose_first_file_is_refused_is_a_problem_until_its_file_is_valid
 
     # then it is reported, and is still not applied
     check = cli("status", "--check")
-    assert check.out.startswith(f"{socket.gethostname()}:{new} has presented a file with 1 error since ")
+    assert check.out.startswith(
+        f"{socket.gethostname()}:{new} has presented a file with 1 error since "
+    )
     assert value(db, "select count(*) from yamlsched.job_definitions where retired_at is null") == 1
 
     # when its file is that of the others

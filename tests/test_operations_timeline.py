@@ -27,7 +27,12 @@ from yamlsched.timetable.times import short_utc
 from yamlsched.timetable.zones import zone
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-STATE_OF_VERDICT = {"future": {"future"}, "due": {"due"}, "unknown": {"unknown", "pruned"}, "pruned": {"pruned"}}
+STATE_OF_VERDICT = {
+    "future": {"future"},
+    "due": {"due"},
+    "unknown": {"unknown", "pruned"},
+    "pruned": {"pruned"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,9 @@ def demo(server: str, template: str) -> Iterator[Any]:
             yield connection
 
 
-def of(db: Any, name: str, span: str = "", until: datetime | None = None, namespace: str = "default") -> Any:
+def of(
+    db: Any, name: str, span: str = "", until: datetime | None = None, namespace: str = "default"
+) -> Any:
     job = definitions.find(db, namespace, name)
     assert job is not None
     return timeline.timeline(db, namespace, job, query.now(db), span, until)
@@ -49,13 +56,19 @@ def hour(ago: int) -> datetime:
 
 
 def test_every_slot_of_every_job_is_one_cell_or_in_one_gap_and_why_agrees(demo: Any) -> None:
-    names = [name for name in definitions.names(demo, "shop") if definitions.find(demo, "shop", name).schedule]  # type: ignore[union-attr]
+    names = [
+        name
+        for name in definitions.names(demo, "shop")
+        if definitions.find(demo, "shop", name).schedule
+    ]  # type: ignore[union-attr]
     for name in names:
         job = definitions.find(demo, "shop", name)
         assert job is not None
         shown = of(demo, name, namespace="shop")
         cells = {cell.at: cell for cell in shown.cells}
-        for slot in slots(parse_cron(str(job.schedule)), zone(job.timezone), shown.start, shown.end):
+        for slot in slots(
+            parse_cron(str(job.schedule)), zone(job.timezone), shown.start, shown.end
+        ):
             gaps = [gap for gap in shown.gaps if gap.first <= slot.at <= gap.last]
             assert (slot.at in cells) + len(gaps) == 1, (name, slot)
         for cell in list(cells.values())[::7]:
@@ -74,8 +87,21 @@ def test_a_run_shows_in_its_state(db: Any) -> None:
     job = a_job(db, "hourly", schedule="0 * * * *", last_slot_at=hour(0))
     wanted = ["queued", "running", "failed", "dead", "cancelled", "succeeded"]
     for ago, state in enumerate(wanted, start=1):
-        a_run(db, job, state, scheduled_for=hour(ago), idempotency_key=f"hourly:{hour(ago):%Y-%m-%dT%H:%MZ}")
-    a_run(db, job, "succeeded", scheduled_for=hour(7), attempts=3, idempotency_key=f"hourly:{hour(7):%Y-%m-%dT%H:%MZ}")
+        a_run(
+            db,
+            job,
+            state,
+            scheduled_for=hour(ago),
+            idempotency_key=f"hourly:{hour(ago):%Y-%m-%dT%H:%MZ}",
+        )
+    a_run(
+        db,
+        job,
+        "succeeded",
+        scheduled_for=hour(7),
+        attempts=3,
+        idempotency_key=f"hourly:{hour(7):%Y-%m-%dT%H:%MZ}",
+    )
 
     cells = {cell.at: cell for cell in of(db, "hourly", "24h").cells}
 
@@ -117,7 +143,9 @@ def test_runs_of_a_former_cron_expression_are_shown(db: Any) -> None:
         finished_at=former + HOUR,
     )
     db.execute("update yamlsched.job_definitions set effective_from = now() - interval '1 hour'")
-    assert [cell.state for cell in of(db, "daily", "7d").cells if cell.at == former] == ["succeeded"]
+    assert [cell.state for cell in of(db, "daily", "7d").cells if cell.at == former] == [
+        "succeeded"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +185,9 @@ def test_a_gap_reads_as_in_the_answer_of_why(db: Any) -> None:
     shown = of(db, "hourly", "24h")
     [gap] = shown.gaps
     assert (gap.first, gap.last, gap.slots, gap.reason) == (hour(9), hour(7), 3, "paused")
-    assert gap.sentence.startswith("skipped (paused): an operator had paused the job; the same holds for the 3 slots")
+    assert gap.sentence.startswith(
+        "skipped (paused): an operator had paused the job; the same holds for the 3 slots"
+    )
     assert not {hour(9), hour(8), hour(7)} & {cell.at for cell in shown.cells}
     definition = definitions.find(db, "default", "hourly")
     assert definition is not None
@@ -169,7 +199,12 @@ def test_a_slot_of_a_pause_names_who_paused_the_job_why_and_until_when(db: Any) 
     job = a_job(db, name, schedule="0 * * * *", last_slot_at=hour(1))
     for at, who, verb, detail in (
         (hour(20), "kim", "pause", {"reason": "a first one", "until": hour(18).isoformat()}),
-        (hour(9) - timedelta(minutes=20), "jonas", "pause", {"reason": "disk is replaced", "until": None}),
+        (
+            hour(9) - timedelta(minutes=20),
+            "jonas",
+            "pause",
+            {"reason": "disk is replaced", "until": None},
+        ),
         (hour(7) + timedelta(minutes=20), "maria", "resume", {"was": "disk is replaced"}),
         (hour(3), "kim", "pause", {"reason": None, "until": None}),
     ):
@@ -178,7 +213,11 @@ def test_a_slot_of_a_pause_names_who_paused_the_job_why_and_until_when(db: Any) 
             " values (%s, 'default', %s, %s, %s, %s, %s)",
             [at, who, verb, f"job:{name}", name, Jsonb(detail)],
         )
-    for first, last, number in ((hour(19), hour(18), 2), (hour(9), hour(7), 3), (hour(2), hour(2), 1)):
+    for first, last, number in (
+        (hour(19), hour(18), 2),
+        (hour(9), hour(7), 3),
+        (hour(2), hour(2), 1),
+    ):
         db.execute(
             "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)"
             " values (%s, %s, %s, %s, 'paused', %s)",
@@ -223,8 +262,18 @@ def test_a_cell_of_a_run_that_was_cancelled_has_no_duration(db: Any) -> None:
 def test_a_timeline_reads_no_more_runs_than_it_shows(db: Any) -> None:
     a_long_history(db)
     keys = [f"job_0:{hour(ago):%Y-%m-%dT%H:%MZ}" for ago in range(300)]
-    [id] = [row.id for row in db.execute("select id from yamlsched.job_definitions where job_type = 'job_0'")]
-    given = {"namespace": "default", "id": id, "keys": keys, "start": hour(60), "end": hour(20), "limit": 300}
+    [id] = [
+        row.id
+        for row in db.execute("select id from yamlsched.job_definitions where job_type = 'job_0'")
+    ]
+    given = {
+        "namespace": "default",
+        "id": id,
+        "keys": keys,
+        "start": hour(60),
+        "end": hour(20),
+        "limit": 300,
+    }
     assert rows_read(db, load("timeline")["runs_of_slots"], {**given, "former": False}) <= 300
     assert rows_read(db, load("timeline")["runs_of_slots"], {**given, "former": True}) <= 600
 
@@ -283,10 +332,17 @@ def test_strips_of_many_days_read_a_bounded_number_of_runs(db: Any) -> None:
     assert rows_read(db, load("timeline")["days"], given) <= 14 * 3 * 100
 
 
-def test_the_answer_of_why_finds_a_run_by_its_key_whatever_time_zone_the_job_had_then(db: Any) -> None:
+def test_the_answer_of_why_finds_a_run_by_its_key_whatever_time_zone_the_job_had_then(
+    db: Any,
+) -> None:
     job = a_job(db, "daily", schedule="30 23 * * *", timezone="UTC")
     slot = datetime(2026, 1, 14, 11, 30, tzinfo=UTC)
-    for key in ("daily:2026-01-13", "daily:2026-01-14", "daily:2026-01-15", "daily:2026-01-14T11:30Z"):
+    for key in (
+        "daily:2026-01-13",
+        "daily:2026-01-14",
+        "daily:2026-01-15",
+        "daily:2026-01-14T11:30Z",
+    ):
         run = a_run(db, job, "succeeded", scheduled_for=slot, idempotency_key=key)
         definition = definitions.find(db, "default", "daily")
         assert definition is not None

@@ -49,7 +49,9 @@ class Recorded:
                 self.attempts.remove(attempt)
 
 
-async def write(dsn: str, count: int, recorded: Recorded, enough: int, meanwhile: str = "select") -> Outcomes:
+async def write(
+    dsn: str, count: int, recorded: Recorded, enough: int, meanwhile: str = "select"
+) -> Outcomes:
     """Claim ``count`` runs, let the last one fail and all others succeed, and write until ``enough`` are done with.
 
     ``meanwhile`` is executed on another session between claim and outcomes; a transaction stays open.
@@ -90,7 +92,9 @@ def runs(db: psycopg.Connection[Any], count: int) -> None:
 
 
 def statuses(db: psycopg.Connection[Any]) -> dict[str, int]:
-    return dict(db.execute("select status, count(*) from yamlsched.job_runs group by status").fetchall())
+    return dict(
+        db.execute("select status, count(*) from yamlsched.job_runs group by status").fetchall()
+    )
 
 
 def test_successes_are_written_in_bulk_and_a_failure_does_not_wait_for_all_of_them(
@@ -107,7 +111,9 @@ def test_successes_are_written_in_bulk_and_a_failure_does_not_wait_for_all_of_th
     assert (len(outcomes), recorded.attempts) == (0, set())
 
 
-def test_locked_runs_do_not_prevent_the_outcomes_of_others(db: psycopg.Connection[Any], dsn: str) -> None:
+def test_locked_runs_do_not_prevent_the_outcomes_of_others(
+    db: psycopg.Connection[Any], dsn: str
+) -> None:
     runs(db, 4)
     recorded = Recorded()
     locked = "begin; select from yamlsched.job_runs where id = (select min(id) from yamlsched.job_runs) for update"
@@ -170,18 +176,20 @@ for each row when (new.parent_id is not null) execute function public.wait();
 LIMITS = "-c lock_timeout=0 -c statement_timeout={}"
 
 
-def test_a_large_fan_out_that_waits_is_written_completely_and_so_are_the_outcomes_behind_it(project: Project) -> None:
+def test_a_large_fan_out_that_waits_is_written_completely_and_so_are_the_outcomes_behind_it(
+    project: Project,
+) -> None:
     # given a fan-out that is blocked in the server
     project.sync(fans_out={"lease": "5s"}, nothing={}, nap={"lease": "1m"})
     [large] = project.enqueue("fans_out", {"count": 5_000})
-    project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
+    project.db.execute(
+        "update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'"
+    )
     naps = project.enqueue("nap", count=100)
     project.db.execute(WAITS.encode())
     project.db.execute("select pg_advisory_lock(4711)")
     worker = project.start("work", dsn=make_conninfo(project.dsn, options=LIMITS.format("60s")))
-    held_up = (
-        "select pid, xact_start from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
-    )
+    held_up = "select pid, xact_start from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
     first = until(lambda: project.db.execute(held_up).fetchone(), "the fan-out is being written")
 
     # when the initial lease of the run ends
@@ -198,7 +206,9 @@ def test_a_large_fan_out_that_waits_is_written_completely_and_so_are_the_outcome
 
 
 @pytest.mark.parametrize("count", [10, 5_000])
-def test_a_fan_out_that_times_out_repeatedly_fails_its_attempt(project: Project, count: int) -> None:
+def test_a_fan_out_that_times_out_repeatedly_fails_its_attempt(
+    project: Project, count: int
+) -> None:
     project.sync(fans_out={"max_attempts": 1, "lease": "1m"}, nothing={}, nap={"lease": "1m"})
     [run] = project.enqueue("fans_out", {"count": count})
     naps = project.enqueue("nap", count=20)
@@ -225,7 +235,9 @@ for each row when (new.parent_id is not null and new.idempotency_key like 'part:
 """
 
 
-def test_an_outcome_that_a_trigger_of_the_team_rejects_fails_its_attempt_and_no_other(project: Project) -> None:
+def test_an_outcome_that_a_trigger_of_the_team_rejects_fails_its_attempt_and_no_other(
+    project: Project,
+) -> None:
     # given a trigger that raises for the success of one run
     project.sync(nap={"handler": "support.handlers.nap", "max_attempts": 1})
     rejected, *others = project.enqueue("nap", count=5)
@@ -245,10 +257,14 @@ def test_an_outcome_that_a_trigger_of_the_team_rejects_fails_its_attempt_and_no_
 
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_of_a_fan_out_whose_worker_is_killed_nothing_is_written(project: Project, count: int) -> None:
+def test_of_a_fan_out_whose_worker_is_killed_nothing_is_written(
+    project: Project, count: int
+) -> None:
     # given a fan-out of which most is written
     project.sync(fans_out={"lease": "1m"}, nothing={})
-    project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
+    project.db.execute(
+        "update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'"
+    )
     [run] = project.enqueue("fans_out", {"count": count})
     project.db.execute(WAITS_AT.format(count - 1_500).encode())
     project.db.execute("select pg_advisory_lock(4711)")

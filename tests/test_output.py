@@ -10,9 +10,20 @@ import pytest
 
 from yamlsched.db.dsn import redactor
 from yamlsched.runs.backoff import Backoff
-from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, AttemptEnd, ClaimedRun, EndKind, after_attempt
+from yamlsched.runs.lifecycle import (
+    MAX_OUTPUT_BYTES,
+    AttemptEnd,
+    ClaimedRun,
+    EndKind,
+    after_attempt,
+)
 from yamlsched.text import show_bytes
-from yamlsched.worker.local.output import MAX_KEPT_BYTES, MAX_PASSED_ON_BYTES, MAX_WAIT_SECONDS, OutputPipe
+from yamlsched.worker.local.output import (
+    MAX_KEPT_BYTES,
+    MAX_PASSED_ON_BYTES,
+    MAX_WAIT_SECONDS,
+    OutputPipe,
+)
 from yamlsched.worker.stderr import NonBlockingStderr
 
 FIRST, SECOND = (ClaimedRun(n, "purge", None, None, 1, 5, "{}", False, 120.0, "A") for n in (1, 2))
@@ -51,7 +62,9 @@ def test_each_line_is_passed_on_with_its_run_and_the_end_is_stored(
     assert capsys.readouterr().err == "[purge 1] one\n[purge 1] two\\x1b[31m\n[purge 1] three\n"
 
 
-def test_output_of_one_run_is_not_stored_for_the_next(printer: Printer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_one_run_is_not_stored_for_the_next(
+    printer: Printer, capsys: pytest.CaptureFixture[str]
+) -> None:
     printer.prints(b"of the first", FIRST)
     printer.prints(b"of the second", SECOND)
 
@@ -59,7 +72,9 @@ def test_output_of_one_run_is_not_stored_for_the_next(printer: Printer, capsys: 
     assert capsys.readouterr().err == "[purge 1] of the first\n[purge 2] of the second\n"
 
 
-@pytest.mark.parametrize("line", [b"\n", b"x" * 99 + b"\n", b"x" * 5_000 + b"\n", b"x" * 100_000 + b"\n"])
+@pytest.mark.parametrize(
+    "line", [b"\n", b"x" * 99 + b"\n", b"x" * 5_000 + b"\n", b"x" * 100_000 + b"\n"]
+)
 def test_output_of_an_attempt_is_passed_on_up_to_the_limit(
     printer: Printer, capsys: pytest.CaptureFixture[str], line: bytes
 ) -> None:
@@ -85,7 +100,11 @@ def test_a_line_without_an_end_is_passed_on_in_pieces_of_whole_characters(
     printer.output.take(is_kept=False)
     *pieces, last = capsys.readouterr().err.splitlines()
 
-    assert {piece.removeprefix("[purge 1] ").replace("x€", "") for piece in pieces[:-1]} <= {"", "x", "€"}
+    assert {piece.removeprefix("[purge 1] ").replace("x€", "") for piece in pieces[:-1]} <= {
+        "",
+        "x",
+        "€",
+    }
     assert "\ufffd" not in "".join(pieces[:-1])
     assert last.startswith("[purge 1] yamlsched: 1.0 MiB of output left out here, the limit")
     assert "show" not in last  # nothing of it is kept
@@ -100,7 +119,10 @@ def test_a_progress_bar_is_kept_and_passed_on_as_it_ended(
         printer.prints(printed[start : start + size])
 
     assert printer.output.take(is_kept=True) == ("start\r\n100%\r\ndone\r\nlast\r", 0)
-    assert capsys.readouterr().err == "[purge 1] start\n[purge 1] 100%\n[purge 1] done\n[purge 1] last\n"
+    assert (
+        capsys.readouterr().err
+        == "[purge 1] start\n[purge 1] 100%\n[purge 1] done\n[purge 1] last\n"
+    )
 
 
 def test_a_long_progress_bar_does_not_displace_what_was_printed_before(printer: Printer) -> None:
@@ -160,7 +182,9 @@ def test_an_attempt_waits_for_a_slow_reader_only_for_a_moment(
     )
 
 
-def test_no_attempt_waits_for_a_reader_that_is_gone(printer: Printer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_attempt_waits_for_a_reader_that_is_gone(
+    printer: Printer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stderr", Stuck(is_stuck=True))
     printer.prints(b"one\n")
 
@@ -170,7 +194,9 @@ def test_no_attempt_waits_for_a_reader_that_is_gone(printer: Printer, monkeypatc
 def test_a_secret_at_the_place_where_the_output_is_cut_is_removed() -> None:
     secret = "postgresql://app:s3cret!!@db/app"
     for offset in range(len(secret) + 1):
-        output = ("x" * 5_000 + secret + "y" * MAX_OUTPUT_BYTES)[-MAX_KEPT_BYTES:][: 4_096 + MAX_OUTPUT_BYTES - offset]
+        output = ("x" * 5_000 + secret + "y" * MAX_OUTPUT_BYTES)[-MAX_KEPT_BYTES:][
+            : 4_096 + MAX_OUTPUT_BYTES - offset
+        ]
         end = AttemptEnd(EndKind.RETURNED, output=output)
 
         outcome = after_attempt(FIRST, end, Backoff(), 0.0, redactor(secret))
@@ -180,7 +206,9 @@ def test_a_secret_at_the_place_where_the_output_is_cut_is_removed() -> None:
 
 
 @pytest.mark.parametrize("more, is_left_out", [(0, False), (1, True)])
-def test_the_limit_is_exact(printer: Printer, capsys: pytest.CaptureFixture[str], more: int, is_left_out: bool) -> None:
+def test_the_limit_is_exact(
+    printer: Printer, capsys: pytest.CaptureFixture[str], more: int, is_left_out: bool
+) -> None:
     line = b"x" * (1024 - len("[purge 1] \n")) + b"\n"
     printer.prints(line * (MAX_PASSED_ON_BYTES // 1024) + line * more)
     printer.output.take(is_kept=False)
@@ -188,7 +216,9 @@ def test_the_limit_is_exact(printer: Printer, capsys: pytest.CaptureFixture[str]
     assert ("left out here" in capsys.readouterr().err) == is_left_out
 
 
-def test_each_attempt_has_its_own_limit(printer: Printer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_attempt_has_its_own_limit(
+    printer: Printer, capsys: pytest.CaptureFixture[str]
+) -> None:
     printer.prints(b"x" * 99 + b"\n" * (2 * MAX_PASSED_ON_BYTES))
     printer.output.take(is_kept=False)
     capsys.readouterr()
@@ -217,7 +247,18 @@ def test_passwords_are_removed_by_their_position(text: str, concealed: str) -> N
     assert redactor("")(text) == concealed
 
 
-HOSTILE = ["://:", "://a:b", "://", ":", "password", "password=", "password = '", "password\t", "x:y@", "://u:'"]
+HOSTILE = [
+    "://:",
+    "://a:b",
+    "://",
+    ":",
+    "password",
+    "password=",
+    "password = '",
+    "password\t",
+    "x:y@",
+    "://u:'",
+]
 
 
 @pytest.mark.parametrize("piece", HOSTILE)

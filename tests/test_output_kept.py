@@ -32,25 +32,43 @@ Drained: TypeAlias = tuple[Project, dict[str, int]]
 
 
 @pytest.fixture(scope="module")
-def drained(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drained]:
+def drained(
+    server: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Drained]:
     """Every end with every value of ``keep``, drained by one worker."""
-    with temporary_database(server, template) as dsn, a_project(tmp_path_factory.mktemp("f"), dsn) as project:
-        cases = {f"{end}_{keep}": (end, keep) for end, _, _ in ENDS for keep in ("always", "failed", "never")}
+    with (
+        temporary_database(server, template) as dsn,
+        a_project(tmp_path_factory.mktemp("f"), dsn) as project,
+    ):
+        cases = {
+            f"{end}_{keep}": (end, keep)
+            for end, _, _ in ENDS
+            for keep in ("always", "failed", "never")
+        }
         jobs = {
-            name: {"handler": "support.handlers.prints_then", "max_attempts": 1, "output": {"keep": keep}}
+            name: {
+                "handler": "support.handlers.prints_then",
+                "max_attempts": 1,
+                "output": {"keep": keep},
+            }
             for name, (_, keep) in cases.items()
         }
         project.sync(nothing={}, **jobs)
         runs = {name: project.enqueue(name, {"then": end})[0] for name, (end, _) in cases.items()}
         project.work("--concurrency", "4", code=1)
         waiting = "select count(*) as runs from yamlsched.job_runs where status = 'queued' and run_at <= now()"
-        until(lambda: project.db.execute(waiting).fetchone().runs == 3, "the runs that snoozed are due")  # type: ignore[union-attr]
+        until(
+            lambda: project.db.execute(waiting).fetchone().runs == 3,
+            "the runs that snoozed are due",
+        )  # type: ignore[union-attr]
         project.work("--concurrency", "4", code=0)
         yield project, runs
 
 
 @pytest.mark.parametrize("end, always, failed", ENDS, ids=[end for end, _, _ in ENDS])
-def test_output_is_kept_as_the_job_says(drained: Drained, end: str, always: list[str], failed: list[str]) -> None:
+def test_output_is_kept_as_the_job_says(
+    drained: Drained, end: str, always: list[str], failed: list[str]
+) -> None:
     project, runs = drained
     kept = {keep: project.outputs(runs[f"{end}_{keep}"]) for keep in ("always", "failed", "never")}
 
@@ -60,7 +78,9 @@ def test_output_is_kept_as_the_job_says(drained: Drained, end: str, always: list
     for output in [*kept["always"], *kept["failed"]]:
         run = project.row(output.run_id)
         assert (output.attempt, output.omitted_bytes) == (1, 0)
-        assert (output.worker == run.locked_by) == (end != "snooze")  # its number went to the next attempt
+        assert (output.worker == run.locked_by) == (
+            end != "snooze"
+        )  # its number went to the next attempt
 
 
 @pytest.fixture
@@ -74,7 +94,9 @@ def test_what_a_stopped_attempt_printed_is_kept(project: Project) -> None:
     job = {"handler": "support.handlers.prints_then", "lease": "2s"}
     project.sync(always={**job, "output": {"keep": "always"}}, failed=job)
     payload = {"then": "wait", "text": "waiting\n"}
-    [cancelled], [failed], [stopped] = (project.enqueue(name, payload) for name in ("always", "failed", "always"))
+    [cancelled], [failed], [stopped] = (
+        project.enqueue(name, payload) for name in ("always", "failed", "always")
+    )
     worker = project.start("work", "--grace", "0s")
     for run in (cancelled, failed, stopped):
         project.until_started(run)
@@ -85,14 +107,21 @@ def test_what_a_stopped_attempt_printed_is_kept(project: Project) -> None:
         "finished_at = now() where id = any(%s)",
         [[cancelled, failed]],
     )
-    until(lambda: project.outputs(cancelled) and project.outputs(failed), "the handlers have been stopped")
+    until(
+        lambda: project.outputs(cancelled) and project.outputs(failed),
+        "the handlers have been stopped",
+    )
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
 
     # then it is kept: of a cancelled run it counts as that of a failed one
     for run in (cancelled, failed, stopped):
         assert [output.output for output in project.outputs(run)] == ["waiting\n"]
-    assert [project.row(run).status for run in (cancelled, failed, stopped)] == ["cancelled", "cancelled", "queued"]
+    assert [project.row(run).status for run in (cancelled, failed, stopped)] == [
+        "cancelled",
+        "cancelled",
+        "queued",
+    ]
 
 
 def test_all_that_an_attempt_printed_is_its_own(project: Project) -> None:
@@ -109,7 +138,9 @@ def test_all_that_an_attempt_printed_is_its_own(project: Project) -> None:
     assert next_kept.output == "printed\n"
 
 
-def test_a_handler_that_closes_or_redirects_stdout_does_so_only_for_itself(project: Project) -> None:
+def test_a_handler_that_closes_or_redirects_stdout_does_so_only_for_itself(
+    project: Project,
+) -> None:
     project.sync(prints_then={"output": {"keep": "always"}, "max_attempts": 1})
     ends = ("close_stdout", "return", "redirect_stdout", "start_others")
     runs = [project.enqueue("prints_then", {"then": end})[0] for end in ends]
@@ -117,7 +148,12 @@ def test_a_handler_that_closes_or_redirects_stdout_does_so_only_for_itself(proje
     project.work("--concurrency", "1")
 
     kept = [[output.output for output in project.outputs(run)] for run in runs]
-    assert kept == [["printed\n"], ["printed\n"], ["printed\n"], ["printed\nby a program\nits error\nby a thread\n"]]
+    assert kept == [
+        ["printed\n"],
+        ["printed\n"],
+        ["printed\n"],
+        ["printed\nby a program\nits error\nby a thread\n"],
+    ]
 
 
 def test_attempts_in_a_row_have_exactly_what_each_has_printed(project: Project) -> None:
@@ -135,7 +171,9 @@ def test_attempts_in_a_row_have_exactly_what_each_has_printed(project: Project) 
         assert kept == ([(printed[omitted:], omitted)] if printed else []), number
         assert project.row(run).status == ("dead" if number % 2 else "succeeded")
     passed_on = re.findall(r"^\[prints_mixed (\d+)\] <(\d+)>", worker.text, re.MULTILINE)
-    assert passed_on == [(str(run), str(number)) for number, run in enumerate(runs) if mixed_output(number)]
+    assert passed_on == [
+        (str(run), str(number)) for number, run in enumerate(runs) if mixed_output(number)
+    ]
 
 
 def test_a_worker_that_nobody_reads_does_not_stall_and_keeps_the_output(project: Project) -> None:

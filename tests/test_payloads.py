@@ -45,7 +45,11 @@ class Callable_:
     [
         (plain, ["days"], ""),
         (plain, ["days", "dry_run"], ""),
-        (plain, ["older"], 'it has no parameter "older", "days" is missing. It takes: days, dry_run'),
+        (
+            plain,
+            ["older"],
+            'it has no parameter "older", "days" is missing. It takes: days, dry_run',
+        ),
         (plain, [], '"days" is missing. It takes: days, dry_run'),
         (with_run, ["user_id"], ""),
         (with_run, ["user_id", "run"], '"run" is the run itself. It takes: user_id'),
@@ -54,7 +58,11 @@ class Callable_:
         (anything, ["whatever"], ""),
         (nothing, [], ""),
         (nothing, ["x"], 'it has no parameter "x". It takes: no parameters'),
-        (positional, ["user_id"], 'it has no parameter "user_id", "user_id" is missing. It takes: no parameters'),
+        (
+            positional,
+            ["user_id"],
+            'it has no parameter "user_id", "user_id" is missing. It takes: no parameters',
+        ),
         (Callable_(), ["user_id"], ""),
         (Callable_(), ["x"], 'it has no parameter "x", "user_id" is missing. It takes: user_id'),
         (functools.partial(plain, days=1), [], ""),
@@ -67,7 +75,9 @@ def test_a_payload_fits_or_the_message_lists_the_parameters(
 ) -> None:
     result = payload_mismatch(handler, "jobs.run", tuple(names), handler is with_run)
 
-    assert result == (f"the payload does not fit jobs.run: {payload_problem}" if payload_problem else "")
+    assert result == (
+        f"the payload does not fit jobs.run: {payload_problem}" if payload_problem else ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,9 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def test_a_run_whose_payload_fits_no_parameter_is_dead_at_once_and_its_handler_is_not_called(project: Project) -> None:
+def test_a_run_whose_payload_fits_no_parameter_is_dead_at_once_and_its_handler_is_not_called(
+    project: Project,
+) -> None:
     project.sync(takes_days={"payload": {"days": 1}, "max_attempts": 5})
     [run] = project.enqueue("takes_days", {"older": 30})
 
@@ -120,32 +132,48 @@ def test_a_type_error_from_inside_a_handler_is_a_failure_like_any_other(project:
     "payload, fault",
     [
         ("jsonb_build_object('days', 1e5000)", "it contains a number with too many digits"),
-        ("('{\"days\": ' || repeat('[', 3000) || repeat(']', 3000) || '}')::jsonb", "it is nested too deeply"),
+        (
+            "('{\"days\": ' || repeat('[', 3000) || repeat(']', 3000) || '}')::jsonb",
+            "it is nested too deeply",
+        ),
     ],
     ids=["digits", "depth"],
 )
 def test_a_run_whose_payload_cannot_be_read_is_dead_at_once_reported_and_shown(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], payload: str, fault: str
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    payload: str,
+    fault: str,
 ) -> None:
     project.sync(takes_days={"payload": {"days": 1}, "on_dead": "support.handlers.records_death"})
-    [found] = project.db.execute(f"select run_id from yamlsched.enqueue('takes_days', {payload})".encode()).fetchall()
+    [found] = project.db.execute(
+        f"select run_id from yamlsched.enqueue('takes_days', {payload})".encode()
+    ).fetchall()
 
     project.work(code=1)
 
     sql = "select status, attempts, last_error from yamlsched.job_runs where id = %s"
     [row] = project.db.execute(sql, [found.run_id]).fetchall()
     assert (row.status, row.attempts) == ("dead", 1)
-    assert row.last_error == f"the payload cannot be read: {fault}. Enqueue the run again with another payload"
+    assert (
+        row.last_error
+        == f"the payload cannot be read: {fault}. Enqueue the run again with another payload"
+    )
     assert project.calls("on_dead", found.run_id) == 1
     shown = command_line(project.dsn, monkeypatch, capsys, project.folder)("show", found.run_id)
     assert shown.code == 0
     assert fault in shown.out
 
 
-def test_an_invalid_key_that_was_written_by_hand_ends_its_run_but_not_the_worker(project: Project) -> None:
+def test_an_invalid_key_that_was_written_by_hand_ends_its_run_but_not_the_worker(
+    project: Project,
+) -> None:
     project.sync(nothing={"on_dead": "support.handlers.records_death"})
     bad, good = project.enqueue("nothing", count=2)
-    project.db.execute("update yamlsched.job_runs set idempotency_key = 'on_dead:boom' where id = %s", [bad])
+    project.db.execute(
+        "update yamlsched.job_runs set idempotency_key = 'on_dead:boom' where id = %s", [bad]
+    )
 
     project.work(code=1)
 

@@ -28,12 +28,18 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     return temporary, home
 
 
-def test_all_processes_of_a_file_share_one_folder_that_others_cannot_read(places: tuple[Path, Path]) -> None:
+def test_all_processes_of_a_file_share_one_folder_that_others_cannot_read(
+    places: tuple[Path, Path],
+) -> None:
     temporary, _ = places
 
     folder = permit_folder(Path("schedules.yaml"))
 
-    assert folder == permit_folder(Path("schedules.yaml").absolute()) != permit_folder(Path("other.yaml"))
+    assert (
+        folder
+        == permit_folder(Path("schedules.yaml").absolute())
+        != permit_folder(Path("other.yaml"))
+    )
     assert folder.parent == temporary / f"yamlsched-{os.getuid()}"
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
 
@@ -58,7 +64,9 @@ def test_the_error_for_unusable_folders_names_them_and_what_to_do(
     for path in (temporary / f"yamlsched-{os.getuid()}", home / ".cache"):
         path.symlink_to(tmp_path / "nowhere") if taken == "symlink" else path.touch()
 
-    with pytest.raises(EnvironmentFailed, match="set TMPDIR to a folder that this user may write to") as error:
+    with pytest.raises(
+        EnvironmentFailed, match="set TMPDIR to a folder that this user may write to"
+    ) as error:
         permit_folder(Path("schedules.yaml"))
 
     assert str(temporary) in str(error.value)
@@ -78,7 +86,9 @@ def test_permits_are_taken_again_after_the_folder_was_cleaned_up(tmp_path: Path)
     permits.shrink(0)
 
 
-def test_unopenable_permit_files_are_an_error_only_for_a_worker_without_permits(tmp_path: Path) -> None:
+def test_unopenable_permit_files_are_an_error_only_for_a_worker_without_permits(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "permits"
     folder.mkdir()
     (folder / "permit-0").symlink_to(tmp_path / "elsewhere")
@@ -105,11 +115,22 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 @pytest.mark.parametrize("verb", ["tick", "work"])
-def test_a_worker_whose_standard_streams_are_closed_works(project: Project, verb: str, closed: str) -> None:
+def test_a_worker_whose_standard_streams_are_closed_works(
+    project: Project, verb: str, closed: str
+) -> None:
     project.sync(prints={"lease": "1m", "backoff": {"policy": "fixed", "delay": "1s"}})
     [run] = project.enqueue("prints")
     command = f'exec "$@" {closed}'
-    argv = [sys.executable, "-m", "yamlsched", verb, "--file", str(project.file), "--dsn", project.dsn]
+    argv = [
+        sys.executable,
+        "-m",
+        "yamlsched",
+        verb,
+        "--file",
+        str(project.file),
+        "--dsn",
+        project.dsn,
+    ]
 
     ended = subprocess.run(
         ["sh", "-c", command, "sh", *argv, "--path", str(TESTS)],
@@ -124,7 +145,9 @@ def test_a_worker_whose_standard_streams_are_closed_works(project: Project, verb
 def test_a_worker_without_a_folder_for_its_lock_files_exits_with_an_error(project: Project) -> None:
     project.sync(nothing={})
     project.enqueue("nothing")
-    no_folder = "import tempfile; tempfile._candidate_tempdir_list = lambda: []; tempfile.tempdir = None"
+    no_folder = (
+        "import tempfile; tempfile._candidate_tempdir_list = lambda: []; tempfile.tempdir = None"
+    )
 
     process = project.work(before=no_folder, code=3, TMPDIR="/proc/1/none", HOME="/proc/1/none")
 

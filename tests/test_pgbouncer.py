@@ -41,7 +41,9 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def test_ticks_and_workers_execute_every_kind_of_job_once(project: Project, pgbouncer: PgBouncer) -> None:
+def test_ticks_and_workers_execute_every_kind_of_job_once(
+    project: Project, pgbouncer: PgBouncer
+) -> None:
     # given jobs of every kind, whose runs are due, and one with a due slot
     project.db.execute("create table public.ledger (run_id bigint not null)")
     jobs: dict[str, dict[str, Any]] = {
@@ -55,31 +57,53 @@ def test_ticks_and_workers_execute_every_kind_of_job_once(project: Project, pgbo
         "nap": {},
     }
     project.sync(**{name: {"lease": "2m", **job} for name, job in jobs.items()})
-    project.db.execute("update yamlsched.job_definitions set next_slot_at = now() where schedule is not null")
-    project.db.execute("update yamlsched.job_definitions set effective_from = now() - interval '1 hour'")
-    once = [run for job in ("nothing", "transacts", "records_and_transacts") for run in project.enqueue(job, count=5)]
+    project.db.execute(
+        "update yamlsched.job_definitions set next_slot_at = now() where schedule is not null"
+    )
+    project.db.execute(
+        "update yamlsched.job_definitions set effective_from = now() - interval '1 hour'"
+    )
+    once = [
+        run
+        for job in ("nothing", "transacts", "records_and_transacts")
+        for run in project.enqueue(job, count=5)
+    ]
     naps = project.enqueue("naps", {"seconds": 0.01}, count=5)
     programs = project.enqueue("program", count=3)
-    [parent], [retried] = project.enqueue("fans_out_in_a_transaction"), project.enqueue("fails_once")
+    [parent], [retried] = (
+        project.enqueue("fans_out_in_a_transaction"),
+        project.enqueue("fails_once"),
+    )
 
     # when a tick and two workers run at the same time
     dsn = pgbouncer.dsn_of(project.dsn)
     processes = [project.start(verb, dsn=dsn, host=verb) for verb in ("tick", "work")]
     processes.append(project.start("work", dsn=dsn, host="other"))
-    assert [process.wait() for process in processes] == [0, 0, 0], [process.text for process in processes]
+    assert [process.wait() for process in processes] == [0, 0, 0], [
+        process.text for process in processes
+    ]
     project.work(dsn=dsn)
 
     # then each run has been executed once, and what its transaction wrote is there once
     statuses = project.statuses()
-    assert statuses == {"succeeded": len(once) + len(naps) + len(programs) + 2 + 2}  # the slot's run and a child
+    assert statuses == {
+        "succeeded": len(once) + len(naps) + len(programs) + 2 + 2
+    }  # the slot's run and a child
     assert {project.summary(run) for run in once} == {("succeeded", 1, 1, 1, 0)}
     assert {project.row(run).attempts for run in (*naps, *programs, parent)} == {1}
     assert project.summary(retried)[:3] == ("succeeded", 2, 2)
-    ledger = [row.run_id for row in project.db.execute("select run_id from public.ledger where run_id > 1").fetchall()]
+    ledger = [
+        row.run_id
+        for row in project.db.execute(
+            "select run_id from public.ledger where run_id > 1"
+        ).fetchall()
+    ]
     assert sorted(ledger) == sorted(run for run in once if project.row(run).job_type != "nothing")
 
 
-def test_a_loop_survives_a_pgbouncer_that_is_killed_and_started_again(project: Project, pgbouncer: PgBouncer) -> None:
+def test_a_loop_survives_a_pgbouncer_that_is_killed_and_started_again(
+    project: Project, pgbouncer: PgBouncer
+) -> None:
     project.db.execute("create table public.ledger (run_id bigint not null)")
     project.sync(holds_a_transaction={"lease": "1m"}, waits_for_file={"lease": "1m"}, nothing={})
     [held], [waiting] = project.enqueue("holds_a_transaction"), project.enqueue("waits_for_file")
@@ -101,7 +125,9 @@ def test_a_loop_survives_a_pgbouncer_that_is_killed_and_started_again(project: P
     assert [row.run_id for row in project.db.execute("select run_id from public.ledger")] == [held]
 
 
-def test_a_run_of_a_worker_that_is_killed_is_executed_by_another(project: Project, pgbouncer: PgBouncer) -> None:
+def test_a_run_of_a_worker_that_is_killed_is_executed_by_another(
+    project: Project, pgbouncer: PgBouncer
+) -> None:
     dsn = pgbouncer.dsn_of(project.dsn)
     project.sync(first_attempt_waits={"max_attempts": 2, "lease": "2m"})
     [run] = project.enqueue("first_attempt_waits")
@@ -144,14 +170,20 @@ def test_verbs_work(project: Project, pgbouncer: PgBouncer) -> None:
         assert (verb, process.wait()) == (verb, 0), process.text
 
 
-@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "asyncpg", "sqlalchemy", "sqlalchemy+asyncpg"])
-def test_applications_enqueue_in_their_transactions(project: Project, pgbouncer: PgBouncer, driver: str) -> None:
+@pytest.mark.parametrize(
+    "driver", ["psycopg", "psycopg2", "asyncpg", "sqlalchemy", "sqlalchemy+asyncpg"]
+)
+def test_applications_enqueue_in_their_transactions(
+    project: Project, pgbouncer: PgBouncer, driver: str
+) -> None:
     """Ten committed transactions and ten that are rolled back: more than after which drivers prepare a statement."""
     project.sync(nap={})
 
     ENQUEUE[driver](pgbouncer.dsn_of(project.dsn))
 
-    numbers = project.db.execute("select payload ->> 'n' as n from yamlsched.job_runs order by id").fetchall()
+    numbers = project.db.execute(
+        "select payload ->> 'n' as n from yamlsched.job_runs order by id"
+    ).fetchall()
     assert [int(row.n) for row in numbers] == list(range(10))
 
 
@@ -185,7 +217,9 @@ def with_asyncpg(dsn: str) -> None:
         )  # fmt: skip
         for n in range(10):
             async with connection.transaction():
-                await connection.execute("select yamlsched.enqueue($1, $2::jsonb)", "nap", f'{{"n": {n}}}')
+                await connection.execute(
+                    "select yamlsched.enqueue($1, $2::jsonb)", "nap", f'{{"n": {n}}}'
+                )
             transaction = connection.transaction()
             await transaction.start()
             await connection.execute("select yamlsched.enqueue('nap', '{\"n\": -1}')")
@@ -222,7 +256,9 @@ def with_sqlalchemy_and_asyncpg(dsn: str) -> None:
 
     async def enqueue() -> None:
         unnamed: Any = {"statement_cache_size": 0, "prepared_statement_cache_size": 0, "ssl": False}
-        engine = create_async_engine(url, connect_args={**unnamed, "prepared_statement_name_func": lambda: ""})
+        engine = create_async_engine(
+            url, connect_args={**unnamed, "prepared_statement_name_func": lambda: ""}
+        )
         statement = sqlalchemy.text("select yamlsched.enqueue('nap', cast(:payload as jsonb))")
         for n in range(10):
             async with engine.begin() as connection:

@@ -55,10 +55,14 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
             cached.cache_clear()
         vars(root).pop("installed", None)
 
-    def install(code: str, name: str = "acme", metadata: str | None = None, entry: str = "") -> None:
+    def install(
+        code: str, name: str = "acme", metadata: str | None = None, entry: str = ""
+    ) -> None:
         information = site / f"{name}-1.2.dist-info"
         information.mkdir()
-        (information / "entry_points.txt").write_text(f"[yamlsched]\nrules = {entry or f'{name}_rules'}\n")
+        (information / "entry_points.txt").write_text(
+            f"[yamlsched]\nrules = {entry or f'{name}_rules'}\n"
+        )
         if metadata is None:
             metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n"
         if metadata:
@@ -75,7 +79,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 @pytest.fixture
-def cli(tmp_path: Path, own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(
+    tmp_path: Path,
+    own_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Cli:
     """A command line in a folder with SCHEDULE."""
     folder = tmp_path / "project"
     folder.mkdir()
@@ -97,19 +106,26 @@ def test_a_finding_is_an_error_of_validate_and_of_diff(cli: Cli, install: Instal
 
     validated, compared = cli("validate"), cli("diff", "./schedules.yaml")
 
-    assert (validated.code, validated.out) == (1, FOUND + "\nschedules.yaml: 1 error, 0 warnings in 1 job\n")
+    assert (validated.code, validated.out) == (
+        1,
+        FOUND + "\nschedules.yaml: 1 error, 0 warnings in 1 job\n",
+    )
     assert (compared.code, compared.out, compared.err) == (1, "", FOUND)
 
 
 @pytest.mark.parametrize("verb", ["sync", "tick"])
-def test_a_finding_is_logged_once_where_the_file_is_applied(cli: Cli, install: Install, verb: str) -> None:
+def test_a_finding_is_logged_once_where_the_file_is_applied(
+    cli: Cli, install: Install, verb: str
+) -> None:
     install(CHECK)
 
     first, second = cli(verb), cli(verb)
 
     logged = 'code=ACME001 error="job \\"purge\\": it has no owner" remedy="Add one."'
     assert first.code == second.code == 0
-    assert first.err.count("WARNING file.flagged file=") == first.err.count(f" line=3 {logged}\n") == 1
+    assert (
+        first.err.count("WARNING file.flagged file=") == first.err.count(f" line=3 {logged}\n") == 1
+    )
     assert "sync.applied" in first.err
     assert "file.flagged" not in second.err
 
@@ -128,7 +144,9 @@ def test_every_format_has_a_finding(cli: Cli, install: Install, format: str) -> 
         assert rule == {"id": "ACME001", "shortDescription": {"text": "ACME001, of a plugin"}}
 
 
-def test_a_comment_suppresses_a_finding_and_is_not_reported_without_the_plugin(cli: Cli, install: Install) -> None:
+def test_a_comment_suppresses_a_finding_and_is_not_reported_without_the_plugin(
+    cli: Cli, install: Install
+) -> None:
     ignored = SCHEDULE.rstrip("\n") + "  # yamlsched: ignore[ACME001]\n"
     Path("schedules.yaml").write_text(ignored)
     without = cli("validate")
@@ -173,7 +191,13 @@ def test_a_file_with_errors_is_not_checked_by_plugins(cli: Cli, install: Install
 def test_a_check_that_yields_wrong_types_is_logged_and_its_other_findings_are_reported(
     cli: Cli, install: Install
 ) -> None:
-    bad = ('"text"', "None", 'FileFinding(7, "x")', 'FileFinding("YS101", "x")', 'FileFinding("acme", "x", job=[])')
+    bad = (
+        '"text"',
+        "None",
+        'FileFinding(7, "x")',
+        'FileFinding("YS101", "x")',
+        'FileFinding("acme", "x", job=[])',
+    )
     bad += ('FileFinding("a b", "x")', 'FileFinding("ACME002", b"x")')
     install(CHECK.replace(FINDS, f"yield from ({', '.join(bad)})\n    {FINDS}"))
 
@@ -191,7 +215,9 @@ def test_a_check_that_yields_wrong_types_is_logged_and_its_other_findings_are_re
     ]
 
 
-def test_of_a_check_that_does_not_end_the_first_1000_findings_are_reported(cli: Cli, install: Install) -> None:
+def test_of_a_check_that_does_not_end_the_first_1000_findings_are_reported(
+    cli: Cli, install: Install
+) -> None:
     install(CHECK.replace(FINDS, f"while True:\n        {FINDS}"))
 
     assert cli("validate", "--format", "concise").out.count("ACME001") == 1_000
@@ -200,13 +226,25 @@ def test_of_a_check_that_does_not_end_the_first_1000_findings_are_reported(cli: 
 
 CRASHES = {
     "import": (FAILS, "import", "ValueError: of the plugin"),
-    "import error": ("import no_such_module", "import", "ModuleNotFoundError: No module named 'no_such_module'"),
+    "import error": (
+        "import no_such_module",
+        "import",
+        "ModuleNotFoundError: No module named 'no_such_module'",
+    ),
     "syntax": ("def (", "import", "SyntaxError: invalid syntax (acme_rules.py, line 1)"),
     "exit": ("raise SystemExit(3)", "import", "SystemExit: 3"),
     "check": (CHECK.replace(FINDS, FAILS), "check_file", "ValueError: of the plugin"),
     "exit of check": (CHECK.replace(FINDS, "raise SystemExit(3)"), "check_file", "SystemExit: 3"),
-    "generator": (CHECK.replace(FINDS, f"{FAILS}\n    yield"), "check_file", "ValueError: of the plugin"),
-    "no generator": (CHECK.replace(FINDS, "return 7"), "check_file", "TypeError: 'int' object is not iterable"),
+    "generator": (
+        CHECK.replace(FINDS, f"{FAILS}\n    yield"),
+        "check_file",
+        "ValueError: of the plugin",
+    ),
+    "no generator": (
+        CHECK.replace(FINDS, "return 7"),
+        "check_file",
+        "TypeError: 'int' object is not iterable",
+    ),
 }
 
 
@@ -242,13 +280,19 @@ def test_a_hook_that_does_not_exist_or_with_an_unknown_parameter_is_logged(
     done = cli("validate")
 
     [line] = failures(done.err)
-    assert line.startswith('plugin.failed plugin=acme version=1.2 hook=import error="PluginValidationError: ')
+    assert line.startswith(
+        'plugin.failed plugin=acme version=1.2 hook=import error="PluginValidationError: '
+    )
     assert error in line
     assert done.code == 0
 
 
 def test_a_command_of_a_plugin_is_executed_listed_and_suggested(cli: Cli, install: Install) -> None:
-    install(verb('{"hello": "acme_rules:hello"}', HELLO.replace("()\n", '(help="Greet. Politely.")\n', 1)))
+    install(
+        verb(
+            '{"hello": "acme_rules:hello"}', HELLO.replace("()\n", '(help="Greet. Politely.")\n', 1)
+        )
+    )
 
     assert cli("hello") == (0, "hello\n", "")
     assert "\nOther:\n  hello       Greet.\n" in cli("--help").out
@@ -268,7 +312,9 @@ def test_a_plugins_command_that_raises_is_a_bug_of_the_plugin(cli: Cli, install:
     done = cli("hello")
 
     assert done.code == 3
-    last = "yamlsched: this is a bug in the plugin acme; please report the lines above to its authors"
+    last = (
+        "yamlsched: this is a bug in the plugin acme; please report the lines above to its authors"
+    )
     assert done.err.splitlines()[-2:] == ["ValueError: of the plugin", last]
 
 
@@ -298,21 +344,29 @@ def test_of_two_plugins_with_one_command_the_first_by_name_has_it_and_the_log_na
     cli: Cli, install: Install
 ) -> None:
     for name in ("zeta", "acme"):
-        install(verb(f'{{"hello": "{name}_rules:hello"}}', HELLO.replace("'hello'", f"'{name}'")), name)
+        install(
+            verb(f'{{"hello": "{name}_rules:hello"}}', HELLO.replace("'hello'", f"'{name}'")), name
+        )
 
     done = cli("hello")
 
     assert (done.code, done.out) == (0, "acme\n")
-    assert failures(done.err) == [failure("register_verbs", 'acme already has a command "hello"', "zeta")]
+    assert failures(done.err) == [
+        failure("register_verbs", 'acme already has a command "hello"', "zeta")
+    ]
 
 
 @pytest.mark.parametrize("name", ["tick", "web", "attempt"])
-def test_no_plugin_can_replace_a_command_of_yamlsched(cli: Cli, install: Install, name: str) -> None:
+def test_no_plugin_can_replace_a_command_of_yamlsched(
+    cli: Cli, install: Install, name: str
+) -> None:
     install(verb(f'{{"{name}": "acme_rules:hello", "hello": "acme_rules:hello"}}', HELLO))
 
     done, replaced = cli("hello"), cli(name, "--help")
 
-    assert failures(done.err) == [failure("register_verbs", f'yamlsched already has a command "{name}"')]
+    assert failures(done.err) == [
+        failure("register_verbs", f'yamlsched already has a command "{name}"')
+    ]
     assert "hello" not in replaced.out
 
 
@@ -348,7 +402,9 @@ def test_a_hostile_or_wrong_command_is_logged_on_one_line_and_not_listed(
 
 
 def test_the_name_of_a_package_cannot_control_the_terminal(cli: Cli, install: Install) -> None:
-    install("raise ValueError('\\x1b[2J\\nplugin.failed')", metadata="Name: \x1b[2Jx\nVersion: 1\x07\n")
+    install(
+        "raise ValueError('\\x1b[2J\\nplugin.failed')", metadata="Name: \x1b[2Jx\nVersion: 1\x07\n"
+    )
 
     done = cli("doctor", "--offline")
 
@@ -358,14 +414,18 @@ def test_the_name_of_a_package_cannot_control_the_terminal(cli: Cli, install: In
 
 
 @pytest.mark.parametrize("metadata", ["", "Version: 2\n", "Name: acme\n"])
-def test_a_package_with_incomplete_metadata_is_a_plugin(cli: Cli, install: Install, metadata: str) -> None:
+def test_a_package_with_incomplete_metadata_is_a_plugin(
+    cli: Cli, install: Install, metadata: str
+) -> None:
     install(CHECK, metadata=metadata)
 
     assert cli("validate").out.startswith(FOUND)
     assert cli("doctor", "--offline").out.count("  plugin ") == 1
 
 
-def test_doctor_lists_plugins_with_their_version_and_fails_for_one_that_fails(cli: Cli, install: Install) -> None:
+def test_doctor_lists_plugins_with_their_version_and_fails_for_one_that_fails(
+    cli: Cli, install: Install
+) -> None:
     install(CHECK)
     install(CHECK.replace(FINDS, FAILS), "zeta")
 
@@ -449,7 +509,15 @@ def attempt_ended(run, status, seconds, error_type):
 def a_tick(folder: Path, dsn: str) -> subprocess.CompletedProcess[str]:
     """Run what is due, in a process whose installed packages are those of ``install``."""
     environment = {**os.environ, "PYTHONPATH": str(folder.parent / "site"), "YAMLSCHED_DSN": dsn}
-    command = [sys.executable, "-m", "yamlsched", "tick", "--skip-handler-checks", "--concurrency", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "yamlsched",
+        "tick",
+        "--skip-handler-checks",
+        "--concurrency",
+        "1",
+    ]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
@@ -464,7 +532,9 @@ def enqueued(cli: Cli) -> None:
 
 @pytest.mark.story
 @pytest.mark.usefixtures("enqueued")
-def test_the_hooks_about_attempts_are_called_for_each_attempt(install: Install, own_dsn: str) -> None:
+def test_the_hooks_about_attempts_are_called_for_each_attempt(
+    install: Install, own_dsn: str
+) -> None:
     install(LISTENS)
 
     done = a_tick(Path.cwd(), own_dsn)
@@ -495,14 +565,24 @@ def test_a_plugin_that_fails_in_a_hook_about_attempts_is_logged_once_and_changes
 
     assert failures(done.stderr) == [failure(hook, "ValueError: of the plugin")]
     assert len(Path("noted").read_text().splitlines()) == 6
-    rows = db_of(own_dsn).execute("select status, count(*) from yamlsched.job_runs group by 1 order by 1").fetchall()
+    rows = (
+        db_of(own_dsn)
+        .execute("select status, count(*) from yamlsched.job_runs group by 1 order by 1")
+        .fetchall()
+    )
     assert [tuple(row) for row in rows] == [("dead", 1), ("succeeded", 2)]
 
 
 @pytest.mark.story
-def test_the_package_of_the_page_works_as_shown_once_it_is_installed(tmp_path: Path, own_dsn: str) -> None:
+def test_the_package_of_the_page_works_as_shown_once_it_is_installed(
+    tmp_path: Path, own_dsn: str
+) -> None:
     # given what pip writes for the package of the page
-    files = {step.what: "\n".join(step.lines) for step in guides.steps("plugins.md") if step.kind == "write"}
+    files = {
+        step.what: "\n".join(step.lines)
+        for step in guides.steps("plugins.md")
+        if step.kind == "write"
+    }
     project = tomllib.loads(files["acme-rules/pyproject.toml"])["project"]
     information = tmp_path / "acme-rules" / "acme_rules-1.2.dist-info"
     information.mkdir(parents=True)

@@ -63,34 +63,49 @@ def due(db: Db, exclusive: bool = False, **counts: int) -> None:
 
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
-def test_higher_levels_are_claimed_first(db: Db, dsn: str, exclusive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("random.random", lambda: 0.0)  # so that chance gives no lower level a run of these small claims
+def test_higher_levels_are_claimed_first(
+    db: Db, dsn: str, exclusive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "random.random", lambda: 0.0
+    )  # so that chance gives no lower level a run of these small claims
     due(db, exclusive, high=3, normal=3, low=3)
 
     assert claimed(db, dsn, 3, 3, 3) == [{HIGH: 3}, {NORMAL: 3}, {LOW: 3}]
 
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
-def test_each_waiting_lower_level_gets_one_claimed_run_in_eight(db: Db, dsn: str, exclusive: bool) -> None:
+def test_each_waiting_lower_level_gets_one_claimed_run_in_eight(
+    db: Db, dsn: str, exclusive: bool
+) -> None:
     due(db, exclusive, high=100, normal=30, low=30)
 
     assert sum(claimed(db, dsn, *[8] * 10), Counter()) == {HIGH: 60, NORMAL: 10, LOW: 10}
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 20])
-def test_of_claims_of_other_sizes_each_lower_level_gets_one_run_in_eight_by_chance(limit: int) -> None:
+def test_of_claims_of_other_sizes_each_lower_level_gets_one_run_in_eight_by_chance(
+    limit: int,
+) -> None:
     shares: Counter[str] = Counter()
     for chance in range(800):
         given = passes(limit, chance / 800)
-        levels, limits = given["priorities"].strip("{}").split(","), given["limits"].strip("{}").split(",")
+        levels, limits = (
+            given["priorities"].strip("{}").split(","),
+            given["limits"].strip("{}").split(","),
+        )
         for level, most in list(zip(levels, limits, strict=True))[:-3]:
             shares[level] += int(most)
 
-    assert {level: share / 800 / limit for level, share in shares.items()} == pytest.approx({"2": 1 / 8, "3": 1 / 8})
+    assert {level: share / 800 / limit for level, share in shares.items()} == pytest.approx(
+        {"2": 1 / 8, "3": 1 / 8}
+    )
 
 
 @pytest.mark.parametrize("status", ["queued", "failed"])
-def test_what_waits_at_a_higher_level_but_is_not_due_holds_nothing_up(db: Db, dsn: str, status: str) -> None:
+def test_what_waits_at_a_higher_level_but_is_not_due_holds_nothing_up(
+    db: Db, dsn: str, status: str
+) -> None:
     job = a_job(db)
     for _ in range(5):
         a_run(db, job, status, priority=1, run_at="(now() + interval '1 hour')")
@@ -114,12 +129,21 @@ def test_behind_many_runs_that_may_not_be_claimed_only_those_of_the_level_are(
     assert claimed(db, dsn, 1, 1) == [{}, {HIGH: 1}]
 
 
-def test_a_lost_run_is_claimed_again_at_its_level(db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_run_is_claimed_again_at_its_level(
+    db: Db, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("random.random", lambda: 0.0)
     job, lost = a_job(db), "(now() - interval '1 hour')"
     for priority in (3, 1):
         a_run(db, job, "running", locked_until=lost, attempts=1, priority=priority)
-        a_run(db, a_job(db, f"nightly_{priority}"), "running", exclusive=True, locked_until=lost, priority=priority)
+        a_run(
+            db,
+            a_job(db, f"nightly_{priority}"),
+            "running",
+            exclusive=True,
+            locked_until=lost,
+            priority=priority,
+        )
 
     assert claimed(db, dsn, 2, 2) == [{HIGH: 2}, {LOW: 2}]
 
@@ -132,7 +156,9 @@ def test_a_run_has_the_priority_of_its_job_unless_it_is_given_one(db: Db) -> Non
         yamlsched.enqueue(db, "mail", priority="high").run_id,
         *(made.run_id for made in yamlsched.enqueue_many(db, "mail", [{}, {}], priority="normal")),
         db.execute("select run_id from yamlsched.enqueue('mail')").fetchone().run_id,  # type: ignore[union-attr]
-        db.execute("select run_id from yamlsched.enqueue('mail', priority => 'normal')").fetchone().run_id,  # type: ignore[union-attr]
+        db.execute("select run_id from yamlsched.enqueue('mail', priority => 'normal')")
+        .fetchone()
+        .run_id,  # type: ignore[union-attr]
     ]
 
     assert [run_row(db, id).priority for id in ids] == [3, 1, 2, 2, 3, 2]  # type: ignore[arg-type]
@@ -141,16 +167,24 @@ def test_a_run_has_the_priority_of_its_job_unless_it_is_given_one(db: Db) -> Non
 def test_an_unknown_priority_is_rejected_before_anything_is_written(db: Db) -> None:
     a_job(db, "mail")
 
-    with pytest.raises(Refused, match="priority 'urgent' is not supported: pass high, normal or low"):
+    with pytest.raises(
+        Refused, match="priority 'urgent' is not supported: pass high, normal or low"
+    ):
         yamlsched.enqueue(db, "mail", priority="urgent")  # type: ignore[call-overload]
     for function, payload in (("enqueue", "'{}'"), ("enqueue_many", "array['{}'::jsonb]")):
-        with pytest.raises(psycopg.Error, match='priority "urgent" is not one of high, normal, low') as found:
-            db.execute(f"select yamlsched.{function}('mail', {payload}, priority => 'urgent')".encode())
+        with pytest.raises(
+            psycopg.Error, match='priority "urgent" is not one of high, normal, low'
+        ) as found:
+            db.execute(
+                f"select yamlsched.{function}('mail', {payload}, priority => 'urgent')".encode()
+            )
         assert found.value.sqlstate == "YS003"
     assert db.execute("select from yamlsched.job_runs").fetchall() == []
 
 
-def test_an_edit_of_a_priority_applies_to_runs_created_afterwards_and_a_retry_keeps_its_own(db: Db) -> None:
+def test_an_edit_of_a_priority_applies_to_runs_created_afterwards_and_a_retry_keeps_its_own(
+    db: Db,
+) -> None:
     hourly, noon = {"cron": "0 * * * *", "overlap": "allow"}, at("2026-01-14 12:00")
     sync(db, a_file(x={**hourly, "priority": "low"}), noon)
     sync(db, a_file(x={**hourly, "priority": "low"}), noon + HOUR)
@@ -159,7 +193,9 @@ def test_an_edit_of_a_priority_applies_to_runs_created_afterwards_and_a_retry_ke
 
     runs = db.execute("select id, priority from yamlsched.job_runs order by id").fetchall()
     assert [run.priority for run in runs] == [3, 1]
-    db.execute("update yamlsched.job_runs set status = 'dead', dead_at = now(), finished_at = now()")
+    db.execute(
+        "update yamlsched.job_runs set status = 'dead', dead_at = now(), finished_at = now()"
+    )
     assert all(result.changed for result in actions.retry(db, [run.id for run in runs], "ann"))
     assert [run_row(db, run.id).priority for run in runs] == [3, 1]
 
@@ -167,12 +203,18 @@ def test_an_edit_of_a_priority_applies_to_runs_created_afterwards_and_a_retry_ke
 @pytest.mark.parametrize("attempts", [1, 5], ids=["lost its worker", "edited by hand"])
 def test_a_call_of_on_dead_has_the_priority_of_the_job(db: Db, dsn: str, attempts: int) -> None:
     job = a_job(db, on_dead="handlers.alerts.mail_operator", priority=3)
-    lost = {"status": "running", "locked_until": "(now() - interval '1 hour')"} if attempts == 1 else {}
+    lost = (
+        {"status": "running", "locked_until": "(now() - interval '1 hour')"}
+        if attempts == 1
+        else {}
+    )
     a_run(db, job, **lost, attempts=attempts, max_attempts=attempts, priority=1)  # type: ignore[arg-type]
 
     claimed(db, dsn, 10)
 
-    call = db.execute("select priority from yamlsched.job_runs where idempotency_key like 'on!_dead:%' escape '!'")
+    call = db.execute(
+        "select priority from yamlsched.job_runs where idempotency_key like 'on!_dead:%' escape '!'"
+    )
     assert [run.priority for run in call.fetchall()] == [3]
 
 
@@ -189,9 +231,12 @@ def test_an_operator_enqueues_at_a_level_and_history_shows_it_by_name(db: Db) ->
 
 
 @pytest.mark.parametrize(
-    "options, expected", [((), NORMAL), (("--priority", "high"), HIGH), (("--priority", "low"), LOW)]
+    "options, expected",
+    [((), NORMAL), (("--priority", "high"), HIGH), (("--priority", "low"), LOW)],
 )
-def test_the_verb_enqueue_passes_its_priority(db: Db, dsn: str, options: tuple[str, ...], expected: Priority) -> None:
+def test_the_verb_enqueue_passes_its_priority(
+    db: Db, dsn: str, options: tuple[str, ...], expected: Priority
+) -> None:
     a_job(db, "mail")
 
     arguments = ["enqueue", "mail", "--namespace", "default", "--dsn", dsn, *options]

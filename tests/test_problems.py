@@ -28,7 +28,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -100,14 +102,18 @@ def test_the_page_shows_problems_of_every_kind_worst_first(
     dsn: str, all_kinds: list[str], path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with TestClient(web.app(dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
+    with TestClient(
+        web.app(dsn, namespace="default", auth="none"), base_url="http://localhost"
+    ) as client:
         found = client.get(path)
 
     assert found.status_code == 200
     assert shown(found.text, all_kinds) == all_kinds
 
 
-def test_metrics_and_notifications_go_on_with_problems_of_every_kind(db: Db, all_kinds: list[str]) -> None:
+def test_metrics_and_notifications_go_on_with_problems_of_every_kind(
+    db: Db, all_kinds: list[str]
+) -> None:
     assert "yamlsched_tick_age_seconds" in metrics.text(db, "default")
     assert notes.settle(db, "default") == []
 
@@ -132,4 +138,8 @@ def test_of_several_namespaces_the_one_with_the_most_severe_problem_is_first() -
     ended = a_namespace("calendars", *[Problem("calendar", None, "ended", "edit it")] * 3)
     died = a_namespace("pay", Problem("dead", "pay", "died", "retry it"))
 
-    assert sorted([a_namespace("ok"), ended, died], key=lambda each: each.rank) == [died, ended, a_namespace("ok")]
+    assert sorted([a_namespace("ok"), ended, died], key=lambda each: each.rank) == [
+        died,
+        ended,
+        a_namespace("ok"),
+    ]

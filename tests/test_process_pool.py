@@ -33,7 +33,9 @@ class Pool:
         (folder / "waiting.py").write_text(HANDLERS)
         self.folder, self.job = folder, Job("wait", handler="waiting.wait")
         self.events = EventQueue()
-        workload = Workload("", "default", {"wait": self.job}, ClaimScope(), folder / "schedules.yaml")
+        workload = Workload(
+            "", "default", {"wait": self.job}, ClaimScope(), folder / "schedules.yaml"
+        )
         self.pool = ProcessPool(workload, ConcurrencyPermits(folder, 1), self.events)
         self.seen: list[Any] = []
 
@@ -45,7 +47,9 @@ class Pool:
     def ends(self, kind: type) -> list[int]:
         """Return the ids of the runs that events of ``kind`` are about."""
         found = [event for event in self.seen if isinstance(event, kind)]
-        attempts = [a for event in found for a in ([event.attempt] if kind is Ended else event.attempts)]
+        attempts = [
+            a for event in found for a in ([event.attempt] if kind is Ended else event.attempts)
+        ]
         return [attempt.run.id for attempt in attempts]
 
     async def until_seen(self, kind: type, *ids: int) -> None:
@@ -57,7 +61,9 @@ class Pool:
             await asyncio.sleep(0.001)
 
 
-def test_stopping_an_attempt_that_waits_in_a_child_does_not_kill_the_one_that_runs_there(tmp_path: Path) -> None:
+def test_stopping_an_attempt_that_waits_in_a_child_does_not_kill_the_one_that_runs_there(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         pool = Pool(tmp_path)
         # given a job that is known to be quick, so that attempts wait in a child behind one that runs

@@ -87,12 +87,17 @@ def test_progress_is_shown_in_one_line(given: tuple[Any, ...], shown: str) -> No
 def test_what_is_not_a_count_is_refused(done: Any, shown: str) -> None:
     with pytest.raises(Refused) as refused:
         progress(done)
-    assert str(refused.value) == (f"run.progress(): done must be a number from 0 to 9,007,199,254,740,992, not {shown}")
+    assert str(refused.value) == (
+        f"run.progress(): done must be a number from 0 to 9,007,199,254,740,992, not {shown}"
+    )
 
 
 @pytest.mark.parametrize("done", [(n for n in range(3)), [1], {1: 2}, range(3)])
 def test_a_generator_in_place_of_a_count_is_explained(done: Any) -> None:
-    with pytest.raises(Refused, match=r"not a value of type \w+\. Report from inside the loop: for done, item in enum"):
+    with pytest.raises(
+        Refused,
+        match=r"not a value of type \w+\. Report from inside the loop: for done, item in enum",
+    ):
         progress(done)
 
 
@@ -104,7 +109,9 @@ def test_a_total_and_a_note_are_checked_as_well() -> None:
 
 
 @given(st.floats(0, MAX_COUNT), st.none() | st.floats(0, MAX_COUNT), st.text())
-def test_whatever_is_accepted_fits_into_its_slot_of_memory(done: float, total: float | None, note: str) -> None:
+def test_whatever_is_accepted_fits_into_its_slot_of_memory(
+    done: float, total: float | None, note: str
+) -> None:
     slots, reported = ProgressSlots(3), progress(done, total, note)
 
     slots.reporter(2, RUN)(reported)
@@ -176,7 +183,11 @@ class RecordedWrites:
 def test_it_is_written_once_a_second_and_not_while_it_stands_still(
     monkeypatch: pytest.MonkeyPatch, now: Callable[[float], None]
 ) -> None:
-    attempt, other, session = an_attempt(), an_attempt(RUN._replace(id=8)), RecordedWrites(monkeypatch)
+    attempt, other, session = (
+        an_attempt(),
+        an_attempt(RUN._replace(id=8)),
+        RecordedWrites(monkeypatch),
+    )
     writer = ProgressWriter([attempt, other])
     assert not writer.is_due()
 
@@ -234,7 +245,9 @@ def run_of(db: Db, dsn: str) -> Callable[..., ClaimedRun]:
     return claim
 
 
-def report(dsn: str, *reports: tuple[ClaimedRun, Progress], settings: dict[str, str] | None = None) -> set[int]:
+def report(
+    dsn: str, *reports: tuple[ClaimedRun, Progress], settings: dict[str, str] | None = None
+) -> set[int]:
     async def write() -> set[int]:
         async with await connections.connect_async(dsn, settings or {}, look_up) as connection:
             return await store.report(connection, reports, NOON)
@@ -261,9 +274,13 @@ def test_only_the_claim_that_has_the_run_can_report(
     assert rows(db) == []
 
 
-def test_a_run_that_is_not_running_takes_no_report(db: Db, dsn: str, run_of: Callable[..., ClaimedRun]) -> None:
+def test_a_run_that_is_not_running_takes_no_report(
+    db: Db, dsn: str, run_of: Callable[..., ClaimedRun]
+) -> None:
     run = run_of()
-    db.execute("update yamlsched.job_runs set status = 'cancelled', locked_until = null, finished_at = now()")
+    db.execute(
+        "update yamlsched.job_runs set status = 'cancelled', locked_until = null, finished_at = now()"
+    )
 
     assert report(dsn, (run, Progress(1.0))) == set()
 
@@ -282,7 +299,9 @@ def test_a_worker_that_lost_the_run_does_not_overwrite_its_successor(
     assert rows(db) == [(first.id, 1, second.locked_by, 2.0, None, "")]
 
 
-def test_a_row_that_is_about_to_be_finished_is_skipped(db: Db, dsn: str, run_of: Callable[..., ClaimedRun]) -> None:
+def test_a_row_that_is_about_to_be_finished_is_skipped(
+    db: Db, dsn: str, run_of: Callable[..., ClaimedRun]
+) -> None:
     locked, free = run_of(), run_of()
     with psycopg.connect(dsn) as other:
         other.execute("select from yamlsched.job_runs where id = %s for no key update", [locked.id])
@@ -290,10 +309,14 @@ def test_a_row_that_is_about_to_be_finished_is_skipped(db: Db, dsn: str, run_of:
         assert report(dsn, (locked, Progress(1.0)), (free, Progress(2.0))) == {free.id}
 
 
-def test_many_attempts_are_written_in_order(db: Db, dsn: str, run_of: Callable[..., ClaimedRun]) -> None:
+def test_many_attempts_are_written_in_order(
+    db: Db, dsn: str, run_of: Callable[..., ClaimedRun]
+) -> None:
     runs = [run_of() for _ in range(store.MAX_REPORTS_PER_STATEMENT + 1)]
 
-    reports = [(run, Progress(float(number), 200.0, f"run {number}")) for number, run in enumerate(runs)]
+    reports = [
+        (run, Progress(float(number), 200.0, f"run {number}")) for number, run in enumerate(runs)
+    ]
     assert report(dsn, *reports, settings={"enable_sort": "off"}) == {run.id for run in runs}
 
     assert [(row[0], row[3], row[5]) for row in rows(db)] == [
@@ -322,14 +345,18 @@ def test_the_last_progress_is_written_in_the_transaction_of_the_outcome(
 def test_a_note_is_escaped_for_a_database_without_its_characters(server: str) -> None:
     name = f"latin_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f"create database {name} template template0 encoding latin1 locale 'C'".encode())
+        admin.execute(
+            f"create database {name} template template0 encoding latin1 locale 'C'".encode()
+        )
     latin = psycopg.conninfo.make_conninfo(server, dbname=name)
     try:
         with connections.connect(latin) as db:
             connections.migrations.migrate(db)
             a_job(db, "mail")
             run = a_started_run(db, latin)
-            claimed = ClaimedRun(run.id, "mail", None, None, 1, 5, "{}", False, 60.0, run.backend.locked_by)
+            claimed = ClaimedRun(
+                run.id, "mail", None, None, 1, 5, "{}", False, 60.0, run.backend.locked_by
+            )
 
             assert report(latin, (claimed, Progress(1.0, None, "5 €"))) == {run.id}
 
@@ -343,20 +370,33 @@ def test_a_note_is_escaped_for_a_database_without_its_characters(server: str) ->
 
 
 @pytest.fixture(scope="module")
-def drained(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, Any]]:
+def drained(
+    server: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Project, Any]]:
     """Every way to end after progress, seen while the first attempts wait, and drained by one worker."""
     from support.handlers import REPORTING_ENDS
 
-    with temporary_database(server, template) as dsn, a_project(tmp_path_factory.mktemp("f"), dsn) as project:
+    with (
+        temporary_database(server, template) as dsn,
+        a_project(tmp_path_factory.mktemp("f"), dsn) as project,
+    ):
         job = {"max_attempts": 2, "lease": "5m"}  # so that no busy machine loses one
-        jobs = {f"{end}_s": {"handler": "support.handlers.reports_then", **job} for end in REPORTING_ENDS}
+        jobs = {
+            f"{end}_s": {"handler": "support.handlers.reports_then", **job}
+            for end in REPORTING_ENDS
+        }
         shared = {"handler": "support.shared_handlers.reports_then", "isolation": "shared", **job}
         shared_ends = {f"shared_{end}": end for end in ("return", "commit", "fail")}
         jobs |= {f"{end}_s": shared for end in shared_ends}
-        others = {"reports_asynchronously": {"lease": "5m"}, "reports_nonsense": {"max_attempts": 1, "lease": "5m"}}
+        others = {
+            "reports_asynchronously": {"lease": "5m"},
+            "reports_nonsense": {"max_attempts": 1, "lease": "5m"},
+        }
         project.sync(nothing={}, **others, **jobs)
         ends = {**{end: end for end in REPORTING_ENDS}, **shared_ends}
-        runs = {name: project.enqueue(f"{name}_s", {"then": then})[0] for name, then in ends.items()}
+        runs = {
+            name: project.enqueue(f"{name}_s", {"then": then})[0] for name, then in ends.items()
+        }
         more = {name: project.enqueue(name)[0] for name in others}
         worker = project.start("work", "--concurrency", str(len(runs) + 2))
         until(lambda: len(of(project, *runs.values())) == len(runs), "all report")
@@ -376,9 +416,9 @@ def of(project: Project, *runs: int) -> list[Any]:
 
 def test_progress_is_visible_while_the_handler_runs(drained: tuple[Project, Any]) -> None:
     _, (_, seen) = drained
-    assert {(row.attempt, row.done, row.total, row.note, row.is_latest) for row in seen.values()} == {
-        (1, 1.0, 3.0, "attempt 1", True)
-    }
+    assert {
+        (row.attempt, row.done, row.total, row.note, row.is_latest) for row in seen.values()
+    } == {(1, 1.0, 3.0, "attempt 1", True)}
 
 
 @pytest.mark.parametrize(
@@ -406,7 +446,13 @@ def test_the_last_value_is_in_the_database_when_the_run_has_succeeded(
 
 
 @pytest.mark.parametrize(
-    "end, status", [("fail", "succeeded"), ("segfault", "succeeded"), ("die", "dead"), ("shared_fail", "succeeded")]
+    "end, status",
+    [
+        ("fail", "succeeded"),
+        ("segfault", "succeeded"),
+        ("die", "dead"),
+        ("shared_fail", "succeeded"),
+    ],
 )
 def test_each_attempt_starts_without_progress_and_keeps_its_last(
     drained: tuple[Project, Any], end: str, status: str
@@ -416,7 +462,12 @@ def test_each_attempt_starts_without_progress_and_keeps_its_last(
 
     assert project.row(runs[end]).status == status
     assert (first.attempt, first.done, first.note, first.is_latest) == (1, 3.0, "all of it", False)
-    assert (second.attempt, second.done, second.note, second.is_latest) == (2, 1.0, "attempt 2", True)
+    assert (second.attempt, second.done, second.note, second.is_latest) == (
+        2,
+        1.0,
+        "attempt 2",
+        True,
+    )
 
 
 def test_an_asynchronous_handler_reports_as_well(drained: tuple[Project, Any]) -> None:
@@ -429,19 +480,27 @@ def test_a_report_that_has_no_meaning_fails_the_attempt(drained: tuple[Project, 
     project, (runs, _) = drained
     row = project.row(runs["reports_nonsense"])
     assert (row.status, row.error_type) == ("dead", "Refused")
-    assert row.last_error == "run.progress(): done must be a number from 0 to 9,007,199,254,740,992, not -1"
+    assert (
+        row.last_error
+        == "run.progress(): done must be a number from 0 to 9,007,199,254,740,992, not -1"
+    )
 
 
 def test_a_value_that_stands_still_is_written_once(own_dsn: str, tmp_path: Any) -> None:
     with a_project(tmp_path, own_dsn) as project:
-        project.sync(reports_then={"lease": "16s"})  # renewed each 4 seconds, and not lost on a busy machine
+        project.sync(
+            reports_then={"lease": "16s"}
+        )  # renewed each 4 seconds, and not lost on a busy machine
         [run] = project.enqueue("reports_then", {"then": "return"})
         worker = project.start("work")
         until(lambda: of(project, run))
         written = "select xmin::text from yamlsched.attempt_progress"
         first = value(project.db, written)
         renewed = project.row(run).locked_until
-        until(lambda: project.row(run).locked_until > renewed + timedelta(seconds=1.5), "leases are renewed")
+        until(
+            lambda: project.row(run).locked_until > renewed + timedelta(seconds=1.5),
+            "leases are renewed",
+        )
 
         assert value(project.db, written) == first
         project.touch("go")
@@ -452,7 +511,9 @@ def test_a_value_that_stands_still_is_written_once(own_dsn: str, tmp_path: Any) 
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -486,7 +547,9 @@ def test_show_says_how_far_it_is_and_since_when_it_stands_still(db: Db, cli: Cli
 
     shown = cli("show", str(run)).out
 
-    assert re.search(r"^progress  12,000 of 50,000 \(24 %\), customers \\x1b\[2J, \d+m(\d+s)? ago$", shown, re.M)
+    assert re.search(
+        r"^progress  12,000 of 50,000 \(24 %\), customers \\x1b\[2J, \d+m(\d+s)? ago$", shown, re.M
+    )
     assert "\n    reached 7, at 20" in shown
     found = json.loads(cli("show", str(run), "--format", "json").out)
     assert [one["attempt"] for one in found["progress"]] == [1, 2]

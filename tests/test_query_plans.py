@@ -42,7 +42,9 @@ def million(server: str, template: str, tmp_path_factory: pytest.TempPathFactory
         schedule = ScheduleFile.read(file, None)
         sync(connection, schedule)
         fill(connection)
-        filled: Any = connection.execute("select count(*) as runs from yamlsched.job_runs").fetchone()
+        filled: Any = connection.execute(
+            "select count(*) as runs from yamlsched.job_runs"
+        ).fetchone()
         assert filled.runs == FINISHED + DUE  # or the plans are meaningless
         yield connection, schedule
 
@@ -71,10 +73,14 @@ def fill(connection: psycopg.Connection[Any]) -> None:
     connection.execute("vacuum analyze yamlsched.job_runs")
 
 
-def explained(connection: psycopg.Connection[Any], statement: bytes, parameters: dict[str, Any]) -> dict[str, Any]:
+def explained(
+    connection: psycopg.Connection[Any], statement: bytes, parameters: dict[str, Any]
+) -> dict[str, Any]:
     """Execute ``statement``, roll it back, and return its plan."""
     with connection.transaction(force_rollback=True):
-        row = connection.execute(b"explain (analyze, buffers, format json) " + statement, parameters).fetchone()
+        row = connection.execute(
+            b"explain (analyze, buffers, format json) " + statement, parameters
+        ).fetchone()
     assert row is not None
     plan = row[0] if isinstance(row[0], list) else json.loads(row[0])
     return dict(plan[0]["Plan"])
@@ -100,19 +106,32 @@ def held(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 
 
 def claim(token: str, limit: int = LIMIT) -> dict[str, Any]:
-    given = {"namespace": "default", "lane": "local", "token": token, "limit": limit, "now": None, **passes(limit, 0.0)}
+    given = {
+        "namespace": "default",
+        "lane": "local",
+        "token": token,
+        "limit": limit,
+        "now": None,
+        **passes(limit, 0.0),
+    }
     return {**given, "newest": 10**9, "skipped": [], "ended": [], "revision": None}
 
 
 @pytest.mark.slow
-def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_run(million: Any) -> None:
+def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_run(
+    million: Any,
+) -> None:
     connection, schedule = million
 
     claiming = explained(connection, load("runs")["claim"], claim("explained"))
     runs = held(connection)
     renewing = explained(connection, load("runs")["heartbeat"], {**runs, "lease": 120.0})
-    finishing = explained(connection, load("runs")["succeed"], {**runs, "cpu_seconds": None, "peaks": None})
-    looking = explained(connection, load("files")["poll"], {**schedule.presented(), "now": None, "namespace": None})
+    finishing = explained(
+        connection, load("runs")["succeed"], {**runs, "cpu_seconds": None, "peaks": None}
+    )
+    looking = explained(
+        connection, load("files")["poll"], {**schedule.presented(), "now": None, "namespace": None}
+    )
 
     for plan in (claiming, renewing, finishing, looking):
         assert "job_runs" not in list(scans(plan))
@@ -125,7 +144,9 @@ def test_claim_heartbeat_outcomes_and_the_poll_of_an_idle_tick_read_no_finished_
 def test_a_claim_of_lost_runs_reads_only_unfinished_runs(million: Any) -> None:
     connection, _ = million
     held(connection)
-    connection.execute("update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'")
+    connection.execute(
+        "update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'"
+    )
     connection.execute("analyze yamlsched.job_runs")
 
     given = {"namespace": "default", "held": [], "now": None, **LOST_WORKER}
@@ -137,7 +158,9 @@ def test_a_claim_of_lost_runs_reads_only_unfinished_runs(million: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(million: Any) -> None:
+def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
+    million: Any,
+) -> None:
     # a million runs ended just now, and none in the day before that
     connection, _ = million
     now = connection.execute("select clock_timestamp() as now").fetchone().now
@@ -152,9 +175,16 @@ def test_a_report_and_groups_of_failures_read_only_the_runs_that_they_may_count(
         late = explained(connection, load("report")["late"], {**span, "now": now, "is_past": False})
         assert "job_runs" not in list(scans(late))
         assert pages(late) <= PAGES_PER_RUN * 100 * of_job
-        longest = explained(connection, load("report")["longest"], {**span, "of": [f"job_{n}" for n in range(20)]})
+        longest = explained(
+            connection, load("report")["longest"], {**span, "of": [f"job_{n}" for n in range(20)]}
+        )
         assert pages(longest) <= PAGES_PER_RUN * 20 * of_job
-    before = {**given, "since": now - timedelta(hours=48), "until": now - timedelta(hours=24), "of_job": 1_000}
+    before = {
+        **given,
+        "since": now - timedelta(hours=48),
+        "until": now - timedelta(hours=24),
+        "of_job": 1_000,
+    }
     before["definitions"] = [
         row.id for row in connection.execute("select id from yamlsched.job_definitions").fetchall()
     ]
@@ -194,15 +224,21 @@ def prepare(connection: psycopg.Connection[Any], name: str) -> list[str]:
         return f"${names.index(found[1]) + 1}"
 
     text = re.sub(r"%\((\w+)\)[sb]", number, load("runs")[name].decode()).replace("%%", "%")
-    connection.execute(f"prepare {name} ({', '.join(TYPES[each] for each in names)}) as {text}".encode())
+    connection.execute(
+        f"prepare {name} ({', '.join(TYPES[each] for each in names)}) as {text}".encode()
+    )
     return names
 
 
-def execute(connection: psycopg.Connection[Any], name: str, names: list[str], given: dict[str, Any]) -> dict[str, Any]:
+def execute(
+    connection: psycopg.Connection[Any], name: str, names: list[str], given: dict[str, Any]
+) -> dict[str, Any]:
     """Execute the prepared statement, commit, and return its plan."""
     values = ", ".join(f"%({each})s::{TYPES[each]}" for each in names)
     with psycopg.ClientCursor(connection) as cursor:  # type: ignore[type-var]
-        cursor.execute(f"explain (analyze, buffers, format json) execute {name} ({values})".encode(), given)
+        cursor.execute(
+            f"explain (analyze, buffers, format json) execute {name} ({values})".encode(), given
+        )
         row: Any = cursor.fetchone()
     return dict(row[0][0]["Plan"])
 
@@ -210,7 +246,9 @@ def execute(connection: psycopg.Connection[Any], name: str, names: list[str], gi
 @pytest.mark.slow
 def test_a_claim_with_a_generic_plan_reads_only_due_runs(million: Any) -> None:
     connection, _ = million
-    connection.execute("vacuum yamlsched.job_runs")  # what other tests rolled back takes the room of short updates
+    connection.execute(
+        "vacuum yamlsched.job_runs"
+    )  # what other tests rolled back takes the room of short updates
     with store.connect(connection.info.dsn, WORKER_SETTINGS) as worker:
         names = prepare(worker, "claim")
 
@@ -224,12 +262,17 @@ def test_a_claim_with_a_generic_plan_reads_only_due_runs(million: Any) -> None:
 @pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
 def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, exclusive: bool) -> None:
     with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
-        other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")  # it would plan everything again
+        other.execute(
+            "alter table yamlsched.job_runs set (autovacuum_enabled = off)"
+        )  # it would plan everything again
         job = a_job(other)
         names, gated_names = prepare(connection, "claim"), prepare(connection, "claim_gated")
         execute(connection, "claim", names, claim("none there"))
         execute(
-            connection, "claim_gated", gated_names, {"namespace": "default", "ids": [], "token": "none", "now": None}
+            connection,
+            "claim_gated",
+            gated_names,
+            {"namespace": "default", "ids": [], "token": "none", "now": None},
         )
         other.execute(
             "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts, exclusive) "
@@ -239,7 +282,12 @@ def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, exclusiv
 
         plans = [execute(connection, "claim", names, claim("many there"))]
         if exclusive:
-            ids = [run.id for run in other.execute("select id from yamlsched.job_runs order by run_at, id limit 100")]
+            ids = [
+                run.id
+                for run in other.execute(
+                    "select id from yamlsched.job_runs order by run_at, id limit 100"
+                )
+            ]
             plans.append(
                 execute(
                     connection,
@@ -266,7 +314,9 @@ def test_many_failures_are_written_by_one_statement_that_finds_each_run_once(own
         other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")
         job = a_job(other)
         names = prepare(connection, "finish")
-        failure = Outcome(Status.FAILED, timedelta(seconds=1), error="boom", error_type="OSError", stack="x" * 300)
+        failure = Outcome(
+            Status.FAILED, timedelta(seconds=1), error="boom", error_type="OSError", stack="x" * 300
+        )
         execute(connection, "finish", names, {**outcome_parameters([]), "now": None})
         other.execute(
             "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, max_attempts) "
@@ -276,10 +326,15 @@ def test_many_failures_are_written_by_one_statement_that_finds_each_run_once(own
         claimed = execute_claim(connection, limit=1_000)
 
         plan = execute(
-            connection, "finish", names, {**outcome_parameters([(run, failure) for run in claimed]), "now": None}
+            connection,
+            "finish",
+            names,
+            {**outcome_parameters([(run, failure) for run in claimed]), "now": None},
         )
 
-        written: Any = other.execute("select count(*) as runs from yamlsched.job_failures").fetchone()
+        written: Any = other.execute(
+            "select count(*) as runs from yamlsched.job_failures"
+        ).fetchone()
     assert written.runs == 1_000
     assert pages(plan) <= PAGES_PER_RUN * 1_000
     assert max(rows_removed(plan)) <= 1_000  # not each outcome for each run
@@ -324,7 +379,9 @@ def test_a_claim_does_not_read_what_is_withheld(own_dsn: str, jobs: int) -> None
 
         # then claims read little
         plan = execute(connection, "claim", names, claim("A", 4))
-        taken = other.execute("select id from yamlsched.job_runs where status = 'running'").fetchall()
+        taken = other.execute(
+            "select id from yamlsched.job_runs where status = 'running'"
+        ).fetchall()
     assert [one.id for one in taken] == [run]
     assert pages(plan) <= FEW_PAGES // 4
 
@@ -356,14 +413,18 @@ def test_a_high_run_is_claimed_at_once_beside_many_waiting_low_ones(own_dsn: str
         claiming = execute(connection, "claim", prepare(connection, "claim"), claim("A", 1))
 
         # then claiming it reads little, and it is the one that is claimed
-        taken = other.execute("select definition_id from yamlsched.job_runs where status = 'running'").fetchall()
+        taken = other.execute(
+            "select definition_id from yamlsched.job_runs where status = 'running'"
+        ).fetchall()
     assert [run.definition_id for run in taken] == [jobs[1]]
     assert pages(claiming) <= FEW_PAGES
     assert "job_runs" not in list(scans(claiming))
 
 
 @pytest.mark.slow
-def test_a_high_run_is_claimed_at_once_beside_a_million_finished_and_many_waiting_low_runs(million: Any) -> None:
+def test_a_high_run_is_claimed_at_once_beside_a_million_finished_and_many_waiting_low_runs(
+    million: Any,
+) -> None:
     connection, _ = million
     insert = (
         "insert into yamlsched.job_runs (namespace, definition_id, job_type, run_at, priority, max_attempts) "

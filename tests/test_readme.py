@@ -28,7 +28,9 @@ def shown() -> list[str]:
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
     shutil.copy(ROOT / "schedules.yaml", tmp_path)
-    shutil.copytree(ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__")
+    )
     yield tmp_path
     embedded.discard(tmp_path / "schedules.yaml")
 
@@ -36,7 +38,12 @@ def project(tmp_path: Path) -> Iterator[Path]:
 def run(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
-        ["sh", "-c", command], cwd=cwd, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120
+        ["sh", "-c", command],
+        cwd=cwd,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -58,7 +65,9 @@ def test_the_commands_of_the_readme_work_as_described(project: Path) -> None:
 
 
 @pytest.mark.slow
-def test_make_run_executes_the_example_and_leaves_no_process_and_no_untracked_file(project: Path) -> None:
+def test_make_run_executes_the_example_and_leaves_no_process_and_no_untracked_file(
+    project: Path,
+) -> None:
     shutil.copytree(ROOT / "docs", project / "docs")
     shutil.copy(ROOT / ".gitignore", project)
     subprocess.run("git init -q . && git add -A", shell=True, cwd=project, check=True)
@@ -70,7 +79,9 @@ def test_make_run_executes_the_example_and_leaves_no_process_and_no_untracked_fi
     assert re.search(r"cleanup_nightly .*succeeded +1/10", done.stdout)
     assert "    yamlsched web " in done.stdout.splitlines()[-1]
     assert not embedded.status(project / "schedules.yaml").running
-    status = subprocess.run("git status --porcelain | grep -v '^A '", shell=True, cwd=project, capture_output=True)
+    status = subprocess.run(
+        "git status --porcelain | grep -v '^A '", shell=True, cwd=project, capture_output=True
+    )
     assert status.stdout == b""
 
 
@@ -78,7 +89,9 @@ def test_the_example_file_gets_no_advice(tmp_path: Path) -> None:
     block = re.search(r"```yaml\n(# schedules.yaml\n.*?)```", README, re.DOTALL)
     assert block
     (tmp_path / "schedules.yaml").write_text(block[1])
-    shutil.copytree(ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__")
+    )
 
     done = run("yamlsched validate --strict", tmp_path)
 

@@ -24,7 +24,9 @@ LOCK = ROOT / "requirements" / "dev.txt"
 PINNED = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 
-@pytest.mark.parametrize("workflow", [*WORKFLOWS, TEMPLATE, ROOT / "docs" / "review.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "workflow", [*WORKFLOWS, TEMPLATE, ROOT / "docs" / "review.md"], ids=lambda path: path.name
+)
 def test_a_workflow_uses_actions_by_digest_and_keeps_no_credentials(workflow: Path) -> None:
     text = workflow.read_text()
     uses = re.findall(r"uses: (.*)", text)
@@ -36,7 +38,9 @@ def test_a_workflow_uses_actions_by_digest_and_keeps_no_credentials(workflow: Pa
 
 
 def test_only_the_job_that_publishes_gets_a_token_and_it_builds_nothing() -> None:
-    loaded: dict[str, dict[str, Any]] = {path.name: yaml.safe_load(path.read_text()) for path in WORKFLOWS}
+    loaded: dict[str, dict[str, Any]] = {
+        path.name: yaml.safe_load(path.read_text()) for path in WORKFLOWS
+    }
     granted = {
         (name, job): {**(workflow.get("permissions") or {}), **body.get("permissions", {})}
         for name, workflow in loaded.items()
@@ -48,7 +52,9 @@ def test_only_the_job_that_publishes_gets_a_token_and_it_builds_nothing() -> Non
         "id-token": "write",
         "attestations": "write",
     }
-    assert {frozenset(given.items()) for given in granted.values()} == {frozenset({("contents", "read")})}
+    assert {frozenset(given.items()) for given in granted.values()} == {
+        frozenset({("contents", "read")})
+    }
     publish = loaded["release.yml"]["jobs"]["publish"]
     assert ".ci/build" not in str(publish)
     assert publish["environment"] == "release"
@@ -61,10 +67,16 @@ def test_the_action_executes_nothing_of_the_checkout(tmp_path: Path) -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     [step] = action["runs"]["steps"]
     for module in ("venv", "ensurepip", "pip", "shlex", "site", "sitecustomize", "yamlsched"):
-        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'a').write({module!r})")
+        (tmp_path / f"{module}.py").write_text(
+            f"open({str(tmp_path / 'executed')!r}, 'a').write({module!r})"
+        )
 
     # when the steps are executed there, but for the installation, which needs an index
-    lines = [line for line in step["run"].splitlines() if "install" not in line and "validate" not in line]
+    lines = [
+        line
+        for line in step["run"].splitlines()
+        if "install" not in line and "validate" not in line
+    ]
     ran = subprocess.run(
         ["bash", "-e", "-c", "\n".join([*lines, '"$pip" --version'])],
         cwd=tmp_path,
@@ -90,28 +102,47 @@ def test_the_changelog_starts_with_this_version() -> None:
 def locked(file: Path = LOCK) -> list[tuple[Requirement, str]]:
     """Return what the lock file pins, each with the lines below it: its hashes, and what needs it."""
     entries = re.split(r"(?m)^(?=[A-Za-z0-9])", file.read_text("utf-8"))
-    return [(Requirement(one.partition(" \\\n")[0]), one.partition(" \\\n")[2]) for one in entries if one]
+    return [
+        (Requirement(one.partition(" \\\n")[0]), one.partition(" \\\n")[2])
+        for one in entries
+        if one
+    ]
 
 
 def test_the_action_installs_what_yamlsched_requires_by_the_hashes_of_the_lock_file() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    required = {canonicalize_name(Requirement(one).name) for one in [*project["dependencies"], "hatchling"]}
+    required = {
+        canonicalize_name(Requirement(one).name) for one in [*project["dependencies"], "hatchling"]
+    }
     tested = {canonicalize_name(one.name): str(one.specifier) for one, _ in locked()}
 
-    pinned = {canonicalize_name(one.name): (one, below) for one, below in locked(ROOT / "requirements" / "action.txt")}
+    pinned = {
+        canonicalize_name(one.name): (one, below)
+        for one, below in locked(ROOT / "requirements" / "action.txt")
+    }
 
     assert required <= pinned.keys(), "run: make lock"
     assert all("--hash=sha256:" in below for _, below in pinned.values())
-    assert {name for name, (one, _) in pinned.items() if str(one.specifier) != tested.get(name, one.specifier)} == set()
+    assert {
+        name
+        for name, (one, _) in pinned.items()
+        if str(one.specifier) != tested.get(name, one.specifier)
+    } == set()
 
 
 def test_the_lock_file_has_every_requirement_of_pyproject_and_no_other() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     required = [Requirement(one) for one in project["dependencies"]]
-    required += [Requirement(one) for extra in project["optional-dependencies"].values() for one in extra]
+    required += [
+        Requirement(one) for extra in project["optional-dependencies"].values() for one in extra
+    ]
 
     pinned = locked()
-    direct = {canonicalize_name(one.name) for one, below in pinned if "yamlsched (pyproject.toml)" in below}
+    direct = {
+        canonicalize_name(one.name)
+        for one, below in pinned
+        if "yamlsched (pyproject.toml)" in below
+    }
 
     assert direct == {canonicalize_name(one.name) for one in required}, "run: make lock"
     for one in required:
@@ -120,7 +151,9 @@ def test_the_lock_file_has_every_requirement_of_pyproject_and_no_other() -> None
             for pin, _ in pinned
             if canonicalize_name(pin.name) == canonicalize_name(one.name)
         ]
-        assert list(one.specifier.filter(versions, prereleases=True)) == versions, f"{one}: run: make lock"
+        assert list(one.specifier.filter(versions, prereleases=True)) == versions, (
+            f"{one}: run: make lock"
+        )
 
 
 def test_the_lock_file_pins_by_hash_and_names_no_index() -> None:

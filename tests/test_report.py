@@ -28,7 +28,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -36,9 +38,17 @@ def night(db: Db) -> Report:
     return report.read(db, "default", START, END)
 
 
-def ended(db: Db, job: int, status: str, at: datetime, took: timedelta = MINUTE, **more: Any) -> int:
+def ended(
+    db: Db, job: int, status: str, at: datetime, took: timedelta = MINUTE, **more: Any
+) -> int:
     """Insert a run that ended at an instant, by default one that was due when it started."""
-    given = {"finished_at": at, "started_at": at - took, "run_at": at - took, "created_at": at - took, **more}
+    given = {
+        "finished_at": at,
+        "started_at": at - took,
+        "run_at": at - took,
+        "created_at": at - took,
+        **more,
+    }
     if status == "dead":
         given.setdefault("failed_at", at)
     return a_run(db, job, status, **given)
@@ -61,7 +71,9 @@ def test_runs_count_by_how_they_ended_within_the_span(db: Db) -> None:
     ended(db, purge, "succeeded", START - SECOND)
     ended(db, purge, "succeeded", END)
     ended(db, mail, "succeeded", END - SECOND, attempts=3)
-    ended(db, mail, "succeeded", END - SECOND, attempts=4, prior_attempts=3)  # an operator retried it
+    ended(
+        db, mail, "succeeded", END - SECOND, attempts=4, prior_attempts=3
+    )  # an operator retried it
     dead = ended(db, mail, "dead", START + HOUR)
     ended(db, mail, "succeeded", START + HOUR, idempotency_key=f"on_dead:{dead}")
     ended(db, mail, "cancelled", START + HOUR)
@@ -69,7 +81,14 @@ def test_runs_count_by_how_they_ended_within_the_span(db: Db) -> None:
 
     ran = night(db).ran
 
-    assert (ran.runs, ran.jobs, ran.succeeded, ran.retried, ran.dead, ran.cancelled) == (5, 2, 3, 1, 1, 1)
+    assert (ran.runs, ran.jobs, ran.succeeded, ran.retried, ran.dead, ran.cancelled) == (
+        5,
+        2,
+        3,
+        1,
+        1,
+        1,
+    )
     assert not ran.is_bounded
 
 
@@ -93,7 +112,9 @@ def test_the_runs_that_are_read_are_bounded_and_quiet_jobs_leave_their_share_to_
     assert (ran.runs, ran.is_bounded) == (runs, is_bounded)
 
 
-def test_of_many_busy_jobs_a_few_runs_of_each_are_read(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_busy_jobs_a_few_runs_of_each_are_read(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("a", "b"):
         job = a_job(db, name, overlap="allow")
         for nth in range(3):
@@ -109,7 +130,10 @@ def test_dead_runs_count_by_type_of_error_over_all_jobs(db: Db) -> None:
         ended(db, a_job(db, name), "dead", START + HOUR, error_type=error_type)
     ended(db, a_job(db, "d"), "dead", START - SECOND)
 
-    assert [(one.error_type, one.runs, one.jobs) for one in night(db).dead] == [("OSError", 2, 2), ("KeyError", 1, 1)]
+    assert [(one.error_type, one.runs, one.jobs) for one in night(db).dead] == [
+        ("OSError", 2, 2),
+        ("KeyError", 1, 1),
+    ]
 
 
 def test_failures_of_one_type_on_several_hosts_name_these(db: Db, cli: Cli) -> None:
@@ -124,7 +148,9 @@ def test_failures_of_one_type_on_several_hosts_name_these(db: Db, cli: Cli) -> N
     assert "other: 1 run died: OSError: no route to host\n" in out
 
 
-def test_slots_that_were_recorded_within_the_span_count_however_old_they_are(db: Db, cli: Cli) -> None:
+def test_slots_that_were_recorded_within_the_span_count_however_old_they_are(
+    db: Db, cli: Cli
+) -> None:
     # given gaps of days before that were recorded in the night, one that reaches into it, and one of before
     for name, first, last, recorded in (
         ("outage", START - 72 * HOUR, START + HOUR, START + 2 * HOUR),
@@ -134,7 +160,10 @@ def test_slots_that_were_recorded_within_the_span_count_however_old_they_are(db:
     ):
         job = a_job(db, name, schedule="0 * * * *")
         a_gap(db, job, first, last, 7, "late")
-        db.execute("update yamlsched.skipped_slots set recorded_at = %s where definition_id = %s", [recorded, job])
+        db.execute(
+            "update yamlsched.skipped_slots set recorded_at = %s where definition_id = %s",
+            [recorded, job],
+        )
 
     found = night(db).skipped
 
@@ -142,7 +171,9 @@ def test_slots_that_were_recorded_within_the_span_count_however_old_they_are(db:
         ("outage", 7, START - 72 * HOUR, START + HOUR),
         ("old", 7, START - 72 * HOUR, START - 48 * HOUR),
     }
-    assert "yamlsched backfill old --from 2026-01-10T20:00Z --to 2026-01-11T20:00Z" in cli(*NIGHT).out
+    assert (
+        "yamlsched backfill old --from 2026-01-10T20:00Z --to 2026-01-11T20:00Z" in cli(*NIGHT).out
+    )
 
 
 def test_slots_of_a_gap_that_extends_beyond_the_span_count_only_within_it(db: Db) -> None:
@@ -168,12 +199,21 @@ def test_slots_of_a_gap_that_extends_beyond_the_span_count_only_within_it(db: Db
     assert found[0].why == "it was too old when its run could have started"
 
 
-@pytest.mark.parametrize(("late_by", "found"), [(LIMIT - SECOND, 0), (LIMIT, 0), (LIMIT + SECOND, 1)])
+@pytest.mark.parametrize(
+    ("late_by", "found"), [(LIMIT - SECOND, 0), (LIMIT, 0), (LIMIT + SECOND, 1)]
+)
 @pytest.mark.parametrize("kind", ["slot", "enqueued"])
-def test_a_run_is_late_if_it_started_later_than_tolerated(db: Db, late_by: timedelta, found: int, kind: str) -> None:
+def test_a_run_is_late_if_it_started_later_than_tolerated(
+    db: Db, late_by: timedelta, found: int, kind: str
+) -> None:
     job = a_job(db)
     slot = START + HOUR if kind == "slot" else None
-    due = {"run_at": START + HOUR, "created_at": START + HOUR, "scheduled_for": slot, "exclusive": kind == "slot"}
+    due = {
+        "run_at": START + HOUR,
+        "created_at": START + HOUR,
+        "scheduled_for": slot,
+        "exclusive": kind == "slot",
+    }
     ended(db, job, "succeeded", START + 3 * HOUR, took=2 * HOUR - late_by, **due)
 
     assert [(one.runs, one.late_by) for one in night(db).late] == [(1, late_by)] * found
@@ -181,7 +221,9 @@ def test_a_run_is_late_if_it_started_later_than_tolerated(db: Db, late_by: timed
 
 def test_a_run_is_late_at_the_earliest_from_its_creation_on_if_it_was_enqueued(db: Db) -> None:
     job = a_job(db, schedule=None)
-    ended(db, job, "succeeded", START + 3 * HOUR, run_at=START, created_at=START + 3 * HOUR - MINUTE)
+    ended(
+        db, job, "succeeded", START + 3 * HOUR, run_at=START, created_at=START + 3 * HOUR - MINUTE
+    )
 
     assert night(db).late == []
 
@@ -199,7 +241,10 @@ def test_a_run_that_waited_for_another_slot_of_its_job_is_late_from_then_on(db: 
 
 def test_a_retried_run_is_late_if_its_first_attempt_was(db: Db) -> None:
     job = a_job(db, overlap="allow", spread=timedelta(minutes=30))
-    for slot, first_start in ((START, START + 46 * MINUTE), (START + HOUR, START + HOUR + 45 * MINUTE)):
+    for slot, first_start in (
+        (START, START + 46 * MINUTE),
+        (START + HOUR, START + HOUR + 45 * MINUTE),
+    ):
         due = {"run_at": END - HOUR, "created_at": slot, "scheduled_for": slot}
         run = ended(db, job, "succeeded", END - MINUTE, attempts=2, failed_at=END - HOUR, **due)
         db.execute(
@@ -222,7 +267,14 @@ def test_each_job_says_how_late_its_runs_may_start(db: Db) -> None:
 def test_a_run_that_waited_for_a_pause_counts_from_its_end_on(db: Db) -> None:
     job, due = a_job(db, overlap="allow"), {"run_at": START, "created_at": START}
     for minutes in (14, 16):
-        ended(db, job, "succeeded", START + 3 * HOUR, ready_at=START + 3 * HOUR - (minutes + 1) * MINUTE, **due)
+        ended(
+            db,
+            job,
+            "succeeded",
+            START + 3 * HOUR,
+            ready_at=START + 3 * HOUR - (minutes + 1) * MINUTE,
+            **due,
+        )
 
     assert [(one.runs, one.late_by) for one in night(db).late] == [(1, 16 * MINUTE)]
 
@@ -235,14 +287,24 @@ def late(db: Db) -> list[tuple[str, str, int, timedelta, datetime | None]]:
     ("status", "ended_at", "values", "found"),
     [
         ("succeeded", START + 4 * HOUR, {}, None),
-        ("succeeded", START + 4 * HOUR + SECOND, {}, (4 * HOUR + SECOND, START + 4 * HOUR + SECOND)),
+        (
+            "succeeded",
+            START + 4 * HOUR + SECOND,
+            {},
+            (4 * HOUR + SECOND, START + 4 * HOUR + SECOND),
+        ),
         ("succeeded", END - SECOND, {}, (12 * HOUR - SECOND, END - SECOND)),
         ("succeeded", END - SECOND, {"attempts": 3}, (12 * HOUR - SECOND, END - SECOND)),
         ("succeeded", END - SECOND, {"by_hand": True}, None),
         ("succeeded", END - SECOND, {"scheduled_for": None}, None),
         ("succeeded", END - SECOND, {"scheduled_for": END - 2 * HOUR}, None),
         ("succeeded", START, {"scheduled_for": START - 5 * HOUR}, (5 * HOUR, START)),
-        ("succeeded", START - SECOND, {"scheduled_for": START - 5 * HOUR}, None),  # in the report of the day before
+        (
+            "succeeded",
+            START - SECOND,
+            {"scheduled_for": START - 5 * HOUR},
+            None,
+        ),  # in the report of the day before
         ("dead", END - SECOND, {}, None),
         ("cancelled", END - SECOND, {}, None),
         # at the end of the night it had not succeeded, whatever came then
@@ -258,7 +320,11 @@ def late(db: Db) -> list[tuple[str, str, int, timedelta, datetime | None]]:
     ],
 )
 def test_a_run_finished_late_if_it_succeeded_later_after_its_slot_than_the_job_says(
-    db: Db, status: str, ended_at: datetime | None, values: dict[str, Any], found: tuple[timedelta, Any] | None
+    db: Db,
+    status: str,
+    ended_at: datetime | None,
+    values: dict[str, Any],
+    found: tuple[timedelta, Any] | None,
 ) -> None:
     job = a_job(db, start_within=timedelta(days=9), finish_within=4 * HOUR)
     a_run(db, job, status, **{"scheduled_for": START, "created_at": START, "run_at": START, "started_at": START,
@@ -284,7 +350,11 @@ def test_a_run_finished_late_if_it_succeeded_later_after_its_slot_than_the_job_s
         ("running", {"started_at": START + HOUR}, (HOUR, START + HOUR)),
         ("running", {"started_at": START + MINUTE}, None),
         ("running", {"started_at": END}, (12 * HOUR, None)),
-        ("failed", {"started_at": START + HOUR, "run_at": END, "scheduled_for": START}, (HOUR, START + HOUR)),
+        (
+            "failed",
+            {"started_at": START + HOUR, "run_at": END, "scheduled_for": START},
+            (HOUR, START + HOUR),
+        ),
         ("succeeded", {"started_at": START + HOUR, "finished_at": END}, (HOUR, START + HOUR)),
         ("succeeded", {"started_at": END, "finished_at": END}, (12 * HOUR, None)),
         ("cancelled", {"finished_at": END}, (12 * HOUR, None)),
@@ -304,7 +374,15 @@ def test_a_run_that_has_not_ended_by_the_end_of_the_night_started_late_or_had_no
 
 
 def test_what_began_late_before_the_night_is_in_the_report_of_then(db: Db) -> None:
-    ended(db, a_job(db), "succeeded", START + HOUR, took=2 * HOUR, run_at=START - 3 * HOUR, created_at=START - 3 * HOUR)
+    ended(
+        db,
+        a_job(db),
+        "succeeded",
+        START + HOUR,
+        took=2 * HOUR,
+        run_at=START - 3 * HOUR,
+        created_at=START - 3 * HOUR,
+    )
 
     assert late(db) == []
     before = report.read(db, "default", START - 12 * HOUR, START).late
@@ -321,7 +399,11 @@ def test_a_report_of_now_leaves_what_is_late_now_to_the_state_of_the_job(db: Db,
     run = a_run(db, slow, "running", started_at=now - 2 * HOUR, **due)
     a_run(db, stuck, **due)
 
-    shown = [problem for problem in report.read(db, "default", now - 4 * HOUR).problems if problem.kind != "old"]
+    shown = [
+        problem
+        for problem in report.read(db, "default", now - 4 * HOUR).problems
+        if problem.kind != "old"
+    ]
 
     assert [(problem.kind, problem.what) for problem in shown] == [
         ("late", "slow: late by 3h: not finished: the run of its slot has not succeeded"),
@@ -337,7 +419,9 @@ def test_of_several_late_runs_the_number_and_the_latest_are_said(db: Db, cli: Cl
     for nth, hours in enumerate((2, 4, 3)):
         slot = START + nth * MINUTE
         due = {"scheduled_for": slot, "run_at": slot, "created_at": slot}
-        done.append(ended(db, load, "succeeded", slot + hours * HOUR, took=hours * HOUR - 5 * MINUTE, **due))
+        done.append(
+            ended(db, load, "succeeded", slot + hours * HOUR, took=hours * HOUR - 5 * MINUTE, **due)
+        )
     begun = {"run_at": START, "created_at": START, "started_at": START, "scheduled_for": START}
     running = a_run(db, a_job(db, "one", finish_within=2 * HOUR), "running", **begun)
     waits = a_job(db, "waits")
@@ -390,15 +474,24 @@ def test_dead_runs_need_attention(db: Db, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("jobs", [3, 4, 5])
-def test_many_jobs_that_died_of_one_type_of_error_are_one_problem(db: Db, cli: Cli, jobs: int) -> None:
+def test_many_jobs_that_died_of_one_type_of_error_are_one_problem(
+    db: Db, cli: Cli, jobs: int
+) -> None:
     for nth in range(jobs):
-        run = ended(db, a_job(db, f"job_{nth}"), "dead", START + nth * HOUR, error_type="DatabaseDown")
+        run = ended(
+            db, a_job(db, f"job_{nth}"), "dead", START + nth * HOUR, error_type="DatabaseDown"
+        )
     ended(db, a_job(db, "other"), "dead", START + HOUR, error_type=None)
 
     shown = cli(*NIGHT).out.partition("attention\n")[2].partition("\n\n")[0].splitlines()
 
     if jobs < 4:
-        assert [line.split(":")[0] for line in shown[::2]] == ["  job_2", "  job_1", "  job_0", "  other"]
+        assert [line.split(":")[0] for line in shown[::2]] == [
+            "  job_2",
+            "  job_1",
+            "  job_0",
+            "  other",
+        ]
     else:
         names = ", ".join(f"job_{jobs - nth}" for nth in (1, 2, 3))
         assert shown == [
@@ -410,7 +503,9 @@ def test_many_jobs_that_died_of_one_type_of_error_are_one_problem(db: Db, cli: C
         ]
 
 
-def test_dead_runs_are_retried_by_their_type_of_error_and_not_those_of_before(db: Db, cli: Cli) -> None:
+def test_dead_runs_are_retried_by_their_type_of_error_and_not_those_of_before(
+    db: Db, cli: Cli
+) -> None:
     a_file_row(db)
     job = a_job(db, next_slot_at=datetime.now(UTC) + HOUR)
     now = datetime.now(UTC)
@@ -418,7 +513,9 @@ def test_dead_runs_are_retried_by_their_type_of_error_and_not_those_of_before(db
         ended(db, job, "dead", at, error_type="Weird; Type")
     call = ended(db, job, "dead", now - HOUR, error_type="OfCall", idempotency_key="on_dead:1")
 
-    [of_runs, of_call] = [problem.remedy for problem in report.read(db, "default", now - 12 * HOUR).problems]
+    [of_runs, of_call] = [
+        problem.remedy for problem in report.read(db, "default", now - 12 * HOUR).problems
+    ]
 
     assert of_call == f"yamlsched show {call}; then yamlsched retry {call}"
     words = shlex.split(of_runs.partition("; then yamlsched ")[2])
@@ -428,14 +525,27 @@ def test_dead_runs_are_retried_by_their_type_of_error_and_not_those_of_before(db
 
 def test_a_dead_run_that_was_retried_and_succeeded_needs_no_attention(db: Db, cli: Cli) -> None:
     job = a_job(db)
-    ended(db, job, "succeeded", START + 2 * HOUR, failed_at=START + HOUR, attempts=6, prior_attempts=5, max_attempts=10)
+    ended(
+        db,
+        job,
+        "succeeded",
+        START + 2 * HOUR,
+        failed_at=START + HOUR,
+        attempts=6,
+        prior_attempts=5,
+        max_attempts=10,
+    )
 
     assert cli(*NIGHT).code == 0
     assert [group.recovered for group in night(db).failures.groups] == [1]
 
 
-@pytest.mark.parametrize("reason", ["late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired"])
-def test_of_skipped_slots_those_that_were_late_need_attention(db: Db, cli: Cli, reason: str) -> None:
+@pytest.mark.parametrize(
+    "reason", ["late", "key_taken", "overlap", "superseded", "paused", "disabled", "retired"]
+)
+def test_of_skipped_slots_those_that_were_late_need_attention(
+    db: Db, cli: Cli, reason: str
+) -> None:
     a_gap(db, a_job(db), START + HOUR, START + 2 * HOUR, 3, reason)
 
     shown = cli(*NIGHT)
@@ -457,7 +567,9 @@ def test_the_gaps_of_a_job_are_one_row_for_each_reason_and_those_that_were_late_
         a_gap(db, a_job(db, f"late_{nth}"), START + HOUR, START + HOUR, nth + 1, "late")
     mail = a_job(db, "mail", schedule="0 * * * *")
     a_gap(db, mail, START + 5 * HOUR, START + 6 * HOUR, 2, "paused")
-    a_gap(db, mail, START - HOUR, START + 2 * HOUR, 4, "paused")  # of which one slot lies before the span
+    a_gap(
+        db, mail, START - HOUR, START + 2 * HOUR, 4, "paused"
+    )  # of which one slot lies before the span
     a_gap(db, mail, START + 3 * HOUR, START + 3 * HOUR, 1, "overlap")
 
     few = night(db)
@@ -465,8 +577,16 @@ def test_the_gaps_of_a_job_are_one_row_for_each_reason_and_those_that_were_late_
     whole = night(db)
 
     assert [one.job_type for one in few.skipped] == ["late_3", "late_2", "late_1"]
-    assert [problem.job_type for problem in few.problems] == ["late_3", "late_2", "late_1", "late_0"]
-    found = [(one.job_type, one.reason, one.slots, one.first_at, one.last_at) for one in whole.skipped[4:]]
+    assert [problem.job_type for problem in few.problems] == [
+        "late_3",
+        "late_2",
+        "late_1",
+        "late_0",
+    ]
+    found = [
+        (one.job_type, one.reason, one.slots, one.first_at, one.last_at)
+        for one in whole.skipped[4:]
+    ]
     assert found == [
         ("mail", "overlap", 1, START + 3 * HOUR, START + 3 * HOUR),
         ("mail", "paused", 5, START, START + 6 * HOUR),
@@ -487,7 +607,9 @@ def test_problems_that_exist_now_belong_to_a_report_that_ends_now(db: Db, cli: C
 
 
 @pytest.mark.parametrize(("doubted", "code"), [(START - HOUR, 1), (END - SECOND, 1), (END, 0)])
-def test_effects_in_doubt_since_before_the_end_need_attention(db: Db, cli: Cli, doubted: datetime, code: int) -> None:
+def test_effects_in_doubt_since_before_the_end_need_attention(
+    db: Db, cli: Cli, doubted: datetime, code: int
+) -> None:
     run = ended(db, a_job(db), "succeeded", START - 2 * HOUR)
     db.execute(
         "insert into yamlsched.effects (namespace, key, run_id, attempt, locked_by, entry, provider_key, state,"
@@ -500,7 +622,9 @@ def test_effects_in_doubt_since_before_the_end_need_attention(db: Db, cli: Cli, 
 
     assert shown.code == code
     assert ("yamlsched settle --done mail:1" in shown.out) == bool(code)
-    assert ("in doubt  1 effect to settle, 0 to be resolved by the run's retry\n" in shown.out) == bool(code)
+    assert (
+        "in doubt  1 effect to settle, 0 to be resolved by the run's retry\n" in shown.out
+    ) == bool(code)
 
 
 def test_the_most_urgent_problems_come_first_and_the_rest_is_counted(db: Db, cli: Cli) -> None:
@@ -510,11 +634,24 @@ def test_the_most_urgent_problems_come_first_and_the_rest_is_counted(db: Db, cli
 
     lines = cli(*NIGHT).out.splitlines()
 
-    assert lines[3:5] == ["12 problems need attention", "  died: 1 run died: OSError: no route to host"]
-    assert "  and 2 more: yamlsched report --format json --since 2026-01-13T20:00Z --until 2026-01-14T08:00Z" in lines
-    assert "and 5 more: yamlsched report --format json --since 2026-01-13T20:00Z --until 2026-01-14T08:00Z" in lines
+    assert lines[3:5] == [
+        "12 problems need attention",
+        "  died: 1 run died: OSError: no route to host",
+    ]
+    assert (
+        "  and 2 more: yamlsched report --format json --since 2026-01-13T20:00Z --until 2026-01-14T08:00Z"
+        in lines
+    )
+    assert (
+        "and 5 more: yamlsched report --format json --since 2026-01-13T20:00Z --until 2026-01-14T08:00Z"
+        in lines
+    )
     document = json.loads(cli(*NIGHT, "--format", "json").out)
-    assert (len(document["problems"]), len(document["skipped"]), document["healthy"]) == (12, 11, False)
+    assert (len(document["problems"]), len(document["skipped"]), document["healthy"]) == (
+        12,
+        11,
+        False,
+    )
 
 
 # -- how it is shown
@@ -526,14 +663,18 @@ def a_bad_night(db: Db) -> dict[str, int]:
     runs = {"ok": ended(db, purge, "succeeded", START + 5 * HOUR, took=90 * MINUTE)}
     runs["dead"] = ended(db, purge, "dead", START + HOUR, last_error="disk full | `x` <b>")
     mail = a_job(db, "mail")
-    runs["late"] = ended(db, mail, "succeeded", END - HOUR, run_at=END - 3 * HOUR, created_at=END - 3 * HOUR)
+    runs["late"] = ended(
+        db, mail, "succeeded", END - HOUR, run_at=END - 3 * HOUR, created_at=END - 3 * HOUR
+    )
     runs["recovered"] = ended(
         db, mail, "succeeded", END - HOUR, took=SECOND, failed_at=END - 2 * HOUR, attempts=2, error_type="Timeout",
         last_error="took too long",
     )  # fmt: skip
     a_gap(db, purge, START + 6 * HOUR, START + 7 * HOUR, 2, "overlap")
     load = a_job(db, "load", timezone="Europe/Berlin", finish_within=4 * HOUR)
-    runs["finished"] = ended(db, load, "succeeded", START + 10 * HOUR, scheduled_for=START + 5 * HOUR)
+    runs["finished"] = ended(
+        db, load, "succeeded", START + 10 * HOUR, scheduled_for=START + 5 * HOUR
+    )
     return runs
 
 
@@ -596,7 +737,9 @@ def test_markdown_shows_the_same_and_nothing_in_it_is_markup(db: Db, cli: Cli) -
 
     assert shown.code == 1
     assert html.count("<h3>") == 5
-    finished = html.partition("<h3>Finished late</h3>")[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    finished = (
+        html.partition("<h3>Finished late</h3>")[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    )
     assert re.findall("<td.*?>(.*?)</td>", finished) == [
         "1",
         "load",
@@ -605,7 +748,9 @@ def test_markdown_shows_the_same_and_nothing_in_it_is_markup(db: Db, cli: Cli) -
         str(runs["finished"]),
     ]
     assert "disk full | `x` &lt;b&gt;" in html
-    assert re.search(r"<code>yamlsched show \d+</code>; then <code>yamlsched retry \d+</code>", html)
+    assert re.search(
+        r"<code>yamlsched show \d+</code>; then <code>yamlsched retry \d+</code>", html
+    )
     rows = re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
     assert {row.count("<t") for row in rows} == {8, 5, 4}
 
@@ -619,7 +764,9 @@ def test_the_html_is_one_file_that_loads_nothing(db: Db, cli: Cli) -> None:
     assert shown.code == 1
     assert page.open == []
     assert {"script", "link", "img", "iframe", "a"} & set(page.elements) == set()
-    assert {"src", "href", "srcset", "background", "action"} & {name for name, _ in page.attributes} == set()
+    assert {"src", "href", "srcset", "background", "action"} & {
+        name for name, _ in page.attributes
+    } == set()
     assert "url(" not in shown.out
     assert "@import" not in shown.out
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
@@ -663,7 +810,9 @@ def test_an_empty_night_says_so(db: Db, cli: Cli) -> None:
     assert lines[6] == "now        0 running, 0 queued, 0 waiting to retry"
     assert re.fullmatch(rf"next slot  purge, \w{{3}} \d\d:\d\d CES?T \({soon:%H:%M}Z\)", lines[7])
     assert len(lines) == 8
-    assert Page(cli("report", "--format", "html").out).text.count("Nothing needs attention") == 2  # and in the title
+    assert (
+        Page(cli("report", "--format", "html").out).text.count("Nothing needs attention") == 2
+    )  # and in the title
 
 
 def test_edits_that_were_applied_are_listed_with_who_made_them(
@@ -682,7 +831,9 @@ def test_edits_that_were_applied_are_listed_with_who_made_them(
     rows = shown.out.partition("Edits applied\n")[2].splitlines()
     assert rows[0].split() == ["APPLIED", "JOBS", "EDIT"]
     for row in rows[1:]:
-        assert re.fullmatch(r"\w{3} \d\d:\d\d UTC +1 job added +commit 4f1c0de\w* by Ann.*", row), row
+        assert re.fullmatch(r"\w{3} \d\d:\d\d UTC +1 job added +commit 4f1c0de\w* by Ann.*", row), (
+            row
+        )
     assert len(rows) == 3
     assert "ran  nothing: no run ended\n" in shown.out
     document = json.loads(cli("report", "--format", "json").out)
@@ -720,7 +871,10 @@ def test_json_has_everything(db: Db, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (("--since", "2026-01-14T08:00Z", "--until", "2026-01-14T08:00Z"), "--until 2026-01-14T08:00Z is not after"),
+        (
+            ("--since", "2026-01-14T08:00Z", "--until", "2026-01-14T08:00Z"),
+            "--until 2026-01-14T08:00Z is not after",
+        ),
         (("--since", "tomorrow"), "is not in the past"),
         (("--since", "now"), "is not in the past"),
         (("--since", "soon"), '"soon" is not a valid time'),
@@ -734,14 +888,24 @@ def test_a_span_without_a_length_is_refused(cli: Cli, options: tuple[str, ...], 
     assert what in shown.err
 
 
-def test_local_times_are_read_in_the_time_zone_of_the_file(db: Db, cli: Cli, tmp_path: Path) -> None:
+def test_local_times_are_read_in_the_time_zone_of_the_file(
+    db: Db, cli: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "schedules.yaml").write_text("version: 1\ntimezone: Europe/Berlin\njobs: {}\n")
 
-    shown = cli("report", "--since", "2026-01-13T21:00", "--until", "2026-01-14T09:00", "--format", "json")
+    shown = cli(
+        "report", "--since", "2026-01-13T21:00", "--until", "2026-01-14T09:00", "--format", "json"
+    )
 
-    assert "--since is read in Europe/Berlin: 2026-01-13T20:00Z (Tue 2026-01-13 21:00 CET)\n" in shown.err
+    assert (
+        "--since is read in Europe/Berlin: 2026-01-13T20:00Z (Tue 2026-01-13 21:00 CET)\n"
+        in shown.err
+    )
     document = json.loads(shown.out)
-    assert (document["since"], document["until"]) == ("2026-01-13T20:00:00Z", "2026-01-14T08:00:00Z")
+    assert (document["since"], document["until"]) == (
+        "2026-01-13T20:00:00Z",
+        "2026-01-14T08:00:00Z",
+    )
     text = cli(*NIGHT).out.splitlines()[1]
     assert text == (
         "Tue 2026-01-13 21:00 CET to Wed 2026-01-14 09:00 CET (12h; 2026-01-13T20:00Z to 2026-01-14T08:00Z)"
@@ -749,7 +913,9 @@ def test_local_times_are_read_in_the_time_zone_of_the_file(db: Db, cli: Cli, tmp
 
 
 def test_an_end_in_the_future_is_now(db: Db, cli: Cli) -> None:
-    document = json.loads(cli("report", "--since", "1h", "--until", "tomorrow", "--format", "json").out)
+    document = json.loads(
+        cli("report", "--since", "1h", "--until", "tomorrow", "--format", "json").out
+    )
 
     assert document["until"] == document["now"]
 

@@ -38,7 +38,9 @@ def git(folder: Path, *arguments: str, text: bytes = b"", **environment: str) ->
     return done.stdout.decode("utf-8", "replace").strip()
 
 
-def commit(folder: Path, subject: str, content: str | None = None, name: str = FILE, **environment: str) -> str:
+def commit(
+    folder: Path, subject: str, content: str | None = None, name: str = FILE, **environment: str
+) -> str:
     """Commit a file, or nothing; return the commit's id."""
     if content is not None:
         (folder / name).write_text(content)
@@ -49,7 +51,9 @@ def commit(folder: Path, subject: str, content: str | None = None, name: str = F
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revision, "MAX_GIT_SECONDS", 120.0)  # on a machine that is busy with other tests
+    monkeypatch.setattr(
+        revision, "MAX_GIT_SECONDS", 120.0
+    )  # on a machine that is busy with other tests
 
 
 @pytest.fixture
@@ -69,7 +73,9 @@ def test_the_commit_that_changed_the_file_last_is_its_revision(repository: Path)
     changed = commit(repository, "Raise the timeout", "version: 1\njobs: {}\n")
     commit(repository, "Another file", "x", name="other.txt", GIT_AUTHOR_NAME="Bob")
 
-    assert read(repository / FILE) == Revision(changed, author="Maria Muster", subject="Raise the timeout")
+    assert read(repository / FILE) == Revision(
+        changed, author="Maria Muster", subject="Raise the timeout"
+    )
 
 
 def test_the_revision_of_the_code_is_what_is_checked_out(repository: Path) -> None:
@@ -84,12 +90,21 @@ def test_the_revision_of_the_code_is_what_is_checked_out(repository: Path) -> No
 
 @pytest.mark.parametrize(
     ("named", "shown"),
-    [("v1.4.2", "v1.4.2"), ("3f2a1bc8d1e2f3a4b5c6d7e8f9a0b1c2d3e4f5a6", "3f2a1bc8"), ("a\x1b[31m\nb", "a\\x1b[31m b")],
+    [
+        ("v1.4.2", "v1.4.2"),
+        ("3f2a1bc8d1e2f3a4b5c6d7e8f9a0b1c2d3e4f5a6", "3f2a1bc8"),
+        ("a\x1b[31m\nb", "a\\x1b[31m b"),
+    ],
 )
-def test_a_revision_of_the_environment_comes_before_that_of_git(repository: Path, named: str, shown: str) -> None:
+def test_a_revision_of_the_environment_comes_before_that_of_git(
+    repository: Path, named: str, shown: str
+) -> None:
     commit(repository, "The first schedule", "version: 1\n")
 
-    assert revision.of_code(str(repository / FILE), {**ENVIRONMENT, "YAMLSCHED_REVISION": named}) == shown
+    assert (
+        revision.of_code(str(repository / FILE), {**ENVIRONMENT, "YAMLSCHED_REVISION": named})
+        == shown
+    )
 
 
 def test_code_without_a_repository_without_commits_or_without_git_has_no_revision(
@@ -103,7 +118,9 @@ def test_code_without_a_repository_without_commits_or_without_git_has_no_revisio
     assert revision.of_code(str(repository / FILE), {"PATH": str(tmp_path / "empty")}) is None
 
 
-def test_a_file_that_differs_from_its_commit_is_dirty_and_nobody_is_its_author(repository: Path) -> None:
+def test_a_file_that_differs_from_its_commit_is_dirty_and_nobody_is_its_author(
+    repository: Path,
+) -> None:
     last = commit(repository, "The first schedule", "version: 1\n")
     (repository / FILE).write_text("version: 1\njobs: {}\n")
 
@@ -159,7 +176,9 @@ def test_variables_name_the_revision_where_there_is_no_repository(repository: Pa
     assert (len(long.commit or ""), long.author) == (200, "\\x1b[31mBob \\x00")
 
 
-def test_a_detached_head_a_worktree_a_submodule_and_a_symlink_are_read(repository: Path, tmp_path: Path) -> None:
+def test_a_detached_head_a_worktree_a_submodule_and_a_symlink_are_read(
+    repository: Path, tmp_path: Path
+) -> None:
     first = commit(repository, "The first schedule", "version: 1\n")
     commit(repository, "The second", "version: 1\njobs: {}\n")
 
@@ -169,7 +188,9 @@ def test_a_detached_head_a_worktree_a_submodule_and_a_symlink_are_read(repositor
     outer = tmp_path / "outer"
     outer.mkdir()
     git(outer, "init", "-q")
-    git(outer, "-c", "protocol.file.allow=always", "submodule", "-q", "add", str(repository), "jobs")
+    git(
+        outer, "-c", "protocol.file.allow=always", "submodule", "-q", "add", str(repository), "jobs"
+    )
     assert read(outer / "jobs" / FILE).subject == "The second"
 
     (tmp_path / "current").symlink_to(repository)
@@ -181,11 +202,15 @@ def test_a_name_that_git_would_read_as_a_pattern_or_an_option_is_a_name(reposito
         commit(repository, f"File {nth}", f"version: {nth}\n", name=f"./{name}")
         commit(repository, "Another", f"version: {nth}\n", name="ab.yaml")
 
-    found = [read(repository / name).subject for name in ("a*.yaml", ":top.yaml", "-x.yaml", "ä \n.yaml")]
+    found = [
+        read(repository / name).subject for name in ("a*.yaml", ":top.yaml", "-x.yaml", "ä \n.yaml")
+    ]
     assert found == [f"File {nth}" for nth in range(4)]
 
 
-def test_a_shallow_clone_knows_the_commit_and_not_who_changed_the_file(repository: Path, tmp_path: Path) -> None:
+def test_a_shallow_clone_knows_the_commit_and_not_who_changed_the_file(
+    repository: Path, tmp_path: Path
+) -> None:
     commit(repository, "The first schedule", "version: 1\n")
     last = commit(repository, "Another file", "x", name="other.txt", GIT_AUTHOR_NAME="Bob")
     git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), "shallow")
@@ -202,9 +227,12 @@ def test_hostile_names_and_subjects_are_one_bounded_printable_line(repository: P
     git(repository, "add", FILE)
     tree = git(repository, "write-tree")
     name = b"Bob \x1b[2J\xff\xfe ::error::" + b"x" * 10_000
-    body = b"tree %b\nauthor %b <b@example.org> 1700000000 +0000\ncommitter c <c@d> 1700000000 +0000\n\n" % (
-        tree.encode(),
-        name,
+    body = (
+        b"tree %b\nauthor %b <b@example.org> 1700000000 +0000\ncommitter c <c@d> 1700000000 +0000\n\n"
+        % (
+            tree.encode(),
+            name,
+        )
     )
     body += b"fix \x1b]0;title\x07 \xe2\x80\xae " + b"y" * 10_000 + b"\nsecond line\n\nbody"
     made = git(repository, "hash-object", "-t", "commit", "-w", "--stdin", "--literally", text=body)
@@ -240,7 +268,12 @@ def test_a_hostile_repository_runs_no_program(repository: Path, tmp_path: Path) 
     program.chmod(0o755)
     hooks = tmp_path / "hooks"
     hooks.mkdir()
-    for hook in ("post-index-change", "reference-transaction", "post-checkout", "fsmonitor-watchman"):
+    for hook in (
+        "post-index-change",
+        "reference-transaction",
+        "post-checkout",
+        "fsmonitor-watchman",
+    ):
         shutil.copy(program, hooks / hook)
     keys = (
         "core.fsmonitor core.pager pager.rev-list pager.log core.editor core.sshCommand core.askPass gpg.program "
@@ -270,7 +303,11 @@ def test_variables_of_git_lead_to_no_other_repository(repository: Path, tmp_path
     git(other, "init", "-q")
     commit(other, "Of another repository", "version: 1\n")
 
-    variables = {"GIT_DIR": str(other / ".git"), "GIT_WORK_TREE": str(other), "GIT_TRACE": str(tmp_path / "trace")}
+    variables = {
+        "GIT_DIR": str(other / ".git"),
+        "GIT_WORK_TREE": str(other),
+        "GIT_TRACE": str(tmp_path / "trace"),
+    }
     assert read(repository / FILE, **variables).subject == "The first schedule"
     assert not (tmp_path / "trace").exists()
 
@@ -296,13 +333,17 @@ def test_a_partial_clone_fetches_nothing(repository: Path, tmp_path: Path) -> No
     assert not marker.exists()
 
 
-def test_a_repository_of_another_user_is_a_problem_with_a_remedy(repository: Path, tmp_path: Path) -> None:
+def test_a_repository_of_another_user_is_a_problem_with_a_remedy(
+    repository: Path, tmp_path: Path
+) -> None:
     commit(repository, "The first schedule", "version: 1\n")
     # as git itself tests it; a real second user needs root
     environment = {**ENVIRONMENT, "HOME": str(tmp_path), "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
     fake = tmp_path / "bin" / "git"
     fake.parent.mkdir()
-    fake.write_text(f'#!/bin/sh\nGIT_TEST_ASSUME_DIFFERENT_OWNER=1 exec "{shutil.which("git")}" "$@"\n')
+    fake.write_text(
+        f'#!/bin/sh\nGIT_TEST_ASSUME_DIFFERENT_OWNER=1 exec "{shutil.which("git")}" "$@"\n'
+    )
     fake.chmod(0o755)
     environment["PATH"] = f"{fake.parent}:{environment['PATH']}"
 
@@ -314,7 +355,10 @@ def test_a_repository_of_another_user_is_a_problem_with_a_remedy(repository: Pat
 
     # and the remedy works
     (tmp_path / ".gitconfig").write_text(f"[safe]\n\tdirectory = {repository}\n")
-    assert revision.read(str(repository / FILE), b"version: 1\n", environment).subject == "The first schedule"
+    assert (
+        revision.read(str(repository / FILE), b"version: 1\n", environment).subject
+        == "The first schedule"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give the repository to another user")
@@ -330,15 +374,32 @@ def test_without_git_the_revision_is_not_known(repository: Path, tmp_path: Path)
     commit(repository, "The first schedule", "version: 1\n")
     (tmp_path / "empty").mkdir()
 
-    found = revision.read(str(repository / FILE), b"version: 1\n", {"PATH": str(tmp_path / "empty")})
+    found = revision.read(
+        str(repository / FILE), b"version: 1\n", {"PATH": str(tmp_path / "empty")}
+    )
 
-    assert (found.commit, found.problem) == (None, "the file is in a git work tree, and git is not installed")
+    assert (found.commit, found.problem) == (
+        None,
+        "the file is in a git work tree, and git is not installed",
+    )
 
 
 @pytest.mark.parametrize(
     "script",
-    ["exec sleep 600", "sleep 600 & wait", "trap '' TERM INT HUP; while :; do sleep 600; done", "exec yes", "yes >&2"],
-    ids=["hangs", "has a child that hangs", "ignores signals", "prints without end", "complains without end"],
+    [
+        "exec sleep 600",
+        "sleep 600 & wait",
+        "trap '' TERM INT HUP; while :; do sleep 600; done",
+        "exec yes",
+        "yes >&2",
+    ],
+    ids=[
+        "hangs",
+        "has a child that hangs",
+        "ignores signals",
+        "prints without end",
+        "complains without end",
+    ],
 )
 def test_a_git_that_does_not_end_is_killed(
     repository: Path, tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
@@ -364,6 +425,8 @@ def test_a_git_that_does_not_end_is_killed(
 
 def _has_members(group: int) -> bool:
     """Return whether a process group has members that are not zombies."""
-    done = subprocess.run(["ps", "-e", "-o", "pgid=,stat="], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["ps", "-e", "-o", "pgid=,stat="], capture_output=True, text=True, check=True
+    )
     rows = [line.split() for line in done.stdout.splitlines()]
     return any(int(pgid) == group and not state.startswith("Z") for pgid, state in rows)

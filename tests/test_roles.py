@@ -31,7 +31,15 @@ from yamlsched.runs.enqueue import enqueue, enqueue_many
 
 Db = psycopg.Connection[Any]
 TABLES = (
-    *("migrations", "namespaces", "job_definitions", "job_runs", "job_failures", "attempt_outputs", "attempt_begins"),
+    *(
+        "migrations",
+        "namespaces",
+        "job_definitions",
+        "job_runs",
+        "job_failures",
+        "attempt_outputs",
+        "attempt_begins",
+    ),
     "attempt_progress",
     "running_outputs",
     "skipped_slots",
@@ -39,7 +47,15 @@ TABLES = (
     *("edits", "edited_jobs"),
 )
 VIEWS = (
-    *("open_runs", "dead_runs", "stuck_runs", "overdue_jobs", "job_queues", "job_states", "job_health"),
+    *(
+        "open_runs",
+        "dead_runs",
+        "stuck_runs",
+        "overdue_jobs",
+        "job_queues",
+        "job_states",
+        "job_health",
+    ),
     *("definition_changes", "files_in_force", "presented_files"),
 )
 DENIED = psycopg.errors.InsufficientPrivilege
@@ -109,23 +125,41 @@ def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(gr
     job = a_job(granted)
     a_file_row(granted, retention="{}")
     dead, running = a_run(granted, job, "dead"), a_run(granted, job, "running")
-    a_run(granted, job, "succeeded", finished_at="(now() - interval '1 year')", idempotency_key="purge:old")
+    a_run(
+        granted,
+        job,
+        "succeeded",
+        finished_at="(now() - interval '1 year')",
+        idempotency_key="purge:old",
+    )
     granted.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
         "select id, 1, 'w', now(), 'e' from yamlsched.job_runs"
     )
-    granted.execute("insert into yamlsched.attempt_outputs select id, 1, 'w', now(), 0, 'o' from yamlsched.job_runs")
-    granted.execute("insert into yamlsched.attempt_progress select id, 1, now(), 1, 2, 'w', '' from yamlsched.job_runs")
+    granted.execute(
+        "insert into yamlsched.attempt_outputs select id, 1, 'w', now(), 0, 'o' from yamlsched.job_runs"
+    )
+    granted.execute(
+        "insert into yamlsched.attempt_progress select id, 1, now(), 1, 2, 'w', '' from yamlsched.job_runs"
+    )
 
     with connect_as(granted, "yamlsched_worker"):
         assert actions.retry(granted, [dead], "ann")[0].changed
         assert actions.cancel(granted, [running], "ann")[0].changed
         assert pausing.pause(granted, "default", [job], "ann")[0].changed
         assert pausing.resume(granted, "default", [job], "ann")[0].changed
-        assert actions.enqueue(granted, "default", "purge", {}, key=None, at=None, who="ann").created
+        assert actions.enqueue(
+            granted, "default", "purge", {}, key=None, at=None, who="ann"
+        ).created
         assert retention.housekeep(granted, "default", 60).runs == 1
         assert len(health.read(granted, "default", attention.Thresholds().within).jobs) == 1
-        for table in ("job_failures", "attempt_outputs", "operator_actions", "edits", "edited_jobs"):
+        for table in (
+            "job_failures",
+            "attempt_outputs",
+            "operator_actions",
+            "edits",
+            "edited_jobs",
+        ):
             for verb in ("delete from yamlsched.{}", "truncate yamlsched.{}"):
                 with pytest.raises(DENIED):
                     granted.execute(verb.format(table).encode())
@@ -139,7 +173,9 @@ def test_a_worker_does_what_operators_need_and_cannot_change_the_audit_trails(gr
             granted.execute("delete from yamlsched.job_definitions")
 
 
-def test_a_tick_and_operators_need_only_the_worker_role(granted: Db, own_dsn: str, tmp_path: Path) -> None:
+def test_a_tick_and_operators_need_only_the_worker_role(
+    granted: Db, own_dsn: str, tmp_path: Path
+) -> None:
     # given a schedule with a job that succeeds, one that fails, and effects, and a login with only the worker role
     (tmp_path / "jobs.py").write_text(
         "def good(run):\n"
@@ -163,12 +199,18 @@ def test_a_tick_and_operators_need_only_the_worker_role(granted: Db, own_dsn: st
     def yamlsched(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "yamlsched", *arguments]
         environment = {**os.environ, "YAMLSCHED_DSN": dsn}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
 
     # when it runs the commands of crontab and operators
     assert yamlsched("sync").returncode == 0
-    granted.execute("update yamlsched.job_definitions set effective_from = now() - interval '2 minutes'")
-    granted.execute("update yamlsched.job_definitions set next_slot_at = now() where schedule is not null")
+    granted.execute(
+        "update yamlsched.job_definitions set effective_from = now() - interval '2 minutes'"
+    )
+    granted.execute(
+        "update yamlsched.job_definitions set next_slot_at = now() where schedule is not null"
+    )
     assert yamlsched("enqueue", "bad").returncode == 0
     tick = yamlsched("tick")
 
@@ -188,8 +230,12 @@ def test_a_tick_and_operators_need_only_the_worker_role(granted: Db, own_dsn: st
 def test_an_owner_migrates(granted: Db) -> None:
     with connect_as(granted, "yamlsched_owner"):
         granted.execute("alter table yamlsched.job_runs add column later integer")
-        granted.execute("create or replace view yamlsched.later as select later from yamlsched.job_runs")
-        granted.execute("create function yamlsched.later() returns integer language sql as 'select 1'")
+        granted.execute(
+            "create or replace view yamlsched.later as select later from yamlsched.job_runs"
+        )
+        granted.execute(
+            "create function yamlsched.later() returns integer language sql as 'select 1'"
+        )
 
     # PUBLIC has no privilege on what a migration adds
     with connect_as(granted, "yamlsched_reader"), pytest.raises(DENIED):
@@ -231,12 +277,20 @@ def test_the_doctor_asks_for_the_privileges_that_the_script_grants_to_workers(gr
         group by c.relname
         """
     )
-    required = [(name, rights) for rights, names in doctor_server.REQUIRED_PRIVILEGES.items() for name in names.split()]
+    required = [
+        (name, rights)
+        for rights, names in doctor_server.REQUIRED_PRIVILEGES.items()
+        for name in names.split()
+    ]
     assert sorted(required) == sorted((row.name, row.privileges) for row in granted_on_tables)
 
 
 def test_every_verb_reports_what_to_grant_to_a_login_without_privileges(
-    server: str, granted: Db, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    server: str,
+    granted: Db,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     a_job(granted)
     database = str(granted.info.dbname)
@@ -246,7 +300,16 @@ def test_every_verb_reports_what_to_grant_to_a_login_without_privileges(
         (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {purge: {handler: h.f}}\n")
 
         for verb in (
-            *(["status"], ["sync"], ["tick"], ["work"], ["runs"], ["show", "1"], ["metrics"], ["pause", "purge"]),
+            *(
+                ["status"],
+                ["sync"],
+                ["tick"],
+                ["work"],
+                ["runs"],
+                ["show", "1"],
+                ["metrics"],
+                ["pause", "purge"],
+            ),
             *(["retry", "1"], ["prune"], ["plan"]),
         ):
             result = cli(*verb)
@@ -308,7 +371,9 @@ def test_a_login_that_migrated_by_itself_becomes_a_member_only_by_a_grant_of_the
         with store.connect(dsn) as app:
             assert doctor_server.privileges(app).level == "ok"
             a_job(app)
-            assert actions.enqueue(app, "default", "purge", {}, key=None, at=None, who="ann").created
+            assert actions.enqueue(
+                app, "default", "purge", {}, key=None, at=None, who="ann"
+            ).created
             app.execute("alter table yamlsched.job_runs add column later integer")
 
 
@@ -317,7 +382,9 @@ def test_the_script_transfers_everything_whatever_the_search_path_is(own_dsn: st
     with psycopg.connect(own_dsn, autocommit=True) as db:
         db.execute("set search_path = yamlsched, public")
         result: list[str] = []
-        db.add_notice_handler(lambda notice: result.append(f"{notice.severity}: {notice.message_primary}"))
+        db.add_notice_handler(
+            lambda notice: result.append(f"{notice.severity}: {notice.message_primary}")
+        )
 
         db.execute(SCRIPT)
 
@@ -336,7 +403,9 @@ def test_the_script_transfers_only_what_the_migrations_create(own_dsn: str) -> N
         )
         db.execute("create view yamlsched.planted as select 1 as n")
         result: list[str] = []
-        db.add_notice_handler(lambda notice: result.append(f"{notice.severity}: {notice.message_primary}"))
+        db.add_notice_handler(
+            lambda notice: result.append(f"{notice.severity}: {notice.message_primary}")
+        )
 
         db.execute(SCRIPT)
 
@@ -366,7 +435,9 @@ def test_an_enqueuer_sets_no_parent_and_learns_nothing_about_other_jobs(granted:
     with connect_as(granted, "yamlsched_enqueuer"):
         with pytest.raises(psycopg.Error, match="parent_id is not accepted from an enqueuer"):
             granted.execute(forged, [run])
-        with pytest.raises(Refused, match='key "invoice:812" is held by a run of another job') as refused:
+        with pytest.raises(
+            Refused, match='key "invoice:812" is held by a run of another job'
+        ) as refused:
             enqueue(granted, "purge", key="invoice:812")
     assert "secret" not in str(refused.value)
 
@@ -419,16 +490,32 @@ PRIVILEGES: dict[str, dict[str, frozenset[str]]] = {
         "schema yamlsched": frozenset({"USAGE"}),
         **dict.fromkeys(WORKER_TABLES, READ),
         **dict.fromkeys(
-            ("has_no_worker()", "is_withheld()", "late()", "waits_for()", "could_begin_at()", "is_failing()"), EXECUTE
+            (
+                "has_no_worker()",
+                "is_withheld()",
+                "late()",
+                "waits_for()",
+                "could_begin_at()",
+                "is_failing()",
+            ),
+            EXECUTE,
         ),
         **dict.fromkeys(("upstream()", "upstream_results()"), EXECUTE),
     },
     "yamlsched_worker": {
         "schema yamlsched": frozenset({"USAGE"}),
         **WORKER_TABLES,
-        **dict.fromkeys(("enqueue()", "enqueue_many()", "has_no_worker()", "is_withheld()", "late()"), EXECUTE),
         **dict.fromkeys(
-            ("waits_for()", "could_begin_at()", "is_failing()", "on_dead_key()", "put_definitions()"),
+            ("enqueue()", "enqueue_many()", "has_no_worker()", "is_withheld()", "late()"), EXECUTE
+        ),
+        **dict.fromkeys(
+            (
+                "waits_for()",
+                "could_begin_at()",
+                "is_failing()",
+                "on_dead_key()",
+                "put_definitions()",
+            ),
             EXECUTE,
         ),
         **dict.fromkeys(
@@ -557,7 +644,9 @@ delete from bait;
 
 
 @pytest.mark.parametrize("role", [*PRIVILEGES, "yamlsched_owner"])
-def test_no_role_deletes_an_audit_trail_through_the_trigger_function(granted: Db, role: str) -> None:
+def test_no_role_deletes_an_audit_trail_through_the_trigger_function(
+    granted: Db, role: str
+) -> None:
     a_run(granted, a_job(granted), "dead")
     granted.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error) "
@@ -581,7 +670,11 @@ def test_each_trigger_function_checks_which_table_fired_it(granted: Db) -> None:
 
 
 def test_each_verb_that_reads_works_as_a_reader(
-    granted: Db, own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    granted: Db,
+    own_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "h.py").write_text("def f(): raise OSError('no route')\n")
     (tmp_path / "schedules.yaml").write_text(
@@ -590,10 +683,20 @@ def test_each_verb_that_reads_works_as_a_reader(
     owner = command_line(own_dsn, monkeypatch, capsys, tmp_path)
     assert (owner("sync").code, owner("enqueue", "purge").code, owner("work").code) == (0, 0, 1)
     run = str(value(granted, "select max(id) from yamlsched.job_runs"))
-    cli = command_line(make_conninfo(own_dsn, options="-c role=yamlsched_reader"), monkeypatch, capsys, tmp_path)
+    cli = command_line(
+        make_conninfo(own_dsn, options="-c role=yamlsched_reader"), monkeypatch, capsys, tmp_path
+    )
 
     for verb in (
-        *(["status", "-v"], ["status", "--check"], ["report"], ["runs"], ["show", run], ["why", "purge"], ["log"]),
+        *(
+            ["status", "-v"],
+            ["status", "--check"],
+            ["report"],
+            ["runs"],
+            ["show", run],
+            ["why", "purge"],
+            ["log"],
+        ),
         *(["metrics"], ["plan"], ["next"], ["doctor"], ["db", "identity"]),
     ):
         result = cli(*verb)
@@ -620,14 +723,19 @@ def test_migrate_refuses_a_schema_that_a_role_created_of_which_the_user_is_no_me
             store.migrations.migrate(admin)
         # and the script makes it a member of nothing
         admin.execute(SCRIPT)
-        assert value(admin, "select count(*) from pg_auth_members where member = %s::regrole", name) == 0
+        assert (
+            value(admin, "select count(*) from pg_auth_members where member = %s::regrole", name)
+            == 0
+        )
         assert store.migrations.migrate(admin) == []
 
 
 def test_migrate_refuses_a_schema_with_objects_that_no_migration_created(empty_dsn: str) -> None:
     with store.connect(empty_dsn) as admin:
         admin.execute("create schema yamlsched")
-        admin.execute("create function yamlsched.planted() returns integer language sql as 'select 1'")
+        admin.execute(
+            "create function yamlsched.planted() returns integer language sql as 'select 1'"
+        )
 
         with pytest.raises(EnvironmentFailed, match="has objects that yamlsched did not create"):
             store.migrations.migrate(admin)

@@ -54,12 +54,16 @@ def a_claim(**values: Any) -> ClaimedRun:
 
 
 claims = st.integers(1, 100).flatmap(
-    lambda most: st.integers(1, most).map(lambda attempt: a_claim(attempt=attempt, max_attempts=most))
+    lambda most: st.integers(1, most).map(
+        lambda attempt: a_claim(attempt=attempt, max_attempts=most)
+    )
 )
 
 
 @given(claims, ends, randoms)
-def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: ClaimedRun, end: AttemptEnd, random: float) -> None:
+def test_a_run_waits_for_another_attempt_only_if_one_is_left(
+    run: ClaimedRun, end: AttemptEnd, random: float
+) -> None:
     outcome = after_attempt(run, end, Backoff(), random)
 
     assert outcome.status in (Status.SUCCEEDED, Status.FAILED, Status.DEAD, Status.QUEUED)
@@ -72,7 +76,9 @@ def test_a_run_waits_for_another_attempt_only_if_one_is_left(run: ClaimedRun, en
 
 
 @given(claims, ends, randoms)
-def test_a_stored_error_is_storable_printable_and_bounded(run: ClaimedRun, end: AttemptEnd, random: float) -> None:
+def test_a_stored_error_is_storable_printable_and_bounded(
+    run: ClaimedRun, end: AttemptEnd, random: float
+) -> None:
     outcome = after_attempt(run, end, Backoff(), random)
 
     assert (outcome.error is not None) == (outcome.status in (Status.FAILED, Status.DEAD))
@@ -90,8 +96,15 @@ def test_a_stored_error_is_storable_printable_and_bounded(run: ClaimedRun, end: 
     assert outcome.error is None or outcome.error.isprintable()
 
 
-@given(claims, st.sampled_from([EndKind.RETRY_AFTER, EndKind.SNOOZED]), st.none() | st.timedeltas(), randoms)
-def test_a_delay_of_a_handler_is_limited(run: ClaimedRun, end: EndKind, delay: timedelta | None, random: float) -> None:
+@given(
+    claims,
+    st.sampled_from([EndKind.RETRY_AFTER, EndKind.SNOOZED]),
+    st.none() | st.timedeltas(),
+    randoms,
+)
+def test_a_delay_of_a_handler_is_limited(
+    run: ClaimedRun, end: EndKind, delay: timedelta | None, random: float
+) -> None:
     outcome = after_attempt(run, AttemptEnd(end, delay=delay), Backoff(), random)
 
     if outcome.delay is not None:
@@ -128,15 +141,25 @@ def test_retry_after_overrides_the_backoff() -> None:
 
 
 def test_secrets_are_removed_from_stored_errors_and_output() -> None:
-    end = AttemptEnd(EndKind.RAISED, "s3cret in error", "OSError", "s3cret in stack", output="s3cret in output")
+    end = AttemptEnd(
+        EndKind.RAISED, "s3cret in error", "OSError", "s3cret in stack", output="s3cret in output"
+    )
 
-    outcome = after_attempt(a_claim(), end, Backoff(), 0.0, lambda text: text.replace("s3cret", "***"))
+    outcome = after_attempt(
+        a_claim(), end, Backoff(), 0.0, lambda text: text.replace("s3cret", "***")
+    )
 
-    assert (outcome.error, outcome.stack, outcome.output) == ("*** in error", "*** in stack", "*** in output")
+    assert (outcome.error, outcome.stack, outcome.output) == (
+        "*** in error",
+        "*** in stack",
+        "*** in output",
+    )
 
 
 @given(texts, st.integers(1, 600))
-def test_one_line_returns_one_line_and_does_not_change_a_single_line(text: str, longest: int) -> None:
+def test_one_line_returns_one_line_and_does_not_change_a_single_line(
+    text: str, longest: int
+) -> None:
     line = one_line(text, longest)
 
     assert line.isprintable()

@@ -119,8 +119,13 @@ if [ "$token" == x ]; then
 s3://bucket/key:with:colons@x
 """.strip().splitlines()
 VALUES = {
-    **dict.fromkeys(("PGPASSWORD", "DBPASSWORD", "MYSQL_PWD", "API_KEY", "apiKey", "GITHUB_PAT", "CREDS"), "hunter2x"),
-    **dict.fromkeys(("NPM_AUTHTOKEN", "BEARER", "SIGNING_SALT", "CERT_PEM", "SESSION_ID"), "hunter2x"),
+    **dict.fromkeys(
+        ("PGPASSWORD", "DBPASSWORD", "MYSQL_PWD", "API_KEY", "apiKey", "GITHUB_PAT", "CREDS"),
+        "hunter2x",
+    ),
+    **dict.fromkeys(
+        ("NPM_AUTHTOKEN", "BEARER", "SIGNING_SALT", "CERT_PEM", "SESSION_ID"), "hunter2x"
+    ),
     "DATABASE_URL": "postgres://app:hunter2x@db/app",
     "REDIS_URL": "redis://:hunter2x@redis",
     "AMQP": "amqp://u:hunter2x@mq",
@@ -220,7 +225,9 @@ def test_a_secret_in_an_error_is_masked_and_the_rest_stays(text: str, masked: st
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_a_run_prints_is_masked_in_log_lines(as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_prints_is_masked_in_log_lines(
+    as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPS_NOTIFY_URL", "json://u:hunter2y@h/SECRETPATH")
     dsn = "postgresql://app:hunter2x@db/app"
     log.configure(as_json=as_json)

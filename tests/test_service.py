@@ -35,7 +35,9 @@ def target(dsn: str, tmp_path: Path) -> Target:
 
 def write(target: Target, **jobs: dict[str, Any]) -> None:
     target.file.write_text(
-        json.dumps({"version": 1, "jobs": {name: {"handler": "jobs.run"} | jobs[name] for name in jobs}})
+        json.dumps(
+            {"version": 1, "jobs": {name: {"handler": "jobs.run"} | jobs[name] for name in jobs}}
+        )
     )
 
 
@@ -44,7 +46,12 @@ def test_the_service_neither_prints_nor_reads_the_command_line() -> None:
     for file in folder.glob("*.py"):
         tree = ast.parse(file.read_text())
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        imports = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
         modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
         assert not {"print", "input"} & names, file.name
@@ -88,7 +95,9 @@ def test_a_loop_whose_file_is_gone_syncs_at_the_next_minute_of_the_database(
     target: Target, dsn: str, db: psycopg.Connection[Any]
 ) -> None:
     # given a loop that started at second 59, whose file has disappeared since
-    task = SyncTask(target, dsn, "default", print, FollowedFile(None, {}, frozenset()), LONG_AGO, set())
+    task = SyncTask(
+        target, dsn, "default", print, FollowedFile(None, {}, frozenset()), LONG_AGO, set()
+    )
     assert not target.file.exists()
 
     update = task._sync()
@@ -99,9 +108,13 @@ def test_a_loop_whose_file_is_gone_syncs_at_the_next_minute_of_the_database(
     assert "the jobs of the last readable file are run" in update.messages[0]
 
 
-def test_a_heartbeat_reports_a_tick_that_could_not_start(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_reports_a_tick_that_could_not_start(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[bool | None] = []
-    monkeypatch.setattr("yamlsched.service.tick.send_to_monitors", lambda *given: sent.append(given[-1]))
+    monkeypatch.setattr(
+        "yamlsched.service.tick.send_to_monitors", lambda *given: sent.append(given[-1])
+    )
 
     with pytest.raises(EnvironmentFailed, match="cannot be read"):
         tick(target, WorkOptions(), print)
@@ -128,7 +141,9 @@ def test_an_invalid_limit_is_a_usage_error_before_anything_is_done(
     assert message in result.stderr
 
 
-def test_a_target_whose_tables_are_missing_is_migrated_only_if_it_may_be(target: Target, empty_dsn: str) -> None:
+def test_a_target_whose_tables_are_missing_is_migrated_only_if_it_may_be(
+    target: Target, empty_dsn: str
+) -> None:
     write(target, yearly={"cron": YEARLY})
     empty = replace(target, database=lambda: contextlib.nullcontext(empty_dsn))
     with pytest.raises(EnvironmentFailed, match='run "yamlsched migrate"'):
@@ -137,7 +152,9 @@ def test_a_target_whose_tables_are_missing_is_migrated_only_if_it_may_be(target:
     assert not tick(replace(empty, may_migrate=True), WorkOptions(), print).has_findings
 
 
-@pytest.mark.parametrize("options, has_log", [((), True), (("-q",), False), (("--log-format", "json"), True)])
+@pytest.mark.parametrize(
+    "options, has_log", [((), True), (("-q",), False), (("--log-format", "json"), True)]
+)
 def test_the_verb_sync_logs_as_its_options_say(
     target: Target, dsn: str, options: tuple[str, ...], has_log: bool
 ) -> None:
@@ -168,7 +185,9 @@ def test_a_worker_calls_the_handler_that_the_whole_file_defines(
     target: Target, db: psycopg.Connection[Any], quote: str
 ) -> None:
     # given a large file in force, in which a quote opens a string that hides an entry
-    (target.file.with_name("jobs.py")).write_text("def good(): return 'good'\ndef evil(): return 'evil'\n")
+    (target.file.with_name("jobs.py")).write_text(
+        "def good(): return 'good'\ndef evil(): return 'evil'\n"
+    )
     target.file.write_text(AMBIGUOUS.format(pad="p" * 9_000, quote=quote))
     sync(target)
 

@@ -46,7 +46,9 @@ class Pooler:
 
     async def _serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         if self.host.startswith("/"):
-            server, to_server = await asyncio.open_unix_connection(f"{self.host}/.s.PGSQL.{self.port}")
+            server, to_server = await asyncio.open_unix_connection(
+                f"{self.host}/.s.PGSQL.{self.port}"
+            )
         else:
             server, to_server = await asyncio.open_connection(self.host, self.port)
         await asyncio.gather(self._pass_on(client, to_server), self._pass_on(server, to_client))
@@ -78,7 +80,9 @@ def test_a_session_plans_claims_once_whatever_they_ask_for(dsn: str) -> None:
         async with await connect_async(dsn, WORKER_SETTINGS, look_up) as connection:
             for limit, chance in ((1, 0.1), (1, 0.95), (10, 0.5), (10_000, 0.0)):
                 for scope in (claiming.ClaimScope(), claiming.ClaimScope(7, (3, 1 << 40))):
-                    await claiming.claim(connection, "default", "A", limit, scope, busy=(limit,), chance=chance)
+                    await claiming.claim(
+                        connection, "default", "A", limit, scope, busy=(limit,), chance=chance
+                    )
             return await prepared(connection)
 
     statements = asyncio.run(claim())
@@ -92,7 +96,9 @@ def test_statements_are_prepared_on_a_direct_connection(dsn: str) -> None:
     assert any("skip locked" in statement for statement in statements)
 
 
-def test_nothing_is_prepared_behind_a_pooler_which_gives_each_transaction_another_session(dsn: str) -> None:
+def test_nothing_is_prepared_behind_a_pooler_which_gives_each_transaction_another_session(
+    dsn: str,
+) -> None:
     reported, real = asyncio.run(behind_a_pooler(dsn, process_ids))
     statements = asyncio.run(behind_a_pooler(dsn, claim_twice))
 
@@ -115,7 +121,9 @@ async def process_ids(dsn: str) -> tuple[int, int]:
         return connection.info.backend_pid, row[0]
 
 
-def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: str, db: psycopg.Connection[Any]) -> None:
+def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(
+    dsn: str, db: psycopg.Connection[Any]
+) -> None:
     a_run(db, a_job(db), "running", locked_by="A", attempts=1)
     held = ClaimedRun(0, "purge", None, None, 1, 5, "{}", False, 120.0, "A")
 
@@ -126,7 +134,9 @@ def test_a_statement_that_fails_at_its_first_use_leaves_nothing_prepared(dsn: st
             await locker.execute("select from yamlsched.job_runs for update")
             for _ in range(3):
                 with pytest.raises(psycopg.errors.LockNotAvailable):
-                    await session.run(partial(runs.succeed, runs=[(held._replace(id=row.id), None)]), 10)
+                    await session.run(
+                        partial(runs.succeed, runs=[(held._replace(id=row.id), None)]), 10
+                    )
             found = await session.run(prepared, 10)
         await session.drop()
         return found
@@ -139,7 +149,9 @@ def test_a_session_keeps_its_prepared_statements_after_refused_statements(dsn: s
         return len(await claim_due(connection, "default", "A", 10))
 
     async def refused(connection: psycopg.AsyncConnection[Any]) -> None:
-        await connection.execute("do $$ begin raise exception using errcode = 'lock_not_available'; end $$")
+        await connection.execute(
+            "do $$ begin raise exception using errcode = 'lock_not_available'; end $$"
+        )
 
     async def refuse_now_and_then() -> list[int]:
         session = WorkerSession(Database(dsn), WORKER_SETTINGS)
@@ -154,7 +166,9 @@ def test_a_session_keeps_its_prepared_statements_after_refused_statements(dsn: s
     assert asyncio.run(refuse_now_and_then()) == [0] * 9
 
 
-def test_a_session_whose_prepared_statements_a_migration_invalidated_is_replaced(own_dsn: str) -> None:
+def test_a_session_whose_prepared_statements_a_migration_invalidated_is_replaced(
+    own_dsn: str,
+) -> None:
     async def claim(connection: psycopg.AsyncConnection[Any]) -> int:
         return len((await claiming.claim(connection, "default", "A", 10))[0].runs)
 
@@ -178,7 +192,10 @@ def test_a_session_whose_prepared_statements_a_migration_invalidated_is_replaced
 @pytest.mark.parametrize(
     ("dsn", "message"),
     [
-        ("postgresql+psycopg://app:s3cret@db/app", "the DSN is a SQLAlchemy URL: leave out the driver"),
+        (
+            "postgresql+psycopg://app:s3cret@db/app",
+            "the DSN is a SQLAlchemy URL: leave out the driver",
+        ),
         ("host=db prot=1 password=s3cret", 'Did you mean "port"?'),
         ("postgresql://app:s3cret@db/app?sslmod=require", 'Did you mean "sslmode"?'),
         ("host=db password=s3cret port", "the DSN cannot be parsed: write postgresql://"),

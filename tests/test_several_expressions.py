@@ -23,7 +23,9 @@ def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
 
 
 def verb(project: Project, *words: str) -> Any:
-    result = CliRunner().invoke(cli, [*words, "--dsn", project.dsn, "--namespace", "default", "--format", "json"])
+    result = CliRunner().invoke(
+        cli, [*words, "--dsn", project.dsn, "--namespace", "default", "--format", "json"]
+    )
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -37,7 +39,9 @@ def due_since(project: Project, job: str, since: timedelta) -> None:
     )
 
 
-def test_an_instant_that_two_expressions_name_is_one_run_and_keys_have_the_minute(project: Project) -> None:
+def test_an_instant_that_two_expressions_name_is_one_run_and_keys_have_the_minute(
+    project: Project,
+) -> None:
     jobs = {"nothing": {"crons": ["0 * * * *", "0,30 * * * *"], "catchup": "all"}}
     project.sync(**jobs)
     now = project.db.execute("select clock_timestamp()").fetchone()[0]
@@ -45,7 +49,9 @@ def test_an_instant_that_two_expressions_name_is_one_run_and_keys_have_the_minut
 
     project.sync(**jobs)
 
-    rows = project.db.execute("select idempotency_key, scheduled_for from yamlsched.job_runs order by 2").fetchall()
+    rows = project.db.execute(
+        "select idempotency_key, scheduled_for from yamlsched.job_runs order by 2"
+    ).fetchall()
     first = (now - timedelta(hours=3)).astimezone(UTC)
     slots = [row.scheduled_for for row in rows]
     assert slots == sorted({slot for slot in slots if slot.minute in (0, 30) and first < slot})
@@ -55,7 +61,9 @@ def test_an_instant_that_two_expressions_name_is_one_run_and_keys_have_the_minut
     ]
 
 
-def test_a_job_has_no_slots_after_its_last_date_is_ended_and_can_be_enqueued(project: Project) -> None:
+def test_a_job_has_no_slots_after_its_last_date_is_ended_and_can_be_enqueued(
+    project: Project,
+) -> None:
     yesterday = datetime.now(UTC).date() - timedelta(days=1)
     jobs = {"nothing": {"cron": "* * * * *", "ends_on": yesterday.isoformat(), "timezone": "UTC"}}
     project.sync(**jobs)
@@ -66,9 +74,14 @@ def test_a_job_has_no_slots_after_its_last_date_is_ended_and_can_be_enqueued(pro
     project.work()
 
     # the newest slot is the last minute of that date, and what is before it is superseded
-    rows = project.db.execute("select scheduled_for, status from yamlsched.job_runs order by 1 nulls last").fetchall()
+    rows = project.db.execute(
+        "select scheduled_for, status from yamlsched.job_runs order by 1 nulls last"
+    ).fetchall()
     last = datetime.combine(yesterday, datetime.max.time(), UTC).replace(second=0, microsecond=0)
-    assert [(row.scheduled_for, row.status) for row in rows] == [(last, "succeeded"), (None, "succeeded")]
+    assert [(row.scheduled_for, row.status) for row in rows] == [
+        (last, "succeeded"),
+        (None, "succeeded"),
+    ]
     assert project.summary(run)[0] == "succeeded"
     [job] = verb(project, "status")["jobs"]
     assert (job["state"], job["next_slot_at"]) == ("ended", None)
@@ -77,7 +90,9 @@ def test_a_job_has_no_slots_after_its_last_date_is_ended_and_can_be_enqueued(pro
 
 def test_the_first_slot_of_a_job_that_starts_later_is_on_its_first_date(project: Project) -> None:
     first = datetime.now(UTC).date() + timedelta(days=40)
-    project.sync(nothing={"crons": ["0 9 * * *"], "starts_on": first.isoformat(), "timezone": "UTC"})
+    project.sync(
+        nothing={"crons": ["0 9 * * *"], "starts_on": first.isoformat(), "timezone": "UTC"}
+    )
 
     [job] = verb(project, "status")["jobs"]
     assert job["state"] == "new"
@@ -86,7 +101,10 @@ def test_the_first_slot_of_a_job_that_starts_later_is_on_its_first_date(project:
 
 def test_moving_the_last_date_does_not_run_the_slots_in_between(project: Project) -> None:
     days_ago = [datetime.now(UTC).date() - timedelta(days=days) for days in (3, -3)]
-    jobs = [{"nothing": {"cron": "* * * * *", "ends_on": day.isoformat(), "timezone": "UTC"}} for day in days_ago]
+    jobs = [
+        {"nothing": {"cron": "* * * * *", "ends_on": day.isoformat(), "timezone": "UTC"}}
+        for day in days_ago
+    ]
     project.sync(**jobs[0])
     due_since(project, "nothing", timedelta(days=2))
 
@@ -94,5 +112,7 @@ def test_moving_the_last_date_does_not_run_the_slots_in_between(project: Project
 
     assert project.statuses() == {}
     assert project.db.execute("select count(*) from yamlsched.skipped_slots").fetchone()[0] == 0
-    edit = project.db.execute("select e.before, e.after from yamlsched.edited_jobs e order by edit_id desc").fetchone()
+    edit = project.db.execute(
+        "select e.before, e.after from yamlsched.edited_jobs e order by edit_id desc"
+    ).fetchone()
     assert (edit.before, edit.after) == tuple({"ends_on": date.isoformat(day)} for day in days_ago)

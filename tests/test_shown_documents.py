@@ -20,7 +20,9 @@ FORMS = ("text", "markdown", "html", "json")
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -90,7 +92,11 @@ def test_markdown_and_html_of_status_have_what_text_has(db: Db, cli: Cli) -> Non
     html = Page(cli("status", "-v", "--format", "html").out)
     markdown = cli("status", "-v", "--format", "markdown").out
 
-    for words in ("2100-01-14T12:00:00Z (13:00 CET)", "1 run died within 1h: OSError: no route to host", "last tick"):
+    for words in (
+        "2100-01-14T12:00:00Z (13:00 CET)",
+        "1 run died within 1h: OSError: no route to host",
+        "last tick",
+    ):
         assert words in html.text
         assert words in Page(rendered(markdown)).text
     assert markdown.startswith("## yamlsched status: default\n\n- **namespace**: default at ")
@@ -107,7 +113,10 @@ def test_status_of_no_jobs_is_a_sentence_in_each_format(db: Db, cli: Cli) -> Non
     a_file_row(db)
 
     for form in ("text", "markdown", "html"):
-        assert "no jobs yet: run yamlsched sync to apply schedules.yaml" in cli("status", "--format", form).out
+        assert (
+            "no jobs yet: run yamlsched sync to apply schedules.yaml"
+            in cli("status", "--format", form).out
+        )
 
 
 def test_of_many_healthy_jobs_each_format_says_how_to_list_them(db: Db, cli: Cli) -> None:

@@ -32,7 +32,9 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.data())
-def test_frames_are_reassembled_however_a_pipe_splits_them(contents: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_reassembled_however_a_pipe_splits_them(
+    contents: list[bytes], data: st.DataObject
+) -> None:
     stream = b"".join(map(frame, contents))
     frames, received = Frames(), list[bytes]()
 
@@ -71,12 +73,15 @@ def test_payloads_of_any_allowed_size_reach_their_handlers(project: Project) -> 
 
     project.work()
 
-    assert {size: project.row(run).result for size, run in runs.items()} == {size: size for size in sizes}
+    assert {size: project.row(run).result for size, run in runs.items()} == {
+        size: size for size in sizes
+    }
     assert {project.summary(run) for run in runs.values()} == {DONE}
 
 
 @pytest.mark.parametrize(
-    "count, size", [(1, LARGEST_PAYLOAD), (12, 40_000), (500, 2_000), (3_000, 300), (100, LARGEST_PAYLOAD)]
+    "count, size",
+    [(1, LARGEST_PAYLOAD), (12, 40_000), (500, 2_000), (3_000, 300), (100, LARGEST_PAYLOAD)],
 )
 def test_many_payloads_at_once_cost_no_attempt(project: Project, count: int, size: int) -> None:
     project.sync(measures={"lease": "1m"})
@@ -120,7 +125,9 @@ def test_results_are_stored_up_to_64_kib_and_refused_above(project: Project) -> 
 
     project.work(code=1)
 
-    assert {size: len(project.row(run).result) for size, run in runs.items()} == {size: size for size in sizes}
+    assert {size: len(project.row(run).result) for size, run in runs.items()} == {
+        size: size for size in sizes
+    }
     assert project.summary(refused) == ("dead", 1, 1, 1, 1)
 
 
@@ -156,7 +163,9 @@ def test_the_end_of_output_of_any_size_is_stored(project: Project) -> None:
 
 def test_fan_outs_of_any_size_are_written_completely(project: Project) -> None:
     project.sync(fans_out={"lease": "1m"}, nothing={"enabled": True})
-    project.db.execute("update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'")
+    project.db.execute(
+        "update yamlsched.job_definitions set paused_at = now() where job_type = 'nothing'"
+    )
     counts = [0, 1, 2, 99, 100, 101, 999, 1_000, 1_001, 10_000]
     runs = {count: project.enqueue("fans_out", {"count": count})[0] for count in counts}
     [large] = project.enqueue("fans_out", {"count": 100, "size": LARGEST_PAYLOAD})
@@ -168,7 +177,9 @@ def test_fan_outs_of_any_size_are_written_completely(project: Project) -> None:
             "select parent_id, count(*) from yamlsched.job_runs where job_type = 'nothing' group by 1"
         ).fetchall()
     )
-    assert {count: made.get(run, 0) for count, run in runs.items()} == {count: count for count in counts}
+    assert {count: made.get(run, 0) for count, run in runs.items()} == {
+        count: count for count in counts
+    }
     assert made[large] == 100
     assert {project.summary(run) for run in (*runs.values(), large)} == {DONE}
 
@@ -183,7 +194,9 @@ def test_a_fan_out_above_the_limit_fails_its_attempt_and_is_not_written(project:
 
     assert project.summary(large) == ("dead", 1, 1, 1, 1)
     assert project.row(large).error_type == "EnqueueRefused"
-    assert project.row(large).last_error.startswith(f"it enqueued {count} runs, 64 MiB, over the limit of 64 MiB: ")
+    assert project.row(large).last_error.startswith(
+        f"it enqueued {count} runs, 64 MiB, over the limit of 64 MiB: "
+    )
     assert {project.summary(run) for run in naps} == {DONE}
     assert project.statuses() == {"dead": 1, "succeeded": 20}
 
@@ -202,7 +215,9 @@ runner.Frames = Frames
 """
 
 
-def test_a_run_whose_payload_kills_each_child_becomes_dead_and_blocks_nothing(project: Project) -> None:
+def test_a_run_whose_payload_kills_each_child_becomes_dead_and_blocks_nothing(
+    project: Project,
+) -> None:
     project.sync(measures={"lease": "1m", "max_attempts": 2}, waits_for_file={"lease": "1m"})
     [waits] = project.enqueue("waits_for_file")
     before = project.enqueue("measures", count=50)
@@ -229,7 +244,9 @@ def test_unstarted_runs_of_a_dying_child_cost_nothing(project: Project) -> None:
     project.sync(measures={"lease": "1m"}, is_killed={"lease": "1m", "max_attempts": 1})
     project.enqueue("measures", count=200)
     [killer] = project.enqueue("is_killed")
-    project.db.execute("update yamlsched.job_runs set job_type = 'measures' where id = %s", [killer])
+    project.db.execute(
+        "update yamlsched.job_runs set job_type = 'measures' where id = %s", [killer]
+    )
     after = project.enqueue("measures", count=200)
 
     project.work("--concurrency", "1", before=KILLER.format(run=killer), code=1)
@@ -253,12 +270,17 @@ runner.Runner._attempt = attempt
 """
 
 
-def test_if_no_child_becomes_ready_runs_are_released_and_the_worker_reports_why(project: Project) -> None:
+def test_if_no_child_becomes_ready_runs_are_released_and_the_worker_reports_why(
+    project: Project,
+) -> None:
     project.sync(nothing={})
     runs = project.enqueue("nothing", count=10)
 
     before = "import os; from yamlsched.worker import forking; forking.detach = "
     process = project.work(before=f"{before}lambda *_, **__: os._exit(4)", code=3)
 
-    assert "child processes die before they are ready for a run: the process exited with status 4" in process.text
+    assert (
+        "child processes die before they are ready for a run: the process exited with status 4"
+        in process.text
+    )
     assert {project.summary(run) for run in runs} == {("queued", 0, 0, 0, 0)}

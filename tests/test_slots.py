@@ -21,7 +21,17 @@ from hypothesis import strategies as st
 from yamlsched.errors import CronError
 from yamlsched.timetable.cron import combine, parse_cron, parse_schedule, smallest_gap, written
 from yamlsched.timetable.keys import slot_key
-from yamlsched.timetable.slots import EPOCH, Slot, is_slot, mismatch, newest_slot, next_slot, slot_minutes, slots, span
+from yamlsched.timetable.slots import (
+    EPOCH,
+    Slot,
+    is_slot,
+    mismatch,
+    newest_slot,
+    next_slot,
+    slot_minutes,
+    slots,
+    span,
+)
 
 NEW_YORK = ZoneInfo("America/New_York")
 MINUTE = timedelta(minutes=1)
@@ -89,7 +99,9 @@ class Reference:
         self.wildcard = minute.startswith("*") or hour.startswith("*")
         self.minutes = reference_values(minute, 0, 59)
         self.hours = reference_values(hour, 0, 23)
-        self.months = reference_values(month, 1, 12, "jan feb mar apr may jun jul aug sep oct nov dec")
+        self.months = reference_values(
+            month, 1, 12, "jan feb mar apr may jun jul aug sep oct nov dec"
+        )
         self.on_date = lru_cache(maxsize=4096)(self.date_matches)
 
     def date_matches(self, day: date) -> bool:
@@ -165,7 +177,11 @@ CHANGES = [
 
 def numbers(low: int, high: int) -> st.SearchStrategy[str]:
     number = st.integers(low, high)
-    ranges = st.tuples(number, number).filter(lambda ends: ends[0] < ends[1]).map(lambda ends: f"{ends[0]}-{ends[1]}")
+    ranges = (
+        st.tuples(number, number)
+        .filter(lambda ends: ends[0] < ends[1])
+        .map(lambda ends: f"{ends[0]}-{ends[1]}")
+    )
     stepped = st.builds("{}/{}".format, ranges, st.integers(1, high - low + 1))
     return st.lists(number.map(str) | ranges | stepped, min_size=1, max_size=3).map(",".join)
 
@@ -200,16 +216,24 @@ EXPRESSIONS = st.builds(
 @example("0 12 31 * *", ("America/Sitka", "1867-10-19"), None, 2000, 2880, 0)
 @example("30 2 * * *", ("Pacific/Kwajalein", "1969-10-01"), None, 2000, 4000, 0)
 @example("* * * * *", ("Africa/Monrovia", "1972-01-07"), None, 60, 120, 30)
-def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(text, place, year, early, length, seconds):
+def test_slots_are_those_of_a_walk_over_the_wall_clock_minute_by_minute(
+    text, place, year, early, length, seconds
+):
     # given an expression, and a span near a clock change or on the same date of another year
     zone = ZoneInfo(place[0])
     changed_on = datetime.fromisoformat(place[1]).replace(tzinfo=UTC)
     try:
         cron = parse_cron(text)
     except CronError as error:
-        assume("never fires" not in error.message and "together with day-of-week" not in error.message)
+        assume(
+            "never fires" not in error.message and "together with day-of-week" not in error.message
+        )
         raise
-    after = changed_on.replace(year=year or changed_on.year) - early * MINUTE + timedelta(seconds=seconds)
+    after = (
+        changed_on.replace(year=year or changed_on.year)
+        - early * MINUTE
+        + timedelta(seconds=seconds)
+    )
     until = after + length * MINUTE
 
     # when each function is called
@@ -275,7 +299,9 @@ def test_several_expressions_between_two_dates_have_the_slots_of_each_on_these_d
             expected.setdefault(at, set()).add(wall)
     assert [slot.at for slot in found] == sorted(expected)
     assert all(slot.nominal in expected[slot.at] for slot in found)
-    assert list(slot_minutes(cron, zone, after, until)) == [(at - EPOCH) // MINUTE for at in sorted(expected)]
+    assert list(slot_minutes(cron, zone, after, until)) == [
+        (at - EPOCH) // MINUTE for at in sorted(expected)
+    ]
     total, newest, coming = (
         span(cron, zone, after, until),
         newest_slot(cron, zone, after, until),
@@ -304,7 +330,12 @@ def test_no_two_slots_of_several_expressions_are_closer_than_the_smallest_gap(te
     except CronError:
         assume(False)
     minutes = list(
-        slot_minutes(cron, ZoneInfo("UTC"), datetime(2027, 1, 1, tzinfo=UTC), datetime(2027, 3, 1, tzinfo=UTC))
+        slot_minutes(
+            cron,
+            ZoneInfo("UTC"),
+            datetime(2027, 1, 1, tzinfo=UTC),
+            datetime(2027, 3, 1, tzinfo=UTC),
+        )
     )
     gaps = [(b - a) * MINUTE for a, b in pairwise(minutes)]
     assert min(gaps, default=timedelta.max) >= smallest_gap(cron)
@@ -317,7 +348,9 @@ def test_the_smallest_gap_of_several_expressions_is_that_of_two_dates():
         ("0 23 * * 1", "0 1 * * 2"): timedelta(hours=2),
         ("0 9 * * *", "0 9 * * *"): timedelta(days=1),
     }
-    assert {texts: smallest_gap(combine(list(map(parse_cron, texts)), True)) for texts in apart} == apart
+    assert {
+        texts: smallest_gap(combine(list(map(parse_cron, texts)), True)) for texts in apart
+    } == apart
 
 
 def test_a_job_that_has_ended_or_starts_in_years_is_looked_up_at_once():
@@ -363,41 +396,167 @@ def test_a_whole_year_agrees_with_the_walk():
 PUBLISHED = [
     # cuu508/cronsim, tests/test_cronsim.py: Europe/Riga, 2021-03-28 03:00 -> 04:00
     ("cronsim", "0 * * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 01:00"]),
-    ("cronsim", "*/30 * * * *", "Europe/Riga", "2021-03-28 00:10", ["03-28 00:30", "03-28 01:00", "03-28 01:30"]),
+    (
+        "cronsim",
+        "*/30 * * * *",
+        "Europe/Riga",
+        "2021-03-28 00:10",
+        ["03-28 00:30", "03-28 01:00", "03-28 01:30"],
+    ),
     ("cronsim", "*/15 * * * *", "Europe/Riga", "2021-03-28 00:40", ["03-28 00:45", "03-28 01:00"]),
-    ("cronsim", "0 */2 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 01:00", "03-28 03:00"]),
+    (
+        "cronsim",
+        "0 */2 * * *",
+        "Europe/Riga",
+        "2021-03-27 23:30",
+        ["03-28 00:00", "03-28 01:00", "03-28 03:00"],
+    ),
     ("cronsim", "30 */2 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:30", "03-28 01:30"]),
-    ("cronsim", "0 1,2,3,4,5 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 01:00", "03-28 02:00"]),
-    ("cronsim", "30 1,2,3,4,5 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:30", "03-28 01:00", "03-28 01:30"]),
+    (
+        "cronsim",
+        "0 1,2,3,4,5 * * *",
+        "Europe/Riga",
+        "2021-03-27 23:30",
+        ["03-28 00:00", "03-28 01:00", "03-28 02:00"],
+    ),
+    (
+        "cronsim",
+        "30 1,2,3,4,5 * * *",
+        "Europe/Riga",
+        "2021-03-27 23:30",
+        ["03-28 00:30", "03-28 01:00", "03-28 01:30"],
+    ),
     ("cronsim", "0 2 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 23:00"]),
-    ("cronsim", "0 3 * * *", "Europe/Riga", "2021-03-26 23:30", ["03-27 01:00", "03-28 01:00", "03-29 00:00"]),
-    ("cronsim", "15 3 * * *", "Europe/Riga", "2021-03-26 22:00", ["03-27 01:15", "03-28 01:00", "03-29 00:15"]),
-    ("cronsim", "0 1-5 * * *", "Europe/Riga", "2021-03-27 23:30", ["03-28 00:00", "03-28 01:00", "03-28 02:00"]),
+    (
+        "cronsim",
+        "0 3 * * *",
+        "Europe/Riga",
+        "2021-03-26 23:30",
+        ["03-27 01:00", "03-28 01:00", "03-29 00:00"],
+    ),
+    (
+        "cronsim",
+        "15 3 * * *",
+        "Europe/Riga",
+        "2021-03-26 22:00",
+        ["03-27 01:15", "03-28 01:00", "03-29 00:15"],
+    ),
+    (
+        "cronsim",
+        "0 1-5 * * *",
+        "Europe/Riga",
+        "2021-03-27 23:30",
+        ["03-28 00:00", "03-28 01:00", "03-28 02:00"],
+    ),
     ("cronsim", "* 1-6 * * *", "Europe/Riga", "2021-03-28 00:58", ["03-28 00:59", "03-28 01:00"]),
     # and 2021-10-31 04:00 -> 03:00
-    ("cronsim", "0 * * * *", "Europe/Riga", "2021-10-30 22:30", ["10-30 23:00", "10-31 00:00", "10-31 01:00"]),
-    ("cronsim", "0 */2 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-30 23:00", "10-31 02:00", "10-31 04:00"]),
-    ("cronsim", "0 */3 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-31 00:00", "10-31 01:00", "10-31 04:00"]),
-    ("cronsim", "0 1,2,3,4,5 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-30 23:00", "10-31 00:00", "10-31 02:00"]),
-    ("cronsim", "30 1,2,3,4,5 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-30 23:30", "10-31 00:30", "10-31 02:30"]),
+    (
+        "cronsim",
+        "0 * * * *",
+        "Europe/Riga",
+        "2021-10-30 22:30",
+        ["10-30 23:00", "10-31 00:00", "10-31 01:00"],
+    ),
+    (
+        "cronsim",
+        "0 */2 * * *",
+        "Europe/Riga",
+        "2021-10-30 22:30",
+        ["10-30 23:00", "10-31 02:00", "10-31 04:00"],
+    ),
+    (
+        "cronsim",
+        "0 */3 * * *",
+        "Europe/Riga",
+        "2021-10-30 22:30",
+        ["10-31 00:00", "10-31 01:00", "10-31 04:00"],
+    ),
+    (
+        "cronsim",
+        "0 1,2,3,4,5 * * *",
+        "Europe/Riga",
+        "2021-10-30 22:30",
+        ["10-30 23:00", "10-31 00:00", "10-31 02:00"],
+    ),
+    (
+        "cronsim",
+        "30 1,2,3,4,5 * * *",
+        "Europe/Riga",
+        "2021-10-30 22:30",
+        ["10-30 23:30", "10-31 00:30", "10-31 02:30"],
+    ),
     ("cronsim", "0 3 * * *", "Europe/Riga", "2021-10-30 22:30", ["10-31 00:00", "11-01 01:00"]),
-    ("cronsim", "15 3 * * *", "Europe/Riga", "2021-10-29 21:00", ["10-30 00:15", "10-31 00:15", "11-01 01:15"]),
-    ("cronsim", "* * * * *", "Europe/Riga", "2021-10-31 00:58", ["10-31 00:59", "10-31 01:00", "10-31 01:01"]),
+    (
+        "cronsim",
+        "15 3 * * *",
+        "Europe/Riga",
+        "2021-10-29 21:00",
+        ["10-30 00:15", "10-31 00:15", "11-01 01:15"],
+    ),
+    (
+        "cronsim",
+        "* * * * *",
+        "Europe/Riga",
+        "2021-10-31 00:58",
+        ["10-31 00:59", "10-31 01:00", "10-31 01:01"],
+    ),
     ("cronsim", "1 1 * * 1#2", "UTC", "2020-01-01 00:00", ["01-13 01:01"]),
-    ("cronsim", "1 1 * * */3", "UTC", "2020-01-01 00:00", ["01-01 01:01", "01-04 01:01", "01-05 01:01", "01-08 01:01"]),
+    (
+        "cronsim",
+        "1 1 * * */3",
+        "UTC",
+        "2020-01-01 00:00",
+        ["01-01 01:01", "01-04 01:01", "01-05 01:01", "01-08 01:01"],
+    ),
     # HangfireIO/Cronos, tests/Cronos.Tests: Eastern time, 2016-03-13 02:00 -> 03:00, 2016-11-06 02:00 -> 01:00
     ("Cronos", "30 2 * * *", "America/New_York", "2016-03-12 07:30", ["03-13 07:00"]),
     ("Cronos", "0,30 2 13 3 *", "America/New_York", "2016-03-13 06:45", ["03-13 07:00"]),
     ("Cronos", "30 0-23/2 * * *", "America/New_York", "2016-03-13 05:30", ["03-13 07:00"]),
     ("Cronos", "0 0/2 * * *", "America/New_York", "2016-11-06 04:30", ["11-06 07:00"]),
-    ("Cronos", "30 * * * *", "America/New_York", "2016-11-06 05:30", ["11-06 06:30", "11-06 07:30"]),
-    ("Cronos", "*/30 1 * * *", "America/New_York", "2016-11-06 05:00", ["11-06 05:30", "11-06 06:00", "11-06 06:30"]),
+    (
+        "Cronos",
+        "30 * * * *",
+        "America/New_York",
+        "2016-11-06 05:30",
+        ["11-06 06:30", "11-06 07:30"],
+    ),
+    (
+        "Cronos",
+        "*/30 1 * * *",
+        "America/New_York",
+        "2016-11-06 05:00",
+        ["11-06 05:30", "11-06 06:00", "11-06 06:30"],
+    ),
     # dagster, schedule tests: Europe/Berlin, 2023-03-26 02:00 -> 03:00
-    ("dagster", "0 2 * * *", "Europe/Berlin", "2023-03-25 00:00", ["03-25 01:00", "03-26 01:00", "03-27 00:00"]),
+    (
+        "dagster",
+        "0 2 * * *",
+        "Europe/Berlin",
+        "2023-03-25 00:00",
+        ["03-25 01:00", "03-26 01:00", "03-27 00:00"],
+    ),
     # Debian's cron(8), notes on clock changes, with the example that Healthchecks.io measured: 01:00 <-> 02:00
-    ("Debian cron", "30 1 * * *", "Europe/London", "2026-03-28 12:00", ["03-29 01:00", "03-30 00:30"]),
-    ("Debian cron", "30 1 * * *", "Europe/London", "2026-10-24 12:00", ["10-25 00:30", "10-26 01:30"]),
-    ("Debian cron", "*/30 * * * *", "Europe/London", "2026-03-29 00:15", ["03-29 00:30", "03-29 01:00"]),
+    (
+        "Debian cron",
+        "30 1 * * *",
+        "Europe/London",
+        "2026-03-28 12:00",
+        ["03-29 01:00", "03-30 00:30"],
+    ),
+    (
+        "Debian cron",
+        "30 1 * * *",
+        "Europe/London",
+        "2026-10-24 12:00",
+        ["10-25 00:30", "10-26 01:30"],
+    ),
+    (
+        "Debian cron",
+        "*/30 * * * *",
+        "Europe/London",
+        "2026-03-29 00:15",
+        ["03-29 00:30", "03-29 01:00"],
+    ),
 ]
 
 
@@ -419,7 +578,9 @@ def table_of_real_dates() -> list[list[str]]:
     return rows
 
 
-@pytest.mark.parametrize("row", table_of_real_dates(), ids=lambda row: f"{row[0]} {row[1]} {row[2]}")
+@pytest.mark.parametrize(
+    "row", table_of_real_dates(), ids=lambda row: f"{row[0]} {row[1]} {row[2]}"
+)
 def test_the_table_of_the_page_is_correct(row):
     zone, day, cron, expected, keys, _ = (cell.replace("`", "") for cell in row)
     noon = datetime.fromisoformat(day).replace(tzinfo=UTC) + DAY / 2
@@ -454,7 +615,9 @@ def test_the_ends_may_be_in_any_zone_and_must_be_aware():
     cron, zone = parse_cron("30 1 * * *"), NEW_YORK
     after = datetime(2026, 11, 1, 1, 30, tzinfo=NEW_YORK)
 
-    assert next_slot(cron, zone, after) == Slot(utc("2026-11-02 06:30"), datetime(2026, 11, 2, 1, 30), "")
+    assert next_slot(cron, zone, after) == Slot(
+        utc("2026-11-02 06:30"), datetime(2026, 11, 2, 1, 30), ""
+    )
     with pytest.raises(TypeError):
         next_slot(cron, zone, datetime(2026, 11, 1))
 
@@ -471,14 +634,25 @@ def test_the_effect_of_a_clock_change_is_described_in_a_note():
         "23:30 does not exist on 2026-03-28 (clocks go forward): runs at 2026-03-29 00:00"
     ]
     assert notes("30 1 * * *", "2026-11-01") == ["first pass"]
-    assert notes("*/30 * * * *", "2026-11-01") == ["first pass", "first pass", "second pass", "second pass"]
+    assert notes("*/30 * * * *", "2026-11-01") == [
+        "first pass",
+        "first pass",
+        "second pass",
+        "second pass",
+    ]
     assert notes("0 3 * * *", "2026-03-08") == notes("0 3 * * *", "2026-11-01") == []
 
 
 def test_skipped_times_that_move_to_an_existing_slot_are_one_slot():
-    [slot] = slots(parse_cron("0,30 2,3 8 3 *"), NEW_YORK, utc("2026-03-08 00:00"), utc("2026-03-08 07:15"))
+    [slot] = slots(
+        parse_cron("0,30 2,3 8 3 *"), NEW_YORK, utc("2026-03-08 00:00"), utc("2026-03-08 07:15")
+    )
 
-    assert (slot.at, slot.nominal, slot.note) == (utc("2026-03-08 07:00"), datetime(2026, 3, 8, 3, 0), "")
+    assert (slot.at, slot.nominal, slot.note) == (
+        utc("2026-03-08 07:00"),
+        datetime(2026, 3, 8, 3, 0),
+        "",
+    )
 
 
 def test_mismatch_names_the_field_that_excludes_a_time():
@@ -498,7 +672,9 @@ def test_an_expression_that_fires_every_few_years_finds_its_next_slot():
     leap_day = parse_cron("0 0 29 2 *")
 
     assert next_slot(leap_day, ZoneInfo("UTC"), utc("2096-03-01")).at == utc("2104-02-29")
-    assert newest_slot(leap_day, ZoneInfo("UTC"), utc("1990-01-01"), utc("2104-02-28")).at == utc("2096-02-29")
+    assert newest_slot(leap_day, ZoneInfo("UTC"), utc("1990-01-01"), utc("2104-02-28")).at == utc(
+        "2096-02-29"
+    )
 
 
 def test_a_century_of_minutes_is_counted_without_being_enumerated():
@@ -523,7 +699,13 @@ def test_the_minimum_and_maximum_datetime_raise_no_error():
     [
         ("30 1 * * *", "America/New_York", "2026-11-01", "2026-11-02", ["11-01 05:30"]),
         ("30 2 * * *", "America/New_York", "2026-03-08", "2026-03-09", ["03-08 07:00"]),
-        ("0 * * * *", "America/New_York", "2026-11-01 04:00", "2026-11-01 06:00", ["11-01 05:00", "11-01 06:00"]),
+        (
+            "0 * * * *",
+            "America/New_York",
+            "2026-11-01 04:00",
+            "2026-11-01 06:00",
+            ["11-01 05:00", "11-01 06:00"],
+        ),
         (
             "0 2 * * *",
             "Pacific/Apia",

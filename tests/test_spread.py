@@ -22,7 +22,15 @@ from yamlsched.timetable.zones import zone
 Db = psycopg.Connection[Any]
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
-CRONS = ["0 2 * * *", "30 1,2,3 * * *", "0 * * * *", "*/20 * * * *", "0 0,1 * * *", "59 23 31,1 * *", "0 0 29 2 *"]
+CRONS = [
+    "0 2 * * *",
+    "30 1,2,3 * * *",
+    "0 * * * *",
+    "*/20 * * * *",
+    "0 0,1 * * *",
+    "59 23 31,1 * *",
+    "0 0 29 2 *",
+]
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Gaza"]
 
 
@@ -54,7 +62,9 @@ def test_the_offset_of_a_name_never_changes_between_releases() -> None:
     ]
 
 
-def test_the_same_job_has_another_offset_in_each_namespace_that_never_changes_between_releases() -> None:
+def test_the_same_job_has_another_offset_in_each_namespace_that_never_changes_between_releases() -> (
+    None
+):
     assert [keys.offset(host, "backup", HOUR) for host in ("web_01", "web_02", "web_03")] == [
         1297 * SECOND,
         2542 * SECOND,
@@ -85,7 +95,13 @@ def test_the_smallest_gap_is_the_shortest_time_between_two_slots(cron: str, gap:
     assert smallest_gap(parse_cron(cron)) == gap
 
 
-@given(st.sampled_from(CRONS), st.sampled_from(ZONES), st.text(max_size=5), st.integers(0, 366), st.floats(0, 1))
+@given(
+    st.sampled_from(CRONS),
+    st.sampled_from(ZONES),
+    st.text(max_size=5),
+    st.integers(0, 366),
+    st.floats(0, 1),
+)
 def test_a_run_is_due_at_or_after_its_slot_and_before_the_next_on_clock_change_nights_too(
     cron: str, timezone: str, name: str, day: int, part: float
 ) -> None:
@@ -161,7 +177,11 @@ def pending(db: Db) -> Db:
 
 
 def test_ticks_of_several_hosts_between_slot_and_run_create_nothing_more(pending: Db) -> None:
-    for host, instant in (("web-2", SLOT + MINUTE), ("web-1", SLOT + HOUR), ("web-2", SLOT + OFFSET)):
+    for host, instant in (
+        ("web-2", SLOT + MINUTE),
+        ("web-1", SLOT + HOUR),
+        ("web-2", SLOT + OFFSET),
+    ):
         assert sync(pending, a_file(x=NIGHTLY, host=host), instant).runs == 0
 
     assert waiting(pending) == [SLOT + OFFSET]
@@ -172,7 +192,13 @@ def test_hosts_with_namespaces_of_their_own_run_the_same_job_at_different_times(
     hosts = ("web_01", "web_02", "default")
     for host in hosts:
         for instant in (SLOT - HOUR, SLOT):
-            sync(db, a_file(host=host, path=f"/{host}/schedules.yaml", top=f"namespace: {host}", x=NIGHTLY), instant)
+            sync(
+                db,
+                a_file(
+                    host=host, path=f"/{host}/schedules.yaml", top=f"namespace: {host}", x=NIGHTLY
+                ),
+                instant,
+            )
 
     expected = [SLOT + keys.offset(host, "x", DAY) for host in hosts]
     assert waiting(db) == expected
@@ -182,7 +208,10 @@ def test_hosts_with_namespaces_of_their_own_run_the_same_job_at_different_times(
     # a shorter spread moves each by its own hash
     for host in hosts:
         file = a_file(
-            host=host, path=f"/{host}/schedules.yaml", top=f"namespace: {host}", x={**NIGHTLY, "spread": "9h"}
+            host=host,
+            path=f"/{host}/schedules.yaml",
+            top=f"namespace: {host}",
+            x={**NIGHTLY, "spread": "9h"},
         )
         sync(db, file, SLOT + SECOND)
     assert sorted(waiting(db)) == sorted(SLOT + keys.offset(host, "x", 9 * HOUR) for host in hosts)
@@ -215,10 +244,13 @@ def test_a_new_cron_with_an_earlier_slot_is_not_delayed_by_a_waiting_run(pending
     assert waiting(pending) == [at("2026-01-14 03:30") - SECOND]
 
 
-def test_an_edit_does_not_move_a_run_that_has_been_claimed_or_waits_for_a_retry(pending: Db) -> None:
+def test_an_edit_does_not_move_a_run_that_has_been_claimed_or_waits_for_a_retry(
+    pending: Db,
+) -> None:
     retry_at = SLOT + 20 * HOUR
     pending.execute(
-        "update yamlsched.job_runs set status = 'failed', attempts = 1, started_at = %s, run_at = %s", [SLOT, retry_at]
+        "update yamlsched.job_runs set status = 'failed', attempts = 1, started_at = %s, run_at = %s",
+        [SLOT, retry_at],
     )
 
     sync(pending, a_file(x={"cron": "0 2 * * *"}), SLOT + HOUR)
@@ -239,7 +271,9 @@ def test_an_edit_of_another_key_does_not_move_a_waiting_run(pending: Db) -> None
     assert waiting(pending) == [SLOT + OFFSET]
 
 
-def test_a_job_that_is_paused_and_resumed_or_removed_and_restored_keeps_its_waiting_run(pending: Db) -> None:
+def test_a_job_that_is_paused_and_resumed_or_removed_and_restored_keeps_its_waiting_run(
+    pending: Db,
+) -> None:
     ids = [definition(pending).id]
     pausing.pause(pending, "default", ids, "ann", now=SLOT + HOUR)
     pausing.resume(pending, "default", ids, "ann", now=SLOT + 2 * HOUR)

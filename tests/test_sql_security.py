@@ -28,14 +28,20 @@ def test_every_function_sets_its_search_path(db: Db) -> None:
     ).fetchall()
 
     assert len(functions) > 20
-    assert [row.name for row in functions if "search_path=pg_catalog, pg_temp" not in row.settings] == []
+    assert [
+        row.name for row in functions if "search_path=pg_catalog, pg_temp" not in row.settings
+    ] == []
 
 
 def test_no_statement_takes_an_advisory_lock() -> None:
     files = sorted(sql_folder().rglob("*.sql"))
 
     assert len(files) > 20
-    assert [file.name for file in files if "pg_advisory" in file.read_text() or "pg_try_adv" in file.read_text()] == []
+    assert [
+        file.name
+        for file in files
+        if "pg_advisory" in file.read_text() or "pg_try_adv" in file.read_text()
+    ] == []
 
 
 def test_locks_that_any_login_can_hold_do_not_hold_up_a_migration(db: Db, dsn: str) -> None:
@@ -47,20 +53,36 @@ def test_locks_that_any_login_can_hold_do_not_hold_up_a_migration(db: Db, dsn: s
 
 
 def test_two_that_create_the_tables_wait_for_each_other(empty_dsn: str) -> None:
-    with psycopg.connect(empty_dsn, autocommit=True) as first, psycopg.connect(empty_dsn) as watcher:
+    with (
+        psycopg.connect(empty_dsn, autocommit=True) as first,
+        psycopg.connect(empty_dsn) as watcher,
+    ):
         watcher.autocommit = True
         with yamlsched.db.connect(empty_dsn) as one, yamlsched.db.connect(empty_dsn) as two:
             one.execute("begin")
             assert [each.version for each in migrations.migrate(one)] == [1]
             answers: list[Any] = []
-            while_waiting(watcher, two, lambda: answers.append(migrations.migrate(two)), lambda: one.execute("commit"))
+            while_waiting(
+                watcher,
+                two,
+                lambda: answers.append(migrations.migrate(two)),
+                lambda: one.execute("commit"),
+            )
         assert answers == [[]]
         assert first.execute("select count(*) from yamlsched.migrations").fetchone() == (1,)
 
 
-def test_two_forms_about_one_target_wait_for_each_other_and_for_no_advisory_lock(db: Db, dsn: str) -> None:
-    with psycopg.connect(dsn) as stranger, psycopg.connect(dsn) as other, yamlsched.db.connect(dsn) as third:
-        stranger.execute("select pg_advisory_lock(hashtextextended('yamlsched.operator_actions default job:a', 0))")
+def test_two_forms_about_one_target_wait_for_each_other_and_for_no_advisory_lock(
+    db: Db, dsn: str
+) -> None:
+    with (
+        psycopg.connect(dsn) as stranger,
+        psycopg.connect(dsn) as other,
+        yamlsched.db.connect(dsn) as third,
+    ):
+        stranger.execute(
+            "select pg_advisory_lock(hashtextextended('yamlsched.operator_actions default job:a', 0))"
+        )
         audit.start_request(other, REQUEST, "default", "job:a")
         done: list[str] = []
 
@@ -82,7 +104,9 @@ def test_a_run_at_in_the_past_counts_as_now(db: Db, many: bool) -> None:
     else:
         db.execute("select yamlsched.enqueue('mail', '{}', '1970-01-01Z')")
 
-    order = db.execute("select id, run_at <= clock_timestamp() from yamlsched.job_runs order by run_at, id").fetchall()
+    order = db.execute(
+        "select id, run_at <= clock_timestamp() from yamlsched.job_runs order by run_at, id"
+    ).fetchall()
 
     assert order[0][0] == first
     assert all(is_due for _, is_due in order)
@@ -97,7 +121,9 @@ def test_a_key_that_looks_like_that_of_a_slot_is_refused(db: Db, form: str, key:
     with pytest.raises(psycopg.Error, match=r"reserved form|control character"):
         db.execute("select yamlsched.enqueue('mail', '{}', null, %s)", [form % key])
     with pytest.raises(psycopg.Error, match=r"reserved form|control character"):
-        db.execute("select yamlsched.enqueue_many('mail', array['{}'::jsonb], array[%s])", [form % key])
+        db.execute(
+            "select yamlsched.enqueue_many('mail', array['{}'::jsonb], array[%s])", [form % key]
+        )
 
 
 def test_a_flood_of_notifications_is_reported_at_once_and_then_together() -> None:

@@ -10,11 +10,25 @@ from pathlib import Path
 import pytest
 
 VERBS = [
-    *(["--help"], ["--version"], ["validate"], ["validate", "--format", "json"], ["validate", "-h"]),
-    *(["explain"], ["explain", "YS409"], ["schema"], ["next", "a"], ["next", "--cron", "* * * * *"]),
+    *(
+        ["--help"],
+        ["--version"],
+        ["validate"],
+        ["validate", "--format", "json"],
+        ["validate", "-h"],
+    ),
+    *(
+        ["explain"],
+        ["explain", "YS409"],
+        ["schema"],
+        ["next", "a"],
+        ["next", "--cron", "* * * * *"],
+    ),
     *(["completion", "bash"], ["init", "--deploy", "cron"]),
 ]
-SCHEDULE = 'version: 1\njobs:\n  a: {cron: "0 2 * * *", command: ["true"]}\n  b: {cron: "0 2 * * *"}\n'
+SCHEDULE = (
+    'version: 1\njobs:\n  a: {cron: "0 2 * * *", command: ["true"]}\n  b: {cron: "0 2 * * *"}\n'
+)
 COMMAND = [sys.executable, "-m", "yamlsched"]
 
 
@@ -29,7 +43,9 @@ def test_a_full_disk_under_standard_output_is_one_line_and_an_environment_failur
     words: list[str], folder: Path
 ) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*COMMAND, *words], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            [*COMMAND, *words], cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True
+        )
 
     says = "yamlsched: standard output cannot be written: No space left on device"
     assert (done.returncode, done.stderr.splitlines()[-1]) == (3, says)
@@ -40,7 +56,9 @@ def test_a_full_disk_under_standard_output_is_one_line_and_an_environment_failur
 def test_a_reader_that_has_exited_is_no_finding(words: list[str], folder: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([*COMMAND, *words], cwd=folder, stdout=writing, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [*COMMAND, *words], cwd=folder, stdout=writing, stderr=subprocess.PIPE, text=True
+    )
     os.close(writing)
 
     assert done.returncode == 0, done.stderr
@@ -68,6 +86,8 @@ def test_an_interrupt_while_a_verb_is_imported_prints_one_line(module: str, fold
         "sys.argv = ['yamlsched', 'validate']\n"
         "runpy.run_module('yamlsched', run_name='__main__', alter_sys=True)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True
+    )
 
     assert (done.returncode, done.stderr.strip()) == (130, "Aborted.")

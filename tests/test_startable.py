@@ -60,7 +60,9 @@ def verb(host: Project, *words: str) -> str:
 
 
 def lacks(host: Project) -> list[tuple[str, str]]:
-    rows = host.db.execute("select l.host, l.reason from yamlsched.lacks l order by l.host, l.reason").fetchall()
+    rows = host.db.execute(
+        "select l.host, l.reason from yamlsched.lacks l order by l.host, l.reason"
+    ).fetchall()
     return [(row.host, row.reason) for row in rows]
 
 
@@ -72,8 +74,14 @@ def age(host: Project) -> None:
 MISSING = {
     "program": ({"command": ["./program"]}, '"./program" does not exist'),
     "program in PATH": ({"command": ["program"]}, 'there is no program "program" in PATH'),
-    "directory": ({"command": ["/bin/hostname"], "cwd": "place"}, 'the directory "place" does not exist'),
-    "module": ({"handler": "shop.run"}, 'no module "shop" in paths, next to this file or installed'),
+    "directory": (
+        {"command": ["/bin/hostname"], "cwd": "place"},
+        'the directory "place" does not exist',
+    ),
+    "module": (
+        {"handler": "shop.run"},
+        'no module "shop" in paths, next to this file or installed',
+    ),
 }
 
 
@@ -180,7 +188,9 @@ def test_a_run_that_no_ticking_host_can_start_is_dead_after_ten_minutes_with_the
 
     # and as long as a host may have got it since it was asked
     age(one)
-    one.db.execute("update yamlsched.schedule_files set last_presented_at = clock_timestamp() where host = 'host-one'")
+    one.db.execute(
+        "update yamlsched.schedule_files set last_presented_at = clock_timestamp() where host = 'host-one'"
+    )
     tick(two)
     assert one.summary(run)[:2] == ("queued", 0)
 
@@ -200,7 +210,9 @@ def test_a_program_that_was_missing_long_ago_and_not_looked_for_since_is_missing
     (one.folder / "program").unlink()
     [run] = one.enqueue("job")
     assert "jobs.not_startable" in tick(one)
-    one.db.execute(f"update yamlsched.lacks set since = since - {LATER}, checked_at = checked_at - {LATER}".encode())
+    one.db.execute(
+        f"update yamlsched.lacks set since = since - {LATER}, checked_at = checked_at - {LATER}".encode()
+    )
 
     assert "jobs.not_startable" in tick(one)
 
@@ -256,7 +268,15 @@ def test_a_run_waits_for_a_host_with_the_variables_that_its_job_requires_and_nev
     hosts: tuple[Project, Project],
 ) -> None:
     one, two = hosts
-    write(one, two, job={"command": ["/bin/hostname"], "requires_env": ["SHOP_TOKEN", "SHOP_URL"], "max_attempts": 1})
+    write(
+        one,
+        two,
+        job={
+            "command": ["/bin/hostname"],
+            "requires_env": ["SHOP_TOKEN", "SHOP_URL"],
+            "max_attempts": 1,
+        },
+    )
     tick(one)
     [run] = one.enqueue("job")
     tick(one, SHOP_URL="x")
@@ -276,7 +296,9 @@ def test_a_run_waits_for_a_host_with_the_variables_that_its_job_requires_and_nev
     assert [host for host, _ in lacks(one)] == ["host-one"]
 
 
-def test_a_worker_that_waits_starts_a_job_once_its_program_is_installed(hosts: tuple[Project, Project]) -> None:
+def test_a_worker_that_waits_starts_a_job_once_its_program_is_installed(
+    hosts: tuple[Project, Project],
+) -> None:
     one, two = hosts
     write(one, two, job={"command": ["./program"]}, other={"command": ["/bin/true"]})
     install(one)
@@ -296,12 +318,20 @@ def test_a_worker_that_waits_starts_a_job_once_its_program_is_installed(hosts: t
     assert worker.wait() == 0
 
 
-def test_a_host_without_the_program_of_an_executor_claims_nothing_for_it(hosts: tuple[Project, Project]) -> None:
+def test_a_host_without_the_program_of_an_executor_claims_nothing_for_it(
+    hosts: tuple[Project, Project],
+) -> None:
     one, two = hosts
     agent = "#!/bin/sh\nexec " + shlex.join(["/bin/false"]) + "\n"
     for host in hosts:
         executors = {"batch": {"type": "command", "command": ["./submit"], "concurrency": 1}}
-        jobs = {"job": {"command": ["./elsewhere"], "executor": "batch", "requires_env": ["ON_THE_CLUSTER"]}}
+        jobs = {
+            "job": {
+                "command": ["./elsewhere"],
+                "executor": "batch",
+                "requires_env": ["ON_THE_CLUSTER"],
+            }
+        }
         host.file.write_text(json.dumps({"version": 1, "executors": executors, "jobs": jobs}))
     (one.folder / "submit").write_text(agent)
     (one.folder / "submit").chmod(0o755)

@@ -16,10 +16,14 @@ LONG_AGO = NOW - timedelta(days=2)
 
 
 def statuses(db: Db) -> dict[int, str]:
-    return dict(tuple(row) for row in db.execute("select id, status from yamlsched.job_runs").fetchall())
+    return dict(
+        tuple(row) for row in db.execute("select id, status from yamlsched.job_runs").fetchall()
+    )
 
 
-def test_only_unfinished_runs_of_jobs_retired_a_day_ago_are_cancelled_and_none_under_a_lease(db: Db) -> None:
+def test_only_unfinished_runs_of_jobs_retired_a_day_ago_are_cancelled_and_none_under_a_lease(
+    db: Db,
+) -> None:
     # given a job retired two days ago, one retired now, and an active one, with runs in each state
     retired = a_job(db, "retired", retired_at=LONG_AGO)
     just_now = a_job(db, "just_now", retired_at=NOW - timedelta(hours=23))
@@ -29,9 +33,14 @@ def test_only_unfinished_runs_of_jobs_retired_a_day_ago_are_cancelled_and_none_u
         for job in (retired, just_now, at_work)
         for status in ("queued", "failed", "running", "succeeded", "dead", "cancelled")
     }
-    db.execute("update yamlsched.job_runs set locked_until = %s where status = 'running'", [NOW + timedelta(minutes=1)])
+    db.execute(
+        "update yamlsched.job_runs set locked_until = %s where status = 'running'",
+        [NOW + timedelta(minutes=1)],
+    )
     lost = a_run(db, retired, "running", locked_until="('2026-01-14 11:59Z'::timestamptz)")
-    finished = "select id, finished_at, updated_at from yamlsched.job_runs where id = any (%s) order by id"
+    finished = (
+        "select id, finished_at, updated_at from yamlsched.job_runs where id = any (%s) order by id"
+    )
     ids = [id for (_, status), id in before.items() if status in ("succeeded", "dead", "cancelled")]
     as_it_was = db.execute(finished, [ids]).fetchall()
 
@@ -54,8 +63,13 @@ def test_a_batch_of_retired_runs_continues_after_the_previous_one(db: Db) -> Non
 
     first = cancel_retired(db, "default", NOW, limit=2)
     # an operator retries a run of the first batch: this pass does not cancel it again
-    db.execute("update yamlsched.job_runs set status = 'queued', finished_at = null where id = %s", [first[0].id])
-    second = cancel_retired(db, "default", NOW, after=(first[-1].definition_id, first[-1].id), limit=2)
+    db.execute(
+        "update yamlsched.job_runs set status = 'queued', finished_at = null where id = %s",
+        [first[0].id],
+    )
+    second = cancel_retired(
+        db, "default", NOW, after=(first[-1].definition_id, first[-1].id), limit=2
+    )
 
     assert [(run.definition_id, run.id) for run in first] == runs[:2]
     assert [(run.definition_id, run.id) for run in second] == runs[2:]

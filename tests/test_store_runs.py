@@ -25,7 +25,12 @@ from yamlsched.runs.lifecycle import LOST_WORKER, ClaimedRun, EnqueueBatch, Outc
 from yamlsched.runs.statements import LOST, OURS
 
 NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
-SECOND, MINUTE, HOUR, LEASE = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(minutes=2)
+SECOND, MINUTE, HOUR, LEASE = (
+    timedelta(seconds=1),
+    timedelta(minutes=1),
+    timedelta(hours=1),
+    timedelta(minutes=2),
+)
 SUCCESS = Outcome(Status.SUCCEEDED)
 PRINTED = Outcome(Status.SUCCEEDED, result='{"n": 1}', output="printed")
 FAILURE = Outcome(
@@ -48,7 +53,11 @@ def ask(dsn: str) -> Iterator[Ask]:
     with asyncio.Runner() as runner:
         connection = runner.run(
             psycopg.AsyncConnection.connect(
-                dsn, autocommit=True, prepare_threshold=None, row_factory=namedtuple_row, options="-c lock_timeout=10s"
+                dsn,
+                autocommit=True,
+                prepare_threshold=None,
+                row_factory=namedtuple_row,
+                options="-c lock_timeout=10s",
             )
         )
 
@@ -89,7 +98,9 @@ def one(ask: Ask, token: str = "A", **named: Any) -> ClaimedRun:
     return run
 
 
-def test_a_claim_takes_due_runs_oldest_first_and_counts_the_attempt(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_claim_takes_due_runs_oldest_first_and_counts_the_attempt(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     job = a_job(db, overlap="allow", max_attempts=5)
     later = due(db, job, run_at=NOON - SECOND)
     earlier = due(db, job, run_at=NOON - MINUTE)
@@ -102,11 +113,18 @@ def test_a_claim_takes_due_runs_oldest_first_and_counts_the_attempt(db: psycopg.
     assert (first.id, second.id, nothing.runs) == (earlier, later, [])
     assert (first.attempt, first.max_attempts, first.lease, first.locked_by) == (1, 5, 120.0, "A")
     run = row(db, earlier)
-    assert (run.status, run.attempts, run.locked_by, run.locked_until) == ("running", 1, "A", NOON + LEASE)
+    assert (run.status, run.attempts, run.locked_by, run.locked_until) == (
+        "running",
+        1,
+        "A",
+        NOON + LEASE,
+    )
     assert (run.started_at, run.updated_at) == (NOON, NOON)
 
 
-def test_a_claim_takes_at_most_its_limit_of_both_kinds_together(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_claim_takes_at_most_its_limit_of_both_kinds_together(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     ad_hoc = a_job(db, "ad_hoc")
     for _ in range(5):
         due(db, ad_hoc)
@@ -117,9 +135,13 @@ def test_a_claim_takes_at_most_its_limit_of_both_kinds_together(db: psycopg.Conn
         assert len(claim(ask, f"limit {limit}", limit).runs) == limit
 
 
-def test_runs_of_a_job_with_overlap_wait_execute_one_at_a_time_in_order(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_runs_of_a_job_with_overlap_wait_execute_one_at_a_time_in_order(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     job = a_job(db)
-    runs = [due(db, job, exclusive=True, run_at=NOON - MINUTE + number * SECOND) for number in range(3)]
+    runs = [
+        due(db, job, exclusive=True, run_at=NOON - MINUTE + number * SECOND) for number in range(3)
+    ]
 
     order = []
     for number in range(3):
@@ -133,7 +155,12 @@ def test_runs_of_a_job_with_overlap_wait_execute_one_at_a_time_in_order(db: psyc
 
 @pytest.mark.parametrize(
     "values",
-    [{"enabled": False}, {"retired_at": NOON}, {"paused_at": NOON, "paused_until": NOON + MINUTE}, {"paused_at": NOON}],
+    [
+        {"enabled": False},
+        {"retired_at": NOON},
+        {"paused_at": NOON, "paused_until": NOON + MINUTE},
+        {"paused_at": NOON},
+    ],
     ids=["disabled", "retired", "paused until later", "paused"],
 )
 @pytest.mark.parametrize("exclusive", [True, False])
@@ -176,9 +203,13 @@ def test_concurrent_claims_take_each_run_once(db: psycopg.Connection[Any], dsn: 
 
     async def take(name: int) -> list[int]:
         taken: list[int] = []
-        connection = await psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row)
+        connection = await psycopg.AsyncConnection.connect(
+            dsn, autocommit=True, row_factory=namedtuple_row
+        )
         async with connection:
-            while runs := (await claiming.claim(connection, "default", f"{name}:{len(taken)}", 30))[0].runs:
+            while runs := (await claiming.claim(connection, "default", f"{name}:{len(taken)}", 30))[
+                0
+            ].runs:
                 assert {run.attempt for run in runs} == {1}
                 taken += [run.id for run in runs]
         return taken
@@ -193,7 +224,9 @@ def test_concurrent_claims_take_each_run_once(db: psycopg.Connection[Any], dsn: 
     assert min(map(len, taken)) > 0
 
 
-def test_all_runs_behind_many_that_may_not_be_claimed_are_claimed_once(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_all_runs_behind_many_that_may_not_be_claimed_are_claimed_once(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     # given runs of several jobs behind many runs of a paused job; one is lost, and one has no attempts left
     paused = a_job(db, "paused", paused_at=NOON - HOUR)
     for number in range(60):
@@ -209,18 +242,26 @@ def test_all_runs_behind_many_that_may_not_be_claimed_are_claimed_once(db: psyco
 
     ids = [run.id for taken in claims for run in taken.runs]
     assert len(ids) == len(set(ids)) == 16
-    assert {run.job_type for taken in claims for run in taken.runs} == {f"job_{number}" for number in range(5)}
+    assert {run.job_type for taken in claims for run in taken.runs} == {
+        f"job_{number}" for number in range(5)
+    }
     assert [run.id for taken in claims for run in taken.dead] == [exhausted]
     assert [len(taken.lost) for taken in claims].count(1) == 1
     assert (
-        db.execute("select status from yamlsched.job_runs where job_type = 'paused' and status <> 'queued'").fetchall()
+        db.execute(
+            "select status from yamlsched.job_runs where job_type = 'paused' and status <> 'queued'"
+        ).fetchall()
         == []
     )
 
 
-def test_a_claim_leaves_each_run_on_its_page_so_that_no_index_changes(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_claim_leaves_each_run_on_its_page_so_that_no_index_changes(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     a_job(db, overlap="allow")
-    db.execute("select count(*) from yamlsched.enqueue_many('purge', array_fill('{}'::jsonb, array[500]))")
+    db.execute(
+        "select count(*) from yamlsched.enqueue_many('purge', array_fill('{}'::jsonb, array[500]))"
+    )
     pages = "select id, (ctid::text::point)[0]::int as page from yamlsched.job_runs order by id"
     before = db.execute(pages).fetchall()
 
@@ -242,7 +283,9 @@ def test_the_death_of_an_on_dead_call_that_loses_its_worker_is_not_reported(
     assert ([run.key for run in taken.dead], taken.runs) == ([key], [])
 
 
-def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_successes_in_bulk_are_written_each_under_its_own_fence(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(7):
         due(db, job)
@@ -262,15 +305,24 @@ def test_successes_in_bulk_are_written_each_under_its_own_fence(db: psycopg.Conn
 
     states = {run.id: row(db, run.id).status for run in (*mine, *more, *others)}
     assert [states[run.id] for run in (*mine, *more)] == ["succeeded"] * 5
-    assert [row(db, run.id).peak_memory_bytes for run in (*mine, *more)] == [run.id for run in (*mine, *more)]
+    assert [row(db, run.id).peak_memory_bytes for run in (*mine, *more)] == [
+        run.id for run in (*mine, *more)
+    ]
     assert [states[run.id] for run in others] == ["running"] * 2
     assert not succeed(mine[0])
     done = row(db, mine[0].id)
-    assert (done.finished_at, done.updated_at, done.locked_until, done.locked_by) == (NOON, NOON, None, "A")
+    assert (done.finished_at, done.updated_at, done.locked_until, done.locked_by) == (
+        NOON,
+        NOON,
+        None,
+        "A",
+    )
 
 
 @pytest.mark.parametrize("host", ["web,1", '{"a"}', "back\\slash", "NULL", " ", "büro 7", "it's"])
-def test_the_name_of_a_host_may_be_any_string(db: psycopg.Connection[Any], ask: Ask, host: str) -> None:
+def test_the_name_of_a_host_may_be_any_string(
+    db: psycopg.Connection[Any], ask: Ask, host: str
+) -> None:
     job = a_job(db, overlap="allow")
     due(db, job)
     due(db, job)
@@ -282,7 +334,9 @@ def test_the_name_of_a_host_may_be_any_string(db: psycopg.Connection[Any], ask: 
     assert [row(db, run.id).status for run in runs] == ["succeeded"] * 2
 
 
-def test_a_heartbeat_renews_only_the_leases_of_its_own_runs(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_heartbeat_renews_only_the_leases_of_its_own_runs(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(3):
         due(db, job)
@@ -305,7 +359,10 @@ def test_a_heartbeat_uses_the_lease_of_the_claim_after_an_edit_of_the_job(
     due(db, brief := a_job(db, "brief"))
     db.execute("update yamlsched.job_definitions set lease = %s where id = %s", [LEASE / 4, brief])
     runs = {run.job_type: run for run in claim(ask).runs}
-    db.execute("update yamlsched.job_definitions set lease = %s where id = any (%s)", [edited, [job, brief]])
+    db.execute(
+        "update yamlsched.job_definitions set lease = %s where id = any (%s)",
+        [edited, [job, brief]],
+    )
 
     # when their worker renews them
     assert len(ask(store.heartbeat, list(runs.values()), now=NOON + MINUTE)) == 2
@@ -315,7 +372,9 @@ def test_a_heartbeat_uses_the_lease_of_the_claim_after_an_edit_of_the_job(
     assert row(db, runs["brief"].id).locked_until == NOON + MINUTE + LEASE / 4
 
 
-def test_a_heartbeat_does_not_wait_for_locks(db: psycopg.Connection[Any], dsn: str, ask: Ask) -> None:
+def test_a_heartbeat_does_not_wait_for_locks(
+    db: psycopg.Connection[Any], dsn: str, ask: Ask
+) -> None:
     # given a run that a transaction of its handler is finishing, and one that a foreign key references
     job = a_job(db, overlap="allow")
     locked, pointed_at = due(db, job), due(db, job)
@@ -346,7 +405,11 @@ def test_only_the_claim_that_holds_the_run_can_write_an_outcome(
 ) -> None:
     due(db, a_job(db))
     run = one(ask)
-    for wrong in (run._replace(locked_by="B"), run._replace(attempt=2), run._replace(id=run.id + 1)):
+    for wrong in (
+        run._replace(locked_by="B"),
+        run._replace(attempt=2),
+        run._replace(id=run.id + 1),
+    ):
         assert ask(store.finish, "default", [(wrong, outcome)]) == {}
     assert row(db, run.id).status == "running"
     assert db.execute("select * from yamlsched.attempt_outputs").fetchall() == []
@@ -356,7 +419,9 @@ def test_only_the_claim_that_holds_the_run_can_write_an_outcome(
     assert row(db, run.id).status == outcome.status
 
 
-def test_a_success_stores_a_result_and_adds_no_row_to_job_failures(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_success_stores_a_result_and_adds_no_row_to_job_failures(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     due(db, a_job(db))
     run = one(ask)
 
@@ -383,8 +448,17 @@ def test_a_failure_is_stored_on_the_run_and_in_job_failures_and_the_run_is_due_a
 
     after = row(db, run.id)
     assert written == {run.id: NOON + SECOND + MINUTE}
-    assert (after.status, after.attempts, after.run_at, after.finished_at) == ("failed", 1, written[run.id], None)
-    assert (after.last_error, after.error_type, after.last_stack) == ("no route to host", "OSError", "at x")
+    assert (after.status, after.attempts, after.run_at, after.finished_at) == (
+        "failed",
+        1,
+        written[run.id],
+        None,
+    )
+    assert (after.last_error, after.error_type, after.last_stack) == (
+        "no route to host",
+        "OSError",
+        "at x",
+    )
     [kept] = db.execute("select * from yamlsched.job_failures").fetchall()
     assert (kept.run_id, kept.attempt, kept.worker, kept.started_at, kept.failed_at) == (
         run.id,
@@ -415,10 +489,19 @@ def test_the_output_of_an_attempt_replaces_that_of_a_released_one_of_its_number(
 ) -> None:
     due(db, a_job(db))
     ask(store.finish, "default", [(one(ask, "A"), RELEASED._replace(output="of the released one"))])
-    ask(store.finish, "default", [(one(ask, "B"), SUCCESS._replace(output="of the next one", omitted_bytes=3))])
+    ask(
+        store.finish,
+        "default",
+        [(one(ask, "B"), SUCCESS._replace(output="of the next one", omitted_bytes=3))],
+    )
 
     [kept] = db.execute("select * from yamlsched.attempt_outputs").fetchall()
-    assert (kept.attempt, kept.worker, kept.omitted_bytes, kept.output) == (1, "B", 3, "of the next one")
+    assert (kept.attempt, kept.worker, kept.omitted_bytes, kept.output) == (
+        1,
+        "B",
+        3,
+        "of the next one",
+    )
 
 
 def test_output_is_written_without_an_outcome_unless_a_later_attempt_has_written_its_own(
@@ -440,7 +523,9 @@ def test_output_is_written_without_an_outcome_unless_a_later_attempt_has_written
     assert kept == (running.id, 1, "A", NOON, 5, "late")
     ask(store.finish, "default", [(running, SUCCESS._replace(output="in time"))])
     ask(store.keep_outputs, [(released, late)])
-    assert [row.output for row in db.execute("select output from yamlsched.attempt_outputs")] == ["in time"]
+    assert [row.output for row in db.execute("select output from yamlsched.attempt_outputs")] == [
+        "in time"
+    ]
     assert row(db, running.id).status == "succeeded"
 
 
@@ -456,11 +541,15 @@ def test_after_a_lease_ends_another_worker_claims_the_run_and_the_first_one_can_
     [held_by_b] = taken.runs
 
     assert (held_by_b.id, held_by_b.attempt) == (held_by_a.id, 2)
-    assert [(lost.id, lost.attempt, lost.locked_by) for lost in taken.lost] == [(held_by_a.id, 1, "A")]
+    assert [(lost.id, lost.attempt, lost.locked_by) for lost in taken.lost] == [
+        (held_by_a.id, 1, "A")
+    ]
     assert ask(store.heartbeat, [held_by_a], now=later) == set()
     assert ask(store.finish, "default", [(held_by_a, SUCCESS)], now=later) == {}
     assert ask(store.ownership, [held_by_a]) == {held_by_a.id: LOST}
-    [failure] = db.execute("select attempt, worker, error, error_type from yamlsched.job_failures").fetchall()
+    [failure] = db.execute(
+        "select attempt, worker, error, error_type from yamlsched.job_failures"
+    ).fetchall()
     assert tuple(failure) == (1, "A", "lost its worker", "LostWorker")
 
 
@@ -477,7 +566,12 @@ def test_a_lease_that_ends_in_the_last_attempt_marks_the_run_dead(
     [report] = taken.runs
     assert [dead.id for dead in taken.dead] == [run_id]
     run = row(db, run_id)
-    assert (run.status, run.attempts, run.last_error, run.exclusive_of) == ("dead", 1, "lost its worker", None)
+    assert (run.status, run.attempts, run.last_error, run.exclusive_of) == (
+        "dead",
+        1,
+        "lost its worker",
+        None,
+    )
     assert db.execute("select count(*) as n from yamlsched.job_failures").fetchone().n == 1  # type: ignore[union-attr]
     assert (report.key, report.dead_run_id, report.scheduled_for, report.max_attempts) == (
         f"on_dead:{run_id}",
@@ -487,7 +581,9 @@ def test_a_lease_that_ends_in_the_last_attempt_marks_the_run_dead(
     )
 
 
-def test_a_lost_run_of_a_retired_job_is_marked_dead_as_well(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_lost_run_of_a_retired_job_is_marked_dead_as_well(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     job = a_job(db)
     run_id = due(db, job, max_attempts=1)
     one(ask)
@@ -573,7 +669,9 @@ def test_a_run_whose_attempts_were_edited_is_lost_and_claimed_again_after_its_le
     assert one(ask, "B", now=NOON + LEASE + SECOND).attempt == 4
 
 
-def test_a_slot_at_the_maximum_timestamp_stops_no_claim(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_slot_at_the_maximum_timestamp_stops_no_claim(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     job = a_job(db)
     for slot in ("(timestamptz 'infinity')", "(timestamptz '-infinity')"):
         due(db, job, scheduled_for=slot)
@@ -584,15 +682,24 @@ def test_a_slot_at_the_maximum_timestamp_stops_no_claim(db: psycopg.Connection[A
 
 
 def held_up(
-    db: psycopg.Connection[Any], dsn: str, name: str, read: bytes, given: dict[str, Any], meanwhile: Callable[[], Any]
+    db: psycopg.Connection[Any],
+    dsn: str,
+    name: str,
+    read: bytes,
+    given: dict[str, Any],
+    meanwhile: Callable[[], Any],
 ) -> list[Any]:
     """Execute a statement, and ``meanwhile`` once it has begun to ``read`` and has locked no run; return its rows."""
     statement, rows = load("runs")[name], []
     assert statement.count(read) == 1
-    waiting = statement.replace(read, read + b" cross join (select pg_advisory_xact_lock(4711)) held_up")
+    waiting = statement.replace(
+        read, read + b" cross join (select pg_advisory_xact_lock(4711)) held_up"
+    )
     with database.connect(dsn) as holder, database.connect(dsn) as session:
         holder.execute("select pg_advisory_lock(4711)")
-        thread = threading.Thread(target=lambda: rows.extend(session.execute(waiting, given).fetchall()))
+        thread = threading.Thread(
+            target=lambda: rows.extend(session.execute(waiting, given).fetchall())
+        )
         thread.start()
         waits = "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'advisory'"
         while thread.is_alive() and not db.execute(waits).fetchone():
@@ -608,7 +715,13 @@ def test_a_run_that_is_delayed_while_the_claim_reads_is_not_claimed(
 ) -> None:
     run = due(db, a_job(db))
     given = {"namespace": "default", "lane": "local", "token": "A", "limit": 10, "now": NOON}
-    given |= {**claiming.passes(10, 0.0), "newest": 10**9, "skipped": [], "ended": [], "revision": None}
+    given |= {
+        **claiming.passes(10, 0.0),
+        "newest": 10**9,
+        "skipped": [],
+        "ended": [],
+        "revision": None,
+    }
 
     # when another worker claims the run meanwhile, and its attempt fails
     def claim_and_fail() -> None:
@@ -640,7 +753,9 @@ def test_a_run_that_ends_or_is_renewed_while_a_reclaim_reads_is_not_lost(
     assert [row(db, run.id).status for run in (ended, renewed)] == ["succeeded", "running"]
 
 
-def test_the_ownership_of_a_run_states_who_changed_it(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_the_ownership_of_a_run_states_who_changed_it(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     job = a_job(db, overlap="allow")
     for _ in range(6):
         due(db, job)
@@ -657,7 +772,9 @@ def test_the_ownership_of_a_run_states_who_changed_it(db: psycopg.Connection[Any
     assert list(ownership.values()) == [OURS, "succeeded", "failed", "queued", "cancelled", LOST]
 
 
-def test_a_claim_whose_answer_was_lost_is_released_at_no_cost(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_a_claim_whose_answer_was_lost_is_released_at_no_cost(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     job = a_job(db)
     for _ in range(3):
         due(db, job)
@@ -670,11 +787,15 @@ def test_a_claim_whose_answer_was_lost_is_released_at_no_cost(db: psycopg.Connec
     assert ask(give_back) == 2
     assert ask(give_back) == 0
     assert row(db, other.id).status == "running"
-    states = db.execute("select status, attempts from yamlsched.job_runs where id <> %s", [other.id]).fetchall()
+    states = db.execute(
+        "select status, attempts from yamlsched.job_runs where id <> %s", [other.id]
+    ).fetchall()
     assert {tuple(state) for state in states} == {("queued", 0)}
 
 
-def test_enqueued_runs_are_written_with_the_success_or_not_at_all(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_enqueued_runs_are_written_with_the_success_or_not_at_all(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     job = a_job(db, overlap="allow")
     due(db, job)
     run = one(ask)
@@ -691,20 +812,28 @@ def test_enqueued_runs_are_written_with_the_success_or_not_at_all(db: psycopg.Co
     assert db.execute("select count(*) as n from yamlsched.job_runs").fetchone().n == 1  # type: ignore[union-attr]
 
     assert set(ask(finish, held=run)) == {run.id}
-    children = db.execute("select idempotency_key from yamlsched.job_runs where parent_id = %s", [run.id]).fetchall()
+    children = db.execute(
+        "select idempotency_key from yamlsched.job_runs where parent_id = %s", [run.id]
+    ).fetchall()
     assert sorted(child.idempotency_key for child in children) == ["purge:a", "purge:b"]
     assert called == ["before", "before"]
 
 
-def test_the_longest_delay_and_the_largest_strings_can_be_written(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_the_longest_delay_and_the_largest_strings_can_be_written(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     due(db, a_job(db))
     run = one(ask)
-    huge = FAILURE._replace(delay=timedelta(days=365), error="é" * 500, stack="é" * 16_000, output="é" * 65_536)
+    huge = FAILURE._replace(
+        delay=timedelta(days=365), error="é" * 500, stack="é" * 16_000, output="é" * 65_536
+    )
 
     assert ask(store.finish, "default", [(run, huge)]) == {run.id: NOON + timedelta(days=365)}
 
 
-def test_no_statement_on_a_few_runs_reads_a_table_of_many(db: psycopg.Connection[Any], ask: Ask) -> None:
+def test_no_statement_on_a_few_runs_reads_a_table_of_many(
+    db: psycopg.Connection[Any], ask: Ask
+) -> None:
     # given many finished runs
     job = a_job(db, overlap="allow")
     db.execute(
@@ -719,14 +848,20 @@ def test_no_statement_on_a_few_runs_reads_a_table_of_many(db: psycopg.Connection
 
     def rows_read() -> int:
         db.execute("select pg_stat_clear_snapshot()")
-        found: Any = db.execute("select seq_tup_read from pg_stat_user_tables where relname = 'job_runs'").fetchone()
+        found: Any = db.execute(
+            "select seq_tup_read from pg_stat_user_tables where relname = 'job_runs'"
+        ).fetchone()
         return int(found.seq_tup_read)
 
     # when runs are claimed, kept and finished, by a session that then reports its statistics
     before = rows_read()
     runs = claim(ask, limit=50).runs
     ask(store.heartbeat, runs)
-    ask(store.finish, "default", [(run, outcome) for run, outcome in zip(runs, [SUCCESS, FAILURE] * 25, strict=True)])
+    ask(
+        store.finish,
+        "default",
+        [(run, outcome) for run, outcome in zip(runs, [SUCCESS, FAILURE] * 25, strict=True)],
+    )
     ask(store.ownership, runs)
     plans = "\n".join(
         line[0] for line in db.execute(

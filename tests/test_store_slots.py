@@ -18,7 +18,9 @@ MINUTE = timedelta(minutes=1)
 
 
 def gaps(db: Db) -> list[tuple[int, datetime, int, str]]:
-    rows = db.execute("select definition_id, last_slot, slots, reason from yamlsched.skipped_slots order by id")
+    rows = db.execute(
+        "select definition_id, last_slot, slots, reason from yamlsched.skipped_slots order by id"
+    )
     return [tuple(row) for row in rows.fetchall()]
 
 
@@ -54,7 +56,9 @@ def test_slots_that_another_outage_cost_have_a_row_of_their_own(db: Db) -> None:
         store.record_gaps(db, [Gap(job, "", slot, slot, 1, "late", follows=slot - week)], at)
 
     # then the time at which each was found is known
-    rows = db.execute("select slots, recorded_at from yamlsched.skipped_slots order by id").fetchall()
+    rows = db.execute(
+        "select slots, recorded_at from yamlsched.skipped_slots order by id"
+    ).fetchall()
     assert [tuple(row) for row in rows] == [(2, found), (1, found + 2 * week)]
 
 
@@ -63,7 +67,9 @@ def test_a_gap_of_another_calendar_has_a_row_of_its_own(db: Db) -> None:
     store.record_gaps(db, [Gap(job, "", NOON, NOON, 1, "calendar", detail="holidays")], NOON)
 
     later = NOON + MINUTE
-    store.record_gaps(db, [Gap(job, "", later, later, 1, "calendar", follows=NOON, detail="freeze")], later)
+    store.record_gaps(
+        db, [Gap(job, "", later, later, 1, "calendar", follows=NOON, detail="freeze")], later
+    )
 
     rows = db.execute("select detail, slots from yamlsched.skipped_slots order by id").fetchall()
     assert [tuple(row) for row in rows] == [("holidays", 1), ("freeze", 1)]
@@ -72,15 +78,21 @@ def test_a_gap_of_another_calendar_has_a_row_of_its_own(db: Db) -> None:
 def test_a_job_that_another_session_has_is_left_to_it_without_a_wait(db: Db, dsn: str) -> None:
     taken, free = a_job(db, "taken", next_slot_at=NOON), a_job(db, "free", next_slot_at=NOON)
     with psycopg.connect(dsn) as other, db.transaction():
-        other.execute("select from yamlsched.job_definitions where id = %s for no key update", [taken])
+        other.execute(
+            "select from yamlsched.job_definitions where id = %s for no key update", [taken]
+        )
         db.execute("set local lock_timeout = '1ms'")
 
-        assert [definition.id for definition in store.lock_due_jobs(db, [taken, free], NOON)] == [free]
+        assert [definition.id for definition in store.lock_due_jobs(db, [taken, free], NOON)] == [
+            free
+        ]
 
         # the one that it locked stays its own
         other.execute("set lock_timeout = '1ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            other.execute("select from yamlsched.job_definitions where id = %s for no key update", [free])
+            other.execute(
+                "select from yamlsched.job_definitions where id = %s for no key update", [free]
+            )
 
 
 def test_a_job_that_another_sync_has_processed_is_not_locked(db: Db) -> None:
@@ -88,7 +100,9 @@ def test_a_job_that_another_sync_has_processed_is_not_locked(db: Db) -> None:
     done = a_job(db, "done", next_slot_at=NOON + MINUTE)
     off = a_job(db, "off", next_slot_at=None)
 
-    assert [definition.id for definition in store.lock_due_jobs(db, [due, done, off], NOON)] == [due]
+    assert [definition.id for definition in store.lock_due_jobs(db, [due, done, off], NOON)] == [
+        due
+    ]
 
 
 def test_a_cursor_that_moved_after_it_was_read_is_not_moved_again(db: Db) -> None:
@@ -96,7 +110,11 @@ def test_a_cursor_that_moved_after_it_was_read_is_not_moved_again(db: Db) -> Non
     first = a_job(db, "first", last_slot_at=None)
     later = NOON + MINUTE
 
-    store.move_cursors(db, [CursorMove(moved, NOON - MINUTE, later, None), CursorMove(first, None, later, None)])
+    store.move_cursors(
+        db, [CursorMove(moved, NOON - MINUTE, later, None), CursorMove(first, None, later, None)]
+    )
 
-    found = db.execute("select id, last_slot_at from yamlsched.job_definitions order by id").fetchall()
+    found = db.execute(
+        "select id, last_slot_at from yamlsched.job_definitions order by id"
+    ).fetchall()
     assert [tuple(row) for row in found] == [(moved, NOON), (first, later)]

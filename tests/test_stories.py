@@ -100,9 +100,13 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_on_dead(
 ) -> None:
     (project / "fails.py").write_text("def run():\n    raise OSError('no route to host')\n")
     (project / "work.py").write_text(
-        HANDLERS + "\ndef on_dead(run):\n    note(f'{run.job_type}:{run.attempt}:{run.last_error}'.replace(' ', '_'))\n"
+        HANDLERS
+        + "\ndef on_dead(run):\n    note(f'{run.job_type}:{run.attempt}:{run.last_error}'.replace(' ', '_'))\n"
     )
-    write(project, "  fragile:\n    handler: fails.run\n    max_attempts: 1\n    on_dead: work.on_dead\n")
+    write(
+        project,
+        "  fragile:\n    handler: fails.run\n    max_attempts: 1\n    on_dead: work.on_dead\n",
+    )
     assert yamlsched("sync", "--dsn", own_dsn, cwd=project).returncode == 0
     assert yamlsched("enqueue", "fragile", "--dsn", own_dsn, cwd=project).returncode == 0
 
@@ -111,17 +115,25 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_on_dead(
     assert tick.returncode == 1
     assert 'run.dead job=fragile run=1 attempt=1/1 error="OSError: no route to host"' in tick.stderr
     assert notes(project) == ["fragile:1:no_route_to_host"]
-    rows = db_of(own_dsn).execute("select status, idempotency_key from yamlsched.job_runs order by id").fetchall()
+    rows = (
+        db_of(own_dsn)
+        .execute("select status, idempotency_key from yamlsched.job_runs order by id")
+        .fetchall()
+    )
     assert rows == [("dead", None), ("succeeded", "on_dead:1")]
 
 
 @pytest.mark.slow
-def test_twenty_ticks_at_once_in_an_empty_folder_start_one_database_and_run_each_slot_once(project: Path) -> None:
+def test_twenty_ticks_at_once_in_an_empty_folder_start_one_database_and_run_each_slot_once(
+    project: Path,
+) -> None:
     from yamlsched.extras import embedded
 
     write(project, job("minutely", "* * * * *"))
     command = [sys.executable, "-m", "yamlsched", "tick", "-q"]
-    ticks = [subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) for _ in range(20)]
+    ticks = [
+        subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) for _ in range(20)
+    ]
     try:
         outputs = [tick.communicate(timeout=120)[1] for tick in ticks]
         assert [tick.returncode for tick in ticks] == [0] * 20, outputs

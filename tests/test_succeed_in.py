@@ -45,7 +45,9 @@ def written(project: Project, run: int) -> list[int]:
 
 
 def enqueued(project: Project, run: int) -> int:
-    rows = project.db.execute("select from yamlsched.job_runs where idempotency_key = %s", [f"nothing:{run}"])
+    rows = project.db.execute(
+        "select from yamlsched.job_runs where idempotency_key = %s", [f"nothing:{run}"]
+    )
     return len(rows.fetchall())
 
 
@@ -73,7 +75,9 @@ def test_a_run_succeeds_once_with_what_its_transaction_writes(project: Project) 
     assert text.count("the returned value is dropped") == 1
 
 
-@pytest.mark.parametrize("point, attempts", [("is_killed_before_commit", 2), ("is_killed_after_commit", 1)])
+@pytest.mark.parametrize(
+    "point, attempts", [("is_killed_before_commit", 2), ("is_killed_after_commit", 1)]
+)
 def test_a_kill_next_to_the_commit_writes_once(project: Project, point: str, attempts: int) -> None:
     [run] = project.enqueue("handle", {"what": point})
 
@@ -112,7 +116,11 @@ def test_an_async_def_passes_an_asynchronous_connection(project: Project) -> Non
     work(project)
 
     for run in runs:
-        assert (project.row(run).status, project.row(run).attempts, project.row(run).result) == ("succeeded", 1, SET)
+        assert (project.row(run).status, project.row(run).attempts, project.row(run).result) == (
+            "succeeded",
+            1,
+            SET,
+        )
         assert written(project, run) == [1]
 
 
@@ -122,9 +130,14 @@ def test_an_async_def_passes_an_asynchronous_connection(project: Project) -> Non
 def test_what_cannot_work_is_refused_with_what_to_do(dsn: str) -> None:
     run = FakeRun(connection=psycopg.connect(dsn))
     with psycopg.connect(dsn, autocommit=True) as connection:
-        with pytest.raises(YamlschedError, match="needs an open transaction, and this connection has none"):
+        with pytest.raises(
+            YamlschedError, match="needs an open transaction, and this connection has none"
+        ):
             run.succeed_in(connection)
-        with run.transaction(), pytest.raises(YamlschedError, match="at whose end the run succeeds"):
+        with (
+            run.transaction(),
+            pytest.raises(YamlschedError, match="at whose end the run succeeds"),
+        ):
             run.succeed_in(connection)
     with pytest.raises(YamlschedError, match=r"run\.transaction\(\) has ended"):
         run.succeed_in(connection)
@@ -147,15 +160,22 @@ def test_nothing_of_the_run_follows_its_success(dsn: str, action: Any) -> None:
     with psycopg.connect(dsn) as connection:
         run.succeed_in(connection)
 
-        with pytest.raises(YamlschedError, match=r"run\.succeed_in\(\) was called, and the run has succeeded"):
+        with pytest.raises(
+            YamlschedError, match=r"run\.succeed_in\(\) was called, and the run has succeeded"
+        ):
             action(run, connection)
 
 
-def test_a_connection_to_another_database_is_an_error_that_names_it_as_a_reason(project: Project, dsn: str) -> None:
+def test_a_connection_to_another_database_is_an_error_that_names_it_as_a_reason(
+    project: Project, dsn: str
+) -> None:
     run = FakeRun()
     run.backend = PostgresBackend(project.dsn, "default", 1, 1, "a")
 
-    with psycopg.connect(dsn) as connection, pytest.raises(LeaseLost, match="is not to the worker's database"):
+    with (
+        psycopg.connect(dsn) as connection,
+        pytest.raises(LeaseLost, match="is not to the worker's database"),
+    ):
         run.succeed_in(connection)
 
 

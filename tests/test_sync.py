@@ -39,15 +39,28 @@ def test_a_job_has_slots_from_its_first_application_on(db: Db) -> None:
     "cron, applied, now, expected",
     [
         # a repeated hour: a daily job runs only in its first occurrence
-        ("30 1 * * *", "2026-10-31 12:00", "2026-11-01 12:00", [("x:2026-11-01", at("2026-11-01 05:30"))]),
+        (
+            "30 1 * * *",
+            "2026-10-31 12:00",
+            "2026-11-01 12:00",
+            [("x:2026-11-01", at("2026-11-01 05:30"))],
+        ),
         # a skipped hour: it runs immediately after the gap, under its nominal date and time
-        ("30 2 * * *", "2026-03-07 12:00", "2026-03-08 12:00", [("x:2026-03-08", at("2026-03-08 07:00"))]),
+        (
+            "30 2 * * *",
+            "2026-03-07 12:00",
+            "2026-03-08 12:00",
+            [("x:2026-03-08", at("2026-03-08 07:00"))],
+        ),
         # an hourly job runs in both occurrences of a repeated hour, under two keys
         (
             "0 * * * *",
             "2026-11-01 04:30",
             "2026-11-01 06:30",
-            [("x:2026-11-01T05:00Z", at("2026-11-01 05:00")), ("x:2026-11-01T06:00Z", at("2026-11-01 06:00"))],
+            [
+                ("x:2026-11-01T05:00Z", at("2026-11-01 05:00")),
+                ("x:2026-11-01T06:00Z", at("2026-11-01 06:00")),
+            ],
         ),
     ],
 )
@@ -81,7 +94,9 @@ def test_a_run_keeps_the_values_of_its_definition_at_its_creation(db: Db) -> Non
     ticks(db, a_file(x=job), "2026-01-14 12:00", "2026-01-14 13:00")
     sync(db, a_file(x={**job, "payload": {"days": 60}, "max_attempts": 9}), at("2026-01-14 13:30"))
 
-    [run] = db.execute("select payload, max_attempts, run_at, scheduled_for, status from yamlsched.job_runs").fetchall()
+    [run] = db.execute(
+        "select payload, max_attempts, run_at, scheduled_for, status from yamlsched.job_runs"
+    ).fetchall()
 
     assert (run.payload, run.max_attempts, run.status) == ({"days": 30}, 3, "queued")
     assert run.run_at == run.scheduled_for + keys.offset("default", "x", timedelta(minutes=10))
@@ -116,11 +131,16 @@ def test_catchup_none_runs_only_slots_of_the_last_two_minutes(db: Db) -> None:
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 12:05", "2026-01-14 12:10")
 
     assert slots(db) == ["01-14 12:04", "01-14 12:05", "01-14 12:09", "01-14 12:10"]
-    assert gaps(db) == [("01-14 12:01", "01-14 12:03", 3, "late"), ("01-14 12:06", "01-14 12:08", 3, "late")]
+    assert gaps(db) == [
+        ("01-14 12:01", "01-14 12:03", 3, "late"),
+        ("01-14 12:06", "01-14 12:08", 3, "late"),
+    ]
 
 
 def test_a_slot_older_than_the_window_is_late_and_one_exactly_as_old_is_not(db: Db) -> None:
-    file = a_file(x={"cron": "* * * * *", "catchup": "all", "overlap": "allow", "catchup_window": "3m"})
+    file = a_file(
+        x={"cron": "* * * * *", "catchup": "all", "overlap": "allow", "catchup_window": "3m"}
+    )
 
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 12:06")
 
@@ -167,7 +187,9 @@ def test_the_catchup_window_includes_the_time_of_waiting(db: Db) -> None:
     assert gaps(db) == [("01-14 14:00", "01-14 14:00", 1, "late")]
 
 
-def test_wait_with_catchup_all_creates_all_missed_slots_once_no_earlier_run_is_unfinished(db: Db) -> None:
+def test_wait_with_catchup_all_creates_all_missed_slots_once_no_earlier_run_is_unfinished(
+    db: Db,
+) -> None:
     file = a_file(x={**HOURLY, "catchup": "all"})
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00", "2026-01-14 14:00", "2026-01-14 15:00")
     assert slots(db) == ["01-14 13:00"]
@@ -207,13 +229,25 @@ def test_allow_creates_each_run_despite_unfinished_ones(db: Db) -> None:
 
 
 def test_queued_runs_follow_a_new_overlap_policy(db: Db) -> None:
-    ticks(db, a_file(x={**HOURLY, "overlap": "allow"}), "2026-01-14 12:00", "2026-01-14 13:00", "2026-01-14 14:00")
+    ticks(
+        db,
+        a_file(x={**HOURLY, "overlap": "allow"}),
+        "2026-01-14 12:00",
+        "2026-01-14 13:00",
+        "2026-01-14 14:00",
+    )
 
     sync(db, a_file(x={**HOURLY, "overlap": "skip"}), at("2026-01-14 14:10"))
 
-    assert [row.exclusive for row in db.execute("select exclusive from yamlsched.job_runs")] == [True, True]
+    assert [row.exclusive for row in db.execute("select exclusive from yamlsched.job_runs")] == [
+        True,
+        True,
+    ]
     sync(db, a_file(x={**HOURLY, "overlap": "allow", "owner": "me"}), at("2026-01-14 14:20"))
-    assert [row.exclusive for row in db.execute("select exclusive from yamlsched.job_runs")] == [False, False]
+    assert [row.exclusive for row in db.execute("select exclusive from yamlsched.job_runs")] == [
+        False,
+        False,
+    ]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -223,9 +257,18 @@ def test_a_nightly_job_that_moves_to_a_later_hour_does_not_run_again_on_that_day
     ticks(db, a_file(x={"cron": "0 2 * * *"}), "2026-01-13 12:00", "2026-01-14 02:00")
     finish(db, at("2026-01-14 02:05"))
 
-    ticks(db, a_file(x={"cron": "0 23 * * *"}), "2026-01-14 12:00", "2026-01-14 23:00", "2026-01-15 23:00")
+    ticks(
+        db,
+        a_file(x={"cron": "0 23 * * *"}),
+        "2026-01-14 12:00",
+        "2026-01-14 23:00",
+        "2026-01-15 23:00",
+    )
 
-    assert runs(db) == [("x:2026-01-14", at("2026-01-14 02:00")), ("x:2026-01-15", at("2026-01-15 23:00"))]
+    assert runs(db) == [
+        ("x:2026-01-14", at("2026-01-14 02:00")),
+        ("x:2026-01-15", at("2026-01-15 23:00")),
+    ]
     assert gaps(db) == [("01-14 23:00", "01-14 23:00", 1, "key_taken")]
 
 

@@ -37,7 +37,9 @@ def ticks(db: Db, file: ScheduleFile, *instants: str) -> None:
         {},
     ],
 )
-def test_an_edit_first_accounts_for_the_owed_slots_of_the_old_definition(db: Db, edit: dict[str, Any]) -> None:
+def test_an_edit_first_accounts_for_the_owed_slots_of_the_old_definition(
+    db: Db, edit: dict[str, Any]
+) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
 
     sync(db, a_file(x=edit), at("2026-01-14 14:10"))
@@ -87,7 +89,9 @@ def test_a_row_is_written_only_if_something_differs(db: Db) -> None:
     sync(db, a_file(x=HOURLY, y={"cron": "@daily", "payload": {"a": 1.0, "b": [True]}}), NOON)
 
     changes = sync(
-        db, a_file(y={"payload": {"b": [True], "a": 1.0}, "cron": "@daily"}, x={"cron": "5 * * * *"}), NOON + HOUR
+        db,
+        a_file(y={"payload": {"b": [True], "a": 1.0}, "cron": "@daily"}, x={"cron": "5 * * * *"}),
+        NOON + HOUR,
     ).changes
 
     assert changes is not None
@@ -116,7 +120,9 @@ def test_a_job_that_leaves_the_file_is_retired_and_continues_when_it_returns(db:
     assert definition(db).retired_at == at("2026-01-14 14:10")
     finish(db, at("2026-01-14 14:20"))
     ticks(db, a_file(y=HOURLY), "2026-01-14 15:00", "2026-01-14 16:00")
-    returned = sync(db, a_file(x={**HOURLY, "description": "back"}, y=HOURLY), at("2026-01-14 17:30"))
+    returned = sync(
+        db, a_file(x={**HOURLY, "description": "back"}, y=HOURLY), at("2026-01-14 17:30")
+    )
     assert returned.changes is not None
     assert returned.changes.returned == ("x",)
     sync(db, a_file(x={**HOURLY, "description": "back"}, y=HOURLY), at("2026-01-14 18:00"))
@@ -126,7 +132,9 @@ def test_a_job_that_leaves_the_file_is_retired_and_continues_when_it_returns(db:
     assert gaps(db) == [("01-14 15:00", "01-14 17:00", 3, "retired")]
 
 
-def test_a_disabled_job_creates_no_runs_and_records_its_slots_when_it_is_enabled_again(db: Db) -> None:
+def test_a_disabled_job_creates_no_runs_and_records_its_slots_when_it_is_enabled_again(
+    db: Db,
+) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00")
     off = a_file(x={**HOURLY, "enabled": False})
     ticks(db, off, "2026-01-14 12:30", "2026-01-14 13:30", "2026-01-14 14:30")
@@ -157,10 +165,14 @@ def test_unfinished_runs_of_a_retired_job_are_cancelled_a_day_later_with_the_rea
 
     [run] = db.execute("select status, last_error from yamlsched.job_runs").fetchall()
     assert run.status == "cancelled"
-    assert run.last_error == "job retired: it was removed from schedules.yaml at 2026-01-14T13:30:00Z"
+    assert (
+        run.last_error == "job retired: it was removed from schedules.yaml at 2026-01-14T13:30:00Z"
+    )
 
 
-def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_records_the_lost_attempt(db: Db) -> None:
+def test_a_cancelled_run_of_a_retired_job_whose_worker_died_frees_the_job_and_records_the_lost_attempt(
+    db: Db,
+) -> None:
     ticks(db, a_file(x=HOURLY), "2026-01-14 12:00", "2026-01-14 13:00")
     db.execute(
         "update yamlsched.job_runs set status = 'running', attempts = 1, locked_by = 'web-1:1:a', started_at = %s, "

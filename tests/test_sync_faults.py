@@ -15,7 +15,20 @@ import psycopg
 import pytest
 
 from support.rows import a_run
-from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, finish, gaps, prune, runs, slots
+from support.schedules import (
+    DAY,
+    HOUR,
+    MINUTE,
+    a_bad_file,
+    a_file,
+    at,
+    definition,
+    finish,
+    gaps,
+    prune,
+    runs,
+    slots,
+)
 from yamlsched import db as store
 from yamlsched.act import pause
 from yamlsched.ask import attention, health
@@ -53,7 +66,9 @@ def test_an_invalid_file_changes_nothing_and_slots_continue(db: Db) -> None:
 
 def test_a_file_is_rejected_while_this_host_lacks_its_handlers(db: Db, tmp_path: Path) -> None:
     # given two jobs; the handler of one is beside the file
-    (tmp_path / "errands_here.py").write_text("raise RuntimeError('nothing is imported')\ndef run(): ...\n")
+    (tmp_path / "errands_here.py").write_text(
+        "raise RuntimeError('nothing is imported')\ndef run(): ...\n"
+    )
     jobs = {"here": {"handler": "errands_here.run"}, "gone": {"handler": "errands_elsewhere.run"}}
     file = replace(a_file(path=str(tmp_path / "schedules.yaml"), **jobs), handler_path=())
 
@@ -114,7 +129,11 @@ def test_the_cursor_does_not_move_back_with_the_clock(db: Db) -> None:
     finish(db, at("2026-01-14 13:01"))
 
     ticks(db, file, "2026-01-14 12:30")
-    sync(db, a_file(x={**HOURLY, "description": "edited under a clock that is behind"}), at("2026-01-14 12:40"))
+    sync(
+        db,
+        a_file(x={**HOURLY, "description": "edited under a clock that is behind"}),
+        at("2026-01-14 12:40"),
+    )
 
     assert definition(db).last_slot_at == at("2026-01-14 13:00")
     assert definition(db).next_slot_at == at("2026-01-14 14:00")
@@ -127,7 +146,9 @@ def test_concurrent_syncs_skip_what_the_other_has_locked(db: Db, dsn: str) -> No
 
     # given an uncommitted sync that has locked x
     with store.connect(dsn) as other, other.transaction():
-        other.execute("select 1 from yamlsched.job_definitions where job_type = 'x' for no key update")
+        other.execute(
+            "select 1 from yamlsched.job_definitions where job_type = 'x' for no key update"
+        )
 
         # when another sync runs, it does not wait, and processes only y
         result = sync(db, file, at("2026-01-14 13:00"))
@@ -141,7 +162,9 @@ def test_concurrent_syncs_skip_what_the_other_has_locked(db: Db, dsn: str) -> No
 def test_a_job_that_this_version_cannot_read_is_reported_and_the_others_continue(db: Db) -> None:
     file = a_file(x=HOURLY, y=HOURLY)
     sync(db, file, NOON)
-    db.execute("update yamlsched.job_definitions set timezone = 'Mars/Olympus' where job_type = 'x'")
+    db.execute(
+        "update yamlsched.job_definitions set timezone = 'Mars/Olympus' where job_type = 'x'"
+    )
 
     result = sync(db, file, at("2026-01-14 13:00"))
 
@@ -189,10 +212,17 @@ def test_a_job_whose_slots_cannot_be_written_is_a_problem_at_once_and_late(
 
     # then the others continue, and it is a problem
     assert (slots(db, "x"), slots(db, "y")) == ([], ["01-14 13:00"])
-    assert result.messages == ['job "x": its due slots could not be written: x is refused. The next tick tries again']
+    assert result.messages == [
+        'job "x": its due slots could not be written: x is refused. The next tick tries again'
+    ]
     state = health.read(db, "default", HOUR, [])
-    [problem] = [one for one in attention.problems(state, attention.Thresholds()) if one.kind == "slots"]
-    assert (problem.job_type, problem.what) == ("x", "x: its due slots cannot be written: x is refused")
+    [problem] = [
+        one for one in attention.problems(state, attention.Thresholds()) if one.kind == "slots"
+    ]
+    assert (problem.job_type, problem.what) == (
+        "x",
+        "x: its due slots cannot be written: x is refused",
+    )
     late = "select overdue_why as why from yamlsched.job_queues where job_type = 'x'"
     assert db.execute(late).fetchone() == ("no sync has created the run of its slot",)
     db.execute("drop trigger refuse on yamlsched.job_runs")
@@ -212,10 +242,15 @@ def test_a_job_whose_slots_cannot_be_written_stops_neither_an_edit_nor_a_pause(
         if act == "edit":
             edited = a_file(x=HOURLY | follows | {"priority": "high"}, y=HOURLY, z=HOURLY)
             result = sync(db, edited, now, at_once=True)
-            assert any("x is refused. They are recorded as one gap, late" in line for line in result.messages)
+            assert any(
+                "x is refused. They are recorded as one gap, late" in line
+                for line in result.messages
+            )
         else:
             ids = [definition(db, name).id for name in "xyz"]
-            [one, *_] = (pause.pause if act == "pause" else pause.resume)(db, "default", ids, "ann", now=now)
+            [one, *_] = (pause.pause if act == "pause" else pause.resume)(
+                db, "default", ids, "ann", now=now
+            )
             assert one.changed
 
     assert definition(db).priority == 1
@@ -228,7 +263,12 @@ def test_a_job_whose_slots_cannot_be_written_stops_neither_an_edit_nor_a_pause(
 
 
 def test_many_concurrent_syncs_create_each_run_once(db: Db, dsn: str) -> None:
-    file = a_file(**{f"job_{n}": {"cron": "* * * * *", "catchup": "all", "overlap": "allow"} for n in range(40)})
+    file = a_file(
+        **{
+            f"job_{n}": {"cron": "* * * * *", "catchup": "all", "overlap": "allow"}
+            for n in range(40)
+        }
+    )
     sync(db, file, NOON)
     made: list[int] = []
 
@@ -245,7 +285,12 @@ def test_many_concurrent_syncs_create_each_run_once(db: Db, dsn: str) -> None:
     made.append(sync(db, file, NOON + 5 * MINUTE).runs)
 
     assert sum(made) == 200
-    assert db.execute("select count(distinct idempotency_key) as n from yamlsched.job_runs").fetchone().n == 200  # type: ignore[union-attr]
+    assert (
+        db.execute("select count(distinct idempotency_key) as n from yamlsched.job_runs")
+        .fetchone()
+        .n
+        == 200
+    )  # type: ignore[union-attr]
 
 
 def test_two_hosts_that_apply_the_same_new_file_at_once_apply_it_once(db: Db, dsn: str) -> None:
@@ -282,7 +327,9 @@ def test_a_poll_imports_nothing_that_reads_yaml_or_cron(db: Db, dsn: str) -> Non
         "print([m for m in heavy if m in sys.modules])"
     )
 
-    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
 
     assert output.strip() == "[]"
 
@@ -293,7 +340,11 @@ def test_a_poll_recognizes_an_unchanged_file_and_returns_what_is_due(db: Db) -> 
     sync(db, file, NOON)
 
     idle = poll(db, file, NOON + 30 * MINUTE)
-    assert (is_current(idle, file), idle.has_due_jobs, idle.has_claimable_runs) == (True, False, False)
+    assert (is_current(idle, file), idle.has_due_jobs, idle.has_claimable_runs) == (
+        True,
+        False,
+        False,
+    )
     due = poll(db, file, NOON + HOUR)
     assert (due.has_due_jobs, due.has_claimable_runs) == (True, False)
     sync(db, file, NOON + HOUR)
@@ -325,7 +376,9 @@ def test_a_waiting_job_costs_a_poll_one_index_probe(db: Db) -> None:
     sql = b"explain (analyze, costs off, timing off, summary off) " + load_sql("files")["poll"]
     plan = "\n".join(row[0] for row in db.execute(sql, presented))
 
-    assert re.search(r"Index [A-Za-z ]*(using|on) job_runs_(open_exclusive|history|ready|withheld)", plan), plan
+    assert re.search(
+        r"Index [A-Za-z ]*(using|on) job_runs_(open_exclusive|history|ready|withheld)", plan
+    ), plan
     assert "Seq Scan on job_runs" not in plan
     assert "hashed SubPlan" not in plan
 
@@ -333,12 +386,16 @@ def test_a_waiting_job_costs_a_poll_one_index_probe(db: Db) -> None:
 # -- what blocks one job, but no other
 
 
-def test_an_unreadable_stored_definition_is_named_and_stops_neither_slots_nor_an_edit(db: Db) -> None:
+def test_an_unreadable_stored_definition_is_named_and_stops_neither_slots_nor_an_edit(
+    db: Db,
+) -> None:
     # given jobs of an older release: one with an expression that is now invalid, one with a zone that no longer exists
     file = a_file(x=HOURLY, y=HOURLY, z=HOURLY)
     sync(db, file, NOON)
     db.execute("update yamlsched.job_definitions set schedule = '5-5 * * * *' where job_type = 'x'")
-    db.execute("update yamlsched.job_definitions set timezone = 'Mars/Olympus' where job_type = 'z'")
+    db.execute(
+        "update yamlsched.job_definitions set timezone = 'Mars/Olympus' where job_type = 'z'"
+    )
 
     # when slots are due
     result = sync(db, file, NOON + HOUR)
@@ -353,18 +410,29 @@ def test_an_unreadable_stored_definition_is_named_and_stops_neither_slots_nor_an
     db.execute("update yamlsched.schedule_files set yamlsched_version = '0.0.1'")
     result = sync(db, file, NOON + 3 * HOUR + 30 * MINUTE)
     assert (result.has_findings, result.verdict) == (True, Verdict.RENEW)
-    assert ['job "x" was changed' in result.messages[0], 'job "z" was changed' in result.messages[1]] == [True, True]
+    assert [
+        'job "x" was changed' in result.messages[0],
+        'job "z" was changed' in result.messages[1],
+    ] == [True, True]
     for job in ("x", "z"):
         assert gaps(db, job) == [("01-14 13:00", "01-14 15:30", 1, "late")]
 
     finish(db, NOON + 4 * HOUR)
     result = sync(db, file, NOON + 4 * HOUR)
-    assert (result.has_findings, slots(db, "x"), slots(db, "z")) == (False, ["01-14 16:00"], ["01-14 16:00"])
+    assert (result.has_findings, slots(db, "x"), slots(db, "z")) == (
+        False,
+        ["01-14 16:00"],
+        ["01-14 16:00"],
+    )
 
 
-def test_an_unreadable_stored_definition_does_not_stop_the_computation_of_other_jobs(db: Db) -> None:
+def test_an_unreadable_stored_definition_does_not_stop_the_computation_of_other_jobs(
+    db: Db,
+) -> None:
     sync(db, a_file(x=HOURLY, y=HOURLY), NOON)
-    db.execute("update yamlsched.job_definitions set next_slot_at = next_slot_at + interval '17 minutes'")
+    db.execute(
+        "update yamlsched.job_definitions set next_slot_at = next_slot_at + interval '17 minutes'"
+    )
     db.execute("update yamlsched.job_definitions set schedule = '5-5 * * * *' where job_type = 'x'")
     db.execute("update yamlsched.schedule_files set tzdata_version = '2019a'")
 
@@ -425,7 +493,9 @@ def test_a_key_whose_run_is_being_pruned_is_not_used_again(db: Db, dsn: str) -> 
     file = a_file(x=HOURLY)
     ticks(db, file, "2026-01-14 12:00", "2026-01-14 13:00")
     finish(db, NOON + HOUR)
-    db.execute("update yamlsched.job_definitions set last_slot_at = null, next_slot_at = %s", [NOON + HOUR])
+    db.execute(
+        "update yamlsched.job_definitions set last_slot_at = null, next_slot_at = %s", [NOON + HOUR]
+    )
 
     # when a sync runs while the run is being pruned
     with store.connect(dsn) as pruner, pruner.transaction():
@@ -449,7 +519,12 @@ def test_a_sync_at_its_time_limit_leaves_the_rest_to_the_next(db: Db) -> None:
 
 def test_concurrent_syncs_above_read_committed_create_each_run_once(db: Db, dsn: str) -> None:
     # sessions use read committed; a different default of the database must not make a sync fail
-    file = a_file(**{f"job_{n}": {"cron": "* * * * *", "catchup": "all", "overlap": "allow"} for n in range(20)})
+    file = a_file(
+        **{
+            f"job_{n}": {"cron": "* * * * *", "catchup": "all", "overlap": "allow"}
+            for n in range(20)
+        }
+    )
     sync(db, file, NOON)
     made: list[int] = []
 
@@ -499,16 +574,22 @@ def test_a_host_of_another_environment_does_nothing_also_while_the_lock_is_held(
     with store.connect(dsn) as other, other.transaction():
         other.execute("select 1 from yamlsched.namespaces for update")
 
-        result = sync(db, a_file(environment="staging", top="environments: [staging]", x=HOURLY), NOON + HOUR)
+        result = sync(
+            db, a_file(environment="staging", top="environments: [staging]", x=HOURLY), NOON + HOUR
+        )
 
     assert (result.verdict, result.may_claim, runs(db)) == (Verdict.OTHER_ENVIRONMENT, False, [])
 
 
-def test_a_failed_batch_is_written_one_job_at_a_time(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_batch_is_written_one_job_at_a_time(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given a definition whose slots cannot be written
     file = a_file(**{f"job_{n}": HOURLY for n in range(3)})
     sync(db, file, NOON)
-    db.execute("alter table yamlsched.job_runs add constraint never check (job_type <> 'job_1') not valid")
+    db.execute(
+        "alter table yamlsched.job_runs add constraint never check (job_type <> 'job_1') not valid"
+    )
     try:
         result = sync(db, file, NOON + HOUR)
     finally:

@@ -13,7 +13,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from support.schedules import DAY, HOUR, MINUTE, a_bad_file, a_file, at, definition, gaps, runs, slots
+from support.schedules import (
+    DAY,
+    HOUR,
+    MINUTE,
+    a_bad_file,
+    a_file,
+    at,
+    definition,
+    gaps,
+    runs,
+    slots,
+)
 from yamlsched.sync.files import (
     FileVersion,
     ScheduleFile,
@@ -55,20 +66,30 @@ def hash_in_force(db: Db) -> str:
     return str(definition(db).description)
 
 
-def test_a_new_file_is_applied_by_the_first_host_that_has_it_and_the_others_follow_silently(db: Db) -> None:
+def test_a_new_file_is_applied_by_the_first_host_that_has_it_and_the_others_follow_silently(
+    db: Db,
+) -> None:
     # given two hosts with the old file
     minutes(db, NOON, 3, OLD_1, OLD_2)
 
     # when a rolling deployment reaches one, and the other two minutes later
     [first, second] = minutes(db, NOON + 3 * MINUTE, 2, NEW_1, OLD_2)
     assert hash_in_force(db) == "new"
-    assert (first.has_findings, second.has_findings, second.verdict) == (False, False, Verdict.HELD_BACK)
+    assert (first.has_findings, second.has_findings, second.verdict) == (
+        False,
+        False,
+        Verdict.HELD_BACK,
+    )
     assert "web-1" in second.messages[0]
     assert "2026-01-14T12:03:00Z" in second.messages[0]
 
     # then no version is rolled back, and there is no message after the deployment
     [first, second] = minutes(db, NOON + 5 * MINUTE, 2, NEW_1, NEW_2)
-    assert (first.verdict, second.verdict, second.messages) == (Verdict.CURRENT, Verdict.CURRENT, [])
+    assert (first.verdict, second.verdict, second.messages) == (
+        Verdict.CURRENT,
+        Verdict.CURRENT,
+        [],
+    )
     assert hash_in_force(db) == "new"
 
 
@@ -94,7 +115,9 @@ def test_a_forgotten_host_creates_the_slots_of_the_file_in_force(db: Db) -> None
     assert len(runs(db)) == 1
 
 
-def test_a_rollback_is_applied_once_no_host_has_presented_the_newer_file_for_five_minutes(db: Db) -> None:
+def test_a_rollback_is_applied_once_no_host_has_presented_the_newer_file_for_five_minutes(
+    db: Db,
+) -> None:
     minutes(db, NOON, 3, OLD_1, OLD_2)
     minutes(db, NOON + 3 * MINUTE, 10, NEW_1, NEW_2)
     rolled_back = NOON + 13 * MINUTE
@@ -171,10 +194,14 @@ def test_presentations_of_pods_are_forgotten_and_applied_files_are_not(db: Db) -
     assert prune_unapplied(db, "default", NOON + DAY) == 0
     assert prune_unapplied(db, "default", NOON + 2 * DAY) == 4
 
-    assert is_current(poll(db, a_file("pod-9", x=OLD_JOB), NOON + 2 * DAY), a_file("pod-9", x=OLD_JOB))
+    assert is_current(
+        poll(db, a_file("pod-9", x=OLD_JOB), NOON + 2 * DAY), a_file("pod-9", x=OLD_JOB)
+    )
 
 
-def test_a_forgotten_host_does_not_roll_back_while_the_newest_host_has_an_invalid_file(db: Db) -> None:
+def test_a_forgotten_host_does_not_roll_back_while_the_newest_host_has_an_invalid_file(
+    db: Db,
+) -> None:
     minutes(db, NOON, 1, OLD_1, OLD_2)
     minutes(db, NOON + MINUTE, 2, NEW_1, OLD_2)
 
@@ -208,14 +235,19 @@ def test_services_in_different_namespaces_do_not_affect_each_other(db: Db) -> No
     results = minutes(db, NOON, 15, one, two)
 
     assert [result.has_findings for result in results] == [False, False]
-    assert [r.namespace for r in db.execute("select namespace from yamlsched.job_definitions order by 1")] == [
+    assert [
+        r.namespace
+        for r in db.execute("select namespace from yamlsched.job_definitions order by 1")
+    ] == [
         "one",
         "two",
     ]
 
 
 @pytest.mark.parametrize("every", [1, 5, 10, 30, 60])
-def test_a_rollback_is_applied_also_with_rare_ticks_and_is_reported_until_then(db: Db, every: int) -> None:
+def test_a_rollback_is_applied_also_with_rare_ticks_and_is_reported_until_then(
+    db: Db, every: int
+) -> None:
     # given hosts with rare ticks, which get a new file
     step = every * MINUTE
     for n in range(3):
@@ -231,7 +263,10 @@ def test_a_rollback_is_applied_also_with_rare_ticks_and_is_reported_until_then(d
         if hash_in_force(db) == "old":
             break
         # then it is held back at first, and after some time the exit code reports this
-        assert (results[0].has_findings, len(results[0].messages)) == (now - rolled_back >= 10 * MINUTE, 1)
+        assert (results[0].has_findings, len(results[0].messages)) == (
+            now - rolled_back >= 10 * MINUTE,
+            1,
+        )
 
     # and it is applied within two ticks, or five minutes
     assert hash_in_force(db) == "old"
@@ -239,7 +274,9 @@ def test_a_rollback_is_applied_also_with_rare_ticks_and_is_reported_until_then(d
 
 
 @pytest.mark.parametrize("every", [5, 10, 30, 60])
-def test_a_forgotten_host_with_rare_ticks_never_rolls_back_and_reports_this(db: Db, every: int) -> None:
+def test_a_forgotten_host_with_rare_ticks_never_rolls_back_and_reports_this(
+    db: Db, every: int
+) -> None:
     # given ticks of both hosts, not at the same minute
     step, later = every * MINUTE, MINUTE
     for n in range(3):
@@ -296,7 +333,9 @@ def test_pods_with_new_names_and_an_invalid_file_count_for_the_file_of_their_pat
 
     # then they count as presenting the file in force, and their errors are reported
     assert hash_in_force(db) == "new"
-    row: Any = db.execute("select count(*) as n from yamlsched.schedule_files where refused_at is not null").fetchone()
+    row: Any = db.execute(
+        "select count(*) as n from yamlsched.schedule_files where refused_at is not null"
+    ).fetchone()
     assert row.n == 60
 
 
@@ -305,7 +344,12 @@ def test_a_pod_whose_invalid_file_may_belong_to_several_namespaces_counts_for_no
         tick(db, a_file("web-1", top=f"namespace: {name}", x=OLD_JOB), NOON)
 
     unreadable = ScheduleFile(b"version: [", "/app/schedules.yaml", "", "pod-1")
-    named = ScheduleFile(b"version: 1\nnamespace: two\njobs: {x: {hanlder: a.b}}\n", "/app/schedules.yaml", "", "pod-1")
+    named = ScheduleFile(
+        b"version: 1\nnamespace: two\njobs: {x: {hanlder: a.b}}\n",
+        "/app/schedules.yaml",
+        "",
+        "pod-1",
+    )
 
     assert tick(db, unreadable, NOON + MINUTE).namespace is None
     assert tick(db, named, NOON + MINUTE).namespace == "two"
@@ -338,17 +382,25 @@ def test_sync_on_the_command_line_sets_and_changes_the_environment(db: Db) -> No
     assert not definition(db).enabled
 
 
-def test_sync_without_an_environment_does_not_drop_that_of_the_namespace_unless_it_is_told_to(db: Db) -> None:
+def test_sync_without_an_environment_does_not_drop_that_of_the_namespace_unless_it_is_told_to(
+    db: Db,
+) -> None:
     # given a namespace that belongs to production
     job = {"cron": "0 * * * *", "environments": ["production"]}
     file = a_file(top=TOP, x=job)
     minutes(db, NOON, 1, a_file(environment="production", top=TOP, x=job))
 
     # when an operator forgets --env
-    result = sync(db, replace(file, by_hand=True, names_environment=False), NOON + HOUR, at_once=True)
+    result = sync(
+        db, replace(file, by_hand=True, names_environment=False), NOON + HOUR, at_once=True
+    )
 
     # then nothing changes, and the message has the command that would change it
-    assert (result.verdict, result.has_findings, result.runs) == (Verdict.OTHER_ENVIRONMENT, True, 0)
+    assert (result.verdict, result.has_findings, result.runs) == (
+        Verdict.OTHER_ENVIRONMENT,
+        True,
+        0,
+    )
     assert "yamlsched sync --env ''" in result.messages[0]
     assert definition(db).enabled
 
@@ -368,11 +420,15 @@ def test_an_environment_that_the_file_does_not_list_is_an_error(db: Db) -> None:
 # -- newer rules or time zone data -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("column, older", [("yamlsched_version", "0.0.9"), ("tzdata_version", "2019a")])
+@pytest.mark.parametrize(
+    "column, older", [("yamlsched_version", "0.0.9"), ("tzdata_version", "2019a")]
+)
 def test_a_newer_version_computes_the_next_slots_again(db: Db, column: str, older: str) -> None:
     tick(db, OLD_1, NOON)
     db.execute(f"update yamlsched.schedule_files set {column} = %s".encode(), [older])
-    db.execute("update yamlsched.job_definitions set next_slot_at = next_slot_at + interval '17 minutes'")
+    db.execute(
+        "update yamlsched.job_definitions set next_slot_at = next_slot_at + interval '17 minutes'"
+    )
 
     result = tick(db, OLD_1, NOON + MINUTE)
 
@@ -383,7 +439,9 @@ def test_a_newer_version_computes_the_next_slots_again(db: Db, column: str, olde
 
 def test_an_older_version_keeps_what_a_newer_one_computed(db: Db) -> None:
     tick(db, OLD_1, NOON)
-    db.execute("update yamlsched.schedule_files set yamlsched_version = '99.10.0', tzdata_version = '2999a'")
+    db.execute(
+        "update yamlsched.schedule_files set yamlsched_version = '99.10.0', tzdata_version = '2999a'"
+    )
 
     assert tick(db, OLD_1, NOON + MINUTE).verdict is Verdict.CURRENT
 
@@ -399,7 +457,9 @@ def test_versions_are_compared_as_numbers() -> None:
 def with_versions(file: ScheduleFile, yamlsched_version: str, tzdata_version: str) -> ScheduleFile:
     """Return the file as a host of these versions presents it."""
     file = replace(file)
-    file.__dict__["version"] = FileVersion(file.sha256, file.environment, yamlsched_version, tzdata_version)
+    file.__dict__["version"] = FileVersion(
+        file.sha256, file.environment, yamlsched_version, tzdata_version
+    )
     return file
 
 
@@ -407,7 +467,11 @@ def test_hosts_with_crossed_versions_do_not_alternate(db: Db) -> None:
     one, two = with_versions(OLD_1, "1.1.0", "2025a"), with_versions(OLD_2, "1.0.0", "2025b")
     tick(db, one, NOON)
 
-    results = [tick(db, file, NOON + minute * MINUTE).verdict for minute in range(1, 5) for file in (two, one)]
+    results = [
+        tick(db, file, NOON + minute * MINUTE).verdict
+        for minute in range(1, 5)
+        for file in (two, one)
+    ]
 
     assert results == [Verdict.RENEW, *[Verdict.CURRENT] * 7]
     row: Any = db.execute(
@@ -467,7 +531,9 @@ def test_an_edit_by_the_host_with_older_time_zone_data_creates_no_slot_twice(
         assert slots(db) == ["01-14 20:00"]
 
     # when the older host applies an edit after 21:00
-    edited = with_versions(a_file("web-1", x={**TWICE_A_DAY, "description": "edited"}), "1.0.0", "2023d")
+    edited = with_versions(
+        a_file("web-1", x={**TWICE_A_DAY, "description": "edited"}), "1.0.0", "2023d"
+    )
     with older_zones():
         tick(db, newer, at("2026-01-14 21:29"))
     assert tick(db, edited, at("2026-01-14 21:30")).verdict is Verdict.APPLY
@@ -476,7 +542,10 @@ def test_an_edit_by_the_host_with_older_time_zone_data_creates_no_slot_twice(
     # then 02:00 does not run again, and the newer host computes the next slot
     assert (slots(db), hash_in_force(db)) == (["01-14 20:00"], "edited")
     with older_zones():
-        assert tick(db, with_versions(edited, "1.1.0", "2024a"), at("2026-01-14 21:32")).verdict is Verdict.RENEW
+        assert (
+            tick(db, with_versions(edited, "1.1.0", "2024a"), at("2026-01-14 21:32")).verdict
+            is Verdict.RENEW
+        )
         tick(db, with_versions(edited, "1.1.0", "2024a"), at("2026-01-15 08:00"))
     assert slots(db) == ["01-14 20:00", "01-15 08:00"]
 

@@ -27,7 +27,15 @@ from yamlsched.timetable.slots import slots
 
 Db = psycopg.Connection[Any]
 
-CRONS = ["*/7 * * * *", "0 * * * *", "30 2 * * *", "15 1,3 * * *", "0 12 * * 1-5", "59 23 * * *", "* 3 * * *"]
+CRONS = [
+    "*/7 * * * *",
+    "0 * * * *",
+    "30 2 * * *",
+    "15 1,3 * * *",
+    "0 12 * * 1-5",
+    "59 23 * * *",
+    "* 3 * * *",
+]
 ZONES = ["UTC", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]
 
 
@@ -90,7 +98,9 @@ class History:
 
     def end_runs(self, status: str, part: float, choice: random.Random) -> None:
         """End a part of the unfinished runs, or let them fail and wait for a retry."""
-        rows = self.db.execute("select id from yamlsched.job_runs where finished_at is null").fetchall()
+        rows = self.db.execute(
+            "select id from yamlsched.job_runs where finished_at is null"
+        ).fetchall()
         ids = [row.id for row in rows if choice.random() < part]
         final = status in ("succeeded", "dead", "cancelled")
         self.db.execute(
@@ -121,7 +131,9 @@ class History:
 
     def _switch(self, name: str, paused_at: datetime | None, until: datetime | None) -> None:
         with self.db.transaction():
-            row = self.db.execute("select id from yamlsched.job_definitions where job_type = %s", [name]).fetchone()
+            row = self.db.execute(
+                "select id from yamlsched.job_definitions where job_type = %s", [name]
+            ).fetchone()
             assert row is not None
             instant, [job], _ = account_for_owed_slots(self.db, "default", [row.id], self.now)
             following = next_slot_at(job.schedule, job.timezone, instant, paused_at, until)
@@ -148,7 +160,9 @@ class History:
             self.check_job(name, eras)
 
     def check_job(self, name: str, eras: list[list[Any]]) -> None:
-        row = self.db.execute("select * from yamlsched.job_definitions where job_type = %s", [name]).fetchone()
+        row = self.db.execute(
+            "select * from yamlsched.job_definitions where job_type = %s", [name]
+        ).fetchone()
         assert row is not None
         cursor = row.last_slot_at
         rows = self.db.execute(
@@ -181,7 +195,9 @@ class History:
         for slot in expected:
             if cursor is not None and slot <= cursor:
                 in_gaps = sum(gap.first_slot <= slot <= gap.last_slot for gap in gaps)
-                assert (slot in made) + in_gaps == 1, f"{name}: {slot} is in {in_gaps} gaps, made: {slot in made}"
+                assert (slot in made) + in_gaps == 1, (
+                    f"{name}: {slot} is in {in_gaps} gaps, made: {slot in made}"
+                )
             else:
                 assert slot not in made
         if row.enabled and row.retired_at is None and row.paused_at is None and row.schedule:
@@ -199,7 +215,11 @@ a_job = st.fixed_dictionaries(
         "max_attempts": st.integers(1, 3),
     },
 ) | st.fixed_dictionaries(
-    {"cron": st.sampled_from(CRONS), "catchup": st.just("all"), "overlap": st.sampled_from(["wait", "allow"])}
+    {
+        "cron": st.sampled_from(CRONS),
+        "catchup": st.just("all"),
+        "overlap": st.sampled_from(["wait", "allow"]),
+    }
 )
 some_jobs = st.dictionaries(st.sampled_from(["a", "b", "c"]), a_job, max_size=3)
 a_wait = st.sampled_from([MINUTE, 7 * MINUTE, HOUR, 5 * HOUR, DAY, 3 * DAY])
@@ -222,10 +242,22 @@ a_step = st.tuples(
         st.tuples(st.just("resume"), st.sampled_from(["a", "b"])),
     ),
 )
-STARTS = [at("2026-03-06 17:03"), at("2026-10-30 20:59"), at("2026-04-03 13:30"), at("2026-07-01 00:00")]
+STARTS = [
+    at("2026-03-06 17:03"),
+    at("2026-10-30 20:59"),
+    at("2026-04-03 13:30"),
+    at("2026-07-01 00:00"),
+]
 
 
-def play(db: Db, dsn: str, start: datetime, first: dict[str, Any], steps: list[Any], choice: random.Random) -> History:
+def play(
+    db: Db,
+    dsn: str,
+    start: datetime,
+    first: dict[str, Any],
+    steps: list[Any],
+    choice: random.Random,
+) -> History:
     history = History(db, dsn, start)
     always = {"other": {}}
     history.apply(always | first)
@@ -260,7 +292,12 @@ def clear(db: Db) -> None:
     choice=st.randoms(use_true_random=False),
 )
 def test_every_slot_up_to_the_cursor_has_a_run_or_lies_in_exactly_one_gap(
-    db: Db, dsn: str, start: datetime, first: dict[str, Any], steps: list[Any], choice: random.Random
+    db: Db,
+    dsn: str,
+    start: datetime,
+    first: dict[str, Any],
+    steps: list[Any],
+    choice: random.Random,
 ) -> None:
     clear(db)
 
@@ -272,7 +309,9 @@ def test_every_slot_up_to_the_cursor_has_a_run_or_lies_in_exactly_one_gap(
 
 
 @pytest.mark.slow
-def test_a_year_of_ticks_with_outages_accounts_for_every_slot_of_jobs_in_several_zones(db: Db, dsn: str) -> None:
+def test_a_year_of_ticks_with_outages_accounts_for_every_slot_of_jobs_in_several_zones(
+    db: Db, dsn: str
+) -> None:
     """There is a tick every minute of the year except in outages; ticks without due slots are skipped."""
     choice = random.Random(1)
     db.execute("set synchronous_commit = off")
@@ -281,7 +320,12 @@ def test_a_year_of_ticks_with_outages_accounts_for_every_slot_of_jobs_in_several
         "nightly": {"cron": "30 2 * * *", "timezone": "America/New_York"},
         "twice": {"cron": "15 1,3 * * *", "timezone": "Australia/Lord_Howe", "catchup": "all"},
         "often": {"cron": "0 */8 * * *", "timezone": "Europe/Berlin", "overlap": "skip"},
-        "weekdays": {"cron": "0 9 * * 1-5", "timezone": "Asia/Kolkata", "overlap": "allow", "catchup": "none"},
+        "weekdays": {
+            "cron": "0 9 * * 1-5",
+            "timezone": "Asia/Kolkata",
+            "overlap": "allow",
+            "catchup": "none",
+        },
         "monthly": {"cron": "0 0 1 * *", "timezone": "America/Sao_Paulo", "catchup_window": "6h"},
     }
     history = History(db, dsn, at("2026-01-01 00:00"))
@@ -289,7 +333,9 @@ def test_a_year_of_ticks_with_outages_accounts_for_every_slot_of_jobs_in_several
     end = history.now + 365 * DAY
 
     while True:
-        row = db.execute("select min(next_slot_at) as due from yamlsched.job_definitions").fetchone()
+        row = db.execute(
+            "select min(next_slot_at) as due from yamlsched.job_definitions"
+        ).fetchone()
         assert row is not None
         if row.due > end:
             break
@@ -302,6 +348,8 @@ def test_a_year_of_ticks_with_outages_accounts_for_every_slot_of_jobs_in_several
 
     history.now = max(history.now, end)
     history.check()
-    nightly = db.execute("select count(*) as n from yamlsched.job_runs where job_type = 'nightly'").fetchone()
+    nightly = db.execute(
+        "select count(*) as n from yamlsched.job_runs where job_type = 'nightly'"
+    ).fetchone()
     assert nightly is not None
     assert nightly.n > 300

@@ -75,7 +75,11 @@ Edit = Callable[[str], Preview]
 
 
 def a_file(top: dict[str, Any], **jobs: dict[str, Any]) -> bytes:
-    written = {"version": 1, **top, "jobs": {n: {"handler": "a.b", "cron": "0 2 * * *", **j} for n, j in jobs.items()}}
+    written = {
+        "version": 1,
+        **top,
+        "jobs": {n: {"handler": "a.b", "cron": "0 2 * * *", **j} for n, j in jobs.items()},
+    }
     return json.dumps(written).encode()
 
 
@@ -109,11 +113,17 @@ PLACES: dict[str, Edit] = {
     ),
     "name of the base": lambda s: preview(a_file({}), a_file({}, x={}), base=s),
     "name of the file": lambda s: preview(a_file({}), a_file({}, x={}), head=s),
-    "environment": lambda s: preview(a_file({}, x={}), a_file({}, x={"timeout": "5m"}), environment=s),
+    "environment": lambda s: preview(
+        a_file({}, x={}), a_file({}, x={"timeout": "5m"}), environment=s
+    ),
     "error of the base": lambda s: preview(a_file({}, x={s: 1}), a_file({}, x={})),
     "invalid value of the base": lambda s: preview(a_file({}, x={"overlap": s}), a_file({}, x={})),
-    "name of an invalid job": lambda s: preview(a_file({}, **{s: {"timeout": 1}}), a_file({}, x={})),
-    "name of an invalid base": lambda s: preview(a_file({}, x={"timeout": 1}), a_file({}, x={}), base=s),
+    "name of an invalid job": lambda s: preview(
+        a_file({}, **{s: {"timeout": 1}}), a_file({}, x={})
+    ),
+    "name of an invalid base": lambda s: preview(
+        a_file({}, x={"timeout": 1}), a_file({}, x={}), base=s
+    ),
 }
 
 
@@ -166,7 +176,10 @@ def test_what_is_written_anywhere_stays_where_it_is(place: str) -> None:
 
         written = _output.document(**document(forged))
         assert_safe_lines(written)
-        assert json.loads(written)["jobs"] == json.loads(json.dumps(document(forged), default=_output._plain))["jobs"]
+        assert (
+            json.loads(written)["jobs"]
+            == json.loads(json.dumps(document(forged), default=_output._plain))["jobs"]
+        )
 
 
 PIECES = st.text("ab`|\\*<>&[]()!#:@~_$\n\r\t \x1b-=.", max_size=12) | st.sampled_from(HOSTILE)
@@ -175,7 +188,10 @@ PIECES = st.text("ab`|\\*<>&[]()!#:@~_$\n\r\t \x1b-=.", max_size=12) | st.sample
 @settings(max_examples=200)
 @given(key=PIECES, before=PIECES, after=PIECES)
 def test_no_text_breaks_out_of_a_table_of_a_comment(key: str, before: str, after: str) -> None:
-    edit = of_job({"payload": {"a": 1, f"k{key}": f"b{before}"}}, {"payload": {"a": 1, f"k{key}": f"c{after}"}})
+    edit = of_job(
+        {"payload": {"a": 1, f"k{key}": f"b{before}"}},
+        {"payload": {"a": 1, f"k{key}": f"c{after}"}},
+    )
     plain = of_job({"payload": {"a": 1, "k": "b"}}, {"payload": {"a": 1, "k": "c"}})
 
     assert structure(markdown.render(edit)) == structure(markdown.render(plain))
@@ -187,7 +203,16 @@ def test_no_text_breaks_out_of_a_table_of_a_comment(key: str, before: str, after
 def test_a_diagnostic_is_as_many_lines_whatever_it_quotes(hostile: str) -> None:
     def diagnostic(word: str) -> Diagnostic:
         return Diagnostic(
-            word, 1, 1, 2, "YS102", "error", f"unknown {word}", word, f"x: {word}", (Note(word, 1, 1, word),)
+            word,
+            1,
+            1,
+            2,
+            "YS102",
+            "error",
+            f"unknown {word}",
+            word,
+            f"x: {word}",
+            (Note(word, 1, 1, word),),
         )
 
     for write in (formats.as_text, formats.as_concise):
@@ -215,7 +240,9 @@ def test_a_file_of_any_name_is_compared(tmp_path: Path, monkeypatch: pytest.Monk
         name = hostile.replace("/", "_")[:100] + f"{number}.yaml"
         Path(name).write_bytes(a_file({}, x={}))
         for form in ("text", "markdown", "html", "json"):
-            done = CliRunner().invoke(cli, ["diff", "--format", form, "--", f"./{name}", name], standalone_mode=False)
+            done = CliRunner().invoke(
+                cli, ["diff", "--format", form, "--", f"./{name}", name], standalone_mode=False
+            )
             assert done.return_value == 0, done
             assert_safe_lines(done.output)
 

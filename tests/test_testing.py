@@ -72,7 +72,10 @@ def test_effects_are_released_doubted_skipped_and_repeated_as_in_a_real_run():
         raise ConnectionRefusedError
     with pytest.raises(ZeroDivisionError), run.once("b", in_doubt="raise"):
         raise ZeroDivisionError
-    with pytest.raises(ZeroDivisionError), run.once("d", in_doubt="raise", release_on=(ZeroDivisionError,)):
+    with (
+        pytest.raises(ZeroDivisionError),
+        run.once("d", in_doubt="raise", release_on=(ZeroDivisionError,)),
+    ):
         raise ZeroDivisionError
     run.leave_in_doubt("c", scope="namespace")
     assert run.effects == {"run:1:b": IN_DOUBT, "c": IN_DOUBT}
@@ -150,7 +153,9 @@ def test_an_asynchronous_handler_gets_an_asynchronous_connection(dsn: str) -> No
     asyncio.run(connection.close())
 
     assert call(a_shared_handler, FakeRun(dsn=dsn)) == [1, 1]
-    with pytest.raises(YamlschedError, match=r"FakeRun\(connection=await psycopg.AsyncConnection.connect"):
+    with pytest.raises(
+        YamlschedError, match=r"FakeRun\(connection=await psycopg.AsyncConnection.connect"
+    ):
         call(a_shared_handler, FakeRun())
 
 
@@ -208,13 +213,17 @@ jobs:
     monkeypatch.setenv("TOKEN", "abc")
     monkeypatch.setenv("YAMLSCHED_DSN", "secret")
 
-    assert call_command(file, "fetch") == CommandResult("succeeded", 0, 'abc fetch 1 {"a": 1}\n', "", None)
+    assert call_command(file, "fetch") == CommandResult(
+        "succeeded", 0, 'abc fetch 1 {"a": 1}\n', "", None
+    )
 
     monkeypatch.setenv("CODE", "75")
     run = FakeRun(payload={"b": 2}, attempt=2)
     text = 'abc fetch 2 {"b": 2}'
     later = timedelta(minutes=15)
-    assert call_command(file, "fetch", run) == CommandResult("failed", 75, f"{text}\n", f"exit code 75: {text}", later)
+    assert call_command(file, "fetch", run) == CommandResult(
+        "failed", 75, f"{text}\n", f"exit code 75: {text}", later
+    )
     monkeypatch.setenv("CODE", "64")
     assert call_command(str(file), "fetch", run.next_attempt()).outcome == "dead"
 
@@ -226,7 +235,9 @@ jobs:
 def test_a_background_process_does_not_prolong_the_call_of_a_command(tmp_path: Path) -> None:
     file = tmp_path / "schedules.yaml"
     script = "(while [ ! -e go ]; do sleep 0.01; done; touch done) & echo started"
-    file.write_text(json.dumps({"version": 1, "jobs": {"a": {"command": ["/bin/sh", "-c", script]}}}))
+    file.write_text(
+        json.dumps({"version": 1, "jobs": {"a": {"command": ["/bin/sh", "-c", script]}}})
+    )
 
     assert call_command(file, "a").output == "started\n"
 
@@ -234,7 +245,9 @@ def test_a_background_process_does_not_prolong_the_call_of_a_command(tmp_path: P
     until((tmp_path / "done").exists)
 
 
-def test_a_prepared_database_takes_runs_and_the_next_test_finds_none(server: str, tmp_path: Path) -> None:
+def test_a_prepared_database_takes_runs_and_the_next_test_finds_none(
+    server: str, tmp_path: Path
+) -> None:
     # given an empty database and a file
     file = tmp_path / "schedules.yaml"
     file.write_text("version: 1\njobs:\n  purge: {handler: gc.collect}\n")
@@ -246,7 +259,9 @@ def test_a_prepared_database_takes_runs_and_the_next_test_finds_none(server: str
         def enqueue_and_count() -> int:
             with connect(dsn) as connection:
                 enqueue(connection, "purge", key="a")
-                return connection.execute("select count(*) as n from yamlsched.job_runs").fetchone().n
+                return (
+                    connection.execute("select count(*) as n from yamlsched.job_runs").fetchone().n
+                )
 
         assert enqueue_and_count() == 1
         delete_runs(dsn)

@@ -32,7 +32,11 @@ def project(own_dsn: str, tmp_path: Path) -> Iterator[Project]:
 def write(project: Project, top: dict[str, Any] | None = None, **jobs: dict[str, Any]) -> None:
     """Write the schedule."""
     entries = {
-        name: {**({} if "command" in job else {"handler": f"support.handlers.{name}"}), "lease": "2s", **job}
+        name: {
+            **({} if "command" in job else {"handler": f"support.handlers.{name}"}),
+            "lease": "2s",
+            **job,
+        }
         for name, job in jobs.items()
     }
     project.file.write_text(json.dumps({"version": 1, **(top or {}), "jobs": entries}))
@@ -55,7 +59,9 @@ def make_due(project: Project, job: str) -> None:
 
 
 def count(project: Project, what: str) -> int:
-    row: Any = project.db.execute(f"select count(*) as number from yamlsched.{what}".encode()).fetchone()
+    row: Any = project.db.execute(
+        f"select count(*) as number from yamlsched.{what}".encode()
+    ).fetchone()
     return int(row.number)
 
 
@@ -79,9 +85,15 @@ def synced_again(loop: Process) -> None:
 
 
 @pytest.mark.parametrize("verb", [("tick",), ("work",), ("work", "--loop")])
-def test_a_host_of_another_environment_creates_no_slots_and_claims_no_runs(project: Project, verb: tuple[str]) -> None:
+def test_a_host_of_another_environment_creates_no_slots_and_claims_no_runs(
+    project: Project, verb: tuple[str]
+) -> None:
     # given a namespace of production, with a due run and an owed slot
-    write(project, BOTH, nothing={"environments": ["production"], "cron": "* * * * *", "overlap": "allow"})
+    write(
+        project,
+        BOTH,
+        nothing={"environments": ["production"], "cron": "* * * * *", "overlap": "allow"},
+    )
     apply(project, "production")
     [run] = project.enqueue("nothing")
     make_due(project, "nothing")
@@ -118,7 +130,9 @@ def test_a_host_of_another_environment_with_an_invalid_file_does_nothing(project
     assert count(project, "job_runs") == 1
 
 
-def test_a_loop_stops_claiming_while_its_namespace_belongs_to_another_environment(project: Project) -> None:
+def test_a_loop_stops_claiming_while_its_namespace_belongs_to_another_environment(
+    project: Project,
+) -> None:
     # given a loop of production that has executed a run
     write(project, BOTH, nothing={}, yearly={"cron": YEARLY, "handler": "support.handlers.nothing"})
     apply(project, "production")
@@ -159,7 +173,9 @@ def test_a_loop_stops_claiming_while_its_namespace_belongs_to_another_environmen
 # -- files with errors -------------------------------------------------------------------------------------------------
 
 
-def test_a_tick_does_not_apply_a_file_that_validate_rejects_but_runs_the_other_jobs(project: Project) -> None:
+def test_a_tick_does_not_apply_a_file_that_validate_rejects_but_runs_the_other_jobs(
+    project: Project,
+) -> None:
     # given two jobs in force, each with a due run
     good = {"handler": "work.rows", "cron": "* * * * *", "overlap": "allow"}
     write(project, good=good, bad=good)
@@ -169,7 +185,10 @@ def test_a_tick_does_not_apply_a_file_that_validate_rejects_but_runs_the_other_j
 
     # when an edit gives one of them a payload that does not fit its handler
     write(project, good={**good, "description": "edited"}, bad={**good, "payload": {"older": 30}})
-    assert CliRunner().invoke(cli, ["validate", str(project.file)], standalone_mode=False).return_value == 1
+    assert (
+        CliRunner().invoke(cli, ["validate", str(project.file)], standalone_mode=False).return_value
+        == 1
+    )
     code, text = ended(project.start("tick"))
 
     # then the file is rejected, slots are still created, and the runs of the other job are executed
@@ -180,14 +199,20 @@ def test_a_tick_does_not_apply_a_file_that_validate_rejects_but_runs_the_other_j
     assert count(project, "job_definitions where description = 'edited'") == 0
     assert [project.row(run).status for run in (of_good, of_bad)] == ["succeeded", "queued"]
     assert (
-        count(project, "job_runs where scheduled_for is not null and job_type = 'good' and status = 'succeeded'") >= 1
+        count(
+            project,
+            "job_runs where scheduled_for is not null and job_type = 'good' and status = 'succeeded'",
+        )
+        >= 1
     )
 
     # and each further tick does the same
     assert project.start("tick").wait() == 1
 
 
-def test_a_handler_that_is_fixed_lets_the_next_tick_apply_the_file_that_did_not_change(project: Project) -> None:
+def test_a_handler_that_is_fixed_lets_the_next_tick_apply_the_file_that_did_not_change(
+    project: Project,
+) -> None:
     write(project, job={"handler": "later.run"})
     code, text = ended(project.start("tick"))
     assert (code, count(project, "job_definitions")) == (1, 0)
@@ -221,7 +246,9 @@ def test_handlers_are_searched_in_the_folders_of_path(project: Project) -> None:
 
 
 @pytest.mark.parametrize("verb", ["sync", "tick"])
-def test_a_host_without_the_code_applies_the_file_with_skip_handler_checks(project: Project, verb: str) -> None:
+def test_a_host_without_the_code_applies_the_file_with_skip_handler_checks(
+    project: Project, verb: str
+) -> None:
     write(project, close={"handler": "elsewhere.close"})
     code, text = ended(project.start(verb))
     assert (code, "YS303" in text, count(project, "job_definitions")) == (1, True, 0)
@@ -231,7 +258,9 @@ def test_a_host_without_the_code_applies_the_file_with_skip_handler_checks(proje
     assert count(project, "job_definitions") == 1
 
 
-def test_a_tick_with_a_file_that_is_not_yaml_creates_slots_and_reports_that_it_runs_nothing(project: Project) -> None:
+def test_a_tick_with_a_file_that_is_not_yaml_creates_slots_and_reports_that_it_runs_nothing(
+    project: Project,
+) -> None:
     write(project, nothing={"cron": "* * * * *"})
     apply(project)
     make_due(project, "nothing")
@@ -245,13 +274,17 @@ def test_a_tick_with_a_file_that_is_not_yaml_creates_slots_and_reports_that_it_r
     assert count(project, "job_runs where status = 'queued'") == 1
 
 
-def test_a_loop_continues_with_the_handlers_of_the_last_file_that_it_could_read(project: Project) -> None:
+def test_a_loop_continues_with_the_handlers_of_the_last_file_that_it_could_read(
+    project: Project,
+) -> None:
     write(project, nothing={}, returns_json={})
     loop = project.start("work", "--loop")
     until(lambda: count(project, "job_definitions") == 2)
     project.until_status(project.enqueue("nothing")[0], "succeeded")
 
-    for times, broken in enumerate(["version: 1\njobs: {nothing: [}", "version: 2\njobs: {}\n", None], 1):
+    for times, broken in enumerate(
+        ["version: 1\njobs: {nothing: [}", "version: 2\njobs: {}\n", None], 1
+    ):
         # when the file cannot be parsed, has another version, or is missing
         if broken is None:
             project.file.unlink()
@@ -272,7 +305,9 @@ def test_a_loop_continues_with_the_handlers_of_the_last_file_that_it_could_read(
     stop(loop)
 
 
-def test_a_loop_without_its_file_leaves_slots_to_a_host_with_newer_time_zone_data(project: Project) -> None:
+def test_a_loop_without_its_file_leaves_slots_to_a_host_with_newer_time_zone_data(
+    project: Project,
+) -> None:
     # given a loop, and another host that presents the same file with newer data
     write(project, nothing={}, yearly={"cron": YEARLY, "handler": "support.handlers.nothing"})
     loop = project.start("work", "--loop")
@@ -326,7 +361,9 @@ def retire_long_ago(project: Project, job: str, runs: int) -> None:
     )
 
 
-def test_runs_of_a_retired_job_are_cancelled_after_the_work_in_batches_with_a_line_for_each(project: Project) -> None:
+def test_runs_of_a_retired_job_are_cancelled_after_the_work_in_batches_with_a_line_for_each(
+    project: Project,
+) -> None:
     write(project, nothing={}, returns_json={})
     apply(project)
     retire_long_ago(project, "returns_json", 4500)
@@ -341,7 +378,12 @@ def test_runs_of_a_retired_job_are_cancelled_after_the_work_in_batches_with_a_li
     assert text.count("runs.cancelled") <= 3
     assert "jobs=returns_json runs=2000" in text
     assert project.row(run).status == "succeeded"
-    until(lambda: project.start("tick").wait() == 0 and not count(project, "job_runs where finished_at is null"))
+    until(
+        lambda: (
+            project.start("tick").wait() == 0
+            and not count(project, "job_runs where finished_at is null")
+        )
+    )
 
 
 def test_failed_housekeeping_exits_1_and_does_not_stop_the_work(project: Project) -> None:
@@ -408,7 +450,11 @@ def test_a_tick_that_cannot_apply_an_edit_because_of_a_lock_still_works(project:
     [
         ("tick", {"handler": "support.handlers.returns_json"}, {"handler": "support.handlers.nap"}),
         ("work", {"handler": "support.handlers.returns_json"}, {"handler": "support.handlers.nap"}),
-        ("work", {"command": ["/bin/sh", "-c", "exit 64"]}, {"command": ["/bin/sh", "-c", "exit 0"]}),
+        (
+            "work",
+            {"command": ["/bin/sh", "-c", "exit 64"]},
+            {"command": ["/bin/sh", "-c", "exit 0"]},
+        ),
     ],
 )
 def test_a_service_whose_file_is_held_back_does_not_call_its_own_handler_for_jobs_of_the_other(

@@ -22,8 +22,14 @@ pytestmark = pytest.mark.story
 JOBS: dict[str, Any] = {
     "good": {"command": ["/bin/echo", "fine"]},
     "bad": {"command": ["/bin/false"], "max_attempts": 1},
-    "waits": {"command": ["/bin/sh", "-c", "until [ -e go ]; do sleep 0.05; done"], "max_attempts": 1},
-    "dies_later": {"command": ["/bin/sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 7"], "max_attempts": 1},
+    "waits": {
+        "command": ["/bin/sh", "-c", "until [ -e go ]; do sleep 0.05; done"],
+        "max_attempts": 1,
+    },
+    "dies_later": {
+        "command": ["/bin/sh", "-c", "until [ -e go ]; do sleep 0.05; done; exit 7"],
+        "max_attempts": 1,
+    },
     "leaves": {"command": ["/bin/sh", "-c", "sleep 600 & echo $! > left"]},
 }
 
@@ -41,7 +47,12 @@ def start(folder: Path, dsn: str, *words: str) -> subprocess.Popen[str]:
     environment = {"PATH": "/usr/bin:/bin", "YAMLSCHED_DSN": dsn, "TMPDIR": str(folder / "tmp")}
     command = [sys.executable, "-m", "yamlsched", *words, "--file", str(folder / "schedules.yaml")]
     return subprocess.Popen(
-        command, cwd="/", env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd="/",
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -62,7 +73,9 @@ def statuses(dsn: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("options", [(), ("--log-format", "json")])
-def test_a_tick_in_which_all_is_well_prints_nothing(folder: Path, own_dsn: str, options: tuple[str, ...]) -> None:
+def test_a_tick_in_which_all_is_well_prints_nothing(
+    folder: Path, own_dsn: str, options: tuple[str, ...]
+) -> None:
     assert tick(folder, own_dsn, *options) == (0, "")
     enqueue(folder, own_dsn, "good")
     assert tick(folder, own_dsn, *options) == (0, "")
@@ -98,7 +111,9 @@ def test_a_death_is_printed_although_another_run_executes_and_a_later_one_by_the
     assert tick(folder, own_dsn) == (0, "")
 
 
-def test_the_first_lines_of_a_failing_tick_are_its_exit_code_and_its_errors(folder: Path, own_dsn: str) -> None:
+def test_the_first_lines_of_a_failing_tick_are_its_exit_code_and_its_errors(
+    folder: Path, own_dsn: str
+) -> None:
     assert tick(folder, own_dsn) == (0, "")
     enqueue(folder, own_dsn, "good", "bad")
     code, mail = tick(folder, own_dsn)
@@ -114,13 +129,17 @@ def test_the_first_lines_of_a_failing_tick_are_its_exit_code_and_its_errors(fold
     assert tick(folder, "host=/nowhere")[0] == 3
 
 
-def test_a_process_that_a_run_has_left_behind_keeps_no_mail_waiting(folder: Path, own_dsn: str) -> None:
+def test_a_process_that_a_run_has_left_behind_keeps_no_mail_waiting(
+    folder: Path, own_dsn: str
+) -> None:
     assert tick(folder, own_dsn) == (0, "")
     enqueue(folder, own_dsn, "leaves")
     assert tick(folder, own_dsn) == (0, "")
 
 
-def test_a_signal_stops_the_tick_and_a_tick_that_is_killed_is_reported(folder: Path, own_dsn: str) -> None:
+def test_a_signal_stops_the_tick_and_a_tick_that_is_killed_is_reported(
+    folder: Path, own_dsn: str
+) -> None:
     assert tick(folder, own_dsn) == (0, "")
     for number, code in ((signal.SIGTERM, 0), (signal.SIGKILL, 137)):
         enqueue(folder, own_dsn, "waits")
@@ -129,7 +148,10 @@ def test_a_signal_stops_the_tick_and_a_tick_that_is_killed_is_reported(folder: P
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(process.pid if number == signal.SIGTERM else int(children[0]), number)
         mail, _ = process.communicate(timeout=60)
-        assert (process.returncode, mail.splitlines()[:1]) == (code, ["yamlsched tick: exit code 137"] if code else [])
+        assert (process.returncode, mail.splitlines()[:1]) == (
+            code,
+            ["yamlsched tick: exit code 137"] if code else [],
+        )
         assert not any(is_alive(int(child)) for child in children)
         with psycopg.connect(own_dsn, autocommit=True) as db:
             db.execute("delete from yamlsched.job_runs")

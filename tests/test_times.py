@@ -22,11 +22,21 @@ NOON = datetime(2026, 1, 14, 12, tzinfo=UTC)
         ("2026-01-14T12:00Z", "2026-01-14T01:30Z", "2026-01-15T01:30Z"),
         ("2026-01-14T01:30Z", "2026-01-14T01:30Z", "2026-01-15T01:30Z"),  # now counts as before
         ("2026-01-14T01:29Z", "2026-01-13T01:30Z", "2026-01-14T01:30Z"),
-        ("2026-01-14T23:30Z", "2026-01-14T01:30Z", "2026-01-15T01:30Z"),  # another date there than in UTC
-        ("2026-03-28T12:00Z", "2026-03-28T01:30Z", "2026-03-29T01:00Z"),  # 02:30 does not exist on the 29th
+        (
+            "2026-01-14T23:30Z",
+            "2026-01-14T01:30Z",
+            "2026-01-15T01:30Z",
+        ),  # another date there than in UTC
+        (
+            "2026-03-28T12:00Z",
+            "2026-03-28T01:30Z",
+            "2026-03-29T01:00Z",
+        ),  # 02:30 does not exist on the 29th
     ],
 )
-def test_a_time_of_day_is_the_last_or_the_next_on_the_clock_of_the_zone(now: str, before: str, after: str) -> None:
+def test_a_time_of_day_is_the_last_or_the_next_on_the_clock_of_the_zone(
+    now: str, before: str, after: str
+) -> None:
     at, half_past_two = datetime.fromisoformat(now), time(2, 30)
     assert times.last_occurrence(half_past_two, BERLIN, at) == datetime.fromisoformat(before)
     assert times.next_occurrence(half_past_two, BERLIN, at) == datetime.fromisoformat(after)
@@ -36,8 +46,16 @@ def test_the_next_time_of_day_is_never_more_than_a_day_and_an_hour_away() -> Non
     start = datetime(2026, 10, 24, tzinfo=UTC)
     for minutes in range(0, 3 * 24 * 60, 7):
         now = start + timedelta(minutes=minutes)
-        assert timedelta(0) < times.next_occurrence(time(2, 30), BERLIN, now) - now <= timedelta(hours=25)
-        assert timedelta(0) <= now - times.last_occurrence(time(2, 30), BERLIN, now) <= timedelta(hours=25)
+        assert (
+            timedelta(0)
+            < times.next_occurrence(time(2, 30), BERLIN, now) - now
+            <= timedelta(hours=25)
+        )
+        assert (
+            timedelta(0)
+            <= now - times.last_occurrence(time(2, 30), BERLIN, now)
+            <= timedelta(hours=25)
+        )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +106,9 @@ def test_a_time_is_an_instant_a_duration_or_local_to_the_zone(text: str, meant: 
         ("tomorrow 13:00", timedelta(days=-1)),
     ],
 )
-def test_a_duration_and_a_time_of_day_count_back_if_the_time_is_past(text: str, meant: timedelta) -> None:
+def test_a_duration_and_a_time_of_day_count_back_if_the_time_is_past(
+    text: str, meant: timedelta
+) -> None:
     assert NOON - times.resolve(times.parse(text), lambda: BERLIN, NOON, is_future=False) == meant
 
 
@@ -105,7 +125,10 @@ def test_the_time_zone_is_not_asked_for_if_the_time_has_an_offset() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("soon", '"soon" is not a valid time: write a date such as 2026-01-14, a local time such as'),
+        (
+            "soon",
+            '"soon" is not a valid time: write a date such as 2026-01-14, a local time such as',
+        ),
         ("", '"" is not a valid time: write a date'),
         ("90", '90 has no unit: write "90s" for seconds or "90m" for minutes'),
         ("999999d", "999999d is longer than 100 years: write a time such as 2026-01-14T02:00Z"),
@@ -130,17 +153,47 @@ def test_an_invalid_time_is_refused_with_what_to_write(text: str, message: str) 
     ("zone", "text", "meant", "remark"),
     [
         ("Europe/Berlin", "2026-03-29T01:59", "2026-03-29T00:59Z", ""),
-        ("Europe/Berlin", "2026-03-29T02:00", "2026-03-29T01:00Z", "clocks skip 02:00 on that date"),
-        ("Europe/Berlin", "2026-03-29T02:59:59", "2026-03-29T01:00Z", "clocks skip 02:59 on that date"),
+        (
+            "Europe/Berlin",
+            "2026-03-29T02:00",
+            "2026-03-29T01:00Z",
+            "clocks skip 02:00 on that date",
+        ),
+        (
+            "Europe/Berlin",
+            "2026-03-29T02:59:59",
+            "2026-03-29T01:00Z",
+            "clocks skip 02:59 on that date",
+        ),
         ("Europe/Berlin", "2026-03-29T03:00", "2026-03-29T01:00Z", ""),
         ("Europe/Berlin", "2026-10-25T01:59", "2026-10-24T23:59Z", ""),
-        ("Europe/Berlin", "2026-10-25T02:00", "2026-10-25T00:00Z", "the second is 2026-10-25T01:00Z"),
-        ("Europe/Berlin", "2026-10-25T02:59", "2026-10-25T00:59Z", "the second is 2026-10-25T01:59Z"),
+        (
+            "Europe/Berlin",
+            "2026-10-25T02:00",
+            "2026-10-25T00:00Z",
+            "the second is 2026-10-25T01:00Z",
+        ),
+        (
+            "Europe/Berlin",
+            "2026-10-25T02:59",
+            "2026-10-25T00:59Z",
+            "the second is 2026-10-25T01:59Z",
+        ),
         ("Europe/Berlin", "2026-10-25T03:00", "2026-10-25T02:00Z", ""),
         ("Europe/Berlin", "2026-10-25T02:30+01:00", "2026-10-25T01:30Z", ""),
-        ("Australia/Lord_Howe", "2026-10-04T02:15", "2026-10-03T15:30Z", "clocks skip 02:15 on that date"),
+        (
+            "Australia/Lord_Howe",
+            "2026-10-04T02:15",
+            "2026-10-03T15:30Z",
+            "clocks skip 02:15 on that date",
+        ),
         ("Asia/Beirut", "2026-03-29", "2026-03-28T22:00Z", ""),  # the day begins at 01:00
-        ("Pacific/Apia", "2011-12-30T12:00", "2011-12-30T10:00Z", "clocks skip 12:00 on that date"),  # all of it
+        (
+            "Pacific/Apia",
+            "2011-12-30T12:00",
+            "2011-12-30T10:00Z",
+            "clocks skip 12:00 on that date",
+        ),  # all of it
     ],
 )
 def test_a_skipped_time_is_the_end_of_the_gap_and_a_repeated_time_the_first(
@@ -181,7 +234,9 @@ def test_a_weekday_with_a_time_is_the_next_or_the_last_one_on_that_weekday(
 
 
 @given(ZONES, st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
-def test_a_local_time_is_read_back_from_the_wall_clock_unless_clocks_skip_it(name: str, local: datetime) -> None:
+def test_a_local_time_is_read_back_from_the_wall_clock_unless_clocks_skip_it(
+    name: str, local: datetime
+) -> None:
     zone, local = ZoneInfo(name), local.replace(microsecond=0)
 
     at, _ = times.bounds(local, zone)
@@ -195,9 +250,13 @@ def test_a_local_time_is_read_back_from_the_wall_clock_unless_clocks_skip_it(nam
 
 
 @given(ZONES, INSTANTS, st.sampled_from(["today", "tomorrow", "yesterday"]))
-def test_a_named_day_is_the_date_on_the_wall_clock_in_either_direction(name: str, now: datetime, day: str) -> None:
+def test_a_named_day_is_the_date_on_the_wall_clock_in_either_direction(
+    name: str, now: datetime, day: str
+) -> None:
     zone = ZoneInfo(name)
-    expected = now.astimezone(zone).date() + timedelta(days=["yesterday", "today", "tomorrow"].index(day) - 1)
+    expected = now.astimezone(zone).date() + timedelta(
+        days=["yesterday", "today", "tomorrow"].index(day) - 1
+    )
 
     for is_future in (True, False):
         found = times.anchor(times.parse(day), lambda: zone, now, is_future)
@@ -205,7 +264,10 @@ def test_a_named_day_is_the_date_on_the_wall_clock_in_either_direction(name: str
         assert found == expected
 
 
-@given(st.text(max_size=30) | st.from_regex(r"[a-z]{0,9} ?[0-9]{0,4}[:dhm -]?[0-9]{0,4}", fullmatch=True))
+@given(
+    st.text(max_size=30)
+    | st.from_regex(r"[a-z]{0,9} ?[0-9]{0,4}[:dhm -]?[0-9]{0,4}", fullmatch=True)
+)
 def test_any_string_is_read_or_refused_with_what_to_write(text: str) -> None:
     message, value = "write", None
     try:

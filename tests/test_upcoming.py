@@ -25,9 +25,15 @@ ZONES = ["UTC", "Europe/Berlin", "Australia/Lord_Howe"]
 @given(
     st.sampled_from(CRONS),
     st.sampled_from(ZONES),
-    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.sampled_from([UTC, ZoneInfo("Asia/Tokyo")])),
+    st.datetimes(
+        datetime(2020, 1, 1),
+        datetime(2030, 1, 1),
+        timezones=st.sampled_from([UTC, ZoneInfo("Asia/Tokyo")]),
+    ),
 )
-def test_following_next_slot_yields_the_coming_slots_of_a_job(cron: str, zone: str, after: datetime) -> None:
+def test_following_next_slot_yields_the_coming_slots_of_a_job(
+    cron: str, zone: str, after: datetime
+) -> None:
     found, at = [], after
     for _ in range(4):
         following = yamlsched.next_slot(cron, zone, at)
@@ -62,6 +68,8 @@ def test_an_expression_without_a_slot_within_fifty_years_has_no_next_slot() -> N
         (("0 2 * * *", "UTC", "now"), yamlsched.Refused, "after is 'now': pass an aware datetime"),
     ],
 )
-def test_next_slot_refuses_what_it_cannot_read(arguments: Any, error: type[Exception], message: str) -> None:
+def test_next_slot_refuses_what_it_cannot_read(
+    arguments: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         yamlsched.next_slot(*arguments)

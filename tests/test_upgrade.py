@@ -77,19 +77,30 @@ class Hosts:
             host.mkdir()
             (host / "jobs.py").write_text(JOBS)
             jobs = {name: {"handler": f"jobs.{name}", "lease": "30s"} for name in ("quick", "slow")}
-            minutely = {"handler": "jobs.minutely", "cron": "* * * * *", "catchup": "all", "overlap": "allow"}
-            (host / "schedules.yaml").write_text(json.dumps({"version": 1, "jobs": {**jobs, "minutely": minutely}}))
+            minutely = {
+                "handler": "jobs.minutely",
+                "cron": "* * * * *",
+                "catchup": "all",
+                "overlap": "allow",
+            }
+            (host / "schedules.yaml").write_text(
+                json.dumps({"version": 1, "jobs": {**jobs, "minutely": minutely}})
+            )
         return host
 
     def run(self, release: Release, *words: object, host: str) -> subprocess.CompletedProcess[str]:
-        return release.run(*words, cwd=self.of(host), YAMLSCHED_DSN=self.dsn, TMPDIR=str(self.of(host)))
+        return release.run(
+            *words, cwd=self.of(host), YAMLSCHED_DSN=self.dsn, TMPDIR=str(self.of(host))
+        )
 
     @contextmanager
     def loop(self, release: Release, host: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         """Start a worker that syncs at each SIGHUP; yield it with its log; kill it afterwards."""
         folder = self.of(host)
         log = folder / "log"
-        loop = release.start("work", "--loop", cwd=folder, log=log, YAMLSCHED_DSN=self.dsn, TMPDIR=str(folder))
+        loop = release.start(
+            "work", "--loop", cwd=folder, log=log, YAMLSCHED_DSN=self.dsn, TMPDIR=str(folder)
+        )
         try:
             yield loop, log
         finally:
@@ -103,7 +114,9 @@ class Hosts:
         )
         return [row.run_id for row in rows]
 
-    def make_slots_due(self, minutes: int, column: str = "next_slot_at", jobs: Sequence[str] = ("minutely",)) -> None:
+    def make_slots_due(
+        self, minutes: int, column: str = "next_slot_at", jobs: Sequence[str] = ("minutely",)
+    ) -> None:
         """Let the slots of the last minutes be due, those before be accounted for."""
         self.db.execute(
             "update yamlsched.job_definitions set last_slot_at = null, "
@@ -115,10 +128,18 @@ class Hosts:
 
     def until_all_succeeded(self, runs: list[int]) -> None:
         query = "select id from yamlsched.job_runs where id = any(%s) and status = 'succeeded'"
-        until(lambda: len(self.db.execute(query, [runs]).fetchall()) == len(runs), "all runs succeeded")
+        until(
+            lambda: len(self.db.execute(query, [runs]).fetchall()) == len(runs),
+            "all runs succeeded",
+        )
 
     def attempts(self) -> set[int]:
-        return {row.attempts for row in self.db.execute("select distinct attempts from yamlsched.job_runs").fetchall()}
+        return {
+            row.attempts
+            for row in self.db.execute(
+                "select distinct attempts from yamlsched.job_runs"
+            ).fetchall()
+        }
 
 
 @pytest.fixture
@@ -130,10 +151,15 @@ def reload(loop: subprocess.Popen[bytes], log: Path) -> None:
     """Make a loop sync now, and wait until it has begun to."""
     before = log.read_text().count("worker.reloading")
     loop.send_signal(signal.SIGHUP)
-    until(lambda: log.read_text().count("worker.reloading") > before or loop.poll() is not None, "it reloads")
+    until(
+        lambda: log.read_text().count("worker.reloading") > before or loop.poll() is not None,
+        "it reloads",
+    )
 
 
-def test_older_hosts_continue_while_newer_ones_migrate_and_join(hosts: Hosts, old: Release, new: Release) -> None:
+def test_older_hosts_continue_while_newer_ones_migrate_and_join(
+    hosts: Hosts, old: Release, new: Release
+) -> None:
     # given hosts with the old release, which are busy
     assert hosts.run(old, "migrate", host="a").returncode == 0
     assert hosts.run(old, "sync", host="a").returncode == 0
@@ -150,8 +176,15 @@ def test_older_hosts_continue_while_newer_ones_migrate_and_join(hosts: Hosts, ol
         procedure = commands("upgrade.md", "migrate")
         done = shell(procedure, hosts.of("c"), new.program.parent, YAMLSCHED_DSN=hosts.dsn)
         assert done.returncode == 0, done
-        continues = f"hosts with version {OWN} or later continue to work: upgrade them one after the other"
-        said = [f"would apply {OWN + 1:04}_note", continues, f"applied {OWN + 1:04}_note", continues]
+        continues = (
+            f"hosts with version {OWN} or later continue to work: upgrade them one after the other"
+        )
+        said = [
+            f"would apply {OWN + 1:04}_note",
+            continues,
+            f"applied {OWN + 1:04}_note",
+            continues,
+        ]
         assert done.stdout.splitlines()[:4] == said
         hosts.make_slots_due(3)
         runs += hosts.enqueue("quick", 10)
@@ -159,7 +192,10 @@ def test_older_hosts_continue_while_newer_ones_migrate_and_join(hosts: Hosts, ol
         # then the old hosts sync, tick and work beside the new one
         reload(loop, log)
         until(
-            lambda: hosts.db.execute("select 1 from yamlsched.job_runs where job_type = 'minutely'").fetchone(), "slots"
+            lambda: hosts.db.execute(
+                "select 1 from yamlsched.job_runs where job_type = 'minutely'"
+            ).fetchone(),
+            "slots",
         )
         for release, host in ((old, "b"), (new, "c"), (old, "b")):
             runs += hosts.enqueue("quick", 5)
@@ -178,7 +214,9 @@ def test_older_hosts_continue_while_newer_ones_migrate_and_join(hosts: Hosts, ol
     assert "ERROR" not in log.read_text()
     assert "WARNING" not in log.read_text()
     assert hosts.attempts() == {1}
-    slots = hosts.db.execute("select count(*) as n from yamlsched.job_runs where job_type = 'minutely'").fetchone()
+    slots = hosts.db.execute(
+        "select count(*) as n from yamlsched.job_runs where job_type = 'minutely'"
+    ).fetchone()
     assert slots.n >= 3
 
 
@@ -194,7 +232,10 @@ def test_an_older_host_that_is_not_supported_any_more_stops_gracefully_and_nothi
 
         # when the tables are migrated to what it does not support
         done = hosts.run(incompatible, "migrate", host="c")
-        assert f"hosts with a version before {OWN + 2} stop working until yamlsched is upgraded" in done.stdout
+        assert (
+            f"hosts with a version before {OWN + 2} stop working until yamlsched is upgraded"
+            in done.stdout
+        )
         hosts.make_slots_due(3, "next_at")
         loop.send_signal(signal.SIGHUP)
 
@@ -209,7 +250,9 @@ def test_an_older_host_that_is_not_supported_any_more_stops_gracefully_and_nothi
     assert "worker.stopping" in log.read_text()
     tick = hosts.run(old, "tick", host="b")
     assert (tick.returncode, tick.stderr) == (3, said + "\n")
-    unfinished = hosts.db.execute("select locked_by from yamlsched.job_runs where status = 'running'").fetchall()
+    unfinished = hosts.db.execute(
+        "select locked_by from yamlsched.job_runs where status = 'running'"
+    ).fetchall()
     assert unfinished == []
 
     # and nothing is lost: an upgraded host, whose statements know the old name, executes what is left
@@ -218,7 +261,9 @@ def test_an_older_host_that_is_not_supported_any_more_stops_gracefully_and_nothi
     assert tick.returncode == 0, tick.stderr
     hosts.until_all_succeeded(runs)
     assert hosts.attempts() == {1}
-    minutely = hosts.db.execute("select status from yamlsched.job_runs where job_type = 'minutely'").fetchall()
+    minutely = hosts.db.execute(
+        "select status from yamlsched.job_runs where job_type = 'minutely'"
+    ).fetchall()
     assert len(minutely) >= 3
     assert {row.status for row in minutely} == {"succeeded"}
 
@@ -272,7 +317,10 @@ def test_workers_of_two_releases_lose_and_repeat_nothing_while_they_are_killed_a
         while not are_busy():
             for job, count in (("plain", 150), ("shared", 150), ("paused", 5)):
                 runs.extend(hosts.enqueue(job, count))
-            until(lambda: are_busy() or len(hosts.db.execute(unfinished).fetchall()) < 50, f"{names} work")
+            until(
+                lambda: are_busy() or len(hosts.db.execute(unfinished).fetchall()) < 50,
+                f"{names} work",
+            )
 
     # given workers of the old release that execute runs of all kinds, and one of them is killed
     for name in "abcd":
@@ -331,4 +379,8 @@ def test_workers_of_two_releases_lose_and_repeat_nothing_while_they_are_killed_a
     for (run, _), span in times.items():
         spans.setdefault(job_types[run] if job_types[run] in TURNS else run, []).append(span)
     for each in map(sorted, spans.values()):
-        assert [(one, following) for one, following in itertools.pairwise(each) if one[-1] > following[0]] == []
+        assert [
+            (one, following)
+            for one, following in itertools.pairwise(each)
+            if one[-1] > following[0]
+        ] == []

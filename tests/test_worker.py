@@ -69,12 +69,20 @@ def test_no_more_runs_are_claimed_than_allowed(project: Project) -> None:
     assert project.statuses() == {"succeeded": 7, "queued": 13}
 
 
-def test_a_tick_stops_claiming_at_its_time_limit_and_waits_for_its_handlers(project: Project) -> None:
+def test_a_tick_stops_claiming_at_its_time_limit_and_waits_for_its_handlers(
+    project: Project,
+) -> None:
     project.sync(waits_for_file={})
     first = project.enqueue("waits_for_file")[0]
     tick = project.start("tick", "--max-time", "1s")
     project.until_started(first)
-    until(lambda: "x" if not tick.is_alive or project.row(first).locked_until is None else _age(project, first) > 1.5)
+    until(
+        lambda: (
+            "x"
+            if not tick.is_alive or project.row(first).locked_until is None
+            else _age(project, first) > 1.5
+        )
+    )
     second = project.enqueue("waits_for_file")[0]
 
     project.touch("go")
@@ -114,7 +122,9 @@ def test_a_worker_waits_for_a_retry_that_is_due_soon(project: Project) -> None:
     assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
 
 
-def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_call_of_on_dead(project: Project) -> None:
+def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_call_of_on_dead(
+    project: Project,
+) -> None:
     project.sync(fails={"max_attempts": 2, "on_dead": "support.handlers.records_death"})
     [run] = project.enqueue("fails", {"text": "no route\nto host"})
 
@@ -122,9 +132,13 @@ def test_a_dead_run_is_reported_by_the_exit_code_and_by_one_call_of_on_dead(proj
 
     assert project.summary(run) == ("dead", 2, 2, 0, 2)
     assert project.calls("on_dead", run) == 1
-    assert re.search(rf"attempt\.succeeded job=fails call=on_dead run=\d+ key=on_dead:{run} ", process.text)
+    assert re.search(
+        rf"attempt\.succeeded job=fails call=on_dead run=\d+ key=on_dead:{run} ", process.text
+    )
     error = "OSError: no route to host"
-    assert re.search(rf'ERROR +run\.dead job=fails run={run} attempt=2/2 error="{error}"', process.text)
+    assert re.search(
+        rf'ERROR +run\.dead job=fails run={run} attempt=2/2 error="{error}"', process.text
+    )
 
 
 def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nothing(project: Project) -> None:
@@ -133,7 +147,9 @@ def test_an_on_dead_that_fails_is_retried_and_its_own_death_calls_nothing(projec
 
     project.work(code=1)
 
-    rows = project.db.execute("select status, attempts, idempotency_key from yamlsched.job_runs order by id").fetchall()
+    rows = project.db.execute(
+        "select status, attempts, idempotency_key from yamlsched.job_runs order by id"
+    ).fetchall()
     assert [tuple(row) for row in rows] == [("dead", 2, None), ("dead", 2, f"on_dead:{run}")]
 
 
@@ -146,7 +162,10 @@ def test_a_run_fans_out_with_its_success(project: Project) -> None:
     rows = project.db.execute(
         "select idempotency_key, status, parent_id from yamlsched.job_runs where job_type = 'nothing' order by id"
     ).fetchall()
-    assert [tuple(row) for row in rows] == [("nothing:1", "succeeded", run), ("nothing:2", "succeeded", run)]
+    assert [tuple(row) for row in rows] == [
+        ("nothing:1", "succeeded", run),
+        ("nothing:2", "succeeded", run),
+    ]
 
 
 # -- concurrent workers
@@ -165,7 +184,9 @@ def test_two_workers_execute_handlers_of_different_runs_at_the_same_time(project
 @pytest.mark.slow
 def test_two_simultaneous_ticks_run_each_slot_once(project: Project) -> None:
     jobs = [f"job_{number}" for number in range(3)]
-    project.sync(**{name: {"handler": "support.handlers.nothing", "cron": "* * * * *"} for name in jobs})
+    project.sync(
+        **{name: {"handler": "support.handlers.nothing", "cron": "* * * * *"} for name in jobs}
+    )
 
     for past in range(20, 0, -1):
         # given jobs with one due slot, one minute later each time
@@ -175,7 +196,9 @@ def test_two_simultaneous_ticks_run_each_slot_once(project: Project) -> None:
             "from (select date_trunc('minute', now()) - %s * interval '1 minute' as at) s",
             [past],
         )
-        project.db.execute("update yamlsched.job_definitions set catchup = 'all', catchup_window = '1 day'")
+        project.db.execute(
+            "update yamlsched.job_definitions set catchup = 'all', catchup_window = '1 day'"
+        )
         ticks = [project.start("tick", "--max-time", "5s", host=host) for host in ("a", "b")]
         assert [tick.wait() for tick in ticks] == [0, 0]
 
@@ -190,7 +213,9 @@ def test_two_simultaneous_ticks_run_each_slot_once(project: Project) -> None:
 
 
 @pytest.mark.slow
-def test_sixty_ticks_with_long_handlers_share_the_concurrency_limit_of_one(project: Project) -> None:
+def test_sixty_ticks_with_long_handlers_share_the_concurrency_limit_of_one(
+    project: Project,
+) -> None:
     project.sync(waits_for_file={})
     project.enqueue("waits_for_file", count=20)
 
@@ -217,7 +242,10 @@ def test_long_attempts_that_become_due_one_by_one_use_the_whole_concurrency_limi
             workers.append(project.start(*words, "--concurrency", str(count)))
         project.until_started(runs[-1])
         claimed = project.row(runs[-1])
-        until(lambda before=claimed: project.row(before.id).locked_until > before.locked_until, "it takes long")
+        until(
+            lambda before=claimed: project.row(before.id).locked_until > before.locked_until,
+            "it takes long",
+        )
 
     # then all of them execute at once
     assert project.calls("completed") == 0
@@ -235,7 +263,9 @@ def test_long_attempts_that_become_due_one_by_one_use_the_whole_concurrency_limi
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_shutdown_lets_handlers_complete_and_starts_no_more(project: Project, number: signal.Signals) -> None:
+def test_a_shutdown_lets_handlers_complete_and_starts_no_more(
+    project: Project, number: signal.Signals
+) -> None:
     project.sync(waits_for_file={})
     runs = project.enqueue("waits_for_file", count=4)
     worker = project.start("work", "--concurrency", "2")
@@ -247,7 +277,8 @@ def test_a_shutdown_lets_handlers_complete_and_starts_no_more(project: Project, 
 
     assert worker.wait() == 0
     assert (
-        sorted(project.summary(run) for run in runs) == [("queued", 0, 0, 0, 0)] * 2 + [("succeeded", 1, 1, 1, 0)] * 2
+        sorted(project.summary(run) for run in runs)
+        == [("queued", 0, 0, 0, 0)] * 2 + [("succeeded", 1, 1, 1, 0)] * 2
     )
 
 
@@ -257,7 +288,11 @@ BLOCKED = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_
 @pytest.mark.parametrize(
     ("words", "number"),
     [
-        *((words, number) for words in ("work", "tick") for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        *(
+            (words, number)
+            for words in ("work", "tick")
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        ),
         *(("work --loop", number) for number in (signal.SIGTERM, signal.SIGINT)),
     ],
 )
@@ -277,7 +312,9 @@ def test_a_worker_whose_launcher_blocks_signals_shuts_down(
     assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
-def test_a_loop_whose_launcher_blocks_signals_replaces_its_children_on_sighup(project: Project) -> None:
+def test_a_loop_whose_launcher_blocks_signals_replaces_its_children_on_sighup(
+    project: Project,
+) -> None:
     project.sync(nothing={})
     worker = project.start("work", "--loop", before=BLOCKED)
     [first] = project.enqueue("nothing")
@@ -337,13 +374,17 @@ def test_the_handler_of_a_cancelled_run_is_stopped(project: Project) -> None:
 def test_an_unreachable_database_does_not_prevent_a_shutdown(project: Project) -> None:
     project.sync(hangs={"lease": "1h"})
     [run] = project.enqueue("hangs")
-    worker = project.start("work", "--grace", "0s", before="import yamlsched.worker.worker as w; w.LAST_WORDS = 0")
+    worker = project.start(
+        "work", "--grace", "0s", before="import yamlsched.worker.worker as w; w.LAST_WORDS = 0"
+    )
     project.until_started(run)
     name = project.db.info.dbname
     project.close()
     with store.connect(make_conninfo(project.dsn, dbname="postgres")) as admin:
         admin.execute(f'alter database "{name}" allow_connections false'.encode())
-        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name])
+        admin.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name]
+        )
 
         worker.signal(signal.SIGTERM)
         worker.signal(signal.SIGTERM)
@@ -368,14 +409,20 @@ def test_children_are_reused_and_replaced_after_a_number_of_runs(project: Projec
     assert pids[:5] == pids[:1] * 5
 
 
-def test_the_reported_time_of_an_attempt_includes_the_import_of_its_handler(project: Project) -> None:
-    (project.folder / "slow_import.py").write_text("import time\n\ntime.sleep(0.3)\n\n\ndef run():\n    pass\n")
+def test_the_reported_time_of_an_attempt_includes_the_import_of_its_handler(
+    project: Project,
+) -> None:
+    (project.folder / "slow_import.py").write_text(
+        "import time\n\ntime.sleep(0.3)\n\n\ndef run():\n    pass\n"
+    )
     project.sync(slow={"handler": "slow_import.run"})
     project.enqueue("slow", count=2)
 
     process = project.work("--concurrency", "1")
 
-    first, second = (float(took) for took in re.findall(r"attempt\.succeeded .*took=([\d.]+)s", process.text))
+    first, second = (
+        float(took) for took in re.findall(r"attempt\.succeeded .*took=([\d.]+)s", process.text)
+    )
     assert first >= 0.3
     assert second < first
 
@@ -410,10 +457,18 @@ def test_a_handler_gets_the_password_but_it_is_stored_in_no_table(project: Proje
     process = project.work(dsn=dsn, code=1)
 
     [failure] = project.failures(run)
-    kept = (project.row(run).last_error, project.row(run).last_stack, failure.error, failure.stack, failure.output)
+    kept = (
+        project.row(run).last_error,
+        project.row(run).last_stack,
+        failure.error,
+        failure.stack,
+        failure.output,
+    )
     assert all("postgresql://app:***@db" in text for text in kept)
     assert not any(secret in text for text in kept)
-    assert not any(secret in line for line in process.text.splitlines() if not line.startswith("[leaks_secret"))
+    assert not any(
+        secret in line for line in process.text.splitlines() if not line.startswith("[leaks_secret")
+    )
 
 
 def test_a_blocked_stderr_does_not_prevent_the_renewal_of_leases(project: Project) -> None:
@@ -422,7 +477,10 @@ def test_a_blocked_stderr_does_not_prevent_the_renewal_of_leases(project: Projec
     pipe = project.folder / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    [printing], [nap] = project.enqueue("prints_until_file"), project.enqueue("nap", {"seconds": 3.5})
+    [printing], [nap] = (
+        project.enqueue("prints_until_file"),
+        project.enqueue("nap", {"seconds": 3.5}),
+    )
     redirect = f"import os; os.dup2(os.open({str(pipe)!r}, os.O_WRONLY), 2)"
     worker = project.start("work", before=redirect)
 
@@ -467,7 +525,8 @@ def test_a_loop_starts_an_enqueued_run_when_it_is_notified(project: Project, loo
 def _age_at_start(project: Project, run: int) -> float:
     project.until_status(run, "succeeded")
     row: Any = project.db.execute(
-        "select extract(epoch from started_at - run_at)::float8 as age from yamlsched.job_runs where id = %s", [run]
+        "select extract(epoch from started_at - run_at)::float8 as age from yamlsched.job_runs where id = %s",
+        [run],
     ).fetchone()
     return float(row.age)
 
@@ -493,20 +552,26 @@ def test_an_idle_loop_holds_no_permit(project: Project, loop: Process) -> None:
     assert tick.wait() == 0
 
 
-def test_a_loop_applies_an_edit_and_loads_new_handlers_when_it_syncs(project: Project, loop: Process) -> None:
+def test_a_loop_applies_an_edit_and_loads_new_handlers_when_it_syncs(
+    project: Project, loop: Process
+) -> None:
     # given a file with a new job, and a loop that is signalled to sync
     project.write(nothing={}, returns_json={})
 
     loop.signal(signal.SIGHUP)
 
     until(
-        lambda: project.db.execute("select 1 from yamlsched.job_definitions where job_type = 'returns_json'").fetchone()
+        lambda: project.db.execute(
+            "select 1 from yamlsched.job_definitions where job_type = 'returns_json'"
+        ).fetchone()
     )
     [run] = project.enqueue("returns_json")
     assert project.until_status(run, "succeeded").result == {"rows": 3, "text": "é"}
 
 
-def test_a_loop_continues_with_an_invalid_file_and_reports_it_once(project: Project, loop: Process) -> None:
+def test_a_loop_continues_with_an_invalid_file_and_reports_it_once(
+    project: Project, loop: Process
+) -> None:
     project.write(nothing={}, returns_json={"hanlder": "support.handlers.nothing"})
 
     for times in (1, 2):
@@ -517,7 +582,9 @@ def test_a_loop_continues_with_an_invalid_file_and_reports_it_once(project: Proj
     assert loop.text.count("YS") == 1
 
 
-def test_a_loop_reconnects_when_its_sessions_are_terminated(project: Project, loop: Process) -> None:
+def test_a_loop_reconnects_when_its_sessions_are_terminated(
+    project: Project, loop: Process
+) -> None:
     for _ in range(3):
         project.db.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -552,7 +619,9 @@ def test_work_shows_a_live_line_on_a_terminal_and_none_elsewhere(project: Projec
     reader = threading.Thread(target=_collect, args=(controller, seen))
     reader.start()
 
-    process = project.start("work", before=f"import os; os.dup2(os.open({os.ttyname(terminal)!r}, os.O_RDWR), 2)")
+    process = project.start(
+        "work", before=f"import os; os.dup2(os.open({os.ttyname(terminal)!r}, os.O_RDWR), 2)"
+    )
     project.until_started(run)
     until(lambda: b"1 running, 0 due" in seen)
     project.touch("go")

@@ -13,7 +13,8 @@ from yamlsched.timetable.zones import zone
 
 
 @pytest.mark.parametrize(
-    "name", ["Nowhere/City", "Europe", "leapseconds", "../zones", "A" * 300, "", "UTC\n", "zone.tab"]
+    "name",
+    ["Nowhere/City", "Europe", "leapseconds", "../zones", "A" * 300, "", "UTC\n", "zone.tab"],
 )
 def test_a_name_without_data_is_one_kind_of_error_that_names_it(name: str):
     with pytest.raises(ScheduleError) as raised:

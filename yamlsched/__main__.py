@@ -4,7 +4,9 @@ import atexit
 import gc
 import os
 
-gc.disable()  # until a verb starts: imports leave no garbage, and looking for it took a tenth of an idle tick's time
+# until a verb starts: imports leave no garbage, and looking for it took a tenth of an idle tick's
+# time
+gc.disable()
 atexit.register(gc.freeze)  # an interpreter that ends would look through everything once more
 
 try:

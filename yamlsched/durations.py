@@ -22,7 +22,9 @@ def parse(text: str) -> timedelta:
     """
     if not re.fullmatch(PATTERN, text):
         if re.fullmatch(r"[0-9]+", text):
-            raise ValueError(f'{text} has no unit: write "{text}s" for seconds or "{text}m" for minutes')
+            raise ValueError(
+                f'{text} has no unit: write "{text}s" for seconds or "{text}m" for minutes'
+            )
         raise ValueError(f'"{text}" is not a duration: write for example 90s, 5m, 1h30m or 2d')
     parts = re.findall(r"([0-9]+)([dhms])", text)
     return timedelta(seconds=sum(int(number) * UNITS[unit] for number, unit in parts))
@@ -61,14 +63,17 @@ def approximate(duration: timedelta) -> str:
 
 
 def between(first: datetime, second: datetime) -> str:
-    """Return the time between two instants, in its two largest units down to minutes; below a minute in seconds.
+    """Return the time between two instants, in its two largest units down to minutes; below a
+    minute in seconds.
 
-    It is counted between the minutes of the clock that the instants are in. So all ages on a screen change together,
-    once in a minute, and agree with times that are shown without seconds.
+    It is counted between the minutes of the clock that the instants are in. So all ages on a screen
+    change together, once in a minute, and agree with times that are shown without seconds.
 
     >>> between(datetime(2026, 1, 14, 2, 0, 50), datetime(2026, 1, 14, 3, 2, 10))
     '1h2m'
     """
     if abs(first - second) < MINUTE:
         return approximate(first - second)
-    return approximate(first.replace(second=0, microsecond=0) - second.replace(second=0, microsecond=0))
+    return approximate(
+        first.replace(second=0, microsecond=0) - second.replace(second=0, microsecond=0)
+    )

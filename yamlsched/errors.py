@@ -13,7 +13,8 @@
         ├── RetryAfter       the attempt fails and is retried after this delay
         └── Snooze           the run continues later; the attempt is not counted
 
-A wrong command line is click's ``UsageError``, exit code 2. Any other exception is a bug and ends with a traceback.
+A wrong command line is click's ``UsageError``, exit code 2. Any other exception is a bug and ends
+with a traceback.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class ScheduleError(Refused):
 class CronError(ScheduleError):
     """A cron expression that is not supported.
 
-    ``start`` and ``end`` are the offsets of the wrong part in the expression as it was passed. ``remedy`` says what to
-    write instead; it may be empty.
+    ``start`` and ``end`` are the offsets of the wrong part in the expression as it was passed.
+    ``remedy`` says what to write instead; it may be empty.
     """
 
     def __init__(self, message: str, start: int, end: int, remedy: str = "") -> None:
@@ -66,7 +67,9 @@ class LeaseLost(YamlschedError):
 
 
 class EffectInDoubt(YamlschedError):
-    """It is unknown whether an effect happened, and its ``in_doubt`` is "raise": the run is ``dead`` at once."""
+    """It is unknown whether an effect happened, and its ``in_doubt`` is "raise": the run is
+    ``dead`` at once.
+    """
 
 
 class HandlerSignal(YamlschedError):
@@ -80,7 +83,8 @@ class Discard(HandlerSignal):
 class _Delayed(HandlerSignal):
     """``delay`` is a timedelta, seconds, or a duration as in schedules.yaml.
 
-    Raises ValueError for a string or number that is not a valid duration, TypeError for other types.
+    Raises ValueError for a string or number that is not a valid duration, TypeError for other
+    types.
     """
 
     def __init__(self, delay: timedelta | float | str, reason: str = "") -> None:
@@ -98,7 +102,9 @@ def _duration(delay: object) -> timedelta:
     try:
         return timedelta(seconds=delay)
     except (OverflowError, ValueError):
-        raise ValueError(f"delay is {delay} seconds, which is out of range: write for example 90") from None
+        raise ValueError(
+            f"delay is {delay} seconds, which is out of range: write for example 90"
+        ) from None
 
 
 def _kind(value: object) -> str:
@@ -109,8 +115,12 @@ def _kind(value: object) -> str:
 
 
 class RetryAfter(_Delayed):
-    """Fail this attempt and retry after ``delay`` (a timedelta, seconds, or ``"90s"``) instead of the backoff."""
+    """Fail this attempt and retry after ``delay`` (a timedelta, seconds, or ``"90s"``) instead of
+    the backoff.
+    """
 
 
 class Snooze(_Delayed):
-    """Continue the run after ``delay`` (a timedelta, seconds, or ``"90s"``); the attempt is not counted."""
+    """Continue the run after ``delay`` (a timedelta, seconds, or ``"90s"``); the attempt is not
+    counted.
+    """

@@ -1,7 +1,9 @@
-"""Runs git in a repository that may belong to anybody: with a clean environment, for a bounded time and output.
+"""Runs git in a repository that may belong to anybody: with a clean environment, for a bounded time
+and output.
 
-Only plumbing is called, which starts no program that the configuration of a repository names: no hook, filter, pager or
-transport. git's own check of who owns the repository stays: a folder above the file may belong to anybody.
+Only plumbing is called, which starts no program that the configuration of a repository names: no
+hook, filter, pager or transport. git's own check of who owns the repository stays: a folder above
+the file may belong to anybody.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import NamedTuple
 
 MAX_GIT_BYTES = 65_536
 KEPT_VARIABLES = ("PATH", "HOME", "XDG_CONFIG_HOME", "SUDO_UID")
-"""What git needs: to be found, to read the settings of its user, and to accept the repository of who called sudo."""
+"""What git needs: to be found, to read the settings of its user, and to accept the repository of
+who called sudo.
+"""
 SETTINGS = {
     "LC_ALL": "C",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -26,7 +30,9 @@ SETTINGS = {
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_NO_LAZY_FETCH": "1",
-    "GIT_ALLOW_PROTOCOL": "none",  # for releases before GIT_NO_LAZY_FETCH: a partial clone fetches nothing
+    "GIT_ALLOW_PROTOCOL": (
+        "none"
+    ),  # for releases before GIT_NO_LAZY_FETCH: a partial clone fetches nothing
 }
 OPTIONS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
@@ -45,12 +51,17 @@ class GitOutput(NamedTuple):
 
 
 def run(
-    folder: Path, environment: Mapping[str, str], deadline: float, *arguments: str, max_bytes: int = MAX_GIT_BYTES
+    folder: Path,
+    environment: Mapping[str, str],
+    deadline: float,
+    *arguments: str,
+    max_bytes: int = MAX_GIT_BYTES,
 ) -> GitOutput | None:
     """Run git in ``folder`` until ``deadline``, on the monotonic clock.
 
-    None: it took too long, or printed ``max_bytes`` or more, and was killed. Raises FileNotFoundError if git is not
-    installed, and ValueError for arguments that the system does not accept.
+    None: it took too long, or printed ``max_bytes`` or more, and was killed. Raises
+    FileNotFoundError if git is not installed, and ValueError for arguments that the system does not
+    accept.
     """
     words = ["git", *OPTIONS, "-C", str(folder), *arguments]
     kept = {name: environment[name] for name in KEPT_VARIABLES if name in environment}
@@ -67,8 +78,11 @@ def run(
     return None if printed is None else GitOutput(process.returncode, *printed)
 
 
-def _output(process: subprocess.Popen[bytes], deadline: float, max_bytes: int) -> tuple[bytes, bytes] | None:
-    """Return what a process prints to stdout and stderr until it ends. None: it did not end, and was killed.
+def _output(
+    process: subprocess.Popen[bytes], deadline: float, max_bytes: int
+) -> tuple[bytes, bytes] | None:
+    """Return what a process prints to stdout and stderr until it ends. None: it did not end, and
+    was killed.
 
     It is not waited for after that: nothing ends a process that waits for a file system.
     """

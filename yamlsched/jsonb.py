@@ -19,7 +19,8 @@ encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def encode_flat(value: Mapping[str, Any]) -> str | None:
-    """Return ``value`` as JSON if it is flat and valid; None for any other, which ``problems`` must check.
+    """Return ``value`` as JSON if it is flat and valid; None for any other, which ``problems`` must
+    check.
 
     Most payloads are flat, and this takes a third of the time.
     """
@@ -33,19 +34,26 @@ def encode_flat(value: Mapping[str, Any]) -> str | None:
 
 
 def encode_result(value: Any, what: str) -> str | None:
-    """Return ``value`` as JSON, None for None. Raises Refused, which names ``what``, if it cannot be stored."""
+    """Return ``value`` as JSON, None for None. Raises Refused, which names ``what``, if it cannot
+    be stored.
+    """
     if value is None:
         return None
     for where, problem in problems(value, what):
         raise Refused(f"{where} {problem}")
     text = encode(value)
     if len(text) * 4 > MAX_RESULT_BYTES and (size := len(text.encode())) > MAX_RESULT_BYTES:
-        raise Refused(f"{what} has {size} bytes as JSON, over the limit of 64 KiB: store it, and return a reference")
+        raise Refused(
+            f"{what} has {size} bytes as JSON, over the limit of 64 KiB: store it, and return a"
+            " reference"
+        )
     return text
 
 
 def problems(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield the path and the problem of every part of ``value`` that PostgreSQL cannot store as jsonb."""
+    """Yield the path and the problem of every part of ``value`` that PostgreSQL cannot store as
+    jsonb.
+    """
     if isinstance(value, str):
         if problem := string_problem(value):
             yield where, problem
@@ -73,8 +81,10 @@ def problems(value: Any, where: str, depth: int = 0) -> Iterator[tuple[str, str]
     else:
         yield (
             where,
-            f"is of type {type(value).__name__}, which is not a valid JSON value: "
-            "pass a string, a number, a list or a dict",
+            (
+                f"is of type {type(value).__name__}, which is not a valid JSON value: "
+                "pass a string, a number, a list or a dict"
+            ),
         )
 
 

@@ -51,7 +51,9 @@ def is_json() -> bool:
 
 
 def message(level: str, event: str, text: str, **fields: Any) -> None:
-    """Print what is written for people, whatever the verbosity: as it is, or as a line of JSON with ``fields``."""
+    """Print what is written for people, whatever the verbosity: as it is, or as a line of JSON with
+    ``fields``.
+    """
     if is_json():
         text = format_line(level, event, fields, datetime.now(UTC), as_json=True)
     with contextlib.suppress(OSError, ValueError):  # as in _write
@@ -87,14 +89,19 @@ def _write(level: str, event: str, fields: dict[str, Any], to: TextIO | None = N
     if not is_enabled(level):
         return
     line = format_line(level, event, fields, datetime.now(UTC), _state["json"])
-    with contextlib.suppress(OSError, ValueError):  # stderr is closed, and the run matters more than its log line
+    with contextlib.suppress(
+        OSError, ValueError
+    ):  # stderr is closed, and the run matters more than its log line
         stream = to or sys.stderr
         stream.write(f"{line}\n")  # at once: a storm of failures has a line for each
         stream.flush()
 
 
-def format_line(level: str, event: str, fields: dict[str, Any], at: datetime, as_json: bool = False) -> str:
-    """Return the line. Fields that are None are omitted. In JSON numbers are numbers, and durations are seconds.
+def format_line(
+    level: str, event: str, fields: dict[str, Any], at: datetime, as_json: bool = False
+) -> str:
+    """Return the line. Fields that are None are omitted. In JSON numbers are numbers, and durations
+    are seconds.
 
     >>> format_line("info", "run.dead", {"job": "purge", "run": 119}, datetime(2026, 1, 14, 2, tzinfo=UTC))
     '2026-01-14T02:00:00Z INFO    run.dead job=purge run=119'
@@ -110,8 +117,14 @@ def format_line(level: str, event: str, fields: dict[str, Any], at: datetime, as
 
 
 def printable_json(line: str) -> str:
-    """Return a line of JSON with escapes for what could break it or control a terminal, such as U+2028 and C1."""
-    return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+    """Return a line of JSON with escapes for what could break it or control a terminal, such as
+    U+2028 and C1.
+    """
+    return (
+        line
+        if line.isprintable()
+        else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+    )
 
 
 def _plain(key: str, value: Any) -> dict[str, Any]:

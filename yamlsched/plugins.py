@@ -67,8 +67,8 @@ class Hooks:
     def check_file(self, schedule: Loaded) -> Iterable[FileFinding]:  # type: ignore[empty-body]
         """Yield what is wrong with a valid file.
 
-        ``validate`` and ``diff`` report findings as errors. ``sync`` and ``tick`` log them and apply
-        the file. ``schedule.jobs`` has the jobs by name, with their defaults.
+        ``validate`` and ``diff`` report findings as errors. ``sync`` and ``tick`` log them and
+        apply the file. ``schedule.jobs`` has the jobs by name, with their defaults.
         ``schedule.written("purge", "owner")`` is None if neither the job nor ``defaults`` has it.
         """
 
@@ -89,8 +89,8 @@ class Hooks:
     ) -> None:
         """Note the outcome of an attempt, once it is in the database. Return at once.
 
-        ``status`` is the state of the run: succeeded, failed if it is retried, dead, or queued if it
-        was released. ``seconds`` is how long the attempt executed; None if that is unknown.
+        ``status`` is the state of the run: succeeded, failed if it is retried, dead, or queued if
+        it was released. ``seconds`` is how long the attempt executed; None if that is unknown.
         """
 
     @hookspec
@@ -122,7 +122,9 @@ class PluginVerb:
     plugin: str
 
     def load(self) -> click.Command:
-        """Import the command. Raises EnvironmentFailed if an installed plugin has no such command."""
+        """Import the command. Raises EnvironmentFailed if an installed plugin has no
+        such command.
+        """
         module, _, attribute = self.place.partition(":")
         label = f'the command "{self.name}" of the plugin {self.plugin} cannot be loaded'
         try:
@@ -209,7 +211,9 @@ def installed() -> list[Plugin]:
 
 
 def _package(entry: metadata.EntryPoint) -> tuple[str, str]:
-    """Return the name and the version of the package of an entry point, as far as they are known."""
+    """Return the name and the version of the package of an entry point, as far as they
+    are known.
+    """
     name = version = None
     with suppress(Exception):  # the metadata is incomplete: which error that is depends on Python
         name, version = entry.dist and entry.dist.name, entry.dist and entry.dist.version

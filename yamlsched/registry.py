@@ -1,7 +1,8 @@
-"""What is imported when it is first used, nowhere else in the core: the extras, and what most ticks do not need.
+"""What is imported when it is first used, nowhere else in the core: the extras, and what most ticks
+do not need.
 
-Imports are most of what an idle tick does. Each of ``ON_DEMAND`` would add to that, or to the time from
-the start of a worker to its first claim (``benchmarks idle`` and ``latency``).
+Imports are most of what an idle tick does. Each of ``ON_DEMAND`` would add to that, or to the time
+from the start of a worker to its first claim (``benchmarks idle`` and ``latency``).
 """
 
 from __future__ import annotations
@@ -44,8 +45,12 @@ EXTRAS = {
     "words": "yamlsched.extras.words",
 }
 ON_DEMAND = {
-    "apply": "yamlsched.sync.apply",  # and with it YAML, the schema and all checks: a file that is not in force yet
-    "bootstrap": "yamlsched.worker.local.bootstrap",  # the code of children, which is not needed for the first claim
+    "apply": (
+        "yamlsched.sync.apply"
+    ),  # and with it YAML, the schema and all checks: a file that is not in force yet
+    "bootstrap": (
+        "yamlsched.worker.local.bootstrap"
+    ),  # the code of children, which is not needed for the first claim
     "croniter": "croniter",
     "jsonschema": "jsonschema",  # a file in force is read, and not checked again
     "load": "yamlsched.schedule.load",

@@ -1,7 +1,9 @@
-"""What secrets look like: in names, in commands, in text. The one list of these forms, and the masks that hide them.
+"""What secrets look like: in names, in commands, in text. The one list of these forms, and the
+masks that hide them.
 
-Searches take linear time on any text: no match attempt reads beyond the place where the next one can start. Each form
-names the words without which it cannot occur, so that most text is not searched by pattern at all.
+Searches take linear time on any text: no match attempt reads beyond the place where the next one
+can start. Each form names the words without which it cannot occur, so that most text is not
+searched by pattern at all.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from typing import Any, NamedTuple
 
 
 class Pattern:
-    """A regular expression that is compiled when it is first used: a tick that finds nothing to do uses none."""
+    """A regular expression that is compiled when it is first used: a tick that finds nothing to do
+    uses none.
+    """
 
     def __init__(self, pattern: str, flags: re.RegexFlag = re.NOFLAG) -> None:
         self.pattern, self.flags = pattern, flags
@@ -53,7 +57,8 @@ REFERENCE = Pattern(
     r"|(none|basic|bearer|digest|oauth2?|true|false|null|\*+)$",
     re.I,
 )
-"""Names and values that say where a secret is or of which kind. The URL of a webhook is a secret."""
+"""Names and values that say where a secret is or of which kind. The URL of a webhook is a secret.
+"""
 CAMEL_CASE = Pattern(r"(?<=[a-z0-9])(?=[A-Z])")
 NOT_IN_NAMES = Pattern(r"[-.]")
 
@@ -80,7 +85,9 @@ def is_reference(name: str, value: Any) -> bool:
 
 
 class Form(NamedTuple):
-    """One form of secrets in text. ``hints`` are in lower case; without one of them it cannot occur."""
+    """One form of secrets in text. ``hints`` are in lower case; without one of them it cannot
+    occur.
+    """
 
     hints: Sequence[str]
     pattern: Pattern
@@ -92,7 +99,9 @@ QUOTED = r"'[^'\n]*'?|\"(?:[^\"\\\n]|\\.)*\"?"
 ASSIGNMENT = Pattern(r"(?<![\w.-])(-{0,2}([A-Za-z_][\w.-]*)[ \t]{0,3}=[ \t]{0,3}(?!=))")
 ASSIGNED = Pattern(rf"{QUOTED}|[^\s'\"&]+")
 OPTION = Pattern(rf"(?<!\S)(--?([A-Za-z][\w-]+)[ \t]+)(?![-|&;<>])({QUOTED}|\S+)")
-FIELD = Pattern(r"((?<!\\)(\\*[\"'])([A-Za-z_][\w.-]*)\2\s{0,9}:\s{0,9})" + rf"(\\+\"[^\"\\\n]*|{QUOTED})")
+FIELD = Pattern(
+    r"((?<!\\)(\\*[\"'])([A-Za-z_][\w.-]*)\2\s{0,9}:\s{0,9})" + rf"(\\+\"[^\"\\\n]*|{QUOTED})"
+)
 HEADER = Pattern(
     r"(?<![\w-])((authorization|cookie|[a-z]\w*(?:-\w+)+)[ \t]{0,3}:[ \t]{0,3}"
     r"(?:(?:bearer|basic|digest|token|negotiate|apikey)[ \t]+)?)([^\s'\",]+)",
@@ -114,7 +123,9 @@ def _hide_named(match: re.Match[str]) -> str:
 
 
 def _hide_assigned(text: str) -> str:
-    """Hide the values of ``NAME=value``. The value of another name may have an assignment itself."""
+    """Hide the values of ``NAME=value``. The value of another name may have an
+    assignment itself.
+    """
     parts, end = [], 0
     for match in ASSIGNMENT.finditer(text):
         if match.start() < end or not is_secret_name(match[2]):
@@ -222,7 +233,9 @@ PROGRAM_NAME = Pattern("|".join(f"({program.name})" for program in PROGRAMS))
 CALL = Pattern(rf"(?<![\w.-])(?:{PROGRAM_NAME.pattern})(?=\s)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\n;|&])*")
 """The call of such a program in a line of a shell."""
 OPTIONS = tuple(
-    Pattern(rf"(?<!\S)({program.option})(?![\\'\"]*\$[A-Za-z_{{(])(?:'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)")
+    Pattern(
+        rf"(?<!\S)({program.option})(?![\\'\"]*\$[A-Za-z_{{(])(?:'[^']*'|\"[^\"]*\"|[^\s'\"]\S*)"
+    )
     for program in PROGRAMS
 )
 HINTS = frozenset(hint for form in FORMS for hint in form.hints if hint != "-").union(
@@ -254,12 +267,15 @@ def mask(text: str) -> str:
         text = PRIVATE_KEY.sub(rf"\1{HIDDEN}", text)
     lines = [(line, line.casefold()) for line in text.split("\n")]
     return "\n".join(
-        _mask_line(line, folded) if line and any(hint in folded for hint in hints) else line for line, folded in lines
+        _mask_line(line, folded) if line and any(hint in folded for hint in hints) else line
+        for line, folded in lines
     )
 
 
 def _mask_line(text: str, folded: str) -> str:
-    """Return a line without what looks like a secret; ``folded`` is the line with all letters in lower case."""
+    """Return a line without what looks like a secret; ``folded`` is the line with all letters in
+    lower case.
+    """
 
     def apply(forms: Iterable[Form], text: str) -> str:
         for form in forms:

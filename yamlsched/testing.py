@@ -1,4 +1,5 @@
-"""Call your handlers in your own tests: no worker, no row, and no database unless the handler uses one.
+"""Call your handlers in your own tests: no worker, no row, and no database unless the handler uses
+one.
 
 from yamlsched.testing import FakeRun, call, call_command
 
@@ -57,15 +58,18 @@ __all__ = [
 
 
 def use_test_database(variable: str = "YAMLSCHED_DSN") -> str:
-    """Let ``variable`` name a database for tests, and return its DSN. Call it before the application reads it.
+    """Let ``variable`` name a database for tests, and return its DSN. Call it before the
+    application reads it.
 
-    It is the database that ``TEST_DSN`` names, else a new one, which ends with this process (extra ``embedded``). What
-    the variable named before, perhaps production, is not used. Raises Refused if ``TEST_DSN`` names the same database,
-    and EnvironmentFailed if there is neither.
+    It is the database that ``TEST_DSN`` names, else a new one, which ends with this process (extra
+    ``embedded``). What the variable named before, perhaps production, is not used. Raises Refused
+    if ``TEST_DSN`` names the same database, and EnvironmentFailed if there is neither.
     """
     before, dsn = os.environ.get(variable, ""), os.environ.get("TEST_DSN", "")
     if dsn and before and _database(dsn) == _database(before):
-        raise Refused(f"TEST_DSN names the same database as {variable}: tests need one of their own")
+        raise Refused(
+            f"TEST_DSN names the same database as {variable}: tests need one of their own"
+        )
     if not dsn:
         held = contextlib.ExitStack()
         folder = held.enter_context(tempfile.TemporaryDirectory(prefix="yamlsched-test-"))
@@ -77,7 +81,8 @@ def use_test_database(variable: str = "YAMLSCHED_DSN") -> str:
 
 
 def prepare_database(dsn: str, file: str | os.PathLike[str] = "schedules.yaml") -> None:
-    """Create the tables in a database for tests, and apply ``file``, so that the application can enqueue.
+    """Create the tables in a database for tests, and apply ``file``, so that the application can
+    enqueue.
 
     Raises Refused if ``file`` has errors, and EnvironmentFailed if the database cannot be reached.
     """
@@ -90,7 +95,9 @@ def prepare_database(dsn: str, file: str | os.PathLike[str] = "schedules.yaml") 
 
 
 def delete_runs(dsn: str) -> None:
-    """Delete all runs of a database for tests: call it after each test that commits, or the next one sees its runs."""
+    """Delete all runs of a database for tests: call it after each test that commits, or the next
+    one sees its runs.
+    """
     with db.connect(dsn) as connection:
         connection.execute(load_sql("testing")["delete_runs"])
 
@@ -98,7 +105,10 @@ def delete_runs(dsn: str) -> None:
 def _database(dsn: str) -> tuple[Any, ...]:
     """Return what tells a database from others."""
     values = conninfo_to_dict(dsn)
-    return tuple(str(values.get(name) or default) for name, default in (("host", ""), ("port", "5432"), ("dbname", "")))
+    return tuple(
+        str(values.get(name) or default)
+        for name, default in (("host", ""), ("port", "5432"), ("dbname", ""))
+    )
 
 
 class Enqueue(NamedTuple):
@@ -114,12 +124,13 @@ class Enqueue(NamedTuple):
 
 @dataclass(slots=True)
 class FakeRun(Run):
-    """A run in memory. What a handler does can be read from ``result``, ``enqueued``, ``effects`` and ``reports``.
+    """A run in memory. What a handler does can be read from ``result``, ``enqueued``, ``effects``
+    and ``reports``.
 
-    ``connection`` is what ``transaction`` yields, inside a transaction, or a savepoint if your test has one
-    open, so that it can roll back everything. ``commit_fails`` makes that transaction fail at its end.
-    ``effects`` holds results by key, ``IN_DOUBT`` for an effect in doubt. Later attempts share it. ``reports`` has the
-    progress that this attempt has reported, each call.
+    ``connection`` is what ``transaction`` yields, inside a transaction, or a savepoint if your test
+    has one open, so that it can roll back everything. ``commit_fails`` makes that transaction fail
+    at its end. ``effects`` holds results by key, ``IN_DOUBT`` for an effect in doubt. Later
+    attempts share it. ``reports`` has the progress that this attempt has reported, each call.
     """
 
     id: int = 1
@@ -132,7 +143,9 @@ class FakeRun(Run):
     is_catchup: bool = False
     upstream: dict[str, UpstreamRun] = field(default_factory=dict)
     backend: Backend = field(init=False, repr=False)
-    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = field(default=None, repr=False)
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] | None = field(
+        default=None, repr=False
+    )
     commit_fails: bool = False
     effects: dict[str, Any] = field(default_factory=dict)
     dsn: str = field(default="", repr=False)
@@ -161,7 +174,12 @@ class FakeRun(Run):
     def next_attempt(self) -> FakeRun:
         """Return the run as its next attempt finds it."""
         return replace(
-            self, attempt=self.attempt + 1, result=None, commit_fails=False, state=AttemptState(), reports=[]
+            self,
+            attempt=self.attempt + 1,
+            result=None,
+            commit_fails=False,
+            state=AttemptState(),
+            reports=[],
         )
 
     def leave_in_doubt(self, name: str, *, scope: Literal["run", "namespace"] = "run") -> None:
@@ -172,8 +190,9 @@ class FakeRun(Run):
 def call(handler: Callable[..., Any], run: FakeRun) -> Any:
     """Call ``handler`` as a worker does, and return what would be stored as the run's result.
 
-    The payload is passed as keyword arguments, after a round trip through JSON. A parameter named ``run`` gets the run.
-    An ``async def`` gets its own event loop. Raises Refused if the payload or the result cannot be stored.
+    The payload is passed as keyword arguments, after a round trip through JSON. A parameter named
+    ``run`` gets the run. An ``async def`` gets its own event loop. Raises Refused if the payload or
+    the result cannot be stored.
     """
     arguments = json.loads(enqueue.encode_payload(run.job_type, run.payload))
     if "run" in inspect.signature(handler).parameters:
@@ -189,8 +208,9 @@ def call(handler: Callable[..., Any], run: FakeRun) -> Any:
 class CommandResult(NamedTuple):
     """How a command has ended.
 
-    ``exit_code`` is minus the signal that killed it, and None if it could not be started. ``output`` has what it and
-    its processes had printed by then, stdout and stderr. ``retry_after`` is the delay that the exit code asks for.
+    ``exit_code`` is minus the signal that killed it, and None if it could not be started.
+    ``output`` has what it and its processes had printed by then, stdout and stderr. ``retry_after``
+    is the delay that the exit code asks for.
     """
 
     outcome: Literal["succeeded", "failed", "dead"]
@@ -200,22 +220,33 @@ class CommandResult(NamedTuple):
     retry_after: timedelta | None
 
 
-def call_command(file: str | Path, job: str, run: FakeRun | None = None, *, env: str | None = None) -> CommandResult:
-    """Run the command of ``job`` in the schedule ``file`` as a worker does, and return how it ended.
+def call_command(
+    file: str | Path, job: str, run: FakeRun | None = None, *, env: str | None = None
+) -> CommandResult:
+    """Run the command of ``job`` in the schedule ``file`` as a worker does, and return how it
+    ended.
 
-    Without ``run``, its payload is the job's. ``env`` is the environment of the schedule, as ``--env``. Raises Refused
-    if the file has no valid job of this name with a command.
+    Without ``run``, its payload is the job's. ``env`` is the environment of the schedule, as
+    ``--env``. Raises Refused if the file has no valid job of this name with a command.
     """
     definition = load(Path(file).read_bytes(), str(file), env).jobs.get(job)
     if definition is None or not definition.command:
         raise Refused(f'no valid job "{job}" with a command in {file}')
-    run = replace(run or FakeRun(payload=definition.payload), job_type=job, max_attempts=definition.max_attempts)
+    run = replace(
+        run or FakeRun(payload=definition.payload),
+        job_type=job,
+        max_attempts=definition.max_attempts,
+    )
     with tempfile.TemporaryFile() as output:
-        called = programs.call(definition, str(Path(file).resolve().parent), claimed(run), stdout=output, stderr=output)
+        called = programs.call(
+            definition, str(Path(file).resolve().parent), claimed(run), stdout=output, stderr=output
+        )
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     end = programs.with_last_lines(called.end, text)
-    return CommandResult(called.outcome, called.status, text, error_text(end.error_type, end.error), end.delay)
+    return CommandResult(
+        called.outcome, called.status, text, error_text(end.error_type, end.error), end.delay
+    )
 
 
 def claimed(run: FakeRun) -> ClaimedRun:
@@ -223,8 +254,21 @@ def claimed(run: FakeRun) -> ClaimedRun:
     slot = None if run.scheduled_for is None else run.scheduled_for.isoformat()
     payload = enqueue.encode_payload(run.job_type, run.payload)
     upstream = {name: asdict(upstream_run) for name, upstream_run in run.upstream.items()}
-    known = (run.id, run.job_type, run.key, slot, run.attempt, run.max_attempts, payload, run.is_catchup, 0.0, "")
-    return ClaimedRun(*known, upstream=json.dumps(upstream, default=datetime.isoformat) if upstream else None)
+    known = (
+        run.id,
+        run.job_type,
+        run.key,
+        slot,
+        run.attempt,
+        run.max_attempts,
+        payload,
+        run.is_catchup,
+        0.0,
+        "",
+    )
+    return ClaimedRun(
+        *known, upstream=json.dumps(upstream, default=datetime.isoformat) if upstream else None
+    )
 
 
 async def _awaited(value: Any) -> Any:

@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from typing import Any
 
 CI_COMMAND = re.compile(r"^(\s*)::|##(?=[A-Za-z]*\[)")
-"""What CI services execute in a log: ``::stop-commands::x`` and ``##[error]`` (GitHub), ``##vso[...]`` (Azure)."""
+"""What CI services execute in a log: ``::stop-commands::x`` and ``##[error]`` (GitHub),
+``##vso[...]`` (Azure).
+"""
 STYLES = re.compile(r"\x1b\[[0-9;:]*[mK]|\r+$", re.MULTILINE)
 """What colours a terminal or clears its line, and the end of lines of other systems."""
 PLUGIN_CODE = re.compile(r"(?!YS)[A-Z]{2,12}[0-9]{0,4}")
@@ -33,16 +35,21 @@ def escape_ci_commands(line: str) -> str:
     """
     if "::" not in line and "##" not in line:
         return line
-    return CI_COMMAND.sub(lambda match: f"{match[1] or ''}\\::" if match[0].endswith(":") else r"#\#", line)
+    return CI_COMMAND.sub(
+        lambda match: f"{match[1] or ''}\\::" if match[0].endswith(":") else r"#\#", line
+    )
 
 
 def escape_line(text: str) -> str:
-    """Return ``text`` as one line of output: it cannot look like another line, or control what shows it."""
+    """Return ``text`` as one line of output: it cannot look like another line, or control what
+    shows it.
+    """
     return escape_ci_commands(escape_control(text))
 
 
 def without_styles(output: str) -> str:
-    r"""Return what a program printed without its colours. Other control characters stay, and are to be escaped.
+    r"""Return what a program printed without its colours. Other control characters stay, and are to
+    be escaped.
 
     >>> without_styles("\x1b[1;31mfailed\x1b[0m\r\n")
     'failed\n'
@@ -60,7 +67,9 @@ def join_first(names: Sequence[str], limit: int) -> str:
     >>> join_first(["a", "b", "c"], 2)
     'a, b and 1 more'
     """
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    return ", ".join(names[:limit]) + (
+        f" and {len(names) - limit} more" if len(names) > limit else ""
+    )
 
 
 def names_for_log(names: Sequence[str], limit: int = 10) -> str:
@@ -93,7 +102,9 @@ MAX_WORD_CHARS = 100
 
 
 def quoted(value: Any, longest: int = 60) -> str:
-    """Return a value as messages show it: strings in double quotes, on one line, truncated if long."""
+    """Return a value as messages show it: strings in double quotes, on one line,
+    truncated if long.
+    """
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -106,7 +117,9 @@ def quoted(value: Any, longest: int = 60) -> str:
 
 
 def described(value: Any) -> str:
-    """Return a value with its type, as in ``found the string "5"``; a collection by its type alone."""
+    """Return a value with its type, as in ``found the string "5"``; a collection by
+    its type alone.
+    """
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):

@@ -26,9 +26,7 @@ create table bare_jobs (
 ) with (fillfactor = 70);
 create index bare_jobs_open on bare_jobs (run_at, id) where finished_at is null;
 """
-ENQUEUE = (
-    "insert into bare_jobs (job_type, payload) select 'noop', jsonb_build_object('n', n) from generate_series(1, %s) n"
-)
+ENQUEUE = "insert into bare_jobs (job_type, payload) select 'noop', jsonb_build_object('n', n) from generate_series(1, %s) n"
 CLAIM = """
 update bare_jobs r
 set status = 'running', attempts = attempts + 1, locked_by = %s, started_at = clock_timestamp(),
@@ -92,7 +90,9 @@ def work(concurrency, ms):
                 connection.execute(FAIL, (ATTEMPTS, "no route to host", ATTEMPTS, *fence))
             if claimed:
                 ids = [row[0] for row in claimed]
-                connection.execute(FINISH, (ids, ids, [row[1] for row in claimed], [token] * len(ids)))
+                connection.execute(
+                    FINISH, (ids, ids, [row[1] for row in claimed], [token] * len(ids))
+                )
             calls.last = time.time()
     calls.print()
 

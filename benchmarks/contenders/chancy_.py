@@ -50,11 +50,16 @@ async def prepare(count):
 
 async def work(concurrency, ms):
     settings["ms"] = ms
-    async with app() as chancy, await psycopg.AsyncConnection.connect(URL, autocommit=True) as connection:
+    async with (
+        app() as chancy,
+        await psycopg.AsyncConnection.connect(URL, autocommit=True) as connection,
+    ):
         await chancy.declare(queue(concurrency), upsert=True)
 
         async def is_empty():
-            found = await connection.execute("select exists (select from chancy_jobs where completed_at is null)")
+            found = await connection.execute(
+                "select exists (select from chancy_jobs where completed_at is null)"
+            )
             return not (await found.fetchone())[0]
 
         async with Worker(chancy) as worker:

@@ -8,7 +8,9 @@ import sys
 import time
 
 URL = os.environ["BENCH_URL"]
-FAILS = os.environ.get("BENCH_FAILS")  # "once": the first attempt of each job raises; "always": every attempt
+FAILS = os.environ.get(
+    "BENCH_FAILS"
+)  # "once": the first attempt of each job raises; "always": every attempt
 ATTEMPTS = 2 if FAILS == "once" else 1
 
 
@@ -42,7 +44,11 @@ class HandlerCalls:
         seen, started = -1, time.monotonic()
         while True:
             await asyncio.sleep(every)
-            if self.runs == seen and (self.runs or time.monotonic() - started > 5) and await is_empty():
+            if (
+                self.runs == seen
+                and (self.runs or time.monotonic() - started > 5)
+                and await is_empty()
+            ):
                 return
             seen = self.runs
 
@@ -62,7 +68,10 @@ def open_for_append(file):
 
 def serve(**verbs):
     """Call the verb that the command line names, with its arguments; numeric ones are converted."""
-    words = [int(w) if w.isdigit() else float(w) if w.replace(".", "", 1).isdigit() else w for w in sys.argv[2:]]
+    words = [
+        int(w) if w.isdigit() else float(w) if w.replace(".", "", 1).isdigit() else w
+        for w in sys.argv[2:]
+    ]
     result = verbs[sys.argv[1]](*words)
     if inspect.isawaitable(result):
 

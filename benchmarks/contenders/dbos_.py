@@ -10,7 +10,14 @@ from dbos import DBOS, DBOSClient
 DSN = URL.replace("postgresql://", "postgresql+psycopg://")
 calls = HandlerCalls()
 settings = {"ms": 0, "file": None}
-DBOS(config={"name": "bench", "system_database_url": URL, "log_level": "ERROR", "application_version": "1"})
+DBOS(
+    config={
+        "name": "bench",
+        "system_database_url": URL,
+        "log_level": "ERROR",
+        "application_version": "1",
+    }
+)
 
 
 @DBOS.workflow()
@@ -29,7 +36,10 @@ async def arrive(sent):
 def launch(concurrency=0):
     DBOS.launch()
     DBOS.register_queue(
-        "bench", worker_concurrency=concurrency or 100, polling_interval_sec=0.01, on_conflict="always_update"
+        "bench",
+        worker_concurrency=concurrency or 100,
+        polling_interval_sec=0.01,
+        on_conflict="always_update",
     )
 
 

@@ -45,7 +45,9 @@ async def work(concurrency, ms):
             calls.finish()
 
     # max_concurrent_tasks is at least two batches, so it cannot be 1; the limit of the entrypoint can
-    await queuer.run(mode=QueueExecutionMode.drain, batch_size=max(1, concurrency // 2) if concurrency else BATCH)
+    await queuer.run(
+        mode=QueueExecutionMode.drain, batch_size=max(1, concurrency // 2) if concurrency else BATCH
+    )
     calls.print()
 
 

@@ -6,13 +6,18 @@ import logging
 import procrastinate
 from common import ATTEMPTS, FAILS, URL, HandlerCalls, now_us, open_for_append, record_delay, serve
 
-app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=URL, min_size=2, max_size=22))
+app = procrastinate.App(
+    connector=procrastinate.PsycopgConnector(conninfo=URL, min_size=2, max_size=22)
+)
 calls = HandlerCalls()
 settings = {"ms": 0, "file": None}
 logging.disable(logging.ERROR if FAILS else logging.INFO)
 
 
-@app.task(name="noop", retry=procrastinate.RetryStrategy(max_attempts=ATTEMPTS, wait=0) if FAILS == "once" else False)
+@app.task(
+    name="noop",
+    retry=procrastinate.RetryStrategy(max_attempts=ATTEMPTS, wait=0) if FAILS == "once" else False,
+)
 async def noop(n):
     calls.start()
     if settings["ms"]:
@@ -29,7 +34,9 @@ async def prepare(count):
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
         for start in range(0, count, 5_000):
-            await noop.batch_defer_async(*({"n": n} for n in range(start, min(count, start + 5_000))))
+            await noop.batch_defer_async(
+                *({"n": n} for n in range(start, min(count, start + 5_000)))
+            )
 
 
 async def work(concurrency, ms):

@@ -121,7 +121,13 @@ class Yamlsched:
                 yamlsched.enqueue_many(connection, job, payloads)
 
     def drain(
-        self, dsn: str, workers: int, concurrency: int | None = None, ms: int = 0, job: str = "nap", *words: str
+        self,
+        dsn: str,
+        workers: int,
+        concurrency: int | None = None,
+        ms: int = 0,
+        job: str = "nap",
+        *words: str,
     ) -> Drained:
         """Execute everything. With ``ms``, the runs become those of ``job``, whose handler takes a time of its own."""
         with psycopg.connect(dsn) as connection:
@@ -141,7 +147,9 @@ class Yamlsched:
             raise RuntimeError(f"{others} runs did not succeed, and one had {attempts} attempts")
         return Drained(runs, seconds)
 
-    def start(self, dsn: str, host: int = 0, concurrency: int | None = None, *words: str) -> subprocess.Popen[str]:
+    def start(
+        self, dsn: str, host: int = 0, concurrency: int | None = None, *words: str
+    ) -> subprocess.Popen[str]:
         """Start a worker as if on the host with this number."""
         more = ["--concurrency", str(concurrency)] if concurrency else []
         worker = subprocess.Popen(
@@ -181,5 +189,7 @@ class Yamlsched:
         return command("tick", "--dsn", dsn, "--file", str(self.folder / "0/schedules.yaml"))
 
     def environment(self, dsn: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("YAMLSCHED_")}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith("YAMLSCHED_")
+        }
         return {**kept, "PYTHONPATH": str(ROOT)}

@@ -33,7 +33,10 @@ def _once(mark: Path, source: Path, make) -> None:
         print(f"installing the peers of {source.name} ...", file=sys.stderr)
         make()
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"the peers of {source.name} cannot be installed, and are not measured: {error}", file=sys.stderr)
+        print(
+            f"the peers of {source.name} cannot be installed, and are not measured: {error}",
+            file=sys.stderr,
+        )
         return
     mark.write_text(wanted)
 
@@ -41,7 +44,9 @@ def _once(mark: Path, source: Path, make) -> None:
 def _pip(folder: Path) -> None:
     venv.create(folder, with_pip=True)
     requirements = HERE / "requirements.txt"
-    subprocess.run([folder / "bin/python", "-m", "pip", "install", "-q", "-r", requirements], check=True)
+    subprocess.run(
+        [folder / "bin/python", "-m", "pip", "install", "-q", "-r", requirements], check=True
+    )
 
 
 def _npm(folder: Path) -> None:
@@ -49,4 +54,6 @@ def _npm(folder: Path) -> None:
         raise OSError("node is not installed")
     folder.mkdir(exist_ok=True)
     shutil.copy(HERE / "package.json", folder)
-    subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=folder, check=True)
+    subprocess.run(
+        ["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=folder, check=True
+    )

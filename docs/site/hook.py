@@ -38,9 +38,15 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
     files.append(File.generated(config, "verbs.md", content=verbs()))
     files.append(File.generated(config, "python.md", content=python()))
-    linked = {target for file in list(files) if file.is_documentation_page() for target in _outside(file)}
+    linked = {
+        target for file in list(files) if file.is_documentation_page() for target in _outside(file)
+    }
     for target in sorted(linked):
-        files.append(File.generated(config, f"files/{target}{TEXT_SUFFIX}", content=(ROOT / target).read_text("utf-8")))
+        files.append(
+            File.generated(
+                config, f"files/{target}{TEXT_SUFFIX}", content=(ROOT / target).read_text("utf-8")
+            )
+        )
     return files
 
 
@@ -59,7 +65,11 @@ def _on_site(target: str) -> str:
     """Return the path in the site of a file of the repository."""
     if target in PAGES:
         return PAGES[target]
-    return target.removeprefix("docs/") if target.startswith("docs/") else f"files/{target}{TEXT_SUFFIX}"
+    return (
+        target.removeprefix("docs/")
+        if target.startswith("docs/")
+        else f"files/{target}{TEXT_SUFFIX}"
+    )
 
 
 def _target(file: File, link: str) -> str | None:
@@ -67,11 +77,18 @@ def _target(file: File, link: str) -> str | None:
 
     A link to a folder leads to its README or, as that of handlers/, to what it is.
     """
-    source = next((path for path, name in PAGES.items() if name == file.src_uri), f"docs/{file.src_uri}")
+    source = next(
+        (path for path, name in PAGES.items() if name == file.src_uri), f"docs/{file.src_uri}"
+    )
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
     if (ROOT / target).is_dir():
         target = next(
-            (f"{target}/{name}" for name in ("README.md", "__init__.py") if (ROOT / target / name).exists()), ""
+            (
+                f"{target}/{name}"
+                for name in ("README.md", "__init__.py")
+                if (ROOT / target / name).exists()
+            ),
+            "",
         )
     return target if target and (ROOT / target).is_file() else None
 
@@ -79,7 +96,11 @@ def _target(file: File, link: str) -> str | None:
 def _outside(file: File) -> set[str]:
     """Return the files of the repository that a page links to and that are no pages of the site."""
     targets = {_target(file, match[2]) for match in LINK.finditer(file.content_string)}
-    return {target for target in targets if target and not target.startswith("docs/") and target not in PAGES}
+    return {
+        target
+        for target in targets
+        if target and not target.startswith("docs/") and target not in PAGES
+    }
 
 
 def verbs() -> str:
@@ -105,7 +126,9 @@ def verbs() -> str:
 
 
 def _help(command: click.Command, parent: click.Context, name: str) -> str:
-    return command.get_help(click.Context(command, info_name=name, parent=parent, max_content_width=100))
+    return command.get_help(
+        click.Context(command, info_name=name, parent=parent, max_content_width=100)
+    )
 
 
 def python() -> str:

@@ -29,4 +29,8 @@ def clean_up(run: Run) -> dict[str, Any]:
 
 def _place() -> dict[str, Any]:
     """Return where this is: the environment of a Dask worker says which one it is."""
-    return {"host": socket.gethostname(), "process": os.getpid(), "place": os.environ.get("PLACE", "local")}
+    return {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "place": os.environ.get("PLACE", "local"),
+    }

@@ -27,7 +27,10 @@ def fetch_rates() -> dict[str, float]:
 
 def load_orders(run: Run) -> dict[str, Any]:
     extracted = run.upstream["extract_orders"].result
-    return {"day": extracted["day"], "sums": {currency: sum(found) for currency, found in extracted["orders"].items()}}
+    return {
+        "day": extracted["day"],
+        "sums": {currency: sum(found) for currency, found in extracted["orders"].items()},
+    }
 
 
 def daily_report(run: Run) -> dict[str, Any]:

@@ -25,7 +25,9 @@ def add_points(run: Run, order_id: int) -> None:
         db.session.add(PointsEntry(order_id=order.id, points=points))
         db.session.flush()
         db.session.execute(
-            update(Customer).where(Customer.id == order.customer_id).values(points=Customer.points + points)
+            update(Customer)
+            .where(Customer.id == order.customer_id)
+            .values(points=Customer.points + points)
         )
         run.succeed_in(db.session)
         db.session.commit()

@@ -10,5 +10,7 @@ def open_account(session: Session, email: str) -> Account:
     account = Account(email=email)
     session.add(account)
     session.flush()  # gives it an id
-    yamlsched.enqueue(session, "book_bonus", {"account_id": account.id}, key=f"book_bonus:{account.id}")
+    yamlsched.enqueue(
+        session, "book_bonus", {"account_id": account.id}, key=f"book_bonus:{account.id}"
+    )
     return account

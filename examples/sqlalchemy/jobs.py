@@ -18,5 +18,7 @@ def book_bonus(run: Run, account_id: int, cents: int = 500) -> None:
     with Session.begin() as session:
         session.add(Booking(account_id=account_id, cents=cents))
         session.flush()
-        session.execute(update(Account).where(Account.id == account_id).values(balance=Account.balance + cents))
+        session.execute(
+            update(Account).where(Account.id == account_id).values(balance=Account.balance + cents)
+        )
         run.succeed_in(session)

@@ -13,10 +13,18 @@ ENQUEUE = text(
 )
 
 
-def enqueue(session: Session, job: str, payload: dict[str, Any], key: str | None = None) -> int | None:
-    return session.execute(ENQUEUE, {"job": job, "payload": json.dumps(payload), "key": key}).scalar_one()
+def enqueue(
+    session: Session, job: str, payload: dict[str, Any], key: str | None = None
+) -> int | None:
+    return session.execute(
+        ENQUEUE, {"job": job, "payload": json.dumps(payload), "key": key}
+    ).scalar_one()
 
 
-async def enqueue_async(session: AsyncSession, job: str, payload: dict[str, Any], key: str | None = None) -> int | None:
-    result = await session.execute(ENQUEUE, {"job": job, "payload": json.dumps(payload), "key": key})
+async def enqueue_async(
+    session: AsyncSession, job: str, payload: dict[str, Any], key: str | None = None
+) -> int | None:
+    result = await session.execute(
+        ENQUEUE, {"job": job, "payload": json.dumps(payload), "key": key}
+    )
     return result.scalar_one()

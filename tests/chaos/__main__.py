@@ -16,12 +16,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="seed of the first scenario (default: random)")
     parser.add_argument(
-        "--seconds", type=float, default=40, help="duration of the faults in each scenario (%(default)s)"
+        "--seconds",
+        type=float,
+        default=40,
+        help="duration of the faults in each scenario (%(default)s)",
     )
     parser.add_argument(
-        "--times", type=int, default=1, help="number of scenarios, each with the next seed (%(default)s)"
+        "--times",
+        type=int,
+        default=1,
+        help="number of scenarios, each with the next seed (%(default)s)",
     )
-    parser.add_argument("--keep", action="store_true", help="keep the evidence of scenarios without violations")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the evidence of scenarios without violations"
+    )
     arguments = parser.parse_args()
 
     from .scenario import run_scenario

@@ -45,11 +45,15 @@ def check_steps(e: Evidence) -> Iterator[str]:
 
 def _problems(before: Version, after: Version, tokens: set[str]) -> Iterator[str]:
     step = before.status, after.status
-    is_gap = step == ("queued", "deleted") and before.row.get("unreleased")  # its slot has become a gap
+    is_gap = step == ("queued", "deleted") and before.row.get(
+        "unreleased"
+    )  # its slot has become a gap
     if step not in STEPS and not is_gap:
         yield "this change of status is not allowed"
         return
-    is_claim = after.status == "running" and (before.status != "running" or before.token != after.token)
+    is_claim = after.status == "running" and (
+        before.status != "running" or before.token != after.token
+    )
     refund = 1 if step == ("running", "queued") else 0
     expected = before.attempts + is_claim - refund
     if after.status != "deleted" and after.attempts != expected:
@@ -80,9 +84,14 @@ def check_writers(e: Evidence) -> Iterator[str]:
     pids = e.writers()
     for run, versions in e.runs.items():
         for before, after in pairwise(versions):
-            is_outcome = after.status in ("succeeded", "failed", "queued", "dead") and after.token == before.token
+            is_outcome = (
+                after.status in ("succeeded", "failed", "queued", "dead")
+                and after.token == before.token
+            )
             is_renewal = after.token == before.token and after.lease_ends != before.lease_ends
-            was_lost = after.status in ("failed", "dead") and after.row["error_type"] == "LostWorker"
+            was_lost = (
+                after.status in ("failed", "dead") and after.row["error_type"] == "LostWorker"
+            )
             if before.status != "running" or was_lost or after.status == "cancelled":
                 continue
             if (is_outcome or is_renewal) and pids.get(after.writer) != before.owner:
@@ -119,7 +128,10 @@ def check_one_live_attempt(e: Evidence) -> Iterator[str]:
 def _was_suspended(e: Evidence, attempt: Attempt) -> bool:
     """Return whether its host was suspended: then a handler continues until its parent has read the clock."""
     first, _ = e.claims(attempt.run)[attempt.token]
-    continued = [*e.continued(attempt.pid, attempt.last_wall), *e.continued(attempt.worker, attempt.last_wall)]
+    continued = [
+        *e.continued(attempt.pid, attempt.last_wall),
+        *e.continued(attempt.worker, attempt.last_wall),
+    ]
     return any(first.at <= at and attempt.last_wall <= at + WAKE_SECONDS for at in continued)
 
 
@@ -146,7 +158,11 @@ def check_limits(e: Evidence) -> Iterator[str]:
     by_limit: dict[str, list[Attempt]] = {}
     for attempt in e.attempts.values():
         claim = e.claims(attempt.run).get(attempt.token)
-        if claim is not None and claim[0].row.get("limit_no") is not None and not _was_suspended(e, attempt):
+        if (
+            claim is not None
+            and claim[0].row.get("limit_no") is not None
+            and not _was_suspended(e, attempt)
+        ):
             by_limit.setdefault(claim[0].row["limit_name"], []).append(attempt)
     for limit, attempts in by_limit.items():
         for attempt in attempts:
@@ -164,16 +180,24 @@ def check_followers(e: Evidence) -> Iterator[str]:
     for run, versions in e.runs.items():
         row = versions[0].row
         for before, after in pairwise(versions):
-            if before.row.get("unreleased") and not after.row["unreleased"] and after.op != "DELETE":
+            if (
+                before.row.get("unreleased")
+                and not after.row["unreleased"]
+                and after.op != "DELETE"
+            ):
                 for name in FOLLOWERS.get(row["job_type"], {}).get("after", ()):
                     for upstream in by_slot.get((name, row["scheduled_for"]), ()):
                         *_, then = (
-                            version for version in upstream if version.seq < after.seq or version is upstream[0]
+                            version
+                            for version in upstream
+                            if version.seq < after.seq or version is upstream[0]
                         )
                         if then.seq < after.seq and then.status not in FINAL | {"deleted"}:
                             what = f"released while {name} of its slot was {then.status}"
                             yield f"run {run} of {row['job_type']} was {what}"
-        is_started = any(version.status == "running" and version.row.get("unreleased") for version in versions)
+        is_started = any(
+            version.status == "running" and version.row.get("unreleased") for version in versions
+        )
         if is_started:
             yield f"run {run} of {row['job_type']} was claimed before it was released"
 
@@ -241,7 +265,9 @@ def _charged(e: Evidence, run: int, before: Version, after: Version) -> Iterator
         return
     if attempt.act in EXPECTED_ERRORS and EXPECTED_ERRORS[attempt.act] in error:
         return
-    if "killed by signal 9" in error and any(attempt.pid in x.pids for x in e.journal if x.what == "SIGKILL child"):
+    if "killed by signal 9" in error and any(
+        attempt.pid in x.pids for x in e.journal if x.what == "SIGKILL child"
+    ):
         return
     if "still running after" in error and ended - started > 11:
         return
@@ -249,9 +275,13 @@ def _charged(e: Evidence, run: int, before: Version, after: Version) -> Iterator
         return  # the job is disabled or not in the file
     if "in doubt" in error and "effect" in attempt.act:
         return
-    if attempt.act in ("transaction", "effect", "business effect") and e.was_disturbed(started, ended):
+    if attempt.act in ("transaction", "effect", "business effect") and e.was_disturbed(
+        started, ended
+    ):
         return  # its own statements failed
-    if attempt.act in ("transaction", "effect", "business effect") and "LeaseLost" in (after.row["error_type"] or ""):
+    if attempt.act in ("transaction", "effect", "business effect") and "LeaseLost" in (
+        after.row["error_type"] or ""
+    ):
         return
     yield f"{problem} ({attempt}, {attempt.end or 'no end'} {ended - attempt.last_wall:.1f} s before)"
 
@@ -270,7 +300,10 @@ def check_transactions(e: Evidence) -> Iterator[str]:
         if attempt and attempt.act == "transaction" and (run, token) not in ledger:
             yield f"{attempt} succeeded, but its row is missing"
     for attempt in e.attempts.values():
-        if any(x["event"] == "committed" for x in attempt.events) and (attempt.run, attempt.token) not in ledger:
+        if (
+            any(x["event"] == "committed" for x in attempt.events)
+            and (attempt.run, attempt.token) not in ledger
+        ):
             yield f"{attempt} logged a commit, but its row is missing"
 
 
@@ -296,8 +329,12 @@ def check_fan_outs(e: Evidence) -> Iterator[str]:
     expected: Counter[int] = Counter()
     for attempt in e.attempts.values():
         if (attempt.run, attempt.token) in successes:
-            expected[attempt.run] += sum(x["number"] for x in attempt.events if x["event"] == "fan out")
-    made = Counter(v[0].row["parent_id"] for v in e.runs.values() if v[0].row["parent_id"] is not None)
+            expected[attempt.run] += sum(
+                x["number"] for x in attempt.events if x["event"] == "fan out"
+            )
+    made = Counter(
+        v[0].row["parent_id"] for v in e.runs.values() if v[0].row["parent_id"] is not None
+    )
     for run in made | expected:
         if made[run] != expected[run]:
             yield f"run {run} fanned out to {made[run]} runs, not {expected[run]}"
@@ -315,7 +352,13 @@ def check_keys(e: Evidence) -> Iterator[str]:
     for run, versions in e.runs.items():
         key, last = versions[0].row["idempotency_key"], versions[-1]
         is_gap = last.row.get("unreleased") and last.status == "deleted"
-        if key and last.op == "DELETE" and last.xact != versions[0].xact and key not in used and not is_gap:
+        if (
+            key
+            and last.op == "DELETE"
+            and last.xact != versions[0].xact
+            and key not in used
+            and not is_gap
+        ):
             yield f"run {run} was pruned, but its key {key} is not remembered"
     for run, key in e.acknowledged:
         if run not in e.runs:
@@ -350,10 +393,15 @@ def check_processes(e: Evidence) -> Iterator[str]:
         if member.expected == "killed":
             codes = {*codes, -9}
         if member.expected:
-            codes = {*codes, -15}  # the signal came before its handler was installed, or at its exit
+            codes = {
+                *codes,
+                -15,
+            }  # the signal came before its handler was installed, or at its exit
         # without a database, a process that starts or stops exits with 3; a running loop continues
         may_give_up = member.kind != "loop" or not member.was_ready or member.expected
-        has_given_up = member.code == 3 and may_give_up and e.was_disturbed(member.started, member.ended or 0)
+        has_given_up = (
+            member.code == 3 and may_give_up and e.was_disturbed(member.started, member.ended or 0)
+        )
         if member.code not in codes and not has_given_up:
             yield f"{name} ended with {member.code}: {member.process.text.strip()[-300:]}"
         if "Traceback" in re.sub(r"^\[.*$", "", member.process.text, flags=re.MULTILINE):

@@ -70,7 +70,9 @@ class Cluster:
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def start(self, kind: str, words: list[str], host: str, by_proxy: bool, file: Path | None = None) -> Member:
+    def start(
+        self, kind: str, words: list[str], host: str, by_proxy: bool, file: Path | None = None
+    ) -> Member:
         self.number += 1
         (temporary := self.folder / f"host-{host}").mkdir(exist_ok=True)
         file = file or self.folder / "schedules.yaml"
@@ -90,13 +92,17 @@ class Cluster:
             stderr=str(log),
             before=PATIENTLY,
         )
-        member = Member(Process(self.fork_server, pid, log), kind, host, by_proxy, f"member-{self.number}")
+        member = Member(
+            Process(self.fork_server, pid, log), kind, host, by_proxy, f"member-{self.number}"
+        )
         self.members.append(member)
         self.record(f"start {kind}", pid, detail=f"{log.name} {'by proxy' if by_proxy else ''}")
         return member
 
     def start_loop(self, host: str, by_proxy: bool) -> Member:
-        return self.start("loop", ["work", "--loop", "--concurrency", "3", "--grace", "1s"], host, by_proxy)
+        return self.start(
+            "loop", ["work", "--loop", "--concurrency", "3", "--grace", "1s"], host, by_proxy
+        )
 
     def start_tick(self, host: str, by_proxy: bool, file: Path | None = None) -> Member:
         words = ["tick", "--concurrency", "3", "--grace", "1s", "--max-time", "5s"]
@@ -104,7 +110,9 @@ class Cluster:
 
     def alive(self, kind: str | None = None) -> list[Member]:
         for member in self.members:
-            member.was_ready = member.was_ready or (member.ended is None and handles_sighup(member.pid))
+            member.was_ready = member.was_ready or (
+                member.ended is None and handles_sighup(member.pid)
+            )
             if member.ended is None and not member.process.is_alive:
                 member.ended, member.code = time.time(), self.fork_server.code(member.pid, 0)
                 self.record(f"end {member.kind}", member.pid, detail=f"exit {member.code}")
@@ -117,7 +125,9 @@ class Cluster:
         """Send a signal to a process, and before that to its children if ``with_children``."""
         children = children_of(member) if with_children else []
         if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
-            member.expected = "killed" if number == signal.SIGKILL else member.expected or "terminated"
+            member.expected = (
+                "killed" if number == signal.SIGKILL else member.expected or "terminated"
+            )
         self.record(number.name, member.pid, *children, detail=member.kind)
         for pid in (*children, member.pid):
             with suppress(ProcessLookupError):
@@ -182,7 +192,9 @@ def children_of(member: Member) -> list[int]:
 
 
 def as_lines(journal: list[Entry], start: float) -> list[str]:
-    return [f"{e.at - start:8.3f} {e.what} {' '.join(map(str, e.pids))} {e.detail}" for e in journal]
+    return [
+        f"{e.at - start:8.3f} {e.what} {' '.join(map(str, e.pids))} {e.detail}" for e in journal
+    ]
 
 
 def count_entries(journal: list[Entry]) -> dict[str, Any]:

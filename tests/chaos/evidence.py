@@ -102,7 +102,9 @@ class Evidence:
     members: list[Member]
     acknowledged: list[tuple[int, str | None]]
     repeated_starts: list[str]
-    notes: dict[tuple[str, str], list[Version]] = field(default_factory=dict)  # by target and subject
+    notes: dict[tuple[str, str], list[Version]] = field(
+        default_factory=dict
+    )  # by target and subject
     targets: dict[str, list[Version]] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     ended: float = float("inf")  # when all that was due had time to be told
@@ -135,13 +137,17 @@ class Evidence:
 
     def overlap_at(self, definition: int, wall: float) -> set[str]:
         """Return the values of ``overlap`` that a job had within three seconds of a time."""
-        found: list[tuple[float, str]] = [(v.at, v.row["overlap"]) for v in self.definitions.get(definition, [])]
+        found: list[tuple[float, str]] = [
+            (v.at, v.row["overlap"]) for v in self.definitions.get(definition, [])
+        ]
         before = [overlap for at, overlap in found if at <= wall - 3]
         return {*before[-1:], *(overlap for at, overlap in found if wall - 3 < at <= wall + 3)}
 
     def continued(self, pid: int, wall: float) -> list[float]:
         """Return when a stopped process was continued, up to a time."""
-        return [e.wall for e in self.journal if e.what == "SIGCONT" and pid in e.pids and e.wall <= wall]
+        return [
+            e.wall for e in self.journal if e.what == "SIGCONT" and pid in e.pids and e.wall <= wall
+        ]
 
     def during(self, start: float, end: float, *whats: str) -> list[Entry]:
         """Return the journal entries of these kinds between two times."""
@@ -170,7 +176,9 @@ def collect(
     notes: dict[tuple[str, str], list[Version]] = defaultdict(list)
     targets: dict[str, list[Version]] = defaultdict(list)
     for row in tables["flight"]:
-        version = Version(row["seq"], row["at"].timestamp(), row["xact"], row["op"], row["row"], row["writer"])
+        version = Version(
+            row["seq"], row["at"].timestamp(), row["xact"], row["op"], row["row"], row["writer"]
+        )
         match row["table_name"]:
             case "job_runs":
                 runs[version.row["id"]].append(version)

@@ -28,7 +28,9 @@ class Faults:
         self.cluster, self.choice = cluster, choice
         self._next_restart_at = time.monotonic() + RESTART_INTERVAL_SECONDS / 2
         self._network_until = 0.0
-        self._locks: list[tuple[float, psycopg.Connection[Any]]] = []  # when to close the sessions that lock rows
+        self._locks: list[
+            tuple[float, psycopg.Connection[Any]]
+        ] = []  # when to close the sessions that lock rows
         self.table: list[tuple[Callable[[], None], int]] = [
             (self.kill_worker, 6),
             (self.kill_child, 6),
@@ -92,7 +94,11 @@ class Faults:
             self.cluster.kill(member, signal.SIGTERM, with_children=True)
 
     def reload(self) -> None:
-        loops = [member for member in self.cluster.alive("loop") if member.was_ready and not member.expected]
+        loops = [
+            member
+            for member in self.cluster.alive("loop")
+            if member.was_ready and not member.expected
+        ]
         if loops:
             self.cluster.kill(self.choice.choice(loops), signal.SIGHUP)
 
@@ -133,7 +139,10 @@ class Faults:
     def terminate_sessions(self) -> None:
         part = self.choice.choice([0.2, 1.0])
         self.cluster.record("sessions terminated", detail=f"{part:.0%}")
-        with suppress(psycopg.OperationalError), psycopg.connect(self.cluster.dsn, autocommit=True) as connection:
+        with (
+            suppress(psycopg.OperationalError),
+            psycopg.connect(self.cluster.dsn, autocommit=True) as connection,
+        ):
             connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity "
                 "where datname = current_database() and pid <> pg_backend_pid() and random() < %s",

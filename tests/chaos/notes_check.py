@@ -19,7 +19,11 @@ def check_noted(e: Evidence) -> Iterator[str]:
     """A death is noted for the targets of its job, in the transaction in which the run dies."""
     for run, versions in e.runs.items():
         for before, after in pairwise(versions):
-            if after.status != "dead" or before.status == "dead" or may_be_off(e, after.row["definition_id"], after.at):
+            if (
+                after.status != "dead"
+                or before.status == "dead"
+                or may_be_off(e, after.row["definition_id"], after.at)
+            ):
                 continue
             for target in ("ops", f"of_{after.row['job_type']}"):
                 noted = e.notes.get((target, after.row["job_type"]), [])
@@ -33,7 +37,9 @@ def may_be_off(e: Evidence, definition: int, at: float) -> bool:
     before = [version for version in versions if version.at <= at - EDIT_SECONDS][-1:]
     around = [version for version in versions if abs(version.at - at) < EDIT_SECONDS]
     rows = [version.row for version in (*before, *around)]
-    return not rows or any(not row["enabled"] or row["retired_at"] or row["paused_at"] for row in rows)
+    return not rows or any(
+        not row["enabled"] or row["retired_at"] or row["paused_at"] for row in rows
+    )
 
 
 def check_told(e: Evidence) -> Iterator[str]:
@@ -43,7 +49,9 @@ def check_told(e: Evidence) -> Iterator[str]:
         for before, after in pairwise(versions):
             row, is_over = after.row, after.row["ended_at"] is not None
             if after.op == "DELETE":
-                is_off = row["definition_id"] is None or may_be_off(e, row["definition_id"], after.at)
+                is_off = row["definition_id"] is None or may_be_off(
+                    e, row["definition_id"], after.at
+                )
                 if before.op != "DELETE" and row["due_at"] and not is_over and not is_off:
                     yield f"{name} was due and was deleted (version {after.seq})"
             elif before.op == "DELETE" or is_over:
@@ -59,7 +67,11 @@ def check_told(e: Evidence) -> Iterator[str]:
             ):
                 yield f"{name} has deaths that are never told (version {after.seq})"
         last = versions[-1]
-        if last.op != "DELETE" and (due_at := seconds(last.row["due_at"])) is not None and due_at < e.ended:
+        if (
+            last.op != "DELETE"
+            and (due_at := seconds(last.row["due_at"])) is not None
+            and due_at < e.ended
+        ):
             yield f"{name} was due at {last.row['due_at']} and not told"
 
 
@@ -72,7 +84,10 @@ def check_one_sender(e: Evidence) -> Iterator[str]:
             if after.writer == RESET:
                 until = float("-inf")
             elif next_at is not None and after.row["next_at"] != before.row["next_at"]:
-                is_take = after.row["failing_since"] == before.row["failing_since"] and next_at > after.at + 50
+                is_take = (
+                    after.row["failing_since"] == before.row["failing_since"]
+                    and next_at > after.at + 50
+                )
                 if is_take and after.at < until:
                     yield f"{target} was taken again {until - after.at:.1f} s early, by {after.writer}"
                 until = max(until, next_at)
@@ -87,8 +102,14 @@ def check_said_once(e: Evidence) -> Iterator[str]:
             if not was_written(e, message, later[0].at if later else float("inf")):
                 continue
             for other in later:
-                is_end = RECOVERED.search(message.text)  # which may be the same twice, and is counted below
-                if other.text == message.text and not is_end and not was_reset(e, target, message.at, other.at):
+                is_end = RECOVERED.search(
+                    message.text
+                )  # which may be the same twice, and is counted below
+                if (
+                    other.text == message.text
+                    and not is_end
+                    and not was_reset(e, target, message.at, other.at)
+                ):
                     yield f"{target} was told twice: {message.text!r}"
             for name in RECOVERED.findall(message.text):
                 versions = e.notes.get((target, name), [])
@@ -102,14 +123,18 @@ def check_said_once(e: Evidence) -> Iterator[str]:
 def was_written(e: Evidence, message: Message, until: float) -> bool:
     """Return whether the sender has written that a message was told: it changes the target's row, and not its time."""
     return any(
-        message.at <= after.at <= until and after.row["error"] is None and after.row["next_at"] == before.row["next_at"]
+        message.at <= after.at <= until
+        and after.row["error"] is None
+        and after.row["next_at"] == before.row["next_at"]
         for before, after in pairwise(e.targets.get(message.target, []))
     )
 
 
 def was_reset(e: Evidence, target: str, start: float, end: float) -> bool:
     """Return whether rows of a target were deleted: what is told of the job after that is new."""
-    rows: list[Version] = [v for (name, _), versions in e.notes.items() if name == target for v in versions]
+    rows: list[Version] = [
+        v for (name, _), versions in e.notes.items() if name == target for v in versions
+    ]
     return any(version.op == "DELETE" and start - 1 <= version.at <= end for version in rows)
 
 

@@ -80,7 +80,9 @@ class Operators:
         self._run("retry", "--job", self._any_job(), "--status", status, "--yes")
 
     def _any_job(self) -> str:
-        return self.choice.choice([name for name in (*SCHEDULED, *ENQUEUED) if name not in self.schedule.removed])
+        return self.choice.choice(
+            [name for name in (*SCHEDULED, *ENQUEUED) if name not in self.schedule.removed]
+        )
 
     def pause(self) -> None:
         until = self.choice.choice([[], ["--until", "5s"]])

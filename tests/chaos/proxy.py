@@ -29,7 +29,9 @@ class Proxy:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if self._host.startswith("/"):
-                back, forth = await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._port}")
+                back, forth = await asyncio.open_unix_connection(
+                    f"{self._host}/.s.PGSQL.{self._port}"
+                )
             else:
                 back, forth = await asyncio.open_connection(self._host, self._port)
         except OSError:
@@ -38,7 +40,9 @@ class Proxy:
         pair = (writer, forth)
         self._pairs.add(pair)
         try:
-            await asyncio.gather(self._pass_on(reader, forth), self._pass_on(back, writer, is_answer=True))
+            await asyncio.gather(
+                self._pass_on(reader, forth), self._pass_on(back, writer, is_answer=True)
+            )
         except OSError:
             pass
         finally:

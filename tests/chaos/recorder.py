@@ -64,4 +64,7 @@ def read(connection: psycopg.Connection[Any]) -> dict[str, list[dict[str, Any]]]
         "used_keys": "select * from yamlsched.used_keys",
         "definitions": "select * from yamlsched.job_definitions",
     }
-    return {name: [row._asdict() for row in connection.execute(sql.encode())] for name, sql in statements.items()}
+    return {
+        name: [row._asdict() for row in connection.execute(sql.encode())]
+        for name, sql in statements.items()
+    }

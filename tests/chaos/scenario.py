@@ -35,7 +35,10 @@ DOWNTIME = timedelta(minutes=30)  # time between the first application of the sc
 STEP_SECONDS = 0.35  # mean time between faults
 ENQUEUES_PER_SECOND = 8.0  # runs per second that the applications enqueue
 DRAIN_SECONDS = 90.0
-MINUTE, SENDING = timedelta(minutes=1), timedelta(seconds=25)  # SENDING: also of a process that is stopped meanwhile
+MINUTE, SENDING = (
+    timedelta(minutes=1),
+    timedelta(seconds=25),
+)  # SENDING: also of a process that is stopped meanwhile
 UNFINISHED = """
 select (select count(*) from yamlsched.job_runs where finished_at is null)
        + (select count(*) from yamlsched.job_definitions where next_slot_at <= now())
@@ -64,7 +67,13 @@ class Scenario:
     """All parts of one scenario, in ``folder``."""
 
     def __init__(
-        self, seed: int, seconds: float, folder: Path, dsn: str, server_file: Path, fork_server: ForkServer
+        self,
+        seed: int,
+        seconds: float,
+        folder: Path,
+        dsn: str,
+        server_file: Path,
+        fork_server: ForkServer,
     ) -> None:
         self.seed, self.seconds, self.folder = seed, seconds, folder
         self.choice = random.Random(seed)
@@ -73,7 +82,8 @@ class Scenario:
         self.faults = Faults(self.cluster, random.Random(f"{seed} faults"))
         self.operators = Operators(self.cluster, self.schedule, random.Random(f"{seed} operators"))
         self.applications = [
-            Application(self.cluster, seed, name, ENQUEUES_PER_SECOND / 2) for name in ("one", "other")
+            Application(self.cluster, seed, name, ENQUEUES_PER_SECOND / 2)
+            for name in ("one", "other")
         ]
         self.started, self.ended = time.monotonic(), 0.0
 
@@ -105,7 +115,9 @@ class Scenario:
             store.migrations.migrate(connection)
             recorder.install(connection)
             [now] = connection.execute("select clock_timestamp()").fetchone() or [None]
-            synced = sync(connection, ScheduleFile.read(self.schedule.file, ENVIRONMENT), now - DOWNTIME)
+            synced = sync(
+                connection, ScheduleFile.read(self.schedule.file, ENVIRONMENT), now - DOWNTIME
+            )
         assert not synced.messages, synced.messages
 
     def _cause_faults(self) -> None:
@@ -115,7 +127,9 @@ class Scenario:
         while (now := time.monotonic()) < end:
             self._keep_loops_running()
             if now >= next_tick and len(self.cluster.alive("tick")) < 2:
-                self.cluster.start_tick(host_of(self.choice.randrange(3)), self.choice.random() < 0.3)
+                self.cluster.start_tick(
+                    host_of(self.choice.randrange(3)), self.choice.random() < 0.3
+                )
                 next_tick = now + self.choice.uniform(2, 5)
             if now >= next_minute:
                 self._let_a_minute_pass()
@@ -130,7 +144,10 @@ class Scenario:
     def _let_a_minute_pass(self) -> None:
         """Let targets be told again to which nobody is sending; a target is told once a minute."""
         later = "update yamlsched.notify_targets set next_at = now() - interval '1 second' where next_at < now() + %s"
-        with suppress(psycopg.Error), psycopg.connect(self.cluster.dsn, application_name=notes_check.RESET) as session:
+        with (
+            suppress(psycopg.Error),
+            psycopg.connect(self.cluster.dsn, application_name=notes_check.RESET) as session,
+        ):
             session.execute(later, [MINUTE - SENDING])
 
     def _keep_loops_running(self) -> None:
@@ -146,7 +163,10 @@ class Scenario:
             application.is_over.set()
         self._keep_loops_running()
         self.schedule.complete()
-        until(lambda: len(self.cluster.alive()) == len(self.cluster.alive("loop")), "all commands and ticks end")
+        until(
+            lambda: len(self.cluster.alive()) == len(self.cluster.alive("loop")),
+            "all commands and ticks end",
+        )
         self._resume_all()
         is_drained = self._wait_until(UNFINISHED, DRAIN_SECONDS)
         self._let_a_minute_pass()
@@ -172,7 +192,9 @@ class Scenario:
                 self.cluster.start_tick("a", by_proxy=False)
             time.sleep(0.3)
             with store.connect(self.cluster.dsn) as connection:
-                [count] = connection.execute(nothing.encode(), {"ended": self.ended}).fetchone() or [1]
+                [count] = connection.execute(
+                    nothing.encode(), {"ended": self.ended}
+                ).fetchone() or [1]
             if not count:
                 return True
         return False
@@ -180,21 +202,33 @@ class Scenario:
     def _check(self, is_drained: bool) -> Report:
         with store.connect(self.cluster.dsn) as connection:
             tables = recorder.read(connection)
-        acknowledged = [pair for application in self.applications for pair in application.acknowledged]
+        acknowledged = [
+            pair for application in self.applications for pair in application.acknowledged
+        ]
         received = self.receiver.requests
-        evidence = collect(tables, self.folder / "handlers.log", self.cluster, acknowledged, received, self.ended)
+        evidence = collect(
+            tables, self.folder / "handlers.log", self.cluster, acknowledged, received, self.ended
+        )
         all_checks = (*checks.CHECKS, *notes_check.CHECKS)
-        violations = [f"{check.__name__}: {line}" for check in all_checks for line in check(evidence)]
-        violations += [f"check_slots: {line}" for line in slots_check.check_slots(evidence, time.time())]
+        violations = [
+            f"{check.__name__}: {line}" for check in all_checks for line in check(evidence)
+        ]
+        violations += [
+            f"check_slots: {line}" for line in slots_check.check_slots(evidence, time.time())
+        ]
         violations += [f"orphan: {attempt} is still alive" for attempt in orphans(evidence)]
-        violations += [f"application: {a.failure!r}" for a in self.applications if a.failure is not None]
+        violations += [
+            f"application: {a.failure!r}" for a in self.applications if a.failure is not None
+        ]
         with store.connect(self.cluster.dsn) as connection:
             withheld = connection.execute(WRONGLY_WITHHELD, {"now": datetime.now(UTC)}).fetchall()
         violations += [f"wrongly withheld: {run}" for run in withheld]
         if not is_drained:
             violations.append(f"not drained after {DRAIN_SECONDS:.0f} s")
         self._write_evidence(evidence, violations)
-        return Report(self.seed, self.seconds, self.folder, violations, self._counts(evidence, violations))
+        return Report(
+            self.seed, self.seconds, self.folder, violations, self._counts(evidence, violations)
+        )
 
     def _counts(self, e: Evidence, violations: list[str]) -> dict[str, Any]:
         faults = count_entries(self.cluster.journal)
@@ -214,7 +248,9 @@ class Scenario:
 
     def _write_evidence(self, e: Evidence, violations: list[str]) -> None:
         """Write the evidence to files: the journal, the violations and the tables."""
-        (self.folder / "journal").write_text("\n".join(as_lines(self.cluster.journal, self.started)))
+        (self.folder / "journal").write_text(
+            "\n".join(as_lines(self.cluster.journal, self.started))
+        )
         (self.folder / "violations").write_text("\n".join(violations))
         with (self.folder / "tables.json").open("w") as file:
             json.dump(e.tables, file, default=str, indent=0)
@@ -225,7 +261,9 @@ def orphans(e: Evidence) -> list[Attempt]:
     found = {}
     for attempt in e.attempts.values():
         with suppress(OSError):
-            process_start = Path(f"/proc/{attempt.pid}/stat").read_text().rpartition(")")[2].split()[19]
+            process_start = (
+                Path(f"/proc/{attempt.pid}/stat").read_text().rpartition(")")[2].split()[19]
+            )
             if process_start == attempt.process_start and is_alive(attempt.pid):
                 found[attempt.pid] = attempt
     return list(found.values())

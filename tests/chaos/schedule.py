@@ -20,10 +20,21 @@ LIMITS = {"pool": 2}
 # The cron expressions restrict only minutes, which slots_check relies on.
 SCHEDULED: dict[str, dict[str, Any]] = {
     "wait_all": {"cron": "* * * * *", "overlap": "wait", "catchup": "all", "acts": QUICK},
-    "wait_latest": {"cron": "* * * * *", "overlap": "wait", "catchup": "latest", "acts": ALL, "limit": "pool"},
+    "wait_latest": {
+        "cron": "* * * * *",
+        "overlap": "wait",
+        "catchup": "latest",
+        "acts": ALL,
+        "limit": "pool",
+    },
     "wait_none": {"cron": "*/2 * * * *", "overlap": "wait", "catchup": "none", "acts": QUICK},
     "skip_latest": {"cron": "* * * * *", "overlap": "skip", "catchup": "latest", "acts": ALL},
-    "skip_often": {"cron": "* * * * *", "overlap": "skip", "catchup": "latest", "acts": ["nap", "raise late"]},
+    "skip_often": {
+        "cron": "* * * * *",
+        "overlap": "skip",
+        "catchup": "latest",
+        "acts": ["nap", "raise late"],
+    },
     "allow_all": {"cron": "*/3 * * * *", "overlap": "allow", "catchup": "all", "acts": ALL},
     "flapping": {
         "cron": "* * * * *",
@@ -32,7 +43,12 @@ SCHEDULED: dict[str, dict[str, Any]] = {
         "acts": ["raise", "nothing"],
         "max_attempts": 1,
     },
-    "allow_latest": {"cron": "1-59/2 * * * *", "overlap": "allow", "catchup": "latest", "acts": QUICK},
+    "allow_latest": {
+        "cron": "1-59/2 * * * *",
+        "overlap": "allow",
+        "catchup": "latest",
+        "acts": QUICK,
+    },
 }
 # They wait for no retry of a dead run: at the end, all runs have to end.
 FOLLOWERS: dict[str, dict[str, Any]] = {
@@ -51,7 +67,11 @@ ENQUEUED: dict[str, dict[str, Any]] = {
     "fans": {"acts": ["fan out"], "max_attempts": 10},
     "leaf": {"acts": ["nothing"]},
     "coroutine": {"acts": ["nap", "nap", "raise"], "handler": "scripted.play_async"},
-    "mortal": {"acts": ["raise", "exit", "kill", "discard"], "max_attempts": 2, "on_dead": "scripted.on_dead"},
+    "mortal": {
+        "acts": ["raise", "exit", "kill", "discard"],
+        "max_attempts": 2,
+        "on_dead": "scripted.on_dead",
+    },
     "patient": {"acts": ["long"], "lease": "3s", "max_attempts": 20, "limit": "pool"},
     "long_lived": {"acts": ["long", "longer"], "lease": "40s", "timeout": "1m", "max_attempts": 20},
 }
@@ -90,7 +110,11 @@ class Schedule:
 
     def _text(self) -> str:
         self.edits += 1
-        entries = {name: self._entry(name, job) for name, job in self.jobs.items() if name not in self.removed}
+        entries = {
+            name: self._entry(name, job)
+            for name, job in self.jobs.items()
+            if name not in self.removed
+        }
         return json.dumps(
             {
                 "version": 1,
@@ -142,9 +166,13 @@ class Schedule:
         elif what == "handler" and name != "coroutine":
             job["handler"] = self._choice.choice(["scripted.play", "scripted:play_again"])
         elif what == "environments":
-            job["environments"] = self._choice.choice([[ENVIRONMENT], ["elsewhere"], ["elsewhere", ENVIRONMENT]])
+            job["environments"] = self._choice.choice(
+                [[ENVIRONMENT], ["elsewhere"], ["elsewhere", ENVIRONMENT]]
+            )
         self.write()
-        return f"{what} of {name}: {job.get(what, 'removed' if name in self.removed else 'as before')}"
+        return (
+            f"{what} of {name}: {job.get(what, 'removed' if name in self.removed else 'as before')}"
+        )
 
     def break_file(self) -> None:
         """Write an invalid file; the next edit fixes it."""

@@ -43,7 +43,13 @@ def eras(versions: list[Version]) -> list[tuple[float, float | None, str]]:
 def check_slots(e: Evidence, now: float) -> Iterator[str]:
     for definition in e.tables["definitions"]:
         if definition["schedule"] is not None:
-            yield from _check_job(e, definition["id"], definition["job_type"], seconds(definition["last_slot_at"]), now)
+            yield from _check_job(
+                e,
+                definition["id"],
+                definition["job_type"],
+                seconds(definition["last_slot_at"]),
+                now,
+            )
 
 
 def _check_job(e: Evidence, job: int, name: str, cursor: float | None, now: float) -> Iterator[str]:
@@ -57,11 +63,18 @@ def _check_job(e: Evidence, job: int, name: str, cursor: float | None, now: floa
     for versions in e.runs.values():
         row = versions[0].row
         is_gap = versions[-1].row.get("unreleased")  # the slot has become a gap
-        was_undone = versions[-1].op == "DELETE" and (is_gap or versions[-1].xact == versions[0].xact)
+        was_undone = versions[-1].op == "DELETE" and (
+            is_gap or versions[-1].xact == versions[0].xact
+        )
         if row["definition_id"] == job and row["scheduled_for"] and not was_undone:
             made.append(int(seconds(row["scheduled_for"]) or 0))
     gaps = [
-        (int(seconds(g["first_slot"]) or 0), int(seconds(g["last_slot"]) or 0), g["slots"], g["reason"])
+        (
+            int(seconds(g["first_slot"]) or 0),
+            int(seconds(g["last_slot"]) or 0),
+            g["slots"],
+            g["reason"],
+        )
         for g in e.tables["gaps"]
         if g["definition_id"] == job
     ]

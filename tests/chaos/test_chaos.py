@@ -16,7 +16,9 @@ SEEDS = [
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_guarantee_holds_under_faults_of_processes_server_network_and_file(seed: int, tmp_path: Path) -> None:
+def test_every_guarantee_holds_under_faults_of_processes_server_network_and_file(
+    seed: int, tmp_path: Path
+) -> None:
     report = run_scenario(seed, 40, tmp_path)
 
     print(report)

@@ -16,7 +16,9 @@ WALL = 1768392000.0  # NOON in seconds
 TOKEN, OTHER = "host:10:aa", "host:20:bb"
 
 
-def a_row(status: str = "queued", attempts: int = 0, token: str | None = None, **values: Any) -> dict[str, Any]:
+def a_row(
+    status: str = "queued", attempts: int = 0, token: str | None = None, **values: Any
+) -> dict[str, Any]:
     lease = "2026-01-14T12:00:10+00:00" if status == "running" else None
     return {
         "id": 1, "definition_id": 1, "job_type": "mortal", "status": status, "attempts": attempts, "locked_by": token,
@@ -34,16 +36,34 @@ def a_history(*rows: dict[str, Any], writer: str = "member-1") -> list[Version]:
 
 
 def _of_insert(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    return {name: rows[0][name] for name in ("id", "definition_id", "scheduled_for")} if rows else {}
+    return (
+        {name: rows[0][name] for name in ("id", "definition_id", "scheduled_for")} if rows else {}
+    )
 
 
 def an_attempt(token: str = TOKEN, start: float = 2, last: float = 3, **values: Any) -> Attempt:
     given = {"run": 1, "number": 1, "pid": 11, "process_start": "1", "act": "nap", **values}
-    return Attempt(token=token, start=start, started_wall=WALL + start, last=last, last_wall=WALL + last, **given)
+    return Attempt(
+        token=token,
+        start=start,
+        started_wall=WALL + start,
+        last=last,
+        last_wall=WALL + last,
+        **given,
+    )
 
 
-def evidence(*histories: list[Version], attempts: tuple[Attempt, ...] = (), **values: Any) -> Evidence:
-    tables = {"failures": [], "ledger": [], "gaps": [], "used_keys": [], "definitions": [], **values.pop("tables", {})}
+def evidence(
+    *histories: list[Version], attempts: tuple[Attempt, ...] = (), **values: Any
+) -> Evidence:
+    tables = {
+        "failures": [],
+        "ledger": [],
+        "gaps": [],
+        "used_keys": [],
+        "definitions": [],
+        **values.pop("tables", {}),
+    }
     given: dict[str, Any] = {
         "runs": {history[0].row["id"]: history for history in histories},
         "definitions": {1: [Version(0, WALL - 100, "0", "INSERT", {"job_type": "j", "overlap": "wait"})]},
@@ -80,11 +100,17 @@ def test_forbidden_changes_of_status_are_found() -> None:
     assert "this change of status is not allowed" in found(
         checks.check_steps, evidence(a_history(RUNNING, succeeded, RUNNING))
     )
-    assert "this change of status is not allowed" in found(checks.check_steps, evidence(a_history(succeeded)))
+    assert "this change of status is not allowed" in found(
+        checks.check_steps, evidence(a_history(succeeded))
+    )
 
 
 def test_miscounted_attempts_are_found() -> None:
-    for after in (a_row("queued", 1, TOKEN), a_row("failed", 0, TOKEN), a_row("succeeded", 2, TOKEN)):
+    for after in (
+        a_row("queued", 1, TOKEN),
+        a_row("failed", 0, TOKEN),
+        a_row("succeeded", 2, TOKEN),
+    ):
         assert "attempts, not" in found(checks.check_steps, evidence(a_history(RUNNING, after)))
 
 
@@ -92,21 +118,33 @@ def test_a_takeover_before_the_end_of_the_lease_and_a_repeated_token_are_found()
     again = a_row("running", 2, TOKEN, locked_until="2026-01-14T12:00:30+00:00")
 
     assert "before the lease ended" in found(checks.check_steps, evidence(a_history(RUNNING, LOST)))
-    assert "although it was running" in found(checks.check_steps, evidence(a_history(RUNNING, TAKEN_OVER)))
-    assert "is not new" in found(checks.check_steps, evidence(a_history(RUNNING, a_row("failed", 1, TOKEN), again)))
+    assert "although it was running" in found(
+        checks.check_steps, evidence(a_history(RUNNING, TAKEN_OVER))
+    )
+    assert "is not new" in found(
+        checks.check_steps, evidence(a_history(RUNNING, a_row("failed", 1, TOKEN), again))
+    )
 
 
 def test_writes_of_a_former_owner_are_found() -> None:
     result = a_row("succeeded", 1, TOKEN, by=OTHER)
     error = a_row("failed", 1, TOKEN, last_error=f"raised by <{OTHER}>")
 
-    assert "the result belongs to" in found(checks.check_steps, evidence(a_history(RUNNING, result)))
+    assert "the result belongs to" in found(
+        checks.check_steps, evidence(a_history(RUNNING, result))
+    )
     assert "the error belongs to" in found(checks.check_steps, evidence(a_history(RUNNING, error)))
-    assert "became" in found(checks.check_steps, evidence(a_history(RUNNING, a_row("succeeded", 1, OTHER))))
+    assert "became" in found(
+        checks.check_steps, evidence(a_history(RUNNING, a_row("succeeded", 1, OTHER)))
+    )
 
 
 def test_a_write_by_another_process_is_found() -> None:
-    for after in (a_row("queued", 0, TOKEN), a_row("succeeded", 1, TOKEN), {**RUNNING, "locked_until": NOON}):
+    for after in (
+        a_row("queued", 0, TOKEN),
+        a_row("succeeded", 1, TOKEN),
+        {**RUNNING, "locked_until": NOON},
+    ):
         assert found(checks.check_writers, evidence(a_history(RUNNING, after))) == ""
         assert "written by member-2" in found(
             checks.check_writers, evidence(a_history(RUNNING, after, writer="member-2"))
@@ -118,7 +156,9 @@ def test_overlapping_attempts_of_a_run_are_found() -> None:
     history = a_history(RUNNING, TAKEN_OVER)
     attempts = (an_attempt(start=2, last=9), an_attempt(OTHER, start=4, last=5, number=2))
 
-    assert "continued for 5.00 s beside" in found(checks.check_one_live_attempt, evidence(history, attempts=attempts))
+    assert "continued for 5.00 s beside" in found(
+        checks.check_one_live_attempt, evidence(history, attempts=attempts)
+    )
 
 
 def test_an_attempt_that_outlives_its_lease_is_found_unless_its_host_was_suspended() -> None:
@@ -130,7 +170,9 @@ def test_an_attempt_that_outlives_its_lease_is_found_unless_its_host_was_suspend
 
 
 def test_an_attempt_without_a_claim_is_found() -> None:
-    assert "without a claim" in found(checks.check_one_live_attempt, evidence(a_history(), attempts=(an_attempt(),)))
+    assert "without a claim" in found(
+        checks.check_one_live_attempt, evidence(a_history(), attempts=(an_attempt(),))
+    )
 
 
 def test_overlapping_slots_of_a_job_with_overlap_wait_are_found() -> None:
@@ -150,10 +192,15 @@ def test_more_attempts_than_a_limit_allows_are_found() -> None:
         a_history(a_row("running", 1, token, id=number, limit_name="pool", limit_no=number))
         for number, token in enumerate(tokens, 1)
     ]
-    attempts = [an_attempt(token, start=number, last=9, run=number) for number, token in enumerate(tokens, 1)]
+    attempts = [
+        an_attempt(token, start=number, last=9, run=number)
+        for number, token in enumerate(tokens, 1)
+    ]
 
     assert found(checks.check_limits, evidence(*histories[:2], attempts=tuple(attempts[:2]))) == ""
-    assert "limit pool: 3 at once" in found(checks.check_limits, evidence(*histories, attempts=tuple(attempts)))
+    assert "limit pool: 3 at once" in found(
+        checks.check_limits, evidence(*histories, attempts=tuple(attempts))
+    )
 
 
 def test_a_run_that_is_released_before_the_one_that_it_waits_for_has_ended_is_found() -> None:
@@ -197,7 +244,9 @@ def test_rows_without_a_success_and_successes_without_a_row_are_found() -> None:
     ledger = {"ledger": [{"run_id": 1, "token": TOKEN}]}
     attempt = an_attempt(act="transaction")
 
-    assert "without its success" in found(checks.check_transactions, evidence(a_history(RUNNING), tables=ledger))
+    assert "without its success" in found(
+        checks.check_transactions, evidence(a_history(RUNNING), tables=ledger)
+    )
     e = evidence(a_history(RUNNING, a_row("succeeded", 1, TOKEN)), attempts=(attempt,))
     assert "its row is missing" in found(checks.check_transactions, e)
     e = evidence(a_history(RUNNING), attempts=(attempt,))
@@ -212,7 +261,9 @@ def test_repeated_effects_are_found() -> None:
     assert "was started 2 times" in found(checks.check_effects, evidence(events=[started, started]))
     assert found(checks.check_effects, evidence(events=[repeated, repeated])) == ""
     done = {"event": "effect done", "key": "k"}
-    assert "was done again" in found(checks.check_effects, evidence(events=[repeated, done, repeated]))
+    assert "was done again" in found(
+        checks.check_effects, evidence(events=[repeated, done, repeated])
+    )
 
 
 def test_an_incomplete_fan_out_is_found() -> None:
@@ -244,8 +295,20 @@ def test_a_missing_on_dead_call_and_an_unfinished_run_are_found() -> None:
 
 def test_processes_that_end_unexpectedly_or_with_a_traceback_are_found(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("Traceback (most recent call last):\n")
-    process: Any = type("P", (), {"text": (tmp_path / "log").read_text(), "log": tmp_path / "log", "pid": 10})()
-    member = Member(process, "loop", "a", False, "member-1", started=WALL, ended=WALL + 1, code=3, was_ready=True)
+    process: Any = type(
+        "P", (), {"text": (tmp_path / "log").read_text(), "log": tmp_path / "log", "pid": 10}
+    )()
+    member = Member(
+        process,
+        "loop",
+        "a",
+        False,
+        "member-1",
+        started=WALL,
+        ended=WALL + 1,
+        code=3,
+        was_ready=True,
+    )
 
     lines = found(checks.check_processes, evidence(members=[member]))
 
@@ -254,12 +317,25 @@ def test_processes_that_end_unexpectedly_or_with_a_traceback_are_found(tmp_path:
 
 
 def test_slots_that_are_lost_duplicate_or_in_two_gaps_are_found() -> None:
-    definition = {"id": 1, "job_type": "j", "schedule": "* * * * *", "last_slot_at": "2026-01-14T12:02:00+00:00"}
+    definition = {
+        "id": 1,
+        "job_type": "j",
+        "schedule": "* * * * *",
+        "last_slot_at": "2026-01-14T12:02:00+00:00",
+    }
     version = Version(0, WALL, "0", "INSERT", {**definition, "effective_from": NOON})
 
     def lines(slots: list[int], gaps: list[tuple[int, int, int]]) -> str:
         runs = [
-            [Version(0, WALL, "0", "INSERT", a_row(id=n, scheduled_for=f"2026-01-14T12:0{slot}:00+00:00"))]
+            [
+                Version(
+                    0,
+                    WALL,
+                    "0",
+                    "INSERT",
+                    a_row(id=n, scheduled_for=f"2026-01-14T12:0{slot}:00+00:00"),
+                )
+            ]
             for n, slot in enumerate(slots)
         ]
         rows = [
@@ -272,7 +348,9 @@ def test_slots_that_are_lost_duplicate_or_in_two_gaps_are_found() -> None:
             }
             for first, last, number in gaps
         ]
-        e = evidence(*runs, definitions={1: [version]}, tables={"definitions": [definition], "gaps": rows})
+        e = evidence(
+            *runs, definitions={1: [version]}, tables={"definitions": [definition], "gaps": rows}
+        )
         return "\n".join(slots_check.check_slots(e, WALL + 150))
 
     assert lines([1, 2], []) == lines([1], [(2, 2, 1)]) == lines([], [(1, 2, 2)]) == ""
@@ -308,15 +386,22 @@ ALWAYS_ON = {1: [Version(0, WALL - 100, "0", "INSERT", JOB_ON)]}
 
 def test_a_death_that_is_not_noted_in_its_transaction_is_found() -> None:
     history = a_history(RUNNING, a_row("dead", 1, TOKEN))
-    noted = {(target, "mortal"): [Version(9, WALL, "2", "INSERT", a_note())] for target in ("ops", "of_mortal")}
+    noted = {
+        (target, "mortal"): [Version(9, WALL, "2", "INSERT", a_note())]
+        for target in ("ops", "of_mortal")
+    }
     elsewhere = noted | {("ops", "mortal"): [Version(9, WALL, "3", "INSERT", a_note())]}
     paused = {1: [Version(0, WALL - 100, "0", "INSERT", JOB_ON | {"paused_at": NOON})]}
 
-    assert found(notes_check.check_noted, evidence(history, definitions=ALWAYS_ON, notes=noted)) == ""
+    assert (
+        found(notes_check.check_noted, evidence(history, definitions=ALWAYS_ON, notes=noted)) == ""
+    )
     assert found(notes_check.check_noted, evidence(history, definitions=paused)) == ""
     for notes in (elsewhere, {}):
         e = evidence(history, definitions=ALWAYS_ON, notes=notes)
-        assert "run 1 of mortal died at version 2, and ops has no row" in found(notes_check.check_noted, e)
+        assert "run 1 of mortal died at version 2, and ops has no row" in found(
+            notes_check.check_noted, e
+        )
 
 
 def test_deaths_that_are_forgotten_and_what_is_not_told_at_the_end_are_found() -> None:
@@ -333,34 +418,61 @@ def test_deaths_that_are_forgotten_and_what_is_not_told_at_the_end_are_found() -
         ((died, died), "UPDATE", "was due at 2026-01-14T12:00:00+00:00 and not told"),
     ):
         notes = {("ops", "mortal"): versions(*rows, op=op)}
-        shown = found(notes_check.check_told, evidence(definitions=ALWAYS_ON, notes=notes, ended=WALL + 60))
+        shown = found(
+            notes_check.check_told, evidence(definitions=ALWAYS_ON, notes=notes, ended=WALL + 60)
+        )
         assert violation in shown
         assert bool(violation) == bool(shown), shown
 
 
 def test_a_target_that_is_taken_by_two_senders_at_once_is_found() -> None:
     free, taken, again = a_target(0), a_target(61), a_target(62)
-    reset = versions(free, taken)[1:] + versions(free, free, writer=notes_check.RESET)[1:] + versions(free, again)[1:]
+    reset = (
+        versions(free, taken)[1:]
+        + versions(free, free, writer=notes_check.RESET)[1:]
+        + versions(free, again)[1:]
+    )
 
-    assert found(notes_check.check_one_sender, evidence(targets={"ops": versions(free, taken)})) == ""
-    assert found(notes_check.check_one_sender, evidence(targets={"ops": [*versions(free), *reset]})) == ""
+    assert (
+        found(notes_check.check_one_sender, evidence(targets={"ops": versions(free, taken)})) == ""
+    )
+    assert (
+        found(notes_check.check_one_sender, evidence(targets={"ops": [*versions(free), *reset]}))
+        == ""
+    )
     twice = evidence(targets={"ops": versions(free, taken, again)})
-    assert "ops was taken again 59.0 s early, by member-1" in found(notes_check.check_one_sender, twice)
+    assert "ops was taken again 59.0 s early, by member-1" in found(
+        notes_check.check_one_sender, twice
+    )
 
 
 def test_a_message_that_was_told_twice_and_a_recovery_that_was_said_twice_are_found() -> None:
     written = {"ops": versions(a_target(61), a_target(61))}
     ended = {("ops", "mortal"): versions(a_note(), a_note(ended_at=NOON))}
-    [first, same] = [Message("ops", WALL + at, "[default] mortal has recovered") for at in (0.5, 20)]
-    other = Message("ops", WALL + 20, "[default] 2 recovered\nmortal: has recovered\nleaf: has recovered")
+    [first, same] = [
+        Message("ops", WALL + at, "[default] mortal has recovered") for at in (0.5, 20)
+    ]
+    other = Message(
+        "ops", WALL + 20, "[default] 2 recovered\nmortal: has recovered\nleaf: has recovered"
+    )
 
     def shown(*messages: Message, **values: Any) -> str:
-        return found(notes_check.check_said_once, evidence(messages=list(messages), **{"targets": written, **values}))
+        return found(
+            notes_check.check_said_once,
+            evidence(messages=list(messages), **{"targets": written, **values}),
+        )
 
     assert shown(first, notes=ended) == ""
-    assert shown(first, same, notes=ended, targets={}) == ""  # the sender ended before it could write that
+    assert (
+        shown(first, same, notes=ended, targets={}) == ""
+    )  # the sender ended before it could write that
     died = [Message("ops", WALL + at, "[default] mortal: 1 run died") for at in (0.5, 20)]
     assert "ops was told twice" in shown(*died)
     assert "was told 2 times that mortal has recovered" in shown(first, same, notes=ended)
-    assert "was told 2 times that mortal has recovered, which it did 1 times" in shown(first, other, notes=ended)
-    assert shown(first, same, notes={("ops", "mortal"): versions(a_note(), a_note(), op="DELETE")}) == ""
+    assert "was told 2 times that mortal has recovered, which it did 1 times" in shown(
+        first, other, notes=ended
+    )
+    assert (
+        shown(first, same, notes={("ops", "mortal"): versions(a_note(), a_note(), op="DELETE")})
+        == ""
+    )

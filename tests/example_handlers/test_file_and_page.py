@@ -29,11 +29,21 @@ DOCUMENT = (ROOT / "docs" / "handlers.md").read_text()
 
 def test_the_examples_work_in_a_worker(own_dsn: str, tmp_path: Path):
     # given the project's file and handlers on a new database, and a weekly activity that is enqueued twice
-    shutil.copytree(ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "handlers", tmp_path / "handlers", ignore=shutil.ignore_patterns("__pycache__")
+    )
     shutil.copy(ROOT / "schedules.yaml", tmp_path)
 
     def yamlsched(*arguments: str) -> None:
-        command = [sys.executable, "-m", "yamlsched", "--dsn", own_dsn, "--file", str(tmp_path / "schedules.yaml")]
+        command = [
+            sys.executable,
+            "-m",
+            "yamlsched",
+            "--dsn",
+            own_dsn,
+            "--file",
+            str(tmp_path / "schedules.yaml"),
+        ]
         subprocess.run([*command, *arguments], check=True, timeout=100, cwd=tmp_path)
 
     yamlsched("sync")
@@ -45,11 +55,28 @@ def test_the_examples_work_in_a_worker(own_dsn: str, tmp_path: Path):
 
     # then each active user has one mail, old rows and files are deleted, and every run succeeded
     with psycopg.connect(own_dsn) as connection:
-        assert value(connection, "select count(*) from yamlsched.job_runs where status <> 'succeeded'") == 0
-        assert value(connection, "select count(*) from yamlsched.job_runs where job_type = 'send_weekly_report'") == 8
+        assert (
+            value(connection, "select count(*) from yamlsched.job_runs where status <> 'succeeded'")
+            == 0
+        )
+        assert (
+            value(
+                connection,
+                "select count(*) from yamlsched.job_runs where job_type = 'send_weekly_report'",
+            )
+            == 8
+        )
         assert value(connection, "select count(*) from app.sent_reports") == 8
-        assert value(connection, "select count(*) from app.sessions where expires_at < now() - interval '1 hour'") == 0
-        users = {email for (email,) in connection.execute("select email from app.users where active")}
+        assert (
+            value(
+                connection,
+                "select count(*) from app.sessions where expires_at < now() - interval '1 hour'",
+            )
+            == 0
+        )
+        users = {
+            email for (email,) in connection.execute("select email from app.users where active")
+        }
     mails = mailbox.Maildir(tmp_path / "var" / "mail", create=False)
     assert {parseaddr(message["To"])[1] for message in mails} == users
     assert len(mails) == 8
@@ -64,7 +91,9 @@ def callable_named(path: str) -> Any:
 
 def test_the_file_is_valid_and_gets_no_advice():
     command = [sys.executable, "-m", "yamlsched", "validate", "--strict", "schedules.yaml"]
-    found = subprocess.run(command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        command, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False
+    )
 
     assert found.returncode == 0, found.stdout + found.stderr
 

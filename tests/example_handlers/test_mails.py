@@ -72,7 +72,9 @@ def test_the_week_before_a_time_is_the_last_complete_week(instant: datetime):
     assert timedelta(days=7) <= instant - start < timedelta(days=14)
 
 
-def test_weekly_activity_enqueues_one_report_for_each_active_user_for_the_week_before_its_slot(run: FakeRun, tables):
+def test_weekly_activity_enqueues_one_report_for_each_active_user_for_the_week_before_its_slot(
+    run: FakeRun, tables
+):
     tables.execute("update app.users set active = (id <= 2)")
 
     run.scheduled_for = MONDAY
@@ -81,12 +83,18 @@ def test_weekly_activity_enqueues_one_report_for_each_active_user_for_the_week_b
 
     assert run.result == {"week": "2026-W03", "users": 2}
     assert run.enqueued == [
-        Enqueue("send_weekly_report", {"user_id": 1, "week": "2026-W03"}, "weekly_report:1:2026-W03"),
-        Enqueue("send_weekly_report", {"user_id": 2, "week": "2026-W03"}, "weekly_report:2:2026-W03"),
+        Enqueue(
+            "send_weekly_report", {"user_id": 1, "week": "2026-W03"}, "weekly_report:1:2026-W03"
+        ),
+        Enqueue(
+            "send_weekly_report", {"user_id": 2, "week": "2026-W03"}, "weekly_report:2:2026-W03"
+        ),
     ]
 
 
-def test_weekly_activity_by_hand_uses_the_given_week_or_the_last_one_by_the_databases_clock(run: FakeRun, tables):
+def test_weekly_activity_by_hand_uses_the_given_week_or_the_last_one_by_the_databases_clock(
+    run: FakeRun, tables
+):
     reports.weekly_activity(run, week="2025-W52")
     assert run.result["week"] == "2025-W52"
 
@@ -99,10 +107,15 @@ def test_weekly_activity_by_hand_uses_the_given_week_or_the_last_one_by_the_data
 def test_every_active_user_of_the_sample_rows_has_something_to_report(run: FakeRun, tables):
     reports.weekly_activity(run)
 
-    assert all(reports.activity(tables, payload["user_id"], payload["week"]) for _, payload, *_ in run.enqueued)
+    assert all(
+        reports.activity(tables, payload["user_id"], payload["week"])
+        for _, payload, *_ in run.enqueued
+    )
 
 
-def test_a_report_is_mailed_with_the_users_figures_and_recorded(run: FakeRun, tables, smtp: Mailbox):
+def test_a_report_is_mailed_with_the_users_figures_and_recorded(
+    run: FakeRun, tables, smtp: Mailbox
+):
     # given three events in the week, one before it and one after it
     tables.execute("delete from app.events")
     for kind, at in (
@@ -112,7 +125,9 @@ def test_a_report_is_mailed_with_the_users_figures_and_recorded(run: FakeRun, ta
         ("login", "2026-01-18 23:59:59Z"),
         ("upload", "2026-01-19 00:00:00Z"),
     ):
-        tables.execute("insert into app.events (user_id, kind, happened_at) values (1, %s, %s)", [kind, at])
+        tables.execute(
+            "insert into app.events (user_id, kind, happened_at) values (1, %s, %s)", [kind, at]
+        )
 
     reports.send_weekly_report(run, user_id=1, week="2026-W03")
 
@@ -124,7 +139,10 @@ def test_a_report_is_mailed_with_the_users_figures_and_recorded(run: FakeRun, ta
     assert envelope.rcpt_tos == ["ada@example.org"]
     assert "Subject: Your activity in week 2026-W03" in text
     assert re.findall(r"^(\w+) +(\d+)\r$", text, re.MULTILINE) == [("login", "2"), ("upload", "1")]
-    assert value(tables, "select week || message_id from app.sent_reports where user_id = 1") == f"2026-W03{message_id}"
+    assert (
+        value(tables, "select week || message_id from app.sent_reports where user_id = 1")
+        == f"2026-W03{message_id}"
+    )
 
 
 def test_without_a_mail_server_a_report_goes_into_the_maildir(run: FakeRun, var: Path):
@@ -134,7 +152,9 @@ def test_without_a_mail_server_a_report_goes_into_the_maildir(run: FakeRun, var:
     assert message["To"] == "Alan <alan@example.org>"
 
 
-def test_a_sent_mail_is_not_sent_again_if_the_next_commit_fails(run: FakeRun, tables, smtp: Mailbox):
+def test_a_sent_mail_is_not_sent_again_if_the_next_commit_fails(
+    run: FakeRun, tables, smtp: Mailbox
+):
     with pytest.raises(psycopg.OperationalError):
         reports.send_weekly_report(replace(run, commit_fails=True), user_id=1, week="2026-W03")
     assert value(tables, "select count(*) from app.sent_reports") == 0
@@ -158,7 +178,12 @@ def test_a_second_run_for_the_same_user_and_week_sends_nothing(run: FakeRun, smt
 
 
 @pytest.mark.parametrize(
-    "step, answer", [("RCPT", "450 greylisted, come back"), ("DATA", "451 try again later"), ("DATA", "554 no spam")]
+    "step, answer",
+    [
+        ("RCPT", "450 greylisted, come back"),
+        ("DATA", "451 try again later"),
+        ("DATA", "554 no spam"),
+    ],
 )
 def test_a_mail_that_the_server_refuses_is_sent_by_the_next_attempt(
     run: FakeRun, tables, smtp: Mailbox, step: str, answer: str
@@ -174,11 +199,16 @@ def test_a_mail_that_the_server_refuses_is_sent_by_the_next_attempt(
     assert value(tables, "select count(*) from app.sent_reports") == 1
 
 
-def test_a_mail_to_an_unreachable_server_is_released(run: FakeRun, tables, monkeypatch: pytest.MonkeyPatch):
+def test_a_mail_to_an_unreachable_server_is_released(
+    run: FakeRun, tables, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(mail, "TIMEOUT_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        for server in (f"127.0.0.1:{silent.getsockname()[1]}", f"127.0.0.1:{taken.getsockname()[1]}"):
+        for server in (
+            f"127.0.0.1:{silent.getsockname()[1]}",
+            f"127.0.0.1:{taken.getsockname()[1]}",
+        ):
             monkeypatch.setenv("EXAMPLE_SMTP", server)
             with pytest.raises(mail.NotSent, match=f"no mail server at {server}"):
                 reports.send_weekly_report(run, user_id=1, week="2026-W03")
@@ -204,7 +234,9 @@ def test_a_response_after_the_mail_was_accepted_changes_nothing(run: FakeRun, sm
     assert run.result["message_id"] is not None
 
 
-def test_a_mail_in_doubt_is_not_sent_again_and_not_recorded_as_sent(run: FakeRun, tables, smtp: Mailbox):
+def test_a_mail_in_doubt_is_not_sent_again_and_not_recorded_as_sent(
+    run: FakeRun, tables, smtp: Mailbox
+):
     run.leave_in_doubt("weekly_report:1:2026-W03", scope="namespace")
 
     reports.send_weekly_report(run.next_attempt(), user_id=1, week="2026-W03")
@@ -243,7 +275,9 @@ def test_each_overdue_invoice_gets_at_most_three_reminders_one_per_week(run: Fak
             [invoice, due_on, due_on],
         )
     tables.execute("insert into app.invoices values (9, 1, 100, '2025-12-01', '2026-01-01')")
-    tables.execute("insert into app.payments (invoice_id, charge_id, amount_cents) values (9, 'ch', 100)")
+    tables.execute(
+        "insert into app.payments (invoice_id, charge_id, amount_cents) values (9, 'ch', 100)"
+    )
     run.scheduled_for = datetime(2026, 1, 14, 7, 0, tzinfo=UTC)
 
     billing.remind_of_invoices(run)
@@ -257,18 +291,26 @@ def test_each_overdue_invoice_gets_at_most_three_reminders_one_per_week(run: Fak
     assert run.result == {"day": "2026-01-14", "overdue": 5, "reminders": 4}
 
 
-def test_a_reminder_is_mailed_once_and_not_after_the_invoice_was_paid(run: FakeRun, tables, smtp: Mailbox):
+def test_a_reminder_is_mailed_once_and_not_after_the_invoice_was_paid(
+    run: FakeRun, tables, smtp: Mailbox
+):
     tables.execute("delete from app.payments where invoice_id in (801, 802)")
 
     first = billing.send_invoice_reminder(run, invoice_id=801, number=1)
-    again = billing.send_invoice_reminder(replace(run.next_attempt(), id=119), invoice_id=801, number=1)
+    again = billing.send_invoice_reminder(
+        replace(run.next_attempt(), id=119), invoice_id=801, number=1
+    )
     billing.send_invoice_reminder(run, invoice_id=801, number=2)
-    tables.execute("insert into app.payments (invoice_id, charge_id, amount_cents) values (802, 'ch', 1)")
+    tables.execute(
+        "insert into app.payments (invoice_id, charge_id, amount_cents) values (802, 'ch', 1)"
+    )
     paid = billing.send_invoice_reminder(run, invoice_id=802, number=1)
 
     assert first == again
     assert paid == {"message_id": None, "why": "the invoice was paid or deleted"}
-    subjects = re.findall("^Subject: (.*)\r$", "".join(m.content.decode() for m in smtp.mails), re.MULTILINE)
+    subjects = re.findall(
+        "^Subject: (.*)\r$", "".join(m.content.decode() for m in smtp.mails), re.MULTILINE
+    )
     assert subjects == ["Invoice 801: reminder 1", "Invoice 801: reminder 2"]
 
 
@@ -276,7 +318,9 @@ def test_a_reminder_is_mailed_once_and_not_after_the_invoice_was_paid(run: FakeR
 
 
 def test_an_inactive_user_gets_one_mail(run: FakeRun, tables, smtp: Mailbox):
-    tables.execute("insert into app.users (id, name, email, active) values (77, 'Grete', 'grete@example.org', true)")
+    tables.execute(
+        "insert into app.users (id, name, email, active) values (77, 'Grete', 'grete@example.org', true)"
+    )
 
     first = signup.send_follow_up(run, user_id=77)
     again = signup.send_follow_up(replace(run.next_attempt(), id=119), user_id=77)

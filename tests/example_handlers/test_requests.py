@@ -57,7 +57,9 @@ def receiver() -> Iterator[Receiver]:
 
 
 def send(run: FakeRun, receiver: Receiver) -> dict[str, int]:
-    return webhook.send(run, url=f"{receiver.url}/hook", event_id="evt_7", event="user.created", data={"id": 7})
+    return webhook.send(
+        run, url=f"{receiver.url}/hook", event_id="evt_7", event="user.created", data={"id": 7}
+    )
 
 
 def name_of(url: str) -> str:
@@ -74,8 +76,14 @@ def test_a_webhook_is_posted_with_the_key_of_its_effect(receiver: Receiver):
 
 def test_an_event_is_posted_once_to_each_receiver_by_any_number_of_runs(receiver: Receiver):
     run = FakeRun(id=118)
-    for attempt, url in ((run, "/hook"), (replace(run.next_attempt(), id=119), "/hook"), (run, "/other")):
-        webhook.send(attempt, url=receiver.url + url, event_id="evt_7", event="user.created", data={})
+    for attempt, url in (
+        (run, "/hook"),
+        (replace(run.next_attempt(), id=119), "/hook"),
+        (run, "/other"),
+    ):
+        webhook.send(
+            attempt, url=receiver.url + url, event_id="evt_7", event="user.created", data={}
+        )
 
     assert [path for path, *_ in receiver.requests] == ["/hook", "/other"]
     assert len({key for _, key, _ in receiver.requests}) == 2
@@ -109,7 +117,9 @@ def test_a_temporary_error_status_is_retried_with_the_same_key(receiver: Receive
         send(run, receiver)
     send(run.next_attempt(), receiver)
 
-    assert [key for _, key, _ in receiver.requests] == [provider_key(name_of(f"{receiver.url}/hook"))] * 2
+    assert [key for _, key, _ in receiver.requests] == [
+        provider_key(name_of(f"{receiver.url}/hook"))
+    ] * 2
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -185,11 +195,17 @@ def test_an_invoice_is_charged_and_recorded(run: FakeRun, tables, provider: Prov
     assert key == provider_key("invoice_charge:812")
     assert charge == {"id": "ch_1", "invoice_id": 812, "amount_cents": 4900}
     assert (
-        value(tables, "select charge_id || ' ' || amount_cents from app.payments where invoice_id = 812") == "ch_1 4900"
+        value(
+            tables,
+            "select charge_id || ' ' || amount_cents from app.payments where invoice_id = 812",
+        )
+        == "ch_1 4900"
     )
 
 
-def test_a_charge_whose_response_was_lost_is_not_made_twice(run: FakeRun, tables, provider: Provider):
+def test_a_charge_whose_response_was_lost_is_not_made_twice(
+    run: FakeRun, tables, provider: Provider
+):
     provider.lose = 1
     with pytest.raises(OSError):
         payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
@@ -200,7 +216,9 @@ def test_a_charge_whose_response_was_lost_is_not_made_twice(run: FakeRun, tables
     assert value(tables, "select count(*) from app.payments where invoice_id = 812") == 1
 
 
-def test_a_charge_in_doubt_after_a_crash_is_requested_again_with_its_key(run: FakeRun, provider: Provider):
+def test_a_charge_in_doubt_after_a_crash_is_requested_again_with_its_key(
+    run: FakeRun, provider: Provider
+):
     # given a charge that was made immediately before the worker died
     payment.charge_invoice(run, invoice_id=812, amount_cents=4900)
     run.leave_in_doubt("invoice_charge:812", scope="namespace")

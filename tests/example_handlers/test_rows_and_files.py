@@ -21,7 +21,11 @@ from yamlsched.testing import FakeRun
 
 def test_two_handlers_that_miss_the_tables_at_once_create_them_once(app_dsn: str):
     # given one handler that has created the tables without committing
-    with psycopg.connect(app_dsn) as one, psycopg.connect(app_dsn) as other, psycopg.connect(app_dsn) as watch:
+    with (
+        psycopg.connect(app_dsn) as one,
+        psycopg.connect(app_dsn) as other,
+        psycopg.connect(app_dsn) as watch,
+    ):
         watch.autocommit = True
         app.ensure_tables(one)
 
@@ -58,7 +62,10 @@ def test_cleanup_deletes_only_expired_rows_and_files(run: FakeRun, tables, var: 
 
 def test_cleanup_skips_a_locked_session_without_waiting(run: FakeRun, tables, app_dsn: str):
     with psycopg.connect(app_dsn) as other:
-        held = value(other, "select id from app.sessions where expires_at < now() order by id limit 1 for update")
+        held = value(
+            other,
+            "select id from app.sessions where expires_at < now() order by id limit 1 for update",
+        )
 
         cleanup.run(run, older_than_days=30)
 
@@ -116,7 +123,9 @@ def test_a_refresh_writes_and_records_the_file(run: FakeRun, tables, var: Path):
     assert sum(figures) == value(
         tables, "select count(*) from app.events where happened_at > now() - interval '7 days'"
     )
-    assert run.result["sha256"] == value(tables, "select sha256 from app.cached_files where name = 'activity.json'")
+    assert run.result["sha256"] == value(
+        tables, "select sha256 from app.cached_files where name = 'activity.json'"
+    )
     assert run.result["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -167,10 +176,14 @@ def test_the_flaky_job_fails_twice_and_then_succeeds():
 
 
 def test_the_billing_check_passes_equal_payments_and_names_different_ones(run: FakeRun, tables):
-    assert billing.check_billing(run) == {"payments": value(tables, "select count(*) from app.payments")}
+    assert billing.check_billing(run) == {
+        "payments": value(tables, "select count(*) from app.payments")
+    }
 
     tables.execute("update app.payments set amount_cents = 1 where invoice_id = 803")
-    tables.execute("insert into app.payments (invoice_id, charge_id, amount_cents) values (7, 'of none', 1)")
+    tables.execute(
+        "insert into app.payments (invoice_id, charge_id, amount_cents) values (7, 'of none', 1)"
+    )
 
     with pytest.raises(Discard, match="2 payments differ from their invoices: 7, 803"):
         billing.check_billing(run)
@@ -179,21 +192,31 @@ def test_the_billing_check_passes_equal_payments_and_names_different_ones(run: F
 # the sales report
 
 
-def test_a_sales_report_covers_the_day_before_its_slot_whenever_it_runs(run: FakeRun, tables, var: Path):
+def test_a_sales_report_covers_the_day_before_its_slot_whenever_it_runs(
+    run: FakeRun, tables, var: Path
+):
     tables.execute("update app.invoices set issued_on = '2026-01-13' where id in (801, 802)")
     run.scheduled_for = datetime(2026, 1, 14, 5, 30, tzinfo=UTC)
 
     for attempt in (run, run.next_attempt()):
         result = sales.report(attempt)
-        amount = value(tables, "select sum(amount_cents)::bigint from app.invoices where id in (801, 802)")
+        amount = value(
+            tables, "select sum(amount_cents)::bigint from app.invoices where id in (801, 802)"
+        )
         assert result == {"file": "sales-2026-01-13.csv", "invoices": 2, "amount_cents": amount}
 
     [path] = (var / "reports").iterdir()
-    assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["invoice", "801", "802"]
+    assert [line.split(",")[0] for line in path.read_text().splitlines()] == [
+        "invoice",
+        "801",
+        "802",
+    ]
     assert sales.report(run, day="2020-02-29")["file"] == "sales-2020-02-29.csv"
 
 
-@pytest.mark.parametrize("slot, day", [("2026-03-28T23:30Z", "2026-03-28"), ("2026-03-28T22:30Z", "2026-03-27")])
+@pytest.mark.parametrize(
+    "slot, day", [("2026-03-28T23:30Z", "2026-03-28"), ("2026-03-28T22:30Z", "2026-03-27")]
+)
 def test_the_day_of_a_slot_is_in_the_time_zone_of_the_business(run: FakeRun, slot: str, day: str):
     run.scheduled_for = datetime.fromisoformat(slot)
 

@@ -37,12 +37,18 @@ class HostsProject(Project):
     def write(self, **jobs: dict[str, Any]) -> None:
         """Write the schedule: by default, handlers of hosts/handlers.py, and leases that a busy machine can keep."""
         super().write(
-            **{name: {"handler": f"hosts.handlers.{name}", "lease": "6s", **job} for name, job in jobs.items()}
+            **{
+                name: {"handler": f"hosts.handlers.{name}", "lease": "6s", **job}
+                for name, job in jobs.items()
+            }
         )
 
     def check(self, expected: Mapping[int, tuple[str, int, int, int, int]]) -> None:
         """Check summaries of runs. A handler that commits its run itself returns a moment later."""
-        until(lambda: all(self.calls("completed", run) >= each[3] for run, each in expected.items()), "handlers return")
+        until(
+            lambda: all(self.calls("completed", run) >= each[3] for run, each in expected.items()),
+            "handlers return",
+        )
         assert {run: self.summary(run) for run in expected} == expected
 
     def states(self, runs: Mapping[str, int]) -> dict[tuple[str, str], Any]:
@@ -51,7 +57,12 @@ class HostsProject(Project):
         """
         later = ("cpu_seconds", "peak_memory_bytes", "executor")
         rows = {name: self.row(run)._asdict() for name, run in runs.items()}
-        return {(name, column): row[column] for name, row in rows.items() for column in row if column not in later}
+        return {
+            (name, column): row[column]
+            for name, row in rows.items()
+            for column in row
+            if column not in later
+        }
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +113,9 @@ def project(booted: Network, database_server: Server, tmp_path: Path) -> Iterato
     fork_server = booted.hosts["a"].fork_server
     assert fork_server is not None
     remote = make_conninfo(database_server.dsn, dbname=name)
-    project = HostsProject(fork_server, tmp_path, database_server.database(name), network=booted, remote_dsn=remote)
+    project = HostsProject(
+        fork_server, tmp_path, database_server.database(name), network=booted, remote_dsn=remote
+    )
     try:
         yield project
     finally:
@@ -143,10 +156,14 @@ def pair(booted: Network, tmp_path: Path) -> Iterator[Pair]:
     ):
         with store.connect(primary.local_dsn) as connection:
             store.migrations.migrate(connection)
-        remote = f"host={primary.host.address},{standby.host.address} dbname=postgres user=yamlsched"
+        remote = (
+            f"host={primary.host.address},{standby.host.address} dbname=postgres user=yamlsched"
+        )
         fork_server = booted.hosts["a"].fork_server
         assert fork_server is not None
-        project = HostsProject(fork_server, tmp_path, primary.local_dsn, network=booted, remote_dsn=remote)
+        project = HostsProject(
+            fork_server, tmp_path, primary.local_dsn, network=booted, remote_dsn=remote
+        )
         project.db.execute("create table public.ledger (run_id bigint primary key)")
         try:
             yield Pair(primary, standby, project)

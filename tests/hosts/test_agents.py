@@ -75,7 +75,11 @@ def check_second_attempts(project: HostsProject, runs: dict[str, int], error: st
 
 def until_no_agent(project: HostsProject, host: str) -> None:
     """Wait until only the process that starts others is alive on a host."""
-    until(lambda: len(project.network.hosts[host].pids()) == 1, f"no agent is left on {host}", seconds=150)
+    until(
+        lambda: len(project.network.hosts[host].pids()) == 1,
+        f"no agent is left on {host}",
+        seconds=150,
+    )
 
 
 def test_an_agent_that_is_cut_off_from_the_database_stops_its_handler_before_the_next_attempt(
@@ -114,12 +118,18 @@ def worker_launchers(project: HostsProject) -> list[int]:
     launchers = []
     for pid in project.network.hosts["a"].pids():
         with suppress(FileNotFoundError, ProcessLookupError):  # it ends meanwhile
-            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/bin/sh\0ssh\0yamlsched\0attempt\0"):
+            if (
+                Path(f"/proc/{pid}/cmdline")
+                .read_bytes()
+                .startswith(b"/bin/sh\0ssh\0yamlsched\0attempt\0")
+            ):
                 launchers.append(pid)
     return launchers
 
 
-def test_agents_go_on_when_the_host_of_their_worker_is_cut_off_from_the_database(project: HostsProject) -> None:
+def test_agents_go_on_when_the_host_of_their_worker_is_cut_off_from_the_database(
+    project: HostsProject,
+) -> None:
     cut_off, runs = started_on_b(project)
     other = project.start("work", "--loop", host="c")
 
@@ -127,7 +137,11 @@ def test_agents_go_on_when_the_host_of_their_worker_is_cut_off_from_the_database
     project.network.separate(["a"], ["db"])
     since = {run: beats_of(project.folder, run, 1)[-1] for run in runs.values()}
     for run in runs.values():
-        until(lambda run=run: beats_of(project.folder, run, 1)[-1] > since[run] + 12, "the handler goes on", seconds=60)
+        until(
+            lambda run=run: beats_of(project.folder, run, 1)[-1] > since[run] + 12,
+            "the handler goes on",
+            seconds=60,
+        )
         assert project.row(run).attempts == 1
 
     # and then they cannot, either

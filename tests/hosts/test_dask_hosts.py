@@ -38,8 +38,16 @@ class DaskHosts:
         until(lambda: "Scheduler at" in log.read_text(), "the scheduler has started")
 
     def start_worker(self, host: str) -> None:
-        words = ("--host", self.project.network.hosts[host].address, "--nthreads", "1", "--no-nanny")
-        log = self._start(host, "worker", self.address, *words, "--local-directory", str(self.project.folder))
+        words = (
+            "--host",
+            self.project.network.hosts[host].address,
+            "--nthreads",
+            "1",
+            "--no-nanny",
+        )
+        log = self._start(
+            host, "worker", self.address, *words, "--local-directory", str(self.project.folder)
+        )
         until(lambda: "Registered to" in log.read_text(), "the Dask worker has registered")
 
     def _start(self, host: str, *words: str) -> Any:
@@ -53,7 +61,14 @@ class DaskHosts:
         path = self.project.folder / f"dask-{host}"
         with path.open("wb") as log:
             process = subprocess.Popen(
-                [*self.project.network.hosts[host].enter(), sys.executable, "-m", "dask", *words, "--no-dashboard"],
+                [
+                    *self.project.network.hosts[host].enter(),
+                    sys.executable,
+                    "-m",
+                    "dask",
+                    *words,
+                    "--no-dashboard",
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -126,7 +141,9 @@ def test_an_agent_that_is_cut_off_from_the_scheduler_goes_on_and_its_run_is_exec
     # when the scheduler does not know what becomes of the task, for longer than a lease
     project.network.separate(["b"], ["scheduler"])
     alive_since = beats_of(project.folder, run, 1)[-1]
-    until(lambda: beats_of(project.folder, run, 1)[-1] > alive_since + 7, "it has outlived its lease")
+    until(
+        lambda: beats_of(project.folder, run, 1)[-1] > alive_since + 7, "it has outlived its lease"
+    )
     project.touch("go")
 
     # then the outcome is read from the ticket, and other runs go to the other Dask worker

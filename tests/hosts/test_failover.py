@@ -33,11 +33,16 @@ def replicate_synchronously(pair: Pair) -> None:
     """Let each commit wait for the standby."""
     pair.primary.execute("alter system set synchronous_standby_names = '*'")
     pair.primary.execute("select pg_reload_conf()")
-    until(lambda: pair.primary.execute("select 1 from pg_stat_replication where sync_state = 'sync'"), "it is")
+    until(
+        lambda: pair.primary.execute("select 1 from pg_stat_replication where sync_state = 'sync'"),
+        "it is",
+    )
 
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["killed", "vanished"])
-def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(pair: Pair, is_silent: bool) -> None:
+def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(
+    pair: Pair, is_silent: bool
+) -> None:
     # given a pair whose commits wait for the standby
     project = pair.project
     replicate_synchronously(pair)
@@ -49,7 +54,9 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(p
 
     # when it fails over while three workers are busy
     runs = project.enqueue("works", count=300)
-    workers = [project.start("work", "--loop", "--concurrency", "2", host=host) for host in ("a", "b", "c")]
+    workers = [
+        project.start("work", "--loop", "--concurrency", "2", host=host) for host in ("a", "b", "c")
+    ]
     until(lambda: project.calls("completed") >= 60, "60 runs have completed")
     pair.fail_over(is_silent)
     until(lambda: set(project.statuses()) == {"succeeded"}, "all runs have ended", seconds=180)
@@ -65,12 +72,19 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing_and_doubles_nothing(p
     # though a handler is called again when its session breaks
     for run in runs:
         status, attempts, _, _, failures = project.summary(run)
-        assert (status, attempts, failures, effects_of(project.folder, run)) == ("succeeded", 1, 0, 1)
+        assert (status, attempts, failures, effects_of(project.folder, run)) == (
+            "succeeded",
+            1,
+            0,
+            1,
+        )
     ledger = project.db.execute("select run_id from public.ledger order by 1").fetchall()
     assert [row.run_id for row in ledger] == runs
 
 
-def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_docs_say(pair: Pair) -> None:
+def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_docs_say(
+    pair: Pair,
+) -> None:
     # given a standby that no longer receives anything
     project = pair.project
     project.sync(works={}, yearly=SLOT)
@@ -80,7 +94,10 @@ def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_doc
     until(lambda: pair.standby.execute(replayed), "the standby has the first run")
     doctor = project.start("doctor", host="a")
     doctor.wait()
-    assert "1 standby, and no commit waits for one" in (project.folder / f"out-{project.number}").read_text()
+    assert (
+        "1 standby, and no commit waits for one"
+        in (project.folder / f"out-{project.number}").read_text()
+    )
     project.network.separate(["db1"], ["db2"])
 
     # when runs succeed, a slot is fired, a run is enqueued, and the primary dies
@@ -93,13 +110,19 @@ def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_doc
     project.until_status(after, "succeeded")
     project.check(dict.fromkeys((before, slot.id, after), ONCE))
     pair.fail_over()
-    until(lambda: "database.back" in loop.text, "the worker has found the promoted server", seconds=120)
+    until(
+        lambda: "database.back" in loop.text,
+        "the worker has found the promoted server",
+        seconds=120,
+    )
     project.until_status(before, "succeeded")
 
     # then a run that had succeeded was executed again, its effect was repeated, with the same key
     project.check({before: AGAIN})
     posts = [
-        line.split()[1] for line in (project.folder / "effects").read_text().splitlines() if line.endswith(f" {before}")
+        line.split()[1]
+        for line in (project.folder / "effects").read_text().splitlines()
+        if line.endswith(f" {before}")
     ]
     assert (len(posts), len(set(posts))) == (2, 1)
     # the enqueued run is lost, and the slot is fired again
@@ -121,7 +144,9 @@ def test_a_failover_to_an_asynchronous_standby_loses_the_last_commits_as_the_doc
     assert loop.wait() == 0
 
 
-def test_while_a_synchronous_standby_is_lost_no_handler_outlives_its_lease_and_nothing_is_doubled(pair: Pair) -> None:
+def test_while_a_synchronous_standby_is_lost_no_handler_outlives_its_lease_and_nothing_is_doubled(
+    pair: Pair,
+) -> None:
     # given a handler with a short lease and one with a long lease
     project = pair.project
     replicate_synchronously(pair)

@@ -22,7 +22,9 @@ def test_a_slow_network_costs_time_but_no_lease_and_no_attempt(project: HostsPro
     project.network.slow_down(0.2)
     project.db.execute("create table public.ledger (run_id bigint primary key)")
     lasting = {"beats_until_go": {"lease": "12s"}, "inserts_until_go": {"lease": "12s"}}
-    project.write(nothing=NOTHING, yearly={"cron": "@yearly", "catchup_window": "700d", **NOTHING}, **lasting)
+    project.write(
+        nothing=NOTHING, yearly={"cron": "@yearly", "catchup_window": "700d", **NOTHING}, **lasting
+    )
     sync = project.start("sync", host="a")
     assert sync.wait() == 0, sync.text
     project.db.execute(
@@ -39,7 +41,10 @@ def test_a_slow_network_costs_time_but_no_lease_and_no_attempt(project: HostsPro
         until(lambda run=run: beats_of(project.folder, run, 1), "it is alive")
     alive_since = max(beats_of(project.folder, run, 1)[0] for run in runs)
     for run in runs:
-        until(lambda run=run: beats_of(project.folder, run, 1)[-1] > alive_since + 13, "it has outlived its lease")
+        until(
+            lambda run=run: beats_of(project.folder, run, 1)[-1] > alive_since + 13,
+            "it has outlived its lease",
+        )
     project.touch("go")
     assert tick.wait(120) == 0, tick.text
     until(lambda: set(project.statuses()) == {"succeeded"}, "all runs have ended")
@@ -49,7 +54,9 @@ def test_a_slow_network_costs_time_but_no_lease_and_no_attempt(project: HostsPro
 
     # then each run was executed once
     assert {project.summary(run) for run in (*runs, *many)} == {ONCE}
-    [slot] = project.db.execute("select id from yamlsched.job_runs where scheduled_for is not null").fetchall()
+    [slot] = project.db.execute(
+        "select id from yamlsched.job_runs where scheduled_for is not null"
+    ).fetchall()
     assert project.summary(slot.id) == ONCE
     for process in (tick, *loops):
         assert "lease." not in process.text
@@ -65,7 +72,9 @@ def test_on_a_slow_network_a_short_lease_costs_no_other_lease(project: HostsProj
     until(lambda: beats_of(project.folder, run, 1), "it is alive")
     alive_since = beats_of(project.folder, run, 1)[0]
 
-    until(lambda: beats_of(project.folder, run, 1)[-1] > alive_since + 13, "it has outlived its lease")
+    until(
+        lambda: beats_of(project.folder, run, 1)[-1] > alive_since + 13, "it has outlived its lease"
+    )
     project.touch("go")
 
     project.until_status(run, "succeeded")

@@ -13,7 +13,13 @@ from .handlers import beats_of, effects_of
 
 pytestmark = pytest.mark.hosts
 
-SECOND_ATTEMPT = ("succeeded", 2, 2, 1, 1)  # status, attempts, calls started and completed, failures
+SECOND_ATTEMPT = (
+    "succeeded",
+    2,
+    2,
+    1,
+    1,
+)  # status, attempts, calls started and completed, failures
 IN_DOUBT = ("dead", 2, 2, 0, 2)
 
 
@@ -24,7 +30,9 @@ def test_a_host_that_is_cut_off_stops_its_handlers_before_another_host_takes_the
     # given handlers on host a: between statements, inside a transaction, after and inside an effect
     project.db.execute("create table public.ledger (run_id bigint primary key)")
     effects: dict[str, dict[str, object]] = {"skip": {}, "repeat": {}, "raise": {}}
-    project.sync(beats={}, inserts={}, posts={}, posts_forever={"max_attempts": 2}, beats_until_go={})
+    project.sync(
+        beats={}, inserts={}, posts={}, posts_forever={"max_attempts": 2}, beats_until_go={}
+    )
     runs = {name: project.enqueue(name)[0] for name in ("beats", "inserts", "posts")}
     runs |= {name: project.enqueue("posts_forever", {"in_doubt": name})[0] for name in effects}
     cut_off = project.start("work", "--loop", "--concurrency", "8", host="a")
@@ -47,9 +55,13 @@ def test_a_host_that_is_cut_off_stops_its_handlers_before_another_host_takes_the
     for run in runs.values():
         second = beats_of(project.folder, run, 2)
         assert not second or beats_of(project.folder, run, 1)[-1] < second[0]
-    project.check({run: IN_DOUBT if name == "raise" else SECOND_ATTEMPT for name, run in runs.items()})
+    project.check(
+        {run: IN_DOUBT if name == "raise" else SECOND_ATTEMPT for name, run in runs.items()}
+    )
     # and transactions and effects happened once; one that may be repeated was
-    assert [row.run_id for row in project.db.execute("select run_id from public.ledger")] == [runs["inserts"]]
+    assert [row.run_id for row in project.db.execute("select run_id from public.ledger")] == [
+        runs["inserts"]
+    ]
     counts = {name: effects_of(project.folder, run) for name, run in runs.items()}
     assert counts == {"beats": 0, "inserts": 0, "posts": 1, "skip": 1, "repeat": 2, "raise": 1}
     assert project.row(runs["raise"]).error_type == "EffectInDoubt"

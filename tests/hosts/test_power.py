@@ -20,7 +20,9 @@ SECOND_ATTEMPT = ("succeeded", 2, 2, 1, 1)
 SHIFTS = {"a": 5 * 3600, "b": -5 * 3600, "c": 0}
 
 
-def test_nothing_is_lost_when_everything_is_killed_at_once_and_returns_in_another_order(pair: Pair) -> None:
+def test_nothing_is_lost_when_everything_is_killed_at_once_and_returns_in_another_order(
+    pair: Pair,
+) -> None:
     # given three busy hosts, and runs that wait
     project, network = pair.project, pair.project.network
     project.sync(beats={}, works={})
@@ -62,7 +64,9 @@ def test_nothing_is_lost_when_everything_is_killed_at_once_and_returns_in_anothe
     assert loop.wait() == 0
 
 
-def test_hosts_with_different_clocks_take_no_run_from_each_other_before_its_lease_ends(project: HostsProject) -> None:
+def test_hosts_with_different_clocks_take_no_run_from_each_other_before_its_lease_ends(
+    project: HostsProject,
+) -> None:
     # given hosts whose clocks differ by ten hours
     (clock := project.folder / "clock").mkdir()
     (clock / "sitecustomize.py").write_text(WRONG_CLOCK)
@@ -84,7 +88,9 @@ def test_hosts_with_different_clocks_take_no_run_from_each_other_before_its_leas
     others = [project.start("work", "--loop", host=host) for host in ("b", "c")]
     ticks = [project.start("tick", "--max-time", "1s", host=host) for host in ("b", "c")]
     alive_since = beats_of(project.folder, kept, 1)[0]
-    until(lambda: beats_of(project.folder, kept, 1)[-1] > alive_since + 7, "it has outlived its lease")
+    until(
+        lambda: beats_of(project.folder, kept, 1)[-1] > alive_since + 7, "it has outlived its lease"
+    )
     project.touch("go")
     project.until_status(kept, "succeeded")
     assert [tick.wait() for tick in ticks] == [0, 0]
@@ -99,7 +105,9 @@ def test_hosts_with_different_clocks_take_no_run_from_each_other_before_its_leas
     # then nothing was taken early, and the slot has one run
     assert [project.summary(run) for run in (kept, lost)] == [ONCE, SECOND_ATTEMPT]
     assert project.row(lost).started_at >= lease_ends_at
-    [slot] = project.db.execute("select id from yamlsched.job_runs where scheduled_for is not null").fetchall()
+    [slot] = project.db.execute(
+        "select id from yamlsched.job_runs where scheduled_for is not null"
+    ).fetchall()
     assert project.summary(slot.id) == ONCE
     for other in others:
         other.signal(signal.SIGTERM)

@@ -51,7 +51,9 @@ def test_an_idle_worker_notices_a_silent_network_and_works_on_once_it_is_back(
 
 
 @pytest.mark.parametrize("which", DIRECTIONS)
-def test_ticks_that_lose_the_network_end_with_exit_code_3_and_say_why(project: HostsProject, which: str) -> None:
+def test_ticks_that_lose_the_network_end_with_exit_code_3_and_say_why(
+    project: HostsProject, which: str
+) -> None:
     project.sync(beats={})
     [run] = project.enqueue("beats")
     executing = project.start("tick", "--max-time", "20s", host="a")
@@ -72,12 +74,19 @@ def test_ticks_that_lose_the_network_end_with_exit_code_3_and_say_why(project: H
     assert "its unfinished runs (1) are retried when their leases expire" in last
     assert "lease.unrenewed" in executing.text
     [line] = asking.text.splitlines()
-    assert line.startswith("yamlsched: the database failed: ")  # either end may be the first to close the connection
-    assert connecting.text == "yamlsched: no connection to the database: connection timeout expired\n"
+    assert line.startswith(
+        "yamlsched: the database failed: "
+    )  # either end may be the first to close the connection
+    assert (
+        connecting.text == "yamlsched: no connection to the database: connection timeout expired\n"
+    )
 
     # and the next tick continues where they ended
     project.network.heal()
-    until(lambda: project.start("tick", host="a").wait() == 0 and project.row(run).finished_at, "the run has ended")
+    until(
+        lambda: project.start("tick", host="a").wait() == 0 and project.row(run).finished_at,
+        "the run has ended",
+    )
     assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
 
 
@@ -99,7 +108,11 @@ def test_the_server_ends_the_sessions_of_a_host_that_has_vanished(project: Hosts
     project.network.hosts["a"].kill()
 
     # then they do not use up the connections of the server
-    until(lambda: not project.db.execute(sessions).fetchall(), "the server has ended the sessions", seconds=120)
+    until(
+        lambda: not project.db.execute(sessions).fetchall(),
+        "the server has ended the sessions",
+        seconds=120,
+    )
 
 
 def test_an_outcome_whose_answer_is_lost_is_not_written_again(project: HostsProject) -> None:
@@ -122,7 +135,11 @@ def test_an_outcome_whose_answer_is_lost_is_not_written_again(project: HostsProj
     project.network.heal()
 
     # then the worker reads what became of it
-    until(lambda: f"attempt.succeeded job=beats_until_go run={run} " in worker.text, "the worker knows", seconds=120)
+    until(
+        lambda: f"attempt.succeeded job=beats_until_go run={run} " in worker.text,
+        "the worker knows",
+        seconds=120,
+    )
     assert project.row(run) == written
     assert project.summary(run) == ONCE
     worker.signal(signal.SIGTERM)

@@ -48,5 +48,9 @@ def launched() -> Iterator[Browser]:
 
 def new_context(browser: Browser, **options: Any) -> BrowserContext:
     """Return a profile of its own: no cookies, no cache, a fixed size."""
-    options = {"viewport": {"width": WIDTH, "height": HEIGHT}, "locale": "en-GB", "reduced_motion": "reduce"} | options
+    options = {
+        "viewport": {"width": WIDTH, "height": HEIGHT},
+        "locale": "en-GB",
+        "reduced_motion": "reduce",
+    } | options
     return browser.new_context(**options)

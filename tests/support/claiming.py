@@ -47,9 +47,15 @@ async def claim_due(
 ) -> list[ClaimedRun]:
     """Reclaim and sweep as a worker does each second, then claim due runs, those at gates included, under ``token``."""
     await claiming.reclaim(connection, namespace, now=now)
-    await connection.execute("insert into yamlsched.namespaces values (%s) on conflict do nothing", [namespace])
-    await connection.execute("update yamlsched.namespaces set swept_at = '-infinity' where namespace = %s", [namespace])
+    await connection.execute(
+        "insert into yamlsched.namespaces values (%s) on conflict do nothing", [namespace]
+    )
+    await connection.execute(
+        "update yamlsched.namespaces set swept_at = '-infinity' where namespace = %s", [namespace]
+    )
     await claiming.sweep(connection, namespace, now)
-    claimed, gated = await claiming.claim(connection, namespace, token, limit, scope, now=now, lane=lane)
+    claimed, gated = await claiming.claim(
+        connection, namespace, token, limit, scope, now=now, lane=lane
+    )
     await claiming.claim_gated(connection, namespace, claimed, token, gated, now=now)
     return sorted(claimed.runs)

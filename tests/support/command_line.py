@@ -17,17 +17,23 @@ from yamlsched.cli import main
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def yamlsched(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def yamlsched(
+    *arguments: str, cwd: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command line as a user would, in another process: a fork, which spares the start of Python."""
     server = ForkServer.of_all()
     with TemporaryDirectory() as name:
         out, err = Path(name, "out"), Path(name, "err")
-        pid = server.start(environment, cwd, as_program=True, argv=arguments, stdout=str(out), stderr=str(err))
+        pid = server.start(
+            environment, cwd, as_program=True, argv=arguments, stdout=str(out), stderr=str(err)
+        )
         code = server.code(pid, timeout=120)
         if code is None:
             server.kill([pid])
         assert code is not None, f"still running: {err.read_text('utf-8')}"
-        return subprocess.CompletedProcess(arguments, code, out.read_text("utf-8"), err.read_text("utf-8"))
+        return subprocess.CompletedProcess(
+            arguments, code, out.read_text("utf-8"), err.read_text("utf-8")
+        )
 
 
 class CommandResult(NamedTuple):
@@ -41,7 +47,9 @@ class CommandResult(NamedTuple):
 Cli = Callable[..., CommandResult]
 
 
-def command_line(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Any) -> Cli:
+def command_line(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Any
+) -> Cli:
     """Return a function that runs a command line in an empty ``folder`` against ``dsn``."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("YAMLSCHED_DSN", dsn)

@@ -66,7 +66,9 @@ def shared_effect(run: Run, number: int, policy: Policy, victim: str) -> None:
 
 
 def post(path: str, key: str = "") -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", int(os.environ["RECEIVER_PORT"]), timeout=10)
+    connection = http.client.HTTPConnection(
+        "127.0.0.1", int(os.environ["RECEIVER_PORT"]), timeout=10
+    )
     connection.request("POST", path, headers={"Idempotency-Key": key})
     die_at("inside the effect") if key else None
     assert connection.getresponse().status == 204
@@ -88,10 +90,14 @@ def die_at(point: str) -> None:
         return
     run, _, victim = _plan
     parent = os.getppid()
-    if victim == "parent, but not the child":  # as on a system where a child does not die with its parent
+    if (
+        victim == "parent, but not the child"
+    ):  # as on a system where a child does not die with its parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
         os.kill(parent, signal.SIGKILL)
-        if point != "before the commit":  # there it holds a lock on the row, and no other worker can claim the run
+        if (
+            point != "before the commit"
+        ):  # there it holds a lock on the row, and no other worker can claim the run
             until_another_owns(run)
         return
     if victim in ("parent", "both"):
@@ -166,7 +172,10 @@ def enqueues_an_unknown_job(run: Run) -> None:
 
 def outlasts_its_lease(run: Run) -> None:
     """Hold the transaction open past the end of the lease that the run had at its start."""
-    with run.transaction() as connection, psycopg.connect(run.backend.dsn, autocommit=True) as watch:
+    with (
+        run.transaction() as connection,
+        psycopg.connect(run.backend.dsn, autocommit=True) as watch,
+    ):
         connection.execute("insert into ledger (run_id) values (%s)", [run.id])
         query = "select locked_until, locked_until < clock_timestamp() from yamlsched.job_runs where id = %s"
         [(until, _)] = watch.execute(query, [run.id]).fetchall()

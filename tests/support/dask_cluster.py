@@ -23,7 +23,9 @@ class Cluster:
     variables. ``protocol`` is that of its addresses.
     """
 
-    def __init__(self, project: Project, protocol: str = "tcp", settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, project: Project, protocol: str = "tcp", settings: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = project.folder / "dask"
         self.folder.mkdir()
         self._environment = {
@@ -41,10 +43,20 @@ class Cluster:
     def start_scheduler(self, port: int = 0, *options: str) -> tuple[subprocess.Popen[bytes], str]:
         """Start a scheduler; return its process and its address."""
         file = self.folder / f"scheduler-{len(self._processes)}.json"
-        words = ("--protocol", self._protocol, "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+        words = (
+            "--protocol",
+            self._protocol,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--no-dashboard",
+        )
         words += ("--scheduler-file", str(file))
         # without our DSN and code: a scheduler needs neither
-        environment = {name: value for name, value in self._environment.items() if name != "PYTHONPATH"}
+        environment = {
+            name: value for name, value in self._environment.items() if name != "PYTHONPATH"
+        }
         process = self._start("scheduler", *words, *options, environment=environment)
         until(file.exists, "the scheduler has started", START_TIMEOUT_SECONDS)
         return process, str(json.loads(until(file.read_text))["address"])
@@ -58,7 +70,9 @@ class Cluster:
         from distributed import Client
 
         with Client(self.address, set_as_default=False) as client:
-            return " ".join(client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)))
+            return " ".join(
+                client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+            )
 
     def start_worker(
         self, *options: str, has_nanny: bool = False, python_path: Path | None = None
@@ -67,13 +81,19 @@ class Cluster:
 
         ``python_path`` comes before the tests in its PYTHONPATH.
         """
-        environment = {**self._environment, "PYTHONPATH": f"{python_path}:{TESTS}"} if python_path else None
+        environment = (
+            {**self._environment, "PYTHONPATH": f"{python_path}:{TESTS}"} if python_path else None
+        )
         threads = () if "--nthreads" in options else ("--nthreads", "4")
         words = ("--local-directory", str(self.folder), "--no-dashboard", *threads, *options)
         words += () if has_nanny else ("--no-nanny",)
         process = self._start("worker", self.address, *words, environment=environment)
         log = self.folder / f"log-{len(self._processes)}"
-        until(lambda: "Registered to" in log.read_text(), "the worker has registered", START_TIMEOUT_SECONDS)
+        until(
+            lambda: "Registered to" in log.read_text(),
+            "the worker has registered",
+            START_TIMEOUT_SECONDS,
+        )
         return process
 
     def keep_workers(self, count: int) -> None:
@@ -83,7 +103,9 @@ class Cluster:
             alive.append(self.start_worker(has_nanny=True))
         self._with_nanny = alive
 
-    def _start(self, kind: str, *words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def _start(
+        self, kind: str, *words: str, environment: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / f"log-{len(self._processes) + 1}").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "dask", kind, *words],
@@ -110,11 +132,15 @@ class Cluster:
 
     def log(self) -> str:
         """Return what all its processes have printed."""
-        return "".join(path.read_text("utf-8", "replace") for path in sorted(self.folder.glob("log-*")))
+        return "".join(
+            path.read_text("utf-8", "replace") for path in sorted(self.folder.glob("log-*"))
+        )
 
 
 @contextmanager
-def a_cluster(project: Project, protocol: str = "tcp", settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+def a_cluster(
+    project: Project, protocol: str = "tcp", settings: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
     """Yield a cluster without workers, and make it the executor ``cluster`` of the project."""
     cluster = Cluster(project, protocol, settings)
     project.executors = {"cluster": {"type": "dask", "address": cluster.address}}

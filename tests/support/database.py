@@ -30,7 +30,10 @@ def code_of_doctor(db: psycopg.Connection[Any]) -> int:
 
 
 def while_waiting(
-    db: psycopg.Connection[Any], waiter: psycopg.Connection[Any], act: Callable[[], Any], release: Callable[[], Any]
+    db: psycopg.Connection[Any],
+    waiter: psycopg.Connection[Any],
+    act: Callable[[], Any],
+    release: Callable[[], Any],
 ) -> Any:
     """Call ``act`` on the session ``waiter``, call ``release`` once it waits for a lock, and return its result."""
     results: list[Any] = []

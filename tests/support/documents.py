@@ -12,9 +12,7 @@ from yamlsched.extras.preview.model import Preview
 from yamlsched.show import html
 from yamlsched.show.document import as_text
 
-HOSTILE = (
-    "</td><script>alert(1)</script>\x1b[31m\u202eevil\"'&amp;| `x` [y](http://z.example) @team\n::error::x\n```\n# y"
-)
+HOSTILE = "</td><script>alert(1)</script>\x1b[31m\u202eevil\"'&amp;| `x` [y](http://z.example) @team\n::error::x\n```\n# y"
 """Text that each format would take for something else."""
 
 

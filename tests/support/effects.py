@@ -28,13 +28,21 @@ def a_job_with_a_ledger(db: psycopg.Connection[Any]) -> Iterator[str]:
 
 def lapse(db: psycopg.Connection[Any], run: Run) -> None:
     """Expire the lease of a run."""
-    db.execute("update yamlsched.job_runs set locked_until = now() - interval '1 second' where id = %s", [run.id])
+    db.execute(
+        "update yamlsched.job_runs set locked_until = now() - interval '1 second' where id = %s",
+        [run.id],
+    )
 
 
 def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
     """Claim the key of an effect and write nothing more, as a process that is killed inside does."""
     key = effects.EffectEntry(
-        "default", effect_key(run.id, name, scope), run.id, run.attempt, run.backend.locked_by, str(uuid.uuid4())
+        "default",
+        effect_key(run.id, name, scope),
+        run.id,
+        run.attempt,
+        run.backend.locked_by,
+        str(uuid.uuid4()),
     )
     claimed = run.backend.record(effects.claim, key)
     assert claimed is not None
@@ -42,8 +50,15 @@ def die_inside(run: Run, name: str = "post", scope: str = "run") -> None:
 
 
 def effect_states(db: psycopg.Connection[Any]) -> list[tuple[str, str]]:
-    return [(row.key, row.state) for row in db.execute("select key, state from yamlsched.effects order by id")]
+    return [
+        (row.key, row.state)
+        for row in db.execute("select key, state from yamlsched.effects order by id")
+    ]
 
 
 def status(db: psycopg.Connection[Any], run: Run) -> str:
-    return str(db.execute("select status from yamlsched.job_runs where id = %s", [run.id]).fetchone().status)  # type: ignore[union-attr]
+    return str(
+        db.execute("select status from yamlsched.job_runs where id = %s", [run.id])
+        .fetchone()
+        .status
+    )  # type: ignore[union-attr]

@@ -17,7 +17,9 @@ from support.project import is_alive, until
 from yamlsched.extras import embedded
 
 MEMORY = Path("/dev/shm")
-BASE = MEMORY if MEMORY.exists() and shutil.disk_usage(MEMORY).free > 1_000_000_000 else Path("/tmp")
+BASE = (
+    MEMORY if MEMORY.exists() and shutil.disk_usage(MEMORY).free > 1_000_000_000 else Path("/tmp")
+)
 
 
 # As root, the user that runs the server cannot reach the folder of pytest, so this is another one.

@@ -29,7 +29,9 @@ def fail(text: str, code: int = 1) -> NoReturn:
     raise SystemExit(code)
 
 
-def options(words: list[str], flags: set[str], valued: set[str]) -> tuple[dict[str, str], list[str]]:
+def options(
+    words: list[str], flags: set[str], valued: set[str]
+) -> tuple[dict[str, str], list[str]]:
     """Return the options before the first operand, as getopt reads them, and what follows."""
     found: dict[str, str] = {}
     while words and words[0].startswith("-") and words[0] != "-":
@@ -58,7 +60,9 @@ def detached(do: Callable[[], int]) -> None:
         os._exit(do())
 
 
-def start(name: str, words: list[str], env: dict[str, str], cwd: str, output: Any, isolates: str = "") -> int:
+def start(
+    name: str, words: list[str], env: dict[str, str], cwd: str, output: Any, isolates: str = ""
+) -> int:
     """Wait in the queue, then run ``words`` in a session of its own; return its exit code, 130 if it was cancelled."""
     job = STATE / f"job-{name}"
     while (STATE / "held").exists() and not (job / "cancelled").exists():
@@ -66,7 +70,9 @@ def start(name: str, words: list[str], env: dict[str, str], cwd: str, output: An
     if (job / "cancelled").exists():
         (job / "ended").write_text("130")
         return 130
-    if isolates and os.getuid() == 0:  # a PID namespace of its own, whose init is the program, or one that reaps
+    if (
+        isolates and os.getuid() == 0
+    ):  # a PID namespace of its own, whose init is the program, or one that reaps
         init = ["sh", "-c", '"$@" & wait $!', "pause"] if isolates == "init" else []
         words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *init, *words]
     with (STATE / "started").open("a") as started:
@@ -106,7 +112,11 @@ def ssh(words: list[str]) -> int:
         fail(f"ssh: connect to host {host} port 22: Connection refused", 255)
     # the words are joined by spaces, and read by the shell of the user there
     process = subprocess.Popen(
-        ["sh", "-c", " ".join(command)], env=CLEAN, cwd="/", stdin=subprocess.DEVNULL, start_new_session=True
+        ["sh", "-c", " ".join(command)],
+        env=CLEAN,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     status = process.wait()
     return status if status >= 0 else 255
@@ -181,10 +191,14 @@ def docker(words: list[str]) -> int:
     if "/" not in image:
         fail(f"Unable to find image '{image}' locally", 125)
     lines = Path(given["--env-file"]).read_text().splitlines() if "--env-file" in given else []
-    env = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))  # no quotes, as docker does
+    env = dict(
+        line.split("=", 1) for line in lines if line and not line.startswith("#")
+    )  # no quotes, as docker does
     new_job(given["--name"])
     kind = "init" if "--init" in given else "program"
-    run = lambda: start(given["--name"], command, image_environment() | env, given["--workdir"], None, kind)  # noqa: E731
+    run = lambda: start(  # noqa: E731
+        given["--name"], command, image_environment() | env, given["--workdir"], None, kind
+    )
     if "--detach" not in given:
         return run()
     detached(run)
@@ -197,7 +211,13 @@ def image_environment() -> dict[str, str]:
     return CLEAN | json.loads((STATE / "image").read_text())
 
 
-POD = {"restartPolicy", "serviceAccountName", "shareProcessNamespace", "containers", "activeDeadlineSeconds"}
+POD = {
+    "restartPolicy",
+    "serviceAccountName",
+    "shareProcessNamespace",
+    "containers",
+    "activeDeadlineSeconds",
+}
 CONTAINER = {"name", "image", "command", "args", "envFrom", "env", "workingDir", "resources"}
 JOB = {"backoffLimit", "ttlSecondsAfterFinished", "template", "activeDeadlineSeconds"}
 
@@ -208,8 +228,13 @@ def allow(verb: str) -> None:
 
     role = yaml.safe_load((STATE / "role.yaml").read_text())
     assert (role["kind"], role["apiVersion"]) == ("Role", "rbac.authorization.k8s.io/v1")
-    if not any("batch" in r["apiGroups"] and "jobs" in r["resources"] and verb in r["verbs"] for r in role["rules"]):
-        fail(f'Error from server (Forbidden): jobs.batch is forbidden: User cannot {verb} resource "jobs"')
+    if not any(
+        "batch" in r["apiGroups"] and "jobs" in r["resources"] and verb in r["verbs"]
+        for r in role["rules"]
+    ):
+        fail(
+            f'Error from server (Forbidden): jobs.batch is forbidden: User cannot {verb} resource "jobs"'
+        )
 
 
 def kubectl(words: list[str]) -> int:
@@ -229,17 +254,28 @@ def kubectl(words: list[str]) -> int:
     job = yaml.safe_load(sys.stdin)
     pod = job["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    unknown = {*job} - {"apiVersion", "kind", "metadata", "spec"} | {*job["spec"]} - JOB | {*pod} - POD
+    unknown = (
+        {*job} - {"apiVersion", "kind", "metadata", "spec"} | {*job["spec"]} - JOB | {*pod} - POD
+    )
     unknown |= {*container} - CONTAINER
     if unknown:
-        fail(f'error: error when creating "STDIN": strict decoding error: unknown field "{unknown.pop()}"')
+        fail(
+            f'error: error when creating "STDIN": strict decoding error: unknown field "{unknown.pop()}"'
+        )
     name = job["metadata"]["name"]
     if not re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
-        fail(f'The Job "{name}" is invalid: metadata.name: a lowercase RFC 1123 subdomain must consist of lower case')
-    if (job["apiVersion"], job["kind"]) != ("batch/v1", "Job") or pod["restartPolicy"] not in ("Never", "OnFailure"):
+        fail(
+            f'The Job "{name}" is invalid: metadata.name: a lowercase RFC 1123 subdomain must consist of lower case'
+        )
+    if (job["apiVersion"], job["kind"]) != ("batch/v1", "Job") or pod["restartPolicy"] not in (
+        "Never",
+        "OnFailure",
+    ):
         fail(f'The Job "{name}" is invalid: spec.template.spec.restartPolicy: Required value')
     command = [*container.get("command", []), *container.get("args", [])]
-    assert all(isinstance(word, str) for word in command), "json: cannot unmarshal number into Go struct field"
+    assert all(isinstance(word, str) for word in command), (
+        "json: cannot unmarshal number into Go struct field"
+    )
     if (STATE / f"job-{name}").exists():
         fail(f'Error from server (AlreadyExists): jobs.batch "{name}" already exists')
     new_job(name)
@@ -256,7 +292,9 @@ def ray(words: list[str]) -> int:
     if words[:2] != ["job", "submit"]:
         fail("Usage: ray job [OPTIONS] COMMAND [ARGS]...", 2)
     given, entrypoint = options(
-        words[2:], {"--no-wait"}, {"--address", "--submission-id", "--entrypoint-num-gpus", "--entrypoint-num-cpus"}
+        words[2:],
+        {"--no-wait"},
+        {"--address", "--submission-id", "--entrypoint-num-gpus", "--entrypoint-num-cpus"},
     )
     float(given.get("--entrypoint-num-gpus", 0))
     new_job(given["--submission-id"])

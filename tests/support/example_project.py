@@ -26,13 +26,26 @@ CRON_PATH = "/usr/bin:/bin"
 class ExampleProject:
     def __init__(self, folder: Path, dsn: str) -> None:
         self.folder, self.dsn = folder, dsn
-        self.db: psycopg.Connection[Any] = psycopg.connect(dsn, autocommit=True, row_factory=namedtuple_row)
+        self.db: psycopg.Connection[Any] = psycopg.connect(
+            dsn, autocommit=True, row_factory=namedtuple_row
+        )
 
     def run(self, *command: str, code: int = 0, **environment: str) -> str:
         """Run a program of the virtual environment, as a developer who has activated it; return its stdout."""
-        variables = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "YAMLSCHED_DSN": self.dsn, **environment}
+        variables = {
+            **os.environ,
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "YAMLSCHED_DSN": self.dsn,
+            **environment,
+        }
         done = subprocess.run(
-            command, cwd=self.folder, env=variables, capture_output=True, text=True, timeout=300, check=False
+            command,
+            cwd=self.folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert done.returncode == code, (command, done.stdout, done.stderr)
         return done.stdout
@@ -40,7 +53,14 @@ class ExampleProject:
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start ``yamlsched *words`` as cron does: in the folder, with almost no environment."""
         return subprocess.Popen(
-            ["/usr/bin/env", "-i", f"PATH={CRON_PATH}", f"YAMLSCHED_DSN={self.dsn}", str(BIN / "yamlsched"), *words],
+            [
+                "/usr/bin/env",
+                "-i",
+                f"PATH={CRON_PATH}",
+                f"YAMLSCHED_DSN={self.dsn}",
+                str(BIN / "yamlsched"),
+                *words,
+            ],
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -68,8 +88,13 @@ class ExampleProject:
             "select from pg_stat_activity where datname = current_database() and application_name like 'yamlsched%' "
             "and wait_event_type is distinct from 'Lock'"  # a handler's, which waits for the test
         )
-        until(lambda: not self.db.execute(own).fetchall(), "nothing that the worker has sent is executed any more")
-        self.db.execute("update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'")
+        until(
+            lambda: not self.db.execute(own).fetchall(),
+            "nothing that the worker has sent is executed any more",
+        )
+        self.db.execute(
+            "update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'"
+        )
 
     def sessions(self) -> list[Any]:
         """Return the sessions that are neither ours nor yamlsched's."""
@@ -81,8 +106,13 @@ class ExampleProject:
 
     def runs(self) -> dict[str, list[tuple[str, int]]]:
         """Return status and attempts of the runs of each job."""
-        rows = self.db.execute("select job_type, status, attempts from yamlsched.job_runs order by id").fetchall()
-        return {job: [(row.status, row.attempts) for row in rows if row.job_type == job] for job, *_ in rows}
+        rows = self.db.execute(
+            "select job_type, status, attempts from yamlsched.job_runs order by id"
+        ).fetchall()
+        return {
+            job: [(row.status, row.attempts) for row in rows if row.job_type == job]
+            for job, *_ in rows
+        }
 
     def value(self, query: str) -> Any:
         return self.db.execute(query.encode()).fetchone()[0]  # type: ignore[index]

@@ -27,8 +27,12 @@ class World:
     def __init__(self, db: Db, dsn: str) -> None:
         self.db, self.now, self.claims = db, at("2026-01-14 01:30"), 0
         self.runner = asyncio.Runner()
-        options = "-c lock_timeout=10s"  # a worker waits for no lock: a test fails instead of hanging
-        connect = psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row, options=options)
+        options = (
+            "-c lock_timeout=10s"  # a worker waits for no lock: a test fails instead of hanging
+        )
+        connect = psycopg.AsyncConnection.connect(
+            dsn, autocommit=True, row_factory=namedtuple_row, options=options
+        )
         self.connection = self.runner.run(connect)
         self.file = a_file()
         self.held: dict[int, ClaimedRun] = {}
@@ -53,8 +57,12 @@ class World:
         self.claims += 1
         for step in range(3):
             token = f"claim {self.claims}.{step}"
-            found, gated = await claiming.claim(self.connection, "default", token, limit, now=self.now)
-            await claiming.claim_gated(self.connection, "default", found, f"gated {token}", gated, now=self.now)
+            found, gated = await claiming.claim(
+                self.connection, "default", token, limit, now=self.now
+            )
+            await claiming.claim_gated(
+                self.connection, "default", found, f"gated {token}", gated, now=self.now
+            )
             if found.unreleased:
                 await follow.settle(self.connection, "default", found.unreleased, self.now)
             if found.runs or not found.unreleased:
@@ -71,7 +79,9 @@ class World:
         """End the claimed run ``name``."""
         [run] = [run for run in self.held.values() if self.name(run.id) == name]
         del self.held[run.id]
-        assert self.runner.run(store.finish(self.connection, "default", [(run, outcome)], now=self.now))
+        assert self.runner.run(
+            store.finish(self.connection, "default", [(run, outcome)], now=self.now)
+        )
 
     def settle(self) -> follow.Settlement:
         return self.runner.run(follow.settle(self.connection, "default", None, self.now))
@@ -92,17 +102,24 @@ class World:
             "where scheduled_for is not null order by job_type, scheduled_for"
         )
         marks = {0: "", 1: " (job)", 2: " (turn)", 3: " (limit)", 4: " (waits)"}
-        return [f"{one.job_type} {one.scheduled_for:%H:%M} {one.status}{marks[one.withheld]}" for one in rows]
+        return [
+            f"{one.job_type} {one.scheduled_for:%H:%M} {one.status}{marks[one.withheld]}"
+            for one in rows
+        ]
 
     def id_of_held(self, name: str) -> int:
         return next(id for id in self.held if self.name(id) == name)
 
     def is_over(self, run_id: int) -> bool:
-        row: Any = self.db.execute("select status from yamlsched.job_runs where id = %s", [run_id]).fetchone()
+        row: Any = self.db.execute(
+            "select status from yamlsched.job_runs where id = %s", [run_id]
+        ).fetchone()
         return bool(row.status != "running")
 
     def job(self, name: str) -> int:
-        row: Any = self.db.execute("select id from yamlsched.job_definitions where job_type = %s", [name]).fetchone()
+        row: Any = self.db.execute(
+            "select id from yamlsched.job_definitions where job_type = %s", [name]
+        ).fetchone()
         return int(row.id)
 
     def close(self) -> None:

@@ -47,7 +47,9 @@ def confirm(page: TestClient, shown: Any, **more: str) -> Any:
 
 def trail(db: Any) -> list[tuple[str, str, str]]:
     """Return who did what to what, in that order."""
-    rows = db.execute("select who, verb, target from yamlsched.operator_actions order by id").fetchall()
+    rows = db.execute(
+        "select who, verb, target from yamlsched.operator_actions order by id"
+    ).fetchall()
     return [tuple(row) for row in rows]
 
 

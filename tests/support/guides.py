@@ -44,7 +44,9 @@ class Step(NamedTuple):
 def steps(page: str, language_of_commands: str = "console") -> list[Step]:
     """Return the files and commands of a page, in order; with "sh" only its commands, of which no output is shown."""
     found = []
-    for mark, indentation, language, text in BLOCK.findall((ROOT / "docs" / page).read_text("utf-8")):
+    for mark, indentation, language, text in BLOCK.findall(
+        (ROOT / "docs" / page).read_text("utf-8")
+    ):
         text = re.sub(f"(?m)^{indentation}", "", text)
         if "not run" in mark:
             continue
@@ -86,9 +88,15 @@ def problems(
             continue
         *output, code = printed.get(str(number), "nothing").splitlines()
         # the page shows what a command that failed printed
-        is_failure = any(re.match(r"fail |\S+ error\[|.*, [1-9]\d* left out$", line) for line in step.lines)
-        if code != f"--- {int(is_failure)}" or _differs(_plain(step.lines, folder), _plain(output, folder)):
-            wrong.append("\n".join([f"$ {step.what}", *output, code, "but the page shows:", *step.lines]))
+        is_failure = any(
+            re.match(r"fail |\S+ error\[|.*, [1-9]\d* left out$", line) for line in step.lines
+        )
+        if code != f"--- {int(is_failure)}" or _differs(
+            _plain(step.lines, folder), _plain(output, folder)
+        ):
+            wrong.append(
+                "\n".join([f"$ {step.what}", *output, code, "but the page shows:", *step.lines])
+            )
     return wrong
 
 
@@ -98,7 +106,12 @@ def _script(todo: list[Step], replaced: Mapping[str, str]) -> str:
     for number, step in enumerate(todo):
         if step.kind != "run":
             arrow = ">" if step.kind == "write" else ">>"
-            lines += [f"mkdir -p $(dirname {step.what})", f"cat {arrow} {step.what} <<'EOF'", *step.lines, "EOF"]
+            lines += [
+                f"mkdir -p $(dirname {step.what})",
+                f"cat {arrow} {step.what} <<'EOF'",
+                *step.lines,
+                "EOF",
+            ]
             continue
         command = step.what
         for shown, real in replaced.items():
@@ -127,7 +140,12 @@ def _in_background(command: str) -> list[str]:
 
 
 def _plain(lines: list[str], folder: Path) -> list[str]:
-    text = "\n".join(lines).rstrip().replace(str(folder), "/home/you/app").replace(socket.gethostname(), "myhost")
+    text = (
+        "\n".join(lines)
+        .rstrip()
+        .replace(str(folder), "/home/you/app")
+        .replace(socket.gethostname(), "myhost")
+    )
     for pattern, name in VARYING:
         text = re.sub(pattern, name, text, flags=re.MULTILINE)
     return text.splitlines()

@@ -394,7 +394,9 @@ ENDS: dict[str, Callable[[Run, bool], Any]] = {
     "die": lambda run, is_first: (sys.stdout.flush(), os.kill(os.getpid(), signal.SIGKILL)),
     "fill_large_pipe": lambda run, is_first: fill_large_pipe(),
     "close_stdout": lambda run, is_first: (sys.stdout.flush(), os.close(1), os.close(2), 7)[-1],
-    "redirect_stdout": lambda run, is_first: (sys.stdout.flush(), os.dup2(0, 1), os.dup2(0, 2), 7)[-1],
+    "redirect_stdout": lambda run, is_first: (sys.stdout.flush(), os.dup2(0, 1), os.dup2(0, 2), 7)[
+        -1
+    ],
     "wait": lambda run, is_first: (sys.stdout.flush(), record("started", run), wait_for_file("go")),
 }
 
@@ -506,7 +508,9 @@ def commits_slowly(run: Run) -> None:
 
 
 def _lease(connection: psycopg.Connection[Any], run: Run) -> Any:
-    return connection.execute("select locked_until from yamlsched.job_runs where id = %s", [run.id]).fetchone()
+    return connection.execute(
+        "select locked_until from yamlsched.job_runs where id = %s", [run.id]
+    ).fetchone()
 
 
 # -- which return what cannot be stored
@@ -570,7 +574,9 @@ def prints_text(run: Run, size: int) -> None:
 
 @recorded
 def fans_out(run: Run, count: int, size: int = 0) -> None:
-    run.enqueue_many("nothing", [{"text": "f" * size}] * count, keys=[f"part:{run.id}:{n}" for n in range(count)])
+    run.enqueue_many(
+        "nothing", [{"text": "f" * size}] * count, keys=[f"part:{run.id}:{n}" for n in range(count)]
+    )
 
 
 def records_death(run: Run) -> None:
@@ -601,7 +607,9 @@ def environment(run: Run) -> dict[str, Any]:
 @recorded
 def ignored_signals(run: Run) -> str:
     """Return the mask of ignored signals of a program that this process starts."""
-    status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    status = subprocess.run(
+        ["cat", "/proc/self/status"], capture_output=True, text=True, check=True
+    ).stdout
     return next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn"))
 
 

@@ -25,7 +25,10 @@ def the_job(db: Db) -> health.JobHealth:
 
 def reasons(db: Db, thresholds: Thresholds | None = None) -> list[str]:
     return [
-        problem.what for problem in attention.problems(health.read(db, "default", HOUR), thresholds or Thresholds())
+        problem.what
+        for problem in attention.problems(
+            health.read(db, "default", HOUR), thresholds or Thresholds()
+        )
     ]
 
 
@@ -46,13 +49,23 @@ def an_effect(db: Db, run: int, state: str, name: str = "mail", **values: Any) -
     }  # fmt: skip
     at = {"in_doubt": "doubted_at", "done": "done_at"}.get(state)
     columns = [*given, "entry", "provider_key", *([at] if at else [])]
-    holes = [*(f"%({name})s" for name in given), "gen_random_uuid()", f"'{PROVIDER_KEY}'", *(["now()"] if at else [])]
-    db.execute(f"insert into yamlsched.effects ({', '.join(columns)}) values ({', '.join(holes)})".encode(), given)
+    holes = [
+        *(f"%({name})s" for name in given),
+        "gen_random_uuid()",
+        f"'{PROVIDER_KEY}'",
+        *(["now()"] if at else []),
+    ]
+    db.execute(
+        f"insert into yamlsched.effects ({', '.join(columns)}) values ({', '.join(holes)})".encode(),
+        given,
+    )
     return str(given["key"])
 
 
 def in_doubt(db: Db) -> list[Any]:
-    return db.execute("select key, waits_for from yamlsched.effects_in_doubt order by key").fetchall()
+    return db.execute(
+        "select key, waits_for from yamlsched.effects_in_doubt order by key"
+    ).fetchall()
 
 
 def families(text: str) -> dict[str, Any]:
@@ -64,7 +77,9 @@ def of(family: Any, **labels: str) -> float:
     return float(sample.value)
 
 
-def a_failed_attempt(db: Db, run: int, attempt: int, error_type: str | None, minutes_ago: int = 1) -> None:
+def a_failed_attempt(
+    db: Db, run: int, attempt: int, error_type: str | None, minutes_ago: int = 1
+) -> None:
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error, error_type)"
         " values (%s, %s, 'web-1:1:ff', now() - %s * interval '1 minute', 'no route to host', %s)",

@@ -37,10 +37,14 @@ def import_case(case: str, policy: str) -> Output:
     kind = case if case in ("crontab", "cron.d") else None  # the name of a crontab says nothing
     sources = [Origin(path.read_text(), path.name, ZONE, policy == "faithful") for path in files]
     found = read.read(sources, kind, None, START)
-    return Output(write.as_file(found.jobs, ZONE), "\n".join(read.report(found, None, zone_remedy="")) + "\n")
+    return Output(
+        write.as_file(found.jobs, ZONE), "\n".join(read.report(found, None, zone_remedy="")) + "\n"
+    )
 
 
-def import_text(text: str, kind: str = "crontab", zone_name: str = "UTC", policy: str = "faithful") -> Imported:
+def import_text(
+    text: str, kind: str = "crontab", zone_name: str = "UTC", policy: str = "faithful"
+) -> Imported:
     return read.read([Origin(text, "source", zone_name, policy == "faithful")], kind, None, START)
 
 
@@ -54,4 +58,6 @@ def messages(found: Imported) -> str:
 
 
 def run(*arguments: object, input: str | None = None) -> Result:
-    return CliRunner().invoke(cli, ["import", *map(str, arguments)], input=input, standalone_mode=False)
+    return CliRunner().invoke(
+        cli, ["import", *map(str, arguments)], input=input, standalone_mode=False
+    )

@@ -26,7 +26,13 @@ from typing import Any
 
 FORKS = multiprocessing.get_context("fork")
 LIBC = ctypes.CDLL(None, use_errno=True)
-PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_SUBREAPER, PR_GET_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 2, 36, 37, 38
+PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_SUBREAPER, PR_GET_SUBREAPER, PR_SET_NO_NEW_PRIVS = (
+    1,
+    2,
+    36,
+    37,
+    38,
+)
 CLONE_NEWNS, CLONE_NEWUTS = 0x20000, 0x4000000
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 LEFT: list[Any] = []
@@ -39,7 +45,9 @@ IS_KEPT: dict[str, Callable[[], object]] = {}
 """What later handlers of the process see, and programs do not."""
 
 
-def _kind(kinds: dict[str, Callable[[], object]]) -> Callable[[Callable[[], object]], Callable[[], object]]:
+def _kind(
+    kinds: dict[str, Callable[[], object]],
+) -> Callable[[Callable[[], object]], Callable[[], object]]:
     def add(function: Callable[[], object]) -> Callable[[], object]:
         kinds[function.__name__] = function
         return function
@@ -368,7 +376,11 @@ def state() -> dict[str, Any]:
     LIBC.prctl(PR_GET_SUBREAPER, ctypes.byref(is_subreaper))
     mask = os.umask(0)
     os.umask(mask)
-    limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
+    limits = {
+        name: resource.getrlimit(getattr(resource, name))
+        for name in dir(resource)
+        if name.startswith("RLIMIT_")
+    }
     return {
         **{name: status[name].strip() for name in names},
         "root": [root.st_dev, root.st_ino],
@@ -383,7 +395,9 @@ def state() -> dict[str, Any]:
         "namespaces": {name: os.readlink(f"/proc/self/ns/{name}") for name in ("mnt", "uts")},
         "timers": [signal.getitimer(timer) for timer in TIMERS],
         "is many": len(os.listdir("/proc/self/fd")) > 100,
-        "streams": [os.readlink(f"/proc/self/fd/{number}").partition(":")[0] for number in range(3)],
+        "streams": [
+            os.readlink(f"/proc/self/fd/{number}").partition(":")[0] for number in range(3)
+        ],
     }
 
 
@@ -391,7 +405,9 @@ def python_state() -> dict[str, Any]:
     """Return what other handlers of the process may see besides."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return {
-        "signal handlers": {number: repr(signal.getsignal(number)) for number in signal.valid_signals()},
+        "signal handlers": {
+            number: repr(signal.getsignal(number)) for number in signal.valid_signals()
+        },
         "leads its group": os.getpgrp() == os.getpid(),
         "stdin": sys.stdin.read(),
         "decimal": decimal.getcontext().prec,

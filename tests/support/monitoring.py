@@ -50,7 +50,9 @@ def service() -> Iterator[Service]:
 
     class Handler(QuietHandler):
         def do_GET(self) -> None:
-            service.requests.append(Received(self.command, self.path, dict(self.headers), self.read_body()))
+            service.requests.append(
+                Received(self.command, self.path, dict(self.headers), self.read_body())
+            )
             service.may_answer.wait(60)
             status, location = service.answers.get(self.path, (200, ""))
             self.answer(status, {"Location": location} if location else {})
@@ -80,7 +82,9 @@ class Sentry:
 
     def statuses(self, slug: str) -> list[tuple[str, str]]:
         """Return the status and id of each check-in of a monitor."""
-        return [(c["status"], c["check_in_id"]) for c in self.check_ins if c["monitor_slug"] == slug]
+        return [
+            (c["status"], c["check_in_id"]) for c in self.check_ins if c["monitor_slug"] == slug
+        ]
 
     def is_missed(self, slug: str, at: datetime, last: datetime) -> bool:
         """Return whether Sentry reports a monitor, whose last check-in was at ``last``, as missed at ``at``."""

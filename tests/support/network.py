@@ -34,7 +34,11 @@ def why_unavailable() -> str:
     """Return why this machine cannot have hosts of its own; empty if it can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "network namespaces need Linux and root"
-    if missing := [program for program in ("ip", "unshare", "nsenter", "setpriv") if shutil.which(program) is None]:
+    if missing := [
+        program
+        for program in ("ip", "unshare", "nsenter", "setpriv")
+        if shutil.which(program) is None
+    ]:
         return f"{missing[0]} is not installed (Debian: iproute2, util-linux)"
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return "there is no /dev/net/tun"
@@ -68,7 +72,11 @@ class Host:
     def until_named(self) -> None:
         """Wait until the process that ``boot`` started has given the host its name."""
         command = [*self.enter(), "cat", "/proc/sys/kernel/hostname"]
-        until(lambda: subprocess.run(command, capture_output=True, text=True).stdout.strip() == self.name)
+        until(
+            lambda: (
+                subprocess.run(command, capture_output=True, text=True).stdout.strip() == self.name
+            )
+        )
 
     def pids(self) -> list[int]:
         return [int(pid) for pid in ip("netns", "pids", self.namespace).split()]
@@ -164,7 +172,9 @@ class Network:
 def a_network(*names: str) -> Iterator[Network]:
     """Yield a network of hosts. Their processes are killed afterwards."""
     program = str(Path(__file__).with_name("router.py"))
-    router = subprocess.Popen([sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    router = subprocess.Popen(
+        [sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     network = Network(router)
     try:
         for name in names:

@@ -16,7 +16,16 @@ from yamlsched.extras.notify.sending import Message
 
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 SLOT = datetime(2026, 1, 14, 2, tzinfo=UTC)
-NOTE_TIMES = ("dead_at", "late_since", "since", "active_at", "ended_at", "recovered_at", "quiet_until", "due_at")
+NOTE_TIMES = (
+    "dead_at",
+    "late_since",
+    "since",
+    "active_at",
+    "ended_at",
+    "recovered_at",
+    "quiet_until",
+    "due_at",
+)
 Messages = list[tuple[str, str]]
 EVENTS = ["dead", "late", "failing", "recovered", "problem"]
 
@@ -45,7 +54,9 @@ class Story:
 
     def die(self, job: int, *slots: datetime | None, **values: Any) -> list[int]:
         """Insert dead runs of these slots, and note them as the transaction that ends them does."""
-        runs = [a_run(self.db, job, "dead", scheduled_for=slot, **values) for slot in slots or (None,)]
+        runs = [
+            a_run(self.db, job, "dead", scheduled_for=slot, **values) for slot in slots or (None,)
+        ]
         self.note(*runs)
         return runs
 
@@ -54,16 +65,21 @@ class Story:
 
     def fail(self, job: int, slot: datetime | None, attempts: int) -> int:
         """Insert a run that waits for its next attempt after ``attempts`` that failed, and note it."""
-        values = {"last_error": "x", "error_type": "KeyError", "locked_by": "w:1:a", "failed_at": "(now())"}
+        values = {
+            "last_error": "x",
+            "error_type": "KeyError",
+            "locked_by": "w:1:a",
+            "failed_at": "(now())",
+        }
         due = "(now() + interval '30 days')"
-        run = a_run(self.db, job, "failed", scheduled_for=slot, attempts=attempts, run_at=due, **values)
+        run = a_run(
+            self.db, job, "failed", scheduled_for=slot, attempts=attempts, run_at=due, **values
+        )
         self.note(run)
         return run
 
     def fail_again(self, run: int) -> None:
-        change = (
-            "update yamlsched.job_runs set attempts = attempts + 1, max_attempts = 9, failed_at = now() where id = %s"
-        )
+        change = "update yamlsched.job_runs set attempts = attempts + 1, max_attempts = 9, failed_at = now() where id = %s"
         self.db.execute(change.encode(), [run])
         self.note(run)
 
@@ -71,12 +87,16 @@ class Story:
         """End a run, and note it if it is dead."""
         dead_at = "now()" if status == "dead" else "null"
         change = f"status = %s, finished_at = now(), dead_at = {dead_at}, failed_at = coalesce({dead_at}, failed_at)"
-        self.db.execute(f"update yamlsched.job_runs set {change} where id = %s".encode(), [status, run])
+        self.db.execute(
+            f"update yamlsched.job_runs set {change} where id = %s".encode(), [status, run]
+        )
         self.note(run)
 
     def note(self, *runs: int) -> None:
         """Note what has become of runs, as the transaction that ends or retries them does."""
-        self.db.execute(load("notify")["note_runs"], {"namespace": "default", "ids": list(runs), "now": None})
+        self.db.execute(
+            load("notify")["note_runs"], {"namespace": "default", "ids": list(runs), "now": None}
+        )
 
     def later(self, span: timedelta) -> None:
         """Let time pass: everything was earlier."""
@@ -113,7 +133,8 @@ class Story:
 
     def row(self, subject: str, target: str = "ops") -> Any:
         return self.db.execute(
-            "select * from yamlsched.notifications where (target, subject) = (%s, %s)", [target, subject]
+            "select * from yamlsched.notifications where (target, subject) = (%s, %s)",
+            [target, subject],
         ).fetchone()
 
 
@@ -148,7 +169,9 @@ values ('other', 'ops', 'A_URL', '{dead,late,failing,recovered,problem}')
 """
 
 
-def rows_of(db: psycopg.Connection[Any], namespace: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def rows_of(
+    db: psycopg.Connection[Any], namespace: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the notifications and the targets of a namespace."""
     notes, targets = (
         [row.content for row in db.execute(

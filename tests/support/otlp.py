@@ -55,12 +55,16 @@ class Collector:
         return [
             span
             for span in list(self.spans)
-            if span.name == name and all(value(span, key) == wanted for key, wanted in attributes.items())
+            if span.name == name
+            and all(value(span, key) == wanted for key, wanted in attributes.items())
         ]
 
     def one(self, name: str, **attributes: Any) -> Received:
         """Wait for the span, and return it."""
-        until(lambda: self.find(name, **attributes), f"{name} {attributes}, and got {[s.name for s in self.spans]}")
+        until(
+            lambda: self.find(name, **attributes),
+            f"{name} {attributes}, and got {[s.name for s in self.spans]}",
+        )
         [found] = self.find(name, **attributes)
         return found
 

@@ -33,7 +33,9 @@ def handle(run: Run, what: str) -> Any:
     run.progress(1, 1)
     if what == "lost":
         with psycopg.connect(os.environ["OWN_DSN"], autocommit=True) as other:
-            other.execute("update yamlsched.job_runs set locked_by = 'another' where id = %s", [run.id])
+            other.execute(
+                "update yamlsched.job_runs set locked_by = 'another' where id = %s", [run.id]
+            )
     run.succeed_in(connection)
     if what == "is_killed_before_commit":
         kill()

@@ -21,7 +21,9 @@ def commands(page: str, name: str) -> str:
     return textwrap.dedent(block)
 
 
-def shell(script: str, cwd: Path, *folders: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def shell(
+    script: str, cwd: Path, *folders: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Execute a script that stops at the first error, with PostgreSQL's programs and those of ``folders``."""
     path = os.pathsep.join([*map(str, folders), str(find_binaries(False)), os.environ["PATH"]])
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PG")}

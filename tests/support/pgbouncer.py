@@ -84,7 +84,9 @@ class PgBouncer:
 
     def execute(self, command: str) -> None:
         """Execute a command of its console, such as ``pause`` or ``reconnect``."""
-        dsn = make_conninfo(host="127.0.0.1", port=self.port, dbname="pgbouncer", user=str(self.server["user"]))
+        dsn = make_conninfo(
+            host="127.0.0.1", port=self.port, dbname="pgbouncer", user=str(self.server["user"])
+        )
         with psycopg.connect(dsn, autocommit=True) as console:
             console.pgconn.exec_(command.encode())
 
@@ -101,7 +103,11 @@ def a_pgbouncer(dsn: str, mode: str, **settings: object) -> Iterator[PgBouncer]:
     """Yield a PgBouncer in front of the server of ``dsn``, in a folder that the server's user can read."""
     given = conninfo_to_dict(dsn)
     host = str(given["host"])
-    server: dict[str, object] = {"host": host, "port": given.get("port") or 5432, "user": given["user"]}
+    server: dict[str, object] = {
+        "host": host,
+        "port": given.get("port") or 5432,
+        "user": given["user"],
+    }
     if given.get("password"):
         server["password"] = given["password"]
     words: dict[str, object] = dict(settings)

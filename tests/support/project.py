@@ -45,7 +45,10 @@ class ForkServer:
     """The one of all projects of this process: each would import everything that ``yamlsched`` does."""
 
     def __init__(
-        self, before: Sequence[str] = (), words: Sequence[str] = (), environment: dict[str, str] | None = None
+        self,
+        before: Sequence[str] = (),
+        words: Sequence[str] = (),
+        environment: dict[str, str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             [*before, sys.executable, str(TESTS / "support" / "fork_server.py"), *words],
@@ -177,7 +180,11 @@ class Project:
         defaults = {"lease": "2s", "backoff": {"policy": "fixed", "delay": "0s", "max_delay": "1s"}}
         self.jobs = jobs
         entries = {
-            name: {**({} if "command" in job else {"handler": f"support.handlers.{name}"}), **defaults, **job}
+            name: {
+                **({} if "command" in job else {"handler": f"support.handlers.{name}"}),
+                **defaults,
+                **job,
+            }
             for name, job in jobs.items()
         }
         settings = {"executors": self.executors, "limits": self.limits, "notify": self.notify}
@@ -198,7 +205,9 @@ class Project:
         )
         return [row.run_id for row in rows]
 
-    def start(self, *words: str, dsn: str | None = None, before: str = "", host: str = "a", **env: str) -> Process:
+    def start(
+        self, *words: str, dsn: str | None = None, before: str = "", host: str = "a", **env: str
+    ) -> Process:
         """Start ``yamlsched *words`` on this project, as if on a host of that name.
 
         ``before`` is a statement that the process executes first.
@@ -212,7 +221,11 @@ class Project:
         (slots := self.folder / f"host-{host}").mkdir(exist_ok=True)
         settings = {"TEST_FOLDER": str(self.folder), "TMPDIR": str(slots), **env}
         pid = self.fork_server.start(
-            argv=argv, env=settings, stdout=str(self.folder / f"out-{self.number}"), stderr=str(log), before=before
+            argv=argv,
+            env=settings,
+            stdout=str(self.folder / f"out-{self.number}"),
+            stderr=str(log),
+            before=before,
         )
         self.pids.append(pid)
         return Process(self.fork_server, pid, log)
@@ -221,14 +234,18 @@ class Project:
         """Run a worker until the queue is empty, and check its exit code."""
         process = self.start("work", *words, **more)
         assert process.wait() == code, f"{process.wait()} {process.text[-3000:]}"
-        if code == -signal.SIGKILL:  # what it has sent last, such as a renewal of its leases, may not be executed yet
+        if (
+            code == -signal.SIGKILL
+        ):  # what it has sent last, such as a renewal of its leases, may not be executed yet
             sessions = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
             until(lambda: not self.db.execute(sessions).fetchall())
         return process
 
     def end_leases(self) -> None:
         """Expire all leases, as happens after their workers have died."""
-        self.db.execute("update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'")
+        self.db.execute(
+            "update yamlsched.job_runs set locked_until = now() - interval '1 s' where status = 'running'"
+        )
 
     def row(self, run: int) -> Any:
         return self.db.execute("select * from yamlsched.job_runs where id = %s", [run]).fetchone()
@@ -278,7 +295,9 @@ class Project:
         )
 
     def statuses(self) -> dict[str, int]:
-        rows = self.db.execute("select status, count(*) as runs from yamlsched.job_runs group by 1").fetchall()
+        rows = self.db.execute(
+            "select status, count(*) as runs from yamlsched.job_runs group by 1"
+        ).fetchall()
         return {row.status: row.runs for row in rows}
 
     def close(self) -> None:

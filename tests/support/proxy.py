@@ -19,7 +19,9 @@ class Proxy:
         with psycopg.connect(dsn) as connection:
             self._host, self._port = connection.info.host, connection.info.port
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.dsn = make_conninfo(dsn, host="127.0.0.1", port=self._listener.getsockname()[1], sslmode="disable")
+        self.dsn = make_conninfo(
+            dsn, host="127.0.0.1", port=self._listener.getsockname()[1], sslmode="disable"
+        )
         self.is_silent = False
         self._sockets = [self._listener]
         self._clients: set[socket.socket] = set()
@@ -58,7 +60,11 @@ class Proxy:
                     continue
                 try:
                     chunk = source.recv(1 << 16)
-                    chunk = self._to_server(source, chunk) if source in self._clients else self._to_client(chunk)
+                    chunk = (
+                        self._to_server(source, chunk)
+                        if source in self._clients
+                        else self._to_client(chunk)
+                    )
                     other[source].sendall(chunk)
                 except OSError:
                     chunk = b""

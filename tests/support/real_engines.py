@@ -71,7 +71,9 @@ def why_not(name: str) -> str:
 
 def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        listeners = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
         return [listener.getsockname()[1] for listener in listeners]
 
 
@@ -88,9 +90,16 @@ class Engine:
     def start(self, name: str, *words: str) -> None:
         """Start a daemon, which dies with this process; as before if there are no ``words``."""
         if words:
-            self.words[name] = ["setpriv", "--pdeathsig=KILL", shutil.which(name, path=PATH) or name, *words]
+            self.words[name] = [
+                "setpriv",
+                "--pdeathsig=KILL",
+                shutil.which(name, path=PATH) or name,
+                *words,
+            ]
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(self.words[name], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.processes[name] = subprocess.Popen(
+                self.words[name], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def stop(self, name: str) -> None:
         process = self.processes.pop(name)
@@ -148,12 +157,18 @@ def an_sshd(folder: Path) -> Sshd:
     for name in ("host_key", "key"):
         sshd.call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
     shutil.copy(folder / "key.pub", folder / "authorized_keys")
-    (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host_key.pub').read_text()}")
+    (folder / "known_hosts").write_text(
+        f"[127.0.0.1]:{port} {(folder / 'host_key.pub').read_text()}"
+    )
     (folder / "sshd_config").write_text(SSHD_CONFIG.format(port=port, folder=folder))
     (folder / "config").write_text(SSH_CONFIG.format(port=port, folder=folder))
-    (folder / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {folder}/config "$@"\n')  # as ~/.ssh/config
+    (folder / "ssh").write_text(
+        f'#!/bin/sh\nexec /usr/bin/ssh -F {folder}/config "$@"\n'
+    )  # as ~/.ssh/config
     (folder / "ssh").chmod(0o755)
-    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # the empty folder of a process without rights
+    Path("/run/sshd").mkdir(
+        mode=0o755, exist_ok=True
+    )  # the empty folder of a process without rights
     sshd.start("sshd", "-D", "-e", "-f", str(folder / "sshd_config"))
     return sshd
 
@@ -164,7 +179,9 @@ def a_slurm(folder: Path) -> Slurm:
     for name in ("state", "spool"):
         (folder / name).mkdir()
     host = socket.gethostname().partition(".")[0]
-    (folder / "slurm.conf").write_text(SLURM_CONF.format(host=host, controller=controller, node=node, folder=folder))
+    (folder / "slurm.conf").write_text(
+        SLURM_CONF.format(host=host, controller=controller, node=node, folder=folder)
+    )
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o600)
     files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "seed-file": "seed"}

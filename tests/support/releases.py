@@ -27,18 +27,32 @@ class Release:
     def program(self) -> Path:
         return self.folder / "bin" / "yamlsched"
 
-    def start(self, *words: object, cwd: Path, log: Path, **environment: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, *words: object, cwd: Path, log: Path, **environment: str
+    ) -> subprocess.Popen[bytes]:
         """Start ``yamlsched *words`` with its stderr in ``log``."""
         argv = [str(word) for word in (self.program, *words)]
         with log.open("ab") as stderr:
             return subprocess.Popen(
-                argv, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, env={**os.environ, **environment}
+                argv,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                env={**os.environ, **environment},
             )
 
-    def run(self, *words: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: object, cwd: Path, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         argv = [str(word) for word in (self.program, *words)]
         return subprocess.run(
-            argv, cwd=cwd, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+            argv,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **environment},
         )
 
 
@@ -52,7 +66,9 @@ def install(folder: Path, version: str, migrations: dict[str, str]) -> Release:
         else:
             shutil.copy(ROOT / part, source / part)
     package = source / "yamlsched" / "__init__.py"
-    package.write_text(re.sub(r'__version__ = "[^"]*"', f'__version__ = "{version}"', package.read_text()))
+    package.write_text(
+        re.sub(r'__version__ = "[^"]*"', f'__version__ = "{version}"', package.read_text())
+    )
     later = source / "sql" / "migrations"
     later.mkdir(exist_ok=True)
     for name, text in migrations.items():

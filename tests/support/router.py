@@ -39,7 +39,10 @@ class Router:
             fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name, IFF_TUN | IFF_NO_PI))
             self.devices[socket.inet_aton(command["address"])] = device
         else:
-            self.blocked = {(socket.inet_aton(source), socket.inet_aton(to)) for source, to in command["blocked"]}
+            self.blocked = {
+                (socket.inet_aton(source), socket.inet_aton(to))
+                for source, to in command["blocked"]
+            }
             self.delay = command["delay"]
 
     def receive(self, device: int) -> None:

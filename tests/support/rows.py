@@ -73,7 +73,10 @@ def a_job(db: psycopg.Connection[Any], job_type: str = "purge", **values: Any) -
         f"values ({placeholders}, now() - interval '2 days') returning id"
     )
     job = int(db.execute(sql.encode(), row).fetchone()[0])  # type: ignore[index]
-    db.execute("insert into yamlsched.gates (namespace, name) values (%s, %s)", [row["namespace"], f"job/{job}"])
+    db.execute(
+        "insert into yamlsched.gates (namespace, name) values (%s, %s)",
+        [row["namespace"], f"job/{job}"],
+    )
     return job
 
 
@@ -132,7 +135,9 @@ def value(db: psycopg.Connection[Any], sql: str, *parameters: Any) -> Any:
 
 def a_long_history(db: psycopg.Connection[Any]) -> None:
     """Insert four jobs with twenty thousand finished runs, of which two died, and ten unfinished ones."""
-    jobs = [a_job(db, f"job_{n}", next_slot_at=datetime.now(UTC) - timedelta(hours=1)) for n in range(4)]
+    jobs = [
+        a_job(db, f"job_{n}", next_slot_at=datetime.now(UTC) - timedelta(hours=1)) for n in range(4)
+    ]
     db.execute(
         "insert into yamlsched.job_runs "
         "(namespace, definition_id, job_type, run_at, status, attempts, max_attempts, started_at, finished_at) "
@@ -140,7 +145,12 @@ def a_long_history(db: psycopg.Connection[Any]) -> None:
         "generate_series(1, 5000) n, lateral (select now() - n * interval '1 minute' as t) s"
     )
     for n in range(10):
-        a_run(db, jobs[n % 4], exclusive=n % 3 == 0, scheduled_for=datetime(2026, 1, 14, 12, tzinfo=UTC))
+        a_run(
+            db,
+            jobs[n % 4],
+            exclusive=n % 3 == 0,
+            scheduled_for=datetime(2026, 1, 14, 12, tzinfo=UTC),
+        )
     a_run(db, jobs[0], "dead")
     a_run(db, jobs[1], "dead")
     db.execute("analyze yamlsched.job_runs, yamlsched.job_definitions")
@@ -152,7 +162,9 @@ def rows_read(db: psycopg.Connection[Any], sql: bytes, parameters: Any = None) -
     def read(plan: dict[str, Any]) -> int:
         here = 0
         if plan.get("Relation Name") == "job_runs":
-            here = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+            here = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan[
+                "Actual Loops"
+            ]
         return int(here) + sum(read(part) for part in plan.get("Plans", []))
 
     found = db.execute(b"explain (analyze, timing off, format json) " + sql, parameters).fetchone()

@@ -18,7 +18,11 @@ def at(text: str) -> datetime:
 
 
 def a_file(
-    host: str = "web-1", path: str = "/app/schedules.yaml", environment: str = "", top: str = "", **jobs: Any
+    host: str = "web-1",
+    path: str = "/app/schedules.yaml",
+    environment: str = "",
+    top: str = "",
+    **jobs: Any,
 ) -> ScheduleFile:
     """Build a schedule file from jobs, each a mapping of its keys. (JSON is valid YAML.)"""
     entries = {name: {"handler": "handlers.cleanup.run", **job} for name, job in jobs.items()}
@@ -33,7 +37,8 @@ def a_bad_file(host: str = "web-1", path: str = "/app/schedules.yaml") -> Schedu
 def runs(db: Any, job: str = "x") -> list[tuple[str, datetime]]:
     """Return key and slot of a job's runs, in the order of their creation."""
     rows = db.execute(
-        "select idempotency_key, scheduled_for from yamlsched.job_runs where job_type = %s order by id", [job]
+        "select idempotency_key, scheduled_for from yamlsched.job_runs where job_type = %s order by id",
+        [job],
     )
     return [(row.idempotency_key, row.scheduled_for) for row in rows]
 
@@ -50,12 +55,17 @@ def gaps(db: Any, job: str = "x") -> list[tuple[str, str, int, str]]:
         "join yamlsched.job_definitions d on d.id = s.definition_id where d.job_type = %s order by s.first_slot",
         [job],
     )
-    return [(f"{r.first_slot:%m-%d %H:%M}", f"{r.last_slot:%m-%d %H:%M}", r.slots, r.reason) for r in rows]
+    return [
+        (f"{r.first_slot:%m-%d %H:%M}", f"{r.last_slot:%m-%d %H:%M}", r.slots, r.reason)
+        for r in rows
+    ]
 
 
 def definition(db: Any, job: str = "x") -> Any:
     """Return the row of a job."""
-    return db.execute("select * from yamlsched.job_definitions where job_type = %s", [job]).fetchone()
+    return db.execute(
+        "select * from yamlsched.job_definitions where job_type = %s", [job]
+    ).fetchone()
 
 
 def finish(db: Any, now: datetime, job: str | None = None) -> None:

@@ -62,7 +62,13 @@ class Server:
 
     def create(self) -> None:
         self._make_folder()
-        words = ["--username=yamlsched", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        words = [
+            "--username=yamlsched",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+        ]
         self._call("initdb", "-D", str(self.data), *words)
         (self.data / "pg_hba.conf").write_text(HBA)
 
@@ -70,9 +76,24 @@ class Server:
         """Become a standby of ``primary``: copy its data, and start."""
         self._make_folder()
         source = f"host={primary.host.address} user=yamlsched application_name={self.host.name}"
-        self._call("pg_basebackup", "-D", str(self.data), "-d", source, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+        self._call(
+            "pg_basebackup",
+            "-D",
+            str(self.data),
+            "-d",
+            source,
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "--no-sync",
+        )
         self.start()
-        until(lambda: primary.execute("select 1 from pg_stat_replication where state = 'streaming'"), "it streams")
+        until(
+            lambda: primary.execute("select 1 from pg_stat_replication where state = 'streaming'"),
+            "it streams",
+        )
 
     def start(self) -> None:
         """Start it, and return when it answers."""
@@ -125,13 +146,21 @@ class Server:
 
     def _call(self, program: str, *words: str) -> None:
         argv = self._words(program, *words)
-        done = subprocess.run(argv, capture_output=True, text=True, cwd="/", timeout=TIMEOUT_SECONDS, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, cwd="/", timeout=TIMEOUT_SECONDS, check=False
+        )
         assert done.returncode == 0, done.stderr
 
     def _words(self, program: str, *words: str) -> list[str]:
         """Return the words that run a program on the host, without root's rights; it dies with this process."""
         user = account()
-        drop = ["setpriv", f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups", "--pdeathsig=KILL"]
+        drop = [
+            "setpriv",
+            f"--reuid={user.uid}",
+            f"--regid={user.gid}",
+            "--clear-groups",
+            "--pdeathsig=KILL",
+        ]
         return [*self.host.enter(), *drop, str(self.programs / program), *words]
 
 

@@ -83,7 +83,11 @@ async def uses_thread(run: Run) -> int:
 
 async def takes_threads(run: Run, how: str) -> None:
     loop: Any = asyncio.get_running_loop()
-    await (loop.shutdown_default_executor() if how == "shutdown_default_executor" else loop.set_default_executor(None))
+    await (
+        loop.shutdown_default_executor()
+        if how == "shutdown_default_executor"
+        else loop.set_default_executor(None)
+    )
 
 
 _client: list[asyncio.Task[str]] = []
@@ -371,7 +375,9 @@ async def sleeps_in_server(run: Run) -> None:
     record("started", run)
     async with run.transaction() as connection:
         await connection.execute("insert into shop values (%s)", [run.id])
-        await connection.execute("select pg_sleep(case when %s = 1 then 600 else 0 end)", [run.attempt])
+        await connection.execute(
+            "select pg_sleep(case when %s = 1 then 600 else 0 end)", [run.attempt]
+        )
     record("completed", run)
 
 
@@ -409,10 +415,15 @@ async def state(run: Run) -> dict[str, Any]:
         "pid": os.getpid(),
         "handlers": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())],
         "timers": [
-            signal.getitimer(timer) for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+            signal.getitimer(timer)
+            for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
         ],
         "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")],
+        "limits": [
+            resource.getrlimit(getattr(resource, name))
+            for name in dir(resource)
+            if name.startswith("RLIMIT_")
+        ],
         "debug": asyncio.get_running_loop().get_debug(),
     }
 
@@ -422,7 +433,9 @@ async def changes(run: Run, what: str) -> None:
     record("started", run)
     kind, _, name = what.partition(" ")
     if kind == "handler":
-        _signal.signal(getattr(signal, name), _signal.SIG_IGN if name == "SIGCHLD" else lambda *_: None)
+        _signal.signal(
+            getattr(signal, name), _signal.SIG_IGN if name == "SIGCHLD" else lambda *_: None
+        )
     elif kind == "default":
         _signal.signal(getattr(signal, name), _signal.SIG_DFL)
     elif kind == "timer":

@@ -8,7 +8,12 @@ from support.project import Process, Project
 
 
 def shared(handler: str, **job: Any) -> dict[str, Any]:
-    return {"handler": f"support.shared_handlers.{handler}", "isolation": "shared", "max_attempts": 2, **job}
+    return {
+        "handler": f"support.shared_handlers.{handler}",
+        "isolation": "shared",
+        "max_attempts": 2,
+        **job,
+    }
 
 
 def once(handler: str, **job: Any) -> dict[str, Any]:
@@ -19,7 +24,11 @@ def once(handler: str, **job: Any) -> dict[str, Any]:
 def child_of(project: Project, run: int) -> int:
     """Return the process that has started ``run`` last."""
     lines = [line.split() for line in (project.folder / "calls").read_text().splitlines()]
-    return next(int(pid) for kind, number, _, pid in reversed(lines) if kind == "started" and int(number) == run)
+    return next(
+        int(pid)
+        for kind, number, _, pid in reversed(lines)
+        if kind == "started" and int(number) == run
+    )
 
 
 def error(project: Project, run: int) -> str:

@@ -17,10 +17,14 @@ def serving(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Yield a server and the address that it announces; end it with SIGTERM."""
     argv = [sys.executable, "-m", "yamlsched", "web", *(("--dsn", dsn) if dsn else ()), *words]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, cwd=cwd, env={**os.environ, **env}) as server:
+    with subprocess.Popen(
+        argv, stderr=subprocess.PIPE, text=True, cwd=cwd, env={**os.environ, **env}
+    ) as server:
         assert server.stderr is not None
         try:
-            lines = iter(server.stderr.readline, "")  # the embedded database may write lines of its own first
+            lines = iter(
+                server.stderr.readline, ""
+            )  # the embedded database may write lines of its own first
             line = next((line for line in lines if line.startswith("yamlsched web: ")), None)
             assert line is not None, "it ended without an address"
             yield server, line.removeprefix("yamlsched web: ").strip()

@@ -37,7 +37,9 @@ def record(
         "namespaces": [r.namespace for r in records],
         "targets": [r.target for r in records],
         "job_types": [r.job_type for r in records],
-        "details": [json.dumps({k: v for k, v in r.detail.items() if v is not None}) for r in records],
+        "details": [
+            json.dumps({k: v for k, v in r.detail.items() if v is not None}) for r in records
+        ],
         "now": now,
     }
     connection.execute(load("actions")["record"], parameters)

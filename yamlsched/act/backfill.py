@@ -1,4 +1,6 @@
-"""Create the runs of a past range of slots, each under its own key. No slot runs twice. The cursor does not move."""
+"""Create the runs of a past range of slots, each under its own key. No slot runs twice. The cursor
+does not move.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,11 @@ class BackfillSlot:
 
 @dataclass
 class BackfillResult:
-    """The slots that got a run, those that have one, and those whose key was used: by a pruned run, or another slot's.
+    """The slots that got a run, those that have one, and those whose key was used: by a pruned run,
+    or another slot's.
 
-    ``left_out`` are those whose upstream has no run. ``writing`` are the slots of the transaction that has not ended.
-    ``with_run`` are all slots that have a run now, by job.
+    ``left_out`` are those whose upstream has no run. ``writing`` are the slots of the transaction
+    that has not ended. ``with_run`` are all slots that have a run now, by job.
     """
 
     created: list[BackfillSlot] = field(default_factory=list)
@@ -72,16 +75,21 @@ class BackfillResult:
         return len(self.created) + len(self.existing) + len(self.used) + len(self.left_out)
 
 
-def definition_for(connection: Connection[Any], namespace: str, job_type: str, is_range: bool = True) -> Definition:
+def definition_for(
+    connection: Connection[Any], namespace: str, job_type: str, is_range: bool = True
+) -> Definition:
     """Return the definition of a job with slots. Raises Refused if there is none.
 
-    In a range, calendars skip slots. Without ``is_range``, one date or slot was named on purpose, and they do not.
+    In a range, calendars skip slots. Without ``is_range``, one date or slot was named on purpose,
+    and they do not.
     """
     definition = definitions.find(connection, namespace, job_type)
     if definition is None:
         raise unknown_job(job_type, namespace, definitions.names(connection, namespace))
     if definition.schedule is None:
-        raise Refused(f'job "{job_type}" has no cron, so it has no slots: it runs when it is enqueued')
+        raise Refused(
+            f'job "{job_type}" has no cron, so it has no slots: it runs when it is enqueued'
+        )
     return definition if is_range else replace(definition, skip_on=[], only_on=[])
 
 
@@ -91,17 +99,26 @@ def first_day(connection: Connection[Any], job: Definition) -> datetime:
     return bounds(job.created_at.astimezone(where).date(), where)[0]
 
 
-def read_range(first: TimeInput, last: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime, datetime]:
-    """Return the first and the last instant of a range; without ``last``, those of the one date or time ``first``."""
-    ends = [times.anchor(value, lambda: where, now, is_future=False) for value in (first, last) if value is not None]
+def read_range(
+    first: TimeInput, last: TimeInput | None, where: ZoneInfo, now: datetime
+) -> tuple[datetime, datetime]:
+    """Return the first and the last instant of a range; without ``last``, those of the one date or
+    time ``first``.
+    """
+    ends = [
+        times.anchor(value, lambda: where, now, is_future=False)
+        for value in (first, last)
+        if value is not None
+    ]
     return bounds(ends[0], where)[0], bounds(ends[-1], where)[1]
 
 
 class Selection(NamedTuple):
     """The slots to fill: a range, and how many of its slots are not in the future.
 
-    Slots before ``left_out_before`` were in the range and are left out: the job was first applied on that date. So are
-    ``skipped`` slots, on dates that calendars skip. These are not counted of very many slots.
+    Slots before ``left_out_before`` were in the range and are left out: the job was first applied
+    on that date. So are ``skipped`` slots, on dates that calendars skip. These are not counted of
+    very many slots.
     """
 
     first: datetime
@@ -112,9 +129,14 @@ class Selection(NamedTuple):
 
 
 def select(
-    connection: Connection[Any], job: Definition, first: datetime, last: datetime, before_first: bool = False
+    connection: Connection[Any],
+    job: Definition,
+    first: datetime,
+    last: datetime,
+    before_first: bool = False,
 ) -> Selection:
-    """Return the slots in [first, last], with ``before_first`` also those from before the job was first applied.
+    """Return the slots in [first, last], with ``before_first`` also those from before the job was
+    first applied.
 
     Raises Refused if all of the range is before that.
     """
@@ -123,26 +145,33 @@ def select(
     day = oldest.astimezone(zone(job.timezone)).date()
     if is_cut and last < oldest:
         raise Refused(
-            f'job "{job.job_type}" was first applied on {day}: pass --before-first to create runs of earlier slots'
+            f'job "{job.job_type}" was first applied on {day}: pass --before-first to create runs'
+            " of earlier slots"
         )
     first = oldest if is_cut else first
     end = min(last, due.start_batch(connection, None))
     assert job.schedule is not None
-    span = slot_span(parse_schedule(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), end)
+    span = slot_span(
+        parse_schedule(job.schedule), zone(job.timezone), first - timedelta(microseconds=1), end
+    )
     number = of_all = span.count if span else 0
     if (job.skip_on or job.only_on) and of_all <= MAX_COUNTED_SLOTS:
         number = sum(1 for _ in _slots(job, first, end))
     return Selection(first, last, number, day if is_cut else None, of_all - number)
 
 
-def count_created(connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult) -> int:
+def count_created(
+    connection: Connection[Any], namespace: str, job: Definition, result: BackfillResult
+) -> int:
     """Return how many runs an interrupted backfill has created. ``connection`` is another session.
 
     The interrupted transaction may have been committed, which only the database knows.
     """
     holders = due.key_holders(connection, namespace, [slot.key for slot in result.writing])
     written = [
-        slot for slot in result.writing if slot.key in holders and holders[slot.key].is_of(job.job_type, slot.at)
+        slot
+        for slot in result.writing
+        if slot.key in holders and holders[slot.key].is_of(job.job_type, slot.at)
     ]
     return len(result.created) + len(written)
 
@@ -160,12 +189,14 @@ def backfill(
     result: BackfillResult | None = None,
     is_downstream: bool = False,
 ) -> BackfillResult:
-    """Create the missing runs of the slots in [first, last], oldest first, due at once, and add them to ``result``.
+    """Create the missing runs of the slots in [first, last], oldest first, due at once, and add
+    them to ``result``.
 
-    Each chunk of slots is one transaction: an interruption keeps those before, and the same call continues. Future
-    slots are left to sync. A dry run locks nothing, so that a role that may only read can make one. ``is_downstream``
-    leaves out slots without a run to wait for: one that exists, or that ``result`` has of jobs before. Raises Refused
-    for a job that is retired or disabled, also during the backfill.
+    Each chunk of slots is one transaction: an interruption keeps those before, and the same call
+    continues. Future slots are left to sync. A dry run locks nothing, so that a role that may only
+    read can make one. ``is_downstream`` leaves out slots without a run to wait for: one that
+    exists, or that ``result`` has of jobs before. Raises Refused for a job that is retired or
+    disabled, also during the backfill.
     """
     _check_active(connection, namespace, job)
     at = due.start_batch(connection, now)
@@ -201,39 +232,55 @@ class Range(NamedTuple):
 def downstream(
     connection: Connection[Any], namespace: str, job: Definition, first: datetime, last: datetime
 ) -> list[Range]:
-    """Return the slots of enabled jobs that wait for slots of ``job`` in [first, last], in the order of execution.
+    """Return the slots of enabled jobs that wait for slots of ``job`` in [first, last], in the
+    order of execution.
 
-    They reach from its first slot to the next slot after the range: until then they wait for its last one.
+    They reach from its first slot to the next slot after the range: until then they wait for its
+    last one.
     """
     followers = {
         follower.job_type: follower
-        for follower in definitions.read(connection, definitions.followers(connection, namespace, [job.id]))
+        for follower in definitions.read(
+            connection, definitions.followers(connection, namespace, [job.id])
+        )
     }
     ranges = {job.job_type: Range(job, first, last)}
     while followers:
-        ready = [follower for follower in followers.values() if not any(name in followers for name in follower.after)]
+        ready = [
+            follower
+            for follower in followers.values()
+            if not any(name in followers for name in follower.after)
+        ]
         for follower in ready:
             del followers[follower.job_type]
             before = [ranges[name] for name in follower.after if name in ranges]
             if follower.enabled and before:
-                ranges[follower.job_type] = Range(follower, min(map(_start, before)), max(map(_end, before)))
+                ranges[follower.job_type] = Range(
+                    follower, min(map(_start, before)), max(map(_end, before))
+                )
     return list(ranges.values())[1:]
 
 
 def _start(upstream: Range) -> datetime:
     before = upstream.first - timedelta(microseconds=1)
-    return slot_plan.next_slot_at(upstream.job.schedule, upstream.job.timezone, before, None, None) or upstream.first
+    return (
+        slot_plan.next_slot_at(upstream.job.schedule, upstream.job.timezone, before, None, None)
+        or upstream.first
+    )
 
 
 def _end(upstream: Range) -> datetime:
-    following = slot_plan.next_slot_at(upstream.job.schedule, upstream.job.timezone, upstream.last, None, None)
+    following = slot_plan.next_slot_at(
+        upstream.job.schedule, upstream.job.timezone, upstream.last, None, None
+    )
     return upstream.last if following is None else following - timedelta(microseconds=1)
 
 
 def _check_active(connection: Connection[Any], namespace: str, job: Definition) -> None:
     if job.retired_at is not None:
         raise Refused(
-            f'job "{job.job_type}" is retired: it was removed from schedules.yaml, and no worker would run its slots'
+            f'job "{job.job_type}" is retired: it was removed from schedules.yaml, and no worker'
+            " would run its slots"
         )
     if not job.enabled:
         why = disabled(files.environment_in_force(connection, namespace))
@@ -243,19 +290,28 @@ def _check_active(connection: Connection[Any], namespace: str, job: Definition) 
 def _chunks(job: Definition, first: datetime, last: datetime) -> Iterator[list[BackfillSlot]]:
     assert job.schedule is not None
     cron, slots = parse_schedule(job.schedule), _slots(job, first, last)
-    while chunk := [BackfillSlot(slot_key(job.job_type, cron, slot), slot.at) for slot in islice(slots, CHUNK_SLOTS)]:
+    while chunk := [
+        BackfillSlot(slot_key(job.job_type, cron, slot), slot.at)
+        for slot in islice(slots, CHUNK_SLOTS)
+    ]:
         yield chunk
 
 
 def _slots(job: Definition, first: datetime, last: datetime) -> Iterator[Slot]:
     """Yield the slots in [first, last] that no calendar skips."""
     assert job.schedule is not None
-    fires = without_skipped(parse_schedule(job.schedule), of_rows(job.skip_on), of_rows(job.only_on))
+    fires = without_skipped(
+        parse_schedule(job.schedule), of_rows(job.skip_on), of_rows(job.only_on)
+    )
     return slots(fires, zone(job.timezone), first - timedelta(microseconds=1), last)
 
 
 def _missing(
-    connection: Connection[Any], namespace: str, job: Definition, chunk: list[BackfillSlot], result: BackfillResult
+    connection: Connection[Any],
+    namespace: str,
+    job: Definition,
+    chunk: list[BackfillSlot],
+    result: BackfillResult,
 ) -> list[BackfillSlot]:
     """Return the slots of a chunk that have no run; add the others to ``result``."""
     holders = due.key_holders(connection, namespace, [slot.key for slot in chunk])
@@ -277,7 +333,9 @@ def _startable(
     result: BackfillResult,
     now: datetime,
 ) -> list[BackfillSlot]:
-    """Return the slots that have a run of each upstream to wait for; add the others to ``result``."""
+    """Return the slots that have a run of each upstream to wait for; add the others to
+    ``result``.
+    """
     lacking: dict[str, str] = {}
     others = []
     for name, upstream in due.followed(connection, namespace, [job]).items():
@@ -290,24 +348,40 @@ def _startable(
             elif awaited not in with_run:
                 lacking[slot.key] = name
     if others:
-        columns = zip(("key", "upstream", "slot", "at"), map(list, zip(*others, strict=True)), strict=True)
+        columns = zip(
+            ("key", "upstream", "slot", "at"), map(list, zip(*others, strict=True)), strict=True
+        )
         rows = connection.execute(load("follow")["without_run"], {**dict(columns), "now": now})
         lacking = {row.key: row.upstream for row in rows} | lacking
-    result.left_out += [replace(slot, lacking=lacking[slot.key]) for slot in missing if slot.key in lacking]
+    result.left_out += [
+        replace(slot, lacking=lacking[slot.key]) for slot in missing if slot.key in lacking
+    ]
     return [slot for slot in missing if slot.key not in lacking]
 
 
 def _create(
-    connection: Connection[Any], namespace: str, job: Definition, missing: list[BackfillSlot], who: str, at: datetime
+    connection: Connection[Any],
+    namespace: str,
+    job: Definition,
+    missing: list[BackfillSlot],
+    who: str,
+    at: datetime,
 ) -> None:
     runs = [NewRun(job.id, slot.key, slot.at, at) for slot in missing]
     created = due.create_runs(connection, runs, namespace, at, by_hand=True)
     if sum(cursor.rowcount for cursor in created) != len(runs):
-        raise Refused(f'keys of job "{job.job_type}" were used by other sessions in the meantime: run backfill again')
+        raise Refused(
+            f'keys of job "{job.job_type}" were used by other sessions in the meantime: run'
+            " backfill again"
+        )
     upstreams = due.followed(connection, namespace, [job])
     due.await_upstreams(connection, namespace, [job], runs, upstreams, at)
     due.wake_followers(connection, namespace, [job.id], at)
     due.notify_workers(connection, namespace)
-    detail = {"first": short_utc(missing[0].at), "last": short_utc(missing[-1].at), "runs": len(runs)}
+    detail = {
+        "first": short_utc(missing[0].at),
+        "last": short_utc(missing[-1].at),
+        "runs": len(runs),
+    }
     record = ActionRecord(namespace, f"job:{job.job_type}", job.job_type, detail)
     audit.record(connection, who, "backfill", [record], at)

@@ -1,7 +1,8 @@
-"""What is to be sent to targets of notifications: at the end of a tick that worked, and each minute of a loop.
+"""What is to be sent to targets of notifications: at the end of a tick that worked, and each minute
+of a loop.
 
-The transaction in which a run dies or fails again notes that; all else is found here. Whoever has a target's variable
-sends it.
+The transaction in which a run dies or fails again notes that; all else is found here. Whoever has a
+target's variable sends it.
 """
 
 from __future__ import annotations
@@ -15,21 +16,31 @@ from yamlsched.ask import attention, health
 from yamlsched.db.query import load
 
 KINDS = ("file", "prune", "calendar", "lack", "stuck", "in_doubt")
-"""The problems of ``status --check`` that are sent as such: the others are of a job that is dead, failing or late."""
+"""The problems of ``status --check`` that are sent as such: the others are of a job that is dead,
+failing or late.
+"""
 MAX_CHARS = 600
 
 
-def settle(connection: psycopg.Connection[Any], namespace: str, now: datetime | None = None) -> list[str | None]:
-    """Note what is late, has recovered or is a problem. Return the targets to which a message is due."""
+def settle(
+    connection: psycopg.Connection[Any], namespace: str, now: datetime | None = None
+) -> list[str | None]:
+    """Note what is late, has recovered or is a problem. Return the targets to which a message is
+    due.
+    """
     sql = load("notify")
     parameters: dict[str, Any] = {"namespace": namespace, "now": now}
     connection.execute(sql["settle"], parameters)
     thresholds = attention.Thresholds()
     subjects: dict[str, str] = {}
-    for problem in attention.problems(health.read(connection, namespace, thresholds.within, [], []), thresholds):
+    for problem in attention.problems(
+        health.read(connection, namespace, thresholds.within, [], []), thresholds
+    ):
         if problem.kind in KINDS:
             subject = f"{problem.kind}:{problem.job_type or ''}"  # no job has such a name
-            subjects.setdefault(subject, f"{problem.what[:MAX_CHARS]}; {problem.remedy[:MAX_CHARS]}")
+            subjects.setdefault(
+                subject, f"{problem.what[:MAX_CHARS]}; {problem.remedy[:MAX_CHARS]}"
+            )
     parameters |= {"subjects": list(subjects), "whats": list(subjects.values())}
     for statement in ("end_problems", "note_problems"):
         connection.execute(sql[statement], parameters)

@@ -1,4 +1,6 @@
-"""Pausing and resuming jobs. No slots and no claims while a job is paused; a deploy does not end a pause."""
+"""Pausing and resuming jobs. No slots and no claims while a job is paused; a deploy does not end a
+pause.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class PausableJob:
 
     @property
     def is_paused(self) -> bool:
-        return self.paused_at is not None and (self.paused_until is None or self.paused_until > self.now)
+        return self.paused_at is not None and (
+            self.paused_until is None or self.paused_until > self.now
+        )
 
 
 def pause(
@@ -61,11 +65,12 @@ def pause(
 ) -> list[ActionResult]:
     """Pause the jobs ``ids`` until ``until`` or ``resume``; running runs continue.
 
-    Without an offset, ``until`` is read in ``timezone``, in which the results show it. Of a pause that is in effect,
-    only the given parts change. Slots due before now are accounted for first. Raises Refused if ``until`` has passed.
+    Without an offset, ``until`` is read in ``timezone``, in which the results show it. Of a pause
+    that is in effect, only the given parts change. Slots due before now are accounted for first.
+    Raises Refused if ``until`` has passed.
 
-    Once that is committed, no run of the jobs is claimed, and ``mark`` takes those that wait out of the way of claims.
-    It is left to the caller if this is part of a transaction.
+    Once that is committed, no run of the jobs is claimed, and ``mark`` takes those that wait out of
+    the way of claims. It is left to the caller if this is part of a transaction.
     """
 
     def attempt() -> list[ActionResult]:
@@ -76,20 +81,34 @@ def pause(
                 end = times.resolve(until, lambda: zone(timezone), instant, is_future=True)
             if end is not None and end <= instant:
                 local_end = times.show(end, zone(timezone))
-                raise Refused(f"the pause would have ended at {local_end} already: write a later --until")
+                raise Refused(
+                    f"the pause would have ended at {local_end} already: write a later --until"
+                )
             before = pausable_jobs(connection, ids, instant)
-            ends = {job.id: job.paused_until if end is None and job.is_paused else end for job in before}
+            ends = {
+                job.id: job.paused_until if end is None and job.is_paused else end for job in before
+            }
             nexts = {
-                d.id: slot_plan.next_slot_of(replace(d, paused_at=instant, paused_until=ends[d.id]), instant)
+                d.id: slot_plan.next_slot_of(
+                    replace(d, paused_at=instant, paused_until=ends[d.id]), instant
+                )
                 for d in definitions
             }
-            changed = _change(connection, "pause", nexts, {"who": who, "reason": reason, "until": end, "now": instant})
+            changed = _change(
+                connection,
+                "pause",
+                nexts,
+                {"who": who, "reason": reason, "until": end, "now": instant},
+            )
             after = {job.id: job for job in pausable_jobs(connection, ids, instant)}
             detail = {"reason": reason, "until": end.isoformat() if end else None}
             records = [_record(namespace, job, detail) for job in before if job.id in changed]
             audit.record(connection, who, "pause", records, instant)
         return [
-            ActionResult(job.job_type, job.id in changed, _paused(job, after[job.id], zone(timezone))) for job in before
+            ActionResult(
+                job.job_type, job.id in changed, _paused(job, after[job.id], zone(timezone))
+            )
+            for job in before
         ]
 
     results = retry_on_deadlock(attempt)
@@ -103,7 +122,9 @@ def _paused(before: PausableJob, after: PausableJob, where: ZoneInfo) -> str:
     if after.retired_at is not None:
         return "was removed from schedules.yaml: there is nothing to pause"
     end = after.paused_until
-    until = times.show(end, where) if end is not None else f"resumed: yamlsched resume {after.job_type}"
+    until = (
+        times.show(end, where) if end is not None else f"resumed: yamlsched resume {after.job_type}"
+    )
     reason = f"; reason: {after.paused_reason}" if before.is_paused and after.paused_reason else ""
     return f"{'remains' if before.is_paused else 'is'} paused, until {until}{reason}"
 
@@ -118,7 +139,8 @@ def resume(
 ) -> list[ActionResult]:
     """Resume the paused jobs ``ids``. The slots of the pause are recorded as skipped, and not run.
 
-    ``mark``, as after ``pause``, lets go what waited. If it is cut off, the sweep of a worker or tick continues.
+    ``mark``, as after ``pause``, lets go what waited. If it is cut off, the sweep of a worker or
+    tick continues.
     """
 
     def attempt() -> list[ActionResult]:
@@ -130,11 +152,18 @@ def resume(
                 for d in definitions
             }
             changed = _change(connection, "resume", nexts, {"now": instant})
-            records = [_record(namespace, job, {"was": job.paused_reason}) for job in before if job.id in changed]
+            records = [
+                _record(namespace, job, {"was": job.paused_reason})
+                for job in before
+                if job.id in changed
+            ]
             audit.record(connection, who, "resume", records, instant)
             if changed:
                 audit.wake(connection, [namespace])
-        return [ActionResult(job.job_type, job.id in changed, _resumed(job, job.id in changed)) for job in before]
+        return [
+            ActionResult(job.job_type, job.id in changed, _resumed(job, job.id in changed))
+            for job in before
+        ]
 
     results = retry_on_deadlock(attempt)
     if connection.info.transaction_status == TransactionStatus.IDLE:
@@ -142,15 +171,23 @@ def resume(
     return results
 
 
-def pausable_jobs(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[PausableJob]:
+def pausable_jobs(
+    connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None
+) -> list[PausableJob]:
     """Return the jobs ``ids`` by name."""
     return fetch(connection, PausableJob, load("actions")["jobs"], {"ids": list(ids), "now": now})
 
 
-def mark(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None = None) -> None:
+def mark(
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    ids: Sequence[int],
+    now: datetime | None = None,
+) -> None:
     """Store of the due runs of the jobs ``ids`` whether they wait for their job, in batches.
 
-    Each is a transaction of its own. What other sessions have locked for longer is left to claims and to the sweep.
+    Each is a transaction of its own. What other sessions have locked for longer is left to claims
+    and to the sweep.
     """
     sql, jobs = load("actions"), list(ids)
     parameters: dict[str, Any] = {"namespace": namespace, "most": BATCH_RUNS, "now": now}
@@ -161,30 +198,45 @@ def mark(connection: psycopg.Connection[Any], namespace: str, ids: Sequence[int]
         for job in jobs:
             last = 0
             while last is not None:
-                batch = partial(fetch_column, connection, sql["mark"], {**parameters, "job": job, "past": last})
+                batch = partial(
+                    fetch_column, connection, sql["mark"], {**parameters, "job": job, "past": last}
+                )
                 [last] = retry_on_deadlock(batch)
         jobs = _unmarked(connection, jobs, now)
 
 
-def _unmarked(connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None) -> list[int]:
+def _unmarked(
+    connection: psycopg.Connection[Any], ids: Sequence[int], now: datetime | None
+) -> list[int]:
     return fetch_column(connection, load("actions")["unmarked"], {"ids": list(ids), "now": now})
 
 
 def _resumed(job: PausableJob, changed: bool) -> str:
     if not changed:
         return "is not paused"
-    return "resumed" if job.is_paused else "had already resumed when its pause ended; the pause is cleared"
+    return (
+        "resumed"
+        if job.is_paused
+        else "had already resumed when its pause ended; the pause is cleared"
+    )
 
 
 def paused(connection: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
-    """Return those of the jobs ``ids`` that were paused and not resumed, even if the pause has ended."""
+    """Return those of the jobs ``ids`` that were paused and not resumed, even if the pause has
+    ended.
+    """
     return [job.id for job in pausable_jobs(connection, ids, None) if job.paused_at is not None]
 
 
 def _change(
-    connection: psycopg.Connection[Any], name: str, nexts: dict[int, datetime | None], parameters: dict[str, Any]
+    connection: psycopg.Connection[Any],
+    name: str,
+    nexts: dict[int, datetime | None],
+    parameters: dict[str, Any],
 ) -> set[int]:
-    """Write the pauses of jobs; ``nexts`` has the next slot of each to account for. Return the ids of those changed."""
+    """Write the pauses of jobs; ``nexts`` has the next slot of each to account for. Return the ids
+    of those changed.
+    """
     parameters = {**parameters, "ids": list(nexts), "nexts": list(nexts.values())}
     return set(fetch_column(connection, load("actions")[name], parameters))
 

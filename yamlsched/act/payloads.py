@@ -1,4 +1,6 @@
-"""Reading a payload that a person wrote, and checking it against the handler, whose source is read."""
+"""Reading a payload that a person wrote, and checking it against the handler, whose
+source is read.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def parse(text: str) -> dict[str, Any]:
         try:
             return int(digits)
         except ValueError:
-            raise ValueError(f"a number has {len(digits):,} digits, which is too long: write a string") from None
+            raise ValueError(
+                f"a number has {len(digits):,} digits, which is too long: write a string"
+            ) from None
 
     try:
         value = json.loads(text, parse_constant=refuse, parse_int=integer, object_pairs_hook=unique)
@@ -48,37 +52,53 @@ def parse(text: str) -> dict[str, Any]:
         rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
         where = f"at {rest!r}" if rest else "where it ends"
         place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"{place}: invalid JSON {where}: write for example '{{\"user_id\": 12}}'") from None
+        raise ValueError(
+            f"{place}: invalid JSON {where}: write for example '{{\"user_id\": 12}}'"
+        ) from None
     except RecursionError:
         raise ValueError("nested too deep") from None
     if not isinstance(value, dict):
-        raise ValueError('not a JSON object: its keys become keyword arguments, as in {"user_id": 12}')
+        raise ValueError(
+            'not a JSON object: its keys become keyword arguments, as in {"user_id": 12}'
+        )
     return value
 
 
 class Taken(NamedTuple):
-    """The parameters of a job's handler, None if its source does not determine them, and the payload of the job."""
+    """The parameters of a job's handler, None if its source does not determine them, and the
+    payload of the job.
+    """
 
     handler: str
     parameters: Parameters | None
     payload: Mapping[str, Any]
 
 
-def taken(file: Path, namespace: str, job: str, paths: Sequence[str | Path] = (), is_own: bool = False) -> Taken | None:
-    """Return what the handler of ``job`` takes. None without the file, or the job in it, and for a command.
+def taken(
+    file: Path, namespace: str, job: str, paths: Sequence[str | Path] = (), is_own: bool = False
+) -> Taken | None:
+    """Return what the handler of ``job`` takes. None without the file, or the job in it, and for a
+    command.
 
-    So it is for a job of another ``namespace`` than the file's, unless this host presents the file for it (``is_own``):
-    its handler may be another one. ``paths`` are further folders with handlers.
+    So it is for a job of another ``namespace`` than the file's, unless this host presents the file
+    for it (``is_own``): its handler may be another one. ``paths`` are further folders with
+    handlers.
     """
     try:
         loaded = load(file.read_bytes(), str(file), None)
     except OSError:
         return None
     definition = loaded.jobs.get(job)
-    if definition is None or definition.handler is None or (loaded.namespace != namespace and not is_own):
+    if (
+        definition is None
+        or definition.handler is None
+        or (loaded.namespace != namespace and not is_own)
+    ):
         return None
     path = import_path(file, loaded.paths, paths)
-    return Taken(definition.handler, handlers.parameters(definition.handler, path), definition.payload)
+    return Taken(
+        definition.handler, handlers.parameters(definition.handler, path), definition.payload
+    )
 
 
 def check(
@@ -94,5 +114,7 @@ def check(
     Raises Refused if no call of the handler could succeed: the run would be dead at once.
     """
     known = taken(file, namespace, job, paths, is_own)
-    if known is not None and (error := handlers.payload_problem(known.parameters, {**known.payload, **payload})):
+    if known is not None and (
+        error := handlers.payload_problem(known.parameters, {**known.payload, **payload})
+    ):
         raise Refused(f'job "{job}": {error}')

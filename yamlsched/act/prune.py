@@ -1,8 +1,8 @@
 """Housekeeping: rows older than the retention are pruned, in batches, within a time limit.
 
-An archive is files in a folder, or stdout, in the format of docs/archive.md. What is written is on the disk before its
-rows are deleted. A crash in between leaves lines of rows that still exist, and that are archived once more: never a
-loss.
+An archive is files in a folder, or stdout, in the format of docs/archive.md. What is written is on
+the disk before its rows are deleted. A crash in between leaves lines of rows that still exist, and
+that are archived once more: never a loss.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class FolderArchive:
     namespace: str
 
     def __call__(self, kind: str, at: datetime, lines: Iterable[str]) -> None:
-        """Write a file with ``lines``, so that it is complete or does not exist. Raises ArchiveFailed."""
+        """Write a file with ``lines``, so that it is complete or does not exist. Raises
+        ArchiveFailed.
+        """
         name = f"{re.sub('[^a-z0-9_]', '_', self.namespace)}-{at.astimezone(UTC):%H%M%SZ}-{kind}-{secrets.token_hex(8)}"
         day = self.folder / f"{at.astimezone(UTC):%Y-%m-%d}"
         with _explained(str(self.folder)):
@@ -93,7 +95,9 @@ def own_archive(data: bytes, file: Path, namespace: str) -> FolderArchive | None
 
 
 def probe(folder: Path) -> None:
-    """Write a byte to ``folder``, or to the folder in which it would be made. Raises ArchiveFailed."""
+    """Write a byte to ``folder``, or to the folder in which it would be made. Raises
+    ArchiveFailed.
+    """
     with _explained(str(folder)):
         if folder.exists():
             _refuse_shared(folder)
@@ -104,13 +108,17 @@ def probe(folder: Path) -> None:
 
 
 def _refuse_shared(folder: Path, follows: bool = True) -> None:
-    """Raise ArchiveFailed if another user could remove or replace what is in ``folder``: the only copy of it."""
+    """Raise ArchiveFailed if another user could remove or replace what is in ``folder``: the only
+    copy of it.
+    """
     status = os.stat(folder, follow_symlinks=follows)
     problem = ""
     if not stat.S_ISDIR(status.st_mode):
         problem = "it is not a folder"
     elif status.st_uid not in (os.geteuid(), 0):
-        problem = f"it belongs to another user (uid {status.st_uid}), who could remove what is in it"
+        problem = (
+            f"it belongs to another user (uid {status.st_uid}), who could remove what is in it"
+        )
     elif status.st_mode & stat.S_IWOTH:
         problem = "every user may write to it: chmod o-w"
     if problem:
@@ -123,7 +131,9 @@ def _explained(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename or what
-        raise ArchiveFailed(f"the archive cannot be written ({place}: {error.strerror}): {KEPT}") from error
+        raise ArchiveFailed(
+            f"the archive cannot be written ({place}: {error.strerror}): {KEPT}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -150,9 +160,13 @@ def _sync_folder(folder: Path) -> None:
 
 
 LINES_AT_ONCE = 20
-"""Of the archive, read from the server. One run has up to a hundred attempts, each with 64 KiB of output."""
+"""Of the archive, read from the server. One run has up to a hundred attempts, each with 64 KiB of
+output.
+"""
 Archive = Callable[[str, datetime, Iterable[str]], None]
-"""Keeps lines of a kind, ``runs``, ``keys`` or ``effects``, before their rows are deleted at an instant."""
+"""Keeps lines of a kind, ``runs``, ``keys`` or ``effects``, before their rows are deleted at an
+instant.
+"""
 
 
 @dataclass(frozen=True)
@@ -172,14 +186,20 @@ class PrunePosition:
     since: datetime = datetime.min.replace(tzinfo=UTC)
 
 
-def file_in_force(connection: psycopg.Connection[Any], namespace: str, now: datetime | None) -> FileInForce:
-    [row] = connection.execute(load("retention")["in_force"], {"namespace": namespace, "now": now}).fetchall()
+def file_in_force(
+    connection: psycopg.Connection[Any], namespace: str, now: datetime | None
+) -> FileInForce:
+    [row] = connection.execute(
+        load("retention")["in_force"], {"namespace": namespace, "now": now}
+    ).fetchall()
     return FileInForce(row.id, row.retention or {}, row.now)
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """A batch: how many rows, whether there is work, and where the next batch starts; None: it was the last."""
+    """A batch: how many rows, whether there is work, and where the next batch starts; None: it was
+    the last.
+    """
 
     rows: int
     is_busy: bool
@@ -211,7 +231,8 @@ def prune_others(
     now: datetime,
     archive: Archive | None = None,
 ) -> Pruned:
-    """Delete up to ``limit`` ``keys`` whose runs were pruned ``before``, or ``effects`` that started before.
+    """Delete up to ``limit`` ``keys`` whose runs were pruned ``before``, or ``effects`` that
+    started before.
 
     Only effects whose runs have been pruned.
     """
@@ -228,7 +249,9 @@ def _prune(
     now: datetime,
     archive: Archive | None,
 ) -> tuple[Any, bool]:
-    """Lock a batch, let ``archive`` keep its lines, and delete it; return what was locked, and if there is work."""
+    """Lock a batch, let ``archive`` keep its lines, and delete it; return what was locked, and if
+    there is work.
+    """
     sql, parameters = load("retention"), {**values, "namespace": namespace, "limit": limit}
     with connection.transaction():
         [start] = connection.execute(sql["start_batch"], parameters).fetchall()
@@ -242,7 +265,9 @@ def _prune(
     return held, start.is_busy
 
 
-def _archive_lines(connection: psycopg.Connection[Any], kind: str, parameters: dict[str, Any]) -> Generator[str]:
+def _archive_lines(
+    connection: psycopg.Connection[Any], kind: str, parameters: dict[str, Any]
+) -> Generator[str]:
     with connection.cursor("lines", row_factory=scalar_row) as cursor:
         cursor.itersize = LINES_AT_ONCE
         yield from cursor.execute(load("archive")[kind], parameters)
@@ -253,20 +278,28 @@ def mark_pruned(connection: psycopg.Connection[Any], in_force: int, now: datetim
     connection.execute(load("retention")["done"], {"in_force": in_force, "now": now})
 
 
-def mark_failed(connection: psycopg.Connection[Any], in_force: int, error: str, now: datetime) -> None:
+def mark_failed(
+    connection: psycopg.Connection[Any], in_force: int, error: str, now: datetime
+) -> None:
     """Record why pruning cannot continue."""
-    connection.execute(load("retention")["failed"], {"in_force": in_force, "error": error, "now": now})
+    connection.execute(
+        load("retention")["failed"], {"in_force": in_force, "error": error, "now": now}
+    )
 
 
 BATCH_ROWS = 2_000
 """Rows of one statement: it takes some tens of milliseconds, so its locks delay nothing."""
 REST_RATIO = 2.0
-"""The pause after a batch while there is work, in multiples of the time it took: workers keep most of the server."""
+"""The pause after a batch while there is work, in multiples of the time it took: workers keep most
+of the server.
+"""
 
 
 @dataclass
 class HousekeepingReport:
-    """How many rows were cancelled or pruned. ``complete`` is false if the time limit was reached first."""
+    """How many rows were cancelled or pruned. ``complete`` is false if the time limit was reached
+    first.
+    """
 
     cancelled: int = 0
     runs: int = 0
@@ -286,8 +319,8 @@ def housekeep(
 ) -> HousekeepingReport:
     """Cancel the unfinished runs of retired jobs, and prune by the retention of the file in force.
 
-    Stops between two batches after ``budget_seconds``; finished batches are kept. Concurrent calls share the work.
-    What is pruned is given to ``archive``, in the transaction that deletes it.
+    Stops between two batches after ``budget_seconds``; finished batches are kept. Concurrent calls
+    share the work. What is pruned is given to ``archive``, in the transaction that deletes it.
     """
     started = time.monotonic()
     deadline = started + budget_seconds
@@ -310,11 +343,15 @@ def _batches(
     report: HousekeepingReport,
     archive: Archive | None,
 ) -> Iterator[bool]:
-    """Execute one batch at a time and add it to ``report``; yield whether to rest before the next one."""
+    """Execute one batch at a time and add it to ``report``; yield whether to rest before the next
+    one.
+    """
     after = (0, 0)
     while runs := definitions.cancel_retired(connection, namespace, now, after, BATCH_ROWS):
         jobs = sorted({run.job_type for run in runs})
-        log.warning("runs.cancelled", jobs=names_for_log(jobs), runs=len(runs), reason="job retired")
+        log.warning(
+            "runs.cancelled", jobs=names_for_log(jobs), runs=len(runs), reason="job retired"
+        )
         report.cancelled += len(runs)
         if len(runs) < BATCH_ROWS:
             break
@@ -329,7 +366,11 @@ def _batches(
         report.runs += pruned.rows
         yield pruned.is_busy and position is not None
     for kind in ("keys", "effects"):
-        while (pruned := prune_others(connection, kind, namespace, before[kind], BATCH_ROWS, file.now, archive)).rows:
+        while (
+            pruned := prune_others(
+                connection, kind, namespace, before[kind], BATCH_ROWS, file.now, archive
+            )
+        ).rows:
             setattr(report, kind, getattr(report, kind) + pruned.rows)
             yield False
     report.files = files.prune_unapplied(connection, namespace, now)
@@ -343,17 +384,22 @@ def is_archived(connection: psycopg.Connection[Any], namespace: str) -> bool:
 
 
 def _retention(file: FileInForce) -> Retention:
-    """Return the retention of the file in force. Raises EnvironmentFailed if its row was changed by hand."""
+    """Return the retention of the file in force. Raises EnvironmentFailed if its row was changed by
+    hand.
+    """
     try:
         return Retention.from_row(file.retention)
     except (ValueError, TypeError) as error:
         raise EnvironmentFailed(
-            f"the retention of the file in force is not valid in the database: {error}; nothing is pruned until it is "
-            "corrected in yamlsched.schedule_files, or an edited file is applied"
+            f"the retention of the file in force is not valid in the database: {error}; nothing is"
+            " pruned until it is corrected in yamlsched.schedule_files, or an edited file is"
+            " applied"
         ) from error
 
 
-def record_failure(connection: psycopg.Connection[Any], namespace: str, error: ArchiveFailed) -> None:
+def record_failure(
+    connection: psycopg.Connection[Any], namespace: str, error: ArchiveFailed
+) -> None:
     """Record for ``status`` and ``doctor`` that nothing is pruned, and why."""
     file = file_in_force(connection, namespace, None)
     if file.id is not None:

@@ -1,4 +1,6 @@
-"""What operators do to runs: enqueue, retry, cancel. Each action is recorded in operator_actions."""
+"""What operators do to runs: enqueue, retry, cancel. Each action is recorded in
+operator_actions.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ class RunOutlook:
 
 
 def operator() -> str:
-    """Return the name that is recorded with actions: the user who called sudo, else the user of this process."""
+    """Return the name that is recorded with actions: the user who called sudo, else the user of
+    this process.
+    """
     try:
         return os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name
@@ -109,9 +113,11 @@ def operator() -> str:
 
 @dataclass(frozen=True)
 class EnqueueResult:
-    """The run that an enqueue created or found. ``pruned_at`` is set if it was pruned and only its key is kept.
+    """The run that an enqueue created or found. ``pruned_at`` is set if it was pruned and only its
+    key is kept.
 
-    ``due`` is ``run_at`` for people: in UTC and in the job's time zone, and how a clock change affects what was given.
+    ``due`` is ``run_at`` for people: in UTC and in the job's time zone, and how a clock change
+    affects what was given.
     """
 
     run_id: int | None
@@ -135,43 +141,64 @@ def enqueue(
     priority: client.PriorityName | None = None,
     who: str,
 ) -> EnqueueResult:
-    """Create a run of ``job``, due ``at``: what has no offset is read in the job's time zone, or that of ``file``.
+    """Create a run of ``job``, due ``at``: what has no offset is read in the job's time zone, or
+    that of ``file``.
 
-    Raises Refused if the job does not exist or was retired, for "today 08:00" that has passed, and for an invalid
-    payload or key.
+    Raises Refused if the job does not exist or was retired, for "today 08:00" that has passed, and
+    for an invalid payload or key.
     """
-    create = partial(client.enqueue, connection, job, payload, key=key, priority=priority, namespace=namespace)
+    create = partial(
+        client.enqueue, connection, job, payload, key=key, priority=priority, namespace=namespace
+    )
     try:
         known = {other.job_type: other for other in history.jobs(connection, namespace)}
-    except psycopg.errors.InsufficientPrivilege:  # a role that may only enqueue reads neither the job nor the run
+    except (
+        psycopg.errors.InsufficientPrivilege
+    ):  # a role that may only enqueue reads neither the job nor the run
         if at is not None and times.is_local(at):
             raise Refused(
-                "this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m from now"
+                "this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m"
+                " from now"
             ) from None
         run_at, due = due_at(at, zone("UTC"), query.now(connection))
         run_id, created = create(run_at=run_at)
         return EnqueueResult(run_id, created, None, run_at, due=due)
     if job not in known:
-        raise unknown_job(job, namespace, [name for name, other in known.items() if other.retired_at is None])
+        raise unknown_job(
+            job, namespace, [name for name, other in known.items() if other.retired_at is None]
+        )
     if (retired_at := known[job].retired_at) is not None:
-        raise Refused(f'job "{job}" was removed from schedules.yaml on {retired_at:%Y-%m-%d}: restore it to enqueue it')
+        raise Refused(
+            f'job "{job}" was removed from schedules.yaml on {retired_at:%Y-%m-%d}: restore it to'
+            " enqueue it"
+        )
     with connection.transaction():
         timezone = "UTC" if at is None else timezone_of(connection, namespace, [job], file)
         run_at, due = due_at(at, zone(timezone), query.now(connection))
         run_id, created = create(run_at=run_at)
         if run_id is None:
-            pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (None, None)
+            pruned_id, pruned_at = history.id_of_key(connection, namespace, key or "") or (
+                None,
+                None,
+            )
             return EnqueueResult(pruned_id, False, None, None, pruned_at=pruned_at)
         run = history.run(connection, run_id)
         assert run is not None  # created or found in this transaction
         if created:
-            audit.record(connection, who, "enqueue", [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})])
+            audit.record(
+                connection,
+                who,
+                "enqueue",
+                [ActionRecord(namespace, f"run:{run_id}", job, {"key": key})],
+            )
     note = f"it waits until the job is resumed: yamlsched resume {job}" if run.paused else ""
     return EnqueueResult(run_id, created, run.status, run.run_at, note=note, due=due)
 
 
 def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[datetime | None, str]:
-    """Return when a run is to be due, and that time for people. Raises Refused for a named day that has passed."""
+    """Return when a run is to be due, and that time for people. Raises Refused for a named day that
+    has passed.
+    """
     if at is None:
         return None, ""
     run_at = times.resolve(at, lambda: where, now, is_future=True)
@@ -184,7 +211,9 @@ def due_at(at: TimeInput | None, where: ZoneInfo, now: datetime) -> tuple[dateti
 
 @dataclass(frozen=True)
 class ActionResult:
-    """The result for one run or job: whether it was changed, and a clause that says what happened, or why not."""
+    """The result for one run or job: whether it was changed, and a clause that says what happened,
+    or why not.
+    """
 
     target: str
     changed: bool
@@ -197,7 +226,8 @@ def find_each(
     names: Sequence[str],
     is_confined: bool = False,
 ) -> tuple[list[int], list[ActionResult]]:
-    """Return the ids of the runs with these ids or keys, and a result for each name that has no run.
+    """Return the ids of the runs with these ids or keys, and a result for each name that has no
+    run.
 
     With ``is_confined``, an id must be that of a run of ``namespace``.
     """
@@ -220,15 +250,23 @@ def retry(
     payload: Mapping[str, Any] | None = None,
     now: datetime | None = None,
 ) -> list[ActionResult]:
-    """Queue dead and cancelled runs again (with ``force`` also succeeded ones); make waiting runs due.
+    """Queue dead and cancelled runs again (with ``force`` also succeeded ones); make waiting runs
+    due.
 
-    ``expected`` are the states in which the runs were selected: a run that has left them is not changed. ``payload``
-    replaces theirs. Raises Refused for a payload that is not JSON or over 64 KiB.
+    ``expected`` are the states in which the runs were selected: a run that has left them is not
+    changed. ``payload`` replaces theirs. Raises Refused for a payload that is not JSON or over 64
+    KiB.
     """
     text = None if payload is None else client.encode_payload("", payload)
 
     def change(batch: list[int]) -> set[int]:
-        values = {"ids": batch, "expected": list(expected), "force": force, "now": now, "payload": text}
+        values = {
+            "ids": batch,
+            "expected": list(expected),
+            "force": force,
+            "now": now,
+            "payload": text,
+        }
         retried = set(fetch_column(connection, load("actions")["retry"], values))
         if force:
             connection.execute(load("actions")["end_waits"], {"ids": list(retried), "now": now})
@@ -242,7 +280,8 @@ def retry(
 
 
 def _last_attempt(run: LockedRun) -> dict[str, Any] | None:
-    """Return the attempt that a retry would make invisible: the row of a run describes the next one from then on.
+    """Return the attempt that a retry would make invisible: the row of a run describes the next one
+    from then on.
 
     Failed attempts have a row of their own.
     """
@@ -257,34 +296,55 @@ def _last_attempt(run: LockedRun) -> dict[str, Any] | None:
 
 
 def _retried(run: LockedRun) -> str:
-    waits = f"; it waits until the job is resumed: yamlsched resume {run.job_type}" if run.paused else ""
+    waits = (
+        f"; it waits until the job is resumed: yamlsched resume {run.job_type}"
+        if run.paused
+        else ""
+    )
     if run.effect_in_doubt is not None:
         waits += (
-            f'; effect "{run.effect_in_doubt}" is in doubt, and with in_doubt="raise" the run will be dead again: find '
-            f"out whether it happened, then run: {settle_command(run.namespace, run.effect_in_doubt)}"
+            f'; effect "{run.effect_in_doubt}" is in doubt, and with in_doubt="raise" the run will'
+            " be dead again: find out whether it happened, then run:"
+            f" {settle_command(run.namespace, run.effect_in_doubt)}"
         )
     if run.holds_up:
-        waits += f"; {join_first(run.holds_up, 5)} {'waits' if len(run.holds_up) == 1 else 'wait'} for it"
+        waits += (
+            f"; {join_first(run.holds_up, 5)} {'waits' if len(run.holds_up) == 1 else 'wait'}"
+            " for it"
+        )
     if run.skipped:
         waits += (
-            f"; the slots of {join_first(run.skipped, 5)} that were skipped because of it stay skipped: yamlsched "
-            "backfill creates their runs"
+            f"; the slots of {join_first(run.skipped, 5)} that were skipped because of it stay"
+            " skipped: yamlsched backfill creates their runs"
         )
     if run.held_until is not None and run.held_until > run.now:
-        return f"is due at {short_utc(run.held_until)}: its cancelled handler may run until then{waits}"
-    return ("is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again") + waits
+        return (
+            f"is due at {short_utc(run.held_until)}: its cancelled handler may run until"
+            f" then{waits}"
+        )
+    return (
+        "is due now" if run.status in (Status.QUEUED, Status.FAILED) else "is queued again"
+    ) + waits
 
 
 def retry_obstacle(run: LockedRun | RunOutlook) -> str | None:
-    """Return why a run cannot be retried in any way, as what follows its name; None if nothing is against it."""
+    """Return why a run cannot be retried in any way, as what follows its name; None if nothing is
+    against it.
+    """
     if run.status == Status.RUNNING and run.locked_until is not None and run.locked_until < run.now:
         return "has lost its worker: the next tick handles it automatically"
     if run.status == Status.RUNNING:
         return "is running: cancel it first"
     if run.retired_at is not None:
-        return f"belongs to {run.job_type}, which was removed from schedules.yaml: no worker would claim it"
+        return (
+            f"belongs to {run.job_type}, which was removed from schedules.yaml: no worker would"
+            " claim it"
+        )
     if not run.enabled:
-        return f"belongs to {run.job_type}, which is not enabled in schedules.yaml: no worker would claim it"
+        return (
+            f"belongs to {run.job_type}, which is not enabled in schedules.yaml: no worker would"
+            " claim it"
+        )
     return None
 
 
@@ -319,7 +379,9 @@ def cancel(
     def describe(run: LockedRun, is_changed: bool) -> str:
         if is_changed:
             is_running = run.status == Status.RUNNING
-            return "is cancelled" + ("; it is stopped at its worker's next heartbeat" if is_running else "")
+            return "is cancelled" + (
+                "; it is stopped at its worker's next heartbeat" if is_running else ""
+            )
         is_over = run.status in (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
         return f"is {'already' if is_over else 'now'} {run.status}"
 
@@ -337,7 +399,9 @@ def _change(
     reason: str | None,
     locks_jobs: bool = False,
 ) -> list[ActionResult]:
-    """Call ``change`` in transactions of ``BATCH_RUNS`` runs, and describe for each run what happened, or why not."""
+    """Call ``change`` in transactions of ``BATCH_RUNS`` runs, and describe for each run what
+    happened, or why not.
+    """
     selected = list(dict.fromkeys(ids))
     results: list[ActionResult] = []
     for start in range(0, len(selected), BATCH_RUNS):
@@ -370,15 +434,22 @@ def _change(
 
         locked, changed = retry_on_deadlock(attempt)
         for id in batch:
-            what = describe(locked[id], id in changed) if id in locked else "does not exist, or was pruned"
+            what = (
+                describe(locked[id], id in changed)
+                if id in locked
+                else "does not exist, or was pruned"
+            )
             results.append(ActionResult(f"run {id}", id in changed, what))
     return results
 
 
-def _lock_runs(connection: psycopg.Connection[Any], ids: list[int], now: datetime | None) -> dict[int, LockedRun]:
+def _lock_runs(
+    connection: psycopg.Connection[Any], ids: list[int], now: datetime | None
+) -> dict[int, LockedRun]:
     """Lock the runs ``ids`` until the transaction ends, and return them by id as they are then.
 
-    What their agents have written is applied first: an outcome in a ticket is the end of its attempt.
+    What their agents have written is applied first: an outcome in a ticket is the end of its
+    attempt.
     """
     connection.execute(load("actions")["lock_runs"], {"ids": ids})
     tickets.apply_outcomes(connection, ids)
@@ -387,7 +458,9 @@ def _lock_runs(connection: psycopg.Connection[Any], ids: list[int], now: datetim
 
 
 def retry_on_deadlock(attempt: Callable[[], Returned]) -> Returned:
-    """Return ``attempt()``. Workers lock many runs at once too, and the server may choose our transaction to abort."""
+    """Return ``attempt()``. Workers lock many runs at once too, and the server may choose our
+    transaction to abort.
+    """
     for _ in range(MAX_DEADLOCKS):
         try:
             return attempt()

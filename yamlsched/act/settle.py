@@ -15,19 +15,32 @@ from yamlsched.timetable.times import rfc3339
 
 
 def settle(
-    connection: psycopg.Connection[Any], namespace: str, key: str, who: str, happened: bool, result: Any = None
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    key: str,
+    who: str,
+    happened: bool,
+    result: Any = None,
 ) -> str:
-    """Record whether the effect ``key`` happened, with its ``result``; return a sentence with the next step.
+    """Record whether the effect ``key`` happened, with its ``result``; return a sentence with the
+    next step.
 
-    Raises Refused if there is nothing to settle: the effect is unknown, done, or being performed by an attempt.
+    Raises Refused if there is nothing to settle: the effect is unknown, done, or being performed by
+    an attempt.
     """
     effect = effects.find(connection, namespace, key)
-    if not effects.settle(connection, namespace, key, who, happened, jsonb.encode_result(result, "the result")):
+    if not effects.settle(
+        connection, namespace, key, who, happened, jsonb.encode_result(result, "the result")
+    ):
         raise Refused(_nothing_to_settle(namespace, key, effects.find(connection, namespace, key)))
-    then = "is done: no attempt repeats it" if happened else "is reset: the next attempt performs it"
+    then = (
+        "is done: no attempt repeats it" if happened else "is reset: the next attempt performs it"
+    )
     run = runs.run(connection, effect.run_id) if effect else None
     is_over = run is not None and run.status in (Status.DEAD, Status.CANCELLED)
-    next_step = f"; run {run.id} is {run.status}: yamlsched retry {run.id}" if run and is_over else ""
+    next_step = (
+        f"; run {run.id} is {run.status}: yamlsched retry {run.id}" if run and is_over else ""
+    )
     return f'effect "{key}" {then}' + next_step
 
 
@@ -42,12 +55,15 @@ def find(connection: psycopg.Connection[Any], namespace: str, key: str) -> effec
 def _nothing_to_settle(namespace: str, key: str, effect: effects.EffectStatus | None) -> str:
     if effect is None:
         return (
-            f'there is no effect "{key}" in namespace "{namespace}": it was not started, or an error proved that it '
-            "did not happen. yamlsched show RUN lists a run's effects"
+            f'there is no effect "{key}" in namespace "{namespace}": it was not started, or an'
+            " error proved that it did not happen. yamlsched show RUN lists a run's effects"
         )
     if effect.done_at is not None:
-        return f'effect "{key}" is not in doubt: it was done at ' + rfc3339(effect.done_at, "seconds")
+        return f'effect "{key}" is not in doubt: it was done at ' + rfc3339(
+            effect.done_at, "seconds"
+        )
     return (
-        f'effect "{key}" is not in doubt: attempt {effect.attempt} of run {effect.run_id} is performing it. '
-        f"Wait until it ends; yamlsched cancel {effect.run_id} ends it, at the latest when its lease ends"
+        f'effect "{key}" is not in doubt: attempt {effect.attempt} of run {effect.run_id} is'
+        f" performing it. Wait until it ends; yamlsched cancel {effect.run_id} ends it, at the"
+        " latest when its lease ends"
     )

@@ -1,4 +1,6 @@
-"""What of the health of a namespace needs attention, and the command that shows or fixes it. Pure."""
+"""What of the health of a namespace needs attention, and the command that shows or
+fixes it. Pure.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ EXECUTOR_TOLERANCE = timedelta(minutes=2)
 """How long an executor may have a fault before it is a problem: workers try again."""
 NOT_RUN = "its slot was not run"
 NO_SYNC = "no sync has created the run of its slot"
-"""Why a job is late of which slots were too old to be run, or were not processed, as yamlsched.late has it."""
+"""Why a job is late of which slots were too old to be run, or were not processed, as yamlsched.late
+has it.
+"""
 Kind = Literal[
     "tick",
     "slots",
@@ -80,9 +84,11 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that needs attention: its job and its run, if it has one, and the command that shows or fixes it.
+    """Something that needs attention: its job and its run, if it has one, and the command that
+    shows or fixes it.
 
-    ``since`` is when it began, if that is known. ``held_up`` is the number of jobs that wait for it to be fixed.
+    ``since`` is when it began, if that is known. ``held_up`` is the number of jobs that wait for it
+    to be fixed.
     """
 
     kind: Kind
@@ -95,7 +101,9 @@ class Problem:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """A sort key, worst first: the most severe kind, then what holds up most jobs, then the oldest."""
+        """A sort key, worst first: the most severe kind, then what holds up most jobs, then the
+        oldest.
+        """
         return KINDS.index(self.kind), -self.held_up, self.since or LAST
 
 
@@ -106,7 +114,13 @@ def worst_first(problems: Iterable[Problem]) -> list[Problem]:
 
 def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
     """Return what exceeds ``thresholds``, worst first."""
-    problems = [*_ticks(health, thresholds), *_refused(health), *_files(health), *_pruning(health), *_stuck(health)]
+    problems = [
+        *_ticks(health, thresholds),
+        *_refused(health),
+        *_files(health),
+        *_pruning(health),
+        *_stuck(health),
+    ]
     problems += [
         *_calendars(health),
         *_unsent(health),
@@ -118,7 +132,9 @@ def problems(health: Health, thresholds: Thresholds) -> list[Problem]:
         *_held_up(health, thresholds),
     ]
     for job in health.jobs:
-        is_noted = job.dead_within or job.dead_calls_within or job.overdue_since is not None or job.paused
+        is_noted = (
+            job.dead_within or job.dead_calls_within or job.overdue_since is not None or job.paused
+        )
         if is_noted or job.attempt_streak or job.failing:  # or no check finds anything
             for check in JOB_CHECKS:
                 problems += check(job, health, thresholds)
@@ -146,7 +162,9 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
         "workers": health.workers,
         "stuck": health.stuck,
         "in_doubt": health.in_doubt,
-        "in_doubt_counts": {waits_for: effects_in_doubt(health, waits_for) for waits_for in ("person", "retry")},
+        "in_doubt_counts": {
+            waits_for: effects_in_doubt(health, waits_for) for waits_for in ("person", "retry")
+        },
         "jobs": [job._asdict() for job in health.jobs],
     }
 
@@ -154,12 +172,18 @@ def summary(health: Health, thresholds: Thresholds) -> dict[str, Any]:
 def _ticks(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     remedy = "yamlsched doctor"
     if health.last_tick_at is None:
-        yield Problem("tick", None, f'no tick has ever presented a schedule for namespace "{health.namespace}"', remedy)
+        yield Problem(
+            "tick",
+            None,
+            f'no tick has ever presented a schedule for namespace "{health.namespace}"',
+            remedy,
+        )
     elif health.now - health.last_tick_at > thresholds.max_tick_age:
         yield Problem(
             "tick",
             None,
-            f"no tick for {between(health.last_tick_at, health.now)}, the last came from {health.last_tick_host}",
+            f"no tick for {between(health.last_tick_at, health.now)}, the last came from"
+            f" {health.last_tick_host}",
             remedy,
         )
 
@@ -185,13 +209,17 @@ def _files(health: Health) -> Iterator[Problem]:
 
 def _pruning(health: Health) -> Iterator[Problem]:
     if (current := in_force(health)) is not None and (what := pruning(current)):
-        yield Problem("prune", None, what, "correct the folder or retention.archive, then: yamlsched prune")
+        yield Problem(
+            "prune", None, what, "correct the folder or retention.archive, then: yamlsched prune"
+        )
 
 
 def _calendars(health: Health) -> Iterator[Problem]:
     for calendar in health.calendars:
         if calendar.has_ended:
-            yield Problem("calendar", None, calendar.what, "add the next dates and a later until to it")
+            yield Problem(
+                "calendar", None, calendar.what, "add the next dates and a later until to it"
+            )
 
 
 def _unsent(health: Health) -> Iterator[Problem]:
@@ -202,24 +230,37 @@ def _unsent(health: Health) -> Iterator[Problem]:
 def unwritten(health: Health) -> Iterator[Problem]:
     """Yield the jobs whose due slots cannot be written."""
     for name, error in health.unwritten[:MAX_LISTED_PROBLEMS]:
-        yield Problem("slots", name, f"{name}: its due slots cannot be written: {error}", "yamlsched sync")
+        yield Problem(
+            "slots", name, f"{name}: its due slots cannot be written: {error}", "yamlsched sync"
+        )
     if more := len(health.unwritten[MAX_LISTED_PROBLEMS:]):
         what = f"the due slots of {more} more {'job' if more == 1 else 'jobs'} cannot be written"
         yield Problem("slots", None, what, "yamlsched sync")
 
 
 def _lacks(health: Health) -> Iterator[Problem]:
-    """Yield the jobs that no host can start. What one host can start is not a problem: the run goes there."""
+    """Yield the jobs that no host can start. What one host can start is not a problem: the run goes
+    there.
+    """
     lacking: dict[str, list[LackingHost]] = {}
     for hosts in lacks_by_reason(health):
         host = hosts[0]
-        if host.is_everywhere and (host.executor is None or health.now - host.since > EXECUTOR_TOLERANCE):
+        if host.is_everywhere and (
+            host.executor is None or health.now - host.since > EXECUTOR_TOLERANCE
+        ):
             lacking.setdefault(host.job_type, hosts)
     for name, hosts in sorted(lacking.items())[:MAX_LISTED_PROBLEMS]:
         host = hosts[0]
         places = join_first([each.place for each in hosts], MAX_NAMES)
-        remedy = "set the variable where workers run" if host.waits else "install it, or correct schedules.yaml"
-        what = f"no host can start job {name}: {host.reason}, on {places} since {rfc3339(host.since, 'seconds')}"
+        remedy = (
+            "set the variable where workers run"
+            if host.waits
+            else "install it, or correct schedules.yaml"
+        )
+        what = (
+            f"no host can start job {name}: {host.reason}, on {places} since"
+            f" {rfc3339(host.since, 'seconds')}"
+        )
         if host.executor is not None:
             remedy = f"yamlsched doctor, on {host.place.partition(':')[0]}"
         elif able := able_but_down(host, health.now):
@@ -228,7 +269,12 @@ def _lacks(health: Health) -> Iterator[Problem]:
         yield Problem("lack", name, what, remedy, since=host.since)
     if len(lacking) > MAX_LISTED_PROBLEMS:
         more = len(lacking) - MAX_LISTED_PROBLEMS
-        yield Problem("lack", None, f"no host can start {more} more job{'' if more == 1 else 's'}", "yamlsched status")
+        yield Problem(
+            "lack",
+            None,
+            f"no host can start {more} more job{'' if more == 1 else 's'}",
+            "yamlsched status",
+        )
 
 
 def _stuck(health: Health) -> Iterator[Problem]:
@@ -243,7 +289,9 @@ def _stuck(health: Health) -> Iterator[Problem]:
 
 def in_doubt(health: Health) -> Iterator[Problem]:
     """Yield the effects in doubt that wait for a person."""
-    listed = [effect for effect in health.in_doubt if effect.waits_for == "person"][:MAX_LISTED_PROBLEMS]
+    listed = [effect for effect in health.in_doubt if effect.waits_for == "person"][
+        :MAX_LISTED_PROBLEMS
+    ]
     for effect in listed:
         of_job = f" of {effect.job_type}" if effect.job_type else ""
         what = (
@@ -276,7 +324,9 @@ def _lost_slots(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
 
 def lost_slots(job: str, slots: int, first: datetime, last: datetime) -> Problem:
     """Return the problem that ``slots`` of ``job`` were not run: they were too old."""
-    number, to = ("1 slot was", "") if slots == 1 else (f"{slots} slots were", f" --to {short_utc(last)}")
+    number, to = (
+        ("1 slot was", "") if slots == 1 else (f"{slots} slots were", f" --to {short_utc(last)}")
+    )
     what = f"{job}: {number} not run: too old when a run could have started"
     remedy = f"yamlsched backfill {job} --from {short_utc(first)}{to} runs those you still need"
     return Problem("skipped", job, what, remedy)
@@ -292,7 +342,15 @@ def _dead(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
         is_one = job.dead_within == 1
         which = str(run) if is_one else f"--dead --job {job.job_type} --since {span}"
         remedy = f"yamlsched show {run}; then yamlsched retry {which}"
-        yield Problem("dead", job.job_type, what, remedy, run if is_one else None, job.dead_since, len(set(waits)))
+        yield Problem(
+            "dead",
+            job.job_type,
+            what,
+            remedy,
+            run if is_one else None,
+            job.dead_since,
+            len(set(waits)),
+        )
 
 
 def is_dead(job: JobHealth, thresholds: Thresholds) -> bool:
@@ -306,15 +364,20 @@ def _holds_up(jobs: Sequence[str]) -> str:
 
 
 def _held_up(health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    """Yield the jobs that wait for a dead or cancelled run, unless the problem of that run names them."""
+    """Yield the jobs that wait for a dead or cancelled run, unless the problem of that run names
+    them.
+    """
     reported = {job.job_type for job in health.jobs if is_dead(job, thresholds)}
     for held_up in by_run(each for each in health.held_up if each.upstream not in reported):
         names, root = [each.job_type for each in held_up], held_up[0]
         what = (
-            f"{join_first(names, MAX_NAMES)} {'is' if len(names) == 1 else 'are'} held up by {root.because(health.now)}"
+            f"{join_first(names, MAX_NAMES)} {'is' if len(names) == 1 else 'are'} held up by"
+            f" {root.because(health.now)}"
         )
         remedy = f"yamlsched show {root.run_id}; then yamlsched retry {root.run_id}"
-        yield Problem("held_up", root.upstream, what, remedy, root.run_id, root.ended_at, len(names))
+        yield Problem(
+            "held_up", root.upstream, what, remedy, root.run_id, root.ended_at, len(names)
+        )
 
 
 def _dead_calls(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -334,16 +397,26 @@ def _failing(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator
     if job.failing > thresholds.max_failing and job.failing_run_id is not None:
         run = job.failing_run_id
         attempts = f"{job.failing_attempts} of {job.failing_max_attempts} attempts"
-        runs = f"run {run} has" if job.failing == 1 else f"{job.failing} runs are failing: run {run} has"
-        last = f": {error}" if (error := error_text(job.failing_error_type, job.failing_error)) else ""
+        runs = (
+            f"run {run} has"
+            if job.failing == 1
+            else f"{job.failing} runs are failing: run {run} has"
+        )
+        last = (
+            f": {error}" if (error := error_text(job.failing_error_type, job.failing_error)) else ""
+        )
         what = f"{job.job_type}: {runs} failed {attempts}{last}"
-        yield Problem("failing", job.job_type, what, f"yamlsched show {run}", run, job.last_failure_at)
+        yield Problem(
+            "failing", job.job_type, what, f"yamlsched show {run}", run, job.last_failure_at
+        )
 
 
 def _streak(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
     limit = thresholds.max_streak
     if limit is not None and job.attempt_streak > limit:
-        attempts = "1 attempt has" if job.attempt_streak == 1 else f"{job.attempt_streak} attempts have"
+        attempts = (
+            "1 attempt has" if job.attempt_streak == 1 else f"{job.attempt_streak} attempts have"
+        )
         what = f"{job.job_type}: {attempts} failed since the last success{_last_error(job)}"
         remedy = f"yamlsched show {job.last_failure_run_id}"
         yield Problem("failing", job.job_type, what, remedy, job.last_failure_run_id)
@@ -362,17 +435,29 @@ def _late(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Pr
         what += f": run {job.overdue_run_id} is dead"
         remedy = f"yamlsched show {job.overdue_run_id}; then yamlsched retry {job.overdue_run_id}"
     waits = [each.job_type for each in health.held_up if each.run_id == job.overdue_run_id]
-    yield Problem("late", job.job_type, what, remedy, job.overdue_run_id, job.overdue_since, len(waits))
+    yield Problem(
+        "late", job.job_type, what, remedy, job.overdue_run_id, job.overdue_since, len(waits)
+    )
 
 
 def _paused(job: JobHealth, health: Health, thresholds: Thresholds) -> Iterator[Problem]:
-    if not job.paused or job.paused_at is None or job.paused_until is not None or job.retired_at is not None:
+    if (
+        not job.paused
+        or job.paused_at is None
+        or job.paused_until is not None
+        or job.retired_at is not None
+    ):
         return
     if health.now - job.paused_at > thresholds.max_paused:
         by = f" by {job.paused_by}" if job.paused_by else ""
         reason = f": {job.paused_reason}" if job.paused_reason else ""
         what = f"{job.job_type}: paused for {between(job.paused_at, health.now)}{by}{reason}"
-        yield Problem("paused", job.job_type, what, f"yamlsched resume {job.job_type}, or pause it with --until")
+        yield Problem(
+            "paused",
+            job.job_type,
+            what,
+            f"yamlsched resume {job.job_type}, or pause it with --until",
+        )
 
 
 JOB_CHECKS: tuple[Callable[[JobHealth, Health, Thresholds], Iterator[Problem]], ...] = (
@@ -404,14 +489,18 @@ class NamespaceHealth:
 
     @property
     def is_in_use(self) -> bool:
-        """Return whether the namespace has jobs, unfinished work, or a host that presents a file."""
+        """Return whether the namespace has jobs, unfinished work, or a host that
+        presents a file.
+        """
         now = self.health
         is_presented = any(file.presented_by for file in now.files) or bool(now.refused)
         return bool(self.jobs or self.open_runs or now.in_doubt_counts or is_presented)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """A sort key, worst first: the most severe problem, then the number of problems, then the name."""
+        """A sort key, worst first: the most severe problem, then the number of problems, then the
+        name.
+        """
         worst = KINDS.index(self.problems[0].kind) if self.problems else len(KINDS)
         return worst, -len(self.problems), self.health.namespace
 
@@ -421,8 +510,8 @@ def read_all(
 ) -> tuple[list[NamespaceHealth], list[str]]:
     """Return the namespaces that are in use, worst first, and the names of the others.
 
-    With ``max_suspects``, only the rows of so many jobs are read, of those with problems. ``thresholds`` must have no
-    limits for all jobs then; see ``states.suspects``.
+    With ``max_suspects``, only the rows of so many jobs are read, of those with problems.
+    ``thresholds`` must have no limits for all jobs then; see ``states.suspects``.
     """
     names = runs.namespaces(connection)
     known, jobs = states.states(connection, names, thresholds.within), None
@@ -430,5 +519,7 @@ def read_all(
         jobs = states.suspects(job for jobs in known.values() for job in jobs)[:max_suspects]
     read = health.read_all(connection, names, thresholds.within, jobs, known)
     namespaces = [NamespaceHealth(now, problems(now, thresholds)) for now in read]
-    in_use = sorted((state for state in namespaces if state.is_in_use), key=lambda state: state.rank)
+    in_use = sorted(
+        (state for state in namespaces if state.is_in_use), key=lambda state: state.rank
+    )
     return in_use, [state.health.namespace for state in namespaces if not state.is_in_use]

@@ -1,4 +1,6 @@
-"""How a job is now: its last success, what failed, what it waits for down to the root, and what helps."""
+"""How a job is now: its last success, what failed, what it waits for down to the root, and what
+helps.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ MAX_HOPS = 20
 
 @dataclass(frozen=True)
 class JobCondition:
-    """How a job is. ``run_ids`` are its first unfinished runs, and the runs that these wait for, down to the root."""
+    """How a job is. ``run_ids`` are its first unfinished runs, and the runs that these wait for,
+    down to the root.
+    """
 
     job_type: str
     now: datetime
@@ -52,7 +56,11 @@ def condition(connection: Connection[Any], namespace: str, job: Definition) -> J
     [row] = now.jobs
     ids = fetch_column(connection, load("history")["chain"], {"id": job.id, "limit": MAX_HOPS})
     chain = [run for id in ids if (run := runs.run(connection, id)) is not None]
-    failed = runs.run(connection, row.last_failure_run_id) if row.last_failure_run_id is not None else None
+    failed = (
+        runs.run(connection, row.last_failure_run_id)
+        if row.last_failure_run_id is not None
+        else None
+    )
     off = off_reason(job, now.now, files.environment_in_force(connection, namespace))
     lines = [
         *_outcomes(row, now, failed),
@@ -80,11 +88,17 @@ def _outcomes(row: JobHealth, now: Health, failed: StoredRun | None) -> Iterator
     if row.last_success_at is None:
         yield "no run has succeeded yet"
     else:
-        yield f"last success: {between(row.last_success_at, now.now)} ago, at {short_utc(row.last_success_at)}"
+        yield (
+            f"last success: {between(row.last_success_at, now.now)} ago, at"
+            f" {short_utc(row.last_success_at)}"
+        )
     if failed is not None and row.last_failure_at is not None and row.failure_streak:
         error = error_text(row.last_error_type, row.last_error)
         ago = between(row.last_failure_at, now.now)
-        yield f"last failure: run {failed.id}, {failed.status}, {ago} ago{f': {error}' if error else ''}"
+        yield (
+            f"last failure: run {failed.id}, {failed.status}, {ago}"
+            f" ago{f': {error}' if error else ''}"
+        )
         if row.attempt_streak > 1:
             runs = "1 run" if row.failure_streak == 1 else f"{row.failure_streak} runs"
             yield f"since the last success {runs} failed, with {row.attempt_streak} attempts"
@@ -106,7 +120,10 @@ def _waiting(run: StoredRun, now: datetime) -> str:
         return f"{what} has been running for {between(run.started_at, now)}, {attempt}"
     if run.run_at > now:
         return f"{what} is {run.status}, {attempt}, due at {short_utc(run.run_at)}"
-    return f"{what} is {run.status}, {attempt}; no worker has claimed it for {between(run.run_at, now)}"
+    return (
+        f"{what} is {run.status}, {attempt}; no worker has claimed it for"
+        f" {between(run.run_at, now)}"
+    )
 
 
 def _slots(row: JobHealth, job: Definition, now: datetime) -> Iterator[str]:
@@ -117,12 +134,17 @@ def _slots(row: JobHealth, job: Definition, now: datetime) -> Iterator[str]:
     with suppress(Refused):  # no slot within decades
         latest = latest_slot(job, now)
     if latest is not None and latest <= now:
-        yield f'latest slot: {times.show(latest, zone(job.timezone))}; "yamlsched why --at" explains it'
+        yield (
+            f'latest slot: {times.show(latest, zone(job.timezone))}; "yamlsched why --at"'
+            " explains it"
+        )
     if row.next_slot_at is not None and row.enabled and row.retired_at is None:
         yield f"next slot: {times.show(row.next_slot_at, zone(job.timezone))}"
 
 
-def _remedies(row: JobHealth, now: Health, chain: list[StoredRun], failed: StoredRun | None) -> Iterator[str]:
+def _remedies(
+    row: JobHealth, now: Health, chain: list[StoredRun], failed: StoredRun | None
+) -> Iterator[str]:
     """Yield the commands that help: for the root of a chain first."""
     for run in reversed(chain):
         if run.finished_at is not None:

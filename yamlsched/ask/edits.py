@@ -21,10 +21,10 @@ from yamlsched.timetable.times import rfc3339
 class Edit:
     """A file that was applied.
 
-    ``commit``, ``author`` and ``subject`` are None if they are not known; a dirty file differs from its commit.
-    ``jobs`` has how many were added, changed, retired and returned, and the first names: ``{"added": {"jobs": 2,
-    "first": ["a", "b"]}}``. ``before`` and ``after`` have the keys outside of jobs that changed; ``before`` is None
-    for the first file of a namespace.
+    ``commit``, ``author`` and ``subject`` are None if they are not known; a dirty file differs from
+    its commit. ``jobs`` has how many were added, changed, retired and returned, and the first
+    names: ``{"added": {"jobs": 2, "first": ["a", "b"]}}``. ``before`` and ``after`` have the keys
+    outside of jobs that changed; ``before`` is None for the first file of a namespace.
     """
 
     id: int
@@ -46,7 +46,8 @@ class Edit:
 
 @dataclass(frozen=True)
 class ChangedAlike:
-    """Jobs that an edit changed in the same way: how many, the first names, and the keys before and after.
+    """Jobs that an edit changed in the same way: how many, the first names, and the keys before and
+    after.
 
     ``groups`` is how many such groups the edit has.
     """
@@ -79,9 +80,16 @@ def edits(
 ) -> list[Edit]:
     """Return up to ``limit`` edits that were applied in [since, until), the newest first.
 
-    ``job_type`` is the name of a job: only edits that changed it. ``before`` is the id of an edit: only earlier ones.
+    ``job_type`` is the name of a job: only edits that changed it. ``before`` is the id of an edit:
+    only earlier ones.
     """
-    parameters = {"namespace": namespace, "since": since, "until": until, "job_type": job_type, "before": before}
+    parameters = {
+        "namespace": namespace,
+        "since": since,
+        "until": until,
+        "job_type": job_type,
+        "before": before,
+    }
     return fetch(connection, Edit, load("edits")["edits"], {**parameters, "limit": limit})
 
 
@@ -93,7 +101,8 @@ def changes(
     limit: int = MAX_GROUPS,
     names: int = MAX_NAMES,
 ) -> dict[int, list[ChangedAlike]]:
-    """Return how edits changed jobs, by the id of the edit; jobs that were changed alike are one group.
+    """Return how edits changed jobs, by the id of the edit; jobs that were changed alike are one
+    group.
 
     Up to ``limit`` groups of each edit are read, with up to ``names`` names in each.
     """
@@ -121,16 +130,22 @@ class Committed(Protocol):
 
 @dataclass(frozen=True)
 class InForce:
-    """The edit that was in force at an instant, and the latest one until then that changed the job."""
+    """The edit that was in force at an instant, and the latest one until then that
+    changed the job.
+    """
 
     file: Edit
     job: Edit | None
 
 
 def in_force(
-    connection: psycopg.Connection[Any], namespace: str, at: datetime | None = None, job_type: str | None = None
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    at: datetime | None = None,
+    job_type: str | None = None,
 ) -> InForce | None:
-    """Return the edit in force for what was created at an instant; None for the instant: now. None before any edit.
+    """Return the edit in force for what was created at an instant; None for the instant: now. None
+    before any edit.
 
     What was created at the very instant of an edit is what the definitions before it still owed.
     """
@@ -152,7 +167,9 @@ def commit(edit: Committed) -> str | None:
 
 
 def label(edit: Committed) -> str:
-    """Return what identifies an edit: its commit, author and subject as far as they are known, else the hash."""
+    """Return what identifies an edit: its commit, author and subject as far as they are known, else
+    the hash.
+    """
     named = commit(edit)
     head = f"commit {named}" if named else f"file {edit.hash[:8]}"
     head += f" by {edit.author}" if edit.author else ""
@@ -160,7 +177,9 @@ def label(edit: Committed) -> str:
 
 
 def sentences(in_force: InForce) -> tuple[str, str]:
-    """Return which edit was in force, and which one changed the job last: empty if that is the same one."""
+    """Return which edit was in force, and which one changed the job last: empty if that is the same
+    one.
+    """
     file = f"{label(in_force.file)}, applied {rfc3339(in_force.file.applied_at, 'seconds')}"
     if in_force.job is None:
         return file, ""
@@ -187,7 +206,10 @@ def fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) ->
     """Return the keys of a change in the order in which a reviewer reads them."""
     names = {**(before or {}), **(after or {})}
     keys = [FieldChange(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
-    return sorted(keys, key=lambda key: (KEY_ORDER.get(key.field.partition(".")[0], len(KEY_ORDER)), key.field))
+    return sorted(
+        keys,
+        key=lambda key: (KEY_ORDER.get(key.field.partition(".")[0], len(KEY_ORDER)), key.field),
+    )
 
 
 def renamed(groups: Sequence[ChangedAlike]) -> Iterator[tuple[str, str]]:

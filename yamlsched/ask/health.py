@@ -1,4 +1,6 @@
-"""The health of a namespace: the state of its jobs, and the files that its hosts present. Pure, except for reads."""
+"""The health of a namespace: the state of its jobs, and the files that its hosts present. Pure,
+except for reads.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
-from yamlsched.ask.states import HEALTHY_STATES, HeldUp, JobState, JobTotals, state_of, states, suspects, totals
+from yamlsched.ask.states import (
+    HEALTHY_STATES,
+    HeldUp,
+    JobState,
+    JobTotals,
+    state_of,
+    states,
+    suspects,
+    totals,
+)
 from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
@@ -31,7 +42,8 @@ MAX_EFFECTS_IN_DOUBT = 100
 class JobHealth(NamedTuple):
     """A row of the view job_health, and how many runs of the job died recently.
 
-    A tuple, because a namespace may have 10,000 of them: a frozen dataclass takes three times as long.
+    A tuple, because a namespace may have 10,000 of them: a frozen dataclass takes three times as
+    long.
     """
 
     job_type: str
@@ -100,7 +112,9 @@ class StuckRun:
 
 @dataclass(frozen=True)
 class DoubtfulEffect:
-    """An effect of which it is unknown whether it happened. ``job_type`` is None if its run was pruned."""
+    """An effect of which it is unknown whether it happened. ``job_type`` is None if its run was
+    pruned.
+    """
 
     key: str
     provider_key: str  # effect.key
@@ -130,7 +144,9 @@ class PresentedFile:
     presented_since_at: datetime | None
     last_presented_at: datetime | None
     presented_by: list[str]  # host:path
-    prune_failing_since: datetime | None = None  # of the file in force: nothing is pruned until an operator acts
+    prune_failing_since: datetime | None = (
+        None  # of the file in force: nothing is pruned until an operator acts
+    )
     prune_error: str | None = None  # host: reason
 
 
@@ -146,7 +162,9 @@ class RefusedFile:
 
 @dataclass(frozen=True)
 class LackingHost:
-    """A place that cannot start a job. It claims none of its runs; for an executor with a fault, it tries."""
+    """A place that cannot start a job. It claims none of its runs; for an executor with a fault, it
+    tries.
+    """
 
     job_type: str
     place: str  # host:path
@@ -234,7 +252,9 @@ LISTS: dict[str, type[Any]] = {
 
 
 def _job(*values: Any) -> JobHealth:
-    """Return the job of a row, whose last two values are its calendars: its next slot is one that they do not skip."""
+    """Return the job of a row, whose last two values are its calendars: its next slot is one that
+    they do not skip.
+    """
     *columns, skip_on, only_on = values
     job = JobHealth(*columns)
     if not (skip_on or only_on) or job.next_slot_at is None or job.schedule is None:
@@ -254,7 +274,9 @@ def read(
     known: Sequence[JobState] | None = None,
 ) -> Health:
     """Return the health of ``namespace``; see ``read_all``."""
-    [health] = read_all(connection, [namespace], within, jobs, None if known is None else {namespace: known})
+    [health] = read_all(
+        connection, [namespace], within, jobs, None if known is None else {namespace: known}
+    )
     return health
 
 
@@ -265,14 +287,20 @@ def read_all(
     jobs: Sequence[int] | None = None,
     known: Mapping[str, Sequence[JobState]] | None = None,
 ) -> list[Health]:
-    """Return the health of each of ``namespaces``; ``dead_within`` counts the runs that died in the last ``within``.
+    """Return the health of each of ``namespaces``; ``dead_within`` counts the runs that died in the
+    last ``within``.
 
-    With ``jobs``, their ids, only the rows of these are read. ``known`` are the states of all jobs, if they have been
-    read already. The number of statements does not depend on that of namespaces.
+    With ``jobs``, their ids, only the rows of these are read. ``known`` are the states of all jobs,
+    if they have been read already. The number of statements does not depend on that of namespaces.
     """
     sql = load("health")
     some = None if jobs is None else list(jobs)
-    parameters = {"namespaces": list(namespaces), "within": within, "jobs": some, "limit": MAX_EFFECTS_IN_DOUBT}
+    parameters = {
+        "namespaces": list(namespaces),
+        "within": within,
+        "jobs": some,
+        "limit": MAX_EFFECTS_IN_DOUBT,
+    }
 
     def grouped(kind: Callable[..., Row], name: str) -> defaultdict[str, list[Row]]:
         return fetch_grouped(connection, kind, sql[name], parameters)
@@ -298,7 +326,10 @@ def read_all(
             last_tick_at=clock.last_tick_at,
             last_tick_host=clock.last_tick_host,
             totals=totals(known.get(name, ())),
-            jobs=[job._replace(state=state_of(job.state, job.job_type in waits)) for job in jobs_of[name]],
+            jobs=[
+                job._replace(state=state_of(job.state, job.job_type in waits))
+                for job in jobs_of[name]
+            ],
             in_doubt_counts=counts[name],
             held_up=held_up,
             **{key: rows[name] for key, rows in lists.items()},
@@ -308,46 +339,70 @@ def read_all(
 
 
 def read_suspects(
-    connection: psycopg.Connection[Any], namespace: str, within: timedelta, max_jobs: int | None = None
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    within: timedelta,
+    max_jobs: int | None = None,
 ) -> tuple[Health, int]:
-    """Return the health of ``namespace`` with the jobs that a check may report, and how many jobs it has.
+    """Return the health of ``namespace`` with the jobs that a check may report, and how many jobs
+    it has.
 
-    With ``max_jobs``, also those in none of ``HEALTHY_STATES``, and all jobs if they are at most ``max_jobs``.
+    With ``max_jobs``, also those in none of ``HEALTHY_STATES``, and all jobs if they are at most
+    ``max_jobs``.
     """
     known = states(connection, [namespace], within)[namespace]
     present = [job for job in known if job.is_present]
     if max_jobs is not None and len(present) <= max_jobs:
         return read(connection, namespace, within, None, known), len(present)
-    unhealthy = [job.id for job in present if job.state not in HEALTHY_STATES] if max_jobs is not None else []
+    unhealthy = (
+        [job.id for job in present if job.state not in HEALTHY_STATES]
+        if max_jobs is not None
+        else []
+    )
     return read(connection, namespace, within, [*suspects(known), *unhealthy], known), len(present)
 
 
 MAX_HOSTS = 3
 """Hosts that are named in a sentence."""
 DRIFT_TOLERANCE = timedelta(minutes=10)
-"""How long hosts may present another file than the one in force: a rolling deploy has ended by then."""
+"""How long hosts may present another file than the one in force: a rolling deploy has ended by
+then.
+"""
 
 
 def queue(health: Health) -> dict[str, Any]:
-    """Return the numbers of unfinished and of dead runs over all jobs, and since when the oldest due run waits."""
+    """Return the numbers of unfinished and of dead runs over all jobs, and since when the oldest
+    due run waits.
+    """
     return {name: value for name, value in health.totals._asdict().items() if name != "jobs"}
 
 
 def effects_in_doubt(health: Health, waits_for: str) -> int:
-    """Return how many effects in doubt wait for a ``person``, or for a ``retry``, which resolves them."""
-    return sum(effects for (_, what), effects in health.in_doubt_counts.items() if what == waits_for)
+    """Return how many effects in doubt wait for a ``person``, or for a ``retry``, which resolves
+    them.
+    """
+    return sum(
+        effects for (_, what), effects in health.in_doubt_counts.items() if what == waits_for
+    )
 
 
 def refusal(file: RefusedFile) -> str:
-    """Return a sentence that says that a file is refused, and the first error, if it is recorded."""
+    """Return a sentence that says that a file is refused, and the first error, if it
+    is recorded.
+    """
     errors = "1 error" if file.mistakes == 1 else f"{file.mistakes} errors"
     _, _, path = file.place.partition(":")
     first = ": " + file.first_error.removeprefix(f"{path}:") if file.first_error else ""
-    return f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')}; not applied{first}"
+    return (
+        f"{file.place} has presented a file with {errors} since {rfc3339(file.since, 'seconds')};"
+        f" not applied{first}"
+    )
 
 
 def lacks_by_reason(health: Health, job: str | None = None) -> list[list[LackingHost]]:
-    """Return the places that cannot start a job for one reason, for each job and reason; with ``job``, of this one."""
+    """Return the places that cannot start a job for one reason, for each job and reason; with
+    ``job``, of this one.
+    """
     groups: dict[tuple[str, str, str | None], list[LackingHost]] = {}
     for host in health.lacks:
         if job is None or host.job_type == job:
@@ -356,29 +411,41 @@ def lacks_by_reason(health: Health, job: str | None = None) -> list[list[Lacking
 
 
 def lack(hosts: Sequence[LackingHost], now: datetime) -> str:
-    """Return a sentence that says why hosts do not claim the runs of a job, and which host that could is down."""
+    """Return a sentence that says why hosts do not claim the runs of a job, and which host that
+    could is down.
+    """
     places = join_first([host.place for host in hosts], MAX_HOSTS)
     text = f"{places} cannot start job {hosts[0].job_type}: {hosts[0].reason}"
     return text + (f"; {able}" if (able := able_but_down(hosts[0], now)) else "")
 
 
 def able_but_down(host: LackingHost, now: datetime) -> str:
-    """Return which hosts could start the job and have stopped ticking; "" if there is none, or another host can."""
+    """Return which hosts could start the job and have stopped ticking; "" if there is none, or
+    another host can.
+    """
     if not host.is_everywhere or not host.down or host.down_at is None:
         return ""
-    return f"{join_first(host.down, MAX_HOSTS)}, which can start it, last ticked {between(host.down_at, now)} ago"
+    return (
+        f"{join_first(host.down, MAX_HOSTS)}, which can start it, last ticked"
+        f" {between(host.down_at, now)} ago"
+    )
 
 
 def lack_of(job: str, health: Health) -> list[str]:
     """Return why no host claims the runs of ``job``; empty if one that ticks can."""
-    return [lack(hosts, health.now) for hosts in lacks_by_reason(health, job) if hosts[0].is_everywhere]
+    return [
+        lack(hosts, health.now) for hosts in lacks_by_reason(health, job) if hosts[0].is_everywhere
+    ]
 
 
 def pruning(file: PresentedFile) -> str:
     """Return why nothing is pruned by the file in force; "" if pruning works."""
     if file.prune_failing_since is None:
         return ""
-    return f"pruning has failed since {rfc3339(file.prune_failing_since, 'seconds')}: {file.prune_error}"
+    return (
+        f"pruning has failed since {rfc3339(file.prune_failing_since, 'seconds')}:"
+        f" {file.prune_error}"
+    )
 
 
 def first_places(file: PresentedFile) -> str:
@@ -395,14 +462,20 @@ def in_force(health: Health) -> PresentedFile | None:
 
 
 def not_in_force(health: Health) -> Sequence[PresentedFile]:
-    """Return the other files that hosts present: held back, of another environment, or not updated yet."""
+    """Return the other files that hosts present: held back, of another environment, or not updated
+    yet.
+    """
     return [file for file in health.files if not file.in_force]
 
 
 def drift(health: Health) -> list[PresentedFile]:
-    """Return the files that have been presented for longer than a rolling deploy takes, but are not in force."""
+    """Return the files that have been presented for longer than a rolling deploy takes, but are not
+    in force.
+    """
     current = in_force(health)
-    return [file for file in not_in_force(health) if time_presented(file, current) > DRIFT_TOLERANCE]
+    return [
+        file for file in not_in_force(health) if time_presented(file, current) > DRIFT_TOLERANCE
+    ]
 
 
 def time_presented(file: PresentedFile, current: PresentedFile | None) -> timedelta:
@@ -410,7 +483,9 @@ def time_presented(file: PresentedFile, current: PresentedFile | None) -> timede
     if file.presented_since_at is None or file.last_presented_at is None:
         return timedelta(0)
     applied_at = current.applied_at if current is not None else None
-    return file.last_presented_at - max(file.presented_since_at, applied_at or file.presented_since_at)
+    return file.last_presented_at - max(
+        file.presented_since_at, applied_at or file.presented_since_at
+    )
 
 
 def note(job: JobHealth, health: Health) -> str:

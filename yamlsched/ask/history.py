@@ -35,13 +35,20 @@ MAX_CHILDREN = 100
 MAX_ID_DIGITS = 18
 
 
-def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], file: Path) -> str:
-    """Return the time zone of times without an offset: that of ``jobs`` if they share one, else that of ``file``.
+def timezone_of(
+    connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], file: Path
+) -> str:
+    """Return the time zone of times without an offset: that of ``jobs`` if they share one, else
+    that of ``file``.
 
     Only jobs that have a cron have a time zone.
     """
     definitions = [stored_definitions.find(connection, namespace, job) for job in jobs]
-    zones = {definition.timezone for definition in definitions if definition is not None and definition.schedule}
+    zones = {
+        definition.timezone
+        for definition in definitions
+        if definition is not None and definition.schedule
+    }
     if len(zones) == 1:
         return zones.pop()
 
@@ -49,9 +56,11 @@ def timezone_of(connection: psycopg.Connection[Any], namespace: str, jobs: Seque
 
 
 def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, file: Path) -> str:
-    """Return the namespace to work in: ``namespace`` if it is set, that of ``file``, or the only one in the database.
+    """Return the namespace to work in: ``namespace`` if it is set, that of ``file``, or the only
+    one in the database.
 
-    Raises Refused if none of these determines it, EnvironmentFailed if a file other than ./schedules.yaml is missing.
+    Raises Refused if none of these determines it, EnvironmentFailed if a file other than
+    ./schedules.yaml is missing.
     """
     if namespace:
         return namespace
@@ -69,7 +78,9 @@ def namespace_of(connection: psycopg.Connection[Any], namespace: str | None, fil
     except psycopg.errors.InsufficientPrivilege:
         return "default"
     if len(known) > 1:
-        raise Refused(f"the database has several namespaces ({', '.join(known)}): pass --namespace or --file")
+        raise Refused(
+            f"the database has several namespaces ({', '.join(known)}): pass --namespace or --file"
+        )
     return known[0] if known else "default"
 
 
@@ -87,7 +98,9 @@ def _place(connection: psycopg.Connection[Any], file: Path) -> dict[str, str]:
 
 
 def namespace_in_file(file: Path) -> str:
-    """Return the namespace that a tick without --namespace has. Raises Refused if the file has no valid one."""
+    """Return the namespace that a tick without --namespace has. Raises Refused if the file has no
+    valid one.
+    """
     return _namespace_in(schedule_file.read(file), file)
 
 
@@ -95,14 +108,22 @@ def _namespace_in(data: bytes, file: Path) -> str:
 
     namespace = read_head(data, str(file)).namespace
     if namespace is None:
-        raise Refused(f'{file} has no valid namespace: pass --namespace, and run "yamlsched validate" to see why')
+        raise Refused(
+            f'{file} has no valid namespace: pass --namespace, and run "yamlsched validate" to'
+            " see why"
+        )
     return namespace
 
 
 def definitions(
-    connection: psycopg.Connection[Any], namespace: str, jobs: Sequence[str], tags: Sequence[str], owner: str = ""
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    jobs: Sequence[str],
+    tags: Sequence[str],
+    owner: str = "",
 ) -> list[int] | None:
-    """Return the ids of the jobs named ``jobs`` that have all ``tags`` and the ``owner``; None if all are empty.
+    """Return the ids of the jobs named ``jobs`` that have all ``tags`` and the ``owner``; None if
+    all are empty.
 
     Raises Refused for a name, a tag or an owner that no job has.
     """
@@ -127,14 +148,22 @@ def definitions(
 def present_jobs(
     connection: psycopg.Connection[Any], namespace: str, names: Sequence[str], tags: Sequence[str]
 ) -> list[int]:
-    """Return the ids of the jobs with these names and tags, or of all jobs. Retired jobs only count if named."""
+    """Return the ids of the jobs with these names and tags, or of all jobs. Retired jobs only count
+    if named.
+    """
     selected = definitions(connection, namespace, names, tags)
-    present = {job.id for job in runs.jobs(connection, namespace) if job.retired_at is None or job.job_type in names}
+    present = {
+        job.id
+        for job in runs.jobs(connection, namespace)
+        if job.retired_at is None or job.job_type in names
+    }
     return sorted(present if selected is None else present & set(selected))
 
 
 def unknown_job(name: str, namespace: str, known: Sequence[str]) -> Refused:
-    """Return the error for the name of a job that does not exist, with the closest one that does."""
+    """Return the error for the name of a job that does not exist, with the closest one
+    that does.
+    """
     hint = did_you_mean(name, known, "A job is known after its first sync.")
     return Refused(f'no job "{name}" in namespace "{namespace}". {hint}')
 
@@ -144,11 +173,13 @@ def is_id(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-def find(connection: psycopg.Connection[Any], namespace: str, name: str, is_confined: bool = False) -> int:
+def find(
+    connection: psycopg.Connection[Any], namespace: str, name: str, is_confined: bool = False
+) -> int:
     """Return the id of the run with the id or key ``name``.
 
-    Digits are an id, which is looked up only with ``is_confined``: then the run must be one of ``namespace``.
-    Raises Refused if there is no such run, or it was pruned.
+    Digits are an id, which is looked up only with ``is_confined``: then the run must be one of
+    ``namespace``. Raises Refused if there is no such run, or it was pruned.
     """
     if is_id(name):
         if len(name) > MAX_ID_DIGITS:
@@ -162,34 +193,62 @@ def find(connection: psycopg.Connection[Any], namespace: str, name: str, is_conf
         list_them = f"yamlsched runs --job {name}"
         retry_them = f"yamlsched retry --dead --job {name}"
         raise Refused(
-            f'"{name}" is a job, and no run has this key. List its runs: {list_them}. Retry the dead: {retry_them}'
+            f'"{name}" is a job, and no run has this key. List its runs: {list_them}. Retry the'
+            f" dead: {retry_them}"
         )
     if row is None:
         pattern = shlex.quote(name[: max(1, len(name) // 2)] + "*")
-        raise Refused(f'no run has the key "{name}" in namespace "{namespace}". Search: yamlsched runs --key {pattern}')
+        raise Refused(
+            f'no run has the key "{name}" in namespace "{namespace}". Search: yamlsched runs --key'
+            f" {pattern}"
+        )
     id, pruned_at = row
     if pruned_at is not None:
-        raise Refused(f'run {id} with the key "{name}" was pruned on {pruned_at:%Y-%m-%d}: only its key is kept')
+        raise Refused(
+            f'run {id} with the key "{name}" was pruned on {pruned_at:%Y-%m-%d}: only its key is'
+            " kept"
+        )
     return id
 
 
 def run_details(
-    connection: psycopg.Connection[Any], id: int, *, attempt: int | None = None, all_texts: bool = True
+    connection: psycopg.Connection[Any],
+    id: int,
+    *,
+    attempt: int | None = None,
+    all_texts: bool = True,
 ) -> RunDetails:
     """Return everything about the run ``id``. Raises Refused if there is none.
 
-    Without ``all_texts``, stacks and outputs are read of the first attempt, of ``attempt`` and of the newest only:
-    those of 100 attempts are more than a page can show.
+    Without ``all_texts``, stacks and outputs are read of the first attempt, of ``attempt`` and of
+    the newest only: those of 100 attempts are more than a page can show.
     """
 
     run = runs.run(connection, id)
     if run is None:
         raise Refused(f"run {id} does not exist, or was pruned")
     newest = run.attempts - 1 if run.status == Status.RUNNING else run.attempts
-    texts = None if all_texts else [1, newest, run.attempts, *([] if attempt is None else [attempt])]
+    texts = (
+        None if all_texts else [1, newest, run.attempts, *([] if attempt is None else [attempt])]
+    )
     reported = progress.of_attempts(connection, id)
-    latest = next((entry for entry in reported if (entry.attempt, entry.worker) == (run.attempts, run.worker)), None)
-    parameters, sql = {"id": id, "texts": texts, "limit": MAX_CHILDREN, "namespace": run.namespace}, load("history")
+    latest = next(
+        (
+            entry
+            for entry in reported
+            if (entry.attempt, entry.worker) == (run.attempts, run.worker)
+        ),
+        None,
+    )
+    parameters, sql = (
+        {
+            "id": id,
+            "texts": texts,
+            "limit": MAX_CHILDREN,
+            "namespace": run.namespace,
+        },
+        load("history"),
+    )
     failures = fetch(connection, runs.FailedAttempt, sql["failures"], parameters)
     actions = fetch(connection, runs.OperatorAction, sql["actions"], parameters)
     return RunDetails(
@@ -201,14 +260,21 @@ def run_details(
         effects=fetch(connection, runs.RunEffect, sql["effects"], parameters),
         children=fetch(connection, runs.ChildRun, sql["children"], parameters),
         parent=runs.run(connection, run.parent_id) if run.parent_id is not None else None,
-        actions=[replace(entry, detail={k: v for k, v in entry.detail.items() if k != "attempt"}) for entry in actions],
+        actions=[
+            replace(entry, detail={k: v for k, v in entry.detail.items() if k != "attempt"})
+            for entry in actions
+        ],
         edits=in_force(connection, run.namespace, run.created_at, run.job_type),
         texts=texts,
     )
 
 
-def _retried_attempts(actions: Sequence[runs.OperatorAction], failed: set[int]) -> list[RetriedAttempt]:
-    """Return the attempts that retries have recorded and that are not among those that ``failed``."""
+def _retried_attempts(
+    actions: Sequence[runs.OperatorAction], failed: set[int]
+) -> list[RetriedAttempt]:
+    """Return the attempts that retries have recorded and that are not among those that
+    ``failed``.
+    """
     retried: dict[int, RetriedAttempt] = {}
     for action in actions:
         recorded = action.detail.get("attempt") if action.verb == "retry" else None
@@ -218,59 +284,98 @@ def _retried_attempts(actions: Sequence[runs.OperatorAction], failed: set[int]) 
                 for name in ("started_at", "finished_at")
             )
             number, worker = recorded["attempt"], recorded["worker"]
-            retried.setdefault(number, RetriedAttempt(number, action.detail["was"], worker, started_at, finished_at))
+            retried.setdefault(
+                number,
+                RetriedAttempt(number, action.detail["was"], worker, started_at, finished_at),
+            )
     return list(retried.values())
 
 
 def kept_output(details: RunDetails, attempt: int | None = None) -> runs.KeptOutput:
-    """Return what the attempt printed, or the last one that has kept output. Raises Refused if none is kept."""
+    """Return what the attempt printed, or the last one that has kept output. Raises Refused if none
+    is kept.
+    """
     outputs = [output for output in details.outputs if attempt in (None, output.attempt)]
     if outputs:
         return outputs[-1]
-    run, which = details.run, f"run {details.run.id}" + ("" if attempt is None else f", attempt {attempt}")
+    run, which = (
+        details.run,
+        f"run {details.run.id}" + ("" if attempt is None else f", attempt {attempt}"),
+    )
     if attempt is not None and details.outputs:
         known = ", ".join(map(str, sorted({output.attempt for output in details.outputs})))
         raise Refused(f"no output of {which} is kept. Attempts with output: {known}")
     if run.status == Status.RUNNING:
-        raise Refused(f"no output of {which} is kept: the attempt is running, and its lease was not renewed yet")
+        raise Refused(
+            f"no output of {which} is kept: the attempt is running, and its lease was not"
+            " renewed yet"
+        )
     why = f"it printed nothing, or output.keep of its job excludes it (now: {run.keeps_output})"
     raise Refused(f"no output of {which} is kept: {why}")
 
 
 def waits_for(run: runs.StoredRun, now: datetime) -> str:
-    """Return what follows the status of an unfinished run: its worker and lease, or when it is due; else ""."""
+    """Return what follows the status of an unfinished run: its worker and lease, or when it is due;
+    else "".
+    """
     if run.status == "running":
         assert run.locked_until is not None
         is_over = run.locked_until < now
-        return f" on {run.worker}, lease {'expired at' if is_over else 'until'} {rfc3339(run.locked_until, 'seconds')}"
+        return (
+            f" on {run.worker}, lease {'expired at' if is_over else 'until'}"
+            f" {rfc3339(run.locked_until, 'seconds')}"
+        )
     if run.waits:
         return f", {run.waits}"
     if run.status == "failed" or (run.status == "queued" and run.run_at > now):
         is_past = run.run_at <= now
         span = durations.approximate(now - run.run_at if is_past else run.run_at - now)
-        return f", due {rfc3339(run.run_at, 'seconds')} ({f'{span} ago' if is_past else f'in {span}'})"
+        return (
+            f", due {rfc3339(run.run_at, 'seconds')} ({f'{span} ago' if is_past else f'in {span}'})"
+        )
     return ""
 
 
-def next_step(run: runs.StoredRun, in_doubt: Sequence[str] = (), now: datetime | None = None) -> str:
+def next_step(
+    run: runs.StoredRun, in_doubt: Sequence[str] = (), now: datetime | None = None
+) -> str:
     """Return what an operator can do about ``run`` now; empty if nothing needs to be done.
 
-    ``in_doubt`` are the keys of its effects that are in doubt. ``now`` shows whether its lease has ended.
+    ``in_doubt`` are the keys of its effects that are in doubt. ``now`` shows whether its lease has
+    ended.
     """
-    is_over, is_waiting = run.status in (Status.DEAD, Status.CANCELLED), run.status in (Status.QUEUED, Status.FAILED)
+    is_over, is_waiting = (
+        run.status in (Status.DEAD, Status.CANCELLED),
+        run.status
+        in (
+            Status.QUEUED,
+            Status.FAILED,
+        ),
+    )
     if in_doubt and (is_over or is_waiting):
         settle = "; ".join(settle_command(run.namespace, key) for key in in_doubt)
         return f"{settle}; then yamlsched retry {run.id}"
     if is_over:
         return f"yamlsched retry {run.id}"
     if is_waiting and run.retired_at is not None:
-        return "its job was removed from schedules.yaml: no worker claims it, and it is cancelled after a day"
+        return (
+            "its job was removed from schedules.yaml: no worker claims it, and it is cancelled"
+            " after a day"
+        )
     if is_waiting and not run.enabled:
         return "its job is not enabled in schedules.yaml: no worker claims it"
     if is_waiting and run.paused:
         return f"its job is paused: yamlsched resume {run.job_type}"
-    if run.status == Status.RUNNING and run.locked_until is not None and now is not None and run.locked_until < now:
-        return f"its lease has ended, and the next worker takes it: yamlsched doctor, or yamlsched cancel {run.id}"
+    if (
+        run.status == Status.RUNNING
+        and run.locked_until is not None
+        and now is not None
+        and run.locked_until < now
+    ):
+        return (
+            "its lease has ended, and the next worker takes it: yamlsched doctor, or yamlsched"
+            f" cancel {run.id}"
+        )
     if run.status == Status.FAILED:
         return f"it is retried automatically; to retry it now: yamlsched retry {run.id}"
     return ""

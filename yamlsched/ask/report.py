@@ -1,4 +1,5 @@
-"""What happened in a span of time, over all jobs: what needs attention first, then what ran, failed and did not run.
+"""What happened in a span of time, over all jobs: what needs attention first, then what ran, failed
+and did not run.
 
 Numbers are bounded: of each job, a number of runs is read that is smaller if many jobs are busy.
 """
@@ -27,12 +28,23 @@ from yamlsched.timetable.cron import parse_schedule
 from yamlsched.timetable.zones import zone
 
 MAX_RUNS, MIN_OF_JOB = 30_000, 3
-"""Runs that are read in all, shared among the jobs; and how many of one job may be read at least."""
+"""Runs that are read in all, shared among the jobs; and how many of one job may be read at least.
+"""
 MAX_GAPS_OF_JOB = 1_000
 MAX_LISTED = 200
 """Rows of each list."""
 MAX_LONGEST, MAX_EDITS = 20, 50
-REASON_ORDER = ("late", "upstream", "key_taken", "overlap", "superseded", "calendar", "paused", "disabled", "retired")
+REASON_ORDER = (
+    "late",
+    "upstream",
+    "key_taken",
+    "overlap",
+    "superseded",
+    "calendar",
+    "paused",
+    "disabled",
+    "retired",
+)
 MICROSECOND, DAY = timedelta(microseconds=1), timedelta(days=1)
 
 
@@ -71,7 +83,9 @@ class LongRun:
 
 @dataclass(frozen=True)
 class LargeRun:
-    """The run of a job that took most memory. ``week_ago``: the most that one took in a day a week before the end."""
+    """The run of a job that took most memory. ``week_ago``: the most that one took in a day a week
+    before the end.
+    """
 
     job_type: str
     run_id: int
@@ -81,7 +95,9 @@ class LargeRun:
 
 @dataclass(frozen=True)
 class Report:
-    """What happened in [since, until). ``is_current``: it ends now, and the problems are also those of now."""
+    """What happened in [since, until). ``is_current``: it ends now, and the problems are also those
+    of now.
+    """
 
     namespace: str
     now: datetime
@@ -109,7 +125,9 @@ class Report:
     @property
     def is_empty(self) -> bool:
         """Whether nothing happened."""
-        return not (self.ran.runs or self.failures.groups or self.skipped or self.longest or self.edits)
+        return not (
+            self.ran.runs or self.failures.groups or self.skipped or self.longest or self.edits
+        )
 
 
 def read(
@@ -140,8 +158,16 @@ def read(
     problems += report_problems.in_doubt(now, in_doubt, until is None)
     problems += report_problems.dead(failed, limits, since)
     problems += [*report_problems.not_run(skipped), *report_problems.late(late)]
-    large = {"of_job": of_job, "of": _top(ended, "peak"), "since": end - 7 * DAY, "until": end - 6 * DAY}
-    before = {job.job_type: job.peak for job in query.fetch(connection, EndedOfJob, sql["ended"], {**values, **large})}
+    large = {
+        "of_job": of_job,
+        "of": _top(ended, "peak"),
+        "since": end - 7 * DAY,
+        "until": end - 6 * DAY,
+    }
+    before = {
+        job.job_type: job.peak
+        for job in query.fetch(connection, EndedOfJob, sql["ended"], {**values, **large})
+    }
     largest = [
         LargeRun(job.job_type, job.peak_id, job.peak, before.get(job.job_type))
         for job in ended
@@ -176,20 +202,30 @@ def read(
     )
 
 
-def read_gaps(connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime) -> list[GapOfJob]:
+def read_gaps(
+    connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime
+) -> list[GapOfJob]:
     """Return the gaps of each job that overlap [since, until), or were recorded in it."""
     parameters = {"namespace": namespace, "since": since, "until": until, "of_job": MAX_GAPS_OF_JOB}
     return query.fetch(connection, GapOfJob, query.load("report")["skipped"], parameters)
 
 
-def _ended(connection: psycopg.Connection[Any], scope: dict[str, Any], jobs: int) -> tuple[list[EndedOfJob], int]:
+def _ended(
+    connection: psycopg.Connection[Any], scope: dict[str, Any], jobs: int
+) -> tuple[list[EndedOfJob], int]:
     """Return the jobs of which runs ended, and how many runs of one job were read at most.
 
-    Each job has an equal share of ``MAX_RUNS``. What quiet jobs leave of theirs is shared by the busy ones.
+    Each job has an equal share of ``MAX_RUNS``. What quiet jobs leave of theirs is shared by the
+    busy ones.
     """
 
     def read(of_job: int, of: list[str] | None) -> list[EndedOfJob]:
-        return query.fetch(connection, EndedOfJob, query.load("report")["ended"], {**scope, "of_job": of_job, "of": of})
+        return query.fetch(
+            connection,
+            EndedOfJob,
+            query.load("report")["ended"],
+            {**scope, "of_job": of_job, "of": of},
+        )
 
     of_job = max(MAX_RUNS // max(jobs, 1), MIN_OF_JOB)
     ended = read(of_job, None)
@@ -207,12 +243,18 @@ def _totals(ended: Sequence[EndedOfJob], of_job: int) -> Totals:
         return sum(getattr(job, name) for job in ended)
 
     numbers = {name: total(name) for name in ("runs", "succeeded", "retried", "dead", "cancelled")}
-    return Totals(**numbers, jobs=len(ended), is_bounded=any(job.examined >= of_job for job in ended))
+    return Totals(
+        **numbers, jobs=len(ended), is_bounded=any(job.examined >= of_job for job in ended)
+    )
 
 
 def _top(ended: Sequence[EndedOfJob], name: str) -> list[str]:
     """Return the jobs with the longest or the largest runs, as many as are listed."""
-    jobs = sorted([job for job in ended if getattr(job, name)], key=lambda job: getattr(job, name), reverse=True)
+    jobs = sorted(
+        [job for job in ended if getattr(job, name)],
+        key=lambda job: getattr(job, name),
+        reverse=True,
+    )
     return [job.job_type for job in jobs[:MAX_LONGEST]]
 
 
@@ -229,7 +271,8 @@ def _dead_by_type(failed: Failures) -> list[DeadOfType]:
 def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list[Skipped]:
     """Return the gaps by job and reason, unintended ones first, and the largest.
 
-    All late ones, which are problems, and of the others as many as are listed: of 10,000, the rest is not even created.
+    All late ones, which are problems, and of the others as many as are listed: of 10,000, the rest
+    is not even created.
     """
     totals: dict[tuple[str, str, str], tuple[int, datetime, datetime]] = {}
     for gap in gaps:
@@ -245,20 +288,30 @@ def _skipped(gaps: Sequence[GapOfJob], since: datetime, until: datetime) -> list
         totals[job, timezone, reason] = number, first, last
     rank = {reason: nth for nth, reason in enumerate(REASON_ORDER)}
     worst_first = sorted(totals, key=lambda key: (rank[key[2]], -totals[key][0], key[0]))
-    return [Skipped(*key, *totals[key]) for nth, key in enumerate(worst_first) if nth < MAX_LISTED or key[2] == "late"]
+    return [
+        Skipped(*key, *totals[key])
+        for nth, key in enumerate(worst_first)
+        if nth < MAX_LISTED or key[2] == "late"
+    ]
 
 
-def within_span(gap: GapOfJob, since: datetime, until: datetime) -> tuple[int, datetime, datetime] | None:
-    """Return the number of slots of a gap within the span, the first and the last one; None if there is none.
+def within_span(
+    gap: GapOfJob, since: datetime, until: datetime
+) -> tuple[int, datetime, datetime] | None:
+    """Return the number of slots of a gap within the span, the first and the last one; None if
+    there is none.
 
-    Those of a gap that extends beyond the span are counted by the job's cron. If that was changed, all count.
+    Those of a gap that extends beyond the span are counted by the job's cron. If that was changed,
+    all count.
     """
     first, last = max(gap.first_slot, since), min(gap.last_slot, until - MICROSECOND)
     if (first, last) == (gap.first_slot, gap.last_slot):
         return gap.slots, first, last
 
     try:
-        span = slots.span(parse_schedule(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last)
+        span = slots.span(
+            parse_schedule(gap.schedule or ""), zone(gap.timezone), first - MICROSECOND, last
+        )
     except (CronError, ScheduleError):
         return gap.slots, first, last
     return (min(span.count, gap.slots), span.first, span.last) if span else None

@@ -30,10 +30,14 @@ def document(report: Report, screens: int = 1) -> Document:
     """Return the report in words, with lists as long as so many screens have room for."""
     most, number = MAX_PROBLEMS * screens, len(report.problems)
     listed = [(truncate(each.what, 300), each.remedy) for each in report.problems[:most]]
-    problems = Problems(_verdict(report), not number, listed, and_more(number - most, _all_problems(report)))
+    problems = Problems(
+        _verdict(report), not number, listed, and_more(number - most, _all_problems(report))
+    )
     sections = [section for section in _sections(report, screens) if section.rows]
     return Document(
-        f"yamlsched report: {report.namespace}", [problems, Facts(list(_facts(report))), *sections], _span(report)
+        f"yamlsched report: {report.namespace}",
+        [problems, Facts(list(_facts(report))), *sections],
+        _span(report),
     )
 
 
@@ -54,7 +58,9 @@ def _all_problems(report: Report) -> str:
 def _span(report: Report) -> str:
     where = zone_or_utc(report.timezone)
     length = durations.approximate(report.until - report.since)
-    since, until = (f"{at.astimezone(where):%a %Y-%m-%d %H:%M %Z}" for at in (report.since, report.until))
+    since, until = (
+        f"{at.astimezone(where):%a %Y-%m-%d %H:%M %Z}" for at in (report.since, report.until)
+    )
     if report.clock or report.timezone == "UTC":
         return f"{since} to {until} ({length})"
     utc = f"{times.rfc3339(report.since, 'minutes')} to {times.rfc3339(report.until, 'minutes')}"
@@ -71,7 +77,13 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "ran", "nothing: no run ended"
     if report.dead:
         types = [f"{group.error_type or failures.NO_TYPE} {group.runs:,}" for group in report.dead]
-        yield "dead", f"{sum(group.runs for group in report.dead):,}, by type of error: {join_first(types, MAX_TYPES)}"
+        yield (
+            "dead",
+            (
+                f"{sum(group.runs for group in report.dead):,}, by type of error:"
+                f" {join_first(types, MAX_TYPES)}"
+            ),
+        )
     if report.dead_calls:
         yield "on_dead", f"{count(report.dead_calls, 'call')} died"
     if report.skipped:
@@ -83,10 +95,19 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     if report.in_doubt:
         waiting = Counter(effect.waits_for for effect in report.in_doubt)
         effects = count(waiting["person"], "effect")
-        yield "in doubt", f"{effects} to settle, {waiting['retry']} to be resolved by the run's retry"
+        yield (
+            "in doubt",
+            f"{effects} to settle, {waiting['retry']} to be resolved by the run's retry",
+        )
     if report.is_current:
         queue = report.queue
-        yield "now", f"{queue['running']} running, {queue['queued']} queued, {queue['failed']} waiting to retry"
+        yield (
+            "now",
+            (
+                f"{queue['running']} running, {queue['queued']} queued, {queue['failed']} waiting"
+                " to retry"
+            ),
+        )
         if report.held_up:
             waits = [held_up_in_words(held_up, report.now) for held_up in by_run(report.held_up)]
             yield "held up", join_first(waits, MAX_TYPES)
@@ -99,8 +120,15 @@ def _ran(report: Report) -> str:
     ran, more = report.ran, "+" if report.ran.is_bounded else ""
     retried = f" ({ran.retried:,} after a retry)" if ran.retried else ""
     parts = [f"{ran.succeeded:,}{more} succeeded{retried}"] if ran.succeeded else []
-    parts += [f"{number:,} {name}" for number, name in ((ran.dead, "died"), (ran.cancelled, "cancelled")) if number]
-    return f"{ran.runs:,}{more} {'run' if ran.runs == 1 else 'runs'} of {count(ran.jobs, 'job')}: {', '.join(parts)}"
+    parts += [
+        f"{number:,} {name}"
+        for number, name in ((ran.dead, "died"), (ran.cancelled, "cancelled"))
+        if number
+    ]
+    return (
+        f"{ran.runs:,}{more} {'run' if ran.runs == 1 else 'runs'} of {count(ran.jobs, 'job')}:"
+        f" {', '.join(parts)}"
+    )
 
 
 def _sections(report: Report, screens: int) -> Iterator[Section]:
@@ -142,7 +170,11 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
         ("took", "job", "ended", "run"),
         [
             (
-                durations.approximate(run.took) if run.took >= timedelta(seconds=10) else durations.show(run.took),
+                (
+                    durations.approximate(run.took)
+                    if run.took >= timedelta(seconds=10)
+                    else durations.show(run.took)
+                ),
                 run.job_type,
                 _time(run.ended_at, run.timezone, report) if run.ended_at else "still running",
                 str(run.run_id),
@@ -162,15 +194,24 @@ def _sections(report: Report, screens: int) -> Iterator[Section]:
         "Edits applied",
         ("applied", "jobs", "edit"),
         [
-            (_time(edit.applied_at, report.timezone, report), edits.counts(edit.jobs), edits.label(edit))
+            (
+                _time(edit.applied_at, report.timezone, report),
+                edits.counts(edit.jobs),
+                edits.label(edit),
+            )
             for edit in report.edits[: MAX_EDITS * screens]
         ],
-        and_more(len(report.edits) - MAX_EDITS * screens, f"yamlsched log --since {times.short_utc(report.since)}"),
+        and_more(
+            len(report.edits) - MAX_EDITS * screens,
+            f"yamlsched log --since {times.short_utc(report.since)}",
+        ),
     )
 
 
 def _growth(before: int | None, now: int) -> str:
-    return "-" if before is None else f"{show_bytes(before)} ({100 * (now - before) / before:+.0f} %)"
+    return (
+        "-" if before is None else f"{show_bytes(before)} ({100 * (now - before) / before:+.0f} %)"
+    )
 
 
 def _failures(report: Report, screens: int) -> Section:
@@ -196,14 +237,21 @@ def _failures(report: Report, screens: int) -> Section:
         ("runs", "job", "now", "attempts", "first", "last", "example", "error"),
         rows,
         and_more(len(groups) - MAX_GROUPS * screens, command),
-        ""
-        if report.failures.is_complete
-        else f"Only {failures.MAX_FAILED:,} runs were read, of the jobs with most: there are more.",
+        (
+            ""
+            if report.failures.is_complete
+            else (
+                f"Only {failures.MAX_FAILED:,} runs were read, of the jobs with most: there are"
+                " more."
+            )
+        ),
     )
 
 
 def _time(at: datetime, timezone: str, report: Report) -> str:
-    """Return an instant on the clock of the report; else on that of a job and in UTC: ``Sun 02:13 CET (01:13Z)``."""
+    """Return an instant on the clock of the report; else on that of a job and in UTC: ``Sun 02:13
+    CET (01:13Z)``.
+    """
     form = "%a %H:%M" if report.now - min(report.since, at) <= DAYS_WITH_NAMES else "%Y-%m-%d %H:%M"
     local = f"{at.astimezone(zone_or_utc(report.clock or timezone)):{form} %Z}"
     return local if report.clock or timezone == "UTC" else f"{local} ({at:%H:%MZ})"

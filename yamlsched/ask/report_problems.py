@@ -40,9 +40,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class LateRuns:
-    """Runs of a job that started or finished later than its keys allow, and the one that was latest.
+    """Runs of a job that started or finished later than its keys allow, and the one that was
+    latest.
 
-    ``at`` is when it did; None: not by the end of the span. ``late_by`` counts from when it was due, or from its slot.
+    ``at`` is when it did; None: not by the end of the span. ``late_by`` counts from when it was
+    due, or from its slot.
     """
 
     job_type: str
@@ -57,8 +59,9 @@ class LateRuns:
 class EndedOfJob(NamedTuple):
     """How the runs of a job ended in a span, and the longest attempt.
 
-    A tuple, as ``GapOfJob``, because there may be 10,000 of them: a frozen dataclass takes three times as long.
-    ``examined`` is how many runs were read: as many as the limit if there may be more.
+    A tuple, as ``GapOfJob``, because there may be 10,000 of them: a frozen dataclass takes three
+    times as long. ``examined`` is how many runs were read: as many as the limit if there may be
+    more.
     """
 
     job_type: str
@@ -93,7 +96,9 @@ MAX_NAMES = 3
 OWN_KINDS = ("dead", "in_doubt", "skipped")
 """The kinds of problems of which the report has its own: those of its span."""
 MIN_JOBS_OF_ONE_CAUSE = 4
-"""Of so many jobs that died of one type of error, one problem is reported: they probably have one cause."""
+"""Of so many jobs that died of one type of error, one problem is reported: they probably have one
+cause.
+"""
 
 
 def current_problems(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
@@ -104,13 +109,17 @@ def current_problems(now: Health, thresholds: Thresholds) -> Iterator[Problem]:
 
 
 def in_doubt(now: Health, effects: Sequence[DoubtfulEffect], is_current: bool) -> list[Problem]:
-    """Return the effects in doubt that wait for a person; those of now, or those that were in doubt at the end."""
+    """Return the effects in doubt that wait for a person; those of now, or those that were in doubt
+    at the end.
+    """
     keys = {effect.run_id for effect in effects}
     return [problem for problem in attention.in_doubt(now) if is_current or problem.run_id in keys]
 
 
 def dead(failed: Failures, thresholds: Thresholds, since: datetime) -> Iterator[Problem]:
-    """Yield a problem for each group of dead runs, and one for many jobs that died of one type of error."""
+    """Yield a problem for each group of dead runs, and one for many jobs that died of one type of
+    error.
+    """
     of_job: Counter[tuple[str, bool]] = Counter()
     for group in failed.groups:
         of_job[group.job_type, group.is_call] += group.dead
@@ -122,16 +131,29 @@ def dead(failed: Failures, thresholds: Thresholds, since: datetime) -> Iterator[
     problems: list[tuple[int, Problem]] = []
     for error_type, groups in by_type.items():
         if error_type and len({group.job_type for group in groups}) >= MIN_JOBS_OF_ONE_CAUSE:
-            problems.append((sum(group.dead for group in groups), _problem_of_many_jobs(error_type, groups, since)))
+            problems.append(
+                (
+                    sum(group.dead for group in groups),
+                    _problem_of_many_jobs(error_type, groups, since),
+                )
+            )
         else:
-            problems += [(group.dead, _problem_of_one_job(group, failed.is_bounded(group), since)) for group in groups]
+            problems += [
+                (group.dead, _problem_of_one_job(group, failed.is_bounded(group), since))
+                for group in groups
+            ]
     yield from (problem for _, problem in sorted(problems, key=lambda pair: pair[0], reverse=True))
 
 
-def _problem_of_many_jobs(error_type: str, groups: Sequence[FailureGroup], since: datetime) -> Problem:
+def _problem_of_many_jobs(
+    error_type: str, groups: Sequence[FailureGroup], since: datetime
+) -> Problem:
     names = list(dict.fromkeys(group.job_type for group in groups))
     runs = sum(group.dead for group in groups)
-    what = f"{runs:,} runs of {len(names):,} jobs died: {failures.example(groups[0])} ({join_first(names, MAX_NAMES)})"
+    what = (
+        f"{runs:,} runs of {len(names):,} jobs died: {failures.example(groups[0])}"
+        f" ({join_first(names, MAX_NAMES)})"
+    )
     which = f"--error-type {shlex.quote(error_type)} --since {short_utc(since)}"
     remedy = f"yamlsched show {groups[0].example_id}; then yamlsched retry --dead {which}"
     return Problem("dead", None, what, remedy, groups[0].example_id)
@@ -149,7 +171,10 @@ def _retry(group: FailureGroup, since: datetime) -> str:
     if group.dead == 1:  # it is the example
         return f"yamlsched show {group.example_id}; then yamlsched retry {group.example_id}"
     of_type = f" --error-type {shlex.quote(group.error_type)}" if group.error_type else ""
-    which = f"--job {group.job_type}{of_type}{' --on-dead' if group.is_call else ''} --since {short_utc(since)}"
+    which = (
+        f"--job {group.job_type}{of_type}{' --on-dead' if group.is_call else ''} --since"
+        f" {short_utc(since)}"
+    )
     return f"yamlsched show {group.example_id}; then yamlsched retry --dead {which}"
 
 

@@ -22,7 +22,9 @@ from yamlsched.text import show_bytes
 
 @dataclass(frozen=True)
 class RetriedAttempt:
-    """An attempt that was cancelled or succeeded, and whose run was then retried: the retry recorded it."""
+    """An attempt that was cancelled or succeeded, and whose run was then retried: the retry
+    recorded it.
+    """
 
     attempt: int
     status: str
@@ -35,8 +37,8 @@ class RetriedAttempt:
 class RunDetails:
     """One run, with its failed attempts, effects, relatives and the actions of operators.
 
-    ``edits`` are those in force when it was created. ``texts`` are the attempts whose stacks and outputs were read;
-    None: all.
+    ``edits`` are those in force when it was created. ``texts`` are the attempts whose stacks and
+    outputs were read; None: all.
     """
 
     run: StoredRun
@@ -76,12 +78,18 @@ class AttemptRecord:
 def attempts(details: RunDetails) -> list[AttemptRecord]:
     """Return the attempts, oldest first."""
     reported = {(progress.attempt, progress.worker): progress for progress in details.progress}
-    records = [replace(record, progress=reported.get((record.number, record.worker))) for record in _attempts(details)]
-    return sorted(records, key=lambda record: (record.number, record.ended_at is None, record.ended_at))
+    records = [
+        replace(record, progress=reported.get((record.number, record.worker)))
+        for record in _attempts(details)
+    ]
+    return sorted(
+        records, key=lambda record: (record.number, record.ended_at is None, record.ended_at)
+    )
 
 
 def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
-    """Yield the failed attempts from job_failures, the latest one from the run itself, and what else has left output.
+    """Yield the failed attempts from job_failures, the latest one from the run itself, and what
+    else has left output.
 
     Those that were cancelled or succeeded before a retry are in the record of the retry.
     """
@@ -114,7 +122,11 @@ def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
             took=_between(record.started_at, record.finished_at),
             output=outputs.pop((record.attempt, record.worker or ""), None),
         )
-    if run.attempts and run.attempts not in recorded and run.status in ("succeeded", "running", "cancelled"):
+    if (
+        run.attempts
+        and run.attempts not in recorded
+        and run.status in ("succeeded", "running", "cancelled")
+    ):
         yield AttemptRecord(
             number=run.attempts,
             status=run.status,
@@ -127,14 +139,20 @@ def _attempts(details: RunDetails) -> Iterator[AttemptRecord]:
             output=outputs.pop((run.attempts, run.worker or ""), None),
         )
     for kept in outputs.values():
-        yield AttemptRecord(kept.attempt, "released", kept.worker, None, kept.ended_at, None, output=kept)
+        yield AttemptRecord(
+            kept.attempt, "released", kept.worker, None, kept.ended_at, None, output=kept
+        )
 
 
 def used(attempt: StoredRun | FailedAttempt) -> str:
     """Return what an attempt used, as far as that is known: "cpu 1.2s, memory 210.3 MiB"."""
     cpu, peak = attempt.cpu_seconds, attempt.peak_memory_bytes
     parts = [] if cpu is None else [f"cpu {show(timedelta(seconds=cpu))}"]
-    parts += [] if peak is None else [f"memory {'< ' if attempt.peak_memory_is_bound else ''}{show_bytes(peak)}"]
+    parts += (
+        []
+        if peak is None
+        else [f"memory {'< ' if attempt.peak_memory_is_bound else ''}{show_bytes(peak)}"]
+    )
     return ", ".join(parts)
 
 
@@ -180,7 +198,9 @@ class RunRow:
     last_error: str | None
     error_type: str | None
     dead_run_id: int | None  # of an on_dead call: the run that it reports
-    cancelled_at_rest: bool  # cancelled while no attempt was running: started_at to finished_at is not a duration
+    cancelled_at_rest: (
+        bool  # cancelled while no attempt was running: started_at to finished_at is not a duration
+    )
     waits: str | None  # what keeps it from being claimed, if a claim has met it
     # of the latest attempt; in lists, while it runs
     progress: StoredProgress | None = field(default=None, kw_only=True)
@@ -224,13 +244,25 @@ class StoredRun(RunRow):
         waits = now - (self.waits_since or now)
         began = (self.first_started_at or self.could_begin_at) - self.could_begin_at
         if max(waits, began) > self.start_within and self.dead_run_id is None:
-            what, late_by = ("has not begun", waits) if waits > self.start_within else ("began", began)
-            lines.append(f"it {what} {approximate(late_by)} after it was due (start_within: {show(self.start_within)})")
-        if self.finish_within is not None and self.scheduled_for is not None and self.status != Status.CANCELLED:
+            what, late_by = (
+                ("has not begun", waits) if waits > self.start_within else ("began", began)
+            )
+            lines.append(
+                f"it {what} {approximate(late_by)} after it was due (start_within:"
+                f" {show(self.start_within)})"
+            )
+        if (
+            self.finish_within is not None
+            and self.scheduled_for is not None
+            and self.status != Status.CANCELLED
+        ):
             succeeded_at = self.finished_at if self.status == Status.SUCCEEDED else None
             after = (succeeded_at or now) - self.scheduled_for
             if after > self.finish_within:
-                what = f"{'succeeded' if succeeded_at else 'has not succeeded'} {approximate(after)} after its slot"
+                what = (
+                    f"{'succeeded' if succeeded_at else 'has not succeeded'} {approximate(after)}"
+                    " after its slot"
+                )
                 lines.append(f"it {what} (finish_within: {show(self.finish_within)})")
         return lines
 
@@ -299,7 +331,9 @@ class OperatorAction:
 
 
 def namespaces(connection: psycopg.Connection[Any], limit: int | None = None) -> list[str]:
-    """Return the namespaces that have jobs or files; with ``limit``, the first ones that have jobs."""
+    """Return the namespaces that have jobs or files; with ``limit``, the first ones
+    that have jobs.
+    """
     return fetch_column(connection, load("history")["namespaces"], {"limit": limit})
 
 
@@ -318,11 +352,17 @@ def runs(
     oldest_first: bool = False,
     ids: Sequence[int] | None = None,
 ) -> list[RunRow]:
-    """Return up to ``limit`` runs with an id from ``low`` to below ``high``, newest first unless told otherwise.
+    """Return up to ``limit`` runs with an id from ``low`` to below ``high``, newest first unless
+    told otherwise.
 
     ``conditions`` are the parameters of a filter and the namespace. With ``ids``, only among these.
     """
-    position: dict[str, Any] = {"low": low, "high": high, "limit": limit, "oldest_first": oldest_first}
+    position: dict[str, Any] = {
+        "low": low,
+        "high": high,
+        "limit": limit,
+        "oldest_first": oldest_first,
+    }
     position["ids"] = None if ids is None else list(ids)
     rows = fetch(connection, RunRow, load("history")["runs"], {**conditions, **position})
     running = [row.id for row in rows if row.status == Status.RUNNING]
@@ -330,9 +370,13 @@ def runs(
     return [replace(row, progress=reported[row.id]) if row.id in reported else row for row in rows]
 
 
-def id_of_key(connection: psycopg.Connection[Any], namespace: str, key: str) -> tuple[int, datetime | None] | None:
+def id_of_key(
+    connection: psycopg.Connection[Any], namespace: str, key: str
+) -> tuple[int, datetime | None] | None:
     """Return the id of the run that has or had ``key``, and when that run was pruned."""
-    row = connection.execute(load("history")["id_of_key"], {"namespace": namespace, "key": key}).fetchone()
+    row = connection.execute(
+        load("history")["id_of_key"], {"namespace": namespace, "key": key}
+    ).fetchone()
     return (row.id, row.pruned_at) if row else None
 
 
@@ -349,10 +393,22 @@ def _readable(text: str | bytes) -> Any:
         return text if isinstance(text, str) else text.decode()
 
 
-def on_dead_calls(connection: psycopg.Connection[Any], namespace: str, id: int, attempts: int) -> list[ChildRun]:
-    """Return the runs that called on_dead for the run ``id``, which has had so many ``attempts``."""
-    keys = [f"{ON_DEAD_PREFIX}{id}", *(f"{ON_DEAD_PREFIX}{id}:{number}" for number in range(1, attempts + 1))]
-    return fetch(connection, ChildRun, load("history")["on_dead_calls"], {"namespace": namespace, "keys": keys})
+def on_dead_calls(
+    connection: psycopg.Connection[Any], namespace: str, id: int, attempts: int
+) -> list[ChildRun]:
+    """Return the runs that called on_dead for the run ``id``, which has had so many
+    ``attempts``.
+    """
+    keys = [
+        f"{ON_DEAD_PREFIX}{id}",
+        *(f"{ON_DEAD_PREFIX}{id}:{number}" for number in range(1, attempts + 1)),
+    ]
+    return fetch(
+        connection,
+        ChildRun,
+        load("history")["on_dead_calls"],
+        {"namespace": namespace, "keys": keys},
+    )
 
 
 MAX_TIMED_RUNS = 20
@@ -361,7 +417,9 @@ MAX_TIMED_RUNS = 20
 
 @dataclass(frozen=True)
 class Durations:
-    """How long the successful attempts of a job took: the median, what 95 % stay within, the longest, the last."""
+    """How long the successful attempts of a job took: the median, what 95 % stay within, the
+    longest, the last.
+    """
 
     job_type: str
     timezone: str
@@ -380,6 +438,17 @@ def durations(
     until: datetime,
     jobs: Sequence[str] | None = None,
 ) -> dict[str, Durations]:
-    """Return the durations of ``jobs``, or of all, in [since, until). Jobs without a successful run are left out."""
-    parameters = {"namespace": namespace, "jobs": jobs, "since": since, "until": until, "limit": MAX_TIMED_RUNS}
-    return {row.job_type: row for row in fetch(connection, Durations, load("timeline")["durations"], parameters)}
+    """Return the durations of ``jobs``, or of all, in [since, until). Jobs without a successful run
+    are left out.
+    """
+    parameters = {
+        "namespace": namespace,
+        "jobs": jobs,
+        "since": since,
+        "until": until,
+        "limit": MAX_TIMED_RUNS,
+    }
+    return {
+        row.job_type: row
+        for row in fetch(connection, Durations, load("timeline")["durations"], parameters)
+    }

@@ -1,7 +1,8 @@
 """Selecting runs by filters, page by page.
 
-A page reads the runs that an index finds, if they are few, else a bounded number of ids in order. So a filter that
-nothing matches never holds up the database with one long statement: it says where it stopped, and can be continued.
+A page reads the runs that an index finds, if they are few, else a bounded number of ids in order.
+So a filter that nothing matches never holds up the database with one long statement: it says where
+it stopped, and can be continued.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Filter:
     def parameters(self, definitions: list[int] | None) -> dict[str, Any]:
         """Return those of statements; ``definitions`` are the ids of the jobs, or None for all.
 
-        A run lies in [since, until) by when it ended, else by when it started, else by when it is due.
+        A run lies in [since, until) by when it ended, else by when it started, else by when it is
+        due.
         """
         has_pattern, worker = "*" in (self.key or ""), self.worker
         return {
@@ -66,7 +68,8 @@ class Filter:
 
 @dataclass(frozen=True)
 class RunPage:
-    """Runs, newest first. ``older`` and ``newer`` are the ids that ``before`` and ``after`` continue with.
+    """Runs, newest first. ``older`` and ``newer`` are the ids that ``before`` and ``after``
+    continue with.
 
     ``searched_to`` is set if the search stopped at that id, although the page is not full.
     """
@@ -78,9 +81,14 @@ class RunPage:
 
 
 def runs(
-    connection: psycopg.Connection[Any], namespace: str, filter: Filter, limit: int, before: int | None = None
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    filter: Filter,
+    limit: int,
+    before: int | None = None,
 ) -> list[RunRow]:
-    """Return up to ``limit`` runs that match ``filter``, newest first; ``before`` is the last id of the previous page.
+    """Return up to ``limit`` runs that match ``filter``, newest first; ``before`` is the last id of
+    the previous page.
 
     Raises Refused for a job or a tag that does not exist.
     """
@@ -97,9 +105,11 @@ def page(
     after: int | None = None,
     max_ids: int | None = None,
 ) -> RunPage:
-    """Return the newest ``limit`` runs with an id below ``before``, or the oldest ones with an id above ``after``.
+    """Return the newest ``limit`` runs with an id below ``before``, or the oldest ones with an id
+    above ``after``.
 
-    Unless an index finds the runs, at most ``max_ids`` ids are searched. Raises Refused as ``runs`` does.
+    Unless an index finds the runs, at most ``max_ids`` ids are searched. Raises Refused as ``runs``
+    does.
     """
     jobs = definitions(connection, namespace, filter.jobs, filter.tags, filter.owner)
     conditions = {**filter.parameters(jobs), "namespace": namespace}
@@ -110,8 +120,18 @@ def page(
     start, stop = low, high
     ids = _few_ids(connection, filter, conditions)
     if ids is None and max_ids is not None:
-        start, stop = (low, min(high, low + max_ids)) if oldest_first else (max(low, high - max_ids), high)
-    rows = read(connection, conditions, low=start, high=stop, limit=limit + 1, oldest_first=oldest_first, ids=ids)
+        start, stop = (
+            (low, min(high, low + max_ids)) if oldest_first else (max(low, high - max_ids), high)
+        )
+    rows = read(
+        connection,
+        conditions,
+        low=start,
+        high=stop,
+        limit=limit + 1,
+        oldest_first=oldest_first,
+        ids=ids,
+    )
     has_more, rows = len(rows) > limit, rows[:limit]
     stopped_at = None
     if not has_more and (start, stop) != (low, high):
@@ -125,7 +145,9 @@ def page(
 
 
 def matching_ids(connection: psycopg.Connection[Any], namespace: str, filter: Filter) -> list[int]:
-    """Return the ids of all runs that match ``filter``, oldest first. Raises Refused as ``runs`` does."""
+    """Return the ids of all runs that match ``filter``, oldest first. Raises Refused as ``runs``
+    does.
+    """
     ids: list[int] = []
     while rows := runs(connection, namespace, filter, PAGE_RUNS, before=ids[-1] if ids else None):
         ids += [row.id for row in rows]
@@ -134,8 +156,12 @@ def matching_ids(connection: psycopg.Connection[Any], namespace: str, filter: Fi
     return ids[::-1]
 
 
-def _few_ids(connection: psycopg.Connection[Any], filter: Filter, conditions: dict[str, Any]) -> list[int] | None:
-    """Return ids, among them those of all runs that match, if an index finds them and they are few."""
+def _few_ids(
+    connection: psycopg.Connection[Any], filter: Filter, conditions: dict[str, Any]
+) -> list[int] | None:
+    """Return ids, among them those of all runs that match, if an index finds them and
+    they are few.
+    """
     statuses = set(filter.statuses)
     indexes = {
         "key": conditions["key"] is not None,

@@ -46,8 +46,9 @@ class GapRow:
 class SlotAccount:
     """What became of a slot, or of an enqueued run of a job without slots.
 
-    ``state`` is one of: succeeded, retried (succeeded after a failed attempt), failed (waits for a retry), dead,
-    cancelled, running, queued; of a slot without a run: skipped, future, due, pruned, unknown.
+    ``state`` is one of: succeeded, retried (succeeded after a failed attempt), failed (waits for a
+    retry), dead, cancelled, running, queued; of a slot without a run: skipped, future, due, pruned,
+    unknown.
     """
 
     at: datetime
@@ -59,7 +60,12 @@ class SlotAccount:
     @property
     def took(self) -> timedelta | None:
         """How long the latest attempt took."""
-        if self.run is None or self.run.started_at is None or self.run.finished_at is None or self.state == "cancelled":
+        if (
+            self.run is None
+            or self.run.started_at is None
+            or self.run.finished_at is None
+            or self.state == "cancelled"
+        ):
             return None
         return max(self.run.finished_at - self.run.started_at, timedelta(0))
 
@@ -87,18 +93,33 @@ def accounts(
     slots: Sequence[datetime],
     span: tuple[datetime, datetime] | None = None,
 ) -> Accounts:
-    """Return what became of ``slots``, oldest first; with a ``span``, also the runs of a former cron in it."""
+    """Return what became of ``slots``, oldest first; with a ``span``, also the runs of a former
+    cron in it.
+    """
     if not slots and span is None:
         return Accounts(now(connection), [], [])
     start, end = span or (slots[0], slots[-1])
     keys, wanted = {key for slot in slots for key in _possible_keys(job.job_type, slot)}, set(slots)
-    parameters: dict[str, Any] = {"id": job.id, "namespace": namespace, "job_type": job.job_type, "keys": list(keys)}
-    parameters |= {"former": span is not None and job.effective_from > start, "start": start, "end": end + MICROSECOND}
+    parameters: dict[str, Any] = {
+        "id": job.id,
+        "namespace": namespace,
+        "job_type": job.job_type,
+        "keys": list(keys),
+    }
+    parameters |= {
+        "former": span is not None and job.effective_from > start,
+        "start": start,
+        "end": end + MICROSECOND,
+    }
     sql, parameters["limit"] = load("timeline"), MAX_ROWS
     ids = [0, *fetch_column(connection, sql["runs_of_slots"], parameters)]
     everything = {**Filter().parameters(None), "namespace": namespace}
     rows = runs(connection, everything, low=1, high=max(ids) + 1, limit=len(ids), ids=ids)
-    of_slot = {at: run for run in rows if (at := run.scheduled_for) and (at in wanted or (span and start < at <= end))}
+    of_slot = {
+        at: run
+        for run in rows
+        if (at := run.scheduled_for) and (at in wanted or (span and start < at <= end))
+    }
     pruned = {run.slot: run for run in fetch(connection, PrunedRun, sql["pruned"], parameters)}
     gaps, at = fetch(connection, GapRow, sql["gaps"], parameters), now(connection)
 
@@ -107,15 +128,22 @@ def accounts(
         gap = next((gap for gap in gaps if gap.first_slot <= slot <= gap.last_slot), None)
         if run is not None:
             return SlotAccount(slot, state_of(run), run, pruned.get(slot), gap)
-        state = "pruned" if slot in pruned else "skipped" if gap else _state_without_run(job, slot, at)
+        state = (
+            "pruned" if slot in pruned else "skipped" if gap else _state_without_run(job, slot, at)
+        )
         return SlotAccount(slot, state, None, pruned.get(slot), gap)
 
     return Accounts(at, [account(slot) for slot in sorted(wanted | of_slot.keys())], gaps)
 
 
 def _possible_keys(job_type: str, at: datetime) -> list[str]:
-    """Return the keys that the run of a slot may have, whatever cron and time zone the job had then."""
-    return [minute_key(job_type, at), *(date_key(job_type, at + timedelta(days=days)) for days in (-1, 0, 1))]
+    """Return the keys that the run of a slot may have, whatever cron and time zone the job had
+    then.
+    """
+    return [
+        minute_key(job_type, at),
+        *(date_key(job_type, at + timedelta(days=days)) for days in (-1, 0, 1)),
+    ]
 
 
 def state_of(run: RunRow) -> str:

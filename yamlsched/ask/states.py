@@ -1,4 +1,6 @@
-"""The states of all jobs of a namespace in a few columns: to count the jobs, and to choose those to read more of."""
+"""The states of all jobs of a namespace in a few columns: to count the jobs, and to choose those to
+read more of.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,20 @@ def by_run(held_up: Iterable[HeldUp]) -> list[list[HeldUp]]:
 
 
 def held_up_in_words(held_up: Sequence[HeldUp], now: datetime) -> str:
-    """Return which jobs one run holds up: "load, report (5 runs) by extract: run 118 died 2h ago"."""
-    names = [each.job_type if each.runs == 1 else f"{each.job_type} ({each.runs} runs)" for each in held_up]
+    """Return which jobs one run holds up: "load, report (5 runs) by extract: run 118
+    died 2h ago".
+    """
+    names = [
+        each.job_type if each.runs == 1 else f"{each.job_type} ({each.runs} runs)"
+        for each in held_up
+    ]
     return f"{join_first(names, MAX_NAMES)} by {held_up[0].because(now)}"
 
 
 class JobState(NamedTuple):
-    """A job in a few columns: enough to count the jobs, and to choose those of which ``JobHealth`` is read."""
+    """A job in a few columns: enough to count the jobs, and to choose those of which ``JobHealth``
+    is read.
+    """
 
     id: int
     job_type: str
@@ -91,24 +100,32 @@ class JobTotals(NamedTuple):
 def states(
     connection: psycopg.Connection[Any], namespaces: Sequence[str], within: timedelta
 ) -> defaultdict[str, list[JobState]]:
-    """Return every job of each of ``namespaces`` by name; ``dead_within`` counts runs of the last ``within``."""
+    """Return every job of each of ``namespaces`` by name; ``dead_within`` counts runs of the last
+    ``within``.
+    """
     parameters = {"namespaces": list(namespaces), "within": within}
     jobs = fetch_grouped(connection, JobState, load("health")["states"], parameters)
-    for namespace, rows in fetch_grouped(connection, HeldUp, load("health")["held_up"], parameters).items():
+    for namespace, rows in fetch_grouped(
+        connection, HeldUp, load("health")["held_up"], parameters
+    ).items():
         of_job: defaultdict[str, list[HeldUp]] = defaultdict(list)
         for row in rows:
             of_job[row.job_type].append(row)
         jobs[namespace] = [
-            job._replace(held_up=of_job[job.job_type], state=state_of(job.state, True))
-            if job.job_type in of_job
-            else job
+            (
+                job._replace(held_up=of_job[job.job_type], state=state_of(job.state, True))
+                if job.job_type in of_job
+                else job
+            )
             for job in jobs[namespace]
         ]
     return jobs
 
 
 def state_of(state: str, is_held_up: bool) -> str:
-    """Return the state of a job: that of its row, unless that is less severe than that the job is held up."""
+    """Return the state of a job: that of its row, unless that is less severe than that the job is
+    held up.
+    """
     return "held_up" if is_held_up and state in (*HEALTHY_STATES, "retrying") else state
 
 
@@ -117,12 +134,16 @@ def totals(jobs: Sequence[JobState]) -> JobTotals:
     summed = {name: sum([getattr(job, name) for job in jobs]) for name in JobTotals._fields[1:-1]}
     number = sum(job.state != "retired" for job in jobs)
     return JobTotals(
-        number, **summed, oldest_due_at=min((at for job in jobs if (at := job.oldest_due_at)), default=None)
+        number,
+        **summed,
+        oldest_due_at=min((at for job in jobs if (at := job.oldest_due_at)), default=None),
     )
 
 
 def suspects(jobs: Iterable[JobState]) -> list[int]:
-    """Return the ids of the jobs that a check may report: those with dead runs first, then the longest overdue."""
+    """Return the ids of the jobs that a check may report: those with dead runs first, then the
+    longest overdue.
+    """
     suspects = [job for job in jobs if job.is_suspect]
     suspects.sort(key=lambda job: (not job.dead_within, job.overdue_since or LAST))
     return [job.id for job in suspects]

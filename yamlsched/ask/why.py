@@ -36,7 +36,9 @@ REASONS = {
     "paused": "an operator had paused the job",
     "late": "it was too old when its run could have started",
     "calendar": "its date is skipped",
-    "superseded": "several slots were due at once, and catchup: latest runs the newest of them only",
+    "superseded": (
+        "several slots were due at once, and catchup: latest runs the newest of them only"
+    ),
     "overlap": "a run of an earlier slot was unfinished, and overlap: skip does not wait for it",
     "upstream": "a job that it follows has not succeeded, or had no run to wait for",
     "key_taken": "its key was already used, by another slot or another run",
@@ -51,7 +53,9 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class TrailEntry:
-    """An action of an operator. ``by_form``: it was done on the web page, which knows who asked for it."""
+    """An action of an operator. ``by_form``: it was done on the web page, which knows who asked for
+    it.
+    """
 
     id: int
     at: datetime
@@ -65,7 +69,9 @@ class TrailEntry:
 
 @dataclass
 class SlotReport:
-    """What happened to a slot. ``verdict`` is one of: run, pruned, skipped, due, future, unknown, no_slot."""
+    """What happened to a slot. ``verdict`` is one of: run, pruned, skipped, due, future, unknown,
+    no_slot.
+    """
 
     job_type: str
     at: datetime
@@ -87,7 +93,9 @@ class SlotReport:
 
 @dataclass
 class DayReport:
-    """The reports of a local date's slots: the first ``MAX_SLOTS_OF_DAY``, and how many ``more`` there are."""
+    """The reports of a local date's slots: the first ``MAX_SLOTS_OF_DAY``, and how many ``more``
+    there are.
+    """
 
     job_type: str
     date: date
@@ -115,42 +123,64 @@ def explain(
 
 
 def sentences(report: SlotReport) -> list[str]:
-    """Return all that is known about a slot, which edits were in force, and why the job has no runs now."""
+    """Return all that is known about a slot, which edits were in force, and why the job has no runs
+    now.
+    """
     off = report.job_is_off
-    lines = report.lines + ([off] if off and not any(line.startswith(off) for line in report.lines) else [])
+    lines = report.lines + (
+        [off] if off and not any(line.startswith(off) for line in report.lines) else []
+    )
     if report.edits is not None:
         file, job = edits.sentences(report.edits)
-        lines = [*lines, f"schedules.yaml then: {file}", *([f"last edit of the job before: {job}"] if job else [])]
+        lines = [
+            *lines,
+            f"schedules.yaml then: {file}",
+            *([f"last edit of the job before: {job}"] if job else []),
+        ]
     return lines
 
 
-def explain_day(connection: Connection[Any], namespace: str, job: Definition, day: date) -> DayReport:
+def explain_day(
+    connection: Connection[Any], namespace: str, job: Definition, day: date
+) -> DayReport:
     """Explain what happened to the slots of a date of the job's wall clock."""
     cron, where = _timing(job)
     first, last = bounds(day, where)
     all_slots = slots.slots(cron, where, first - MICROSECOND, last)
-    known = accounts(connection, job, namespace, [slot.at for slot in islice(all_slots, MAX_SLOTS_OF_DAY)])
+    known = accounts(
+        connection, job, namespace, [slot.at for slot in islice(all_slots, MAX_SLOTS_OF_DAY)]
+    )
     more = sum(1 for _ in all_slots)
     off = off_reason(job, known.now, files.environment_in_force(connection, namespace))
     reports = _explained(connection, namespace, job, known)
-    return DayReport(job.job_type, day, job.timezone, reports, more, off, *neighbours(job, first, last))
+    return DayReport(
+        job.job_type, day, job.timezone, reports, more, off, *neighbours(job, first, last)
+    )
 
 
 def latest_slot(job: Definition, now: datetime) -> datetime:
     """Return the job's latest slot up to ``now``; if there is none in eight years, its next."""
-    slot = slots.newest_slot(*_timing(job), now - SEARCH_SPAN, now) or slots.next_slot(*_timing(job), now)
+    slot = slots.newest_slot(*_timing(job), now - SEARCH_SPAN, now) or slots.next_slot(
+        *_timing(job), now
+    )
     if slot is None:
         raise Refused(f'job "{job.job_type}" has no slot within decades: pass --at')
     return slot.at
 
 
 def off_reason(job: Definition, now: datetime, environment: str) -> str | None:
-    """Return that the job is retired, disabled or paused, and since when; None for one whose slots get runs."""
+    """Return that the job is retired, disabled or paused, and since when; None for one whose slots
+    get runs.
+    """
     if job.retired_at is not None:
         return f"the job has been retired since {short_utc(job.retired_at)}"
     if not job.enabled:
         # when it was disabled is not stored, but all slots up to then are accounted for
-        since = f", and its last slot before that was {short_utc(job.last_slot_at)}" if job.last_slot_at else ""
+        since = (
+            f", and its last slot before that was {short_utc(job.last_slot_at)}"
+            if job.last_slot_at
+            else ""
+        )
         return f"the job {disabled(environment)}{since}"
     if job.paused_at is not None and (job.paused_until is None or now <= job.paused_until):
         until = f" until {short_utc(job.paused_until)}" if job.paused_until else ""
@@ -158,15 +188,26 @@ def off_reason(job: Definition, now: datetime, environment: str) -> str | None:
     return None
 
 
-def explain_slot(connection: Connection[Any], namespace: str, job: Definition, at: datetime) -> SlotReport:
+def explain_slot(
+    connection: Connection[Any], namespace: str, job: Definition, at: datetime
+) -> SlotReport:
     """Explain what happened to ``at``, for a job that has a cron."""
     return _explained(connection, namespace, job, accounts(connection, job, namespace, [at]))[0]
 
 
-def _explained(connection: Connection[Any], namespace: str, job: Definition, known: Accounts) -> list[SlotReport]:
+def _explained(
+    connection: Connection[Any], namespace: str, job: Definition, known: Accounts
+) -> list[SlotReport]:
     environment = files.environment_in_force(connection, namespace)
-    actions = actions_on(connection, namespace, job) if any(gap.reason == "paused" for gap in known.gaps) else []
-    return [_explain(connection, namespace, job, slot, known.now, environment, actions) for slot in known.slots]
+    actions = (
+        actions_on(connection, namespace, job)
+        if any(gap.reason == "paused" for gap in known.gaps)
+        else []
+    )
+    return [
+        _explain(connection, namespace, job, slot, known.now, environment, actions)
+        for slot in known.slots
+    ]
 
 
 def _explain(
@@ -192,14 +233,21 @@ def _explain(
     decided_at = None
 
     if run is not None:
-        report.verdict, report.run_id, report.status, decided_at = "run", run.id, run.status, run.created_at
+        report.verdict, report.run_id, report.status, decided_at = (
+            "run",
+            run.id,
+            run.status,
+            run.created_at,
+        )
         report.lines.append(_run(run, now))
         if (known := runs.run(connection, run.id)) is not None:
             report.lines += [f"it {known.waits}"] if known.waits else []
             report.lines += [f"late: {line}" for line in known.lateness(now)]
     elif pruned is not None:
         report.verdict, report.run_id = "pruned", pruned.run_id
-        report.lines.append(f"run {pruned.run_id} was created for it, and pruned at {short_utc(pruned.pruned_at)}")
+        report.lines.append(
+            f"run {pruned.run_id} was created for it, and pruned at {short_utc(pruned.pruned_at)}"
+        )
     if gap is not None and (not mismatch or at in (gap.first_slot, gap.last_slot)):
         if report.verdict == "no_slot":
             report.verdict, decided_at = "skipped", gap.recorded_at
@@ -209,7 +257,10 @@ def _explain(
     if report.verdict == "no_slot" and mismatch:
         report.previous_slot, report.next_slot = neighbours(job, at, at)
         report.lines.append(f'not a slot of "{job.schedule}" in {job.timezone}: {mismatch}')
-        for word, beside in (("slot before:", report.previous_slot), ("slot after: ", report.next_slot)):
+        for word, beside in (
+            ("slot before:", report.previous_slot),
+            ("slot after: ", report.next_slot),
+        ):
             if beside:
                 report.lines.append(f"{word} {times.show(beside, where)}")
     elif report.verdict == "no_slot":
@@ -227,7 +278,9 @@ def _timing(job: Definition) -> tuple[Cron, ZoneInfo]:
     return parse_schedule(job.schedule), zone(job.timezone)
 
 
-def neighbours(job: Definition, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:
+def neighbours(
+    job: Definition, first: datetime, last: datetime
+) -> tuple[datetime | None, datetime | None]:
     """Return the slot before ``first`` and the slot after ``last``."""
     before = slots.newest_slot(*_timing(job), first - SEARCH_SPAN, first - MICROSECOND)
     after = slots.next_slot(*_timing(job), last)
@@ -235,12 +288,19 @@ def neighbours(job: Definition, first: datetime, last: datetime) -> tuple[dateti
 
 
 def _run(run: RunRow, now: datetime) -> str:
-    text = f"run {run.id} was created for it: {run.status}, attempt {run.attempts} of {run.max_attempts}"
+    text = (
+        f"run {run.id} was created for it: {run.status}, attempt {run.attempts} of"
+        f" {run.max_attempts}"
+    )
     if run.finished_at is not None:
         text += f", finished at {short_utc(run.finished_at)}"
     elif run.status in ("queued", "failed"):
         text += f", due at {short_utc(run.run_at)}"
-        text += " (spread)" if run.attempts == 0 and run.run_at > max(run.scheduled_for or now, now) else ""
+        text += (
+            " (spread)"
+            if run.attempts == 0 and run.run_at > max(run.scheduled_for or now, now)
+            else ""
+        )
     if run.last_error:
         text += f"; last error: {error_text(run.error_type, run.last_error)}"
     return text
@@ -258,8 +318,19 @@ def trail(
     before: int | None = None,
 ) -> list[TrailEntry]:
     """Return up to ``limit`` actions with an id below ``before``, newest first."""
-    parameters = {"namespace": namespace, "verb": verb, "who": who, "job_type": job_type, "target": target}
-    return fetch(connection, TrailEntry, load("audit")["trail"], {**parameters, "before": before, "limit": limit})
+    parameters = {
+        "namespace": namespace,
+        "verb": verb,
+        "who": who,
+        "job_type": job_type,
+        "target": target,
+    }
+    return fetch(
+        connection,
+        TrailEntry,
+        load("audit")["trail"],
+        {**parameters, "before": before, "limit": limit},
+    )
 
 
 def actions_on(connection: Connection[Any], namespace: str, job: Definition) -> list[TrailEntry]:
@@ -268,7 +339,8 @@ def actions_on(connection: Connection[Any], namespace: str, job: Definition) -> 
 
 
 def paused_by(gap: Any, actions: Sequence[TrailEntry]) -> str:
-    """Return who paused the job when the slots of a gap were skipped, until when and why; "" if the trail lacks it.
+    """Return who paused the job when the slots of a gap were skipped, until when and why; "" if the
+    trail lacks it.
 
     ``actions`` are those on the job, newest first.
     """
@@ -276,15 +348,24 @@ def paused_by(gap: Any, actions: Sequence[TrailEntry]) -> str:
         return ""
     changes = [action for action in actions if action.verb in ("pause", "resume")]
     # a slot that was due shortly before the pause is skipped as well
-    pauses = [n for n, action in enumerate(changes) if action.verb == "pause" and action.at <= gap.recorded_at]
-    chosen = next((n for n in pauses if changes[n].at <= gap.first_slot), pauses[-1] if pauses else None)
+    pauses = [
+        n
+        for n, action in enumerate(changes)
+        if action.verb == "pause" and action.at <= gap.recorded_at
+    ]
+    chosen = next(
+        (n for n in pauses if changes[n].at <= gap.first_slot), pauses[-1] if pauses else None
+    )
     if chosen is None:
         return ""
     pause, end = changes[chosen], changes[chosen - 1] if chosen else None
     until = datetime.fromisoformat(pause.detail["until"]) if pause.detail.get("until") else None
     text = f"{pause.who} had paused the job at {short_utc(pause.at)}"
     if end is not None and (until is None or end.at < until):
-        text += f", {'resumed' if end.verb == 'resume' else 'paused again'} by {end.who} at {short_utc(end.at)}"
+        text += (
+            f", {'resumed' if end.verb == 'resume' else 'paused again'} by {end.who} at"
+            f" {short_utc(end.at)}"
+        )
     elif until is not None:
         text += f", until {short_utc(until)}"
     return text + (f": {pause.detail['reason']}" if pause.detail.get("reason") else "")
@@ -301,14 +382,24 @@ def gap_sentence(gap: Any, pause: str = "") -> str:
         first, last = short_utc(gap.first_slot), short_utc(gap.last_slot)
         span = f"; the same holds for the {gap.slots} slots from {first} to {last}"
     what, _, run = (gap.detail or "").partition(":")
-    why = (pause or REASONS[gap.reason]) + (f" ({what}, run {run})" if run else f" ({what})" if what else "")
+    why = (pause or REASONS[gap.reason]) + (
+        f" ({what}, run {run})" if run else f" ({what})" if what else ""
+    )
     if what and gap.reason == "superseded":
-        why = f"it waited for {what}, whose run {run} died or was cancelled, until a newer slot took its place"
+        why = (
+            f"it waited for {what}, whose run {run} died or was cancelled, until a newer slot took"
+            " its place"
+        )
     return f"skipped ({gap.reason}): {why}{span}; recorded at {short_utc(gap.recorded_at)}"
 
 
 def _unaccounted(
-    connection: Connection[Any], namespace: str, job: Definition, slot: SlotAccount, now: datetime, environment: str
+    connection: Connection[Any],
+    namespace: str,
+    job: Definition,
+    slot: SlotAccount,
+    now: datetime,
+    environment: str,
 ) -> tuple[str, str]:
     """Return the verdict on a slot that has neither a run nor a gap, and why."""
     at = slot.at
@@ -324,23 +415,35 @@ def _unaccounted(
             f"; spread starts its run at {times.show(due, zone(job.timezone))}" if due > at else ""
         )
     if slot.state == "unknown":
-        return "unknown", (
-            "no run was created for it: the job's current definition applies to slots after "
-            f"{short_utc(job.effective_from)}, when it was applied, enabled, or its cron or timezone changed; "
-            '"yamlsched backfill" creates its run'
+        return (
+            "unknown",
+            (
+                "no run was created for it: the job's current definition applies to slots after"
+                f" {short_utc(job.effective_from)}, when it was applied, enabled, or its cron or"
+                ' timezone changed; "yamlsched backfill" creates its run'
+            ),
         )
     if slot.state == "pruned":
         return "unknown", "it was processed, but its run and its key were pruned"
     off = off_reason(job, at, environment)
     if off is not None:
         waits_for = (
-            "if it is added again" if job.retired_at else "once that ends" if job.enabled else "once it is enabled"
+            "if it is added again"
+            if job.retired_at
+            else "once that ends"
+            if job.enabled
+            else "once it is enabled"
         )
         return "due", f"{off}: {waits_for}, the slot is recorded as skipped"
     parameters = {"namespace": namespace, "id": job.id}
-    if job.overlap == "wait" and (row := connection.execute(load("timeline")["open_slot"], parameters).fetchone()):
-        return "due", (
-            f"it waits: run {row.id} of slot {short_utc(row.scheduled_for)} is unfinished, and "
-            "overlap: wait runs the job's slots one after another"
+    if job.overlap == "wait" and (
+        row := connection.execute(load("timeline")["open_slot"], parameters).fetchone()
+    ):
+        return (
+            "due",
+            (
+                f"it waits: run {row.id} of slot {short_utc(row.scheduled_for)} is unfinished, and "
+                "overlap: wait runs the job's slots one after another"
+            ),
         )
     return "due", 'it is due, and no sync has processed it yet: is "yamlsched tick" running?'

@@ -1,7 +1,7 @@
 """The command line. One module per verb: it parses, calls, prints, and returns the exit code.
 
-A verb is a module of this folder that defines ``command``. Modules whose name starts with ``_`` are shared.
-Exit codes of every verb: 0 ok; 1 findings; 2 usage error; 3 environment failure.
+A verb is a module of this folder that defines ``command``. Modules whose name starts with ``_`` are
+shared. Exit codes of every verb: 0 ok; 1 findings; 2 usage error; 3 environment failure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from yamlsched import __version__, registry
-from yamlsched import log as event_log  # `log` is a verb: its module becomes an attribute of this package
+from yamlsched import (
+    log as event_log,
+)  # `log` is a verb: its module becomes an attribute of this package
 from yamlsched.cli._settings import Settings, Verb, VerbGroup, global_options, merge
 from yamlsched.errors import EnvironmentFailed, Refused, YamlschedError
 
@@ -123,11 +125,20 @@ class Verbs(VerbGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         verbs = self.list_commands(ctx)
         grouped = {verb for group in GROUPS.values() for verb in group}
-        for title, group in {**GROUPS, "Other": [verb for verb in verbs if verb not in grouped]}.items():
+        for title, group in {
+            **GROUPS,
+            "Other": [verb for verb in verbs if verb not in grouped],
+        }.items():
             commands = [(verb, self.get_command(ctx, verb)) for verb in group]
-            if rows := [(verb, command.get_short_help_str(MAX_SUMMARY_CHARS)) for verb, command in commands if command]:
+            if rows := [
+                (verb, command.get_short_help_str(MAX_SUMMARY_CHARS))
+                for verb, command in commands
+                if command
+            ]:
                 with formatter.section(title):
-                    formatter.write_dl(rows, col_spacing=max(map(len, verbs)) - max(map(len, group)) + 2)
+                    formatter.write_dl(
+                        rows, col_spacing=max(map(len, verbs)) - max(map(len, group)) + 2
+                    )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self._modules:
@@ -158,14 +169,17 @@ def _unusable(name: str, error: EnvironmentFailed) -> click.Command:
     cls=Verbs,
     params=list(
         global_options(
-            ("text", "json", "concise", "github", "sarif", "markdown", "csv", "html", "ics"), before_verb=True
+            ("text", "json", "concise", "github", "sarif", "markdown", "csv", "html", "ics"),
+            before_verb=True,
         ).values()
     ),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     subcommand_metavar="VERB [ARGS]...",
     help="Run the jobs of schedules.yaml on time, once, with their history in PostgreSQL.",
-    epilog="yamlsched VERB --help shows the options of a verb. The options above can also be passed after the verbs "
-    "that use them.",
+    epilog=(
+        "yamlsched VERB --help shows the options of a verb. The options above can also be passed"
+        " after the verbs that use them."
+    ),
 )
 @click.version_option(__version__, message="yamlsched %(version)s")
 @click.pass_context
@@ -239,7 +253,8 @@ def _output_failed(error: OSError, code: int) -> int:
 def _open_standard_streams() -> None:
     """Open those of stdin, stdout and stderr that are closed (`>&-`) on /dev/null.
 
-    Otherwise a connection to the database would get the descriptor, and output would be written into it.
+    Otherwise a connection to the database would get the descriptor, and output would be written
+    into it.
     """
     for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -262,7 +277,9 @@ def _wants_json_log(arguments: list[str]) -> bool:
 
 
 def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:
-    """Print an error message. It may quote a server, whose control characters must not reach the terminal."""
+    """Print an error message. It may quote a server, whose control characters must not reach the
+    terminal.
+    """
     from yamlsched.show.terminal import printable
 
     text = f"yamlsched: {printable(message)}"
@@ -270,7 +287,9 @@ def _print_error(message: str, exit_code: int = FAILED, **fields: Any) -> None:
 
 
 def _unexpected(error: Exception, where: str = "yamlsched", whom: str = "") -> int:
-    """Report an error that no verb handles: a database error in one line, a bug with its traceback."""
+    """Report an error that no verb handles: a database error in one line, a bug with
+    its traceback.
+    """
     if getattr(error, "sqlstate", None) == "42501":  # insufficient_privilege
         _print_error(
             f"the role of the DSN lacks a privilege for this ({' '.join(str(error).split())}). "

@@ -1,4 +1,6 @@
-"""What the verbs that change runs and jobs share: the selection, the confirmation, and the results."""
+"""What the verbs that change runs and jobs share: the selection, the confirmation, and
+the results.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ run_options = _filters.combine(
     _filters.filter_options,
     _filters.by_option,
     _filters.yes_option,
-    click.option("--dry-run", is_flag=True, help="Show which runs would change, and change nothing."),
+    click.option(
+        "--dry-run", is_flag=True, help="Show which runs would change, and change nothing."
+    ),
 )
 """The options that select runs, for a verb that passes them to ``change_runs``."""
 job_options = _filters.combine(
@@ -48,9 +52,11 @@ Action = Callable[..., "list[ActionResult]"]
 
 
 def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str, Any]) -> int:
-    """Select runs by the values of ``run_options``, confirm, ``act`` on them, and print the results.
+    """Select runs by the values of ``run_options``, confirm, ``act`` on them, and print the
+    results.
 
-    ``act`` gets a connection, the ids, who does this, and the states in which the runs were selected.
+    ``act`` gets a connection, the ids, who does this, and the states in which the runs were
+    selected.
     """
 
     names, by, yes, dry_run = map(selection.pop, ("names", "by", "yes", "dry_run"))
@@ -59,7 +65,8 @@ def change_runs(settings: Settings, verb: str, act: Action, selection: dict[str,
         raise click.UsageError(f"name the runs to {verb}, or select them by options, not both")
     if not names and not any(selection.values()):
         raise click.UsageError(
-            f"which runs? Name them by id or key, or select them by options: yamlsched {verb} --help"
+            f"which runs? Name them by id or key, or select them by options: yamlsched {verb}"
+            " --help"
         )
     statuses = selection["statuses"]
     rejected: list[ActionResult] = []
@@ -97,10 +104,11 @@ def change_jobs(
     yes: bool,
     among: Callable[[psycopg.Connection[Any], Sequence[int]], list[int]] | None = None,
 ) -> int:
-    """Select jobs by the values of ``job_options``, confirm, ``act`` on them, and print the results.
+    """Select jobs by the values of ``job_options``, confirm, ``act`` on them, and print the
+    results.
 
-    ``act`` gets a connection, the namespace, the ids, and who does this. Without names, only those ``among`` are
-    selected.
+    ``act`` gets a connection, the namespace, the ids, and who does this. Without names, only those
+    ``among`` are selected.
     """
 
     if everything == bool(names or tags):
@@ -123,17 +131,24 @@ def confirm(what: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"this would {what}: pass --yes to confirm without a terminal")
-    click.echo(f"{what}? [y/N]: ", nl=False, err=True)  # click.confirm writes a blank to stdout, up to click 8.3
+    click.echo(
+        f"{what}? [y/N]: ", nl=False, err=True
+    )  # click.confirm writes a blank to stdout, up to click 8.3
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise click.Abort
 
 
-def report_dry_run(settings: Settings, verb: str, ids: list[int], rejected: list[ActionResult]) -> int:
+def report_dry_run(
+    settings: Settings, verb: str, ids: list[int], rejected: list[ActionResult]
+) -> int:
     if settings.wants_json:
         click.echo(terminal.document(dry_run=True, verb=verb, run_ids=ids))
     else:
         more = " ..." if len(ids) > MAX_LISTED else ""
-        click.echo(f"would {verb} {terminal.count(len(ids), 'run')}: {' '.join(map(str, ids[:MAX_LISTED]))}{more}")
+        click.echo(
+            f"would {verb} {terminal.count(len(ids), 'run')}:"
+            f" {' '.join(map(str, ids[:MAX_LISTED]))}{more}"
+        )
         for result in rejected:
             click.echo(terminal.printable_line(f"{result.target} {result.what}"), err=True)
     return FINDINGS if rejected else OK
@@ -147,7 +162,10 @@ def report(settings: Settings, verb: str, results: list[ActionResult]) -> int:
     else:
         for result in results:
             if len(results) <= MAX_LISTED or not result.changed:
-                click.echo(terminal.printable_line(f"{result.target} {result.what}"), err=not result.changed)
+                click.echo(
+                    terminal.printable_line(f"{result.target} {result.what}"),
+                    err=not result.changed,
+                )
         if len(results) > MAX_LISTED:
             of = "" if changed == len(results) else f" of {len(results)}"
             click.echo(f"{verb}: {changed}{of} changed")

@@ -1,9 +1,11 @@
-"""``tick --cron``: a tick whose output cron mails at the right time: nothing if all is well, a death when it happens.
+"""``tick --cron``: a tick whose output cron mails at the right time: nothing if all is well, a
+death when it happens.
 
-cron mails what its child has printed when nobody holds the child's output any more. So the tick itself runs in a child
-of this process, in a session of its own, and this process reads what it prints. When a run dies, it prints and exits,
-although other runs of the tick still execute: another process reads the rest of the tick's output. The errors in it are
-mailed by a later tick, which finds them in a file.
+cron mails what its child has printed when nobody holds the child's output any more. So the tick
+itself runs in a child of this process, in a session of its own, and this process reads what it
+prints. When a run dies, it prints and exits, although other runs of the tick still execute: another
+process reads the rest of the tick's output. The errors in it are mailed by a later tick, which
+finds them in a file.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from yamlsched.cli import FINDINGS
 MAX_ERRORS, MAX_LINES = 1_000, 1_000
 """Lines that are mailed: the first errors, and the last of the others."""
 POLL_SECONDS = 0.2
-DEATH_SECONDS = 1.0  # for which a tick may end, or other runs may die, after a death: then there is one mail
+DEATH_SECONDS = (
+    1.0  # for which a tick may end, or other runs may die, after a death: then there is one mail
+)
 LEVEL = re.compile(rb"[0-9-]{10}T[0-9:]{8}Z (INFO|WARNING|ERROR|DEBUG) +(\S+)")
 PRIORITIES = {
     "error": syslog.LOG_ERR,
@@ -39,7 +43,9 @@ UNSENT = "cron-unsent"
 
 
 def run(file: Path, tick: Callable[[], int]) -> int:
-    """Call ``tick`` for the schedule ``file`` in another process; return its exit code or, once a run has died, 1."""
+    """Call ``tick`` for the schedule ``file`` in another process; return its exit code or, once a
+    run has died, 1.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -79,7 +85,10 @@ class _Reader:
         if code is None:
             return self._hand_over(earlier)
         if code != 0 or earlier:
-            self._print(earlier, f"yamlsched tick: exit code {code}" if code else "yamlsched tick: all is well now")
+            self._print(
+                earlier,
+                f"yamlsched tick: exit code {code}" if code else "yamlsched tick: all is well now",
+            )
         return code or (FINDINGS if earlier else 0)
 
     def _step(self) -> int | None:
@@ -109,7 +118,10 @@ class _Reader:
 
     def _note(self, line: bytes) -> None:
         level, event = _level(line)
-        syslog.syslog(PRIORITIES.get(level, syslog.LOG_INFO), line.decode("utf-8", "replace").replace("\0", ""))
+        syslog.syslog(
+            PRIORITIES.get(level, syslog.LOG_INFO),
+            line.decode("utf-8", "replace").replace("\0", ""),
+        )
         self._has_death |= event == DEATH
         if level == "error" and len(self._errors) < MAX_ERRORS:
             self._errors.append(line)
@@ -126,7 +138,8 @@ class _Reader:
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         self._errors.clear()
-        # the tick was a child of the process that has exited, so its end shows in its output, or in its absence
+        # the tick was a child of the process that has exited, so its end shows in its output, or in
+        # its absence
         while self._read(POLL_SECONDS) or _is_alive(self._child):
             if self._errors:
                 self._keep()
@@ -141,7 +154,9 @@ class _Reader:
         self._errors.clear()
 
     def _take_unsent(self) -> list[bytes]:
-        """Return the errors that an earlier tick has left, once: another tick may look at the same time."""
+        """Return the errors that an earlier tick has left, once: another tick may look at the same
+        time.
+        """
         taken = self._unsent.with_name(f"{UNSENT}-{os.getpid()}")
         try:
             self._unsent.rename(taken)

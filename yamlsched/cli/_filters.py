@@ -21,7 +21,9 @@ from yamlsched.timetable.zones import zone
 
 
 def jobs(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of the file's jobs that start with ``incomplete``. A file with errors has those that load."""
+    """Return the names of the file's jobs that start with ``incomplete``. A file with errors has
+    those that load.
+    """
     return sorted(name for name in _jobs(context) if name.startswith(incomplete))
 
 
@@ -35,15 +37,25 @@ def tags(context: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def _jobs(context: click.Context) -> dict[str, Any]:
-    """Return the jobs of the file as YAML has them; none if it cannot be read: a shell has no place for an error."""
+    """Return the jobs of the file as YAML has them; none if it cannot be read: a shell has no place
+    for an error.
+    """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    file = context.params.get("file") or context.find_root().params.get("file") or Path("schedules.yaml")
+    file = (
+        context.params.get("file")
+        or context.find_root().params.get("file")
+        or Path("schedules.yaml")
+    )
     try:
         loaded = yaml.load(Path(file).read_bytes(), loader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return {}
     jobs = loaded.get("jobs") if isinstance(loaded, dict) else None
-    return {name: job for name, job in jobs.items() if isinstance(name, str)} if isinstance(jobs, dict) else {}
+    return (
+        {name: job for name, job in jobs.items() if isinstance(name, str)}
+        if isinstance(jobs, dict)
+        else {}
+    )
 
 
 Value = TypeVar("Value")
@@ -63,7 +75,9 @@ def _option_type(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 
 time = _option_type(times.parse)
-"""A time in any form that ``times.parse`` accepts. What has no offset is read in a time zone that is known later."""
+"""A time in any form that ``times.parse`` accepts. What has no offset is read in a time zone that
+is known later.
+"""
 duration = _option_type(durations.parse)
 """A duration such as 15m."""
 
@@ -80,9 +94,15 @@ def combine(*options: Option) -> Option:
 
 
 path_option = click.option(
-    "--path", "paths", multiple=True, metavar="DIR", help="Also look for handlers in this folder; may be repeated."
+    "--path",
+    "paths",
+    multiple=True,
+    metavar="DIR",
+    help="Also look for handlers in this folder; may be repeated.",
 )
-by_option = click.option("--by", metavar="WHO", help="Who does this; recorded with the action (the user on this host).")
+by_option = click.option(
+    "--by", metavar="WHO", help="Who does this; recorded with the action (the user on this host)."
+)
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 filter_options = combine(
@@ -114,13 +134,23 @@ filter_options = combine(
         "--since",
         type=time,
         metavar="TIME",
-        help='Runs that ended (else started, else are due) at or after this time: 2026-01-14T02:00Z, 17:30 or "mon '
-        '08:00" (the last one), or 90m (the last 90 minutes).',
+        help=(
+            "Runs that ended (else started, else are due) at or after this time: 2026-01-14T02:00Z,"
+            ' 17:30 or "mon 08:00" (the last one), or 90m (the last 90 minutes).'
+        ),
     ),
-    click.option("--until", type=time, metavar="TIME", help="Runs before this time; the same forms."),
-    click.option("--error", metavar="TEXT", help="Runs whose latest error has this in its type or its message."),
+    click.option(
+        "--until", type=time, metavar="TIME", help="Runs before this time; the same forms."
+    ),
+    click.option(
+        "--error",
+        metavar="TEXT",
+        help="Runs whose latest error has this in its type or its message.",
+    ),
     click.option("--error-type", metavar="TYPE", help="Runs whose latest error is of this type."),
-    click.option("--on-dead/--no-on-dead", default=None, help="Only the calls of on_dead, or none of them."),
+    click.option(
+        "--on-dead/--no-on-dead", default=None, help="Only the calls of on_dead, or none of them."
+    ),
 )
 """The options that ``build_filter`` gets."""
 
@@ -128,7 +158,9 @@ filter_options = combine(
 def build_filter(connection: Connection[Any], namespace: str, file: Path, **options: Any) -> Filter:
     """Return the filter that ``options`` describe; print how times without an offset were read."""
     for option in ("since", "until"):
-        options[option] = resolve_time(connection, namespace, file, option, options[option], options["jobs"])
+        options[option] = resolve_time(
+            connection, namespace, file, option, options[option], options["jobs"]
+        )
     return Filter(**options)
 
 
@@ -140,7 +172,9 @@ def resolve_time(
     value: times.TimeInput | None,
     jobs: Sequence[str] = (),
 ) -> datetime | None:
-    """Return the instant of an option about the past; print how a time without an offset was read."""
+    """Return the instant of an option about the past; print how a time without an
+    offset was read.
+    """
     if value is None:
         return None
     timezone = timezone_of(connection, namespace, jobs, file) if times.is_local(value) else "UTC"

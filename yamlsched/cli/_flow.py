@@ -15,8 +15,12 @@ from yamlsched.schedule.file import absolute
 from yamlsched.service import Target, WorkOptions
 
 
-def duration(context: click.Context, option: click.Parameter, value: str | None) -> timedelta | None:
-    """Return an option as a duration. Unlike the type of that name, it imports nothing while a tick is idle."""
+def duration(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> timedelta | None:
+    """Return an option as a duration. Unlike the type of that name, it imports nothing while a tick
+    is idle.
+    """
     from yamlsched import durations
 
     try:
@@ -32,7 +36,11 @@ TARGET_OPTIONS = [
         help="Apply the file without checking handlers and payloads, for a host without the code.",
     ),
     click.option(
-        "--path", "paths", multiple=True, metavar="DIR", help="A folder to import handlers from; may be repeated."
+        "--path",
+        "paths",
+        multiple=True,
+        metavar="DIR",
+        help="A folder to import handlers from; may be repeated.",
     ),
 ]
 WORK_OPTIONS = [
@@ -73,7 +81,9 @@ def work_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def target(settings: Settings, options: Mapping[str, Any], migrate: bool = False) -> Target:
-    """Return what the command line selects. The embedded database is always upgraded, a server only by ``migrate``."""
+    """Return what the command line selects. The embedded database is always upgraded, a server only
+    by ``migrate``.
+    """
     return Target(
         file=absolute(settings.file),
         database=settings.database,
@@ -92,7 +102,9 @@ def limits(options: Mapping[str, Any]) -> WorkOptions:
 
 
 def show_messages(messages: Sequence[str]) -> None:
-    """Print messages. They may quote what other hosts have written, which must not control the terminal."""
+    """Print messages. They may quote what other hosts have written, which must not control the
+    terminal.
+    """
     if not messages:
         return
     from yamlsched.show.terminal import printable

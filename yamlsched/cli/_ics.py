@@ -12,7 +12,9 @@ from yamlsched.timetable.forecast import Upcoming
 MAX_LINE_OCTETS = 75
 
 
-def calendar(slots: Iterable[Upcoming], jobs: Mapping[str, Job], namespace: str, now: datetime) -> bytes:
+def calendar(
+    slots: Iterable[Upcoming], jobs: Mapping[str, Job], namespace: str, now: datetime
+) -> bytes:
     """Return an event for each slot; ``jobs``, as far as they are known, have descriptions.
 
     A calendar that has the file already updates its events: the UID of a slot is always the same.
@@ -31,7 +33,9 @@ def calendar(slots: Iterable[Upcoming], jobs: Mapping[str, Job], namespace: str,
             "TRANSP:TRANSPARENT",
             "END:VEVENT",
         ]
-    return b"".join(octets for line in [*lines, "END:VCALENDAR"] for octets in _folded(line.encode()))
+    return b"".join(
+        octets for line in [*lines, "END:VCALENDAR"] for octets in _folded(line.encode())
+    )
 
 
 def _instant(at: datetime) -> str:

@@ -39,15 +39,21 @@ class Settings:
         return self.format == "json"
 
     def echo(self, words: Document, err: bool = False, **fields: Any) -> None:
-        """Write ``words`` in the format that was passed, to stdout or stderr; JSON has ``fields`` instead."""
+        """Write ``words`` in the format that was passed, to stdout or stderr; JSON has ``fields``
+        instead.
+        """
         from yamlsched.show import document, html, markdown, terminal
 
         renderers = {"text": document.as_text, "markdown": markdown.render, "html": html.render}
-        click.echo(terminal.document(**fields) if self.wants_json else renderers[self.format](words), err=err)
+        click.echo(
+            terminal.document(**fields) if self.wants_json else renderers[self.format](words),
+            err=err,
+        )
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """Yield the DSN to use: the one that is set, else that of a plugin, such as the embedded database.
+        """Yield the DSN to use: the one that is set, else that of a plugin, such as the embedded
+        database.
 
         Raises EnvironmentFailed if there is neither.
         """
@@ -63,7 +69,9 @@ class Settings:
 
     @contextmanager
     def connect_in(self) -> Iterator[tuple[psycopg.Connection[Any], str]]:
-        """Yield a connection and the namespace to use: the one that was passed, else that of the file."""
+        """Yield a connection and the namespace to use: the one that was passed, else that of the
+        file.
+        """
         with self.connect() as connection:
             if self.namespace:
                 yield connection, self.namespace
@@ -73,11 +81,13 @@ class Settings:
             yield connection, history.namespace_of(connection, None, self.file)
 
     @contextmanager
-    def connect(self, migrate: bool = False, for_handler: bool = False) -> Iterator[psycopg.Connection[Any]]:
+    def connect(
+        self, migrate: bool = False, for_handler: bool = False
+    ) -> Iterator[psycopg.Connection[Any]]:
         """Yield a connection to a database whose tables are those of this version.
 
-        The embedded database is migrated first, a server only with ``migrate``. A connection ``for_handler`` keeps
-        the settings of its role and database.
+        The embedded database is migrated first, a server only with ``migrate``. A connection
+        ``for_handler`` keeps the settings of its role and database.
         """
         from yamlsched import db
 
@@ -96,15 +106,17 @@ NAMESPACE = "[a-z][a-z0-9_]{0,62}"
 
 
 def _namespace(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-    """Return a namespace; that of a host name is in lower case, with underscores for dots and dashes."""
+    """Return a namespace; that of a host name is in lower case, with underscores for dots and
+    dashes.
+    """
     if value is None:
         return None
     name = value.lower().replace(".", "_").replace("-", "_")
     if not re.fullmatch(NAMESPACE, name):
         raise click.BadParameter(
-            f"{value!r} is not a valid namespace: a letter, then up to 62 letters, digits and underscores (dots and "
-            "dashes become underscores). If the host's name is too long or starts with a digit, pass "
-            '"host_$(hostname -s)"',
+            f"{value!r} is not a valid namespace: a letter, then up to 62 letters, digits and"
+            " underscores (dots and dashes become underscores). If the host's name is too long or"
+            ' starts with a digit, pass "host_$(hostname -s)"',
             context,
             option,
         )
@@ -114,7 +126,8 @@ def _namespace(context: click.Context, option: click.Parameter, value: str | Non
 def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, click.Option]:
     """Return, by name, the options that may be passed before the verb as well as after it.
 
-    Only those before the verb read the environment. Otherwise a variable would override an explicit option.
+    Only those before the verb read the environment. Otherwise a variable would override an explicit
+    option.
     """
 
     def variable(name: str) -> str | None:
@@ -129,7 +142,9 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, cli
             help="The schedule (YAMLSCHED_FILE; ./schedules.yaml).",
         ),
         click.Option(
-            ["--dsn"], envvar=variable("DSN"), help="The DSN of the database (YAMLSCHED_DSN; the embedded database)."
+            ["--dsn"],
+            envvar=variable("DSN"),
+            help="The DSN of the database (YAMLSCHED_DSN; the embedded database).",
         ),
         click.Option(
             ["--env"],
@@ -142,13 +157,17 @@ def global_options(formats: tuple[str, ...], before_verb: bool) -> dict[str, cli
             metavar="NAME",
             envvar=variable("NAMESPACE"),
             callback=_namespace,
-            help="The namespace, such as a host's name (YAMLSCHED_NAMESPACE; the file's, else the only one).",
+            help=(
+                "The namespace, such as a host's name (YAMLSCHED_NAMESPACE; the file's, else the"
+                " only one)."
+            ),
         ),
         click.Option(
             ["--format"],
             type=click.Choice(formats),
             metavar="FORMAT" if before_verb else None,
-            help="The format of results" + (": text, json, or another of the verb." if before_verb else "."),
+            help="The format of results"
+            + (": text, json, or another of the verb." if before_verb else "."),
         ),
         click.Option(
             ["--log-format"],
@@ -183,10 +202,12 @@ class VerbGroup(click.Group):
 
 
 class Verb(click.Command):
-    """A command with the global options that it ``uses``, which it gets as ``Settings`` (``@click.pass_obj``).
+    """A command with the global options that it ``uses``, which it gets as ``Settings``
+    (``@click.pass_obj``).
 
-    ``uses`` are names, separated by spaces; ``logging`` stands for the three options about log lines. ``formats`` are
-    the values of ``--format``: a verb with fewer than two has no such option.
+    ``uses`` are names, separated by spaces; ``logging`` stands for the three options about log
+    lines. ``formats`` are the values of ``--format``: a verb with fewer than two has no such
+    option.
     """
 
     def __init__(
@@ -198,22 +219,36 @@ class Verb(click.Command):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.formats = formats
-        names = uses.replace("logging", "log_format quiet verbose").split() + ["format"] * (len(formats) > 1)
-        self.globals = [option for name, option in global_options(formats, False).items() if name in names]
+        names = uses.replace("logging", "log_format quiet verbose").split() + ["format"] * (
+            len(formats) > 1
+        )
+        self.globals = [
+            option for name, option in global_options(formats, False).items() if name in names
+        ]
         for param in self.params:
-            if isinstance(param, click.Option) and isinstance(param.type, (click.IntRange, click.FloatRange)):
+            if isinstance(param, click.Option) and isinstance(
+                param.type, (click.IntRange, click.FloatRange)
+            ):
                 param.metavar = param.metavar or "N"
-                param.type.name = "integer" if isinstance(param.type, click.IntRange) else "number"  # in errors
+                param.type.name = (
+                    "integer" if isinstance(param.type, click.IntRange) else "number"
+                )  # in errors
         self.params = [*self.params, *self.globals]
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.obj = merge(ctx.obj or Settings(), {str(o.name): ctx.params.pop(str(o.name)) for o in self.globals})
+        ctx.obj = merge(
+            ctx.obj or Settings(), {str(o.name): ctx.params.pop(str(o.name)) for o in self.globals}
+        )
         if ctx.obj.format not in self.formats:
-            raise click.UsageError(f"--format {ctx.obj.format}: this verb supports {', '.join(self.formats)}", ctx)
+            raise click.UsageError(
+                f"--format {ctx.obj.format}: this verb supports {', '.join(self.formats)}", ctx
+            )
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = [p for p in self.get_params(ctx) if isinstance(p, click.Option) and p not in self.globals]
+        own = [
+            p for p in self.get_params(ctx) if isinstance(p, click.Option) and p not in self.globals
+        ]
         for title, params in (("Options", own), ("Global options", self.globals)):
             if rows := [row for param in params if (row := param.get_help_record(ctx)) is not None]:
                 with formatter.section(title):

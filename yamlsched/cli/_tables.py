@@ -31,23 +31,36 @@ def show(settings: Settings, thresholds: Thresholds, is_check: bool, show_all: b
     if settings.wants_json or not is_check:
         document = Document("yamlsched status", _in_words(namespaces, unused, show_all))
         summaries = [attention.summary(state.health, thresholds) for state in namespaces]
-        settings.echo(document, now=instant, healthy=not problems, namespaces=summaries, unused=unused)
+        settings.echo(
+            document, now=instant, healthy=not problems, namespaces=summaries, unused=unused
+        )
     elif problems:
         for state in namespaces:
             for problem in state.problems:
                 click.echo(terminal.printable_line(f"{state.health.namespace}: {problem.what}"))
     else:
         jobs = sum(state.jobs for state in namespaces)
-        click.echo(f"ok: {terminal.count(len(namespaces), 'namespace')}, {terminal.count(jobs, 'job')}")
+        click.echo(
+            f"ok: {terminal.count(len(namespaces), 'namespace')}, {terminal.count(jobs, 'job')}"
+        )
     return FINDINGS if is_check and problems else OK
 
 
-def _in_words(namespaces: list[NamespaceHealth], unused: list[str], show_all: bool) -> Iterator[Part]:
-    listed = [state for state in namespaces if state.problems or show_all or len(namespaces) <= MAX_NAMESPACES_LISTED]
+def _in_words(
+    namespaces: list[NamespaceHealth], unused: list[str], show_all: bool
+) -> Iterator[Part]:
+    listed = [
+        state
+        for state in namespaces
+        if state.problems or show_all or len(namespaces) <= MAX_NAMESPACES_LISTED
+    ]
     omitted, note = len(namespaces) - len(listed), ""
     if unused:
         names = f": {', '.join(unused)}" if show_all else "; --all lists them"
-        note = f"{terminal.count(len(unused), 'namespace')} without jobs, unfinished runs and hosts{names}"
+        note = (
+            f"{terminal.count(len(unused), 'namespace')} without jobs, unfinished runs and"
+            f" hosts{names}"
+        )
     if not (namespaces or unused):
         yield Entries([Entry("no namespaces yet: run yamlsched sync to apply a schedules.yaml")])
     else:
@@ -62,17 +75,25 @@ def _problems(state: NamespaceHealth) -> Iterator[tuple[str, str]]:
     name, more = state.health.namespace, len(state.problems) - MAX_PROBLEMS_LISTED
     hint = (f"and {more} more: " if more > 0 else "") + f"yamlsched status --namespace {name}"
     first = state.problems[:MAX_PROBLEMS_LISTED]
-    yield from ((f"{name}: {problem.what}", hint if problem is first[-1] else "") for problem in first)
+    yield from (
+        (f"{name}: {problem.what}", hint if problem is first[-1] else "") for problem in first
+    )
 
 
 def needs_attention(problems: Sequence[tuple[str, str]], more: str = "") -> Problems:
     """Return what status says about problems."""
-    return Problems(terminal.Styled(terminal.paint("Needs attention", "bold")), False, problems, more)
+    return Problems(
+        terminal.Styled(terminal.paint("Needs attention", "bold")), False, problems, more
+    )
 
 
 def _line(state: NamespaceHealth) -> tuple[str, ...]:
     health, problems = state.health, len(state.problems)
-    label = terminal.coloured("late", terminal.count(problems, "problem")) if problems else terminal.coloured("ok")
+    label = (
+        terminal.coloured("late", terminal.count(problems, "problem"))
+        if problems
+        else terminal.coloured("ok")
+    )
     return (
         health.namespace,
         label,
@@ -86,18 +107,33 @@ def _line(state: NamespaceHealth) -> tuple[str, ...]:
 
 HEADINGS = ("runs", "job", "now", "attempts", "first", "last", "example", "error")
 CSV_COLUMNS = (
-    *("job_type", "error_type", "is_call", "runs", "dead", "failing", "recovered", "attempts", "first_at", "last_at"),
+    *(
+        "job_type",
+        "error_type",
+        "is_call",
+        "runs",
+        "dead",
+        "failing",
+        "recovered",
+        "attempts",
+        "first_at",
+        "last_at",
+    ),
     *("example_id", "example_key", "example_error"),
 )
 
 
-def section(failures: Failures, groups: Sequence[FailureGroup], title: str = "", more: str = "") -> Section:
+def section(
+    failures: Failures, groups: Sequence[FailureGroup], title: str = "", more: str = ""
+) -> Section:
     """Return a table of ``groups``, which are some of ``failures``."""
     return Section(title, HEADINGS, [_failure_line(failures, group) for group in groups], more)
 
 
 def comma_separated(groups: Sequence[FailureGroup]) -> str:
-    return terminal.comma_separated(CSV_COLUMNS, [[getattr(group, name) for name in CSV_COLUMNS] for group in groups])
+    return terminal.comma_separated(
+        CSV_COLUMNS, [[getattr(group, name) for name in CSV_COLUMNS] for group in groups]
+    )
 
 
 def _failure_line(failures: Failures, group: FailureGroup) -> tuple[str, ...]:

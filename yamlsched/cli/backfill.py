@@ -30,12 +30,16 @@ from yamlsched.timetable.zones import zone
 
 HELP = """Create the missing runs of JOB's past slots.
 
-The runs are created oldest first and are due immediately. Each has the key of its slot: existing and pruned runs are
-not created again. The job's own progress does not change. Both ends are inclusive; without --to, the range is the date
+The runs are created oldest first and are due immediately. Each has the key of its slot: existing
+and pruned runs are
+not created again. The job's own progress does not change. Both ends are inclusive; without --to,
+the range is the date
 or slot of --from. Dates and times without an offset are in the job's time zone.
 
-Slots before the day on which the job was first applied are skipped unless --before-first is passed. More than 100
-slots require confirmation; more than 10,000 require --yes. To resume an interrupted backfill, run the same command
+Slots before the day on which the job was first applied are skipped unless --before-first is
+passed. More than 100
+slots require confirmation; more than 10,000 require --yes. To resume an interrupted backfill, run
+the same command
 again.
 """
 MAX_LISTED = 20
@@ -53,13 +57,27 @@ MAX_SLOTS_WITHOUT_YES = 10_000
     type=_filters.time,
     required=True,
     metavar="TIME",
-    help='2026-01-14 or yesterday (all of that day), 2026-01-14T02:00, 2026-01-14T01:00Z, 17:30 or "mon 08:00" (the '
-    "last one), or 3d (ago).",
+    help=(
+        "2026-01-14 or yesterday (all of that day), 2026-01-14T02:00, 2026-01-14T01:00Z, 17:30 or"
+        ' "mon 08:00" (the last one), or 3d (ago).'
+    ),
 )
-@click.option("--to", "last", type=_filters.time, metavar="TIME", help="The same; a date includes the whole day.")
-@click.option("--before-first", is_flag=True, help="Include slots from before the job was first applied.")
-@click.option("--downstream", is_flag=True, help="Create also the missing runs of the slots that follow.")
-@click.option("--dry-run", is_flag=True, help="Show which runs would be created, and change nothing.")
+@click.option(
+    "--to",
+    "last",
+    type=_filters.time,
+    metavar="TIME",
+    help="The same; a date includes the whole day.",
+)
+@click.option(
+    "--before-first", is_flag=True, help="Include slots from before the job was first applied."
+)
+@click.option(
+    "--downstream", is_flag=True, help="Create also the missing runs of the slots that follow."
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Show which runs would be created, and change nothing."
+)
 @_filters.by_option
 @_filters.yes_option
 @click.pass_obj
@@ -88,27 +106,39 @@ def command(
         if last is not None:
             _filters.echo_reading("to", last, end, definition.timezone)
         if end < start:
-            raise click.UsageError(f"--to {rfc3339(end, 'seconds')} is before --from {rfc3339(start, 'seconds')}")
+            raise click.UsageError(
+                f"--to {rfc3339(end, 'seconds')} is before --from {rfc3339(start, 'seconds')}"
+            )
         chosen = select(connection, definition, start, end, before_first)
         if chosen.left_out_before:
             click.echo(
-                f"slots before {chosen.left_out_before}, when the job was first applied, are skipped: "
-                "pass --before-first to include them",
+                f"slots before {chosen.left_out_before}, when the job was first applied, are"
+                " skipped: pass --before-first to include them",
                 err=True,
             )
         if chosen.skipped:
             slots = "1 slot is" if chosen.skipped == 1 else f"{chosen.skipped} slots are"
-            click.echo(f"{slots} left out, as calendars skip them: to run one, pass its date without --to", err=True)
+            click.echo(
+                f"{slots} left out, as calendars skip them: to run one, pass its date without --to",
+                err=True,
+            )
         ranges = [actions.Range(definition, chosen.first, chosen.last)]
         if downstream:
             ranges += actions.downstream(connection, namespace, *ranges[0])
-        total = chosen.slots + sum(select(connection, *job_range, before_first=True).slots for job_range in ranges[1:])
+        total = chosen.slots + sum(
+            select(connection, *job_range, before_first=True).slots for job_range in ranges[1:]
+        )
         if total > MAX_SLOTS_WITHOUT_YES and not yes:
             raise Refused(
-                f"these are {total:,} slots, more than {MAX_SLOTS_WITHOUT_YES:,}: choose a smaller range, or pass --yes"
+                f"these are {total:,} slots, more than {MAX_SLOTS_WITHOUT_YES:,}: choose a smaller"
+                " range, or pass --yes"
             )
         if total > MAX_SLOTS_UNCONFIRMED and not dry_run:
-            confirm(f"create up to {total} runs of {', '.join(job_range.job.job_type for job_range in ranges)}", yes)
+            confirm(
+                f"create up to {total} runs of"
+                f" {', '.join(job_range.job.job_type for job_range in ranges)}",
+                yes,
+            )
         who = by or runs.operator()
         try:
             for job_range in ranges:
@@ -135,7 +165,12 @@ def command(
 
 
 def _report_interrupted(
-    settings: Settings, namespace: str, job: Definition, result: BackfillResult, total: int, began: datetime
+    settings: Settings,
+    namespace: str,
+    job: Definition,
+    result: BackfillResult,
+    total: int,
+    began: datetime,
 ) -> None:
     with settings.connect() as connection:
         made = count_created(connection, namespace, job, result)
@@ -143,7 +178,10 @@ def _report_interrupted(
     click.echo("resume: run the same command again; existing runs are not created twice", err=True)
     if made:
         since = rfc3339(began, "microseconds")
-        cancel = f"yamlsched cancel --job {job.job_type} --status queued --since {since} --namespace {namespace}"
+        cancel = (
+            f"yamlsched cancel --job {job.job_type} --status queued --since {since} --namespace"
+            f" {namespace}"
+        )
         click.echo(f"undo: {cancel}", err=True)
 
 
@@ -163,19 +201,32 @@ def _json(job: str, result: BackfillResult, dry_run: bool) -> str:
 
 
 def _print(result: BackfillResult, dry_run: bool, ahead: datetime | None) -> None:
-    """Print the slots; ``ahead`` is where those that sync creates start, None if the range has none of them."""
+    """Print the slots; ``ahead`` is where those that sync creates start, None if the range has none
+    of them.
+    """
     for verb, lines in (
-        ("would create" if dry_run else "created", [f"{slot.key} for {short_utc(slot.at)}" for slot in result.created]),
+        (
+            "would create" if dry_run else "created",
+            [f"{slot.key} for {short_utc(slot.at)}" for slot in result.created],
+        ),
         ("exists", [f"{slot.key}: {_holder(slot)}" for slot in result.existing]),
         ("key used", [f"{slot.key}: {_holder(slot)}" for slot in result.used]),
-        ("left out", [f"{slot.key}: {slot.lacking} has no run for it to wait for" for slot in result.left_out]),
+        (
+            "left out",
+            [
+                f"{slot.key}: {slot.lacking} has no run for it to wait for"
+                for slot in result.left_out
+            ],
+        ),
     ):
         for line in lines[:MAX_LISTED]:
             click.echo(f"{verb} {line}")
         if len(lines) > MAX_LISTED:
             click.echo(f"{verb} {len(lines) - MAX_LISTED} more")
     if ahead is not None:
-        click.echo(f"slots after {short_utc(ahead)} are in the future: sync creates those runs", err=True)
+        click.echo(
+            f"slots after {short_utc(ahead)} are in the future: sync creates those runs", err=True
+        )
     elif not result.done:
         click.echo("no slots in this range")
 
@@ -186,5 +237,7 @@ def _holder(slot: BackfillSlot) -> str:
     assert holder is not None
     if holder.scheduled_for == slot.at:
         return f"run {holder.run_id}, {holder.status or 'pruned since'}"
-    origin = f"of slot {short_utc(holder.scheduled_for)}" if holder.scheduled_for else "created by hand"
+    origin = (
+        f"of slot {short_utc(holder.scheduled_for)}" if holder.scheduled_for else "created by hand"
+    )
     return f"run {holder.run_id} {origin}"

@@ -12,8 +12,10 @@ from yamlsched.cli._settings import Settings, Verb
 
 HELP = """Cancel unfinished runs.
 
-Waiting runs are cancelled at once. The handler of a running run is killed at its worker's next heartbeat. RUN is an id
-or a key. Options without --status select all unfinished runs. A retry makes a cancelled run due again.
+Waiting runs are cancelled at once. The handler of a running run is killed at its worker's next
+heartbeat. RUN is an id
+or a key. Options without --status select all unfinished runs. A retry makes a cancelled run due
+again.
 """
 UNFINISHED = ("queued", "failed", "running")
 

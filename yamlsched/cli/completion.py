@@ -1,4 +1,6 @@
-"""``yamlsched completion``: print the script that completes verbs, options, jobs and tags in a shell."""
+"""``yamlsched completion``: print the script that completes verbs, options, jobs and tags in a
+shell.
+"""
 
 from __future__ import annotations
 

@@ -67,17 +67,25 @@ class Enqueue(Verb):
 )
 @click.argument("job", shell_complete=_filters.jobs)
 @click.option(
-    "--payload", "arguments", type=Payload(), metavar="JSON|@FILE|-", help="Keyword arguments of the handler."
+    "--payload",
+    "arguments",
+    type=Payload(),
+    metavar="JSON|@FILE|-",
+    help="Keyword arguments of the handler.",
 )
-@click.option("--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing.")
+@click.option(
+    "--key", metavar="KEY", help="One run per key, forever: a second enqueue creates nothing."
+)
 @click.option(
     "--at",
     "--run-at",
     "at",
     type=_filters.time,
     metavar="TIME",
-    help='Do not start before: 90m (from now), 17:30 or "mon 08:00" (the next one in the job\'s time zone), "tomorrow '
-    '08:00", 2026-01-14T02:00 or 2026-01-14T01:00Z.',
+    help=(
+        'Do not start before: 90m (from now), 17:30 or "mon 08:00" (the next one in the job\'s time'
+        ' zone), "tomorrow 08:00", 2026-01-14T02:00 or 2026-01-14T01:00Z.'
+    ),
 )
 @click.option(
     "--priority",
@@ -129,7 +137,10 @@ def command(
         )
     elif not result.created:
         who = "a run that has been pruned" if result.run_id is None else f"run {result.run_id}"
-        click.echo(f'nothing created: {who} has the key "{key}"{f" and is {result.status}" if result.status else ""}')
+        click.echo(
+            f"nothing created: {who} has the key"
+            f' "{key}"{f" and is {result.status}" if result.status else ""}'
+        )
     else:
         due = f", due {result.due}" if at is not None else ""
         click.echo(f"run {result.run_id} created{due}{f'; {result.note}' if result.note else ''}")

@@ -10,7 +10,11 @@ from yamlsched.show import terminal
 from yamlsched.text import did_you_mean
 
 
-@click.command(cls=Verb, uses="", help="Explain the diagnostic CODE, such as YS203; without CODE, list all codes.")
+@click.command(
+    cls=Verb,
+    uses="",
+    help="Explain the diagnostic CODE, such as YS203; without CODE, list all codes.",
+)
 @click.argument("code", required=False)
 @click.pass_obj
 def command(settings: Settings, code: str | None) -> int:
@@ -19,12 +23,17 @@ def command(settings: Settings, code: str | None) -> int:
     else:
         code = code.upper()
         if code not in catalog.pages():
-            alike = [known for known in catalog.pages() if known[:3] == code[:3]]  # of the same group
+            alike = [
+                known for known in catalog.pages() if known[:3] == code[:3]
+            ]  # of the same group
             hint = did_you_mean(code, alike, "See: yamlsched explain")
             raise click.UsageError(f'no code "{code}". {hint}')
         titles = {code: catalog.title(code)}
     if settings.wants_json:
-        codes = [{"code": code, "title": title, "page": catalog.page(code)} for code, title in titles.items()]
+        codes = [
+            {"code": code, "title": title, "page": catalog.page(code)}
+            for code, title in titles.items()
+        ]
         click.echo(terminal.document(codes=codes))
     elif code is not None:
         heading, _, rest = catalog.as_text(code).partition("\n")

@@ -36,21 +36,34 @@ MAX_EXPORT_SECONDS = 5.0
 @click.command(
     cls=Verb,
     uses="file dsn env",
-    help="Call the handler of JOB in this process, or run its command, for development. Creates no run, and only shows "
-    "the runs that the handler enqueues. run.transaction() does commit if a database is available.",
+    help=(
+        "Call the handler of JOB in this process, or run its command, for development. Creates no"
+        " run, and only shows the runs that the handler enqueues. run.transaction() does commit if"
+        " a database is available."
+    ),
 )
 @click.argument("job", shell_complete=_filters.jobs)
 @click.option(
-    "--payload", type=Payload(), metavar="JSON|@FILE|-", help="Keyword arguments that override those of schedules.yaml."
+    "--payload",
+    type=Payload(),
+    metavar="JSON|@FILE|-",
+    help="Keyword arguments that override those of schedules.yaml.",
 )
 @click.option(
     "--upstream",
     type=Payload(),
     metavar="JSON|@FILE|-",
-    help='What the jobs that it follows have returned, by name: {"extract": {"rows": 7}}; null for those not named.',
+    help=(
+        'What the jobs that it follows have returned, by name: {"extract": {"rows": 7}}; null for'
+        " those not named."
+    ),
 )
 @click.option(
-    "--path", "paths", multiple=True, metavar="DIR", help="A folder to import handlers from; may be repeated."
+    "--path",
+    "paths",
+    multiple=True,
+    metavar="DIR",
+    help="A folder to import handlers from; may be repeated.",
 )
 @click.pass_obj
 def command(
@@ -66,7 +79,11 @@ def command(
     entry = loaded.jobs.get(job)
     if entry is None:
         wrong = any(f'"{job}"' in diagnostic.message for diagnostic in loaded.diagnostics)
-        hint = "To see what is wrong with it: yamlsched validate" if wrong else did_you_mean(job, loaded.jobs)
+        hint = (
+            "To see what is wrong with it: yamlsched validate"
+            if wrong
+            else did_you_mean(job, loaded.jobs)
+        )
         raise Refused(f'no valid job "{job}" in {settings.file}. {hint}'.rstrip())
     sys.path[:0] = map(str, search_path(settings.file, loaded.paths, paths))
     fields: dict[str, Any] = {
@@ -77,7 +94,8 @@ def command(
     results = upstream or {}
     if unknown := results.keys() - set(entry.after):
         raise Refused(
-            f'"{job}" does not follow {", ".join(sorted(unknown))}. {did_you_mean(min(unknown), entry.after)}'.rstrip()
+            f'"{job}" does not follow {", ".join(sorted(unknown))}.'
+            f" {did_you_mean(min(unknown), entry.after)}".rstrip()
         )
     fields["upstream"] = {name: UpstreamRun(result=results.get(name)) for name in entry.after}
     if entry.command:
@@ -93,25 +111,39 @@ def command(
         span = None
         try:
             handler = resolve(entry.handler)
-            mismatch = payload_mismatch(handler, entry.handler, tuple(run.payload), takes_run(handler))
+            mismatch = payload_mismatch(
+                handler, entry.handler, tuple(run.payload), takes_run(handler)
+            )
             span = None if mismatch else _span(run, dsn)
             result = None if mismatch else call(handler, run)
             _finish(span, None)
         except Exception as error:  # the author of the handler wants to see its traceback
-            _finish(span, AttemptEnd(EndKind.RAISED, str(error), type(error).__name__, traceback.format_exc()))
+            _finish(
+                span,
+                AttemptEnd(
+                    EndKind.RAISED, str(error), type(error).__name__, traceback.format_exc()
+                ),
+            )
             traceback.print_exc()
             return 1
     if mismatch:
         raise Refused(mismatch)
     for enqueued in run.enqueued:
-        click.echo(f"would enqueue {enqueued.job} {json.dumps(enqueued.payload)} key={enqueued.key}", err=True)
-    click.echo(json.dumps({"format_version": 1, "result": result} if settings.wants_json else result))
+        click.echo(
+            f"would enqueue {enqueued.job} {json.dumps(enqueued.payload)} key={enqueued.key}",
+            err=True,
+        )
+    click.echo(
+        json.dumps({"format_version": 1, "result": result} if settings.wants_json else result)
+    )
     return 0
 
 
 @contextlib.contextmanager
 def _shown_progress() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress as a worker writes it: what is new, each second, and the last one."""
+    """Yield a function that shows progress as a worker writes it: what is new, each second, and the
+    last one.
+    """
     previous: Progress | None = None
     latest: Progress | None = None
     shown_at = time.monotonic()
@@ -131,7 +163,9 @@ def _shown_progress() -> Iterator[Callable[[Progress], None]]:
 
 
 def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
-    """Run a command as a worker does, with our stdout and stderr; with JSON, its output goes to stderr."""
+    """Run a command as a worker does, with our stdout and stderr; with JSON, its output goes to
+    stderr.
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
             signal.signal(number, _exit)
@@ -142,7 +176,12 @@ def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
     _finish(span, end)
     error = error_text(end.error_type, end.error) or end.error_type
     if settings.wants_json:
-        answer = {"result": None, "outcome": outcome, "exit_code": called.status, "error": error or None}
+        answer = {
+            "result": None,
+            "outcome": outcome,
+            "exit_code": called.status,
+            "error": error or None,
+        }
         click.echo(json.dumps({"format_version": 1, **answer}))
     if end.is_success:
         return 0
@@ -154,7 +193,9 @@ def _run_command(settings: Settings, job: Job, run: FakeRun) -> int:
 
 def _span(run: FakeRun, dsn: str) -> registry.tracing.Attempting | None:
     """Start the span of the call, as a worker does for an attempt."""
-    return registry.tracing.process(claimed(run), run.backend.namespace, redactor(dsn), registry.tracing.is_requested())
+    return registry.tracing.process(
+        claimed(run), run.backend.namespace, redactor(dsn), registry.tracing.is_requested()
+    )
 
 
 def _finish(span: registry.tracing.Attempting | None, end: AttemptEnd | None) -> None:
@@ -164,5 +205,7 @@ def _finish(span: registry.tracing.Attempting | None, end: AttemptEnd | None) ->
 
 
 def _exit(number: int, frame: object) -> NoReturn:
-    """Exit as the signal would have, once the command is stopped: it is in a session of its own, and would go on."""
+    """Exit as the signal would have, once the command is stopped: it is in a session of its own,
+    and would go on.
+    """
     raise SystemExit(128 + number)

@@ -23,7 +23,8 @@ MAX_JSON = 10_000
 INDENT = " " * 4
 HELP = """List the edits of schedules.yaml that were applied, newest first.
 
-Shows for each edit the commit, its author and subject, which host applied it and when, and the jobs that it changed.
+Shows for each edit the commit, its author and subject, which host applied it and when, and the
+jobs that it changed.
 With JOB, only the edits that changed that job, and how.
 """
 
@@ -34,10 +35,14 @@ With JOB, only the edits that changed that job, and how.
     "--since",
     type=_filters.time,
     metavar="TIME",
-    help='Edits applied at or after this time: 2026-01-14T02:00Z, 17:30 or "mon 08:00" (the last one), or 7d (the last '
-    "7 days).",
+    help=(
+        'Edits applied at or after this time: 2026-01-14T02:00Z, 17:30 or "mon 08:00" (the last'
+        " one), or 7d (the last 7 days)."
+    ),
 )
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Edits per page.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Edits per page."
+)
 @click.option(
     "--before",
     type=click.IntRange(1, 2**63 - 1),
@@ -61,18 +66,27 @@ def command(
     with settings.connect_in() as (connection, namespace):
         if job is not None:
             history.definitions(connection, namespace, [job], [])  # or there is no such job
-        start = _filters.resolve_time(connection, namespace, settings.file, "since", since, [job] if job else [])
-        entries = edits.edits(connection, namespace, start, limit=limit + 1, job_type=job, before=before)
+        start = _filters.resolve_time(
+            connection, namespace, settings.file, "since", since, [job] if job else []
+        )
+        entries = edits.edits(
+            connection, namespace, start, limit=limit + 1, job_type=job, before=before
+        )
         page, has_more = entries[:limit], len(entries) > limit
         sizes = {"limit": MAX_JSON, "names": MAX_JSON} if settings.wants_json else {}
         changes = edits.changes(connection, page, job_type=job, **sizes) if wants_changes else {}
     if settings.wants_json:
-        listed = [vars(edit) | ({"changes": changes[edit.id]} if wants_changes else {}) for edit in page]
+        listed = [
+            vars(edit) | ({"changes": changes[edit.id]} if wants_changes else {}) for edit in page
+        ]
         next_before = page[-1].id if has_more else None
         click.echo(_output.document(namespace=namespace, edits=listed, next_before=next_before))
     elif not page:
         is_first = since is None and before is None
-        click.echo("no edits yet: yamlsched sync applies schedules.yaml" if is_first else "no edits match", err=True)
+        click.echo(
+            "no edits yet: yamlsched sync applies schedules.yaml" if is_first else "no edits match",
+            err=True,
+        )
     elif oneline:
         headings = ("COMMIT", "APPLIED", "AUTHOR", "JOBS", "SUBJECT")
         click.echo(_output.table(headings, map(line, page), free_text="SUBJECT"))
@@ -96,7 +110,9 @@ def line(edit: Edit) -> tuple[str, ...]:
 
 
 def block(edit: Edit, changes: Sequence[ChangedAlike] | None, job: str | None) -> Iterator[str]:
-    """Yield the lines of an edit: its commit, who applied it, and what it changed; how, if ``changes`` are given."""
+    """Yield the lines of an edit: its commit, who applied it, and what it changed; how, if
+    ``changes`` are given.
+    """
     yield _output.paint(_output.printable_line(_head(edit)), "yellow")
     if edit.author:
         yield f"Author:   {_output.printable_line(edit.author)}"
@@ -120,7 +136,9 @@ def block(edit: Edit, changes: Sequence[ChangedAlike] | None, job: str | None) -
 def _head(edit: Edit) -> str:
     if edit.commit is None:
         return f"file {edit.hash}"
-    return f"commit {edit.commit}" + ("-dirty (the file differs from this commit)" if edit.is_dirty else "")
+    return f"commit {edit.commit}" + (
+        "-dirty (the file differs from this commit)" if edit.is_dirty else ""
+    )
 
 
 def _names(edit: Edit) -> Iterator[str]:
@@ -162,12 +180,18 @@ def _changes(changes: Sequence[ChangedAlike], job: str | None) -> Iterator[str]:
             if name in looks_like:
                 yield f"{INDENT}{INDENT}* it looks like {looks_like[name]} under a new name"
     if changes and changes[0].groups > len(changes):
-        yield f"{INDENT}and {changes[0].groups - len(changes)} more changes: --format json lists them"
+        yield (
+            f"{INDENT}and {changes[0].groups - len(changes)} more changes: --format json lists them"
+        )
 
 
-def _fields(before: dict[str, object] | None, after: dict[str, object] | None, kind: Change) -> Iterator[str]:
+def _fields(
+    before: dict[str, object] | None, after: dict[str, object] | None, kind: Change
+) -> Iterator[str]:
     fields = edits.fields(before, after)
     names = [field_changes.field_name(change) for change in fields]
     width = max(map(len, names), default=0)
     for name, change in zip(names, fields, strict=True):
-        yield text.escape_ci_commands(f"{INDENT * 2}{name:<{width}}  {field_changes.before_and_after(change, kind)}")
+        yield text.escape_ci_commands(
+            f"{INDENT * 2}{name:<{width}}  {field_changes.before_and_after(change, kind)}"
+        )

@@ -34,26 +34,37 @@ MAX_SHOWN_NAMES = 6
 
 HELP = """Show the next slots of JOB, of all jobs, or of a cron expression.
 
-Each slot has its key, and a note: a clock change that affects it, the jobs that it waits for. --cron needs no file.
-Slots are strictly after --from. --days shows a calendar: how many jobs start in each hour, and when many start at once.
---format ics prints a calendar file, without the slots that a calendar skips: importing it again updates its events.
+Each slot has its key, and a note: a clock change that affects it, the jobs that it waits for.
+--cron needs no file.
+Slots are strictly after --from. --days shows a calendar: how many jobs start in each hour, and
+when many start at once.
+--format ics prints a calendar file, without the slots that a calendar skips: importing it again
+updates its events.
 """
 
 
 @click.command(cls=Verb, uses="file env namespace", formats=("text", "json", "ics"), help=HELP)
 @click.argument("job", required=False, shell_complete=_filters.jobs)
-@click.option("--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs.")
-@click.option("--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days.")
+@click.option(
+    "--cron", "expression", metavar="EXPR", help="Use this expression instead of the file's jobs."
+)
+@click.option(
+    "--timezone", metavar="TZ", help="The time zone of --cron (UTC), or of the calendar of --days."
+)
 @click.option(
     "--from",
     "start",
     type=_filters.time,
     metavar="TIME",
-    help='Show slots after this time (now): 2026-11-01T04:00Z, 17:30 or "mon 08:00" (the next one), tomorrow, or 2h '
-    "(from now).",
+    help=(
+        'Show slots after this time (now): 2026-11-01T04:00Z, 17:30 or "mon 08:00" (the next one),'
+        " tomorrow, or 2h (from now)."
+    ),
 )
 @click.option("-n", "number", type=click.IntRange(1, 100_000), help="Number of slots (10).")
-@click.option("--days", type=click.IntRange(1, 366), help="Show all slots of this many days, as a calendar.")
+@click.option(
+    "--days", type=click.IntRange(1, 366), help="Show all slots of this many days, as a calendar."
+)
 @click.pass_obj
 def command(
     settings: Settings,
@@ -72,7 +83,9 @@ def command(
     if number and days:
         raise click.UsageError("-n and --days exclude each other: pass one of them")
     if timezone and not (expression or days):
-        raise click.UsageError("--timezone requires --cron or --days: a job's own time zone is set in the file")
+        raise click.UsageError(
+            "--timezone requires --cron or --days: a job's own time zone is set in the file"
+        )
     code, file_zone, loaded = OK, _known_zone(timezone or "UTC"), None
     if expression is not None:
         jobs = [ScheduledJob(job or NAMELESS, _parse(expression), file_zone)]
@@ -85,12 +98,17 @@ def command(
         read_in = zone(jobs[0].timezone) if job and jobs and not timezone else where
         after = times.resolve(start, lambda: read_in, after, is_future=True)
     if settings.format == "ics":
-        jobs = [job._replace(cron=without_skipped(job.cron, job.skip_on, job.only_on)) for job in jobs]
+        jobs = [
+            job._replace(cron=without_skipped(job.cron, job.skip_on, job.only_on)) for job in jobs
+        ]
     until = after + timedelta(days=days) if days else None
     coming = merge(jobs, after, until) if days else islice(merge(jobs, after), number or 10)
     if settings.wants_json:
         names = ("job_type", "scheduled_for", "local", "key", "note")
-        slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in coming]
+        slots = [
+            {name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()}
+            for slot in coming
+        ]
         click.echo(terminal.document(slots=slots))
     elif settings.format == "ics":
         from yamlsched.cli import _ics
@@ -101,7 +119,11 @@ def command(
         click.echo(_ics.calendar(upcoming, loaded.jobs if loaded else {}, namespace, now), nl=False)
     elif until:
         lines = _calendar(forecast(jobs, ForecastSpan(after, until, where.key)))
-        click.echo("\n".join([f"jobs that start in each hour, {where.key}", *lines]) if lines else "no slots")
+        click.echo(
+            "\n".join([f"jobs that start in each hour, {where.key}", *lines])
+            if lines
+            else "no slots"
+        )
     else:
         if len(jobs) == 1 and (words := registry.words.in_words(jobs[0].cron, jobs[0].timezone)):
             click.echo(f"{words}\n")
@@ -137,12 +159,19 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loa
     from yamlsched.timetable.forecast import ScheduledJob
     from yamlsched.timetable.keys import offset
 
-    loaded = load(file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env)
+    loaded = load(
+        file.read(settings.file, "; --cron works without it"), str(settings.file), settings.env
+    )
     if loaded.has_errors:
         click.echo(f'{settings.file} has errors: "yamlsched validate" shows them', err=True)
-    if name is not None and name not in loaded.jobs and (" " in name.strip() or name.startswith("@")):
+    if (
+        name is not None
+        and name not in loaded.jobs
+        and (" " in name.strip() or name.startswith("@"))
+    ):
         raise Refused(
-            f'"{name}" is not the name of a job. For an expression: yamlsched next --cron {shlex.quote(name)}'
+            f'"{name}" is not the name of a job. For an expression: yamlsched next --cron'
+            f" {shlex.quote(name)}"
         )
     if name is not None and name not in loaded.jobs:
         known = f"Its jobs: {join_first(list(loaded.jobs), MAX_NAMES)}." if loaded.jobs else ""
@@ -154,17 +183,26 @@ def _jobs(settings: Settings, name: str | None) -> tuple[list[ScheduledJob], Loa
             continue
         if job.cron is None:
             if name and job.after:
-                click.echo(f'job "{name}" has the slots of jobs that it follows, and they have errors', err=True)
+                click.echo(
+                    f'job "{name}" has the slots of jobs that it follows, and they have errors',
+                    err=True,
+                )
             elif name:
                 click.echo(f'job "{name}" has no cron: it runs when it is enqueued', err=True)
         elif not job.enabled:
             where = f"in environment {settings.env}" if settings.env else "without an environment"
             click.echo(f'job "{job.name}" is disabled {where}: it has no slots', err=True)
         else:
-            shift = offset(settings.namespace or loaded.namespace or "default", job.name, job.spread)
-            entry = ScheduledJob(job.name, job.cron, job.timezone, shift, None, job.after, job.skip_on, job.only_on)
+            shift = offset(
+                settings.namespace or loaded.namespace or "default", job.name, job.spread
+            )
+            entry = ScheduledJob(
+                job.name, job.cron, job.timezone, shift, None, job.after, job.skip_on, job.only_on
+            )
             jobs.append(entry)
-    for calendar in dict.fromkeys(calendar for job in jobs for calendar in (*job.skip_on, *job.only_on)):
+    for calendar in dict.fromkeys(
+        calendar for job in jobs for calendar in (*job.skip_on, *job.only_on)
+    ):
         if what := calendar.ends_soon(datetime.now(UTC)):
             click.echo(f"{what}: it says nothing about later dates", err=True)
     return jobs, loaded
@@ -180,14 +218,17 @@ def _table(slots: list[Upcoming], with_jobs: bool) -> str:
         + [f"{slot.local:%a %Y-%m-%d %H:%M %Z}", short_utc(slot.scheduled_for), slot.key, slot.note]
         for slot in slots
     ]
-    return terminal.table((["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows, free_text="NOTE")
+    return terminal.table(
+        (["JOB"] if with_jobs else []) + ["LOCAL", "UTC", "KEY", "NOTE"], rows, free_text="NOTE"
+    )
 
 
 def _calendar(forecast: Forecast) -> list[str]:
-    """Return lines: how many jobs start in each local day and hour, and then the minutes in which most start at once.
+    """Return lines: how many jobs start in each local day and hour, and then the minutes in which
+    most start at once.
 
-    Those are the pile-ups, or the fullest minutes in which two or more jobs start. Days before the first start and
-    after the last are left out.
+    Those are the pile-ups, or the fullest minutes in which two or more jobs start. Days before the
+    first start and after the last are left out.
     """
     days: dict[date, list[int]] = {}
     for hour, number in zip(forecast.hours, forecast.jobs_by_hour, strict=True):
@@ -196,10 +237,17 @@ def _calendar(forecast: Forecast) -> list[str]:
     if not used:
         return []
     width = max(2, len(str(max(forecast.jobs_by_hour))))
-    lines = [" " * 10 + " ".join(f"{hour:02}".rjust(width) if width == 2 else f"{hour:>{width}}" for hour in range(24))]
+    lines = [
+        " " * 10
+        + " ".join(
+            f"{hour:02}".rjust(width) if width == 2 else f"{hour:>{width}}" for hour in range(24)
+        )
+    ]
     for day, jobs in days.items():
         if used[0] <= day <= used[-1]:
-            lines.append(f"{day:%a %m-%d} " + " ".join(str(number or ".").rjust(width) for number in jobs))
+            lines.append(
+                f"{day:%a %m-%d} " + " ".join(str(number or ".").rjust(width) for number in jobs)
+            )
     return [*lines, *_fullest(forecast)]
 
 

@@ -14,7 +14,8 @@ from yamlsched.timetable.times import TimeInput
 
 HELP = """Pause jobs until they are resumed, or until a time.
 
-Slots of a paused job are recorded as skipped, and its runs are not claimed. Enqueueing still works. Running runs are
+Slots of a paused job are recorded as skipped, and its runs are not claimed. Enqueueing still
+works. Running runs are
 not stopped: see cancel. A deploy does not end a pause; resume does, or the time of --until.
 """
 
@@ -26,13 +27,19 @@ not stopped: see cancel. A deploy does not end a pause; resume does, or the time
     "--until",
     type=_filters.time,
     metavar="TIME",
-    help='End of the pause: 09:00 or "mon 08:00" (the next one), tomorrow or 2026-01-14T06:00 (in the time zone of '
-    "JOB, else of the file), 2026-01-14T05:00Z, or 2h (from now).",
+    help=(
+        'End of the pause: 09:00 or "mon 08:00" (the next one), tomorrow or 2026-01-14T06:00 (in'
+        " the time zone of JOB, else of the file), 2026-01-14T05:00Z, or 2h (from now)."
+    ),
 )
 @click.pass_obj
-def command(settings: Settings, /, reason: str | None, until: TimeInput | None, **selection: Any) -> int:
+def command(
+    settings: Settings, /, reason: str | None, until: TimeInput | None, **selection: Any
+) -> int:
     def act(connection: Any, namespace: str, ids: list[int], who: str) -> list[runs.ActionResult]:
         timezone = history.timezone_of(connection, namespace, selection["names"], settings.file)
-        return pause.pause(connection, namespace, ids, who, reason=reason, until=until, timezone=timezone)
+        return pause.pause(
+            connection, namespace, ids, who, reason=reason, until=until, timezone=timezone
+        )
 
     return _bulk.change_jobs(settings, "pause", act, **selection)

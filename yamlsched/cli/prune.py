@@ -20,14 +20,19 @@ STDOUT = "-"
 
 HELP = """Delete what is older than the retention in schedules.yaml.
 
-Ticks do the same every few minutes, in small batches. Keys outlive their runs; unfinished runs are never pruned.
+Ticks do the same every few minutes, in small batches. Keys outlive their runs; unfinished runs are
+never pruned.
 
 With retention.archive in the file, or --archive, each batch is first written as lines of JSON.
 """
 
 
 @click.command(cls=Verb, uses="file dsn namespace", help=HELP)
-@click.option("--seconds", type=click.FloatRange(0), help="Stop after this many seconds; later ticks prune the rest.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0),
+    help="Stop after this many seconds; later ticks prune the rest.",
+)
 @click.option(
     "--archive",
     metavar="DIR|-",
@@ -35,7 +40,9 @@ With retention.archive in the file, or --archive, each batch is first written as
 )
 @click.option("--no-archive", "is_forgotten", is_flag=True, help="Delete without an archive.")
 @click.pass_obj
-def command(settings: Settings, /, seconds: float | None, archive: str | None, is_forgotten: bool) -> int:
+def command(
+    settings: Settings, /, seconds: float | None, archive: str | None, is_forgotten: bool
+) -> int:
     is_stdout = archive == STDOUT
     if is_forgotten and archive is not None:
         raise click.UsageError("pass --archive or --no-archive")
@@ -48,19 +55,30 @@ def command(settings: Settings, /, seconds: float | None, archive: str | None, i
         budget = float("inf") if seconds is None else seconds
         with terminal.live_line() as show:
             done = prune.housekeep(
-                connection, namespace, budget, progress=lambda done: show(pruned(done)), archive=kept
+                connection,
+                namespace,
+                budget,
+                progress=lambda done: show(pruned(done)),
+                archive=kept,
             )
     if settings.wants_json:
         click.echo(terminal.document(namespace=namespace, **asdict(done)))
     else:
         rest = "" if done.complete else "; the time limit was reached, later ticks prune the rest"
-        text = f"{pruned(done)}; cancelled {terminal.count(done.cancelled, 'run')} of removed jobs{rest}"
+        text = (
+            f"{pruned(done)}; cancelled {terminal.count(done.cancelled, 'run')} of removed"
+            f" jobs{rest}"
+        )
         click.echo(text, err=is_stdout)
     return 0
 
 
-def _archive(settings: Settings, connection: Connection[Any], namespace: str, target: str | None) -> Archive | None:
-    """Return the archive to use: ``target``, else the one of the file. Raises Refused if it cannot be found."""
+def _archive(
+    settings: Settings, connection: Connection[Any], namespace: str, target: str | None
+) -> Archive | None:
+    """Return the archive to use: ``target``, else the one of the file. Raises Refused if it cannot
+    be found.
+    """
     if target == STDOUT:
         return prune.StdoutArchive()
     if target is not None:
@@ -72,8 +90,8 @@ def _archive(settings: Settings, connection: Connection[Any], namespace: str, ta
         archive = prune.own_archive(file.read(settings.file), settings.file, namespace)
     if archive is None:
         raise Refused(
-            f"the file in force archives what is pruned, and {settings.file} does not say where: pass --file, "
-            "--archive DIR, or --no-archive to delete without an archive"
+            f"the file in force archives what is pruned, and {settings.file} does not say where:"
+            " pass --file, --archive DIR, or --no-archive to delete without an archive"
         )
     return archive
 

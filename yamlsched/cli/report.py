@@ -17,11 +17,24 @@ from yamlsched.schedule.load import timezone_of_file
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone
 
-EDIT_COLUMNS = ("id", "applied_at", "commit", "is_dirty", "author", "subject", "hash", "host", "path", "jobs")
+EDIT_COLUMNS = (
+    "id",
+    "applied_at",
+    "commit",
+    "is_dirty",
+    "author",
+    "subject",
+    "hash",
+    "host",
+    "path",
+    "jobs",
+)
 HELP = """Show what happened since a time, over all jobs, worst first, with the commands that help.
 
-What ran, failed by type of error, was skipped and why, started or finished late, took longest, effects in doubt, and
-edits. Exits 1 if something needs attention: a morning line for cron is "yamlsched report --since 12h". The HTML is one
+What ran, failed by type of error, was skipped and why, started or finished late, took longest,
+effects in doubt, and
+edits. Exits 1 if something needs attention: a morning line for cron is "yamlsched report --since
+12h". The HTML is one
 file to mail.
 """
 
@@ -33,7 +46,10 @@ file to mail.
     default="12h",
     show_default=True,
     metavar="TIME",
-    help='The start: 12h (the last 12 hours), 18:00, yesterday, "fri 18:00" (the last one), or 2026-01-14T02:00Z.',
+    help=(
+        'The start: 12h (the last 12 hours), 18:00, yesterday, "fri 18:00" (the last one), or'
+        " 2026-01-14T02:00Z."
+    ),
 )
 @click.option("--until", type=_filters.time, metavar="TIME", help="The end (now); the same forms.")
 @click.pass_obj
@@ -47,29 +63,42 @@ def command(settings: Settings, /, since: times.TimeInput, until: times.TimeInpu
 
 
 def _span(
-    connection: Connection[Any], since: times.TimeInput, until: times.TimeInput | None, timezone: str
+    connection: Connection[Any],
+    since: times.TimeInput,
+    until: times.TimeInput | None,
+    timezone: str,
 ) -> tuple[datetime, datetime | None]:
-    """Return the instants; print how local times were read. An end that is not in the past is None: now."""
+    """Return the instants; print how local times were read. An end that is not in the past is None:
+    now.
+    """
     at = now(connection)
     start = times.resolve(since, lambda: zone(timezone), at, is_future=False)
     if times.is_local(since):
         _filters.echo_reading("since", since, start, timezone)
     if start >= at:
-        raise click.UsageError(f"--since {times.short_utc(start)} is not in the past: it is {times.short_utc(at)}")
+        raise click.UsageError(
+            f"--since {times.short_utc(start)} is not in the past: it is {times.short_utc(at)}"
+        )
     if until is None:
         return start, None
     end = times.resolve(until, lambda: zone(timezone), at, is_future=False)
     if times.is_local(until):
         _filters.echo_reading("until", until, end, timezone)
     if end <= start:
-        raise click.UsageError(f"--until {times.short_utc(end)} is not after --since {times.short_utc(start)}")
+        raise click.UsageError(
+            f"--until {times.short_utc(end)} is not after --since {times.short_utc(start)}"
+        )
     return start, end if end < at else None
 
 
 def document(report: Report) -> dict[str, Any]:
     """Return the parts of the JSON document."""
     groups = report.failures.worst_first()
-    next_slot = dict(zip(("job_type", "timezone", "at"), report.next_slot, strict=True)) if report.next_slot else None
+    next_slot = (
+        dict(zip(("job_type", "timezone", "at"), report.next_slot, strict=True))
+        if report.next_slot
+        else None
+    )
     return {
         "namespace": report.namespace,
         "now": report.now,

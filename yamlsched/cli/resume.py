@@ -12,7 +12,9 @@ from yamlsched.cli._settings import Settings, Verb
 
 
 @click.command(
-    cls=Verb, uses="file dsn namespace", help="Resume paused jobs. The slots of the pause are not run: see backfill."
+    cls=Verb,
+    uses="file dsn namespace",
+    help="Resume paused jobs. The slots of the pause are not run: see backfill.",
 )
 @_bulk.job_options
 @click.pass_obj

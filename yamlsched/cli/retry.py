@@ -17,7 +17,8 @@ from yamlsched.errors import Refused
 
 HELP = """Retry dead and cancelled runs; make waiting runs due now.
 
-RUN is an id or a key. A retried run gets all of its job's attempts again, and the backoff starts over. It keeps its
+RUN is an id or a key. A retried run gets all of its job's attempts again, and the backoff starts
+over. It keeps its
 payload unless --payload is passed. Earlier attempts stay counted and recorded.
 
 Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead --since 2h
@@ -37,7 +38,13 @@ Examples: retry 118; retry cleanup_nightly:2026-01-14; retry --job purge --dead 
 @_filters.path_option
 @click.pass_obj
 def command(
-    settings: Settings, /, dead: bool, force: bool, payload: dict[str, Any] | None, paths: list[str], **selection: Any
+    settings: Settings,
+    /,
+    dead: bool,
+    force: bool,
+    payload: dict[str, Any] | None,
+    paths: list[str],
+    **selection: Any,
 ) -> int:
     if dead:
         selection["statuses"] = {*selection["statuses"], "dead"}
@@ -49,7 +56,9 @@ def command(
     def act(connection: Any, ids: list[int], who: str, expected: Any) -> list[actions.ActionResult]:
         if payload is not None and (run := runs.run(connection, ids[0])):
             if run.dead_run_id is not None:
-                raise Refused(f"run {run.id} is an on_dead call, which gets the dead run and no payload")
+                raise Refused(
+                    f"run {run.id} is an on_dead call, which gets the dead run and no payload"
+                )
             is_own = is_own_file(connection, run.namespace, settings.file)
             payloads.check(settings.file, run.namespace, run.job_type, payload, paths, is_own)
         return actions.retry(connection, ids, who, force=force, expected=expected, payload=payload)

@@ -20,41 +20,73 @@ from yamlsched.show.document import Document
 
 CSV_COLUMNS = (
     *("id", "job_type", "key", "status", "priority", "attempts", "max_attempts"),
-    *("scheduled_for", "run_at", "started_at", "finished_at", "created_at", "worker", "last_error", "error_type"),
+    *(
+        "scheduled_for",
+        "run_at",
+        "started_at",
+        "finished_at",
+        "created_at",
+        "worker",
+        "last_error",
+        "error_type",
+    ),
 )
 GROUPED_STATUSES = ("dead", "failed")
 HEADINGS = ("ID", "JOB", "STATUS", "ATTEMPT", "WHEN", "TOOK", "PROGRESS", "KEY", "NOTE")
 MAX_PROGRESS_CHARS = 60
 
 
-@click.command(cls=Verb, uses="file dsn namespace", formats=("text", "json", "csv"), help="List runs, newest first.")
+@click.command(
+    cls=Verb,
+    uses="file dsn namespace",
+    formats=("text", "json", "csv"),
+    help="List runs, newest first.",
+)
 @_filters.filter_options
 @click.option("--key", metavar="KEY", help="Runs with this key; * matches any string.")
-@click.option("--worker", metavar="HOST[:PID]", help="Runs that this worker holds, or was the last to hold.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Runs per page.")
 @click.option(
-    "--before", type=click.IntRange(1, 2**63 - 1), metavar="ID", help="The next page: runs older than this id."
+    "--worker", metavar="HOST[:PID]", help="Runs that this worker holds, or was the last to hold."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Runs per page."
+)
+@click.option(
+    "--before",
+    type=click.IntRange(1, 2**63 - 1),
+    metavar="ID",
+    help="The next page: runs older than this id.",
 )
 @click.option(
     "--group-by",
     type=click.Choice(["error_type"]),
     metavar="error_type",
-    help="Count runs with failed attempts by job and type of error, worst first. Of one job, at most 1000 are read.",
+    help=(
+        "Count runs with failed attempts by job and type of error, worst first. Of one job, at most"
+        " 1000 are read."
+    ),
 )
 @click.pass_obj
-def command(settings: Settings, /, limit: int, before: int | None, group_by: str | None, **options: Any) -> int:
+def command(
+    settings: Settings, /, limit: int, before: int | None, group_by: str | None, **options: Any
+) -> int:
     if group_by:
         _refuse_for_groups(options, before)
     with settings.connect_in() as (connection, namespace):
         filter = _filters.build_filter(connection, namespace, settings.file, **options)
         if group_by:
             return _show_groups(settings, connection, namespace, filter, limit)
-        listing = search.page(connection, namespace, filter, limit, before=before, max_ids=search.MAX_LISTED_IDS)
+        listing = search.page(
+            connection, namespace, filter, limit, before=before, max_ids=search.MAX_LISTED_IDS
+        )
     page, stopped_at = listing.runs, listing.searched_to
     if settings.wants_json:
         click.echo(_output.document(namespace=namespace, runs=page, next_before=listing.older))
     elif settings.format == "csv":
-        click.echo(_output.comma_separated(CSV_COLUMNS, [[getattr(row, name) for name in CSV_COLUMNS] for row in page]))
+        click.echo(
+            _output.comma_separated(
+                CSV_COLUMNS, [[getattr(row, name) for name in CSV_COLUMNS] for row in page]
+            )
+        )
     elif not page:
         where = "" if stopped_at is None else f" down to run {stopped_at}, where the search stopped"
         click.echo(f"no {'' if before is None else 'older '}runs match{where}", err=True)
@@ -71,19 +103,28 @@ def command(settings: Settings, /, limit: int, before: int | None, group_by: str
 
 def _refuse_for_groups(options: dict[str, Any], before: int | None) -> None:
     """Raise UsageError for options that groups cannot have."""
-    names = [f"--{name}" for name in ("key", "worker", "error") if options[name]] + ["--before"] * (before is not None)
+    names = [f"--{name}" for name in ("key", "worker", "error") if options[name]] + ["--before"] * (
+        before is not None
+    )
     if names:
-        raise click.UsageError(f"--group-by error_type cannot be combined with {', '.join(names)}: remove one of them")
+        raise click.UsageError(
+            f"--group-by error_type cannot be combined with {', '.join(names)}: remove one of them"
+        )
     if other := [name for name in options["statuses"] if name not in GROUPED_STATUSES]:
         raise click.UsageError(
-            f"--group-by error_type cannot be combined with --status {other[0]}: pass dead, failed, or no --status"
+            f"--group-by error_type cannot be combined with --status {other[0]}: pass dead, failed,"
+            " or no --status"
         )
 
 
-def _show_groups(settings: Settings, connection: Connection[Any], namespace: str, filter: Filter, limit: int) -> int:
+def _show_groups(
+    settings: Settings, connection: Connection[Any], namespace: str, filter: Filter, limit: int
+) -> int:
     jobs = definitions(connection, namespace, filter.jobs, filter.tags)
     only_dead = set(filter.statuses) == {"dead"}
-    failed = failures.groups(connection, namespace, filter.since, filter.until, jobs, only_dead=only_dead)
+    failed = failures.groups(
+        connection, namespace, filter.since, filter.until, jobs, only_dead=only_dead
+    )
     groups = [
         group
         for group in failed.worst_first()
@@ -97,7 +138,11 @@ def _show_groups(settings: Settings, connection: Connection[Any], namespace: str
     ]
     page, more = groups[:limit], len(groups[limit:])
     if settings.wants_json:
-        click.echo(_output.document(namespace=namespace, groups=page, more_groups=more, is_complete=failed.is_complete))
+        click.echo(
+            _output.document(
+                namespace=namespace, groups=page, more_groups=more, is_complete=failed.is_complete
+            )
+        )
     elif settings.format == "csv":
         click.echo(_tables.comma_separated(page))
     elif not groups:
@@ -105,10 +150,13 @@ def _show_groups(settings: Settings, connection: Connection[Any], namespace: str
     else:
         settings.echo(Document("", [_tables.section(failed, page)]))
     if more and settings.format == "text":
-        click.echo(f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True)
+        click.echo(
+            f"and {_output.count(more, 'more group')}: pass --limit {limit + more}", err=True
+        )
     if not failed.is_complete:
         click.echo(
-            f"only {failures.MAX_FAILED:,} runs were read, of the jobs with most: pass --since or --job to count all",
+            f"only {failures.MAX_FAILED:,} runs were read, of the jobs with most: pass --since or"
+            " --job to count all",
             err=True,
         )
     return 0
@@ -125,7 +173,11 @@ def line(row: RunRow) -> tuple[str, ...]:
         duration(row),
         text.truncate(str(row.progress), MAX_PROGRESS_CHARS) if row.progress else "-",
         row.key or "-",
-        error_text(row.error_type, row.last_error) if row.status in ("dead", "failed") else row.waits or "",
+        (
+            error_text(row.error_type, row.last_error)
+            if row.status in ("dead", "failed")
+            else row.waits or ""
+        ),
     )
 
 

@@ -9,8 +9,12 @@ import click
 from yamlsched.cli._settings import Verb
 
 
-@click.command(cls=Verb, uses="", formats=("text",), help="Print the JSON Schema (draft-07) of schedules.yaml.")
+@click.command(
+    cls=Verb, uses="", formats=("text",), help="Print the JSON Schema (draft-07) of schedules.yaml."
+)
 @click.pass_obj
 def command(settings: object) -> int:
-    click.echo(files("yamlsched.schedule").joinpath("schedules.schema.json").read_text("utf-8"), nl=False)
+    click.echo(
+        files("yamlsched.schedule").joinpath("schedules.schema.json").read_text("utf-8"), nl=False
+    )
     return 0

@@ -13,8 +13,10 @@ from yamlsched.show import terminal
 
 HELP = """Record whether an effect in doubt happened.
 
-An effect is in doubt if a handler left run.once() without knowing whether the effect happened. `yamlsched status`,
-`yamlsched show RUN` and the run's error print its KEY, for example run:118:mail. First look it up at the mail server or
+An effect is in doubt if a handler left run.once() without knowing whether the effect happened.
+`yamlsched status`,
+`yamlsched show RUN` and the run's error print its KEY, for example run:118:mail. First look it up
+at the mail server or
 the provider, by the idempotency key that `show` prints.
 """
 
@@ -22,20 +24,31 @@ the provider, by the idempotency key that `show` prints.
 @click.command(cls=Verb, uses="file dsn namespace", help=HELP)
 @click.argument("key")
 @click.option(
-    "--done/--not-done", "happened", default=None, help="It happened; or it did not, and the next attempt performs it."
+    "--done/--not-done",
+    "happened",
+    default=None,
+    help="It happened; or it did not, and the next attempt performs it.",
 )
-@click.option("--result", metavar="JSON", help="With --done: the effect.result that a later attempt reads.")
+@click.option(
+    "--result", metavar="JSON", help="With --done: the effect.result that a later attempt reads."
+)
 @_filters.by_option
 @click.pass_obj
-def command(settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None) -> int:
+def command(
+    settings: Settings, /, key: str, happened: bool | None, result: str | None, by: str | None
+) -> int:
     if happened is None:
         raise click.UsageError("did it happen? Pass --done or --not-done")
     if result is not None and not happened:
-        raise click.UsageError("--result requires --done: an effect that did not happen has no result")
+        raise click.UsageError(
+            "--result requires --done: an effect that did not happen has no result"
+        )
     try:
         value = None if result is None else json.loads(result)
     except ValueError:
-        raise click.BadParameter(f"{result!r} is not valid JSON: write for example '\"<id@example.org>\"'") from None
+        raise click.BadParameter(
+            f"{result!r} is not valid JSON: write for example '\"<id@example.org>\"'"
+        ) from None
     with settings.connect_in() as (connection, namespace):
         what = settle.settle(connection, namespace, key, by or runs.operator(), happened, value)
     click.echo(terminal.document(key=key, done=happened) if settings.wants_json else what)

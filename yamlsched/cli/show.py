@@ -35,21 +35,38 @@ FOLLOW_INTERVAL_SECONDS = 1.0
     cls=Verb,
     uses="file dsn namespace",
     formats=FORMATS,
-    help="Show RUN: its attempts, errors, output, effects, and the runs it enqueued. RUN is an id or a key.",
+    help=(
+        "Show RUN: its attempts, errors, output, effects, and the runs it enqueued. RUN is an id or"
+        " a key."
+    ),
 )
 @click.argument("name", metavar="RUN")
 @click.option("--full", is_flag=True, help="Show full stack traces and output.")
-@click.option("--output", is_flag=True, help="Print only the kept output, in full, of the last attempt that has some.")
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="With --output: of attempt N.")
-@click.option("--follow", is_flag=True, help="Print what its attempts print, until it has ended; exit 1 if it is dead.")
+@click.option(
+    "--output",
+    is_flag=True,
+    help="Print only the kept output, in full, of the last attempt that has some.",
+)
+@click.option(
+    "--attempt", type=click.IntRange(min=1), metavar="N", help="With --output: of attempt N."
+)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Print what its attempts print, until it has ended; exit 1 if it is dead.",
+)
 @click.pass_obj
-def command(settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None, follow: bool) -> int:
+def command(
+    settings: Settings, /, name: str, full: bool, output: bool, attempt: int | None, follow: bool
+) -> int:
     if attempt is not None and not output:
         raise click.UsageError("--attempt needs --output")
     if output and settings.format not in ("text", "json"):
         raise click.UsageError("--output prints text or JSON: leave out --format")
     if follow and (output or full or settings.format != "text"):
-        raise click.UsageError("--follow prints text as it comes: leave out --output, --full and --format")
+        raise click.UsageError(
+            "--follow prints text as it comes: leave out --output, --full and --format"
+        )
     with settings.connect() as connection:
         is_confined, namespace = settings.namespace is not None, ""
         if is_confined or not history.is_id(name):
@@ -61,7 +78,10 @@ def command(settings: Settings, /, name: str, full: bool, output: bool, attempt:
         instant = now(connection)
         lacks = _lacks(connection, details, instant) if not output else []
     if not output:
-        settings.echo(Document(f"yamlsched show {id}", in_words(details, instant, full, lacks)), **document(details))
+        settings.echo(
+            Document(f"yamlsched show {id}", in_words(details, instant, full, lacks)),
+            **document(details),
+        )
         return OK
     kept = history.kept_output(details, attempt)
     if kept.omitted_bytes and not settings.wants_json:
@@ -76,10 +96,14 @@ def _lacks(connection: Connection[Any], details: RunDetails, now: datetime) -> l
     run = details.run
     if run.status not in (Status.QUEUED, Status.FAILED) or run.waits or run.run_at > now:
         return []
-    return health.lack_of(run.job_type, health.read(connection, run.namespace, timedelta(hours=1), []))
+    return health.lack_of(
+        run.job_type, health.read(connection, run.namespace, timedelta(hours=1), [])
+    )
 
 
-def in_words(details: RunDetails, now: datetime, full: bool, lacks: Sequence[str] = ()) -> Iterator[Part]:
+def in_words(
+    details: RunDetails, now: datetime, full: bool, lacks: Sequence[str] = ()
+) -> Iterator[Part]:
     """Yield what is shown of a run, and why no host claims it."""
     pairs = [(name, value) for name, value in facts(details, now) if value]
     yield Facts([*pairs, *(("no host", line) for line in lacks)])
@@ -97,11 +121,17 @@ def document(details: RunDetails) -> dict[str, Any]:
     """Return the parts of the JSON document."""
     names = ("run", "retried_attempts", "outputs", "progress", "effects", "children", "actions")
     parts = {name: getattr(details, name) for name in names}
-    return parts | {"attempts": details.failures, "parent_id": details.run.parent_id, **as_fields(details.edits)}
+    return parts | {
+        "attempts": details.failures,
+        "parent_id": details.run.parent_id,
+        **as_fields(details.edits),
+    }
 
 
 def _follow(connection: Connection[Any], id: int) -> int:
-    """Print what the attempts of a run print, as far as it is in the database, until the run has ended."""
+    """Print what the attempts of a run print, as far as it is in the database, until the run has
+    ended.
+    """
     seen: dict[tuple[int, str], int] = {}  # bytes of each attempt that were printed, or left out
     was_running = True
     while True:
@@ -112,14 +142,20 @@ def _follow(connection: Connection[Any], id: int) -> int:
                 before, total = seen.get(key, 0), kept.omitted_bytes + len(content)
                 if total - before > len(content):
                     left_out = terminal.show_bytes(total - before - len(content))
-                    click.echo(f"attempt {kept.attempt}: {left_out} before this were not kept", err=True)
+                    click.echo(
+                        f"attempt {kept.attempt}: {left_out} before this were not kept", err=True
+                    )
                 if total > before:
-                    new = content[max(0, len(content) - (total - before)) :].decode("utf-8", "ignore")
+                    new = content[max(0, len(content) - (total - before)) :].decode(
+                        "utf-8", "ignore"
+                    )
                     click.echo(printed(new))
                     seen[key] = total
         if details.run.finished_at is not None and not was_running:
             break
-        was_running = details.run.finished_at is None  # what it printed last may be written a moment after its end
+        was_running = (
+            details.run.finished_at is None
+        )  # what it printed last may be written a moment after its end
         time.sleep(FOLLOW_INTERVAL_SECONDS)
     click.echo(f"run {id}: {details.run.status}", err=True)
     return FINDINGS if details.run.status == "dead" else OK
@@ -129,12 +165,23 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield the names and values of what the run is and of its state."""
     run = details.run
     is_call = run.dead_run_id is not None
-    what = f": on_dead call for run {run.dead_run_id}" if is_call else f" ({run.handler or shlex.join(run.command)})"
+    what = (
+        f": on_dead call for run {run.dead_run_id}"
+        if is_call
+        else f" ({run.handler or shlex.join(run.command)})"
+    )
     yield "run", f"{run.id} of {run.job_type}{what}"
     yield "key", run.key or "none"
-    yield "status", _output.Styled(_output.coloured(run.status) + _output.printable_line(history.waits_for(run, now)))
+    yield (
+        "status",
+        _output.Styled(
+            _output.coloured(run.status) + _output.printable_line(history.waits_for(run, now))
+        ),
+    )
     if not is_call:
-        finish = f", finish_within: {durations.show(run.finish_within)}" if run.finish_within else ""
+        finish = (
+            f", finish_within: {durations.show(run.finish_within)}" if run.finish_within else ""
+        )
         limits = f"no (start_within: {durations.show(run.start_within)}{finish})"
         yield "late", "; ".join(run.lateness(now)) or limits
     yield "priority", run.priority
@@ -148,7 +195,9 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
         yield "started", _output.instant(run.started_at)
     if run.finished_at:
         last_took = took(run)
-        last = f", the last attempt took {durations.show(last_took)}" if last_took is not None else ""
+        last = (
+            f", the last attempt took {durations.show(last_took)}" if last_took is not None else ""
+        )
         yield "finished", _output.instant(run.finished_at) + last
     yield "owner", run.owner
     if details.edits is not None:
@@ -158,7 +207,12 @@ def facts(details: RunDetails, now: datetime) -> Iterator[tuple[str, str]]:
     yield "payload", _json(run.payload) if run.payload else ""
     yield "result", _json(run.result) if run.result is not None else ""
     yield "error", error_text(run.error_type, run.last_error) if run.status != "succeeded" else ""
-    yield "next", history.next_step(run, [effect.key for effect in details.effects if effect.state == "in_doubt"], now)
+    yield (
+        "next",
+        history.next_step(
+            run, [effect.key for effect in details.effects if effect.state == "in_doubt"], now
+        ),
+    )
 
 
 def attempt(record: AttemptRecord, full: bool) -> Entry:
@@ -168,14 +222,26 @@ def attempt(record: AttemptRecord, full: bool) -> Entry:
     else:
         took = f"took {durations.show(record.took)}" if record.took is not None else ""
         revision = f"revision {record.revision}" if record.revision else ""
-        words = [_output.coloured(record.status), _output.instant(record.started_at), took, record.used]
+        words = [
+            _output.coloured(record.status),
+            _output.instant(record.started_at),
+            took,
+            record.used,
+        ]
         words += [record.worker or "-", revision]
     below = []
     if record.progress is not None and record.status != "running":
-        below.append(Entry(f"reached {record.progress}, at {_output.instant(record.progress.reported_at)}"))
+        below.append(
+            Entry(f"reached {record.progress}, at {_output.instant(record.progress.reported_at)}")
+        )
     if record.status == "failed":
-        below += [Entry(_output.Styled(_output.printable(record.error))), *block("stack", record.stack, full)]
-    head = "  ".join(map(_output.printable_line, filter(None, [f"attempt {record.number}", *words])))
+        below += [
+            Entry(_output.Styled(_output.printable(record.error))),
+            *block("stack", record.stack, full),
+        ]
+    head = "  ".join(
+        map(_output.printable_line, filter(None, [f"attempt {record.number}", *words]))
+    )
     return Entry(_output.Styled(head), entries=[*below, *output_block(record.output, full)])
 
 
@@ -185,14 +251,21 @@ def block(name: str, text: str | None, full: bool) -> Iterator[Entry]:
         lines = _output.printable(text).rstrip().split("\n")
         omitted = 0 if full else max(0, len(lines) - MAX_LINES)
         head = f"{name}:" + (f" ({omitted} earlier lines; --full shows them)" if omitted else "")
-        yield Entry(head, [line if full else terminal.truncate(line, MAX_LINE_CHARS) for line in lines[omitted:]])
+        yield Entry(
+            head,
+            [line if full else terminal.truncate(line, MAX_LINE_CHARS) for line in lines[omitted:]],
+        )
 
 
 def output_block(kept: KeptOutput | None, full: bool) -> Iterator[Entry]:
     """Yield the end of what an attempt printed."""
     if kept is not None:
         is_cut = kept.omitted_bytes and full
-        omitted = f", after {terminal.show_bytes(kept.omitted_bytes)} that were not kept" if is_cut else ""
+        omitted = (
+            f", after {terminal.show_bytes(kept.omitted_bytes)} that were not kept"
+            if is_cut
+            else ""
+        )
         until = "" if kept.is_final else f" until {_output.instant(kept.ended_at)}"
         yield from block(f"output{until}{omitted}", terminal.without_styles(kept.output), full)
 
@@ -216,15 +289,26 @@ def effects(details: RunDetails) -> Iterator[tuple[str, ...]]:
 
 def relatives(details: RunDetails) -> Iterator[Section]:
     """Yield the run whose handler enqueued this one, and those that this one's handler enqueued."""
-    rows = [(str(run.id), run.job_type, _output.coloured(run.status), run.key or "-") for run in details.children]
+    rows = [
+        (str(run.id), run.job_type, _output.coloured(run.status), run.key or "-")
+        for run in details.children
+    ]
     parent = ""
     if details.run.parent_id is not None:
         state = (
-            f" of {details.parent.job_type}, {details.parent.status}" if details.parent else ", which has been pruned"
+            f" of {details.parent.job_type}, {details.parent.status}"
+            if details.parent
+            else ", which has been pruned"
         )
-        parent = _output.Styled(_output.printable_line(f"enqueued by run {details.run.parent_id}{state}"))
+        parent = _output.Styled(
+            _output.printable_line(f"enqueued by run {details.run.parent_id}{state}")
+        )
     if parent or rows:
-        more = f"only the first {history.MAX_CHILDREN} are shown" if len(rows) == history.MAX_CHILDREN else ""
+        more = (
+            f"only the first {history.MAX_CHILDREN} are shown"
+            if len(rows) == history.MAX_CHILDREN
+            else ""
+        )
         yield Section(parent, ("enqueued", "job", "status", "key"), rows, more)
 
 

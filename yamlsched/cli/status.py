@@ -47,12 +47,24 @@ FAILURES_SPAN = timedelta(days=1)
     cls=Verb,
     uses="file dsn namespace verbose",
     formats=FORMATS,
-    help="Show the health of the jobs, with -v also the failures of the last day by type. With --check, print one line "
-    "for each problem, and exit 1 if any.",
+    help=(
+        "Show the health of the jobs, with -v also the failures of the last day by type. With"
+        " --check, print one line for each problem, and exit 1 if any."
+    ),
 )
-@click.option("--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks.")
-@click.option("--max-dead", type=click.IntRange(0), default=0, show_default=True, help="Dead runs tolerated per job.")
-@click.option("--max-dead-total", type=click.IntRange(0), help="Dead runs tolerated over all jobs (no limit).")
+@click.option(
+    "--check", is_flag=True, help="Print only problems, for monitors, cron mail and health checks."
+)
+@click.option(
+    "--max-dead",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Dead runs tolerated per job.",
+)
+@click.option(
+    "--max-dead-total", type=click.IntRange(0), help="Dead runs tolerated over all jobs (no limit)."
+)
 @click.option(
     "--within",
     type=_filters.duration,
@@ -90,7 +102,9 @@ FAILURES_SPAN = timedelta(days=1)
     help="Tolerated time since a pause without an end.",
 )
 @click.option("--all", "show_all", is_flag=True, help="List all jobs, healthy ones included.")
-@click.option("--all-namespaces", is_flag=True, help="Show all namespaces of the database, worst first.")
+@click.option(
+    "--all-namespaces", is_flag=True, help="Show all namespaces of the database, worst first."
+)
 @click.pass_obj
 def command(
     settings: Settings,
@@ -118,7 +132,9 @@ def command(
             now = health.read(connection, namespace, within)
             present = len(listed(now.jobs))
         else:
-            now, present = health.read_suspects(connection, namespace, within, None if check else MAX_JOBS_LISTED)
+            now, present = health.read_suspects(
+                connection, namespace, within, None if check else MAX_JOBS_LISTED
+            )
         failed = None
         if settings.verbosity > 0 and not check:
             failed = failures.groups(connection, namespace, now.now - FAILURES_SPAN)
@@ -129,8 +145,12 @@ def command(
     if settings.wants_json or not check:
         parts = list(in_words(now, problems, present, show_all))
         if known and namespace not in known:
-            meant = did_you_mean(namespace, known, f"There are: {join_first(known, MAX_HOSTS_LISTED)}")
-            parts.append(Entries([Entry(f'No job and no file has namespace "{namespace}". {meant}')]))
+            meant = did_you_mean(
+                namespace, known, f"There are: {join_first(known, MAX_HOSTS_LISTED)}"
+            )
+            parts.append(
+                Entries([Entry(f'No job and no file has namespace "{namespace}". {meant}')])
+            )
         fields = attention.summary(now, thresholds)
         if failed is not None:
             parts.append(recent_failures(failed))
@@ -139,7 +159,10 @@ def command(
     elif problems:
         click.echo("\n".join(terminal.printable_line(problem.what) for problem in problems))
     else:
-        click.echo(f"ok: {terminal.count(now.totals.jobs, 'job')}, last tick {terminal.ago(now.last_tick_at, now.now)}")
+        click.echo(
+            f"ok: {terminal.count(now.totals.jobs, 'job')}, last tick"
+            f" {terminal.ago(now.last_tick_at, now.now)}"
+        )
     return FINDINGS if check and problems else OK
 
 
@@ -148,20 +171,32 @@ def recent_failures(failures: Failures) -> Part:
     groups = failures.worst_first()
     if not groups:
         return Entries([Entry("No attempt failed in the last day")])
-    more = and_more(len(groups) - MAX_GROUPS_LISTED, "yamlsched runs --group-by error_type --since 1d")
+    more = and_more(
+        len(groups) - MAX_GROUPS_LISTED, "yamlsched runs --group-by error_type --since 1d"
+    )
     return _tables.section(failures, groups[:MAX_GROUPS_LISTED], "Failures of the last day", more)
 
 
-def in_words(health: Health, problems: list[Problem], present: int, show_all: bool) -> Iterator[Part]:
-    """Yield the namespace, its jobs, and what needs attention. ``present`` are the jobs that may be listed."""
+def in_words(
+    health: Health, problems: list[Problem], present: int, show_all: bool
+) -> Iterator[Part]:
+    """Yield the namespace, its jobs, and what needs attention. ``present`` are the jobs that may be
+    listed.
+    """
     jobs = listed(health.jobs, is_unhealthy=not show_all and present > MAX_JOBS_LISTED)
-    omitted = f"and {present - len(jobs)} more are healthy: --all lists them" if present > len(jobs) else ""
+    omitted = (
+        f"and {present - len(jobs)} more are healthy: --all lists them"
+        if present > len(jobs)
+        else ""
+    )
     yield Facts(list(heading(health)), "" if jobs else omitted)
     if jobs:
         yield Section("", HEADINGS, [line(job, health) for job in jobs], omitted)
     if problems:
         more = and_more(len(problems) - MAX_JOBS_LISTED, "yamlsched status --check")
-        yield _tables.needs_attention([(problem.what, problem.remedy) for problem in problems[:MAX_JOBS_LISTED]], more)
+        yield _tables.needs_attention(
+            [(problem.what, problem.remedy) for problem in problems[:MAX_JOBS_LISTED]], more
+        )
     elif not jobs and not omitted:
         yield Entries([Entry("no jobs yet: run yamlsched sync to apply schedules.yaml")])
 
@@ -170,22 +205,40 @@ def heading(health: Health) -> Iterator[tuple[str, str]]:
     now, total = health.now, health.totals
     yield "namespace", f"{health.namespace} at {terminal.instant(now)}"
     yield from files(health)
-    last = f"{terminal.ago(health.last_tick_at, now)}, by {health.last_tick_host}" if health.last_tick_at else "never"
+    last = (
+        f"{terminal.ago(health.last_tick_at, now)}, by {health.last_tick_host}"
+        if health.last_tick_at
+        else "never"
+    )
     yield "last tick", last
     due = f"; oldest due {terminal.ago(total.oldest_due_at, now)}" if total.oldest_due_at else ""
-    yield "queue", f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}"
+    yield (
+        "queue",
+        f"{total.queued} queued, {total.running} running, {total.failed} waiting to retry{due}",
+    )
     for waits in health.limits:
         yield "", f"a run {waits}"
     for nth, held_up in enumerate(by_run(health.held_up)[:MAX_HOSTS_LISTED]):
         yield "" if nth else "held up", held_up_in_words(held_up, now)
-    calls = f"; {terminal.count(total.dead_calls_last_day, 'call')} of on_dead" if total.dead_calls_last_day else ""
-    yield "dead", f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day{calls}"
+    calls = (
+        f"; {terminal.count(total.dead_calls_last_day, 'call')} of on_dead"
+        if total.dead_calls_last_day
+        else ""
+    )
+    yield (
+        "dead",
+        f"{total.dead_last_hour} in the last hour, {total.dead_last_day} in the last day{calls}",
+    )
     if health.in_doubt_counts:
         effects = terminal.count(effects_in_doubt(health, "person"), "effect")
         retried = effects_in_doubt(health, "retry")
         yield "in doubt", f"{effects} to settle, {retried} to be resolved by the run's retry"
     hosts = [
-        f"{w.host} ({w.running} running)" if w.running else f"{w.host} ({terminal.ago(w.seen_at, now)})"
+        (
+            f"{w.host} ({w.running} running)"
+            if w.running
+            else f"{w.host} ({terminal.ago(w.seen_at, now)})"
+        )
         for w in health.workers
     ]
     more = f" and {len(hosts) - MAX_HOSTS_LISTED} more" if len(hosts) > MAX_HOSTS_LISTED else ""
@@ -207,11 +260,17 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
     for other in not_in_force(health):
         text = f"{other.hash[:8]} is presented by {first_places(other)} "
         if file is not None and file.environment != other.environment:
-            text += f"for {environment(other)}, but the namespace belongs to {environment(file)}: not applied"
+            text += (
+                f"for {environment(other)}, but the namespace belongs to {environment(file)}: not"
+                " applied"
+            )
         else:
             text += f"since {terminal.instant(other.presented_since_at)}, and is not in force"
         yield "", terminal.coloured("late", text) if other in drifted else text
-    late = [*map(refusal, health.refused), *(calendar.what for calendar in health.calendars if calendar.has_ended)]
+    late = [
+        *map(refusal, health.refused),
+        *(calendar.what for calendar in health.calendars if calendar.has_ended),
+    ]
     lacks = lacks_by_reason(health)
     late += [lack(hosts, health.now) for hosts in lacks[:MAX_LISTED_LACKS]]
     yield from (("", terminal.coloured("late", line)) for line in late)
@@ -221,8 +280,12 @@ def files(health: Health) -> Iterator[tuple[str, str]]:
 
 
 def listed(jobs: Iterable[JobHealth], is_unhealthy: bool = False) -> list[JobHealth]:
-    """Return the jobs to list, or only the unhealthy ones of them. Retired jobs are listed while they have runs."""
-    present = [job for job in jobs if job.retired_at is None or job.queued or job.running or job.failed]
+    """Return the jobs to list, or only the unhealthy ones of them. Retired jobs are listed while
+    they have runs.
+    """
+    present = [
+        job for job in jobs if job.retired_at is None or job.queued or job.running or job.failed
+    ]
     return [job for job in present if job.state not in HEALTHY_STATES] if is_unhealthy else present
 
 
@@ -240,13 +303,22 @@ def line(job: JobHealth, health: Health) -> tuple[str, ...]:
 
 
 def next_slot(job: JobHealth) -> str:
-    """Return the next slot in UTC and on the clock of its zone: ``2026-01-14T01:30:00Z (02:30 CET)``."""
+    """Return the next slot in UTC and on the clock of its zone: ``2026-01-14T01:30:00Z (02:30
+    CET)``.
+    """
     if job.next_slot_at is None or job.timezone == "UTC":
         return terminal.instant(job.next_slot_at)
-    return f"{terminal.instant(job.next_slot_at)} ({job.next_slot_at.astimezone(zone_or_utc(job.timezone)):%H:%M %Z})"
+    return (
+        f"{terminal.instant(job.next_slot_at)}"
+        f" ({job.next_slot_at.astimezone(zone_or_utc(job.timezone)):%H:%M %Z})"
+    )
 
 
 def streak(job: JobHealth) -> str:
-    """Return how many runs have failed since the last success; if they had more attempts, also how many attempts."""
-    attempts = f" ({job.attempt_streak} attempts)" if job.attempt_streak > job.failure_streak else ""
+    """Return how many runs have failed since the last success; if they had more attempts, also how
+    many attempts.
+    """
+    attempts = (
+        f" ({job.attempt_streak} attempts)" if job.attempt_streak > job.failure_streak else ""
+    )
     return f"{job.failure_streak or '-'}{attempts}"

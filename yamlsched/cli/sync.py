@@ -23,8 +23,10 @@ MAX_LISTED_JOBS = 20
 @click.command(
     cls=Verb,
     uses="file dsn env namespace logging",
-    help="Apply schedules.yaml, and create the runs of due slots. Also applies a file that a tick would hold back, or "
-    "one for another environment, if --env or YAMLSCHED_ENV names it.",
+    help=(
+        "Apply schedules.yaml, and create the runs of due slots. Also applies a file that a tick"
+        " would hold back, or one for another environment, if --env or YAMLSCHED_ENV names it."
+    ),
 )
 @target_options
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -39,7 +41,9 @@ def command(settings: Settings, /, yes: bool, **options: Any) -> int:
         changes = {change: getattr(result.changes, change, []) for change in CHANGES}
         numbers = {"runs": result.runs, "skipped": sum(gap.slots for gap in result.gaps)}
         applied = result.changes is not None
-        click.echo(terminal.document(namespace=result.namespace, applied=applied, **changes, **numbers))
+        click.echo(
+            terminal.document(namespace=result.namespace, applied=applied, **changes, **numbers)
+        )
     elif settings.verbosity >= 0:
         for line in _lines(result):
             click.echo(line)
@@ -52,7 +56,11 @@ def _lines(result: SyncResult) -> Iterator[str]:
         for change in CHANGES:
             names = getattr(changes, change)
             if names:
-                more = f" and {len(names) - MAX_LISTED_JOBS} more" if len(names) > MAX_LISTED_JOBS else ""
+                more = (
+                    f" and {len(names) - MAX_LISTED_JOBS} more"
+                    if len(names) > MAX_LISTED_JOBS
+                    else ""
+                )
                 yield f"{change}: {', '.join(names[:MAX_LISTED_JOBS])}{more}"
     if result.runs or result.gaps:
         skipped = sum(gap.slots for gap in result.gaps)

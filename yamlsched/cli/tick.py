@@ -19,10 +19,14 @@ CLAIM_TIME = "55s"
     cls=Verb,
     uses="file dsn env namespace logging",
     formats=("text",),
-    help="Sync, run everything that is due, then exit: the crontab line. Meant to be called each minute. Applies "
-    "schedules.yaml if it changed. Prints nothing if nothing happened.",
+    help=(
+        "Sync, run everything that is due, then exit: the crontab line. Meant to be called each"
+        " minute. Applies schedules.yaml if it changed. Prints nothing if nothing happened."
+    ),
 )
-@click.option("--migrate", is_flag=True, help="Create or upgrade the tables first, on a server too.")
+@click.option(
+    "--migrate", is_flag=True, help="Create or upgrade the tables first, on a server too."
+)
 @click.option(
     "--max-time",
     metavar="DURATION",
@@ -34,8 +38,10 @@ CLAIM_TIME = "55s"
 @click.option(
     "--cron",
     is_flag=True,
-    help="For a crontab line: print nothing if all is well, else errors first, so that cron mails them, and a dead run "
-    "as soon as it dies. All output goes to syslog.",
+    help=(
+        "For a crontab line: print nothing if all is well, else errors first, so that cron mails"
+        " them, and a dead run as soon as it dies. All output goes to syslog."
+    ),
 )
 @work_options
 @click.pass_obj

@@ -21,25 +21,37 @@ from yamlsched.text import escape_line
 
 FOR_REVIEWS = ("github", "sarif")
 OF_THE_HOST = ("YS310", "YS311", "YS422")
-"""Programs and directories of the hosts that run the jobs, which a machine for reviews does not have."""
+"""Programs and directories of the hosts that run the jobs, which a machine for reviews does not
+have.
+"""
 
 
 @click.command(
     cls=Verb,
     uses="file env",
     formats=("text", "concise", "json", "github", "sarif"),
-    help="Check schedules.yaml, and report every error with its position and a fix. Needs no database and imports no "
-    "handler. Exit 1 if there are errors, 3 if a file cannot be read.",
+    help=(
+        "Check schedules.yaml, and report every error with its position and a fix. Needs no"
+        " database and imports no handler. Exit 1 if there are errors, 3 if a file cannot be read."
+    ),
 )
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
-@click.option("--import", "imports", is_flag=True, help="Import the handlers, which executes their modules.")
 @click.option(
-    "--path", "paths", multiple=True, type=click.Path(path_type=Path), help="Also look up handlers in this directory."
+    "--import", "imports", is_flag=True, help="Import the handlers, which executes their modules."
+)
+@click.option(
+    "--path",
+    "paths",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Also look up handlers in this directory.",
 )
 @click.option("--require-owner", is_flag=True, help="Warn about jobs without an owner.")
 @click.option(
-    "--skip-handler-checks", is_flag=True, help="Do not check handlers and payloads, for hosts without the code."
+    "--skip-handler-checks",
+    is_flag=True,
+    help="Do not check handlers and payloads, for hosts without the code.",
 )
 @click.pass_obj
 def command(
@@ -62,10 +74,17 @@ def command(
         if strict:
             of_file = [replace(entry, severity="error") for entry in of_file]
         if settings.format in FOR_REVIEWS:
-            of_file = [replace(entry, severity="warning") if entry.code in OF_THE_HOST else entry for entry in of_file]
+            of_file = [
+                replace(entry, severity="warning") if entry.code in OF_THE_HOST else entry
+                for entry in of_file
+            ]
         diagnostics += of_file
         summaries.append(_summary(file, len(loaded.entries), of_file))
-    write = partial(as_text, paint=_paint) if settings.format == "text" and terminal.has_colours() else None
+    write = (
+        partial(as_text, paint=_paint)
+        if settings.format == "text" and terminal.has_colours()
+        else None
+    )
     if text := (write or FORMATS[settings.format])(diagnostics, [str(file) for file in files]):
         click.echo(text)
     if settings.format == "text":
@@ -84,7 +103,9 @@ def _summary(file: Path, jobs: int, diagnostics: list[Diagnostic]) -> str:
     errors = sum(diagnostic.severity == "error" for diagnostic in diagnostics)
     warnings = len(diagnostics) - errors
     if not errors:
-        return f"{file}: {_count(jobs, 'job')}, no errors" + (f", {_count(warnings, 'warning')}" if warnings else "")
+        return f"{file}: {_count(jobs, 'job')}, no errors" + (
+            f", {_count(warnings, 'warning')}" if warnings else ""
+        )
     place = f" in {_count(jobs, 'job')}" if jobs else ""  # unknown if the file is not valid YAML
     return f"{file}: {_count(errors, 'error')}, {_count(warnings, 'warning')}{place}"
 

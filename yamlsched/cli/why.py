@@ -21,9 +21,12 @@ from yamlsched.timetable.zones import zone
 
 HELP = """Explain how JOB is, or what happened to one of its slots.
 
-Without a time: its last success, what failed, what it waits for, down to the root of the chain, its next slot, and the
-command that helps. With --at: the run of that slot, why it was skipped, or what it waits for. If the time is not a
-slot: which field of the cron expression excludes it, and the nearest slots. A date means all of its slots. Dates and
+Without a time: its last success, what failed, what it waits for, down to the root of the chain,
+its next slot, and the
+command that helps. With --at: the run of that slot, why it was skipped, or what it waits for. If
+the time is not a
+slot: which field of the cron expression excludes it, and the nearest slots. A date means all of
+its slots. Dates and
 times without an offset are in the job's time zone.
 """
 
@@ -39,8 +42,10 @@ def when(text: str) -> times.TimeInput:
     "--at",
     type=when,
     metavar="TIME",
-    help='2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 or yesterday (all of that day), 20:48 or "mon 08:00" '
-    "(local, the last one), 20:48Z, now, or 90m (90 minutes ago).",
+    help=(
+        "2026-01-14T02:00 (local), 2026-01-14T01:00Z, 2026-01-14 or yesterday (all of that day),"
+        ' 20:48 or "mon 08:00" (local, the last one), 20:48Z, now, or 90m (90 minutes ago).'
+    ),
 )
 @click.pass_obj
 def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
@@ -50,17 +55,27 @@ def command(settings: Settings, job: str, at: times.TimeInput | None) -> int:
             if known is None:
                 raise unknown_job(job, namespace, definitions.names(connection, namespace))
             found = condition(connection, namespace, known)
-            words = terminal.document(**document_of_job(found)) if settings.wants_json else "\n".join(_job(found))
+            words = (
+                terminal.document(**document_of_job(found))
+                if settings.wants_json
+                else "\n".join(_job(found))
+            )
             click.echo(words)
             return 0
         definition = definition_for(connection, namespace, job)
         report = explain(connection, namespace, definition, at)
     if isinstance(report, DayReport):
-        click.echo(terminal.document(**document_of_day(report)) if settings.wants_json else "\n".join(_day(report)))
+        click.echo(
+            terminal.document(**document_of_day(report))
+            if settings.wants_json
+            else "\n".join(_day(report))
+        )
         return 0
     if note := times.remark(at, report.at, zone(definition.timezone)):
         click.echo(f"--at: {note}", err=True)
-    click.echo(terminal.document(**document(report)) if settings.wants_json else "\n".join(_slot(report)))
+    click.echo(
+        terminal.document(**document(report)) if settings.wants_json else "\n".join(_slot(report))
+    )
     return 0
 
 
@@ -82,7 +97,10 @@ def document(report: SlotReport) -> dict[str, object]:
 
 
 def document_of_day(day: DayReport) -> dict[str, object]:
-    return vars(day) | {"date": day.date.isoformat(), "slots": [document(slot) for slot in day.slots]}
+    return vars(day) | {
+        "date": day.date.isoformat(),
+        "slots": [document(slot) for slot in day.slots],
+    }
 
 
 def _slot(report: SlotReport) -> list[str]:
@@ -95,7 +113,11 @@ def _heading(report: SlotReport) -> str:
 
 
 def _day(day: DayReport) -> list[str]:
-    lines = [line for slot in day.slots for line in (_heading(slot), *(f"  {said}" for said in slot.lines))]
+    lines = [
+        line
+        for slot in day.slots
+        for line in (_heading(slot), *(f"  {said}" for said in slot.lines))
+    ]
     if day.more:
         lines.append(f"and {day.more} more slots on {day.date}: pass a time to see one of them")
     if not lines:

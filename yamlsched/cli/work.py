@@ -15,12 +15,20 @@ from yamlsched.cli._settings import Settings, Verb
     cls=Verb,
     uses="file dsn env namespace logging",
     formats=("text",),
-    help="Run everything that is due, then exit; does not sync. With --loop, keep running, sync each minute, and start "
-    "enqueued runs within milliseconds: for containers and systemd, instead of a crontab line.",
+    help=(
+        "Run everything that is due, then exit; does not sync. With --loop, keep running, sync each"
+        " minute, and start enqueued runs within milliseconds: for containers and systemd, instead"
+        " of a crontab line."
+    ),
 )
 @click.option("--loop", "is_loop", is_flag=True, help="Run until SIGTERM; sync each minute.")
 @click.option("--migrate", is_flag=True, help="With --loop: create or upgrade the tables first.")
-@click.option("--max-time", metavar="DURATION", callback=duration, help="Claim runs for this long, such as 1h.")
+@click.option(
+    "--max-time",
+    metavar="DURATION",
+    callback=duration,
+    help="Claim runs for this long, such as 1h.",
+)
 @work_options
 @click.pass_obj
 def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any) -> int:
@@ -31,7 +39,11 @@ def command(settings: Settings, /, is_loop: bool, migrate: bool, **options: Any)
     from yamlsched.worker import companions
 
     if migrate and not is_loop:
-        raise click.UsageError('--migrate requires --loop; before a single "work", run "yamlsched migrate"')
+        raise click.UsageError(
+            '--migrate requires --loop; before a single "work", run "yamlsched migrate"'
+        )
     configure_log(settings)
-    result = flow(target(settings, options, migrate), limits(options), show_messages, companions.show)
+    result = flow(
+        target(settings, options, migrate), limits(options), show_messages, companions.show
+    )
     return FINDINGS if result.has_findings else OK

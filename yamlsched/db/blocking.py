@@ -13,7 +13,9 @@ Result = TypeVar("Result")
 
 
 class Session:
-    """A session with those methods of a worker's that such functions call: none of them ever waits."""
+    """A session with those methods of a worker's that such functions call: none of
+    them ever waits.
+    """
 
     def __init__(self, session: psycopg.Connection[Any]) -> None:
         self._session, self._cursor = session, session.cursor(row_factory=namedtuple_row)

@@ -1,7 +1,8 @@
-"""Opening sessions. A session keeps no state beyond a transaction, so that PgBouncer may be in between.
+"""Opening sessions. A session keeps no state beyond a transaction, so that PgBouncer may be in
+between.
 
-A direct session is configured once, when it is opened. Behind a pooler each transaction may run in another session, so
-``set local`` configures each transaction.
+A direct session is configured once, when it is opened. Behind a pooler each transaction may run in
+another session, so ``set local`` configures each transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from psycopg.rows import namedtuple_row
 from yamlsched import durations
 from yamlsched.db.dsn import conninfo, settings_of
 from yamlsched.db.query import load
-from yamlsched.db.session import AsyncHandlerSession, AsyncSession, HandlerSession, Session, Settings
+from yamlsched.db.session import (
+    AsyncHandlerSession,
+    AsyncSession,
+    HandlerSession,
+    Session,
+    Settings,
+)
 from yamlsched.errors import EnvironmentFailed
 
 T = TypeVar("T", bound=psycopg.Connection[Any])
@@ -30,11 +37,15 @@ SESSION_SETTINGS: Settings = {
     "statement_timeout": "60s",
     "lock_timeout": "30s",
     "idle_in_transaction_session_timeout": "60s",
-    "jit": "off",  # our statements are short: compiling one takes a second, executing it milliseconds
+    "jit": (
+        "off"
+    ),  # our statements are short: compiling one takes a second, executing it milliseconds
 }
 """The limits of a session. The ``options`` of the DSN take precedence."""
 PINNED_SETTINGS: Settings = {
-    "search_path": "pg_catalog, pg_temp",  # a function in another schema must not shadow a built-in one
+    "search_path": (
+        "pg_catalog, pg_temp"
+    ),  # a function in another schema must not shadow a built-in one
     "timezone": "UTC",
     "datestyle": "ISO",
     "intervalstyle": "postgres",
@@ -43,14 +54,17 @@ PINNED_SETTINGS: Settings = {
     "standard_conforming_strings": "on",
     "default_transaction_isolation": "read committed",
 }
-"""Settings that our statements rely on. They override those of the role, the database and the DSN."""
+"""Settings that our statements rely on. They override those of the role, the database and the DSN.
+"""
 KEEPALIVE_SETTINGS: Settings = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-"""With these the server notices within half a minute that the client's host has vanished, and ends the session."""
+"""With these the server notices within half a minute that the client's host has vanished, and ends
+the session.
+"""
 CONNECT_ARGUMENTS: dict[str, Any] = {
     "autocommit": True,
     "prepare_threshold": None,
@@ -69,21 +83,28 @@ def connect(dsn: str, settings: Settings = SESSION_SETTINGS) -> Session:
     Raises EnvironmentFailed, with a message for users, if the server cannot be reached.
     """
     own = {**_defaults(settings, dsn), **PINNED_SETTINGS}
-    with _opened(Session, dsn, {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}) as (connection, server):
+    with _opened(Session, dsn, {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}) as (
+        connection,
+        server,
+    ):
         connection.configure_transactions({**settings_of(dsn), **own} if server.is_pooled else {})
         connection.answer_within = _answer_within(connection, own)
     return connection
 
 
 def connect_for_handler(dsn: str) -> HandlerSession:
-    """Open a session for a handler's own statements. Raises EnvironmentFailed if the server cannot be reached."""
+    """Open a session for a handler's own statements. Raises EnvironmentFailed if the server cannot
+    be reached.
+    """
     own = _defaults(KEEPALIVE_SETTINGS, dsn)
     with _opened(HandlerSession, dsn, own) as (connection, server):
         connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
         connection.idle_timeout = server.idle_timeout
         connection.answer_within = None  # the job's timeout limits a handler's statements
         if not server.is_pooled and connection.info.server_version >= 140_000:
-            with suppress(psycopg.errors.InvalidParameterValue):  # not supported by every operating system
+            with suppress(
+                psycopg.errors.InvalidParameterValue
+            ):  # not supported by every operating system
                 connection.execute(load("session")["check_client"])
     return connection
 
@@ -94,7 +115,9 @@ async def connect_for_handler_async(dsn: str) -> AsyncHandlerSession:
     with _translate_errors():
         connection = await _open_in_utc(AsyncHandlerSession, dsn)
         try:
-            cursor = await connection.execute(load("session")["configure"], _parameters(connection, own))
+            cursor = await connection.execute(
+                load("session")["configure"], _parameters(connection, own)
+            )
             server: Any = await cursor.fetchone()
             connection.settings = {**settings_of(dsn), **own} if server.is_pooled else {}
             connection.idle_timeout = server.idle_timeout
@@ -124,11 +147,13 @@ async def _open_in_utc(kind: type[A], dsn: str) -> A:
         opening.set_result(None)
 
 
-async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awaitable[Any]]) -> AsyncSession:
+async def connect_async(
+    dsn: str, settings: Settings, look_up: Callable[..., Awaitable[Any]]
+) -> AsyncSession:
     """Open a session for an event loop, like ``connect``. Call it inside ``in_utc``.
 
-    ``look_up`` replaces the loop's getaddrinfo, which would start a thread. Statements are prepared unless there is a
-    pooler.
+    ``look_up`` replaces the loop's getaddrinfo, which would start a thread. Statements are prepared
+    unless there is a pooler.
     """
     asyncio.get_running_loop().getaddrinfo = look_up  # type: ignore[assignment,method-assign]
     own = {**_defaults(settings, dsn), **PINNED_SETTINGS}
@@ -137,8 +162,13 @@ async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awa
     except psycopg.OperationalError as error:
         connection = await AsyncSession.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
     try:
-        direct = {**_defaults(KEEPALIVE_SETTINGS, dsn), **own}  # a pooler's connections are its own business
-        cursor = await connection.execute(load("session")["configure"], _parameters(connection, direct))
+        direct = {
+            **_defaults(KEEPALIVE_SETTINGS, dsn),
+            **own,
+        }  # a pooler's connections are its own business
+        cursor = await connection.execute(
+            load("session")["configure"], _parameters(connection, direct)
+        )
         server: Any = await cursor.fetchone()
     except BaseException:
         await connection.close()
@@ -152,14 +182,18 @@ async def connect_async(dsn: str, settings: Settings, look_up: Callable[..., Awa
 
 @contextmanager
 def _opened(kind: type[T], dsn: str, settings: Settings) -> Iterator[tuple[T, Any]]:
-    """Yield a session with ``settings`` and the answer of ``configure``. It is closed if the block raises."""
+    """Yield a session with ``settings`` and the answer of ``configure``. It is closed if the block
+    raises.
+    """
     with in_utc(), _translate_errors():
         try:
             connection = kind.connect(conninfo(dsn), **CONNECT_ARGUMENTS)
         except psycopg.OperationalError as error:
             connection = kind.connect(_without_options(dsn, error), **CONNECT_ARGUMENTS)
         try:
-            cursor = connection.execute(load("session")["configure"], _parameters(connection, settings))
+            cursor = connection.execute(
+                load("session")["configure"], _parameters(connection, settings)
+            )
             yield connection, cursor.fetchone()
         except BaseException:
             connection.close()
@@ -167,7 +201,9 @@ def _opened(kind: type[T], dsn: str, settings: Settings) -> Iterator[tuple[T, An
 
 
 def _without_options(dsn: str, error: psycopg.OperationalError) -> str:
-    """Return the connection string for PgBouncer, which rejects options at the start of a session; else raise."""
+    """Return the connection string for PgBouncer, which rejects options at the start of a session;
+    else raise.
+    """
     if "unsupported startup parameter" not in str(error):
         raise error
     return conninfo(dsn, with_options=False)
@@ -180,11 +216,17 @@ def _defaults(settings: Settings, dsn: str) -> dict[str, str]:
 
 
 def _parameters(connection: Any, settings: Settings) -> dict[str, Any]:
-    return {"backend_pid": connection.info.backend_pid, "names": list(settings), "values": list(settings.values())}
+    return {
+        "backend_pid": connection.info.backend_pid,
+        "names": list(settings),
+        "values": list(settings.values()),
+    }
 
 
 def _answer_within(connection: Session, own: Settings) -> float | None:
-    """Return for how many seconds to wait for an answer. The server is asked only if the limit is set elsewhere."""
+    """Return for how many seconds to wait for an answer. The server is asked only if the limit is
+    set elsewhere.
+    """
     if "statement_timeout" in own:
         limit = durations.parse(own["statement_timeout"]).total_seconds()
     else:
@@ -194,7 +236,9 @@ def _answer_within(connection: Session, own: Settings) -> float | None:
 
 @contextmanager
 def in_utc() -> Iterator[str | None]:
-    """Let sessions that are opened inside start in UTC, also through PgBouncer. Yields the previous value of PGTZ."""
+    """Let sessions that are opened inside start in UTC, also through PgBouncer. Yields the previous
+    value of PGTZ.
+    """
     before = os.environ.get("PGTZ")
     os.environ["PGTZ"] = "UTC"
     try:
@@ -215,13 +259,21 @@ def _translate_errors() -> Iterator[None]:
 
 
 def escape_for(connection: psycopg.Connection[Any], text: str) -> str:
-    """Return ``text`` with the characters escaped that the encoding of the database does not have."""
+    """Return ``text`` with the characters escaped that the encoding of the database
+    does not have.
+    """
     encoding = connection.info.parameter_status("server_encoding") or "UTF8"
-    return text if encoding == "UTF8" else text.encode(_codec(encoding), "backslashreplace").decode(_codec(encoding))
+    return (
+        text
+        if encoding == "UTF8"
+        else text.encode(_codec(encoding), "backslashreplace").decode(_codec(encoding))
+    )
 
 
 def _codec(encoding: str) -> str:
-    """Return Python's name of an encoding of PostgreSQL; ASCII, which all have, for one that Python does not know."""
+    """Return Python's name of an encoding of PostgreSQL; ASCII, which all have, for one that Python
+    does not know.
+    """
     try:
         return codecs.lookup(encoding.replace("WIN", "cp").replace("KOI8", "koi8_")).name
     except LookupError:
@@ -234,6 +286,8 @@ def describe(error: psycopg.Error) -> str:
 
 
 def reason(error: psycopg.Error) -> str:
-    """Return the error's message as one line of bounded length, without the server's excerpt of the statement."""
+    """Return the error's message as one line of bounded length, without the server's excerpt of the
+    statement.
+    """
     lines = (error.diag.message_primary or str(error)).splitlines()
     return "; ".join(" ".join(line.split()) for line in lines if line.strip())[:MAX_REASON_CHARS]

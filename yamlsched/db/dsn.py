@@ -1,4 +1,6 @@
-"""Connection strings: their defaults, the settings inside them, and how passwords stay out of messages."""
+"""Connection strings: their defaults, the settings inside them, and how passwords stay out of
+messages.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +42,17 @@ def parse_dsn(dsn: str) -> dict[str, Any]:
 
 
 def _dsn_error(dsn: str, message: str) -> str:
-    """Return what is wrong with a DSN that libpq rejects. No part of the DSN is shown: any may be a password."""
+    """Return what is wrong with a DSN that libpq rejects. No part of the DSN is shown: any may be a
+    password.
+    """
     if re.match(r"postgres(ql)?\+\w+://", dsn):
-        return "the DSN is a SQLAlchemy URL: leave out the driver, as in postgresql://user@host:5432/name"
-    if name := re.search(r'invalid (?:connection|URI query) (?:option|parameter:?) "([^"]*)"', message):
+        return (
+            "the DSN is a SQLAlchemy URL: leave out the driver, as in"
+            " postgresql://user@host:5432/name"
+        )
+    if name := re.search(
+        r'invalid (?:connection|URI query) (?:option|parameter:?) "([^"]*)"', message
+    ):
         known = [option.keyword.decode() for option in Conninfo.get_defaults()]
         if matches := get_close_matches(name[1], known, n=1):
             return f'the DSN has a parameter that libpq does not know. Did you mean "{matches[0]}"?'
@@ -71,16 +80,26 @@ def settings_of(dsn: str) -> dict[str, str]:
 
 
 def _default_timeout(parameters: Mapping[str, Any]) -> int | None:
-    """Return the connect_timeout for each host of a DSN, which has these parameters; None if it is set."""
+    """Return the connect_timeout for each host of a DSN, which has these parameters; None if it is
+    set.
+    """
     if "connect_timeout" in parameters or "PGCONNECT_TIMEOUT" in os.environ:
         return None
-    return SINGLE_HOST_TIMEOUT_SECONDS if _count_hosts(parameters) == 1 else MULTI_HOST_TIMEOUT_SECONDS
+    return (
+        SINGLE_HOST_TIMEOUT_SECONDS if _count_hosts(parameters) == 1 else MULTI_HOST_TIMEOUT_SECONDS
+    )
 
 
 def seconds_to_connect(dsn: str) -> float:
-    """Return the seconds within which a connection opens if any of the hosts in ``dsn`` answers in time."""
+    """Return the seconds within which a connection opens if any of the hosts in ``dsn`` answers in
+    time.
+    """
     parameters = parse_dsn(dsn)
-    timeout = _default_timeout(parameters) or parameters.get("connect_timeout") or os.environ["PGCONNECT_TIMEOUT"]
+    timeout = (
+        _default_timeout(parameters)
+        or parameters.get("connect_timeout")
+        or os.environ["PGCONNECT_TIMEOUT"]
+    )
     try:
         seconds_for_host = max(2.0, float(timeout))
     except ValueError:
@@ -95,7 +114,10 @@ def host_count(dsn: str) -> int:
 
 def _count_hosts(parameters: Mapping[str, Any]) -> int:
     names = (("host", "PGHOST"), ("hostaddr", "PGHOSTADDR"))
-    return max(len(str(parameters.get(name) or os.environ.get(variable) or "").split(",")) for name, variable in names)
+    return max(
+        len(str(parameters.get(name) or os.environ.get(variable) or "").split(","))
+        for name, variable in names
+    )
 
 
 OWN_VARIABLES = (
@@ -110,9 +132,11 @@ OWN_VARIABLES = (
 
 
 def redactor(dsn: str, names: Iterable[str] = ()) -> Callable[[str], str]:
-    """Return a function that removes what looks like a secret from a string, and the secrets of this process.
+    """Return a function that removes what looks like a secret from a string, and the secrets of
+    this process.
 
-    These are the DSN and its password, and the values of yamlsched's variables and of the variables ``names``.
+    These are the DSN and its password, and the values of yamlsched's variables and of the variables
+    ``names``.
 
     >>> redactor("postgresql://app:s3cret!!@db/app")("bad password s3cret!! for postgresql://app:s3cret!!@db/app")
     'bad password *** for ***'
@@ -125,11 +149,15 @@ def redactor(dsn: str, names: Iterable[str] = ()) -> Callable[[str], str]:
         if "password" in value or "@" in value or value in variables:
             secrets.add(value)
         secrets |= _parts(value)
-    return masker(form for secret in secrets for form in (secret, quote(secret), quote(secret, safe="")))
+    return masker(
+        form for secret in secrets for form in (secret, quote(secret), quote(secret, safe=""))
+    )
 
 
 def _parts(address: str) -> set[str]:
-    """Return the parts of a DSN or an address that are secrets by themselves: the password, and a long path."""
+    """Return the parts of a DSN or an address that are secrets by themselves: the password, and a
+    long path.
+    """
     with suppress(psycopg.ProgrammingError):
         return {str(conninfo_to_dict(address).get("password") or "")}
     with suppress(ValueError):

@@ -1,4 +1,6 @@
-"""Loading a statement of sql/, running it, and reading its rows: as objects, or as the values of the only column."""
+"""Loading a statement of sql/, running it, and reading its rows: as objects, or as the values of
+the only column.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,27 @@ Row = TypeVar("Row")
 
 
 def fetch(
-    connection: psycopg.Connection[Any], kind: type[Row], statement: bytes, parameters: Mapping[str, Any] | None = None
+    connection: psycopg.Connection[Any],
+    kind: type[Row],
+    statement: bytes,
+    parameters: Mapping[str, Any] | None = None,
 ) -> list[Row]:
-    """Return the rows of ``statement`` as objects of ``kind``, whose fields are the statement's columns."""
+    """Return the rows of ``statement`` as objects of ``kind``, whose fields are the statement's
+    columns.
+    """
     with connection.cursor(row_factory=_by_position(kind)) as cursor:
         return cursor.execute(statement, parameters).fetchall()
 
 
 def fetch_grouped(
-    connection: psycopg.Connection[Any], kind: Callable[..., Row], statement: bytes, parameters: Mapping[str, Any]
+    connection: psycopg.Connection[Any],
+    kind: Callable[..., Row],
+    statement: bytes,
+    parameters: Mapping[str, Any],
 ) -> defaultdict[str, list[Row]]:
-    """Return the rows of ``statement`` by its first column; the others are the fields of ``kind`` in their order."""
+    """Return the rows of ``statement`` by its first column; the others are the fields of ``kind``
+    in their order.
+    """
     rows: defaultdict[str, list[Row]] = defaultdict(list)
     with connection.cursor(row_factory=tuple_row) as cursor:
         for group, *values in cursor.execute(statement, parameters).fetchall():
@@ -36,7 +48,9 @@ def fetch_grouped(
 
 
 def _by_position(kind: type[Row]) -> Callable[[Any], Callable[[Sequence[Any]], Row]]:
-    """Return ``class_row`` for ``kind``, in half the time: the columns are matched with the fields once, not by row."""
+    """Return ``class_row`` for ``kind``, in half the time: the columns are matched with the fields
+    once, not by row.
+    """
 
     def factory(cursor: Any) -> Callable[[Sequence[Any]], Row]:
         columns = [column.name for column in cursor.description or ()]
@@ -44,7 +58,9 @@ def _by_position(kind: type[Row]) -> Callable[[Any], Callable[[Sequence[Any]], R
         if sorted(columns) != sorted(fields):
             return class_row(kind)(cursor)
         if columns == list(fields):
-            return getattr(kind, "_make", None) or (lambda values: kind(*values))  # a named tuple is made faster
+            return getattr(kind, "_make", None) or (
+                lambda values: kind(*values)
+            )  # a named tuple is made faster
         order = [columns.index(name) for name in fields]
         return lambda values: kind(*[values[nth] for nth in order])
 
@@ -52,7 +68,9 @@ def _by_position(kind: type[Row]) -> Callable[[Any], Callable[[Sequence[Any]], R
 
 
 def fetch_column(
-    connection: psycopg.Connection[Any], statement: bytes, parameters: Mapping[str, Any] | None = None
+    connection: psycopg.Connection[Any],
+    statement: bytes,
+    parameters: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """Return the values of the only column of ``statement``."""
     with connection.cursor(row_factory=scalar_row) as cursor:
@@ -69,7 +87,8 @@ def sql_folder() -> Path:
 
 @cache
 def load(name: str) -> dict[str, bytes]:
-    """Return the statements of ``sql/<name>.sql`` by name, as bytes: psycopg accepts strings only if they are literals.
+    """Return the statements of ``sql/<name>.sql`` by name, as bytes: psycopg accepts strings only
+    if they are literals.
 
     A statement begins at a line ``-- name: <its name>`` and ends before the next one.
     """

@@ -1,4 +1,6 @@
-"""Kinds of sessions. Behind a pooler they are configured for each transaction, and none waits forever for an answer."""
+"""Kinds of sessions. Behind a pooler they are configured for each transaction, and none waits
+forever for an answer.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ Settings: TypeAlias = Mapping[str, str]
 def set_local(settings: Settings) -> bytes:
     """Return statements that apply ``settings`` for the rest of a transaction.
 
-    They take no snapshot, so the isolation level can still be chosen after them. The default isolation level is applied
-    to this transaction itself, which has started already.
+    They take no snapshot, so the isolation level can still be chosen after them. The default
+    isolation level is applied to this transaction itself, which has started already.
     """
     statements = []
     for name, value in settings.items():
@@ -34,19 +36,24 @@ def set_local(settings: Settings) -> bytes:
 
 
 class Session(psycopg.Connection[Any]):
-    """A session that gives up on a server that does not answer for ``answer_within`` seconds; None: never."""
+    """A session that gives up on a server that does not answer for ``answer_within`` seconds; None:
+    never.
+    """
 
     answer_within: float | None = 65.0
     transaction_setup = b""  # behind a pooler: the statements that configure a transaction
 
     def configure_transactions(self, settings: Settings) -> None:
-        """Apply ``settings``, if any, in each transaction; a statement outside of one becomes a transaction."""
+        """Apply ``settings``, if any, in each transaction; a statement outside of one becomes a
+        transaction.
+        """
         if settings:
             self.transaction_setup = set_local(settings)
             self.cursor_factory = PooledCursor
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
-        """Wait for ``gen``. Raises EnvironmentFailed, and closes the session, if that takes too long.
+        """Wait for ``gen``. Raises EnvironmentFailed, and closes the session, if that takes too
+        long.
 
         A pooler keeps the network connection alive while the server behind it is silent.
         """
@@ -96,7 +103,9 @@ class AsyncSession(psycopg.AsyncConnection[Any]):
         self.cursor_factory = AsyncPooledCursor
 
     @asynccontextmanager
-    async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[psycopg.AsyncTransaction]:
+    async def transaction(
+        self, *args: Any, **kwargs: Any
+    ) -> AsyncIterator[psycopg.AsyncTransaction]:
         is_outermost = self.info.transaction_status == TransactionStatus.IDLE
         async with super().transaction(*args, **kwargs) as transaction:
             if is_outermost and self.transaction_setup:
@@ -117,12 +126,17 @@ class AsyncPooledCursor(psycopg.AsyncCursor[Any]):
 class HandlerSession(Session):
     """A session for a handler's own statements. It keeps the settings of its role and database."""
 
-    transaction = psycopg.Connection.transaction  # a handler's blocks behave as psycopg documents them
-    idle_timeout = 0.0  # idle_in_transaction_session_timeout of the role or database, in seconds; 0: none
+    transaction = (
+        psycopg.Connection.transaction
+    )  # a handler's blocks behave as psycopg documents them
+    idle_timeout = (
+        0.0  # idle_in_transaction_session_timeout of the role or database, in seconds; 0: none
+    )
     settings: Settings = MappingProxyType({})  # behind a pooler: for each transaction
 
     def configure_transaction(self, timeout: float | None) -> None:
-        """Let the server end the current transaction if its client is silent for ``timeout`` seconds, the job's limit.
+        """Let the server end the current transaction if its client is silent for ``timeout``
+        seconds, the job's limit.
 
         A lower limit of the role or database takes precedence.
         """
@@ -140,10 +154,13 @@ class AsyncHandlerSession(psycopg.AsyncConnection[Any]):
         await psycopg.AsyncCursor(self).execute(_transaction_setup(self, timeout))
 
 
-def _transaction_setup(session: HandlerSession | AsyncHandlerSession, timeout: float | None) -> bytes:
+def _transaction_setup(
+    session: HandlerSession | AsyncHandlerSession, timeout: float | None
+) -> bytes:
     limits = [seconds for seconds in (timeout, session.idle_timeout) if seconds]
-    # At a higher level, the default of some databases, the success could not be written once the lease was renewed.
-    # None of these statements takes a snapshot, so a handler can still choose its own level.
+    # At a higher level, the default of some databases, the success could not be written once the
+    # lease was renewed. None of these statements takes a snapshot, so a handler can still choose
+    # its own level.
     settings = {**session.settings, "transaction_isolation": "read committed"}
     if limits:
         milliseconds = min(math.ceil(min(limits) * 1000), 2**31 - 1)

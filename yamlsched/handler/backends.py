@@ -1,6 +1,8 @@
-"""Where a run records its effects and its success: in PostgreSQL, or in memory for tests and ``yamlsched invoke``.
+"""Where a run records its effects and its success: in PostgreSQL, or in memory for tests and
+``yamlsched invoke``.
 
-A backend belongs to one attempt. ``run_id``, ``attempt`` and ``locked_by`` fence everything that the attempt writes.
+A backend belongs to one attempt. ``run_id``, ``attempt`` and ``locked_by`` fence everything that
+the attempt writes.
 """
 
 from __future__ import annotations
@@ -8,7 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
@@ -31,9 +39,13 @@ from yamlsched.runs.progress import Progress
 MAX_OUTAGE_SECONDS = 30.0
 """How long the database may be unreachable before an attempt fails."""
 BEGIN_TIMEOUT_SECONDS = 8.0
-"""A server that does not start a transaction within this time counts as lost, and another session is opened."""
+"""A server that does not start a transaction within this time counts as lost, and another session
+is opened.
+"""
 SESSION_TIMEOUTS = ("25P03", "25P04")
-"""SQLSTATE of a session that the server closed because its handler was idle, or took longer, than allowed."""
+"""SQLSTATE of a session that the server closed because its handler was idle, or took longer, than
+allowed.
+"""
 OUTLIVED = "run {}: attempt {} outlived its lease; nothing was committed"
 IN_DOUBT: Final = object()
 """In memory, the result of an effect that is in doubt."""
@@ -63,8 +75,9 @@ class PostgresBackend:
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
         """Yield the session for handlers, inside a transaction.
 
-        A session that the server closed since its last use is replaced, without the handler noticing. Raises
-        EnvironmentFailed or psycopg's error if none can be opened for MAX_OUTAGE_SECONDS.
+        A session that the server closed since its last use is replaced, without the handler
+        noticing. Raises EnvironmentFailed or psycopg's error if none can be opened for
+        MAX_OUTAGE_SECONDS.
         """
         session = None
         try:
@@ -72,7 +85,9 @@ class PostgresBackend:
                 session = persist(lambda: self._begin(block), MAX_OUTAGE_SECONDS)
                 yield session
         except Exception as error:
-            if (session is None or session.broken) and getattr(error, "sqlstate", None) not in SESSION_TIMEOUTS:
+            if (session is None or session.broken) and getattr(
+                error, "sqlstate", None
+            ) not in SESSION_TIMEOUTS:
                 self.broken_by = error
             raise
 
@@ -80,7 +95,9 @@ class PostgresBackend:
         with ExitStack() as opening:
             use = sessions.use(self.dsn, "transaction")
             session: HandlerSession = opening.enter_context(use)
-            session.answer_within = BEGIN_TIMEOUT_SECONDS  # the network may have dropped it since its last use
+            session.answer_within = (
+                BEGIN_TIMEOUT_SECONDS  # the network may have dropped it since its last use
+            )
             opening.enter_context(session.transaction())
             session.configure_transaction(self.timeout)
             session.answer_within = None
@@ -102,7 +119,9 @@ class PostgresBackend:
         enqueued: list[EnqueueBatch],
         last: Progress | None,
     ) -> None:
-        """Write the success of the run with what it enqueued and its last progress. Raises LeaseLost if it is lost."""
+        """Write the success of the run with what it enqueued and its last progress. Raises
+        LeaseLost if it is lost.
+        """
         if last is not None:
             connection.execute(*progress.last_report(connection, self._fence, last))
         with _translated(enqueued):
@@ -110,7 +129,7 @@ class PostgresBackend:
         if not statements.succeed_in(connection, self._fence, result):
             raise LeaseLost(OUTLIVED.format(self.run_id, self.attempt))
 
-    # -- for an async def ------------------------------------------------------------------------------------------
+    # -- for an async def --------------------------------------------------------------------------
 
     @property
     def is_shared(self) -> bool:
@@ -139,7 +158,9 @@ class PostgresBackend:
                 session = await persist_async(lambda: self._begin_async(block), MAX_OUTAGE_SECONDS)
                 yield session
         except Exception as error:
-            if (session is None or session.broken) and getattr(error, "sqlstate", None) not in SESSION_TIMEOUTS:
+            if (session is None or session.broken) and getattr(
+                error, "sqlstate", None
+            ) not in SESSION_TIMEOUTS:
                 self.broken_by = error
             raise
 
@@ -152,7 +173,9 @@ class PostgresBackend:
                     await session.configure_transaction(self.timeout)
             except TimeoutError as error:
                 session.pgconn.finish()
-                raise EnvironmentFailed(f"the database did not answer within {BEGIN_TIMEOUT_SECONDS:.0f} s") from error
+                raise EnvironmentFailed(
+                    f"the database did not answer within {BEGIN_TIMEOUT_SECONDS:.0f} s"
+                ) from error
             block.push_async_exit(opening.pop_all())
             return session
 
@@ -175,10 +198,11 @@ class PostgresBackend:
     # --------------------------------------------------------------------------------------------------------------
 
     def record(self, statement: Callable[..., Returned], *arguments: Any) -> Returned:
-        """Call ``statement`` with a session, and again with a new one while the database does not answer.
+        """Call ``statement`` with a session, and again with a new one while the database does not
+        answer.
 
-        A mail that was sent must not be forgotten because the server restarted. The session is not that of the
-        transaction: what is recorded remains even if the transaction is rolled back.
+        A mail that was sent must not be forgotten because the server restarted. The session is not
+        that of the transaction: what is recorded remains even if the transaction is rolled back.
         """
 
         def execute() -> Returned:
@@ -212,10 +236,11 @@ class PostgresBackend:
 
 @dataclass(slots=True)
 class MemoryBackend:
-    """``results`` holds the results of effects by key, ``IN_DOUBT`` for one in doubt. Attempts of a run share it.
+    """``results`` holds the results of effects by key, ``IN_DOUBT`` for one in doubt. Attempts of a
+    run share it.
 
-    ``transaction`` yields ``connection``, inside a transaction, or a savepoint if one is open, so that a test
-    can roll back everything. ``commit_fails`` makes it fail at its end.
+    ``transaction`` yields ``connection``, inside a transaction, or a savepoint if one is open, so
+    that a test can roll back everything. ``commit_fails`` makes it fail at its end.
     """
 
     run_id: int
@@ -235,9 +260,13 @@ class MemoryBackend:
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
         if self.connection is None:
-            raise YamlschedError("the handler uses run.transaction(): pass FakeRun(connection=psycopg.connect(...))")
+            raise YamlschedError(
+                "the handler uses run.transaction(): pass FakeRun(connection=psycopg.connect(...))"
+            )
         if isinstance(self.connection, psycopg.AsyncConnection):
-            raise YamlschedError("the handler uses run.transaction() without async: pass a psycopg.Connection")
+            raise YamlschedError(
+                "the handler uses run.transaction() without async: pass a psycopg.Connection"
+            )
         with self.connection.transaction():
             yield self.connection
 
@@ -260,7 +289,9 @@ class MemoryBackend:
 
     @asynccontextmanager
     async def async_transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """Yield ``connection`` if that is asynchronous, else one to ``dsn``, inside a transaction."""
+        """Yield ``connection`` if that is asynchronous, else one to ``dsn``, inside a
+        transaction.
+        """
         if isinstance(self.connection, psycopg.AsyncConnection):
             async with self.connection.transaction():
                 yield self.connection
@@ -285,7 +316,9 @@ class MemoryBackend:
         is_first = entry.key not in self.results
         result = self.results.setdefault(entry.key, IN_DOUBT)
         state = None if is_first else "in_doubt" if result is IN_DOUBT else "done"
-        return FoundEffect(is_first, state, result, provider_key(entry.key), entry.run_id, entry.attempt)
+        return FoundEffect(
+            is_first, state, result, provider_key(entry.key), entry.run_id, entry.attempt
+        )
 
     def mark_in_doubt(self, entry: EffectEntry, doubted: str | None = None) -> bool:
         self.results[entry.key] = IN_DOUBT

@@ -1,4 +1,6 @@
-"""Calling a handler, wherever that is: how the call ends its attempt, with the stack of an exception."""
+"""Calling a handler, wherever that is: how the call ends its attempt, with the stack of an
+exception.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,24 @@ from yamlsched.errors import Discard, EffectInDoubt, RetryAfter, Snooze
 from yamlsched.handler.backends import Backend
 from yamlsched.handler.run import Run, UpstreamRun
 from yamlsched.handler.transaction import require_ended
-from yamlsched.runs.lifecycle import MAX_STACK_CHARS, AttemptEnd, ClaimedRun, EndKind, EnqueueBatch, storable
+from yamlsched.runs.lifecycle import (
+    MAX_STACK_CHARS,
+    AttemptEnd,
+    ClaimedRun,
+    EndKind,
+    EnqueueBatch,
+    storable,
+)
 
 MAX_FRAMES = 50  # of one exception: the last ones
 OWN_FILES = {__file__}
-"""Files whose frames are left out at the start of stacks; modules that call handlers add their own."""
+"""Files whose frames are left out at the start of stacks; modules that call handlers add their own.
+"""
 
 
-decode = json.JSONDecoder().raw_decode  # of JSON as PostgreSQL writes it: without white space around it
+decode = (
+    json.JSONDecoder().raw_decode
+)  # of JSON as PostgreSQL writes it: without white space around it
 
 
 def resolve(path: str) -> Callable[..., Any]:
@@ -44,7 +56,8 @@ def resolve(path: str) -> Callable[..., Any]:
 
 
 def _refuse_other_origin(name: str) -> None:
-    """Raise ImportError if a top-level module was loaded from another place than the one that comes first now.
+    """Raise ImportError if a top-level module was loaded from another place than the one that comes
+    first now.
 
     That is a library module of which a module of the project has the name.
     """
@@ -56,11 +69,15 @@ def _refuse_other_origin(name: str) -> None:
         return  # it has replaced itself by another object
     if loaded is None or not (exists(loaded) and samefile(loaded, spec.origin)):
         place = loaded or "the interpreter"
-        raise ImportError(f"{name} is already loaded from {place}, and not from {spec.origin}: rename the latter")
+        raise ImportError(
+            f"{name} is already loaded from {place}, and not from {spec.origin}: rename the latter"
+        )
 
 
 def read_payload(text: str) -> dict[str, Any]:
-    """Return the payload. Raises Discard where Python cannot read what PostgreSQL stores: no retry changes that."""
+    """Return the payload. Raises Discard where Python cannot read what PostgreSQL stores: no retry
+    changes that.
+    """
     try:
         payload = decode(text)[0]
     except RecursionError as error:
@@ -69,7 +86,9 @@ def read_payload(text: str) -> dict[str, Any]:
         raise _unreadable("it contains a number with too many digits") from error
     if not isinstance(payload, dict):
         kind = type(payload).__name__
-        raise Discard(f"the payload is of type {kind}, not an object: its keys become keyword arguments")
+        raise Discard(
+            f"the payload is of type {kind}, not an object: its keys become keyword arguments"
+        )
     return payload
 
 
@@ -78,10 +97,13 @@ def _unreadable(why: str) -> Discard:
 
 
 @lru_cache(1024)
-def payload_mismatch(handler: Callable[..., Any], path: str, names: tuple[str, ...], passes_run: bool) -> str:
+def payload_mismatch(
+    handler: Callable[..., Any], path: str, names: tuple[str, ...], passes_run: bool
+) -> str:
     """Return why a payload with keys ``names`` cannot be passed to ``handler``; empty if it can.
 
-    A decorator may pass on other arguments than it gets: of a decorated handler its own signature counts.
+    A decorator may pass on other arguments than it gets: of a decorated handler its own signature
+    counts.
     """
     try:
         parameters = inspect.signature(handler, follow_wrapped=False).parameters.values()
@@ -94,7 +116,9 @@ def payload_mismatch(handler: Callable[..., Any], path: str, names: tuple[str, .
         unknown = []
     missing = [p.name for p in named if p.default is p.empty and p.name not in keys]
     missing += [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
-    faults = [f'it has no parameter "{name}"' for name in unknown] + [f'"{name}" is missing' for name in missing]
+    faults = [f'it has no parameter "{name}"' for name in unknown] + [
+        f'"{name}" is missing' for name in missing
+    ]
     if "run" in names and passes_run:
         faults.append('"run" is the run itself')
     if not faults:
@@ -116,12 +140,18 @@ MAX_REPORTED_ERROR_CHARS = 4_000
 
 
 class Stopped(BaseException):
-    """Raised in a handler that is stopped, so that its ``finally`` blocks run before it is killed."""
+    """Raised in a handler that is stopped, so that its ``finally`` blocks run before
+    it is killed.
+    """
 
 
 def make_run(run: ClaimedRun, payload: dict[str, Any], backend: Backend) -> Run:
     """Return ``run`` as its handler gets it."""
-    slot = None if run.scheduled_for is None else datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
+    slot = (
+        None
+        if run.scheduled_for is None
+        else datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
+    )
     return Run(
         id=run.id,
         job_type=run.job_type,
@@ -137,7 +167,8 @@ def make_run(run: ClaimedRun, payload: dict[str, Any], backend: Backend) -> Run:
 
 
 def returned(value: Any, run: Run | None, was_stopped: bool) -> AttemptEnd | None:
-    """Return the end of an attempt whose handler returned ``value``; None for a success and nothing else to report.
+    """Return the end of an attempt whose handler returned ``value``; None for a success and nothing
+    else to report.
 
     Raises Stopped if it ``was_stopped`` before, and Refused for a value that cannot be stored.
     """
@@ -145,14 +176,20 @@ def returned(value: Any, run: Run | None, was_stopped: bool) -> AttemptEnd | Non
         return None
     if run is not None and run.committed:
         if value is not None and value != run.state.result:
-            run.log.warning("the result is what was set inside the transaction; the returned value is dropped")
+            run.log.warning(
+                "the result is what was set inside the transaction; the returned value is dropped"
+            )
         return AttemptEnd(EndKind.COMMITTED)
     if was_stopped:
         raise Stopped("stopped by yamlsched, but it returned")
     if run is not None and run.state.succeeded_in is not None:
-        require_ended(run)  # whether by a commit is found out by the worker, which writes the same success again
+        require_ended(
+            run
+        )  # whether by a commit is found out by the worker, which writes the same success again
         if value is not None and value != run.state.result:
-            run.log.warning("the result is what was set before run.succeed_in(); the returned value is dropped")
+            run.log.warning(
+                "the result is what was set before run.succeed_in(); the returned value is dropped"
+            )
         value = run.state.result
     result = jsonb.encode_result(value, "the result")
     enqueued = _plain(run.state.enqueued) if run is not None else []
@@ -164,14 +201,22 @@ def returned(value: Any, run: Run | None, was_stopped: bool) -> AttemptEnd | Non
 def raised(error: BaseException, run: Run | None) -> AttemptEnd:
     """Return the end of an attempt whose handler raised ``error``."""
     if run is not None and run.committed:
-        logging.getLogger(run.job_type).exception("an exception after the commit: the run has succeeded")
+        logging.getLogger(run.job_type).exception(
+            "an exception after the commit: the run has succeeded"
+        )
         return AttemptEnd(EndKind.COMMITTED)
     end = _end_of(error)
-    return end._replace(kind=EndKind.SESSION_LOST) if run is not None and run.is_session_lost(error) else end
+    return (
+        end._replace(kind=EndKind.SESSION_LOST)
+        if run is not None and run.is_session_lost(error)
+        else end
+    )
 
 
 def exit_fork(error: BaseException | None) -> NoReturn:
-    """End a process that a handler forked as Python would, now that it has returned or raised ``error``."""
+    """End a process that a handler forked as Python would, now that it has returned or raised
+    ``error``.
+    """
     code: object = None
     if isinstance(error, SystemExit):
         code = error.code
@@ -187,9 +232,14 @@ def exit_fork(error: BaseException | None) -> NoReturn:
 
 
 def _plain(enqueued: list[EnqueueBatch]) -> list[EnqueueBatch]:
-    """Return ``enqueued`` in types that a frame can hold: a job's name or a key may be of a class of the handler's."""
+    """Return ``enqueued`` in types that a frame can hold: a job's name or a key may be of a class
+    of the handler's.
+    """
     return [
-        batch._replace(job_type=str(batch.job_type), keys=[key if key is None else str(key) for key in batch.keys])
+        batch._replace(
+            job_type=str(batch.job_type),
+            keys=[key if key is None else str(key) for key in batch.keys],
+        )
         for batch in enqueued
     ]
 
@@ -216,7 +266,10 @@ def _end_of(error: BaseException) -> AttemptEnd:
 
 def _effect_in_doubt(error: BaseException) -> EffectInDoubt | None:
     """Return the effect in doubt, also of a task of an asynchronous handler."""
-    while isinstance(error, BaseExceptionGroup) and (group := error.subgroup(EffectInDoubt)) is not None:
+    while (
+        isinstance(error, BaseExceptionGroup)
+        and (group := error.subgroup(EffectInDoubt)) is not None
+    ):
         error = group.exceptions[0]
     return error if isinstance(error, EffectInDoubt) else None
 

@@ -1,4 +1,6 @@
-"""What is to outlive the run that starts it: a client or a pool that all runs of a process share."""
+"""What is to outlive the run that starts it: a client or a pool that all runs of a
+process share.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ is_detached: ContextVar[bool] = ContextVar("yamlsched_detached", default=False)
 
 
 async def detached(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return what ``await start()`` returns. Tasks that it creates belong to no run, and are not cancelled with one.
+    """Return what ``await start()`` returns. Tasks that it creates belong to no run, and are not
+    cancelled with one.
 
-    With ``isolation: shared``, a run's tasks are cancelled when its handler ends. So open a pool or a client that has
-    tasks of its own and is kept in a module by ``pool = await yamlsched.detached(open_pool)``. In a process that
-    executes one run at a time, each run has an event loop of its own, and nothing outlives it.
+    With ``isolation: shared``, a run's tasks are cancelled when its handler ends. So open a pool or
+    a client that has tasks of its own and is kept in a module by ``pool = await
+    yamlsched.detached(open_pool)``. In a process that executes one run at a time, each run has an
+    event loop of its own, and nothing outlives it.
     """
     loop = asyncio.get_running_loop()
-    context = (getattr(loop, "base_context", None) or copy_context()).copy()  # without what the run has set
+    context = (
+        getattr(loop, "base_context", None) or copy_context()
+    ).copy()  # without what the run has set
     context.run(is_detached.set, True)
     return await loop.create_task(start(), context=context)

@@ -1,4 +1,6 @@
-"""Effects that must happen once: what releases one, how an attempt enters and leaves it. See docs/handlers.md."""
+"""Effects that must happen once: what releases one, how an attempt enters and leaves it. See
+docs/handlers.md.
+"""
 
 from __future__ import annotations
 
@@ -42,17 +44,30 @@ MAX_COMMAND_CHARS = 260
 MAX_CAUSES = 50
 """Depth to which the causes of an error are searched."""
 ReleaseOn: TypeAlias = tuple[type[Exception], ...]
-DEFAULT_RELEASE_ON: ReleaseOn = (ConnectionRefusedError, socket.gaierror, Discard, RetryAfter, Snooze)
-"""Exceptions that prove that the effect did not happen: no server was reached, or the handler raised it on purpose."""
+DEFAULT_RELEASE_ON: ReleaseOn = (
+    ConnectionRefusedError,
+    socket.gaierror,
+    Discard,
+    RetryAfter,
+    Snooze,
+)
+"""Exceptions that prove that the effect did not happen: no server was reached, or the handler
+raised it on purpose.
+"""
 IN_DOUBT_POLICIES = {
     "raise": "the run is dead at once, and an operator looks it up",
     "skip": "the effect counts as done (at most once)",
-    "repeat": "the effect is repeated with the same effect.key, for receivers that support idempotency keys",
+    "repeat": (
+        "the effect is repeated with the same effect.key, for receivers that support idempotency"
+        " keys"
+    ),
 }
 
 
 class NothingHappened(Exception):
-    """Raised inside an effect that was entered while its attempt was cancelled: its handler has not started it."""
+    """Raised inside an effect that was entered while its attempt was cancelled: its handler has not
+    started it.
+    """
 
 
 Given = ParamSpec("Given")
@@ -61,10 +76,11 @@ Returned = TypeVar("Returned")
 
 @dataclass(slots=True)
 class Effect:
-    """What ``once`` yields. If ``first``, do the effect, and set ``result`` to what a later attempt needs.
+    """What ``once`` yields. If ``first``, do the effect, and set ``result`` to what a later attempt
+    needs.
 
-    ``key`` is a UUID, the same for all attempts, and unique to this effect, run and database: pass it to a provider as
-    its idempotency key.
+    ``key`` is a UUID, the same for all attempts, and unique to this effect, run and database: pass
+    it to a provider as its idempotency key.
     """
 
     first: bool
@@ -73,13 +89,20 @@ class Effect:
 
 
 def effect_key(run_id: int, name: str, scope: str) -> str:
-    """Return the key under which an effect is recorded. Raises Refused for a name or a scope that is not valid."""
+    """Return the key under which an effect is recorded. Raises Refused for a name or a scope that
+    is not valid.
+    """
     if not isinstance(name, str) or not name or len(name) > MAX_NAME_CHARS:
-        raise Refused(f"the name of an effect must be a string of 1 to {MAX_NAME_CHARS} characters, not {name!r:.300}")
+        raise Refused(
+            f"the name of an effect must be a string of 1 to {MAX_NAME_CHARS} characters, not"
+            f" {name!r:.300}"
+        )
     if problem := jsonb.string_problem(name):
         raise Refused(f"the name of an effect {problem}")
     if not name.isprintable():
-        raise Refused(f"the name of an effect must contain printable characters only, not {name!r:.300}")
+        raise Refused(
+            f"the name of an effect must contain printable characters only, not {name!r:.300}"
+        )
     if name.startswith("run:"):
         raise Refused(f'effect "{name}": names that start with "run:" are reserved')
     if scope not in ("run", "namespace"):
@@ -93,10 +116,12 @@ def requires_in_doubt(once: Callable[Given, Returned]) -> Callable[Given, Return
     @wraps(once)
     def checked(*arguments: Given.args, **named: Given.kwargs) -> Returned:
         if "in_doubt" not in named:
-            choices = "; ".join(f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_POLICIES.items())
+            choices = "; ".join(
+                f'in_doubt="{choice}": {meaning}' for choice, meaning in IN_DOUBT_POLICIES.items()
+            )
             raise TypeError(
-                "run.once() requires the argument in_doubt: what the next attempt does if it is unknown whether the "
-                f"effect happened. {choices}"
+                "run.once() requires the argument in_doubt: what the next attempt does if it is"
+                f" unknown whether the effect happened. {choices}"
             )
         return once(*arguments, **named)
 
@@ -111,16 +136,18 @@ def _check_options(name: str, in_doubt: str, release_on: ReleaseOn) -> None:
     kinds = release_on if isinstance(release_on, tuple) else (None,)
     if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         raise Refused(
-            f'effect "{name}": release_on must be a tuple of exception classes, not {release_on!r:.100}. Write for '
-            "example release_on=(*yamlsched.DEFAULT_RELEASE_ON, MyError)"
+            f'effect "{name}": release_on must be a tuple of exception classes, not'
+            f" {release_on!r:.100}. Write for example release_on=(*yamlsched.DEFAULT_RELEASE_ON,"
+            " MyError)"
         )
 
 
 def proves_nothing_happened(error: BaseException, release_on: ReleaseOn) -> bool:
     """Return whether ``error`` is one of ``release_on``, or was caused by such an error.
 
-    Libraries wrap the cause: in ``__cause__`` (httpx, aiohttp, urllib3), or as an argument (URLError, requests). For a
-    group, all of its errors must prove it. An error that was only being handled (``__context__``) is not a cause.
+    Libraries wrap the cause: in ``__cause__`` (httpx, aiohttp, urllib3), or as an argument
+    (URLError, requests). For a group, all of its errors must prove it. An error that was only being
+    handled (``__context__``) is not a cause.
     """
     seen: set[int] = set()
 
@@ -138,12 +165,18 @@ def proves_nothing_happened(error: BaseException, release_on: ReleaseOn) -> bool
 
 
 @contextmanager
-def perform(run: Run, name: str, in_doubt: str, scope: str, release_on: ReleaseOn) -> Iterator[Effect]:
-    """Yield the effect ``name``, claimed before the block and recorded after it. See ``Run.once``."""
+def perform(
+    run: Run, name: str, in_doubt: str, scope: str, release_on: ReleaseOn
+) -> Iterator[Effect]:
+    """Yield the effect ``name``, claimed before the block and recorded after it. See
+    ``Run.once``.
+    """
     _check_options(name, in_doubt, release_on)
     backend, state = run.backend, run.state
     key = effect_key(backend.run_id, name, scope)
-    entry = EffectEntry(backend.namespace, key, backend.run_id, backend.attempt, backend.locked_by, str(uuid4()))
+    entry = EffectEntry(
+        backend.namespace, key, backend.run_id, backend.attempt, backend.locked_by, str(uuid4())
+    )
     if state.inside.setdefault(key, entry.entry) != entry.entry:
         raise YamlschedError(f'effect "{key}" is entered inside itself, or by two threads at once')
     try:
@@ -157,7 +190,9 @@ def perform(run: Run, name: str, in_doubt: str, scope: str, release_on: ReleaseO
                 if os.getpid() == process:
                     _record_exception(run, entry, error, release_on)
                 raise
-            if os.getpid() == process:  # a process that the handler forked inside the block records nothing
+            if (
+                os.getpid() == process
+            ):  # a process that the handler forked inside the block records nothing
                 _record_result(run, entry, name, effect.result)
     finally:
         del state.inside[key]
@@ -176,35 +211,54 @@ def _enter(run: Run, entry: EffectEntry, in_doubt: str) -> Effect:
         if effect is None:
             raise LeaseLost(f"run {entry.run_id}: attempt {entry.attempt} outlived its lease")
         if effect.is_first or effect.entry == entry.entry:
-            return Effect(True, effect.provider_key)  # the second: claimed by a statement whose answer was lost
+            return Effect(
+                True, effect.provider_key
+            )  # the second: claimed by a statement whose answer was lost
         if effect.state == "done":
             return Effect(False, effect.provider_key, effect.result)
         if effect.state == "claimed":
             if effect.holder_is_live and effect.run_id != entry.run_id:
-                raise Snooze(SNOOZE_INTERVAL, f'effect "{entry.key}" is held by run {effect.run_id}, which is running')
+                raise Snooze(
+                    SNOOZE_INTERVAL,
+                    f'effect "{entry.key}" is held by run {effect.run_id}, which is running',
+                )
             if effect.holder_is_live and entry.key not in run.state.entered:
-                raise YamlschedError(f'effect "{entry.key}" is entered by two processes of one attempt')
+                raise YamlschedError(
+                    f'effect "{entry.key}" is entered by two processes of one attempt'
+                )
             backend.mark_in_doubt(entry, effect.entry)
         elif effect.state == "in_doubt":
             if in_doubt == "raise":
                 raise EffectInDoubt(_what_to_look_up(entry, effect))
             if in_doubt == "skip" and backend.assume_done(entry):
-                run.log.warning('effect "%s" was in doubt and now counts as done: in_doubt="skip"', entry.key)
+                run.log.warning(
+                    'effect "%s" was in doubt and now counts as done: in_doubt="skip"', entry.key
+                )
                 return Effect(False, effect.provider_key)
             if in_doubt == "repeat" and backend.take_over(entry):
                 return Effect(True, effect.provider_key)
-    raise Snooze(1, f'effect "{entry.key}" is still changing hands after {MAX_CLAIMS} attempts to enter it')
+    raise Snooze(
+        1, f'effect "{entry.key}" is still changing hands after {MAX_CLAIMS} attempts to enter it'
+    )
 
 
-def _record_exception(run: Run, entry: EffectEntry, error: BaseException, release_on: ReleaseOn) -> None:
+def _record_exception(
+    run: Run, entry: EffectEntry, error: BaseException, release_on: ReleaseOn
+) -> None:
     """Record that ``error`` left the effect. A failure to record it must not hide ``error``."""
     is_released = proves_nothing_happened(error, release_on)
     if not is_released:
-        error.add_note(f'effect "{entry.key}" is in doubt: this error does not prove that nothing happened')
+        error.add_note(
+            f'effect "{entry.key}" is in doubt: this error does not prove that nothing happened'
+        )
     try:
         run.backend.release(entry) if is_released else run.backend.mark_in_doubt(entry)
     except (psycopg.Error, EnvironmentFailed) as failure:
-        run.log.warning("effect %s remains in doubt, because the database does not answer: %s", entry.key, failure)
+        run.log.warning(
+            "effect %s remains in doubt, because the database does not answer: %s",
+            entry.key,
+            failure,
+        )
 
 
 def _record_result(run: Run, entry: EffectEntry, name: str, result: Any) -> None:
@@ -212,7 +266,9 @@ def _record_result(run: Run, entry: EffectEntry, name: str, result: Any) -> None
     try:
         text = jsonb.encode_result(result, f'the result of effect "{name}"')
     except Refused:
-        run.backend.mark_in_doubt(entry)  # it was done, but the result that a later attempt needs is lost
+        run.backend.mark_in_doubt(
+            entry
+        )  # it was done, but the result that a later attempt needs is lost
         raise
     if not run.backend.mark_done(entry, text):
         run.log.warning("effect %s was done, but it has been started again or settled", entry.key)
@@ -224,9 +280,9 @@ def _what_to_look_up(entry: EffectEntry, effect: FoundEffect) -> str:
     if len(settle) > MAX_COMMAND_CHARS:
         settle = f"the settle command that `yamlsched show {entry.run_id}` prints"
     return (
-        f"effect in doubt: attempt {effect.attempt} of run {effect.run_id} started it{when} and did not report its "
-        f"end. Look up whether it happened (idempotency key {effect.provider_key}), then run: {settle}, "
-        f"then: yamlsched retry {entry.run_id}"
+        f"effect in doubt: attempt {effect.attempt} of run {effect.run_id} started it{when} and did"
+        f" not report its end. Look up whether it happened (idempotency key {effect.provider_key}),"
+        f" then run: {settle}, then: yamlsched retry {entry.run_id}"
     )
 
 

@@ -29,7 +29,8 @@ LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent dies: nothing else would stop what it executes.
+    """Let the kernel kill this process when its parent dies: nothing else would stop what it
+    executes.
 
     ``parent`` is its process id from before the fork: it may have died since.
     """
@@ -75,7 +76,9 @@ SECRETS = (
 
 
 class Called(NamedTuple):
-    """How a command that was called in the foreground has ended. ``status`` is None if it could not be started."""
+    """How a command that was called in the foreground has ended. ``status`` is None if it could not
+    be started.
+    """
 
     end: AttemptEnd
     status: int | None
@@ -88,7 +91,9 @@ class Called(NamedTuple):
 
 
 def bounded_upstream(text: str) -> str:
-    """Return what a run has waited for, without the largest results if they do not fit into a variable."""
+    """Return what a run has waited for, without the largest results if they do not fit into a
+    variable.
+    """
     runs: dict[str, dict[str, Any]] = json.loads(text)
     sizes = {name: stored_bytes(run["result"]) for name, run in runs.items()}
     for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
@@ -119,12 +124,17 @@ class Program(NamedTuple):
         return cls(job.command, job.env, job.cwd or "", job.stdin, *limits, job.secret_env)
 
     def environment(self, inherited: Mapping[bytes, bytes], run: ClaimedRun) -> dict[bytes, bytes]:
-        """Return the environment of the program: ``inherited`` without ``SECRETS``, ``env``, the run and its trace.
+        """Return the environment of the program: ``inherited`` without ``SECRETS``, ``env``, the
+        run and its trace.
 
         Everything is UTF-8, whatever the locale of the worker is.
         """
         own = {name.encode() for name in self.secrets}
-        kept = {name: value for name, value in inherited.items() if not name.startswith(SECRETS) and name not in own}
+        kept = {
+            name: value
+            for name, value in inherited.items()
+            if not name.startswith(SECRETS) and name not in own
+        }
         slot = run.scheduled_for and datetime.fromisoformat(run.scheduled_for).astimezone(UTC)
         of_run = {
             "YAMLSCHED_RUN_ID": str(run.id),
@@ -142,15 +152,23 @@ class Program(NamedTuple):
         return {**kept, **encoded}
 
     def start(
-        self, folder: str, environment: Mapping[bytes, bytes], prepare: Callable[[], object], **options: Any
+        self,
+        folder: str,
+        environment: Mapping[bytes, bytes],
+        prepare: Callable[[], object],
+        **options: Any,
     ) -> subprocess.Popen[bytes]:
         """Start it in a session of its own, with no signal ignored or blocked. Raises OSError.
 
-        ``folder`` has schedules.yaml. ``prepare`` is called in the new process, before the program takes its place.
-        ``options`` are those of Popen.
+        ``folder`` has schedules.yaml. ``prepare`` is called in the new process, before the program
+        takes its place. ``options`` are those of Popen.
         """
 
-        ignored = [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
+        ignored = [
+            number
+            for number in signal.valid_signals()
+            if signal.getsignal(number) is signal.SIG_IGN
+        ]
 
         def before_exec() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -173,7 +191,9 @@ class Program(NamedTuple):
         return os.path.join(folder, self.cwd)
 
     def _open_stdin(self) -> IO[bytes]:
-        """Return a file and not a pipe: a program may exit without reading it, and a pipe would then break."""
+        """Return a file and not a pipe: a program may exit without reading it, and a pipe would
+        then break.
+        """
         if not self.stdin:
             return open(os.devnull, "rb")
         file = _memory_file()
@@ -182,7 +202,9 @@ class Program(NamedTuple):
         return file
 
     def end(self, status: int) -> AttemptEnd | None:
-        """Return how the attempt ended, by the exit code, or minus the signal that killed it; None: it succeeded."""
+        """Return how the attempt ended, by the exit code, or minus the signal that killed it; None:
+        it succeeded.
+        """
         if status in self.success:
             return None
         if status in self.discard:
@@ -192,23 +214,31 @@ class Program(NamedTuple):
             return AttemptEnd(EndKind.RETRY_AFTER, "", describe_exit(status), delay=delay)
         return AttemptEnd(EndKind.RAISED, "", describe_exit(status))
 
-    def not_started(self, error: OSError, folder: str, environment: Mapping[bytes, bytes]) -> AttemptEnd:
-        """Return the end of an attempt whose program could not be started: the run is dead if no retry can help."""
+    def not_started(
+        self, error: OSError, folder: str, environment: Mapping[bytes, bytes]
+    ) -> AttemptEnd:
+        """Return the end of an attempt whose program could not be started: the run is dead if no
+        retry can help.
+        """
         obstacle = self._obstacle(error, folder, environment)
         text = f"{obstacle.message}. {obstacle.remedy}".rstrip()
         kind = EndKind.RAISED if error.errno in TEMPORARY else EndKind.DISCARDED
         return AttemptEnd(kind, text, type(error).__name__)
 
-    def _obstacle(self, error: OSError, folder: str, environment: Mapping[bytes, bytes]) -> Obstacle:
+    def _obstacle(
+        self, error: OSError, folder: str, environment: Mapping[bytes, bytes]
+    ) -> Obstacle:
         program, directory = self.argv[0], self.directory(folder)
         if error.errno == errno.E2BIG:
             message = "its arguments and environment are larger than this system allows"
-            return Obstacle(message, "Pass less in command, env and the payload, or use stdin or a file.")
+            return Obstacle(
+                message, "Pass less in command, env and the payload, or use stdin or a file."
+            )
         if error.errno not in TEMPORARY:
             path = environment.get(b"PATH", os.defpath.encode()).decode("utf-8", "replace")
-            obstacle = commands.directory_obstacle(directory, directory) or commands.program_obstacle(
-                program, directory, path
-            )
+            obstacle = commands.directory_obstacle(
+                directory, directory
+            ) or commands.program_obstacle(program, directory, path)
             if obstacle is not None:
                 return obstacle
         return Obstacle(f'"{program}" cannot be started: {os.strerror(error.errno or 0)}', "")
@@ -224,7 +254,8 @@ def call(job: Job, folder: str, run: ClaimedRun, **options: Any) -> Called:
     own_id = os.getpid()
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, exit codes are lost
-    # until the program can be stopped: what a signal handler raises while it starts would leave it behind
+    # until the program can be stopped: what a signal handler raises while it starts would leave it
+    # behind
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         process = program.start(folder, environment, lambda: die_with(own_id), **options)
@@ -236,7 +267,12 @@ def call(job: Job, folder: str, run: ClaimedRun, **options: Any) -> Called:
         status = process.wait(job.timeout.total_seconds())
     except subprocess.TimeoutExpired:
         status = _stop(process, job.kill_after.total_seconds())
-        return Called(AttemptEnd(EndKind.RAISED, f"still running after {show(job.timeout)}, killed", "Timeout"), status)
+        return Called(
+            AttemptEnd(
+                EndKind.RAISED, f"still running after {show(job.timeout)}, killed", "Timeout"
+            ),
+            status,
+        )
     except BaseException:
         _stop(process, job.kill_after.total_seconds())
         raise
@@ -279,11 +315,15 @@ def describe_exit(status: int) -> str:
 
 
 def with_last_lines(end: AttemptEnd, output: str) -> AttemptEnd:
-    """Return the end of an attempt with the last lines of its output as the error, if it has none."""
+    """Return the end of an attempt with the last lines of its output as the error, if
+    it has none.
+    """
     if end.error or end.is_success:
         return end
     last_lines = ""
-    for line in [line.strip() for line in output.splitlines() if line.strip()][: -MAX_LAST_LINES - 1 : -1]:
+    for line in [line.strip() for line in output.splitlines() if line.strip()][
+        : -MAX_LAST_LINES - 1 : -1
+    ]:
         longer = f"{line} / {last_lines}" if last_lines else line[-MAX_LAST_LINE_CHARS:]
         if len(longer) > MAX_LAST_LINE_CHARS:
             break
@@ -292,7 +332,9 @@ def with_last_lines(end: AttemptEnd, output: str) -> AttemptEnd:
 
 
 def reap_group(group: int) -> bool:
-    """Reap the children of this process that are in a process group, and return whether the group has members left."""
+    """Reap the children of this process that are in a process group, and return whether the group
+    has members left.
+    """
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:
             pass

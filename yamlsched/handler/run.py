@@ -39,7 +39,9 @@ A = TypeVar("A")
 
 
 class Block(Generic[S, A]):
-    """A block of a handler, entered by ``with``, or by ``async with``, which does not block the event loop."""
+    """A block of a handler, entered by ``with``, or by ``async with``, which does not block the
+    event loop.
+    """
 
     def __init__(
         self,
@@ -48,20 +50,29 @@ class Block(Generic[S, A]):
         create: Callable[[], AbstractContextManager[S]],
         create_async: Callable[[], AbstractAsyncContextManager[A]],
     ) -> None:
-        self._name, self._backend, self._create, self._create_async = name, backend, create, create_async
+        self._name, self._backend, self._create, self._create_async = (
+            name,
+            backend,
+            create,
+            create_async,
+        )
         self._entered: AbstractContextManager[S] | None = None
         self._entered_async: AbstractAsyncContextManager[A] | None = None
 
     def __enter__(self) -> S:
         if self._backend.is_shared:
             raise YamlschedError(
-                f"with {self._name}: would block the other runs of this process: write async with {self._name}:"
+                f"with {self._name}: would block the other runs of this process: write async with"
+                f" {self._name}:"
             )
         self._entered = self._create()
         return self._entered.__enter__()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> bool | None:
         assert self._entered is not None
         return self._entered.__exit__(kind, error, traceback)
@@ -71,14 +82,19 @@ class Block(Generic[S, A]):
         return await self._entered_async.__aenter__()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> bool | None:
         assert self._entered_async is not None
         return await self._entered_async.__aexit__(kind, error, traceback)
 
 
 class AwaitableResult:
-    """What ``run.enqueue()`` returns: an ``async def`` may await it, as it may await ``yamlsched.enqueue()``."""
+    """What ``run.enqueue()`` returns: an ``async def`` may await it, as it may await
+    ``yamlsched.enqueue()``.
+    """
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
@@ -88,7 +104,9 @@ DONE = AwaitableResult()
 
 
 @asynccontextmanager
-async def perform_async(backend: Backend, perform: AbstractContextManager[Effect]) -> AsyncIterator[Effect]:
+async def perform_async(
+    backend: Backend, perform: AbstractContextManager[Effect]
+) -> AsyncIterator[Effect]:
     """Yield the effect of ``perform``, whose statements do not block the event loop."""
     entered: list[Effect] = []
     try:
@@ -97,7 +115,9 @@ async def perform_async(backend: Backend, perform: AbstractContextManager[Effect
         if entered:  # meanwhile; the handler has not seen it
             error = NothingHappened()
             with suppress(NothingHappened):
-                await backend.offload(partial(perform.__exit__, NothingHappened, error, None), must_finish=True)
+                await backend.offload(
+                    partial(perform.__exit__, NothingHappened, error, None), must_finish=True
+                )
         raise
     try:
         yield entered[0]
@@ -111,25 +131,36 @@ async def perform_async(backend: Backend, perform: AbstractContextManager[Effect
 
 @dataclass(slots=True)
 class AttemptState:
-    """What an attempt has done so far. A call of ``on_dead`` shares it with the dead run that it gets."""
+    """What an attempt has done so far. A call of ``on_dead`` shares it with the dead run that it
+    gets.
+    """
 
     committed: bool = False
     result: Any = None  # as the transaction has committed it
     enqueued: list[EnqueueBatch] = field(default_factory=list)
     progress: Progress | None = None
-    transaction_start: int | None = None  # inside transaction(): the count of batches enqueued before it
-    succeeded_in: Any = None  # the connection in whose transaction succeed_in() has written the success
-    entered: set[str] = field(default_factory=set)  # keys of the effects that this attempt was the first to enter
-    inside: dict[str, str] = field(default_factory=dict)  # keys of the effects that it is inside of, and their entries
+    transaction_start: int | None = (
+        None  # inside transaction(): the count of batches enqueued before it
+    )
+    succeeded_in: Any = (
+        None  # the connection in whose transaction succeed_in() has written the success
+    )
+    entered: set[str] = field(
+        default_factory=set
+    )  # keys of the effects that this attempt was the first to enter
+    inside: dict[str, str] = field(
+        default_factory=dict
+    )  # keys of the effects that it is inside of, and their entries
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRun:
     """What a job has done that this one follows, for the slot that was waited for.
 
-    ``status`` is succeeded; with ``on_upstream_failure: run`` also dead, cancelled or skipped; after ``retry --force``
-    also waiting; none if this run did not wait for the job, for example because it was enqueued. ``result`` is what the
-    handler returned, if it succeeded. Of skipped and none the rest is None.
+    ``status`` is succeeded; with ``on_upstream_failure: run`` also dead, cancelled or skipped;
+    after ``retry --force`` also waiting; none if this run did not wait for the job, for example
+    because it was enqueued. ``result`` is what the handler returned, if it succeeded. Of skipped
+    and none the rest is None.
     """
 
     run_id: int | None = None
@@ -142,7 +173,10 @@ class UpstreamRun:
         """Return by the names of the jobs what a claim has returned as JSON."""
         runs = json.loads(text) if text else {}
         slots = {name: run.pop("scheduled_for") for name, run in runs.items()}
-        times = {name: slot and datetime.fromisoformat(slot).astimezone(UTC) for name, slot in slots.items()}
+        times = {
+            name: slot and datetime.fromisoformat(slot).astimezone(UTC)
+            for name, slot in slots.items()
+        }
         return {name: cls(scheduled_for=times[name], **run) for name, run in runs.items()}
 
 
@@ -150,9 +184,9 @@ class UpstreamRun:
 class Run:
     """One attempt of a run, as its handler sees it.
 
-    ``scheduled_for`` is the slot, in UTC; None for a run that was enqueued. ``attempt`` counts from 1. ``is_catchup``
-    is true if the run was created more than two minutes after its slot. ``upstream`` has what the jobs under ``after``
-    have done, by their names.
+    ``scheduled_for`` is the slot, in UTC; None for a run that was enqueued. ``attempt`` counts from
+    1. ``is_catchup`` is true if the run was created more than two minutes after its slot.
+    ``upstream`` has what the jobs under ``after`` have done, by their names.
     """
 
     id: int
@@ -185,13 +219,15 @@ class Run:
         return self.state.committed
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Report how far this attempt has come, for people who look at it: ``run.progress(1200, 5000, "customers")``.
+        """Report how far this attempt has come, for people who look at it: ``run.progress(1200,
+        5000, "customers")``.
 
-        Call it as often as you like, from any thread: it takes microseconds, and the latest value is written once a
-        second if it has changed, and when the attempt ends. Each call replaces all three values. ``total`` None is
-        unknown. A ``done`` above ``total`` is shown as it is. A long ``note`` is cut, and a password in it removed. The
-        next attempt starts without progress. Raises Refused for a number that is negative, infinite or NaN, and for
-        values of other types.
+        Call it as often as you like, from any thread: it takes microseconds, and the latest value
+        is written once a second if it has changed, and when the attempt ends. Each call replaces
+        all three values. ``total`` None is unknown. A ``done`` above ``total`` is shown as it is. A
+        long ``note`` is cut, and a password in it removed. The next attempt starts without
+        progress. Raises Refused for a number that is negative, infinite or NaN, and for values of
+        other types.
         """
         if isinstance(note, str):
             note = self.backend.redact(note)
@@ -208,16 +244,20 @@ class Run:
         delay: Delay = None,
         priority: PriorityName | None = None,
     ) -> AwaitableResult:
-        """Enqueue a run of ``job``, written together with this run's success: a crash never leaves half a fan-out.
+        """Enqueue a run of ``job``, written together with this run's success: a crash never leaves
+        half a fan-out.
 
-        ``run_at`` is an aware datetime; ``delay`` is a timedelta, or a duration such as "90m", from the instant at
-        which this run succeeds. Pass at most one of them. ``priority`` None is the job's. If a run with this ``key``
-        exists, no other is created. Raises Refused for a payload that is not a JSON object or is too large, for a
-        ``run_at`` or ``delay`` that is out of range or not valid, and for an unknown ``priority``. An error that only
-        the database can find, such as an unknown job, fails the attempt when it ends.
+        ``run_at`` is an aware datetime; ``delay`` is a timedelta, or a duration such as "90m", from
+        the instant at which this run succeeds. Pass at most one of them. ``priority`` None is the
+        job's. If a run with this ``key`` exists, no other is created. Raises Refused for a payload
+        that is not a JSON object or is too large, for a ``run_at`` or ``delay`` that is out of
+        range or not valid, and for an unknown ``priority``. An error that only the database can
+        find, such as an unknown job, fails the attempt when it ends.
         """
         payloads = [{} if payload is None else payload]
-        return self.enqueue_many(job, payloads, keys=[key], run_at=run_at, delay=delay, priority=priority)
+        return self.enqueue_many(
+            job, payloads, keys=[key], run_at=run_at, delay=delay, priority=priority
+        )
 
     def enqueue_many(
         self,
@@ -229,9 +269,14 @@ class Run:
         delay: Delay = None,
         priority: PriorityName | None = None,
     ) -> AwaitableResult:
-        """Enqueue a run of ``job`` for each payload; ``keys`` has a key, or None, for each. See ``enqueue``."""
+        """Enqueue a run of ``job`` for each payload; ``keys`` has a key, or None, for each. See
+        ``enqueue``.
+        """
         self._require_uncommitted("enqueue")
-        batch, enqueued = client.make_batch(job, payloads, keys, run_at, delay, priority), self.state.enqueued
+        batch, enqueued = (
+            client.make_batch(job, payloads, keys, run_at, delay, priority),
+            self.state.enqueued,
+        )
         count = len(batch.payloads)
         with registry.tracing.send(
             str(job), count, self.backend.namespace, batch.keys[0] if count == 1 else None
@@ -245,11 +290,13 @@ class Run:
         return DONE
 
     def transaction(self) -> Block[psycopg.Connection[Any], psycopg.AsyncConnection[Any]]:
-        """Yield a connection to the scheduler's database. The run succeeds in this transaction, or nothing commits.
+        """Yield a connection to the scheduler's database. The run succeeds in this transaction, or
+        nothing commits.
 
-        What is written through it happens exactly once: the last statement before the commit writes the run's success,
-        and only while this attempt owns the run. Set ``result`` inside. Use it once per attempt. An exception that is
-        raised after it is logged and changes nothing. Raises LeaseLost, and rolls back, if another attempt took over.
+        What is written through it happens exactly once: the last statement before the commit writes
+        the run's success, and only while this attempt owns the run. Set ``result`` inside. Use it
+        once per attempt. An exception that is raised after it is logged and changes nothing. Raises
+        LeaseLost, and rolls back, if another attempt took over.
 
         In an ``async def``, ``async with`` yields an asynchronous connection.
         """
@@ -279,16 +326,18 @@ class Run:
     def succeed_in(self, connection: Async) -> Awaitable[None]: ...
 
     def succeed_in(self, connection: Sync | Async) -> Awaitable[None] | None:
-        """Write the run's success in a transaction of your own, such as that of an ORM, as its last statement.
+        """Write the run's success in a transaction of your own, such as that of an ORM, as its last
+        statement.
 
             with transaction.atomic():
                 Account.objects.filter(pk=account_id).update(balance=F("balance") - fee)
                 run.succeed_in(connection)
 
-        Then the run succeeds together with what else that transaction writes, or neither happens. ``connection`` is
-        what ``yamlsched.enqueue`` takes, in the scheduler's database, with the privileges of yamlsched_worker. With an
-        asynchronous one, await the call. Set ``result`` before. Use it once per attempt, and neither ``once`` nor
-        ``enqueue`` after it. Raises LeaseLost, so that your transaction is rolled back, if another attempt took over.
+        Then the run succeeds together with what else that transaction writes, or neither happens.
+        ``connection`` is what ``yamlsched.enqueue`` takes, in the scheduler's database, with the
+        privileges of yamlsched_worker. With an asynchronous one, await the call. Set ``result``
+        before. Use it once per attempt, and neither ``once`` nor ``enqueue`` after it. Raises
+        LeaseLost, so that your transaction is rolled back, if another attempt took over.
         """
         self._require_uncommitted("use run.succeed_in()")
         return succeed_in(self, connection)
@@ -300,13 +349,17 @@ class Run:
         if state.succeeded_in is not None:
             self._require_uncommitted("use run.transaction()")
         if state.committed or state.transaction_start is not None:
-            raise YamlschedError("run.transaction() can be used once in an attempt: the run succeeds at its end")
+            raise YamlschedError(
+                "run.transaction() can be used once in an attempt: the run succeeds at its end"
+            )
         state.transaction_start = len(state.enqueued)
         try:
             yield state
             state.committed, state.result = True, self.result
         except BaseException:
-            del state.enqueued[state.transaction_start :]  # rolled back as well, in case the handler continues
+            del state.enqueued[
+                state.transaction_start :
+            ]  # rolled back as well, in case the handler continues
             raise
         finally:
             state.transaction_start = None
@@ -326,34 +379,44 @@ class Run:
                 if effect.first:
                     effect.result = send(...)
 
-        The key is claimed before the effect and the result is stored after it, outside of any transaction. A later
-        attempt gets ``first`` false and the stored result. An exception that leaves the block, or a process that dies
-        inside it, leaves the effect in doubt, because it is unknown whether it happened. Only an exception of
-        ``release_on``, or one that such an exception caused, proves that nothing happened, and releases the key.
+        The key is claimed before the effect and the result is stored after it, outside of any
+        transaction. A later attempt gets ``first`` false and the stored result. An exception that
+        leaves the block, or a process that dies inside it, leaves the effect in doubt, because it
+        is unknown whether it happened. Only an exception of ``release_on``, or one that such an
+        exception caused, proves that nothing happened, and releases the key.
 
-        The next attempt follows ``in_doubt``: ``raise`` marks the run dead at once, with an error that says what to
-        look up; ``skip`` counts the effect as done (at most once); ``repeat`` does it again with the same
-        ``effect.key`` (at least once, or once if the receiver supports idempotency keys).
+        The next attempt follows ``in_doubt``: ``raise`` marks the run dead at once, with an error
+        that says what to look up; ``skip`` counts the effect as done (at most once); ``repeat``
+        does it again with the same ``effect.key`` (at least once, or once if the receiver supports
+        idempotency keys).
 
-        ``scope="namespace"`` shares the name, a business key, with all runs of the namespace; while a live attempt of
-        another run holds it, this attempt snoozes. Raises LeaseLost if another attempt has taken over the run.
-        In an ``async def`` write ``async with``.
+        ``scope="namespace"`` shares the name, a business key, with all runs of the namespace; while
+        a live attempt of another run holds it, this attempt snoozes. Raises LeaseLost if another
+        attempt has taken over the run. In an ``async def`` write ``async with``.
         """
 
         def perform() -> AbstractContextManager[Effect]:
             self._require_uncommitted("use run.once()")
             return once.perform(self, name, in_doubt, scope, release_on)
 
-        return Block("run.once()", self.backend, perform, lambda: perform_async(self.backend, perform()))
+        return Block(
+            "run.once()", self.backend, perform, lambda: perform_async(self.backend, perform())
+        )
 
     def _require_uncommitted(self, action: str) -> None:
         if self.state.committed:
-            raise YamlschedError(f"run.transaction() has ended, and the run with it: {action} inside it, or before")
+            raise YamlschedError(
+                f"run.transaction() has ended, and the run with it: {action} inside it, or before"
+            )
         if self.state.succeeded_in is not None:
-            raise YamlschedError(f"run.succeed_in() was called, and the run has succeeded: {action} before it")
+            raise YamlschedError(
+                f"run.succeed_in() was called, and the run has succeeded: {action} before it"
+            )
 
     def is_session_lost(self, error: BaseException) -> bool:
-        """Return whether ``error``, which ends the attempt, is the break of the transaction's session, or due to it."""
+        """Return whether ``error``, which ends the attempt, is the break of the transaction's
+        session, or due to it.
+        """
         cause: BaseException | None = error
         seen: set[int] = set()
         while cause is not None and id(cause) not in seen:
@@ -366,7 +429,8 @@ class Run:
     def dead_run(self, run_id: int) -> Run:
         """Return the dead run that this run, a call of ``on_dead``, reports.
 
-        Effects, transactions and enqueued runs of either belong to this attempt: they share its backend and state.
+        Effects, transactions and enqueued runs of either belong to this attempt: they share its
+        backend and state.
         """
         row = self.backend.dead_run(run_id)
         if row is None:
@@ -376,7 +440,9 @@ class Run:
 
 
 def _decode_payload(payload: str) -> dict[str, Any]:
-    """Return a dead run's payload; empty if Python cannot read it, which is then why the run is dead."""
+    """Return a dead run's payload; empty if Python cannot read it, which is then why the run is
+    dead.
+    """
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError):

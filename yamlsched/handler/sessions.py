@@ -1,6 +1,8 @@
-"""The database sessions of a process that calls handlers. They open on demand and close when they are idle.
+"""The database sessions of a process that calls handlers. They open on demand and close when they
+are idle.
 
-Each process has up to two: one for the transactions of handlers, one for what is recorded outside of them.
+Each process has up to two: one for the transactions of handlers, one for what is recorded outside
+of them.
 """
 
 from __future__ import annotations
@@ -23,8 +25,14 @@ from yamlsched.errors import EnvironmentFailed
 T = TypeVar("T")
 POLL_INTERVAL_SECONDS = 0.02
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 2.0
-RECORDING_SETTINGS = {"statement_timeout": "8s", "idle_in_transaction_session_timeout": "60s", "jit": "off"}
-"""For the session that records: a statement that is not answered in time is sent again on another session."""
+RECORDING_SETTINGS = {
+    "statement_timeout": "8s",
+    "idle_in_transaction_session_timeout": "60s",
+    "jit": "off",
+}
+"""For the session that records: a statement that is not answered in time is sent again on another
+session.
+"""
 
 
 class HandlerSessions:
@@ -37,7 +45,9 @@ class HandlerSessions:
         self._inherited: list[Any] = []
 
     def forget(self) -> None:
-        """Start without sessions in a process that a handler forked. The inherited ones are neither used nor closed."""
+        """Start without sessions in a process that a handler forked. The inherited ones are neither
+        used nor closed.
+        """
         self._inherited.append(self._sessions)
         self._sessions, self.lock, self._in_use = {}, threading.RLock(), 0
 
@@ -49,7 +59,8 @@ class HandlerSessions:
     def use(self, dsn: str, purpose: str) -> Iterator[Any]:
         """Yield the session for ``purpose``, opened if needed.
 
-        Raises EnvironmentFailed if it cannot be opened. A broken session is replaced at its next use.
+        Raises EnvironmentFailed if it cannot be opened. A broken session is replaced at its next
+        use.
         """
         with self.lock:
             self._in_use += 1
@@ -67,7 +78,11 @@ class HandlerSessions:
             if session is None or session.closed:
                 self._sessions.pop((dsn, purpose), None)
                 is_for_handler = purpose == "transaction"
-                session = db.connect_for_handler(dsn) if is_for_handler else db.connect(dsn, RECORDING_SETTINGS)
+                session = (
+                    db.connect_for_handler(dsn)
+                    if is_for_handler
+                    else db.connect(dsn, RECORDING_SETTINGS)
+                )
                 self._sessions[dsn, purpose] = session
             session.row_factory = namedtuple_row  # the previous handler may have changed it
             return session
@@ -87,7 +102,9 @@ class HandlerSessions:
 
 
 def persist(do: Callable[[], T], seconds: float) -> T:
-    """Return the result of ``do``, which is called again, on a new session, while the database does not answer."""
+    """Return the result of ``do``, which is called again, on a new session, while the database does
+    not answer.
+    """
     wait, end = MIN_RETRY_SECONDS, time.monotonic() + seconds
     while True:
         try:

@@ -1,4 +1,6 @@
-"""The delay before the next attempt (docs/schedules.md, "Backoff"). Pure: the random number is an argument."""
+"""The delay before the next attempt (docs/schedules.md, "Backoff"). Pure: the random number is an
+argument.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ MAX_DELAY = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The backoff of a job. Only the policy ``steps`` uses ``delays``, and it ignores ``max_delay``."""
+    """The backoff of a job. Only the policy ``steps`` uses ``delays``, and it ignores
+    ``max_delay``.
+    """
 
     policy: str = "exponential"
     delay: timedelta = timedelta(minutes=1)
@@ -24,11 +28,17 @@ class Backoff:
 
 
 POLICIES: dict[str, Callable[[Backoff, int], float]] = {
-    "exponential": lambda backoff, attempt: backoff.delay.total_seconds() * 2.0 ** min(attempt - 1, 64),
+    "exponential": (
+        lambda backoff, attempt: backoff.delay.total_seconds() * 2.0 ** min(attempt - 1, 64)
+    ),
     "fixed": lambda backoff, attempt: backoff.delay.total_seconds(),
     "linear": lambda backoff, attempt: backoff.delay.total_seconds() * attempt,
     "quadratic": lambda backoff, attempt: backoff.delay.total_seconds() * attempt**2,
-    "steps": lambda backoff, attempt: backoff.delays[min(attempt, len(backoff.delays)) - 1].total_seconds(),
+    "steps": (
+        lambda backoff, attempt: backoff.delays[
+            min(attempt, len(backoff.delays)) - 1
+        ].total_seconds()
+    ),
 }
 """The delay after a failed attempt, in seconds, before its limits and jitter."""
 

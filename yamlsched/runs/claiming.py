@@ -1,4 +1,6 @@
-"""Claiming due runs, ending lost attempts, releasing what waits. Every write names the claim that it expects."""
+"""Claiming due runs, ending lost attempts, releasing what waits. Every write names the claim that
+it expects.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,19 @@ import psycopg
 
 from yamlsched.db.connection import escape_for
 from yamlsched.db.query import load
-from yamlsched.runs.lifecycle import LOCAL, LOST_WORKER, PROCESS_ENDED, ClaimedRun, Priority, released
+from yamlsched.runs.lifecycle import (
+    LOCAL,
+    LOST_WORKER,
+    PROCESS_ENDED,
+    ClaimedRun,
+    Priority,
+    released,
+)
 from yamlsched.runs.statements import array, finish, hand_on, note_ended, rows_of
 
 MAX_RECLAIMED_ENTRIES = 1_000
-"""Unfinished runs of each lane and level that are looked at each second for leases that are over."""
+"""Unfinished runs of each lane and level that are looked at each second for leases that are over.
+"""
 FIELD_COUNT = len(ClaimedRun._fields)
 FIELDS = itemgetter(slice(FIELD_COUNT))
 """Takes the fields of a ``ClaimedRun`` from a row of a claim."""
@@ -24,7 +34,8 @@ FIELDS = itemgetter(slice(FIELD_COUNT))
 
 @dataclass(frozen=True)
 class ClaimScope:
-    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the ``others``.
+    """The definitions whose runs a worker may claim: those with ids up to ``newest``, without the
+    ``others``.
 
     ``revision`` is that of the code which it executes.
     """
@@ -38,8 +49,8 @@ class ClaimScope:
 class ClaimResult:
     """What a claim took, the highest level first. ``busy``: jobs whose gate another session has.
 
-    ``unreleased``: jobs of runs that are not released, for ``follow.settle``. ``is_complete``: fewer runs were due
-    than it asked for.
+    ``unreleased``: jobs of runs that are not released, for ``follow.settle``. ``is_complete``:
+    fewer runs were due than it asked for.
     """
 
     runs: list[ClaimedRun] = field(default_factory=list)
@@ -50,23 +61,30 @@ class ClaimResult:
 
 @dataclass
 class ReclaimResult:
-    """What a reclaim ended: attempts that ``lost`` their worker, and runs that are ``dead``, which may be the same."""
+    """What a reclaim ended: attempts that ``lost`` their worker, and runs that are ``dead``, which
+    may be the same.
+    """
 
     lost: list[ClaimedRun] = field(default_factory=list)
     dead: list[ClaimedRun] = field(default_factory=list)
 
 
 def passes(limit: int, chance: float) -> dict[str, str]:
-    """Return the passes of a claim as its parameters: first the shares of the lower levels, then all levels in order.
+    """Return the passes of a claim as its parameters: first the shares of the lower levels, then
+    all levels in order.
 
-    Each lower level gets one run in eight, and of smaller claims one by ``chance``, which is in [0, 1).
+    Each lower level gets one run in eight, and of smaller claims one by ``chance``, which is in [0,
+    1).
 
     >>> passes(8, 0.5)
     {'priorities': '{3,2,1,2,3}', 'offsets': '{0,0,0,1,1}', 'limits': '{1,1,8,8,8}'}
     >>> passes(1, 0.95)
     {'priorities': '{3,1,2,3}', 'offsets': '{0,0,0,1}', 'limits': '{1,1,1,1}'}
     """
-    shares = {Priority.LOW: int(limit / 8 + chance), Priority.NORMAL: int(limit / 8 + (chance + 0.5) % 1)}
+    shares = {
+        Priority.LOW: int(limit / 8 + chance),
+        Priority.NORMAL: int(limit / 8 + (chance + 0.5) % 1),
+    }
     rows = [(level, 0, share) for level, share in shares.items() if share]
     rows += [(level, shares.get(level, 0), limit) for level in Priority]
     columns = (array(map(int, column)) for column in zip(*rows, strict=True))
@@ -86,12 +104,24 @@ async def claim(
 ) -> tuple[ClaimResult, list[int]]:
     """Claim up to ``limit`` due runs of ``lane`` under ``token``, which must be new.
 
-    Returns also the ids of those that stand at a gate, for ``claim_gated``. ``busy`` are jobs to step over, whose gates
-    the claim before did not get; ``chance`` is that of ``passes``. Each parameter has one type, whatever its value, so
-    that a session plans the statement once: numbers of other sizes have types of their own.
+    Returns also the ids of those that stand at a gate, for ``claim_gated``. ``busy`` are jobs to
+    step over, whose gates the claim before did not get; ``chance`` is that of ``passes``. Each
+    parameter has one type, whatever its value, so that a session plans the statement once: numbers
+    of other sizes have types of their own.
     """
-    values = {"namespace": namespace, "lane": lane, "token": token, "limit": limit, "now": now, **passes(limit, chance)}
-    values |= {"newest": str(scope.newest), "skipped": array((*scope.others, *busy)), "ended": array(PROCESS_ENDED)}
+    values = {
+        "namespace": namespace,
+        "lane": lane,
+        "token": token,
+        "limit": limit,
+        "now": now,
+        **passes(limit, chance),
+    }
+    values |= {
+        "newest": str(scope.newest),
+        "skipped": array((*scope.others, *busy)),
+        "ended": array(PROCESS_ENDED),
+    }
     values["revision"] = scope.revision
     rows = await rows_of(connection, "claim", values)
     unreleased = {row.definition_id for row in rows if row.state == "unreleased"}
@@ -108,15 +138,23 @@ async def claim_gated(
     now: datetime | None = None,
     revision: str | None = None,
 ) -> None:
-    """Claim those of ``ids`` that may execute, under ``token``, which must be new, and add them to ``claimed``."""
+    """Claim those of ``ids`` that may execute, under ``token``, which must be new, and add them to
+    ``claimed``.
+    """
     parameters = {"namespace": namespace, "ids": array(ids), "token": token, "now": now}
     rows = await rows_of(connection, "claim_gated", parameters)
     runs = _runs(rows)
     if runs:
-        await connection.execute(load("runs")["note_revision"], {**parameters, "revision": revision})
+        await connection.execute(
+            load("runs")["note_revision"], {**parameters, "revision": revision}
+        )
     claimed.runs += runs
     claimed.busy |= {row.definition_id for row in rows if row.state == "busy"}
-    claimed.is_complete = claimed.is_complete and len(rows) == len(ids) and all(row.state == "claimed" for row in rows)
+    claimed.is_complete = (
+        claimed.is_complete
+        and len(rows) == len(ids)
+        and all(row.state == "claimed" for row in rows)
+    )
 
 
 def _runs(rows: Iterable[Any]) -> list[ClaimedRun]:
@@ -132,15 +170,22 @@ async def reclaim(
     is_complete: bool = True,
     now: datetime | None = None,
 ) -> ReclaimResult:
-    """End the attempts whose leases are over, but not those of the runs ``held``, and let go what waited for them.
+    """End the attempts whose leases are over, but not those of the runs ``held``, and let go what
+    waited for them.
 
-    Unless it ``is_complete``, it looks only at the first unfinished runs of each lane and level, where those are that
-    are executed.
+    Unless it ``is_complete``, it looks only at the first unfinished runs of each lane and level,
+    where those are that are executed.
     """
     result = ReclaimResult()
     most = None if is_complete else MAX_RECLAIMED_ENTRIES
     async with connection.transaction():
-        parameters = {"namespace": namespace, "most": most, "held": array(held), "now": now, **LOST_WORKER}
+        parameters = {
+            "namespace": namespace,
+            "most": most,
+            "held": array(held),
+            "now": now,
+            **LOST_WORKER,
+        }
         rows = await rows_of(connection, "reclaim", parameters)
         await hand_on(connection, namespace, rows, now)
         await note_ended(connection, namespace, [row.id for row in rows], now)
@@ -154,33 +199,50 @@ async def reclaim(
     return result
 
 
-async def sweep(connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None) -> int:
-    """End pauses that are over, and repair what a session has left that died; return how many runs waited for it."""
+async def sweep(
+    connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None
+) -> int:
+    """End pauses that are over, and repair what a session has left that died; return how many runs
+    waited for it.
+    """
     cursor = await connection.execute(load("runs")["sweep"], {"namespace": namespace, "now": now})
     [(freed,)] = await cursor.fetchall()
     return int(freed)
 
 
 async def release_claim(
-    connection: psycopg.AsyncConnection[Any], namespace: str, token: str, now: datetime | None = None
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    token: str,
+    now: datetime | None = None,
 ) -> int:
-    """Release, at no cost, what a claim took whose answer never arrived; return how many runs that were.
+    """Release, at no cost, what a claim took whose answer never arrived; return how many runs that
+    were.
 
     The claim may have happened, but none of its runs was started.
     """
-    cursor = await connection.execute(load("runs")["running_under"], {"namespace": namespace, "token": token})
+    cursor = await connection.execute(
+        load("runs")["running_under"], {"namespace": namespace, "token": token}
+    )
     unknown = ClaimedRun(0, "", None, None, 0, 1, "{}", False, 0.0, token)
     runs = [unknown._replace(**row._asdict()) for row in await cursor.fetchall()]
     return len(await finish(connection, namespace, [(run, released(run)) for run in runs], now))
 
 
 def scope(
-    connection: psycopg.Connection[Any], namespace: str, names: Iterable[str], revision: str | None = None
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    names: Iterable[str],
+    revision: str | None = None,
 ) -> ClaimScope:
     """Return what a worker whose file has the jobs ``names`` may claim."""
-    row = connection.execute(load("runs")["scope"], {"namespace": namespace, "names": list(names)}).fetchone()
+    row = connection.execute(
+        load("runs")["scope"], {"namespace": namespace, "names": list(names)}
+    ).fetchone()
     assert row is not None
-    return ClaimScope(row.newest, tuple(sorted(row.others)), revision and escape_for(connection, revision))
+    return ClaimScope(
+        row.newest, tuple(sorted(row.others)), revision and escape_for(connection, revision)
+    )
 
 
 async def due(connection: psycopg.AsyncConnection[Any], namespace: str, most: int) -> int:

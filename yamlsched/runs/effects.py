@@ -1,4 +1,6 @@
-"""Statements about effects, see ``sql/effects.sql``. An attempt may repeat its own when an answer was lost."""
+"""Statements about effects, see ``sql/effects.sql``. An attempt may repeat its own when an answer
+was lost.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EffectEntry:
-    """An attempt's use of an effect: the key, and the attempt's fence. ``entry`` is a UUID, new for each use."""
+    """An attempt's use of an effect: the key, and the attempt's fence. ``entry`` is a UUID, new for
+    each use.
+    """
 
     namespace: str
     key: str
@@ -28,10 +32,11 @@ class EffectEntry:
 
 @dataclass(frozen=True, slots=True)
 class FoundEffect:
-    """What ``claim`` found. ``state`` is None if the key was free, or was released while the statement waited for it.
+    """What ``claim`` found. ``state`` is None if the key was free, or was released while the
+    statement waited for it.
 
-    ``run_id``, ``attempt`` and ``entry`` are those of the entry that holds the key; ``holder_is_live`` says that this
-    attempt is not over.
+    ``run_id``, ``attempt`` and ``entry`` are those of the entry that holds the key;
+    ``holder_is_live`` says that this attempt is not over.
     """
 
     is_first: bool
@@ -46,29 +51,42 @@ class FoundEffect:
 
 
 def claim(connection: Connection[Any], entry: EffectEntry) -> FoundEffect | None:
-    """Take the key if it is free. Return what was found, or None if the attempt has lost its run."""
-    parameters = {**asdict(entry), "is_of_run": entry.key.startswith("run:")}  # business keys cannot start like this
+    """Take the key if it is free. Return what was found, or None if the attempt has
+    lost its run.
+    """
+    parameters = {
+        **asdict(entry),
+        "is_of_run": entry.key.startswith("run:"),
+    }  # business keys cannot start like this
     row = connection.execute(load("effects")["claim"], parameters).fetchone()
     return None if row is None else FoundEffect(**row._asdict())
 
 
-def mark_in_doubt(connection: Connection[Any], entry: EffectEntry, doubted: str | None = None) -> bool:
+def mark_in_doubt(
+    connection: Connection[Any], entry: EffectEntry, doubted: str | None = None
+) -> bool:
     """Mark the effect as in doubt that was entered by ``doubted``, by default by this entry."""
     return _write(connection, "mark_in_doubt", entry, doubted=doubted or entry.entry)
 
 
 def take_over(connection: Connection[Any], entry: EffectEntry) -> bool:
-    """Enter an effect in doubt again. Return False if another attempt was faster, or the lease has ended."""
+    """Enter an effect in doubt again. Return False if another attempt was faster, or the lease has
+    ended.
+    """
     return _write(connection, "take_over", entry)
 
 
 def assume_done(connection: Connection[Any], entry: EffectEntry) -> bool:
-    """Count an effect in doubt as done. Return False if another attempt was faster, or the lease has ended."""
+    """Count an effect in doubt as done. Return False if another attempt was faster, or the lease
+    has ended.
+    """
     return _write(connection, "assume_done", entry)
 
 
 def mark_done(connection: Connection[Any], entry: EffectEntry, result: str | None) -> bool:
-    """Store the effect's result (JSON). Return False if the effect was entered again or settled since."""
+    """Store the effect's result (JSON). Return False if the effect was entered again or settled
+    since.
+    """
     return _write(connection, "mark_done", entry, result=result)
 
 
@@ -77,8 +95,13 @@ def release(connection: Connection[Any], entry: EffectEntry) -> None:
     _write(connection, "release", entry)
 
 
-def _write(connection: Connection[Any], statement: str, entry: EffectEntry, **parameters: Any) -> bool:
-    return connection.execute(load("effects")[statement], {**asdict(entry), **parameters}).rowcount == 1
+def _write(
+    connection: Connection[Any], statement: str, entry: EffectEntry, **parameters: Any
+) -> bool:
+    return (
+        connection.execute(load("effects")[statement], {**asdict(entry), **parameters}).rowcount
+        == 1
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +126,30 @@ class EffectStatus:
 
 
 def find(connection: Connection[Any], namespace: str, key: str) -> EffectStatus | None:
-    row = connection.execute(load("effects")["find"], {"namespace": namespace, "key": key}).fetchone()
+    row = connection.execute(
+        load("effects")["find"], {"namespace": namespace, "key": key}
+    ).fetchone()
     return None if row is None else EffectStatus(**row._asdict())
 
 
 def settle(
-    connection: Connection[Any], namespace: str, key: str, who: str, happened: bool, result: str | None = None
+    connection: Connection[Any],
+    namespace: str,
+    key: str,
+    who: str,
+    happened: bool,
+    result: str | None = None,
 ) -> bool:
-    """Record whether an effect in doubt happened, with its result (JSON). Return False if it is not in doubt."""
-    parameters = {"namespace": namespace, "key": key, "who": who, "happened": happened, "result": result}
+    """Record whether an effect in doubt happened, with its result (JSON). Return False if it is not
+    in doubt.
+    """
+    parameters = {
+        "namespace": namespace,
+        "key": key,
+        "who": who,
+        "happened": happened,
+        "result": result,
+    }
     return connection.execute(load("effects")["settle"], parameters).rowcount == 1
 
 
@@ -130,5 +168,7 @@ def read(connection: psycopg.Connection[Any]) -> Identity | None:
 
 def renew(connection: psycopg.Connection[Any], namespace: str, who: str) -> Identity:
     """Give the database a new identity, and record that ``who`` did."""
-    [row] = connection.execute(load("identity")["renew"], {"namespace": namespace, "who": who}).fetchall()
+    [row] = connection.execute(
+        load("identity")["renew"], {"namespace": namespace, "who": who}
+    ).fetchall()
     return Identity(*row)

@@ -1,7 +1,8 @@
 """Enqueue runs from an application, inside its own transaction: no commit, no run.
 
-The work is done by the SQL functions ``yamlsched.enqueue`` and ``yamlsched.enqueue_many``, which any language can call.
-Everything that can be checked without the database is checked first, because an error there aborts the transaction.
+The work is done by the SQL functions ``yamlsched.enqueue`` and ``yamlsched.enqueue_many``, which
+any language can call. Everything that can be checked without the database is checked first, because
+an error there aborts the transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Keys: TypeAlias = Iterable[Key] | None
 RunAt: TypeAlias = datetime | None
 """An aware datetime; None is now."""
 Delay: TypeAlias = timedelta | str | None
-"""How long from now on the database's clock: a timedelta, or a duration as in schedules.yaml, such as "90m"."""
+"""How long from now on the database's clock: a timedelta, or a duration as in schedules.yaml, such
+as "90m".
+"""
 PriorityName: TypeAlias = Literal["high", "normal", "low"]
 PRIORITIES = get_args(PriorityName)
 
@@ -36,15 +39,17 @@ MAX_PAYLOAD_BYTES = 65_536
 """Size of a payload as JSON."""
 MAX_DELAY = timedelta(days=36_525)
 MAX_KEY_CHARS = 500
-SLOT_KEY_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?")
+SLOT_KEY_PATTERN = re.compile(
+    r"[a-z][a-z0-9_]{0,62}:[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}Z)?"
+)
 """The form of slots' keys of any job."""
 
 
 class Enqueued(NamedTuple):
     """The result of an enqueue.
 
-    ``created`` is false if a run with this key existed; then ``run_id`` is that run. ``run_id`` is None if that run has
-    been pruned: its work is done, and no run was created.
+    ``created`` is false if a run with this key existed; then ``run_id`` is that run. ``run_id`` is
+    None if that run has been pruned: its work is done, and no run was created.
     """
 
     run_id: int | None
@@ -62,13 +67,23 @@ class Options(TypedDict, total=False):
 
 @overload
 def enqueue(
-    connection: Sync, job: str, payload: Payload | None = None, *, key: Key = None, **options: Unpack[Options]
+    connection: Sync,
+    job: str,
+    payload: Payload | None = None,
+    *,
+    key: Key = None,
+    **options: Unpack[Options],
 ) -> Enqueued: ...
 
 
 @overload
 def enqueue(
-    connection: Async, job: str, payload: Payload | None = None, *, key: Key = None, **options: Unpack[Options]
+    connection: Async,
+    job: str,
+    payload: Payload | None = None,
+    *,
+    key: Key = None,
+    **options: Unpack[Options],
 ) -> Awaitable[Enqueued]: ...
 
 
@@ -83,19 +98,22 @@ def enqueue(
     priority: PriorityName | None = None,
     namespace: str = "default",
 ) -> Enqueued | Awaitable[Enqueued]:
-    """Enqueue a run of ``job`` in the caller's transaction. With an asynchronous ``connection``, await the result.
+    """Enqueue a run of ``job`` in the caller's transaction. With an asynchronous ``connection``,
+    await the result.
 
-    ``connection`` is one of psycopg 3, ``django.db.connection``, or a session or connection of SQLAlchemy whose driver
-    is psycopg 3.
+    ``connection`` is one of psycopg 3, ``django.db.connection``, or a session or connection of
+    SQLAlchemy whose driver is psycopg 3.
 
-    ``payload`` becomes the handler's keyword arguments. If a run with this ``key`` exists, none is created, and the
-    result names that run. If another open transaction has enqueued this key, the call waits for its end. The run is due
-    at ``run_at``, an aware datetime; or after ``delay``, a timedelta or a duration such as "90m", which the database
-    adds to its clock; or now. Without a ``priority`` the job's applies.
+    ``payload`` becomes the handler's keyword arguments. If a run with this ``key`` exists, none is
+    created, and the result names that run. If another open transaction has enqueued this key, the
+    call waits for its end. The run is due at ``run_at``, an aware datetime; or after ``delay``, a
+    timedelta or a duration such as "90m", which the database adds to its clock; or now. Without a
+    ``priority`` the job's applies.
 
-    Raises Refused, and writes nothing, for a job that is unknown or disabled, a payload that is not a JSON object or
-    exceeds 64 KiB, a ``run_at`` that is out of range or has no time zone, a ``delay`` that is not a duration or comes
-    with a ``run_at``, and a key that is not valid or that another job has.
+    Raises Refused, and writes nothing, for a job that is unknown or disabled, a payload that is not
+    a JSON object or exceeds 64 KiB, a ``run_at`` that is out of range or has no time zone, a
+    ``delay`` that is not a duration or comes with a ``run_at``, and a key that is not valid or that
+    another job has.
     """
     batch = make_batch(job, [{} if payload is None else payload], [key], run_at, delay, priority)
     parameters = {**_parameters(batch, namespace), "payload": batch.payloads[0], "key": key}
@@ -104,13 +122,21 @@ def enqueue(
 
 @overload
 def enqueue_many(
-    connection: Sync, job: str, payloads: Iterable[Payload], keys: Keys = None, **options: Unpack[Options]
+    connection: Sync,
+    job: str,
+    payloads: Iterable[Payload],
+    keys: Keys = None,
+    **options: Unpack[Options],
 ) -> list[Enqueued]: ...
 
 
 @overload
 def enqueue_many(
-    connection: Async, job: str, payloads: Iterable[Payload], keys: Keys = None, **options: Unpack[Options]
+    connection: Async,
+    job: str,
+    payloads: Iterable[Payload],
+    keys: Keys = None,
+    **options: Unpack[Options],
 ) -> Awaitable[list[Enqueued]]: ...
 
 
@@ -125,7 +151,8 @@ def enqueue_many(
     priority: PriorityName | None = None,
     namespace: str = "default",
 ) -> list[Enqueued] | Awaitable[list[Enqueued]]:
-    """Enqueue a run of ``job`` for each of ``payloads``, all or none, in one statement. The results keep their order.
+    """Enqueue a run of ``job`` for each of ``payloads``, all or none, in one statement. The results
+    keep their order.
 
     ``keys`` has a key, or None, for each payload. Everything else works as in ``enqueue``.
     """
@@ -146,17 +173,25 @@ def make_batch(
     encoded = [encode_payload(job, payload) for payload in payloads]
     names: list[Key] = [None] * len(encoded) if keys is None else list(keys)
     if len(names) != len(encoded):
-        raise Refused(f'{len(encoded)} payloads for job "{job}", but {len(names)} keys: pass one, or None, for each')
+        raise Refused(
+            f'{len(encoded)} payloads for job "{job}", but {len(names)} keys: pass one, or None,'
+            " for each"
+        )
     for name in names:
         if name is not None:
             _check_key(name)
     if priority is not None and priority not in PRIORITIES:
-        raise Refused(f"priority {priority!r:.100} is not supported: pass high, normal or low, or None for the job's")
+        raise Refused(
+            f"priority {priority!r:.100} is not supported: pass high, normal or low, or None for"
+            " the job's"
+        )
     return EnqueueBatch(job, encoded, names, _instant(run_at, delay), _seconds(delay), priority)
 
 
 def encode_payload(job: str, payload: Payload) -> str:
-    """Return ``payload`` as JSON. Raises Refused for one that is not a JSON object or is too large."""
+    """Return ``payload`` as JSON. Raises Refused for one that is not a JSON object or
+    is too large.
+    """
     if not isinstance(payload, Mapping):
         raise Refused(
             f'payload of job "{job}" is of type {type(payload).__name__}: '
@@ -169,7 +204,8 @@ def encode_payload(job: str, payload: Payload) -> str:
         text = encode(dict(payload))
     if len(text) * 4 > MAX_PAYLOAD_BYTES and (size := len(text.encode())) > MAX_PAYLOAD_BYTES:
         raise Refused(
-            f'payload of job "{job}" has {size} bytes, over the limit of 64 KiB: store the data and pass a reference'
+            f'payload of job "{job}" has {size} bytes, over the limit of 64 KiB: store the data and'
+            " pass a reference"
         )
     return text
 
@@ -178,9 +214,13 @@ def _check_key(key: str) -> None:
     if not isinstance(key, str):
         raise Refused(f"the key {key!r} is of type {type(key).__name__}: pass a string")
     if not key:
-        raise Refused("an idempotency key cannot be empty: leave it out (None) for a run without a key")
+        raise Refused(
+            "an idempotency key cannot be empty: leave it out (None) for a run without a key"
+        )
     if len(key) > MAX_KEY_CHARS:
-        raise Refused(f"an idempotency key has {len(key)} characters, over the limit of {MAX_KEY_CHARS}")
+        raise Refused(
+            f"an idempotency key has {len(key)} characters, over the limit of {MAX_KEY_CHARS}"
+        )
     if problem := string_problem(key):
         raise Refused(f"an idempotency key {problem}")
     if SLOT_KEY_PATTERN.fullmatch(key):
@@ -192,13 +232,17 @@ def _check_key(key: str) -> None:
 
 def _check_name(what: str, name: str) -> None:
     if not isinstance(name, str):
-        raise Refused(f"the {what} {name!r} is of type {type(name).__name__}: pass its name as a string")
+        raise Refused(
+            f"the {what} {name!r} is of type {type(name).__name__}: pass its name as a string"
+        )
     if problem := string_problem(name):
         raise Refused(f"the name of the {what} {problem}")
 
 
 def _instant(run_at: RunAt, delay: Delay) -> str | None:
-    """Return an instant in RFC 3339. Raises Refused for one that is ambiguous, or passed in addition to ``delay``."""
+    """Return an instant in RFC 3339. Raises Refused for one that is ambiguous, or passed in
+    addition to ``delay``.
+    """
     if run_at is None:
         return None
     if delay is not None:
@@ -207,16 +251,20 @@ def _instant(run_at: RunAt, delay: Delay) -> str | None:
         raise Refused(f"run_at {run_at} is a timedelta: pass it as delay")
     if not isinstance(run_at, datetime):
         raise Refused(
-            f"run_at {run_at!r:.100} is not a datetime (got a {type(run_at).__name__}): pass an aware datetime, or a "
-            'delay such as delay="5m"'
+            f"run_at {run_at!r:.100} is not a datetime (got a {type(run_at).__name__}): pass an"
+            ' aware datetime, or a delay such as delay="5m"'
         )
     if run_at.utcoffset() is None:
-        raise Refused(f"run_at {run_at.isoformat()} has no time zone: write for example datetime.now(UTC)")
+        raise Refused(
+            f"run_at {run_at.isoformat()} has no time zone: write for example datetime.now(UTC)"
+        )
     return run_at.isoformat()
 
 
 def _seconds(delay: Delay) -> float | None:
-    """Return a delay in seconds. Raises Refused for one that is not a duration or is out of range."""
+    """Return a delay in seconds. Raises Refused for one that is not a duration or is
+    out of range.
+    """
     if delay is None:
         return None
     if isinstance(delay, str):
@@ -225,7 +273,10 @@ def _seconds(delay: Delay) -> float | None:
         except ValueError as error:
             raise Refused(f"delay: {error}") from error
     if not isinstance(delay, timedelta):
-        raise Refused(f'delay {delay!r:.100} is not a duration: pass a timedelta, or a string such as "90s" or "5m"')
+        raise Refused(
+            f'delay {delay!r:.100} is not a duration: pass a timedelta, or a string such as "90s"'
+            ' or "5m"'
+        )
     if not timedelta(0) <= delay <= MAX_DELAY:
         raise Refused(f"delay {delay} is out of range: pass one between 0 and 100 years")
     return delay.total_seconds()
@@ -238,15 +289,25 @@ def _parameters(batch: EnqueueBatch, namespace: str) -> dict[str, Any]:
 
 
 def _execute(connection: Any, statement: str, parameters: dict[str, Any], select: Any) -> Any:
-    """Execute ``statement``, with any factories of the connection. Return ``select`` of its results, or await it."""
+    """Execute ``statement``, with any factories of the connection. Return ``select`` of its
+    results, or await it.
+    """
     sql = load("enqueue")[statement]
-    job, count, namespace = parameters["job_type"], len(parameters["payloads"]), parameters["namespace"]
+    job, count, namespace = (
+        parameters["job_type"],
+        len(parameters["payloads"]),
+        parameters["namespace"],
+    )
 
     def in_span() -> AbstractContextManager[registry.tracing.Sending]:
         return registry.tracing.send(job, count, namespace, parameters.get("key"))
 
     def with_trace(sending: registry.tracing.Sending) -> dict[str, Any]:
-        return {**parameters, "trace_context": sending.context, "trace_contexts": sending.contexts(count)}
+        return {
+            **parameters,
+            "trace_context": sending.context,
+            "trace_contexts": sending.contexts(count),
+        }
 
     def results(sending: registry.tracing.Sending, rows: list[Any]) -> Any:
         runs = [Enqueued(*row) for row in rows]
@@ -275,15 +336,20 @@ def _execute(connection: Any, statement: str, parameters: dict[str, Any], select
 
 @contextmanager
 def translate_errors(job: str) -> Iterator[None]:
-    """Raise Refused for what the SQL functions reject (YS001 to YS004), EnvironmentFailed for missing tables."""
+    """Raise Refused for what the SQL functions reject (YS001 to YS004), EnvironmentFailed for
+    missing tables.
+    """
     try:
         yield
     except (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedFunction) as error:
-        raise EnvironmentFailed("the tables of yamlsched are missing or outdated: run yamlsched migrate") from error
+        raise EnvironmentFailed(
+            "the tables of yamlsched are missing or outdated: run yamlsched migrate"
+        ) from error
     except psycopg.errors.UntranslatableCharacter as error:
         raise Refused(
-            f'payload or key of job "{job}" has a character that the encoding of the database does not have '
-            f"({error.diag.message_primary}): leave it out, or use a database with encoding UTF8"
+            f'payload or key of job "{job}" has a character that the encoding of the database does'
+            f" not have ({error.diag.message_primary}): leave it out, or use a database with"
+            " encoding UTF8"
         ) from error
     except psycopg.Error as error:
         if not (error.sqlstate or "").startswith("YS"):

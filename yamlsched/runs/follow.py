@@ -1,6 +1,8 @@
-"""Runs of jobs that follow others: whether each is released, waits, or becomes a gap. See docs/follow.md.
+"""Runs of jobs that follow others: whether each is released, waits, or becomes a gap. See
+docs/follow.md.
 
-``decide`` is the rule, and pure. ``settle`` applies it to the database, for a claim that meets such a run.
+``decide`` is the rule, and pure. ``settle`` applies it to the database, for a claim that meets such
+a run.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Upstream(NamedTuple):
 
 
 class UnreleasedRun(NamedTuple):
-    """A run that is not released. ``run_at`` is its slot plus ``spread``. ``by_hand``: a backfill has created it."""
+    """A run that is not released. ``run_at`` is its slot plus ``spread``. ``by_hand``: a backfill
+    has created it.
+    """
 
     id: int
     slot: datetime
@@ -77,7 +81,9 @@ class SlotDecision(StrEnum):
 
 
 class Decision(NamedTuple):
-    """What becomes of a run. ``run_at`` is when it was due; ``reason`` and ``detail`` are those of a gap."""
+    """What becomes of a run. ``run_at`` is when it was due; ``reason`` and ``detail`` are those of
+    a gap.
+    """
 
     run: UnreleasedRun
     verdict: SlotDecision
@@ -87,7 +93,9 @@ class Decision(NamedTuple):
 
 
 class _Outlook(NamedTuple):
-    """What a run waits for, since when it is due, and what rules it out. ``ended`` is dead or cancelled."""
+    """What a run waits for, since when it is due, and what rules it out. ``ended`` is dead or
+    cancelled.
+    """
 
     run: UnreleasedRun
     waits_for: frozenset[tuple[int, int | None]]
@@ -100,11 +108,13 @@ class _Outlook(NamedTuple):
         return not self.waits_for and self.due_at <= now
 
 
-def decide(rules: Rules, runs: Sequence[UnreleasedRun], is_busy: bool, now: datetime) -> list[Decision]:
+def decide(
+    rules: Rules, runs: Sequence[UnreleasedRun], is_busy: bool, now: datetime
+) -> list[Decision]:
     """Return what becomes of all runs of a job that are not released, oldest slot first.
 
-    ``is_busy``: a released run of the job that excludes others is unfinished. Of reasons that apply at one moment, the
-    first counts: late, superseded, upstream, overlap.
+    ``is_busy``: a released run of the job that excludes others is unfinished. Of reasons that apply
+    at one moment, the first counts: late, superseded, upstream, overlap.
     """
     outlooks = [_outlook(rules, run, now) for run in sorted(runs, key=attrgetter("slot", "id"))]
     decisions = []
@@ -113,7 +123,11 @@ def decide(rules: Rules, runs: Sequence[UnreleasedRun], is_busy: bool, now: date
         reason, detail = "", None
         if outlook.is_late:
             reason = "late"
-        elif rules.catchup != "all" and not run.by_hand and _is_superseded(outlook, outlooks[number + 1 :], now):
+        elif (
+            rules.catchup != "all"
+            and not run.by_hand
+            and _is_superseded(outlook, outlooks[number + 1 :], now)
+        ):
             reason, detail = "superseded", _named(outlook.ended)
         elif outlook.failed:
             reason, detail = "upstream", _named(outlook.failed)
@@ -121,7 +135,9 @@ def decide(rules: Rules, runs: Sequence[UnreleasedRun], is_busy: bool, now: date
             reason = "overlap"
         if reason:
             verdict = SlotDecision.CANCEL if run.by_hand else SlotDecision.SKIP
-        elif outlook.waits_for or (outlook.is_due(now) and is_busy and rules.overlap == "wait" and not run.by_hand):
+        elif outlook.waits_for or (
+            outlook.is_due(now) and is_busy and rules.overlap == "wait" and not run.by_hand
+        ):
             verdict = SlotDecision.WAIT
         elif not outlook.is_due(now):
             verdict = SlotDecision.NOT_YET
@@ -154,7 +170,9 @@ def _outlook(rules: Rules, run: UnreleasedRun, now: datetime) -> _Outlook:
 
 
 def _is_superseded(outlook: _Outlook, newer: Iterable[_Outlook], now: datetime) -> bool:
-    """Return whether a newer slot takes the place of a run: one that is due, or waits for nothing else than it does."""
+    """Return whether a newer slot takes the place of a run: one that is due, or waits for nothing
+    else than it does.
+    """
     return any(
         not other.run.by_hand
         and not other.is_late
@@ -165,7 +183,8 @@ def _is_superseded(outlook: _Outlook, newer: Iterable[_Outlook], now: datetime) 
 
 
 class Settlement(NamedTuple):
-    """How many runs were released, how many of those had to wait for nothing, and the jobs that are left.
+    """How many runs were released, how many of those had to wait for nothing, and the jobs that are
+    left.
 
     Another session has a gate of ``busy`` jobs. ``failed`` are errors by job.
     """
@@ -190,27 +209,37 @@ async def settle(
     jobs: Collection[int] | None = None,
     now: datetime | None = None,
 ) -> Settlement:
-    """Decide about the runs of ``jobs`` that are not released, in batches; None: of all jobs, as a repair.
+    """Decide about the runs of ``jobs`` that are not released, in batches; None: of all jobs, as a
+    repair.
 
-    Without ``jobs``, slots whose runs have not begun within ``catchup_window`` become gaps, of any job.
+    Without ``jobs``, slots whose runs have not begun within ``catchup_window`` become gaps, of any
+    job.
 
-    Waits for no lock: a job of which another session has a gate is left to the next call. So is one about which nothing
-    can be written; it holds up no other.
+    Waits for no lock: a job of which another session has a gate is left to the next call. So is one
+    about which nothing can be written; it holds up no other.
     """
     if jobs is None:
         await _record_late(connection, namespace, now)
-        cursor = await connection.execute(load("follow")["jobs"], {"namespace": namespace, "now": now})
+        cursor = await connection.execute(
+            load("follow")["jobs"], {"namespace": namespace, "now": now}
+        )
         jobs = [row.id for row in await cursor.fetchall()]
     todo, result = sorted(jobs), Settlement()
     for start in range(0, len(todo), MAX_JOBS):
-        result = result.plus(await _settle_each(connection, namespace, todo[start : start + MAX_JOBS], now))
+        result = result.plus(
+            await _settle_each(connection, namespace, todo[start : start + MAX_JOBS], now)
+        )
     return result
 
 
-async def _record_late(connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None) -> None:
+async def _record_late(
+    connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None
+) -> None:
     """Make gaps of slots whose runs have not begun in time."""
     async with connection.transaction():
-        cursor = await connection.execute(load("follow")["late"], {"namespace": namespace, "now": now})
+        cursor = await connection.execute(
+            load("follow")["late"], {"namespace": namespace, "now": now}
+        )
         rows = await cursor.fetchall()
         if not rows:
             return
@@ -228,13 +257,20 @@ async def _record_late(connection: psycopg.AsyncConnection[Any], namespace: str,
 async def overlooked(
     connection: psycopg.AsyncConnection[Any], namespace: str, now: datetime | None = None
 ) -> list[int]:
-    """Return the jobs whose runs wait for one that succeeded while an edit made its job a followed one."""
-    cursor = await connection.execute(load("follow")["overlooked"], {"namespace": namespace, "now": now})
+    """Return the jobs whose runs wait for one that succeeded while an edit made its job a followed
+    one.
+    """
+    cursor = await connection.execute(
+        load("follow")["overlooked"], {"namespace": namespace, "now": now}
+    )
     return [row.id for row in await cursor.fetchall()]
 
 
 async def _settle_each(
-    connection: psycopg.AsyncConnection[Any], namespace: str, jobs: Sequence[int], now: datetime | None
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    jobs: Sequence[int],
+    now: datetime | None,
 ) -> Settlement:
     """Decide about the runs of jobs in one transaction; if that fails, in smaller ones."""
     try:
@@ -250,13 +286,18 @@ async def _settle_each(
 
 
 async def _settle(
-    connection: psycopg.AsyncConnection[Any], namespace: str, jobs: Sequence[int], now: datetime | None
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    jobs: Sequence[int],
+    now: datetime | None,
 ) -> Settlement:
     sql = load("follow")
     async with connection.transaction():
 
         async def rows(name: str, **extra: Any) -> list[Any]:
-            return await (await connection.execute(sql[name], {"namespace": namespace, "now": now, **extra})).fetchall()
+            return await (
+                await connection.execute(sql[name], {"namespace": namespace, "now": now, **extra})
+            ).fetchall()
 
         ids = [row.id for row in await rows("hold", jobs=jobs)]
         if not ids:
@@ -275,7 +316,9 @@ async def _settle(
             before = {row.id: row.withheld for row in group}
             for decision in changes.add(group):
                 released += decision.verdict is SlotDecision.RELEASE
-                repaired += decision.verdict is SlotDecision.RELEASE and before[decision.run.id] == UPSTREAM
+                repaired += (
+                    decision.verdict is SlotDecision.RELEASE and before[decision.run.id] == UPSTREAM
+                )
         await changes.write(connection, namespace)
         return Settlement(released, repaired, frozenset(by_job.keys() - free.keys()))
 
@@ -300,11 +343,15 @@ class _Changes:
         for _, group in groupby(facts, attrgetter("id")):
             rows = list(group)
             upstreams = tuple(
-                Upstream(row.upstream_id, row.upstream, row.state, row.upstream_run_id, row.ended_at)
+                Upstream(
+                    row.upstream_id, row.upstream, row.state, row.upstream_run_id, row.ended_at
+                )
                 for row in rows
                 if row.upstream_id
             )
-            runs.append(UnreleasedRun(rows[0].id, rows[0].slot, rows[0].run_at, upstreams, rows[0].by_hand))
+            runs.append(
+                UnreleasedRun(rows[0].id, rows[0].slot, rows[0].run_at, upstreams, rows[0].by_hand)
+            )
         if job.is_closed:
             self.withheld |= {run.id: JOB for run in runs}
             return []
@@ -318,7 +365,9 @@ class _Changes:
                 case SlotDecision.WAIT | SlotDecision.NOT_YET:
                     self.withheld[run.id] = UPSTREAM if decision.verdict is SlotDecision.WAIT else 0
                 case SlotDecision.CANCEL:
-                    self.cancelled[run.id] = f"waited for {decision.detail}" if decision.detail else decision.reason
+                    self.cancelled[run.id] = (
+                        f"waited for {decision.detail}" if decision.detail else decision.reason
+                    )
                     self.ended_of.add(job.definition_id)
                 case SlotDecision.SKIP:
                     self.skip(job, run.id, run.slot, decision.reason, decision.detail)
@@ -334,15 +383,24 @@ class _Changes:
     async def write(self, connection: psycopg.AsyncConnection[Any], namespace: str) -> None:
         sql, parameters = load("follow"), {"namespace": namespace, "now": self.now}
         if self.released:
-            ends = [(release.run.id, upstream) for release in self.released for upstream in release.run.upstreams]
+            ends = [
+                (release.run.id, upstream)
+                for release in self.released
+                for upstream in release.run.upstreams
+            ]
             outcomes = {
                 "run_id": [run_id for run_id, _ in ends],
                 "upstream_id": [upstream.id for _, upstream in ends],
                 "upstream_run_id": [upstream.run_id for _, upstream in ends],
                 "outcome": [str(upstream.state) for _, upstream in ends],
             }
-            ids, run_at = [release.run.id for release in self.released], [release.run_at for release in self.released]
-            await connection.execute(sql["release"], {**parameters, "ids": ids, "run_at": run_at, **outcomes})
+            ids, run_at = (
+                [release.run.id for release in self.released],
+                [release.run_at for release in self.released],
+            )
+            await connection.execute(
+                sql["release"], {**parameters, "ids": ids, "run_at": run_at, **outcomes}
+            )
         for name, reasons in (("withhold", self.withheld), ("cancel", self.cancelled)):
             if reasons:
                 columns = {"ids": list(reasons), "reasons": list(reasons.values())}
@@ -363,5 +421,7 @@ def _slot_before(job: Any, slot: datetime) -> datetime | None:
         cron, where = parse_schedule(job.schedule), zone(job.timezone)
     except (ScheduleError, TypeError):
         return None
-    before = newest_slot(cron, where, job.effective_from - timedelta(days=400), slot - timedelta(microseconds=1))
+    before = newest_slot(
+        cron, where, job.effective_from - timedelta(days=400), slot - timedelta(microseconds=1)
+    )
     return before.at if before else None

@@ -1,4 +1,6 @@
-"""The psycopg connections of Django and SQLAlchemy. Neither is imported: who passes their objects has imported them."""
+"""The psycopg connections of Django and SQLAlchemy. Neither is imported: who passes their objects
+has imported them.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,12 @@ Async: TypeAlias = psycopg.AsyncConnection[Any] | SqlalchemyAsyncSession | Sqlal
 
 
 def driver_connection(connection: Any) -> Any:
-    """Return the psycopg connection of Django's ``connection``, or of a session or connection of SQLAlchemy.
+    """Return the psycopg connection of Django's ``connection``, or of a session or connection of
+    SQLAlchemy.
 
-    It is in the transaction that Django or SQLAlchemy has open; SQLAlchemy begins one if there is none. What is
-    asynchronous has an awaitable of its connection. Raises Refused for a connection of another driver.
+    It is in the transaction that Django or SQLAlchemy has open; SQLAlchemy begins one if there is
+    none. What is asynchronous has an awaitable of its connection. Raises Refused for a connection
+    of another driver.
     """
     if isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
         return connection
@@ -95,7 +99,9 @@ def _psycopg(connection: Any, framework: str) -> Any:
 
 
 def close_stale_connections() -> None:
-    """Close the connections of Django that are broken or older than CONN_MAX_AGE, as Django does around requests."""
+    """Close the connections of Django that are broken or older than CONN_MAX_AGE, as Django does
+    around requests.
+    """
     if (django := sys.modules.get("django.db")) is not None:
         with suppress(Exception):  # what is wrong with a connection is seen by who uses it
             django.close_old_connections()

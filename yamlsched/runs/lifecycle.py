@@ -1,4 +1,6 @@
-"""What a run is, and how the end of an attempt changes it. Pure: times and random numbers are arguments."""
+"""What a run is, and how the end of an attempt changes it. Pure: times and random numbers are
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,22 @@ MAX_SESSIONS_LOST = 3
 LOST_WORKER = {"lost_error": "lost its worker", "lost_type": "LostWorker"}
 """The error of an attempt whose lease ended: parameters of the statements that record one."""
 ON_DEAD_PREFIX = "on_dead:"
-"""Keys of the runs that call a job's ``on_dead``. The id of the dead run follows, and after a retry, for a later death
-of it, its number of attempts: ``on_dead:118``, ``on_dead:118:10``."""
+"""Keys of the runs that call a job's ``on_dead``. The id of the dead run follows, and after a
+retry, for a later death of it, its number of attempts: ``on_dead:118``, ``on_dead:118:10``.
+"""
 ON_DEAD_KEY = re.compile(r"on_dead:([0-9]{1,18})(:[0-9]+)?", re.ASCII)
 
 
 LOCAL = "local"
 """The executor that needs no entry in the file: processes of the host that claims the run."""
 SHARED = "shared"
-"""The lane of attempts that share a process of the host, as coroutines; no executor in a file has this name."""
+"""The lane of attempts that share a process of the host, as coroutines; no executor in a file has
+this name.
+"""
 WORKER_DIED, BLOCKED, UNSTOPPABLE = "WorkerDied", "Blocked", "Unstoppable"
 PROCESS_ENDED = (WORKER_DIED, BLOCKED, UNSTOPPABLE)
-"""The error types of attempts that ended with their process: it died, or was killed because of one of its runs.
+"""The error types of attempts that ended with their process: it died, or was killed because of one
+of its runs.
 
 The next attempt of a shared job is alone in a process, in the lane local.
 """
@@ -50,7 +56,9 @@ class Status(StrEnum):
 
 
 class Priority(IntEnum):
-    """Which of the due runs are claimed first, as stored. A waiting lower level still gets one claimed run in eight."""
+    """Which of the due runs are claimed first, as stored. A waiting lower level still gets one
+    claimed run in eight.
+    """
 
     HIGH = 1
     NORMAL = 2
@@ -68,8 +76,8 @@ class Keep(StrEnum):
 class ClaimedRun(NamedTuple):
     """A claimed run, with the claim that fences every write about it.
 
-    The fields are the first columns that the claim statements return. One is created for each run that is executed,
-    and it is sent to a child process unchanged: hence a tuple of plain values.
+    The fields are the first columns that the claim statements return. One is created for each run
+    that is executed, and it is sent to a child process unchanged: hence a tuple of plain values.
     """
 
     id: int
@@ -83,9 +91,13 @@ class ClaimedRun(NamedTuple):
     lease: float  # seconds
     locked_by: str
     prior_attempts: int = 0  # before an operator's retry
-    sessions_lost: int = 0  # attempts in a row that were released because their database session broke
+    sessions_lost: int = (
+        0  # attempts in a row that were released because their database session broke
+    )
     error_type: str | None = None  # of the last failure
-    trace_context: str | None = None  # W3C: the traceparent of what enqueued it, and after a space the tracestate
+    trace_context: str | None = (
+        None  # W3C: the traceparent of what enqueued it, and after a space the tracestate
+    )
     upstream: str | None = None  # JSON text: what the jobs have done that it waited for, by name
 
     @property
@@ -95,13 +107,17 @@ class ClaimedRun(NamedTuple):
 
     @property
     def dead_run_id(self) -> int | None:
-        """The id of the dead run for which ``on_dead`` is called; None also for an invalid key, edited by hand."""
+        """The id of the dead run for which ``on_dead`` is called; None also for an invalid key,
+        edited by hand.
+        """
         match = ON_DEAD_KEY.fullmatch(self.key or "")
         return int(match[1]) if match else None
 
 
 class EnqueueBatch(NamedTuple):
-    """Runs of one job that a handler or an application enqueues by one statement. Plain values: it crosses a pipe."""
+    """Runs of one job that a handler or an application enqueues by one statement. Plain values: it
+    crosses a pipe.
+    """
 
     job_type: str
     payloads: list[str]  # JSON
@@ -115,7 +131,9 @@ class EnqueueBatch(NamedTuple):
         """Return whether one statement can enqueue the runs of both."""
         if (self.trace_contexts is None) != (other.trace_contexts is None):
             return False
-        own = self._replace(payloads=other.payloads, keys=other.keys, trace_contexts=other.trace_contexts)
+        own = self._replace(
+            payloads=other.payloads, keys=other.keys, trace_contexts=other.trace_contexts
+        )
         return own == other
 
     def join(self, other: EnqueueBatch) -> None:
@@ -135,13 +153,16 @@ class EndKind(StrEnum):
     DISCARDED = "discarded"
     RETRY_AFTER = "retry_after"
     SNOOZED = "snoozed"
-    SESSION_LOST = "session_lost"  # the session of run.transaction() broke, and nothing was committed
+    SESSION_LOST = (  # the session of run.transaction() broke, and nothing was committed
+        "session_lost"
+    )
     RELEASED = "released"  # never started, or stopped by a shutdown
 
 
 Usage: TypeAlias = tuple[float, int | None]
-"""What an attempt used: CPU seconds, and the peak of its memory in bytes. None: that is not known. Below zero: it was
-not more than that, which is the size of the process that started a program."""
+"""What an attempt used: CPU seconds, and the peak of its memory in bytes. None: that is not known.
+Below zero: it was not more than that, which is the size of the process that started a program.
+"""
 FAILURES = (EndKind.RAISED, EndKind.DISCARDED, EndKind.RETRY_AFTER, EndKind.SESSION_LOST)
 
 
@@ -169,7 +190,9 @@ class AttemptEnd(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is written about a run. ``delay`` counts from now; ``refund``: the attempt is not counted."""
+    """What is written about a run. ``delay`` counts from now; ``refund``: the attempt is not
+    counted.
+    """
 
     status: Status
     delay: timedelta | None = None
@@ -195,7 +218,9 @@ SUCCESS_WITHOUT_RESULT = Outcome(Status.SUCCEEDED)
 
 
 def released(run: ClaimedRun) -> Outcome:
-    """Return the outcome of an attempt that was not started, or was stopped by a shutdown: it costs nothing."""
+    """Return the outcome of an attempt that was not started, or was stopped by a shutdown: it costs
+    nothing.
+    """
     return Outcome(Status.QUEUED, refund=True, sessions_lost=run.sessions_lost)
 
 
@@ -206,9 +231,11 @@ def after_attempt(
     random: float,
     redact: Callable[[str], str] = str,
 ) -> Outcome:
-    """Return the outcome of ``run`` after ``end``. ``random`` is in [0, 1), for the jitter of ``backoff``.
+    """Return the outcome of ``run`` after ``end``. ``random`` is in [0, 1), for the jitter of
+    ``backoff``.
 
-    ``redact`` removes secrets from the strings that are stored. After an operator's retry the backoff starts over.
+    ``redact`` removes secrets from the strings that are stored. After an operator's retry the
+    backoff starts over.
     """
     outcome = _without_output(run, end, backoff, random, redact)._replace(usage=end.usage)
     if not end.output:
@@ -221,7 +248,11 @@ def _without_output(
     run: ClaimedRun, end: AttemptEnd, backoff: Backoff, random: float, redact: Callable[[str], str]
 ) -> Outcome:
     if end.is_success:
-        return SUCCESS_WITHOUT_RESULT if end.result is None else Outcome(Status.SUCCEEDED, result=end.result)
+        return (
+            SUCCESS_WITHOUT_RESULT
+            if end.result is None
+            else Outcome(Status.SUCCEEDED, result=end.result)
+        )
     if end.kind is EndKind.RELEASED:
         return released(run)._replace(delay=end.delay)
     if end.kind is EndKind.SESSION_LOST and run.sessions_lost < MAX_SESSIONS_LOST:
@@ -247,7 +278,9 @@ def _wait(run: ClaimedRun, end: AttemptEnd, backoff: Backoff, random: float) -> 
 
 
 def _bounded(wait: timedelta | None) -> timedelta:
-    """Return the delay that a handler asked for. At 0, attempts would be used up at once, and a snooze never ends."""
+    """Return the delay that a handler asked for. At 0, attempts would be used up at once, and a
+    snooze never ends.
+    """
     return min(max(wait or MIN_DELAY, MIN_DELAY), MAX_DELAY)
 
 
@@ -269,18 +302,24 @@ def last_bytes(output: str) -> tuple[str, int]:
     (21845, 24465)
     """
     content = output.encode()
-    kept = content[-MAX_OUTPUT_BYTES:].decode("utf-8", "ignore")  # a character that is cut is left out
+    kept = content[-MAX_OUTPUT_BYTES:].decode(
+        "utf-8", "ignore"
+    )  # a character that is cut is left out
     return kept, len(content) - len(kept.encode())
 
 
 def in_ascii(outcome: Outcome) -> Outcome:
-    """Return ``outcome`` with its texts escaped, for a database whose encoding lacks their characters.
+    """Return ``outcome`` with its texts escaped, for a database whose encoding lacks their
+    characters.
 
     >>> in_ascii(Outcome(Status.FAILED, error="no \u20ac")).error
     'no \\\\u20ac'
     """
     texts = {name: getattr(outcome, name) for name in ("error", "error_type", "stack", "output")}
-    escaped = {name: text and text.encode("ascii", "backslashreplace").decode() for name, text in texts.items()}
+    escaped = {
+        name: text and text.encode("ascii", "backslashreplace").decode()
+        for name, text in texts.items()
+    }
     if escaped["output"] is None:
         return outcome._replace(**escaped)
     escaped["output"], omitted_bytes = last_bytes(escaped["output"])

@@ -49,7 +49,9 @@ class Progress(NamedTuple):
 
 
 def progress(done: Any, total: Any = None, note: Any = None) -> Progress:
-    """Return the progress that these arguments of a handler mean. Raises Refused for values that have no meaning."""
+    """Return the progress that these arguments of a handler mean. Raises Refused for values that
+    have no meaning.
+    """
     if note is not None and not isinstance(note, str):
         raise Refused(f"run.progress(): note must be a string, not {_describe(note)}")
     return Progress(
@@ -61,7 +63,9 @@ def progress(done: Any, total: Any = None, note: Any = None) -> Progress:
 
 def _count(name: str, value: Any) -> float:
     """Return ``value`` as a number. NumPy's numbers, Decimal and Fraction are numbers, too."""
-    if not isinstance(value, bool) and (hasattr(type(value), "__float__") or hasattr(type(value), "__index__")):
+    if not isinstance(value, bool) and (
+        hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
+    ):
         try:
             number = float(value)
         except (OverflowError, TypeError, ValueError):
@@ -70,18 +74,28 @@ def _count(name: str, value: Any) -> float:
             return number
     hint = ""
     if hasattr(type(value), "__iter__") and not isinstance(value, str):
-        hint = ". Report from inside the loop: for done, item in enumerate(items, 1): ...; run.progress(done, total)"
-    raise Refused(f"run.progress(): {name} must be a number from 0 to {MAX_COUNT:,}, not {_describe(value)}{hint}")
+        hint = (
+            ". Report from inside the loop: for done, item in enumerate(items, 1): ...;"
+            " run.progress(done, total)"
+        )
+    raise Refused(
+        f"run.progress(): {name} must be a number from 0 to {MAX_COUNT:,}, not"
+        f" {_describe(value)}{hint}"
+    )
 
 
 def _describe(value: Any) -> str:
     """Return ``value`` for an error message, or its type if that may be long or fail."""
-    is_plain = isinstance(value, (bool, float, str)) or (isinstance(value, int) and abs(value) < 10**30)
+    is_plain = isinstance(value, (bool, float, str)) or (
+        isinstance(value, int) and abs(value) < 10**30
+    )
     return one_line(repr(value), 60) if is_plain else f"a value of type {type(value).__name__}"
 
 
 def _shown(number: float) -> str:
-    return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.2f}".rstrip("0").rstrip(".")
+    return (
+        f"{number:,.0f}" if float(number).is_integer() else f"{number:,.2f}".rstrip("0").rstrip(".")
+    )
 
 
 MAX_REPORTS_PER_STATEMENT = 100
@@ -89,7 +103,9 @@ MAX_REPORTS_PER_STATEMENT = 100
 
 @dataclass(frozen=True)
 class StoredProgress:
-    """The last progress of an attempt. ``reported_at`` is when the value was written first: it stands still since."""
+    """The last progress of an attempt. ``reported_at`` is when the value was written first: it
+    stands still since.
+    """
 
     attempt: int
     worker: str  # the claim
@@ -117,7 +133,9 @@ class _Row:
     def progress(self) -> StoredProgress:
         percent = Progress(self.done, self.total).percent
         done, total = _plain(self.done), _plain(self.total)
-        return StoredProgress(self.attempt, self.worker, done, total, self.note, percent, self.reported_at)
+        return StoredProgress(
+            self.attempt, self.worker, done, total, self.note, percent, self.reported_at
+        )
 
 
 async def hold(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> None:
@@ -130,7 +148,9 @@ async def report(
     reports: Sequence[tuple[ClaimedRun, Progress]],
     now: datetime | None = None,
 ) -> set[int]:
-    """Write the progress of attempts; return the ids of the runs that were still ours, and not locked."""
+    """Write the progress of attempts; return the ids of the runs that were still ours, and not
+    locked.
+    """
     written: set[int] = set()
     for parameters in _parameters(reports, _encodable(connection)):
         cursor = await connection.execute(load("progress")["report"], {**parameters, "now": now})
@@ -138,7 +158,9 @@ async def report(
     return written
 
 
-def _parameters(reports: Sequence[tuple[ClaimedRun, Progress]], is_unicode: bool) -> Iterator[dict[str, Any]]:
+def _parameters(
+    reports: Sequence[tuple[ClaimedRun, Progress]], is_unicode: bool
+) -> Iterator[dict[str, Any]]:
     for start in range(0, len(reports), MAX_REPORTS_PER_STATEMENT):
         part = reports[start : start + MAX_REPORTS_PER_STATEMENT]
         yield {
@@ -156,11 +178,19 @@ def last_report(
     fence: tuple[int, int, str],
     progress: Progress,
 ) -> tuple[bytes, dict[str, Any]]:
-    """Return the statement that writes the progress of an attempt inside its handler's own transaction."""
+    """Return the statement that writes the progress of an attempt inside its handler's own
+    transaction.
+    """
     run_id, attempt, token = fence
     note = _note(progress, _encodable(connection))
     numbers = {"done": progress.done, "total": progress.total}
-    return load("progress")["report_in"], {"id": run_id, "attempt": attempt, "token": token, "note": note, **numbers}
+    return load("progress")["report_in"], {
+        "id": run_id,
+        "attempt": attempt,
+        "token": token,
+        "note": note,
+        **numbers,
+    }
 
 
 def _encodable(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any]) -> bool:
@@ -169,7 +199,9 @@ def _encodable(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any
 
 
 def _note(progress: Progress, is_unicode: bool) -> str:
-    return progress.note if is_unicode else progress.note.encode("ascii", "backslashreplace").decode()
+    return (
+        progress.note if is_unicode else progress.note.encode("ascii", "backslashreplace").decode()
+    )
 
 
 def of_runs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> dict[int, StoredProgress]:
@@ -180,7 +212,9 @@ def of_runs(connection: psycopg.Connection[Any], ids: Sequence[int]) -> dict[int
 
 def of_attempts(connection: psycopg.Connection[Any], id: int) -> list[StoredProgress]:
     """Return what the attempts of a run have reported last."""
-    return [row.progress for row in fetch(connection, _Row, load("progress")["of_attempts"], {"id": id})]
+    return [
+        row.progress for row in fetch(connection, _Row, load("progress")["of_attempts"], {"id": id})
+    ]
 
 
 def _plain(number: Any) -> Any:

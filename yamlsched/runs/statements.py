@@ -1,4 +1,6 @@
-"""Running runs: heartbeats and outcomes. Every write names the claim that it expects and returns what it changed."""
+"""Running runs: heartbeats and outcomes. Every write names the claim that it expects and returns
+what it changed.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,16 @@ from yamlsched.runs.lifecycle import (
 )
 
 MAX_FAN_OUT_RUNS, MAX_FAN_OUT_CHARS = 1_000, 1 << 20
-"""Runs, and characters of their payloads, in one statement of a fan-out: so that each statement is short."""
+"""Runs, and characters of their payloads, in one statement of a fan-out: so that each statement is
+short.
+"""
 OURS, LOST = "ours", "lost"
 """Whose a run is, beside the states that are final or waiting; see ``ownership``."""
 
 
-async def rows_of(connection: psycopg.AsyncConnection[Any], name: str, parameters: dict[str, Any]) -> list[Any]:
+async def rows_of(
+    connection: psycopg.AsyncConnection[Any], name: str, parameters: dict[str, Any]
+) -> list[Any]:
     cursor = await connection.execute(load("runs")[name], parameters)
     return await cursor.fetchall()
 
@@ -36,7 +42,9 @@ async def hand_on(
     ended: Iterable[Any],
     now: datetime | None = None,
 ) -> None:
-    """Let go what waits for the turns and the numbers of ``ended``, in the transaction that has ended these runs."""
+    """Let go what waits for the turns and the numbers of ``ended``, in the transaction that has
+    ended these runs.
+    """
     jobs = sorted({row.turn_of for row in ended if row.turn_of is not None})
     limits = sorted({row.limit_name for row in ended if row.limit_name is not None})
     if jobs or limits:
@@ -45,11 +53,18 @@ async def hand_on(
 
 
 async def note_ended(
-    connection: psycopg.AsyncConnection[Any], namespace: str, ids: Sequence[int], now: datetime | None
+    connection: psycopg.AsyncConnection[Any],
+    namespace: str,
+    ids: Sequence[int],
+    now: datetime | None,
 ) -> None:
-    """Note for targets of notifications which of these runs are dead or failing, at the end of the transaction."""
+    """Note for targets of notifications which of these runs are dead or failing, at the end of the
+    transaction.
+    """
     if ids:
-        await connection.execute(load("notify")["note_runs"], {"namespace": namespace, "ids": array(ids), "now": now})
+        await connection.execute(
+            load("notify")["note_runs"], {"namespace": namespace, "ids": array(ids), "now": now}
+        )
 
 
 async def let_go(
@@ -58,8 +73,14 @@ async def let_go(
     runs: Sequence[ClaimedRun],
     now: datetime | None = None,
 ) -> None:
-    """Hand on the turns and numbers of ``runs``, which were ended before their handlers, until now."""
-    parameters = {"ids": [run.id for run in runs], "tokens": [run.locked_by for run in runs], "now": now}
+    """Hand on the turns and numbers of ``runs``, which were ended before their
+    handlers, until now.
+    """
+    parameters = {
+        "ids": [run.id for run in runs],
+        "tokens": [run.locked_by for run in runs],
+        "now": now,
+    }
     async with connection.transaction():
         await hand_on(connection, namespace, await rows_of(connection, "let_go", parameters))
 
@@ -75,13 +96,17 @@ def fence(runs: Iterable[ClaimedRun]) -> dict[str, Any]:
 
 
 def array(values: Iterable[object]) -> str:
-    """Return the literal of an array of numbers, booleans or names: psycopg takes ten times as long for a list."""
+    """Return the literal of an array of numbers, booleans or names: psycopg takes ten times as long
+    for a list.
+    """
     return f"{{{','.join(map(str, values))}}}"
 
 
 @lru_cache(maxsize=1_000)
 def _quoted(token: str) -> str:
-    """Return the token of a claim as an element of an array: it has the host's name, which may be any string."""
+    """Return the token of a claim as an element of an array: it has the host's name, which may be
+    any string.
+    """
     escaped = token.replace("\\", r"\\").replace('"', r"\"")
     return f'"{escaped}"'
 
@@ -91,7 +116,9 @@ async def succeed(
     runs: Sequence[tuple[ClaimedRun, Usage | None]],
     now: datetime | None = None,
 ) -> bool:
-    """Write that ``runs`` have succeeded, without a result; False unless that was written for all of them."""
+    """Write that ``runs`` have succeeded, without a result; False unless that was written for all
+    of them.
+    """
     cursor = await connection.execute(load("runs")["succeed"], {**_used(runs), "now": now})
     return cursor.rowcount == len(runs)
 
@@ -103,25 +130,38 @@ def _used(runs: Iterable[tuple[ClaimedRun, Usage | None]]) -> dict[str, Any]:
 
 def _usages(usages: Iterable[Usage | None]) -> dict[str, Any]:
     pairs: list[Any] = [usage or ("null", None) for usage in usages]
-    return {"cpu_seconds": array(cpu for cpu, _ in pairs), "peaks": array(peak or "null" for _, peak in pairs)}
+    return {
+        "cpu_seconds": array(cpu for cpu, _ in pairs),
+        "peaks": array(peak or "null" for _, peak in pairs),
+    }
 
 
 async def heartbeat(
-    connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun], now: datetime | None = None
+    connection: psycopg.AsyncConnection[Any],
+    runs: Sequence[ClaimedRun],
+    now: datetime | None = None,
 ) -> set[int]:
-    """Renew the leases of ``runs``, each for its own duration; return the ids of those that are still ours."""
+    """Renew the leases of ``runs``, each for its own duration; return the ids of those that are
+    still ours.
+    """
     renewed: set[int] = set()
     for lease in {run.lease for run in runs}:
         held = fence(run for run in runs if run.lease == lease)
-        cursor = await connection.execute(load("runs")["heartbeat"], {**held, "lease": lease, "now": now})
+        cursor = await connection.execute(
+            load("runs")["heartbeat"], {**held, "lease": lease, "now": now}
+        )
         renewed.update(row.id for row in await cursor.fetchall())
     return renewed
 
 
-async def ownership(connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]) -> dict[int, str]:
-    """Return, by id, whose ``runs`` are: ``OURS``, ``LOST``, or the status in which our claim has left a run.
+async def ownership(
+    connection: psycopg.AsyncConnection[Any], runs: Sequence[ClaimedRun]
+) -> dict[int, str]:
+    """Return, by id, whose ``runs`` are: ``OURS``, ``LOST``, or the status in which our claim has
+    left a run.
 
-    ``locked_by`` is new for each claim and is kept when the claim ends, so it shows which claim wrote the status.
+    ``locked_by`` is new for each claim and is kept when the claim ends, so it shows which claim
+    wrote the status.
     """
     cursor = await connection.execute(load("runs")["ownership"], {"ids": [run.id for run in runs]})
     rows = {row.id: row for row in await cursor.fetchall()}
@@ -131,7 +171,9 @@ async def ownership(connection: psycopg.AsyncConnection[Any], runs: Sequence[Cla
         if row is None or row.locked_by != run.locked_by:
             answer[run.id] = LOST
         elif row.status == Status.RUNNING:
-            answer[run.id] = OURS if row.attempts == run.attempt else LOST  # edited by hand: our fence will not match
+            answer[run.id] = (
+                OURS if row.attempts == run.attempt else LOST
+            )  # edited by hand: our fence will not match
         else:
             answer[run.id] = row.status
     return answer
@@ -143,7 +185,8 @@ async def finish(
     outcomes: Sequence[tuple[ClaimedRun, Outcome]],
     now: datetime | None = None,
 ) -> dict[int, datetime | None]:
-    """Write ``outcomes``; return the ids of the runs that were still ours, with the ``run_at`` of those not final.
+    """Write ``outcomes``; return the ids of the runs that were still ours, with the ``run_at`` of
+    those not final.
 
     What waited for their turn is let go in the same transaction.
     """
@@ -156,7 +199,9 @@ async def finish(
             rows = await rows_of(connection, "finish", {**outcome_parameters(others), "now": now})
             await hand_on(connection, namespace, rows, now)
             failed = {run.id for run, o in others if o.status in (Status.DEAD, Status.FAILED)}
-            await note_ended(connection, namespace, [row.id for row in rows if row.id in failed], now)
+            await note_ended(
+                connection, namespace, [row.id for row in rows if row.id in failed], now
+            )
         written.update((row.id, row.run_at) for row in rows)
     return written
 
@@ -186,29 +231,47 @@ async def keep_outputs(
     outcomes: Sequence[tuple[ClaimedRun, Outcome]],
     now: datetime | None = None,
 ) -> None:
-    """Write only what the attempts of ``outcomes`` printed, if that is kept and their runs exist, and used."""
+    """Write only what the attempts of ``outcomes`` printed, if that is kept and their runs exist,
+    and used.
+    """
     parameters = {
         **fence(run for run, _ in outcomes),
         "outputs": [o.output for _, o in outcomes],
         "omitted": array(o.omitted_bytes for _, o in outcomes),
     }
     await connection.execute(load("runs")["keep_outputs"], {**parameters, "now": now})
-    await connection.execute(load("runs")["note_usage"], {**parameters, **_usages(o.usage for _, o in outcomes)})
+    await connection.execute(
+        load("runs")["note_usage"], {**parameters, **_usages(o.usage for _, o in outcomes)}
+    )
 
 
 def success(fence: tuple[int, int, str], result: str | None) -> tuple[bytes, dict[str, Any]]:
-    """Return the statement that writes the success of a run inside its handler's own transaction."""
+    """Return the statement that writes the success of a run inside its handler's own
+    transaction.
+    """
     run_id, attempt, token = fence
-    return load("runs")["succeed_in"], {"id": run_id, "attempt": attempt, "token": token, "result": result}
+    return load("runs")["succeed_in"], {
+        "id": run_id,
+        "attempt": attempt,
+        "token": token,
+        "result": result,
+    }
 
 
-def succeed_in(connection: psycopg.Connection[Any], fence: tuple[int, int, str], result: str | None) -> bool:
-    """Write the success of a run inside its handler's own transaction; return False if the run was lost."""
+def succeed_in(
+    connection: psycopg.Connection[Any], fence: tuple[int, int, str], result: str | None
+) -> bool:
+    """Write the success of a run inside its handler's own transaction; return False if the run was
+    lost.
+    """
     return connection.execute(*success(fence, result)).rowcount == 1
 
 
 def enqueue_from(
-    connection: psycopg.Connection[Any], namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    run_id: int,
+    enqueued: Sequence[EnqueueBatch],
 ) -> None:
     """Write what a handler has enqueued, inside its own transaction."""
     for parameters in fan_out(namespace, run_id, enqueued):
@@ -220,13 +283,21 @@ def run_count(enqueued: Sequence[EnqueueBatch]) -> int:
     return sum(len(batch.payloads) for batch in enqueued)
 
 
-def fan_out(namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]) -> Iterator[dict[str, Any]]:
-    """Yield what the handler of a run has enqueued as parameters of ``enqueue_many``: one statement for each part."""
+def fan_out(
+    namespace: str, run_id: int, enqueued: Sequence[EnqueueBatch]
+) -> Iterator[dict[str, Any]]:
+    """Yield what the handler of a run has enqueued as parameters of ``enqueue_many``: one statement
+    for each part.
+    """
     for batch in enqueued:
         start = size = 0
         for end, payload in enumerate(batch.payloads, 1):
             size += len(payload)
-            if end == len(batch.payloads) or end - start == MAX_FAN_OUT_RUNS or size > MAX_FAN_OUT_CHARS:
+            if (
+                end == len(batch.payloads)
+                or end - start == MAX_FAN_OUT_RUNS
+                or size > MAX_FAN_OUT_CHARS
+            ):
                 part = {
                     "payloads": batch.payloads[start:end],
                     "keys": batch.keys[start:end],
@@ -254,10 +325,11 @@ async def finish_with(
     enqueued: Sequence[EnqueueBatch],
     before: Callable[[], Awaitable[None]],
 ) -> dict[int, datetime | None]:
-    """Write ``outcome`` together with the runs that the handler enqueued: both, or neither if the run is not ours.
+    """Write ``outcome`` together with the runs that the handler enqueued: both, or neither if the
+    run is not ours.
 
-    The outcome comes last, after ``before``: until then the row is not locked, and its lease is renewed however long
-    the rest takes. Returns what ``finish`` does.
+    The outcome comes last, after ``before``: until then the row is not locked, and its lease is
+    renewed however long the rest takes. Returns what ``finish`` does.
     """
     async with connection.transaction():
         for parameters in fan_out(namespace, run.id, enqueued):

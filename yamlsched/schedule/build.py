@@ -1,4 +1,6 @@
-"""Builds jobs from values that match the schema: merges defaults, and checks the rules that no schema can express."""
+"""Builds jobs from values that match the schema: merges defaults, and checks the rules that no
+schema can express.
+"""
 
 from __future__ import annotations
 
@@ -41,24 +43,33 @@ MAX_PAYLOAD_BYTES = 65_536
 MAX_LISTED_NAMES = 12
 """At most this many names are listed in a remedy."""
 MAX_UNMEASURED_SIZE = 160
-"""A payload node of this size cannot be too large: a unit is at most 64 characters of at most 6 bytes as JSON."""
+"""A payload node of this size cannot be too large: a unit is at most 64 characters of at most 6
+bytes as JSON.
+"""
 RETRY_DELAYS = ("delay", "max_delay", "delays", "retry_after")
 LIMITS = {
-    **dict.fromkeys((*RETRY_DELAYS, "timeout", "start_within", "finish_within"), (timedelta(seconds=1), MAX_DURATION)),
+    **dict.fromkeys(
+        (*RETRY_DELAYS, "timeout", "start_within", "finish_within"),
+        (timedelta(seconds=1), MAX_DURATION),
+    ),
     "lease": (timedelta(seconds=2), MAX_DURATION),
     "catchup_window": (timedelta(minutes=1), MAX_DURATION),
     "spread": (timedelta(0), timedelta(hours=24)),
     "kill_after": (timedelta(0), timedelta(hours=1)),
     "begin_within": (timedelta(seconds=1), MAX_DURATION),
 }
-NEEDED_KEYS = {key: needed_keys(needed) for key, needed in SCHEMA["definitions"]["job"]["dependencies"].items()}
+NEEDED_KEYS = {
+    key: needed_keys(needed) for key, needed in SCHEMA["definitions"]["job"]["dependencies"].items()
+}
 """By key: those without one of which it has no effect."""
 
 INHERITABLE = frozenset(SCHEMA["properties"]["defaults"]["properties"])
 
 
 class Reader:
-    """Turns nodes that match the schema into values. It reports errors and returns None for them."""
+    """Turns nodes that match the schema into values. It reports errors and returns
+    None for them.
+    """
 
     def __init__(self, findings: Findings, environments: tuple[str, ...]) -> None:
         self.findings = findings
@@ -88,10 +99,16 @@ class Reader:
             return value
         if value < low:
             is_delay, least = name in RETRY_DELAYS, durations.show(low)
-            reason = f"is too short; {'retries are never immediate, ' * is_delay}at least {least} is needed"
+            reason = (
+                f"is too short; {'retries are never immediate, ' * is_delay}at least {least} is"
+                " needed"
+            )
             bound = f"{least} or more{', such as 1m' * is_delay}"
         else:
-            reason, bound = f"is too long; at most {durations.show(high)} is allowed", f"{durations.show(high)} or less"
+            reason, bound = (
+                f"is too long; at most {durations.show(high)} is allowed",
+                f"{durations.show(high)} or less",
+            )
         self.findings.error(spot, "YS111", f"{spot}: {spot.value} {reason}", f"Write {bound}.")
         return None
 
@@ -137,7 +154,9 @@ class Reader:
             size = stored_bytes(value)
             if size > MAX_PAYLOAD_BYTES:
                 message = f"{spot} has {size:,} bytes as JSON, more than {MAX_PAYLOAD_BYTES:,}"
-                self.findings.error(spot.key, "YS117", message, "Store the data elsewhere and pass a reference.")
+                self.findings.error(
+                    spot.key, "YS117", message, "Store the data elsewhere and pass a reference."
+                )
         return value
 
     def backoff(self, spot: Spot) -> Backoff | None:
@@ -163,12 +182,20 @@ class Reader:
                 if first is not item:
                     notes = [(first.key.node.start, "the first one is here")]
                     message = f"{spot}: exit code {code} is listed twice"
-                    self.findings.error(item.key, "YS120", message, "Remove one of the two.", notes=notes)
+                    self.findings.error(
+                        item.key, "YS120", message, "Remove one of the two.", notes=notes
+                    )
                 elif code == 0 and "success" not in spot.value:
-                    message = f"{spot}: exit code 0 is in {child.path[-1]}, and success is [0] by default"
-                    self.findings.error(item.key, "YS120", message, "Write success: too, without 0.")
+                    message = (
+                        f"{spot}: exit code 0 is in {child.path[-1]}, and success is [0] by default"
+                    )
+                    self.findings.error(
+                        item.key, "YS120", message, "Write success: too, without 0."
+                    )
         default = ExitCodes()
-        values = {key: tuple(item.value for item in spot.child(key).children()) for key in spot.value}
+        values = {
+            key: tuple(item.value for item in spot.child(key).children()) for key in spot.value
+        }
         delays = {code: delay for code, delay in default.retry_after.items() if code not in listed}
         if "retry_after" in spot.value:
             items = spot.child("retry_after").children()
@@ -183,12 +210,22 @@ class Reader:
         return self._declared(spot, self.executors, "YS121", "executors", [LOCAL], remedy)
 
     def limit(self, spot: Spot) -> str | None:
-        return self._declared(spot, self.limits, "YS123", "limits", [], "Declare it at the top level under limits.")
+        return self._declared(
+            spot, self.limits, "YS123", "limits", [], "Declare it at the top level under limits."
+        )
 
     def _declared(
-        self, spot: Spot, declared: Mapping[str, Any], code: str, kind: str, others: list[str], remedy: str
+        self,
+        spot: Spot,
+        declared: Mapping[str, Any],
+        code: str,
+        kind: str,
+        others: list[str],
+        remedy: str,
     ) -> str | None:
-        """Return the name in ``spot`` if it is ``declared`` at the top level; None for an entry that is not valid."""
+        """Return the name in ``spot`` if it is ``declared`` at the top level; None for an entry
+        that is not valid.
+        """
         name: str = spot.value
         if declared.get(name) is not None:
             return name
@@ -197,8 +234,12 @@ class Reader:
             return None
         known = [*others, *(name for name in declared if name not in others)]
         if declared:
-            remedy = self.findings.source.did_you_mean(name, known, f"Known: {', '.join(known[:MAX_LISTED_NAMES])}.")
-        self.findings.error(spot, code, f"{spot}: {quoted(name)} is not one of the {kind} of the file", remedy)
+            remedy = self.findings.source.did_you_mean(
+                name, known, f"Known: {', '.join(known[:MAX_LISTED_NAMES])}."
+            )
+        self.findings.error(
+            spot, code, f"{spot}: {quoted(name)} is not one of the {kind} of the file", remedy
+        )
         return None
 
     def used_calendars(self, spot: Spot) -> Calendars | None:
@@ -209,14 +250,22 @@ class Reader:
             if name is None or (calendar := self.calendars[name]) is None:
                 continue
             if spot.path[-1] == "only_on" and calendar.until is None:
-                message = f"{item}: calendar {quoted(calendar.name)} has no until, and nothing runs after its last date"
-                self.findings.error(item, "YS127", message, "Add until: to it, the date up to which it is complete.")
+                message = (
+                    f"{item}: calendar {quoted(calendar.name)} has no until, and nothing runs after"
+                    " its last date"
+                )
+                self.findings.error(
+                    item, "YS127", message, "Add until: to it, the date up to which it is complete."
+                )
             used.append(calendar)
         return tuple(used) if self.findings.is_valid(spot) else None
 
     def notify(self, spot: Spot) -> tuple[str, ...] | None:
         remedy = "Declare it at the top level under notify."
-        names = [self._declared(item, self.targets, "YS128", "targets", [], remedy) for item in spot.children()]
+        names = [
+            self._declared(item, self.targets, "YS128", "targets", [], remedy)
+            for item in spot.children()
+        ]
         return tuple(name for name in names if name) if self.findings.is_valid(spot) else None
 
     def output(self, spot: Spot) -> Output:
@@ -254,21 +303,32 @@ READERS: dict[str, Callable[[Reader, Spot], Any]] = {
     "limit": Reader.limit,
     "notify": Reader.notify,
 }
-"""The reader of each key of a job: by the type of its field, except for keys with rules of their own."""
+"""The reader of each key of a job: by the type of its field, except for keys with rules of their
+own.
+"""
 
 
 def build_jobs(
-    root: Spot, reader: Reader, timezone: str | None, environment: str | None, paths: tuple[str, ...]
+    root: Spot,
+    reader: Reader,
+    timezone: str | None,
+    environment: str | None,
+    paths: tuple[str, ...],
 ) -> dict[str, Job]:
     """Return the valid jobs with the values that they inherit. Report the errors of the others."""
     defaults, jobs = root.get("defaults"), root.get("jobs")
     inherited: dict[str, Any] = {}
     if defaults is not None and isinstance(defaults.value, dict):
-        inherited = {key: reader.read(defaults.child(key)) for key in defaults.value if key in INHERITABLE}
+        inherited = {
+            key: reader.read(defaults.child(key)) for key in defaults.value if key in INHERITABLE
+        }
         _check_combinations(inherited, defaults, None, reader.findings)
     if jobs is None or not isinstance(jobs.value, dict):
         return {}
-    built = (_build_job(job, reader, inherited, defaults, timezone, environment, paths) for job in jobs.children())
+    built = (
+        _build_job(job, reader, inherited, defaults, timezone, environment, paths)
+        for job in jobs.children()
+    )
     return {job.name: job for job in built if job is not None}
 
 
@@ -307,34 +367,55 @@ def _build_job(
         values["enabled"] = values.get("enabled", True) and environment in environments
     engine = reader.executors.get(values.get("executor", LOCAL))
     if values.get("resources") and not isinstance(engine, DaskExecutor):
-        what = f"resources of {spot} has no effect on executor {quoted(values.get('executor', LOCAL))}"
-        reader.findings.error(spot.child("resources").key, "YS114", what, "Only executors of type dask know resources.")
+        what = (
+            f"resources of {spot} has no effect on executor {quoted(values.get('executor', LOCAL))}"
+        )
+        reader.findings.error(
+            spot.child("resources").key,
+            "YS114",
+            what,
+            "Only executors of type dask know resources.",
+        )
         return None
     targets = tuple((name, target) for name, target in reader.targets.items() if target is not None)
     return Job(str(spot.path[-1]), paths=paths, engine=engine, targets=targets, **values)
 
 
 def _check_isolation(values: dict[str, Any], own: Spot, findings: Findings) -> None:
-    """Report ``isolation: shared`` of a job without a handler on this host; from defaults it does not apply to one."""
+    """Report ``isolation: shared`` of a job without a handler on this host; from defaults it does
+    not apply to one.
+    """
     if values.get("isolation") is not Isolation.SHARED:
         return
     if "command" in values:
         why, remedy = "a command is a process of its own", "Remove one of the two."
     elif values.get("executor", LOCAL) != LOCAL:
-        why, remedy = f"attempts on executor {values['executor']} do not share a process", "Remove one of the two."
+        why, remedy = (
+            f"attempts on executor {values['executor']} do not share a process",
+            "Remove one of the two.",
+        )
     else:
         return
     if "isolation" in own.value:
-        findings.error(own.child("isolation"), "YS122", f"{own}: isolation: shared does not apply: {why}", remedy)
+        findings.error(
+            own.child("isolation"),
+            "YS122",
+            f"{own}: isolation: shared does not apply: {why}",
+            remedy,
+        )
     else:
         values["isolation"] = Isolation.PROCESS
 
 
-def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None, findings: Findings) -> None:
+def _check_combinations(
+    values: dict[str, Any], own: Spot, defaults: Spot | None, findings: Findings
+) -> None:
     """Report keys that contradict each other, at one that the job sets itself."""
     if values.get("after") and values.get("catchup") is Catchup.NONE:
         if "catchup" in own.value:
-            message = f"{own}: catchup: none cannot be combined with after: its slots wait for other jobs"
+            message = (
+                f"{own}: catchup: none cannot be combined with after: its slots wait for other jobs"
+            )
             remedy = "Write catchup_window: the time after which a slot does not run any more."
             findings.error(own.child("catchup"), "YS115", message, remedy)
         else:
@@ -346,7 +427,12 @@ def _check_combinations(values: dict[str, Any], own: Spot, defaults: Spot | None
             findings.mark_invalid(own.path)
             return
         elsewhere = own.get(other) or (defaults and defaults.get(other))
-        notes = [(elsewhere.key.node.start, f"{other}: {values[other]} is here")] if elsewhere else []
+        notes = (
+            [(elsewhere.key.node.start, f"{other}: {values[other]} is here")] if elsewhere else []
+        )
         message = f"{own}: catchup: all cannot be combined with overlap: skip"
-        remedy = "Runs that are created together would skip each other: write overlap: wait, or catchup: latest."
+        remedy = (
+            "Runs that are created together would skip each other: write overlap: wait, or catchup:"
+            " latest."
+        )
         findings.error(own.child(at), "YS115", message, remedy, notes=notes)

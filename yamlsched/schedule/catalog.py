@@ -14,7 +14,11 @@ PAGES = INSTALLED if INSTALLED.is_file() else Path(__file__).parents[2] / "docs/
 def pages() -> dict[str, str]:
     """Return the section of each code, its heading included."""
     sections = re.split(r"(?m)^(?=#{2,3} )", PAGES.read_text("utf-8"))
-    return {match[1]: section.strip() for section in sections if (match := re.match(r"### (YS[0-9]{3}) ", section))}
+    return {
+        match[1]: section.strip()
+        for section in sections
+        if (match := re.match(r"### (YS[0-9]{3}) ", section))
+    }
 
 
 def page(code: str) -> str:
@@ -27,9 +31,14 @@ def as_text(code: str) -> str:
     names = iter(("Wrong:", "Right:"))
     for number, part in enumerate(re.split(r"```(?:yaml)?\n(.*?)```", page(code), flags=re.S)):
         if number % 2:
-            blocks += [next(names, ""), "\n".join(f"    {line}".rstrip() for line in part.splitlines())]
+            blocks += [
+                next(names, ""),
+                "\n".join(f"    {line}".rstrip() for line in part.splitlines()),
+            ]
         else:
-            blocks.append(re.sub(r"`([^`\n]+)`", r"\1", re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", part)).strip())
+            blocks.append(
+                re.sub(r"`([^`\n]+)`", r"\1", re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", part)).strip()
+            )
     blocks[0] = blocks[0].replace(f"### {code} ", f"{code}: ", 1)
     return "\n\n".join(block for block in blocks if block)
 

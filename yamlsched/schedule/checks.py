@@ -1,4 +1,6 @@
-"""Every check of a schedule: the errors that ``validate``, ``sync`` and ``plan`` agree on, and validate's warnings."""
+"""Every check of a schedule: the errors that ``validate``, ``sync`` and ``plan`` agree on, and
+validate's warnings.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,17 @@ class Checked:
 
 
 def check(loaded: Loaded, file: Path, folders: Sequence[str | Path] | None) -> Checked:
-    """Return the errors of a file. Handlers are looked up in ``folders`` (--path) first; None skips their checks."""
+    """Return the errors of a file. Handlers are looked up in ``folders`` (--path) first; None skips
+    their checks.
+    """
     sources = Sources(paths.import_path(file, loaded.paths, folders or ()))
     of_handlers = [] if folders is None else check_handlers(loaded, file, sources)
     diagnostics = apply_suppressions([*loaded.diagnostics, *of_handlers], loaded.source)
-    wrong = {calls.job for calls in loaded.calls if _is_wrong(loaded, calls, file, sources)} if of_handlers else set()
+    wrong = (
+        {calls.job for calls in loaded.calls if _is_wrong(loaded, calls, file, sources)}
+        if of_handlers
+        else set()
+    )
     return Checked(
         [diagnostic for diagnostic in diagnostics if diagnostic.severity == ERROR],
         {name: job for name, job in loaded.jobs.items() if name not in wrong},
@@ -52,8 +60,14 @@ def check(loaded: Loaded, file: Path, folders: Sequence[str | Path] | None) -> C
 
 
 def check_handlers(loaded: Loaded, file: Path, sources: Sources) -> list[Diagnostic]:
-    """Return what is wrong with ``paths``, with the handlers, without importing them, and with the commands."""
-    return [*paths.check(loaded, file), *handlers.check(loaded, sources), *commands.check(loaded, file)]
+    """Return what is wrong with ``paths``, with the handlers, without importing them, and with the
+    commands.
+    """
+    return [
+        *paths.check(loaded, file),
+        *handlers.check(loaded, sources),
+        *commands.check(loaded, file),
+    ]
 
 
 def check_all(
@@ -68,15 +82,27 @@ def check_all(
 
     ``imports``: import the handlers too, which runs the project's code.
     """
-    diagnostics = [*loaded.diagnostics, *lint(loaded, now, require_owner), *check_editor_copy(loaded, file)]
+    diagnostics = [
+        *loaded.diagnostics,
+        *lint(loaded, now, require_owner),
+        *check_editor_copy(loaded, file),
+    ]
     diagnostics += find_by_plugins(loaded)
     if folders is not None:
-        of_handlers = check_handlers(loaded, file, Sources(paths.import_path(file, loaded.paths, folders)))
+        of_handlers = check_handlers(
+            loaded, file, Sources(paths.import_path(file, loaded.paths, folders))
+        )
         known = {(diagnostic.line, diagnostic.column) for diagnostic in of_handlers}
         diagnostics += of_handlers
         if imports:
-            by_import = handlers.check_by_import(loaded, paths.search_path(file, loaded.paths, folders))
-            diagnostics += [diagnostic for diagnostic in by_import if (diagnostic.line, diagnostic.column) not in known]
+            by_import = handlers.check_by_import(
+                loaded, paths.search_path(file, loaded.paths, folders)
+            )
+            diagnostics += [
+                diagnostic
+                for diagnostic in by_import
+                if (diagnostic.line, diagnostic.column) not in known
+            ]
     return apply_suppressions(diagnostics, loaded.source)
 
 
@@ -105,8 +131,13 @@ def _diagnostic(loaded: Loaded, finding: FileFinding) -> Diagnostic:
 
 
 def _is_wrong(loaded: Loaded, calls: Calls, file: Path, sources: Sources) -> bool:
-    diagnostics = [*handlers.check(loaded, sources, calls), *commands.check_again(loaded, calls, file)]
-    return any(diagnostic.severity == ERROR and not is_suppressed(diagnostic) for diagnostic in diagnostics)
+    diagnostics = [
+        *handlers.check(loaded, sources, calls),
+        *commands.check_again(loaded, calls, file),
+    ]
+    return any(
+        diagnostic.severity == ERROR and not is_suppressed(diagnostic) for diagnostic in diagnostics
+    )
 
 
 MODELINE = re.compile(r"^#[ \t]*yaml-language-server:[ \t]*\$schema=(\S+)", re.M)
@@ -115,7 +146,9 @@ MAX_HEAD_CHARS = 10_000
 
 
 def check_editor_copy(loaded: Loaded, file: Path) -> list[Diagnostic]:
-    """Return a warning if the schema that the file names, or that is next to it, differs from the installed one."""
+    """Return a warning if the schema that the file names, or that is next to it, differs from the
+    installed one.
+    """
     named = MODELINE.search(loaded.source.text[:MAX_HEAD_CHARS])
     name = named[1] if named else FILE.name
     if "://" in name:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 MAX_FIRST_LINE_BYTES = 256
 MAX_SHOWN_CHARS = 200
 MAX_SHOWN_PATH_CHARS = 60
-"""Of PATH, in a message: cron's is short and matters, that of a login shell is long and would hide the message."""
+"""Of PATH, in a message: cron's is short and matters, that of a login shell is long and would hide
+the message.
+"""
 
 
 def _shown(text: str) -> str:
@@ -35,25 +37,36 @@ class Obstacle(NamedTuple):
 
 
 def directory_obstacle(folder: str, written: str) -> Obstacle | None:
-    """Return why no program can be started in ``folder``, which messages call ``written``; None if one can."""
+    """Return why no program can be started in ``folder``, which messages call ``written``; None if
+    one can.
+    """
     if not exists(folder):
         if obstacle := _unreachable(folder, written):
             return obstacle
-        return Obstacle(f"the directory {_shown(written)} does not exist", "Create it, or correct cwd.")
+        return Obstacle(
+            f"the directory {_shown(written)} does not exist", "Create it, or correct cwd."
+        )
     if not isdir(folder):
         return Obstacle(f"{_shown(written)} is not a directory", "Correct cwd.")
     if not os.access(folder, os.X_OK):
-        return Obstacle(f"the directory {_shown(written)} cannot be entered", "Permit it to the user of the worker.")
+        return Obstacle(
+            f"the directory {_shown(written)} cannot be entered",
+            "Permit it to the user of the worker.",
+        )
     return None
 
 
 def _unreachable(path: str, written: str) -> Obstacle | None:
-    """Return an obstacle if it is unknown whether ``path`` exists, because a folder above it may not be entered."""
+    """Return an obstacle if it is unknown whether ``path`` exists, because a folder above it may
+    not be entered.
+    """
     try:
         os.stat(path)
     except PermissionError:
         above = (str(parent) for parent in reversed(Path(path).parents))
-        closed = next((folder for folder in above if isdir(folder) and not os.access(folder, os.X_OK)), path)
+        closed = next(
+            (folder for folder in above if isdir(folder) and not os.access(folder, os.X_OK)), path
+        )
         message = f"{_shown(written)} cannot be reached: permission denied for {_shown(closed)}"
         return Obstacle(message, "Permit the user of the worker to enter it.")
     except OSError:
@@ -67,7 +80,9 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
     A name without a slash is searched in the directories of ``search_path``, as PATH lists them.
     """
     if not program:
-        return Obstacle("the program is an empty string", "Write its name first: [program, argument].")
+        return Obstacle(
+            "the program is an empty string", "Write its name first: [program, argument]."
+        )
     if "/" not in program:
         return None if which(program, folder, search_path) else not_on_path(program, search_path)
     path = os.path.join(folder, program)
@@ -75,8 +90,13 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
         if obstacle := _unreachable(path, program):
             return obstacle
         if " " in program:
-            return Obstacle(f"{_shown(program)} does not exist", "Write each argument as an item of its own.")
-        return Obstacle(f"{_shown(program)} does not exist", "Correct the path, or install the program on this host.")
+            return Obstacle(
+                f"{_shown(program)} does not exist", "Write each argument as an item of its own."
+            )
+        return Obstacle(
+            f"{_shown(program)} does not exist",
+            "Correct the path, or install the program on this host.",
+        )
     if not isfile(path):
         return Obstacle(f"{_shown(program)} is not a file", "Write the path of the program.")
     if not os.access(path, os.X_OK):
@@ -86,14 +106,20 @@ def program_obstacle(program: str, folder: str, search_path: str) -> Obstacle | 
 
 def not_on_path(program: str, search_path: str) -> Obstacle:
     if " " in program:
-        return Obstacle(f"there is no program {_shown(program)}", "Write each argument as an item of its own.")
+        return Obstacle(
+            f"there is no program {_shown(program)}", "Write each argument as an item of its own."
+        )
     message = f"there is no program {_shown(program)} in PATH"
     path = truncate(search_path, MAX_SHOWN_PATH_CHARS)
-    return Obstacle(message, f"Install it, write its full path, or set PATH in env (PATH is {path}).")
+    return Obstacle(
+        message, f"Install it, write its full path, or set PATH in env (PATH is {path})."
+    )
 
 
 def which(program: str, folder: str, search_path: str) -> str | None:
-    """Return the path of the program that a name without a slash means in ``folder``; None if there is none."""
+    """Return the path of the program that a name without a slash means in ``folder``; None if there
+    is none.
+    """
     for entry in search_path.split(os.pathsep):
         path = os.path.join(folder, entry, program)
         if isfile(path) and os.access(path, os.X_OK):
@@ -102,7 +128,9 @@ def which(program: str, folder: str, search_path: str) -> str | None:
 
 
 def _script_obstacle(program: str, path: str) -> Obstacle | None:
-    """Return an obstacle if a script does not begin with #!, or names an interpreter that does not exist."""
+    """Return an obstacle if a script does not begin with #!, or names an interpreter that does not
+    exist.
+    """
     try:
         with open(path, "rb") as file:
             start = file.read(MAX_FIRST_LINE_BYTES)
@@ -111,7 +139,9 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     if not start.startswith(b"#!"):
         if b"\0" in start:  # not text
             return None
-        return Obstacle(f"{_shown(program)} has no #! line", "Begin it with a line such as #!/bin/sh")
+        return Obstacle(
+            f"{_shown(program)} has no #! line", "Begin it with a line such as #!/bin/sh"
+        )
     line = start[2:].partition(b"\n")[0].decode("utf-8", "replace")
     interpreter = line.strip(" \t\n").split(" ")[0].split("\t")[0]
     if exists(interpreter):
@@ -119,7 +149,9 @@ def _script_obstacle(program: str, path: str) -> Obstacle | None:
     if interpreter.endswith("\r"):
         message = f"the first line of {_shown(program)} ends with a carriage return"
         return Obstacle(message, "Save the file with Unix line endings.")
-    message = f"the first line of {_shown(program)} names {_shown(interpreter)}, which does not exist"
+    message = (
+        f"the first line of {_shown(program)} names {_shown(interpreter)}, which does not exist"
+    )
     return Obstacle(message, "Correct that line, or install the interpreter.")
 
 
@@ -128,7 +160,8 @@ _directory_obstacle, _program_obstacle = cache(directory_obstacle), cache(progra
 
 
 def check(loaded: Loaded, file: Path) -> list[Diagnostic]:
-    """Return what keeps the commands of enabled jobs from being started on this host; other executors are elsewhere.
+    """Return what keeps the commands of enabled jobs from being started on this host; other
+    executors are elsewhere.
 
     A name that is not in PATH is a warning: the PATH of the worker may be another one.
     """
@@ -160,7 +193,9 @@ def _check_calls(loaded: Loaded, calls: Calls, home: str, findings: Findings) ->
     if obstacle := _directory_obstacle(folder, calls.cwd or folder):
         at = loaded.spot(calls.job, "cwd") if calls.cwd else spot
         findings.error(at, "YS311", f"{at}: {obstacle.message}", obstacle.remedy)
-    elif obstacle := _program_obstacle(program, folder, env.get("PATH") or os.environ.get("PATH") or os.defpath):
+    elif obstacle := _program_obstacle(
+        program, folder, env.get("PATH") or os.environ.get("PATH") or os.defpath
+    ):
         is_name = "/" not in program and bool(program)
         if is_name and len(calls.command) == 1 and " " in program:
             return  # a whole command line, which is a warning of its own

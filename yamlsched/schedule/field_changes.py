@@ -1,4 +1,6 @@
-"""How two versions of a job, or of what a file says outside of its jobs, differ: key by key, as JSON values."""
+"""How two versions of a job, or of what a file says outside of its jobs, differ: key by key, as
+JSON values.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ def value(value: Any) -> str:
 
 def _flow(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{escape_control(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{escape_control(str(key))}: {_flow(item)}" for key, item in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_flow, value)) + "]"
     if isinstance(value, str) and PLAIN_YAML.fullmatch(value):
@@ -76,20 +82,28 @@ class FieldChange:
 def of_job(
     before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, defaults: Mapping[str, Any]
 ) -> tuple[FieldChange, ...]:
-    """Return the keys that differ, defaults merged in. A job of one side only is compared with the ``defaults``."""
+    """Return the keys that differ, defaults merged in. A job of one side only is compared with the
+    ``defaults``.
+    """
     is_edited = before is not None and after is not None
     changes: list[FieldChange] = []
-    for change in differences(defaults if before is None else before, defaults if after is None else after):
+    for change in differences(
+        defaults if before is None else before, defaults if after is None else after
+    ):
         if is_edited and _is_nested(change):
             changes += differences(change.before, change.after, f"{change.field}.")
         else:
-            of_before, of_after = (None if before is None else change.before), (None if after is None else change.after)
+            of_before, of_after = (
+                (None if before is None else change.before),
+                (None if after is None else change.after),
+            )
             changes.append(FieldChange(change.field, of_before, of_after))
     return tuple(changes)
 
 
 def settings(file: Any) -> dict[str, Any]:
-    """Return what a file says outside of its jobs, as JSON values; without what is None, which is not known.
+    """Return what a file says outside of its jobs, as JSON values; without what is None, which is
+    not known.
 
     ``file`` has the attributes of ``Loaded`` with these names.
     """
@@ -101,7 +115,10 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, Retention):
         return value.to_row()
     if isinstance(value, Mapping):
-        return {name: member if isinstance(member, int) else member.to_yaml() for name, member in value.items()}
+        return {
+            name: member if isinstance(member, int) else member.to_yaml()
+            for name, member in value.items()
+        }
     return value if isinstance(value, str) else list(value) or None
 
 
@@ -121,13 +138,17 @@ def of_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
 
 
 def _is_nested(change: FieldChange) -> bool:
-    """Return whether the keys below this one are compared one by one: of a mapping, and of one backoff policy."""
+    """Return whether the keys below this one are compared one by one: of a mapping, and of one
+    backoff policy.
+    """
     if change.field in NESTED:
         return bool(change.before and change.after)
     return change.field == "backoff" and bool(change.before["policy"] == change.after["policy"])
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[FieldChange]:
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> Iterator[FieldChange]:
     for name in [*new, *(name for name in old if name not in new)]:
         before, after = old.get(name), new.get(name)
         if not is_same(before, after):
@@ -137,7 +158,9 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 def is_same(before: Any, after: Any) -> bool:
     """Compare as JSON does: 1 equals 1.0, but not true."""
     if isinstance(before, dict) and isinstance(after, dict):
-        return before.keys() == after.keys() and all(is_same(before[key], after[key]) for key in before)
+        return before.keys() == after.keys() and all(
+            is_same(before[key], after[key]) for key in before
+        )
     if isinstance(before, list) and isinstance(after, list):
         return len(before) == len(after) and all(map(is_same, before, after))
     return isinstance(before, bool) is isinstance(after, bool) and bool(before == after)

@@ -12,7 +12,8 @@ MAX_FILE_BYTES = 4_000_000
 
 
 def absolute(path: Path) -> Path:
-    """Return ``path`` from the root. Its links stay: after a deployment, ``current`` leads to another release.
+    """Return ``path`` from the root. Its links stay: after a deployment, ``current`` leads to
+    another release.
 
     Only ``..`` is resolved, because it means the parent of the directory that a link leads to.
     """
@@ -39,11 +40,14 @@ def _working_directory() -> Path:
 def read(file: Path, remedy: str = "") -> bytes:
     """Return the content of a regular file, at most one byte more than is allowed.
 
-    Raises EnvironmentFailed for everything else, such as a directory, an endless device or a pipe without a writer.
+    Raises EnvironmentFailed for everything else, such as a directory, an endless device or a pipe
+    without a writer.
     """
     try:
         # without O_NONBLOCK, opening a pipe waits for a writer
-        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as opened:
+        with open(
+            file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
+        ) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
                 raise EnvironmentFailed(f"{file} cannot be read: it is not a regular file{remedy}")
             return opened.read(MAX_FILE_BYTES + 1)
@@ -55,17 +59,21 @@ def read(file: Path, remedy: str = "") -> bytes:
 def read_reviewed(file: Path, remedy: str = "") -> bytes:
     """Read a file whose errors are shown to whoever wrote it.
 
-    Raises EnvironmentFailed like ``read``, and for a link to a file outside of its directory or of git itself: a pull
-    request can make it a link to any file of the machine that checks it, and messages quote what they find.
+    Raises EnvironmentFailed like ``read``, and for a link to a file outside of its directory or of
+    git itself: a pull request can make it a link to any file of the machine that checks it, and
+    messages quote what they find.
     """
     folder = file.parent.resolve()
     try:
         target = file.resolve()
     except (OSError, RuntimeError) as error:
-        raise EnvironmentFailed(f"{file} cannot be read: it is a link that leads nowhere{remedy}") from error
+        raise EnvironmentFailed(
+            f"{file} cannot be read: it is a link that leads nowhere{remedy}"
+        ) from error
     is_inside = target.is_relative_to(folder) and ".git" not in target.relative_to(folder).parts
     if file.is_symlink() and not is_inside:
         raise EnvironmentFailed(
-            f"{file} is not read: it is a link to a file outside of its directory; name that file itself"
+            f"{file} is not read: it is a link to a file outside of its directory; name that file"
+            " itself"
         )
     return read(file, remedy)

@@ -22,7 +22,8 @@ COMMENT = re.compile(r"#\s*yamlsched:\s*ignore\[([^\[\]\r\n]{0,500})\]")
 def apply_suppressions(diagnostics: Collection[Diagnostic], source: Source) -> list[Diagnostic]:
     """Return the diagnostics that no comment on their line suppresses, in the order of the file.
 
-    A comment that suppresses nothing is a warning, so that it is removed when it is no longer needed.
+    A comment that suppresses nothing is a warning, so that it is removed when it is no longer
+    needed.
     """
     useless = islice(_useless_comments(diagnostics, source), MAX_USELESS_COMMENTS)
     left = [diagnostic for diagnostic in diagnostics if not is_suppressed(diagnostic)]
@@ -30,7 +31,11 @@ def apply_suppressions(diagnostics: Collection[Diagnostic], source: Source) -> l
 
 
 def _useless_comments(diagnostics: Collection[Diagnostic], source: Source) -> Iterator[Diagnostic]:
-    used = {(diagnostic.line, diagnostic.code) for diagnostic in diagnostics if is_suppressed(diagnostic)}
+    used = {
+        (diagnostic.line, diagnostic.code)
+        for diagnostic in diagnostics
+        if is_suppressed(diagnostic)
+    }
     has_errors = any(diagnostic.severity == ERROR for diagnostic in diagnostics)
     for comment in COMMENT.finditer(source.text):
         line, _ = source.position(comment.start())
@@ -48,7 +53,9 @@ def _useless_comments(diagnostics: Collection[Diagnostic], source: Source) -> It
             else:
                 reason, remedy = "suppresses nothing on this line", "Remove it."
             span = comment.start(1) + code.start(), comment.start(1) + code.end()
-            yield source.diagnostic(span, "YS413", f"{quoted(code[0])} {reason}", remedy, (), WARNING)
+            yield source.diagnostic(
+                span, "YS413", f"{quoted(code[0])} {reason}", remedy, (), WARNING
+            )
 
 
 def is_suppressed(diagnostic: Diagnostic) -> bool:
@@ -69,7 +76,9 @@ def can_be_suppressed(code: str) -> bool:
 
 
 MAX_DIAGNOSTICS = 1_000
-"""At most this many diagnostics of a file are collected by one check, and besides those that comments suppress."""
+"""At most this many diagnostics of a file are collected by one check, and besides those that
+comments suppress.
+"""
 MAX_ALIAS_NOTES = 3
 """At most this many aliases that lead to an error are listed."""
 
@@ -78,14 +87,18 @@ Key = tuple[int, str]
 
 
 class Findings:
-    """Collects diagnostics. An error that several aliases lead to is one diagnostic, with a note for each alias."""
+    """Collects diagnostics. An error that several aliases lead to is one diagnostic, with a note
+    for each alias.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.invalid: set[Path] = set()
         """The paths of invalid values, and of everything that contains them."""
         self.intended: set[Path] = set()
-        """The paths of keys that unknown keys were probably meant to be: they are not reported as missing."""
+        """The paths of keys that unknown keys were probably meant to be: they are not reported as
+        missing.
+        """
         self._added: dict[Key, tuple[Diagnostic, dict[int, None]]] = {}
         self._suppresses = COMMENT.search(source.text) is not None
         self._suppressed = 0
@@ -103,7 +116,9 @@ class Findings:
         notes: Notes = (),
         severity: str = ERROR,
     ) -> None:
-        """Report an error at ``spot``, or at the offsets ``span`` inside it, and mark the value as invalid."""
+        """Report an error at ``spot``, or at the offsets ``span`` inside it, and mark the value as
+        invalid.
+        """
         self.mark_invalid(spot.path)
         self._add(span or spot.node.span, code, message, remedy, notes, severity, spot)
 
@@ -113,8 +128,12 @@ class Findings:
         """Report an error at ``spot``, which the message names."""
         self.error(spot, problem.code, f"{spot}: {problem.message}", problem.remedy)
 
-    def error_at(self, span: Span, code: str, message: str, remedy: str = "", notes: Notes = ()) -> None:
-        """Report an error in the text that makes no value invalid, or whose value is marked already."""
+    def error_at(
+        self, span: Span, code: str, message: str, remedy: str = "", notes: Notes = ()
+    ) -> None:
+        """Report an error in the text that makes no value invalid, or whose value is marked
+        already.
+        """
         self._add(span, code, message, remedy, notes)
 
     def _add(
@@ -141,7 +160,10 @@ class Findings:
             self.repeat([key], spot.alias_at)
 
     def is_reported(self, code: str, line: int) -> bool:
-        return any(diagnostic.code == code and diagnostic.line == line for diagnostic, _ in self._added.values())
+        return any(
+            diagnostic.code == code and diagnostic.line == line
+            for diagnostic, _ in self._added.values()
+        )
 
     def since(self, count: int) -> list[Key]:
         """Return which diagnostics were added after the first ``count``."""
@@ -170,24 +192,35 @@ class Findings:
 
     def diagnostics(self) -> list[Diagnostic]:
         """Return the diagnostics in the order of the file."""
-        diagnostics = [self._with_aliases(diagnostic, sorted(aliases)) for diagnostic, aliases in self._added.values()]
+        diagnostics = [
+            self._with_aliases(diagnostic, sorted(aliases))
+            for diagnostic, aliases in self._added.values()
+        ]
         return sorted(diagnostics, key=lambda diagnostic: diagnostic.order)
 
     def _with_aliases(self, diagnostic: Diagnostic, aliases: list[int]) -> Diagnostic:
-        notes = [Note(diagnostic.file, *self.source.position(at), "used here") for at in aliases[:MAX_ALIAS_NOTES]]
+        notes = [
+            Note(diagnostic.file, *self.source.position(at), "used here")
+            for at in aliases[:MAX_ALIAS_NOTES]
+        ]
         if more := len(aliases) - len(notes):
             notes[-1] = replace(notes[-1], message=f"used here and in {more} more places")
         return replace(diagnostic, notes=(*diagnostic.notes, *notes)) if notes else diagnostic
 
 
-FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x85\x86-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""The characters that YAML 1.2 forbids, and the line breaks of YAML 1.1 that it does not recognize."""
+FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x85\x86-\x9f\u2028\u2029\ufeff\ufffe\uffff]"
+)
+"""The characters that YAML 1.2 forbids, and the line breaks of YAML 1.1 that it does not recognize.
+"""
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF8_MARK = b"\xef\xbb\xbf"
 
 
 def decode(data: bytes, file: str) -> Findings:
-    """Return the text of a file as the source of its findings. They have one error if it cannot be read."""
+    """Return the text of a file as the source of its findings. They have one error if it cannot be
+    read.
+    """
     findings = Findings(Source(file, ""))
     if len(data) > MAX_FILE_BYTES:
         message = f"the file has more than {MAX_FILE_BYTES:,} bytes"
@@ -195,7 +228,12 @@ def decode(data: bytes, file: str) -> Findings:
     elif data.startswith(UTF16_MARKS):
         findings.error_at((0, 0), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
     elif data.startswith(UTF8_MARK):
-        findings.error_at((0, 0), "YS002", "the file starts with a byte order mark", "Save it as UTF-8 without BOM.")
+        findings.error_at(
+            (0, 0),
+            "YS002",
+            "the file starts with a byte order mark",
+            "Save it as UTF-8 without BOM.",
+        )
     else:
         try:
             findings = Findings(Source(file, data.decode()))
@@ -203,7 +241,9 @@ def decode(data: bytes, file: str) -> Findings:
             text = data[: error.start].decode()
             findings = Findings(Source(file, text + "\ufffd"))
             message = f"the byte 0x{data[error.start]:02x} is not UTF-8"
-            findings.error_at((len(text), len(text) + 1), "YS002", message, "Save the file as UTF-8.")
+            findings.error_at(
+                (len(text), len(text) + 1), "YS002", message, "Save the file as UTF-8."
+            )
         else:
             _check_characters(findings)
     return findings
@@ -219,5 +259,7 @@ def _check_characters(findings: Findings) -> None:
         findings.error_at(bad.span(), "YS002", "the file is in UTF-16", "Save it as UTF-8.")
         return
     name = "NUL" if code == 0 else f"U+{code:04X}"
-    remedy = "Remove it." if code < 0x20 else f'Remove it, or write "\\u{code:04x}" in double quotes.'
+    remedy = (
+        "Remove it." if code < 0x20 else f'Remove it, or write "\\u{code:04x}" in double quotes.'
+    )
     findings.error_at(bad.span(), "YS003", f"the character {name} is not allowed", remedy)

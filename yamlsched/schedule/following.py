@@ -1,4 +1,6 @@
-"""Jobs that follow others: the rules that concern several jobs, and the slots that a job has from those it follows."""
+"""Jobs that follow others: the rules that concern several jobs, and the slots that a job has from
+those it follows.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from yamlsched.text import quoted
 
 
 def follow(jobs: dict[str, Job], root: Spot, reader: Reader) -> dict[str, Job]:
-    """Return the jobs with the slots that they have from those they follow. Report what cannot be followed."""
+    """Return the jobs with the slots that they have from those they follow. Report what cannot be
+    followed.
+    """
     entries = root.get("jobs")
     edges = _Edges(jobs, entries, root.get("defaults"), reader) if entries else None
     if edges is None or not edges.items:
@@ -25,14 +29,25 @@ def follow(jobs: dict[str, Job], root: Spot, reader: Reader) -> dict[str, Job]:
         if (job := edges.resolve(name, done)) is not None:
             done[name] = job
     followed = {name for job in jobs.values() for name in job.after}
-    return {name: replace(done[name], is_followed=name in followed) for name in jobs if name in done}
+    return {
+        name: replace(done[name], is_followed=name in followed) for name in jobs if name in done
+    }
 
 
 class _Edges:
-    """Which job follows which, and where that is written. A job whose entry has other errors is one of them."""
+    """Which job follows which, and where that is written. A job whose entry has other errors is one
+    of them.
+    """
 
-    def __init__(self, jobs: Mapping[str, Job], entries: Spot, defaults: Spot | None, reader: Reader) -> None:
-        self.jobs, self.entries, self.defaults, self.findings = jobs, entries, defaults, reader.findings
+    def __init__(
+        self, jobs: Mapping[str, Job], entries: Spot, defaults: Spot | None, reader: Reader
+    ) -> None:
+        self.jobs, self.entries, self.defaults, self.findings = (
+            jobs,
+            entries,
+            defaults,
+            reader.findings,
+        )
         self.source = reader.findings.source
         self.items = {
             str(entry.path[-1]): list(after.children())
@@ -46,13 +61,26 @@ class _Edges:
 
     def _report_unknown(self, item: Spot, job: str) -> None:
         others = [name for name in islice(self.entries.value, MAX_LISTED_NAMES + 1) if name != job]
-        known = f"Known: {', '.join(others[:MAX_LISTED_NAMES])}." if others else "There is no other job."
-        names = (name for name in self.entries.value if name != job)  # read for the first of many errors only
+        known = (
+            f"Known: {', '.join(others[:MAX_LISTED_NAMES])}."
+            if others
+            else "There is no other job."
+        )
+        names = (
+            name for name in self.entries.value if name != job
+        )  # read for the first of many errors only
         remedy = self.source.did_you_mean(item.value, names, known)
-        self.findings.error(item, "YS130", f"{item}: {quoted(item.value)} is not one of the jobs of the file", remedy)
+        self.findings.error(
+            item,
+            "YS130",
+            f"{item}: {quoted(item.value)} is not one of the jobs of the file",
+            remedy,
+        )
 
     def in_order(self) -> list[str]:
-        """Return the jobs, each after those that it follows. Of circles that share a job, one is reported."""
+        """Return the jobs, each after those that it follows. Of circles that share a job, one is
+        reported.
+        """
         order: list[str] = []
         path: dict[str, Spot] = {}  # where each of them names the next
         visited: set[str] = set()
@@ -88,7 +116,10 @@ class _Edges:
         upstreams = [(item, done[item.value]) for item in items if item.value in done]
         for item, upstream in upstreams:
             if self.jobs[upstream.name].cron is None and not upstream.after:
-                message = f"{item}: {quoted(upstream.name)} has no slots to wait for: it runs when it is enqueued"
+                message = (
+                    f"{item}: {quoted(upstream.name)} has no slots to wait for: it runs when it is"
+                    " enqueued"
+                )
                 remedy = f"Give {upstream.name} a cron expression, or enqueue {name} from it."
                 self.findings.error(item, "YS132", message, remedy)
         if job and items and self.findings.is_valid(spot):
@@ -102,8 +133,9 @@ class _Edges:
         (_, first), *others = upstreams
         for item, other in others:
             if _slots(other) != _slots(first):
-                message = f"{spot} has the slots of those that it follows, and they differ: {first.name} has " + (
-                    f"{_shown_slots(first)}, {other.name} has {_shown_slots(other)}"
+                message = (
+                    f"{spot} has the slots of those that it follows, and they differ: {first.name}"
+                    " has " + f"{_shown_slots(first)}, {other.name} has {_shown_slots(other)}"
                 )
                 remedy = "Give it a cron of its own: the time before which it does not run."
                 self.findings.error(item, "YS133", message, remedy)
@@ -118,9 +150,12 @@ class _Edges:
             others = self._environments(self.entries.child(upstream.name))
             if own and others and not set(own) & set(others):
                 message = (
-                    f"{item}: {upstream.name} is enabled in {', '.join(others)} only, and {spot} in {', '.join(own)}"
+                    f"{item}: {upstream.name} is enabled in {', '.join(others)} only, and {spot} in"
+                    f" {', '.join(own)}"
                 )
-                self.findings.error(item, "YS134", message, "Remove it, or enable both in one environment.")
+                self.findings.error(
+                    item, "YS134", message, "Remove it, or enable both in one environment."
+                )
 
     def _environments(self, spot: Spot) -> list[str]:
         listed = spot.get("environments") or (self.defaults and self.defaults.get("environments"))
@@ -131,7 +166,10 @@ def _slots(job: Job) -> tuple[object, ...]:
     cron = job.cron
     if cron is None:
         return job.timezone, None
-    expressions = {(expression.times, expression.date_fields, expression.wildcard) for expression in cron.expressions}
+    expressions = {
+        (expression.times, expression.date_fields, expression.wildcard)
+        for expression in cron.expressions
+    }
     return job.timezone, expressions, cron.dates, bool(cron.parts)
 
 

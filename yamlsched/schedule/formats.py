@@ -1,4 +1,6 @@
-"""The output formats of ``validate``: for terminals, editors, programs and continuous integration."""
+"""The output formats of ``validate``: for terminals, editors, programs and continuous
+integration.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ MAX_SHOWN_CHARS = 140
 
 def one_line(diagnostic: Diagnostic) -> str:
     """Return position, severity, code, message and remedy, in the form that editors parse."""
-    return escape_line(f"{_position(diagnostic)}: {diagnostic.severity}[{diagnostic.code}]: {_sentence(diagnostic)}")
+    return escape_line(
+        f"{_position(diagnostic)}: {diagnostic.severity}[{diagnostic.code}]:"
+        f" {_sentence(diagnostic)}"
+    )
 
 
 def _position(place: Diagnostic | Note) -> str:
@@ -50,22 +55,32 @@ def text(diagnostic: Diagnostic, paint: Paint = _plain) -> str:
     gutter = " " * len(str(diagnostic.line))
     if diagnostic.source.strip():
         first, last = _window(diagnostic)
-        excerpt = "".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in diagnostic.source[first:last])
+        excerpt = "".join(
+            c if c.isprintable() or c == "\t" else "\ufffd" for c in diagnostic.source[first:last]
+        )
         start, end = diagnostic.column - 1 - first, diagnostic.end_column - 1 - first
         # a tab stays a tab, so that the caret is below its character
-        margin = "".join("\t" if character == "\t" else " " * _columns(character) for character in excerpt[:start])
+        margin = "".join(
+            "\t" if character == "\t" else " " * _columns(character)
+            for character in excerpt[:start]
+        )
         carets = "^" * max(1, sum(map(_columns, excerpt[start:end])))
         lines.append(escape_ci_commands(f" {diagnostic.line} | {excerpt.rstrip()}"))
         lines.append(f" {gutter} | {margin}{paint(diagnostic.severity, carets)}")
     if diagnostic.remedy:
         lines.append(escape_line(f" {gutter} = {diagnostic.remedy}"))
-    lines += [escape_line(f" {gutter} : {_position(note)}: {note.message}") for note in diagnostic.notes]
+    lines += [
+        escape_line(f" {gutter} : {_position(note)}: {note.message}") for note in diagnostic.notes
+    ]
     return "\n".join(lines)
 
 
 def _window(diagnostic: Diagnostic) -> tuple[int, int]:
     """Return which part of the source line to show: of a long line, a part around the column."""
-    first = max(0, min(diagnostic.column - 1 - MAX_SHOWN_CHARS // 3, len(diagnostic.source) - MAX_SHOWN_CHARS))
+    first = max(
+        0,
+        min(diagnostic.column - 1 - MAX_SHOWN_CHARS // 3, len(diagnostic.source) - MAX_SHOWN_CHARS),
+    )
     return first, first + MAX_SHOWN_CHARS
 
 
@@ -97,9 +112,12 @@ def _json(document: dict[str, Any]) -> str:
 
 
 def as_github(diagnostics: Sequence[Diagnostic], files: Sequence[str]) -> str:
-    """Return workflow commands, which GitHub shows as annotations on the lines of a pull request."""
+    """Return workflow commands, which GitHub shows as annotations on the lines of a
+    pull request.
+    """
     return "\n".join(
-        f"::{diagnostic.severity} file={_property(escape_line(diagnostic.file))},line={diagnostic.line},"
+        f"::{diagnostic.severity}"
+        f" file={_property(escape_line(diagnostic.file))},line={diagnostic.line},"
         f"col={diagnostic.column},endColumn={diagnostic.end_column},title={diagnostic.code}"
         f"::{_data(escape_line(_sentence(diagnostic)))}"
         for diagnostic in diagnostics
@@ -140,11 +158,16 @@ def _result(diagnostic: Diagnostic, codes: list[str]) -> dict[str, Any]:
         "ruleIndex": codes.index(diagnostic.code),
         "level": "error" if diagnostic.severity == ERROR else "warning",
         "message": {"text": _sentence(diagnostic)},
-        "locations": [_location(diagnostic.file, diagnostic.line, diagnostic.column, diagnostic.end_column)],
+        "locations": [
+            _location(diagnostic.file, diagnostic.line, diagnostic.column, diagnostic.end_column)
+        ],
     }
     if diagnostic.notes:
         result["relatedLocations"] = [
-            {**_location(note.file, note.line, note.column, note.column + 1), "message": {"text": note.message}}
+            {
+                **_location(note.file, note.line, note.column, note.column + 1),
+                "message": {"text": note.message},
+            }
             for note in diagnostic.notes
         ]
     return result

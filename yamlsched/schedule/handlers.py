@@ -1,4 +1,5 @@
-"""Whether handlers exist and accept their payloads, determined from their source: nothing is imported.
+"""Whether handlers exist and accept their payloads, determined from their source: nothing is
+imported.
 
 What the source does not determine (see ``lookup``) is not reported.
 """
@@ -79,14 +80,23 @@ def _check_shared(dotted: str, spot: Spot, function: Function, findings: Finding
     """Report a handler that cannot share a process, and one that had better not."""
     if isinstance(function, ast.FunctionDef):
         message = f"{spot}: {dotted} is not an async def, which isolation: shared requires"
-        findings.error(spot, "YS312", message, f"Write async def {function.name}, or isolation: process.")
+        findings.error(
+            spot, "YS312", message, f"Write async def {function.name}, or isolation: process."
+        )
     elif any(map(_raises_in_doubt, ast.walk(function))):
-        message = f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process leaves it dead'
+        message = (
+            f'{spot}: {dotted} uses run.once(in_doubt="raise"): another run that ends its process'
+            " leaves it dead"
+        )
         findings.warning(spot, "YS428", message, "Write isolation: process, or another in_doubt.")
 
 
 def _raises_in_doubt(node: ast.AST) -> bool:
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "once"):
+    if not (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "once"
+    ):
         return False
     values = (keyword.value for keyword in node.keywords if keyword.arg == "in_doubt")
     return any(isinstance(value, ast.Constant) and value.value == "raise" for value in values)
@@ -96,7 +106,8 @@ def _raises_in_doubt(node: ast.AST) -> bool:
 class Parameters:
     """The parameters that a handler takes by name, except ``run``.
 
-    ``takes_any``: it has ``**kwargs``. ``by_position_only`` is the first parameter that only works by position.
+    ``takes_any``: it has ``**kwargs``. ``by_position_only`` is the first parameter that only works
+    by position.
     """
 
     handler: str
@@ -155,17 +166,28 @@ def payload_problem(parameters: Parameters | None, payload: Collection[str]) -> 
     return parameters.requires(missing) if missing else None
 
 
-def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, findings: Findings) -> None:
+def _check_payload(
+    loaded: Loaded, calls: Calls, handler: Spot, parameters: Parameters, findings: Findings
+) -> None:
     """Report payload keys that the handler does not take, and parameters that have no value."""
     if parameters.by_position_only:
-        message = f"{handler}: {parameters.handler} takes {quoted(parameters.by_position_only)} by position only"
-        findings.error(handler, "YS306", message, "Payload keys are passed by name: remove the / from its parameters.")
+        message = (
+            f"{handler}: {parameters.handler} takes {quoted(parameters.by_position_only)} by"
+            " position only"
+        )
+        findings.error(
+            handler,
+            "YS306",
+            message,
+            "Payload keys are passed by name: remove the / from its parameters.",
+        )
         return
     problems = {key: problem for key in calls.payload or () if (problem := parameters.problem(key))}
     for key, problem in problems.items():
         findings.report(loaded.spot(calls.job, "payload", key).key, problem)
     if calls.payload is None or not calls.has_cron or not calls.is_whole or problems:
-        return  # the payload may come with each enqueue, or an unknown key may be a misspelt parameter
+        # the payload may come with each enqueue, or an unknown key may be a misspelt parameter
+        return
     if missing := parameters.missing(calls.payload):
         remedy = f"Add payload: {{{missing[0]}: ...}}, or a default in Python."
         if missing[0] == "self" and "." in parameters.handler.partition(":")[2]:
@@ -173,8 +195,12 @@ def _check_payload(loaded: Loaded, calls: Calls, handler: Spot, parameters: Para
         findings.error(handler, "YS305", f"{handler}: {parameters.requires(missing)}", remedy)
 
 
-def check_by_import(loaded: Loaded, path: Sequence[Path], jobs: Collection[str] | None = None) -> list[Diagnostic]:
-    """Import the handlers, or those of ``jobs``, and bind the payloads to them. Runs the project's code."""
+def check_by_import(
+    loaded: Loaded, path: Sequence[Path], jobs: Collection[str] | None = None
+) -> list[Diagnostic]:
+    """Import the handlers, or those of ``jobs``, and bind the payloads to them. Runs the project's
+    code.
+    """
     findings = Findings(loaded.source)
     before = list(sys.path)
     sys.path[:0] = [str(folder) for folder in path]
@@ -185,7 +211,10 @@ def check_by_import(loaded: Loaded, path: Sequence[Path], jobs: Collection[str] 
             for key, dotted, spot in _called(loaded, calls):
                 if reason := _import_and_bind(dotted, calls if key == "handler" else None):
                     findings.error(
-                        spot, "YS309", f"{spot}: {reason}", f"To reproduce it, run: yamlsched invoke {calls.job}"
+                        spot,
+                        "YS309",
+                        f"{spot}: {reason}",
+                        f"To reproduce it, run: yamlsched invoke {calls.job}",
                     )
     finally:
         sys.path[:] = before
@@ -205,7 +234,11 @@ def _import_and_bind(dotted: str, calls: Calls | None) -> str:
         return f"{dotted} is not a function (got a {type(handler).__name__})"
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         return f"{dotted} is a generator: calling it does nothing"
-    if calls is not None and calls.is_shared and not inspect.iscoroutinefunction(inspect.unwrap(handler)):
+    if (
+        calls is not None
+        and calls.is_shared
+        and not inspect.iscoroutinefunction(inspect.unwrap(handler))
+    ):
         return f"{dotted} is not an async def, which isolation: shared requires"
     try:
         signature = inspect.signature(handler)

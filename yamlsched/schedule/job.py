@@ -1,7 +1,8 @@
 """The jobs of a valid schedules.yaml, and the one place that knows how a job is stored and shown.
 
-A key of a job is a field of ``Job``. The field's type decides how its value is read from the file (``build``), stored
-in job_definitions (``to_row``), read back (``from_row``) and shown (``to_yaml``).
+A key of a job is a field of ``Job``. The field's type decides how its value is read from the file
+(``build``), stored in job_definitions (``to_row``), read back (``from_row``) and shown
+(``to_yaml``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class ExecutorLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandExecutor(ExecutorLimits):
-    """An executor of ``type: command``: ``command``, followed by the agent, is started for each attempt.
+    """An executor of ``type: command``: ``command``, followed by the agent, is started for each
+    attempt.
 
     ``withdraw`` takes an attempt that has not begun out of the queue of the engine.
     """
@@ -56,7 +58,9 @@ class CommandExecutor(ExecutorLimits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaskExecutor(ExecutorLimits):
-    """An executor of ``type: dask``: the scheduler at ``address`` has a worker of its cluster start each agent."""
+    """An executor of ``type: dask``: the scheduler at ``address`` has a worker of its cluster start
+    each agent.
+    """
 
     address: str
 
@@ -84,7 +88,9 @@ class Catchup(StrEnum):
 
 
 class UpstreamFailure(StrEnum):
-    """What becomes of a slot if the run that it waits for is dead, was cancelled, or does not exist."""
+    """What becomes of a slot if the run that it waits for is dead, was cancelled, or does not
+    exist.
+    """
 
     WAIT = "wait"
     SKIP = "skip"
@@ -93,7 +99,9 @@ class UpstreamFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NotifyTarget:
-    """Whom to notify of what. ``url_env`` names the variable that has the address, which is a secret."""
+    """Whom to notify of what. ``url_env`` names the variable that has the address, which is a
+    secret.
+    """
 
     url_env: str
     events: tuple[str, ...] = ("dead", "late", "failing", "recovered", "problem")
@@ -125,11 +133,15 @@ class Retention:
     cancelled: timedelta = timedelta(days=30)
     keys: timedelta = timedelta(days=365)
     effects: timedelta = timedelta(days=365)
-    archive: str | None = None  # the folder to which what is pruned is written, relative to the file
+    archive: str | None = (
+        None  # the folder to which what is pruned is written, relative to the file
+    )
 
     def ages(self) -> dict[str, timedelta]:
         """Return how long each kind of row is kept."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "archive"}
+        return {
+            item.name: getattr(self, item.name) for item in fields(self) if item.name != "archive"
+        }
 
     def to_row(self) -> dict[str, str]:
         """Return the JSON object that schedule_files stores: durations as the file writes them."""
@@ -139,25 +151,34 @@ class Retention:
     @classmethod
     def from_row(cls, row: Mapping[str, str]) -> Retention:
         """Return the retention of ``to_row``. What another version has added is left out."""
-        ages = {name: min(durations.parse(row[name]), MAX_DURATION) for name in cls().ages() if name in row}
+        ages = {
+            name: min(durations.parse(row[name]), MAX_DURATION)
+            for name in cls().ages()
+            if name in row
+        }
         return cls(**ages, archive=row.get("archive"))
 
 
 @dataclass(frozen=True, slots=True)
 class ExitCodes:
-    """How the exit code of a command ends the attempt; every other code fails it. No code is in two of them."""
+    """How the exit code of a command ends the attempt; every other code fails it. No code is in two
+    of them.
+    """
 
     success: tuple[int, ...] = (0,)
     discard: tuple[int, ...] = ()
-    retry_after: Mapping[int, timedelta] = field(default_factory=lambda: {os.EX_TEMPFAIL: timedelta(minutes=15)})
+    retry_after: Mapping[int, timedelta] = field(
+        default_factory=lambda: {os.EX_TEMPFAIL: timedelta(minutes=15)}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job as it applies on this host: defaults merged in, ``enabled`` combined with the environment.
+    """One job as it applies on this host: defaults merged in, ``enabled`` combined with the
+    environment.
 
-    It has a ``handler`` or a ``command``, which ``env``, ``cwd``, ``stdin``, ``exit_codes`` and ``kill_after`` are for.
-    The fields are in the order in which a reviewer reads them.
+    It has a ``handler`` or a ``command``, which ``env``, ``cwd``, ``stdin``, ``exit_codes`` and
+    ``kill_after`` are for. The fields are in the order in which a reviewer reads them.
     """
 
     name: str
@@ -202,7 +223,9 @@ class Job:
     paths: tuple[str, ...] = ()  # of the file, not of the job: where the handler is imported from
     engine: Engine | None = None  # of the file: its entry for ``executor``; None for LOCAL
     is_followed: bool = False  # of the file: other jobs follow it
-    targets: tuple[tuple[str, NotifyTarget], ...] = ()  # of the file: those of notifications, by name
+    targets: tuple[
+        tuple[str, NotifyTarget], ...
+    ] = ()  # of the file: those of notifications, by name
 
     @property
     def secret_env(self) -> tuple[str, ...]:
@@ -236,12 +259,15 @@ class Job:
 
     @property
     def lane(self) -> str:
-        """The executor of a worker that its attempts go to: SHARED, or the name under ``executor``."""
+        """The executor of a worker that its attempts go to: SHARED, or the name under
+        ``executor``.
+        """
         return SHARED if self.isolation is Isolation.SHARED else self.executor
 
 
 def to_row(job: Job) -> dict[str, Any]:
-    """Return the columns of job_definitions that a file decides, as JSON values, without those of DEFAULT_ROW.
+    """Return the columns of job_definitions that a file decides, as JSON values, without those of
+    DEFAULT_ROW.
 
     Most jobs set few keys, and for any edit, all jobs of the file are sent to the database.
     """
@@ -256,8 +282,8 @@ def to_row(job: Job) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any]) -> Job:
     """Return the job that a row of job_definitions describes; other columns are ignored.
 
-    The job has no ``cron`` if this release or its time zone data cannot read the expression or the time zone, and no
-    calendars if it cannot read these.
+    The job has no ``cron`` if this release or its time zone data cannot read the expression or the
+    time zone, and no calendars if it cannot read these.
     """
     values = {key: column.load(row[column.name]) for key, column in COLUMNS.items()}
     try:
@@ -268,7 +294,9 @@ def from_row(row: Mapping[str, Any]) -> Job:
 
 
 def to_yaml(job: Job) -> dict[str, Any]:
-    """Return the keys of a job as a file with everything written out has them; None: the key would be left out."""
+    """Return the keys of a job as a file with everything written out has them; None: the key would
+    be left out.
+    """
     return {key: show(getattr(job, key)) for key, show in KEYS.items()}
 
 
@@ -348,7 +376,9 @@ def _store_exit_codes(codes: ExitCodes) -> dict[str, Any]:
     return {
         "success": list(codes.success),
         "discard": list(codes.discard),
-        "retry_after": {str(code): durations.show(delay) for code, delay in codes.retry_after.items()},
+        "retry_after": {
+            str(code): durations.show(delay) for code, delay in codes.retry_after.items()
+        },
     }
 
 
@@ -395,11 +425,15 @@ FORMS: dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any
     str: (_same, _same, _unless_empty),
     **{kind: (_enum_value, kind, _enum_name) for kind in ENUMS},
 }
-"""By a field's type: how its values are stored, read back and shown. Other types are the same everywhere."""
+"""By a field's type: how its values are stored, read back and shown. Other types are the same
+everywhere.
+"""
 COLUMN_NAMES = {"name": "job_type", "cron": "schedule", "limit": "limit_name"}
 """The columns that are not named after their key."""
 COLUMNS = {
-    item.name: Column(COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same)))
+    item.name: Column(
+        COLUMN_NAMES.get(item.name, item.name), *FORMS.get(TYPES[item.name], (_same, _same, _same))
+    )
     for item in fields(Job)
     if item.name not in ("paths", "engine", "is_followed", "targets")
 }
@@ -415,8 +449,13 @@ KEYS = {
     for key, show in ((name, column.show), *DERIVED.get(name, {}).items())
     if key != "name"
 }
-"""By key of the file, in the order in which a reviewer reads them: how the attribute of ``Job`` is shown."""
+"""By key of the file, in the order in which a reviewer reads them: how the attribute of ``Job`` is
+shown.
+"""
 _values = attrgetter(*COLUMNS)
 _DEFAULTS = _values(Job(""))
-DEFAULT_ROW = {column.name: column.store(default) for column, default in zip(COLUMNS.values(), _DEFAULTS, strict=True)}
+DEFAULT_ROW = {
+    column.name: column.store(default)
+    for column, default in zip(COLUMNS.values(), _DEFAULTS, strict=True)
+}
 """The columns of a job that sets no key, as JSON values."""

@@ -19,7 +19,12 @@ from yamlsched.schedule.job import Engine, Isolation, Job, NotifyTarget, Retenti
 from yamlsched.schedule.node import Node, Spot
 from yamlsched.schedule.parse import parse
 from yamlsched.schedule.schema import JOB_KEYS, NAME
-from yamlsched.schedule.settings import build_executors, build_limits, build_retention, build_targets
+from yamlsched.schedule.settings import (
+    build_executors,
+    build_limits,
+    build_retention,
+    build_targets,
+)
 from yamlsched.schedule.source import ERROR, Diagnostic, Source
 from yamlsched.schedule.when import build_calendars
 from yamlsched.text import quoted
@@ -27,11 +32,12 @@ from yamlsched.text import quoted
 
 @dataclass(frozen=True)
 class Calls:
-    """The functions or the program that a job's entry names, whether its other keys are valid or not.
+    """The functions or the program that a job's entry names, whether its other keys are valid or
+    not.
 
     Each is None if it is absent or invalid; a job without a payload has an empty one.
-    ``is_shared``: the handler is called in a process that it shares.
-    ``is_whole``: no key of the entry is misspelt or unreadable, so that what is missing here is missing.
+    ``is_shared``: the handler is called in a process that it shares. ``is_whole``: no key of the
+    entry is misspelt or unreadable, so that what is missing here is missing.
     """
 
     job: str
@@ -50,9 +56,10 @@ class Calls:
 class Loaded:
     """The content of a file, and everything that is wrong with it, in the order of the file.
 
-    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file. ``executors``, ``limits``,
-    ``notify`` and ``jobs`` have those whose own entry is valid, with what they inherit, despite errors elsewhere.
-    ``root`` is the top-level mapping, None if there is none. ``root`` and ``findings`` are for further checks.
+    ``namespace`` is None if it is invalid. ``paths`` are directories relative to the file.
+    ``executors``, ``limits``, ``notify`` and ``jobs`` have those whose own entry is valid, with
+    what they inherit, despite errors elsewhere. ``root`` is the top-level mapping, None if there is
+    none. ``root`` and ``findings`` are for further checks.
     """
 
     namespace: str | None = None
@@ -87,15 +94,27 @@ class Loaded:
     @property
     def entries(self) -> dict[str, Node]:
         """The jobs as written, invalid ones included."""
-        return self._jobs.value if self._jobs is not None and isinstance(self._jobs.value, dict) else {}
+        return (
+            self._jobs.value
+            if self._jobs is not None and isinstance(self._jobs.value, dict)
+            else {}
+        )
 
     @property
     def is_readable(self) -> bool:
-        """Return whether the jobs are known: not if the file is not YAML, or is written for another version."""
-        return self._jobs is not None and isinstance(self._jobs.value, dict) and self.is_known("version")
+        """Return whether the jobs are known: not if the file is not YAML, or is written for another
+        version.
+        """
+        return (
+            self._jobs is not None
+            and isinstance(self._jobs.value, dict)
+            and self.is_known("version")
+        )
 
     def is_known(self, key: str) -> bool:
-        """Return whether a top-level key is valid, or absent from a file whose top level is a mapping."""
+        """Return whether a top-level key is valid, or absent from a file whose top level is a
+        mapping.
+        """
         return self.root is not None and _is_known(self.root, key, self.findings)
 
     @cached_property
@@ -129,12 +148,16 @@ class Loaded:
         return spot.node.plain() if spot is not None and self.findings.is_valid(spot) else None
 
     def written(self, job: str, *keys: str) -> Spot | None:
-        """Return where a key of a job is written, in its entry or in defaults; None if it is not."""
+        """Return where a key of a job is written, in its entry or in defaults; None if
+        it is not.
+        """
         spot = self._jobs and self._jobs.get(job, *keys)
         return spot or (self._defaults and self._defaults.get(*keys))
 
     def spot(self, job: str, *keys: str) -> Spot:
-        """Return where a key of a job is written; its entry if it is not. Raises KeyError for an unknown job."""
+        """Return where a key of a job is written; its entry if it is not. Raises KeyError for an
+        unknown job.
+        """
         spot = self.written(job, *keys) or self.written(job)
         if spot is None:
             raise KeyError(job)
@@ -147,10 +170,11 @@ class Loaded:
 
 
 def load(data: bytes, file: str, environment: str | None, is_validated: bool = False) -> Loaded:
-    """Return the jobs of a schedule as they apply in ``environment``, and every error. Raises for no input.
+    """Return the jobs of a schedule as they apply in ``environment``, and every error. Raises for
+    no input.
 
-    ``file`` is the name that diagnostics show. ``is_validated`` skips the schema: this version of yamlsched has
-    applied exactly these bytes before.
+    ``file`` is the name that diagnostics show. ``is_validated`` skips the schema: this version of
+    yamlsched has applied exactly these bytes before.
     """
     findings = decode(data, file)
     document = None if len(findings) else parse(findings)
@@ -182,10 +206,14 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
         environments=environments,
         retention=retention,
         paths=paths,
-        executors={name: executor for name, executor in reader.executors.items() if executor is not None},
+        executors={
+            name: executor for name, executor in reader.executors.items() if executor is not None
+        },
         limits={name: most for name, most in reader.limits.items() if most is not None},
         notify={name: target for name, target in reader.targets.items() if target is not None},
-        jobs=jobs if _is_known(root, "version", findings) else {},  # in another version, a job may mean something else
+        jobs=(
+            jobs if _is_known(root, "version", findings) else {}
+        ),  # in another version, a job may mean something else
         diagnostics=_diagnostics(findings),
         root=root,
         findings=findings,
@@ -200,16 +228,22 @@ def _is_known(root: Spot, key: str, findings: Findings) -> bool:
 def _path_spots(root: Spot | None, findings: Findings) -> list[Spot]:
     paths = root.get("paths") if root else None
     items = paths.children() if paths and isinstance(paths.value, list) else ()
-    return [item for item in items if isinstance(item.value, str) and item.path not in findings.invalid]
+    return [
+        item for item in items if isinstance(item.value, str) and item.path not in findings.invalid
+    ]
 
 
-def _environments(spot: Spot | None, environment: str | None, findings: Findings) -> tuple[str, ...]:
+def _environments(
+    spot: Spot | None, environment: str | None, findings: Findings
+) -> tuple[str, ...]:
     if spot is None or not isinstance(spot.value, list):
         return ()
     names = tuple(item.value for item in spot.value if isinstance(item.value, str))
     if environment is not None and environment not in names:
         message = f"environment {quoted(environment)} is not in the environments of the file"
-        remedy = findings.source.did_you_mean(environment, names, "Add it here, or fix --env or YAMLSCHED_ENV.")
+        remedy = findings.source.did_you_mean(
+            environment, names, "Add it here, or fix --env or YAMLSCHED_ENV."
+        )
         findings.error(spot.key, "YS116", message, remedy)
     return names
 
@@ -220,7 +254,9 @@ def _diagnostics(findings: Findings) -> tuple[Diagnostic, ...]:
         end = len(findings.source.text)
         message = f"only the first {MAX_DIAGNOSTICS:,} errors are reported"
         remedy = "Fix them, and run it again."
-        diagnostics.append(findings.source.diagnostic((end, end), "YS016", message, remedy, (), ERROR))
+        diagnostics.append(
+            findings.source.diagnostic((end, end), "YS016", message, remedy, (), ERROR)
+        )
     return tuple(diagnostics)
 
 
@@ -232,7 +268,8 @@ class Head(NamedTuple):
 
 
 def read_head(data: bytes, file: str) -> Head:
-    """Return what ``load`` reads as the namespace and the time zone of a file, however invalid it is.
+    """Return what ``load`` reads as the namespace and the time zone of a file, however invalid it
+    is.
 
     jsonschema is not imported, which takes longer than the rest.
     """
@@ -259,4 +296,8 @@ def timezone_of_file(file: Path) -> str:
 
 def _string(node: Node | None) -> str | None:
     """Return the value of a node, None if it is not a string or has errors."""
-    return node.value if node is not None and isinstance(node.value, str) and not node.has_errors else None
+    return (
+        node.value
+        if node is not None and isinstance(node.value, str) and not node.has_errors
+        else None
+    )

@@ -1,8 +1,8 @@
 """Finds the function that a dotted path names, by reading source files: nothing is imported.
 
-Importing would run the project's code, and ``importlib.util.find_spec("a.b")`` runs the code of ``a``. A function is
-known if its module has one ``def`` with its name, without a decorator, and binds the name nowhere else. All else that
-a module may contain is unknown, and not an error.
+Importing would run the project's code, and ``importlib.util.find_spec("a.b")`` runs the code of
+``a``. A function is known if its module has one ``def`` with its name, without a decorator, and
+binds the name nowhere else. All else that a module may contain is unknown, and not an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ OWN_PACKAGES = {
     "yaml",
     "yamlsched",
 }
-"""What yamlsched imports, perhaps before a handler: no other module of that name can be imported."""
+"""What yamlsched imports, perhaps before a handler: no other module of that name can be imported.
+"""
 DYNAMIC = re.compile(
     rb"\b(exec|eval|vars|setattr|delattr|(f_)?(globals|locals)|builtins|modules|update_wrapper"
     rb"|extend_path|declare_namespace|meta_path|path_hooks"
@@ -86,7 +87,9 @@ class Sources:
         self._classes: dict[ast.ClassDef, Code] = {}
 
     def find(self, dotted: str) -> Function | Finding | None:
-        """Return the function that a dotted path names, why there is none, or None if that is unknown."""
+        """Return the function that a dotted path names, why there is none, or None if that is
+        unknown.
+        """
         module, name = split_path(dotted)
         file = self._shadowed(module.partition(".")[0]) or self.module(module)
         if not isinstance(file, Path):
@@ -117,7 +120,8 @@ class Sources:
         return None if isinstance(result, ast.ClassDef) else result
 
     def module(self, name: str) -> Path | Finding | None:
-        """Return the file of a module, or the folder of a package without one, or why there is none.
+        """Return the file of a module, or the folder of a package without one, or why there is
+        none.
 
         None if it may exist.
         """
@@ -161,7 +165,9 @@ class Sources:
             remedy = "It is in the folder src: write paths: [src] at the top level."
         else:
             modules = iter_modules(folders if depth else folders[:1])
-            names = sorted({each.name for each in modules if each.name.isidentifier()} - {"__main__"})
+            names = sorted(
+                {each.name for each in modules if each.name.isidentifier()} - {"__main__"}
+            )
             known = f"{'It has' if depth else 'Modules there'}: {', '.join(names[:MAX_LISTED])}."
             otherwise = known if names else "Check the spelling and paths."
             remedy = did_you_mean(part, names[:MAX_CANDIDATES], otherwise)
@@ -174,7 +180,9 @@ class Sources:
         return Finding("YS303", message, remedy)
 
     def _shadowed(self, name: str) -> Finding | None:
-        """Return the error for a top-level module of the project that has the name of a library's."""
+        """Return the error for a top-level module of the project that has the name of
+        a library's.
+        """
         is_of_python = name in sys.stdlib_module_names
         if not is_of_python and name not in OWN_PACKAGES:
             return None
@@ -218,7 +226,9 @@ def _is_of_python(place: Path) -> bool:
 
 
 def _parse(file: Path) -> Code | Finding | None:
-    """Return what a file defines, why it cannot be read, or None if its source is not there or too large."""
+    """Return what a file defines, why it cannot be read, or None if its source is not there or too
+    large.
+    """
     if isdir(file):
         return Code({}, Counter())  # a package without __init__.py
     if file.suffix != ".py" or not isfile(file):

@@ -29,15 +29,27 @@ BAD = Bad()
 class Node:
     """A value and the offsets ``start`` and ``end`` between which it is written.
 
-    ``value`` of a mapping is a dict of nodes, each with the node of its ``key``; of a sequence a list of nodes.
-    ``alias_at`` is the offset of the alias or merge key that leads to this value, None if it is written in place.
-    ``has_errors``: an error in this value, or below it, has been reported. ``size`` counts the values in it and
-    ``height`` its levels, with all aliases expanded.
+    ``value`` of a mapping is a dict of nodes, each with the node of its ``key``; of a sequence a
+    list of nodes. ``alias_at`` is the offset of the alias or merge key that leads to this value,
+    None if it is written in place. ``has_errors``: an error in this value, or below it, has been
+    reported. ``size`` counts the values in it and ``height`` its levels, with all aliases expanded.
     """
 
-    __slots__ = ("alias_at", "end", "has_errors", "height", "key", "size", "start", "style", "value")
+    __slots__ = (
+        "alias_at",
+        "end",
+        "has_errors",
+        "height",
+        "key",
+        "size",
+        "start",
+        "style",
+        "value",
+    )
 
-    def __init__(self, value: Any, start: int, end: int, style: str | None = None, size: int = 1) -> None:
+    def __init__(
+        self, value: Any, start: int, end: int, style: str | None = None, size: int = 1
+    ) -> None:
         self.value = value
         self.start = start
         self.end = end
@@ -51,7 +63,12 @@ class Node:
     def aliased(self, at: int) -> Node:
         """Return this node as the alias at offset ``at`` refers to it."""
         node = Node(self.value, self.start, self.end, self.style, self.size)
-        node.height, node.has_errors, node.key, node.alias_at = self.height, self.has_errors, self.key, at
+        node.height, node.has_errors, node.key, node.alias_at = (
+            self.height,
+            self.has_errors,
+            self.key,
+            at,
+        )
         return node
 
     @property
@@ -69,7 +86,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What a diagnostic is about: a node, its path, and the alias that the path goes through, if any.
+    """What a diagnostic is about: a node, its path, and the alias that the path goes through, if
+    any.
 
     As a string it is what messages call it: ``delay of backoff of job "cleanup"``.
     """
@@ -90,12 +108,20 @@ class Spot:
     def child(self, step: str | int) -> Spot:
         """Return the spot of a value of this mapping or list. Raises KeyError or IndexError."""
         node = self.node.value[step]
-        return Spot(node, (*self.path, step), self.alias_at if node.alias_at is None else node.alias_at)
+        return Spot(
+            node, (*self.path, step), self.alias_at if node.alias_at is None else node.alias_at
+        )
 
     def children(self) -> Iterator[Spot]:
         """Yield the values of a mapping or a list; none for anything else."""
         value = self.node.value
-        steps = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        steps = (
+            value
+            if isinstance(value, dict)
+            else range(len(value))
+            if isinstance(value, list)
+            else ()
+        )
         return map(self.child, steps)
 
     def get(self, *steps: str | int) -> Spot | None:

@@ -1,9 +1,10 @@
 """YAML text to nodes with positions, by the rules of YAML 1.2's core schema.
 
-The events of libyaml are read once and nothing is expanded: an alias shares the value of its anchor, a merge key copies
-references. The size and depth of the expanded document are counted along the way, so that alias and merge bombs are
-rejected before anything walks them. PyYAML's own loaders do not fit: they recurse in C (a deeply nested file is a
-segmentation fault), expand merge keys without limit and follow YAML 1.1.
+The events of libyaml are read once and nothing is expanded: an alias shares the value of its
+anchor, a merge key copies references. The size and depth of the expanded document are counted along
+the way, so that alias and merge bombs are rejected before anything walks them. PyYAML's own loaders
+do not fit: they recurse in C (a deeply nested file is a segmentation fault), expand merge keys
+without limit and follow YAML 1.1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from yamlsched.text import quoted
 
 MAX_DEPTH = 50
 MAX_EXPANDED_SIZE = 1_000_000
-"""At most this many values may be reached through aliases and merge keys, each counted as often as it is used."""
+"""At most this many values may be reached through aliases and merge keys, each counted as often as
+it is used.
+"""
 MAX_NUMBER_CHARS = 4_000
 """Python raises for integers of 4,300 digits."""
 CHARS_PER_UNIT = 64
@@ -39,7 +42,11 @@ FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 NOT_JSON = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
-WORDS |= {word: value for value in (True, False) for word in (f"{value}", f"{value}".lower(), f"{value}".upper())}
+WORDS |= {
+    word: value
+    for value in (True, False)
+    for word in (f"{value}", f"{value}".lower(), f"{value}".upper())
+}
 FIRST_OF_NUMBER = frozenset("+-.0123456789")
 CORE = "tag:yaml.org,2002:"
 TYPES = {"null": type(None), "bool": bool, "int": int, "float": float}
@@ -117,7 +124,9 @@ class _Builder:
                 else:
                     if kind is yaml.DocumentStartEvent and root is not None:
                         start, message = event.start_mark.index, "a second document starts here"
-                        self.stop((start, start + 3), "YS011", message, "Put all jobs into one document.")
+                        self.stop(
+                            (start, start + 3), "YS011", message, "Put all jobs into one document."
+                        )
                     continue
                 if stack:
                     stack[-1].nodes.append(node)
@@ -127,12 +136,20 @@ class _Builder:
             parser.dispose()
         if root is None or (root.value is None and not root.has_errors and root.start == root.end):
             self.stop(
-                (0, 0), "YS012", "the file is empty", 'For a file without jobs, write "version: 1" and "jobs: {}".'
+                (0, 0),
+                "YS012",
+                "the file is empty",
+                'For a file without jobs, write "version: 1" and "jobs: {}".',
             )
         return root
 
     def scalar(self, event: Any) -> Node:
-        text, start, end, style = event.value, event.start_mark.index, event.end_mark.index, event.style
+        text, start, end, style = (
+            event.value,
+            event.start_mark.index,
+            event.end_mark.index,
+            event.style,
+        )
         if event.anchor is not None or event.tag is not None:
             start = self.skip(PROPERTIES, start, end)
         if style in (">", "|"):
@@ -165,9 +182,18 @@ class _Builder:
             return text
         if LEADING_ZERO.fullmatch(text):
             decimal = quoted(text.lstrip("+-0") or "0")[1:-1]
-            other = f"the octal {int(text, 8)}" if re.fullmatch("[-+]?[0-7]{1,40}", text) else "a string"
-            message = f"{quoted(text)[1:-1]} starts with a zero: some tools read {decimal}, others {other}"
-            self.findings.error_at(span, "YS008", message, "Write it without the zero, or in quotes if it is a string.")
+            other = (
+                f"the octal {int(text, 8)}"
+                if re.fullmatch("[-+]?[0-7]{1,40}", text)
+                else "a string"
+            )
+            message = (
+                f"{quoted(text)[1:-1]} starts with a zero: some tools read {decimal}, others"
+                f" {other}"
+            )
+            self.findings.error_at(
+                span, "YS008", message, "Write it without the zero, or in quotes if it is a string."
+            )
             return BAD
         is_integer = INTEGER.fullmatch(text) is not None
         if is_integer or FLOAT.fullmatch(text):
@@ -178,7 +204,9 @@ class _Builder:
                 return BAD
             return number
         if NOT_JSON.fullmatch(text):
-            self.findings.error_at(span, "YS009", f"{text} is not a valid JSON number", "Write a finite number.")
+            self.findings.error_at(
+                span, "YS009", f"{text} is not a valid JSON number", "Write a finite number."
+            )
             return BAD
         return text
 
@@ -202,12 +230,16 @@ class _Builder:
             start = self.text.find("!", start)
         end = self.skip(TAG, start, len(self.text))
         written = quoted(self.text[start:end])[1:-1]
-        self.findings.error_at((start, end), "YS010", f"the tag {written} is not supported", "Remove the tag.")
+        self.findings.error_at(
+            (start, end), "YS010", f"the tag {written} is not supported", "Remove the tag."
+        )
 
     def alias(self, event: Any, depth: int) -> Node:
         name, span = event.anchor, (event.start_mark.index, event.end_mark.index)
         if name not in self.anchors:
-            known = [anchor for anchor, node in self.anchors.items() if node is not None][:MAX_DIAGNOSTICS]
+            known = [anchor for anchor, node in self.anchors.items() if node is not None][
+                :MAX_DIAGNOSTICS
+            ]
             yaml_errors.report_unknown_alias(name, span, known, self.findings)
             return Node(BAD, *span)
         target = self.anchors[name]
@@ -224,7 +256,9 @@ class _Builder:
 
     def check_depth(self, depth: int, span: Span) -> None:
         if depth > MAX_DEPTH:
-            self.stop(span, "YS013", f"nested more than {MAX_DEPTH} levels deep", "Reduce the nesting.")
+            self.stop(
+                span, "YS013", f"nested more than {MAX_DEPTH} levels deep", "Reduce the nesting."
+            )
 
     def open(self, event: Any, depth: int) -> _Open:
         start = event.start_mark.index
@@ -254,7 +288,9 @@ class _Builder:
         return node
 
     def mapping(self, nodes: list[Node], stack: list[_Open]) -> dict[str, Node]:
-        """Return the values by their keys. Keys of the mapping itself win over those of a merge key."""
+        """Return the values by their keys. Keys of the mapping itself win over those of a merge
+        key.
+        """
         values: dict[str, Node] = {}
         merged: Node | None = None
         for key, item in zip(nodes[::2], nodes[1::2], strict=True):
@@ -288,14 +324,22 @@ class _Builder:
                     if name not in values:
                         values[name] = item.aliased(at)
             elif source.value is not BAD:
-                span = source.span if source.alias_at is None else (source.alias_at, source.alias_at + 1)
+                span = (
+                    source.span
+                    if source.alias_at is None
+                    else (source.alias_at, source.alias_at + 1)
+                )
                 message = "the merge key << needs a mapping, or a list of mappings"
-                self.findings.error_at(span, "YS015", message, "Write <<: *name with the anchor of a mapping.")
+                self.findings.error_at(
+                    span, "YS015", message, "Write <<: *name with the anchor of a mapping."
+                )
                 merged.has_errors = True
 
 
 def _number(text: str, is_integer: bool) -> int | float | None:
-    """Return the number that ``text`` writes; None for one that Python or PostgreSQL cannot store."""
+    """Return the number that ``text`` writes; None for one that Python or PostgreSQL
+    cannot store.
+    """
     if len(text) > MAX_NUMBER_CHARS:
         return None
     if not is_integer:

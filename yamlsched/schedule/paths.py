@@ -1,4 +1,6 @@
-"""Where handlers are looked up: in the directories of ``--path``, in ``paths`` of the file, and next to the file."""
+"""Where handlers are looked up: in the directories of ``--path``, in ``paths`` of the file, and
+next to the file.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,27 @@ if TYPE_CHECKING:
     from yamlsched.schedule.load import Loaded
 
 
-def search_path(file: Path, paths: Iterable[str], folders: Iterable[str | Path] = ()) -> tuple[Path, ...]:
+def search_path(
+    file: Path, paths: Iterable[str], folders: Iterable[str | Path] = ()
+) -> tuple[Path, ...]:
     """Return the directories that come first on ``sys.path``.
 
     ``paths`` are those of the file, relative to it; ``folders`` are those of ``--path``.
     """
     folder = file.resolve().parent
-    return (*(Path(path).resolve() for path in folders), *((folder / path).resolve() for path in paths), folder)
+    return (
+        *(Path(path).resolve() for path in folders),
+        *((folder / path).resolve() for path in paths),
+        folder,
+    )
 
 
-def import_path(file: Path, paths: Iterable[str], folders: Iterable[str | Path] = ()) -> tuple[Path, ...]:
-    """Return all directories from which handlers are imported: those of ``search_path``, then ``sys.path``."""
+def import_path(
+    file: Path, paths: Iterable[str], folders: Iterable[str | Path] = ()
+) -> tuple[Path, ...]:
+    """Return all directories from which handlers are imported: those of ``search_path``, then
+    ``sys.path``.
+    """
     return (*search_path(file, paths, folders), *(Path(entry) for entry in sys.path if entry))
 
 

@@ -28,15 +28,25 @@ PATH: str = SCHEMA["properties"]["paths"]["items"]["pattern"]
 VARIABLE: str = JOB_KEYS["env"]["propertyNames"]["pattern"]
 EXIT_CODE: str = JOB_KEYS["exit_codes"]["properties"]["retry_after"]["propertyNames"]["pattern"]
 RESOURCE: str = JOB_KEYS["resources"]["propertyNames"]["pattern"]
-ADDRESS: str = SCHEMA["properties"]["executors"]["additionalProperties"]["properties"]["address"]["pattern"]
+ADDRESS: str = SCHEMA["properties"]["executors"]["additionalProperties"]["properties"]["address"][
+    "pattern"
+]
 HANDLER: str = JOB_KEYS["handler"]["pattern"]
 DATE: str = JOB_KEYS["starts_on"]["pattern"]
-DATES: str = SCHEMA["properties"]["calendars"]["additionalProperties"]["properties"]["dates"]["items"]["pattern"]
+DATES: str = SCHEMA["properties"]["calendars"]["additionalProperties"]["properties"]["dates"][
+    "items"
+]["pattern"]
 
 
 def needed_keys(dependency: Any) -> tuple[str, ...]:
-    """Return the keys without one of which a key has no effect, from its entry in ``dependencies``."""
-    choices = [choice["required"] for choice in dependency["anyOf"]] if isinstance(dependency, dict) else [dependency]
+    """Return the keys without one of which a key has no effect, from its entry in
+    ``dependencies``.
+    """
+    choices = (
+        [choice["required"] for choice in dependency["anyOf"]]
+        if isinstance(dependency, dict)
+        else [dependency]
+    )
     return tuple(name for [name] in choices)
 
 
@@ -52,9 +62,15 @@ def not_a_duration(spot: Spot, findings: Findings) -> None:
     text = str(spot.value).strip()
     guess = _guess_duration(text)
     if re.fullmatch("[0-9]+", text):
-        reason, remedy = f"{quoted(text)[1:-1]} has no unit", f"Write {text}s for seconds or {text}m for minutes."
+        reason, remedy = (
+            f"{quoted(text)[1:-1]} has no unit",
+            f"Write {text}s for seconds or {text}m for minutes.",
+        )
     else:
-        reason, remedy = f"{quoted(text)} is not a duration", "Write for example 90s, 5m, 1h30m or 2d."
+        reason, remedy = (
+            f"{quoted(text)} is not a duration",
+            "Write for example 90s, 5m, 1h30m or 2d.",
+        )
     remedy = f'Did you mean "{guess}"?' if guess else remedy
     findings.error(spot, "YS107", f"{spot}: {reason}", remedy)
 
@@ -90,9 +106,17 @@ def not_a_name(spot: Spot, findings: Findings) -> None:
         reason = f"contains {quoted(character[0] if character else '')}; {allowed} are allowed"
     else:
         reason = f"has {len(text)} characters, more than 63"
-    ascii_text = unicodedata.normalize("NFKD", text.lower().replace("ß", "ss")).encode("ascii", "ignore").decode()
+    ascii_text = (
+        unicodedata.normalize("NFKD", text.lower().replace("ß", "ss"))
+        .encode("ascii", "ignore")
+        .decode()
+    )
     better = re.sub("_+", "_", re.sub("[^a-z0-9_]", "_", ascii_text)).strip("_")[:63]
-    remedy = f'Write "{better}".' if re.fullmatch(NAME, better) else "Write a name such as cleanup_nightly."
+    remedy = (
+        f'Write "{better}".'
+        if re.fullmatch(NAME, better)
+        else "Write a name such as cleanup_nightly."
+    )
     if spot.path == ("namespace",):
         kind = "namespace"
     elif spot.path[0] == "executors" or spot.path[-1] == "executor":
@@ -111,8 +135,12 @@ def not_a_name(spot: Spot, findings: Findings) -> None:
 
 def not_a_handler(spot: Spot, findings: Findings) -> None:
     text = str(spot.value)
-    guessed_from = text.strip() if len(text) <= MAX_GUESS_CHARS else ""  # the expressions below are not linear-time
-    better = re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
+    guessed_from = (
+        text.strip() if len(text) <= MAX_GUESS_CHARS else ""
+    )  # the expressions below are not linear-time
+    better = (
+        re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
+    )
     better = re.sub(r"\.py(?=[:.]|$)", "", better).replace("::", ":")
     if "(" in text:
         reason = "is a call; write only the path of the function"
@@ -126,7 +154,11 @@ def not_a_handler(spot: Spot, findings: Findings) -> None:
         reason = "is not a dotted path"
     if re.fullmatch(HANDLER, better) and better != text:
         ends_in_module = re.search(r"\.py$", re.sub(r"\(.*\)$", "", guessed_from)) is not None
-        remedy = f'Write "{better}.run", with the name of the function.' if ends_in_module else f'Write "{better}".'
+        remedy = (
+            f'Write "{better}.run", with the name of the function.'
+            if ends_in_module
+            else f'Write "{better}".'
+        )
     else:
         remedy = "Write package.module.function."
     findings.error(spot, "YS301", f"{spot}: {quoted(text)} {reason}", remedy)
@@ -144,14 +176,21 @@ def not_a_tag(spot: Spot, findings: Findings) -> None:
 
 def not_a_relative_path(spot: Spot, findings: Findings) -> None:
     reason = f": {quoted(spot.value)} is an absolute path" if spot.value else " is empty"
-    findings.error(spot, "YS118", f"{spot}{reason}", "Write a path relative to this file, such as src or ../lib.")
+    findings.error(
+        spot,
+        "YS118",
+        f"{spot}{reason}",
+        "Write a path relative to this file, such as src or ../lib.",
+    )
 
 
 def not_a_variable(spot: Spot, findings: Findings) -> None:
     name = str(spot.value)
     if "://" in name:  # an address of notifications
         message = "an address is a secret, and this is the name of the variable that has it"
-        remedy = "Set the variable where workers run, replace what was pasted here, and write its name."
+        remedy = (
+            "Set the variable where workers run, replace what was pasted here, and write its name."
+        )
     elif re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
         message, remedy = f"{name} is set by the worker", "Choose another name."
     else:
@@ -167,7 +206,9 @@ def not_an_exit_code(spot: Spot, findings: Findings) -> None:
 
 def not_a_resource(spot: Spot, findings: Findings) -> None:
     message = f"{_mapping(spot)}: {quoted(spot.value)} is not a valid name of a resource"
-    findings.error(spot, "YS106", message, "Use at most 63 letters, digits and . _ - only, such as GPU.")
+    findings.error(
+        spot, "YS106", message, "Use at most 63 letters, digits and . _ - only, such as GPU."
+    )
 
 
 def not_an_address(spot: Spot, findings: Findings) -> None:
@@ -178,7 +219,10 @@ def not_an_address(spot: Spot, findings: Findings) -> None:
 
 def not_a_date(spot: Spot, findings: Findings) -> None:
     findings.error(
-        spot, "YS106", f"{spot}: {quoted(str(spot.value))} is not a date", "Write year, month and day: 2026-12-24."
+        spot,
+        "YS106",
+        f"{spot}: {quoted(str(spot.value))} is not a date",
+        "Write year, month and day: 2026-12-24.",
     )
 
 

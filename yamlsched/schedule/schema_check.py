@@ -1,4 +1,6 @@
-"""Checks schedules.yaml against the JSON Schema. jsonschema finds the violations, ``errors`` reports them."""
+"""Checks schedules.yaml against the JSON Schema. jsonschema finds the violations, ``errors``
+reports them.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,19 @@ def _validator_class() -> Any:
     return library.validators.extend(library.Draft7Validator, rules)  # type: ignore[no-untyped-call]
 
 
-def _check_pattern(validator: Validator, pattern: str, value: Any, schema: Schema) -> Iterator[ValidationError]:
+def _check_pattern(
+    validator: Validator, pattern: str, value: Any, schema: Schema
+) -> Iterator[ValidationError]:
     if isinstance(value, str) and not _expression(pattern).search(value):
         yield registry.jsonschema.ValidationError("no match")
 
 
-def _check_names(validator: Any, names: Schema, value: Any, schema: Schema) -> Iterator[ValidationError]:
-    """Check the names of a mapping. Most match, which is found out without jsonschema: there may be 100,000."""
+def _check_names(
+    validator: Any, names: Schema, value: Any, schema: Schema
+) -> Iterator[ValidationError]:
+    """Check the names of a mapping. Most match, which is found out without jsonschema: there may be
+    100,000.
+    """
     pattern = _expression(names["pattern"])
     for name in value if isinstance(value, dict) else ():
         if not pattern.search(name):
@@ -76,11 +84,15 @@ def _check_names(validator: Any, names: Schema, value: Any, schema: Schema) -> I
 
 @cache
 def _expression(pattern: str) -> re.Pattern[str]:
-    """Return a pattern as JSON Schema specifies it: Python's ``$`` also matches before a final line break."""
+    """Return a pattern as JSON Schema specifies it: Python's ``$`` also matches before a final line
+    break.
+    """
     return re.compile(pattern.replace("$", r"\Z"))
 
 
-def _check_unique(validator: Validator, is_wanted: bool, value: Any, schema: Schema) -> Iterator[ValidationError]:
+def _check_unique(
+    validator: Validator, is_wanted: bool, value: Any, schema: Schema
+) -> Iterator[ValidationError]:
     """Compare strings only, which takes linear time: all unique items of the schema are strings."""
     texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
     if is_wanted and len(set(texts)) < len(texts):
@@ -96,7 +108,8 @@ def _check(validator: Validator, spot: Spot, plain: Any, findings: Findings) -> 
         path, steps = list(error.absolute_path), error.absolute_schema_path
         if "then" in steps or "else" in steps:
             if "backoff" not in path:
-                continue  # catchup with overlap: definitions.build reports it, with what is inherited
+                # catchup with overlap: definitions.build reports it, with what is inherited
+                continue
             del path[path.index("backoff") + 1 :]
             report = policy_and_delays
         else:
@@ -111,7 +124,9 @@ def _check(validator: Validator, spot: Spot, plain: Any, findings: Findings) -> 
         call: Callable[[], None] = partial(report, inner, error.schema, findings)
         if report in LAST:
             last.append(call)
-        elif report is wrong_type or validator.is_type(error.instance, error.schema.get("type", "string")):
+        elif report is wrong_type or validator.is_type(
+            error.instance, error.schema.get("type", "string")
+        ):
             call()
     for call in last:
         call()
@@ -122,10 +137,12 @@ def _plain(node: Node) -> Any:
     if not isinstance(node.value, dict):
         return node.plain()
     return {
-        key: dict.fromkeys(item.value)
-        if key in ("jobs", "payload") and isinstance(item.value, dict)
-        else None
-        if key.startswith("x-")
-        else item.plain()
+        key: (
+            dict.fromkeys(item.value)
+            if key in ("jobs", "payload") and isinstance(item.value, dict)
+            else None
+            if key.startswith("x-")
+            else item.plain()
+        )
         for key, item in node.value.items()
     }

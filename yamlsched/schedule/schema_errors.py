@@ -1,4 +1,6 @@
-"""The error for each violation of the schema: its position, its message, and what to write instead."""
+"""The error for each violation of the schema: its position, its message, and what to
+write instead.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.schedule.findings import Findings
 from yamlsched.schedule.node import Path, Spot
-from yamlsched.schedule.schema import DATE, DATES, JOB_KEYS, PATTERNS, SCHEMA, Schema, needed_keys, not_a_tag
+from yamlsched.schedule.schema import (
+    DATE,
+    DATES,
+    JOB_KEYS,
+    PATTERNS,
+    SCHEMA,
+    Schema,
+    needed_keys,
+    not_a_tag,
+)
 from yamlsched.text import described, join_words, quoted
 
 TYPES = {
@@ -72,12 +83,20 @@ NEEDS_SHELL = re.compile(r"[|&;<>$`*?~()\n]")
 MISSING = {
     "version": "Write version: 1 as the first line.",
     "jobs": "Write jobs: and the jobs below it; jobs: {} means that there are none.",
-    "handler": "Add the Python function to call, for example handler: handlers.cleanup.run, or a command: [program].",
-    "type": "Write type: command with a program, for example command: [ssh, gpu1], or type: dask with an address.",
+    "handler": (
+        "Add the Python function to call, for example handler: handlers.cleanup.run, or a command:"
+        " [program]."
+    ),
+    "type": (
+        "Write type: command with a program, for example command: [ssh, gpu1], or type: dask with"
+        " an address."
+    ),
     "address": "Add the address of the Dask scheduler, for example address: tls://scheduler:8786",
     "command": "Add the program that starts an attempt, for example command: [ssh, gpu1].",
     "dates": "Add its dates, for example dates: [2026-12-25, 2026-12-26].",
-    "url_env": "Add the name of the variable that has its address, for example url_env: OPS_NOTIFY_URL",
+    "url_env": (
+        "Add the name of the variable that has its address, for example url_env: OPS_NOTIFY_URL"
+    ),
     "keep": "Write output: {keep: always}, {keep: failed} or {keep: never}.",
 }
 """What to do about each required key."""
@@ -86,14 +105,22 @@ MISSING = {
 def wrong_type(spot: Spot, schema: Schema, findings: Findings) -> None:
     value, expected = spot.value, schema["type"]
     if value is None:
-        remedy = "Write jobs: {} to have no jobs." if spot.path == ("jobs",) else "Add a value, or remove the key."
+        remedy = (
+            "Write jobs: {} to have no jobs."
+            if spot.path == ("jobs",)
+            else "Add a value, or remove the key."
+        )
         is_written = spot.node.start < spot.node.end
         findings.error(spot if is_written else spot.key, "YS101", f"{spot} has no value", remedy)
     elif schema.get("pattern") in (durations.PATTERN, DATE, DATES) and type(value) in (int, float):
         PATTERNS[schema["pattern"]](spot, findings)
     else:
         message = f"{spot} must be {TYPES[expected]}, found {described(value)}"
-        remedy = f"Write {join_words(schema['enum'])}." if "enum" in schema else _conversion(value, expected, spot.path)
+        remedy = (
+            f"Write {join_words(schema['enum'])}."
+            if "enum" in schema
+            else _conversion(value, expected, spot.path)
+        )
         findings.error(spot, "YS101", message, remedy)
 
 
@@ -103,10 +130,18 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
         written = value.lower() if isinstance(value, str) else ""
         if written in ("yes", "on", "y", "true"):
             return "Write true, without quotes."
-        return "Write false, without quotes." if written in ("no", "off", "n", "false") else "Write true or false."
+        return (
+            "Write false, without quotes."
+            if written in ("no", "off", "n", "false")
+            else "Write true or false."
+        )
     if expected == "string" and not isinstance(value, (dict, list)):
         return f'Put it in quotes: "{quoted(value)}"'
-    if expected in ("integer", "number") and isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
+    if (
+        expected in ("integer", "number")
+        and isinstance(value, str)
+        and re.fullmatch(r"[0-9]{1,9}", value)
+    ):
         return f"Write {value}, without quotes."
     if expected in ("integer", "number") and not isinstance(value, float):
         return "Write a number, without quotes."
@@ -115,8 +150,14 @@ def _conversion(value: Any, expected: str, path: Path) -> str:
     if expected == "array" and path[-1] == "command":
         return _argv(str(value))
     if expected == "array":
-        item = json.dumps(value) if isinstance(value, str) and not PLAIN_ITEM.fullmatch(value) else value
-        return f"Write a list: [{item}]" if isinstance(value, (str, int)) else "Write a list: [a, b]"
+        item = (
+            json.dumps(value)
+            if isinstance(value, str) and not PLAIN_ITEM.fullmatch(value)
+            else value
+        )
+        return (
+            f"Write a list: [{item}]" if isinstance(value, (str, int)) else "Write a list: [a, b]"
+        )
     if expected == "object":
         if path == ("jobs",):
             return "Write each job as a key below jobs, without a dash:  cleanup: {handler: ...}"
@@ -145,13 +186,23 @@ def _not_a_choice(spot: Spot, schema: Schema, findings: Findings) -> None:
 
 
 def _too_short(spot: Spot, schema: Schema, findings: Findings) -> None:
-    remedy = "List at least one, or remove the key." if "minItems" in schema else "Add a value, or remove the key."
+    remedy = (
+        "List at least one, or remove the key."
+        if "minItems" in schema
+        else "Add a value, or remove the key."
+    )
     findings.error(spot, "YS108", f"{spot} is empty", remedy)
 
 
 def _too_long(spot: Spot, schema: Schema, findings: Findings) -> None:
-    unit, limit = ("items", schema["maxItems"]) if "maxItems" in schema else ("characters", schema["maxLength"])
-    findings.error(spot, "YS108", f"{spot} has {len(spot.value)} {unit}, more than {limit}", "Shorten it.")
+    unit, limit = (
+        ("items", schema["maxItems"])
+        if "maxItems" in schema
+        else ("characters", schema["maxLength"])
+    )
+    findings.error(
+        spot, "YS108", f"{spot} has {len(spot.value)} {unit}, more than {limit}", "Shorten it."
+    )
 
 
 def _not_the_version(spot: Spot, schema: Schema, findings: Findings) -> None:
@@ -191,20 +242,32 @@ def _unknown_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
         if findings.is_full:
             findings.mark_invalid(child.path)
         elif spot.path == ("defaults",) and key in JOB_KEYS:
-            findings.error(child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job.")
+            findings.error(
+                child.key, "YS102", f"{key} cannot be set in defaults", f"Set {key} in each job."
+            )
         else:
             meant = _closest_key(key, spot, properties, findings)
             if meant is not None:
                 findings.intended.add((*spot.path, meant))
-            message = f"unknown key {quoted(key)} {f'in {spot}' if spot.path else 'at the top level'}"
+            message = (
+                f"unknown key {quoted(key)} {f'in {spot}' if spot.path else 'at the top level'}"
+            )
             remedy = f'Did you mean "{meant}"?' if meant else _place_of(child)
-            findings.error(child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}.")
+            findings.error(
+                child.key, "YS102", message, remedy or f"Known keys: {', '.join(properties)}."
+            )
 
 
-def _closest_key(key: str, spot: Spot, properties: dict[str, Schema], findings: Findings) -> str | None:
-    """Return the key that an unknown one was probably meant to be, preferably one that is absent."""
+def _closest_key(
+    key: str, spot: Spot, properties: dict[str, Schema], findings: Findings
+) -> str | None:
+    """Return the key that an unknown one was probably meant to be, preferably one that
+    is absent.
+    """
     absent = [name for name in properties if name not in spot.value]
-    meant = findings.source.closest_match(key, absent, 0.7) or findings.source.closest_match(key, properties, 0.75)
+    meant = findings.source.closest_match(key, absent, 0.7) or findings.source.closest_match(
+        key, properties, 0.75
+    )
     synonym = SYNONYMS.get(key.lower().replace("-", "_"))
     return meant or (synonym if synonym in properties else None)
 
@@ -212,11 +275,19 @@ def _closest_key(key: str, spot: Spot, properties: dict[str, Schema], findings: 
 def _place_of(spot: Spot) -> str:
     """Return where a key belongs that is unknown here."""
     *parent, key = spot.path
-    if not parent and isinstance(spot.value, dict) and not spot.value.keys().isdisjoint(("handler", "cron", "crons")):
+    if (
+        not parent
+        and isinstance(spot.value, dict)
+        and not spot.value.keys().isdisjoint(("handler", "cron", "crons"))
+    ):
         return "If it is a job, indent it below jobs."
     if not parent and key in JOB_KEYS:
         is_inheritable = key in SCHEMA["properties"]["defaults"]["properties"]
-        return "It belongs in a job, or in defaults for all jobs." if is_inheritable else "It belongs in a job."
+        return (
+            "It belongs in a job, or in defaults for all jobs."
+            if is_inheritable
+            else "It belongs in a job."
+        )
     if parent[:1] == ["jobs"] and key == "user":
         return "A command runs as the user of the worker."
     if parent and key in JOB_KEYS["backoff"]["properties"]:
@@ -227,7 +298,11 @@ def _place_of(spot: Spot) -> str:
 
 
 def _missing_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
-    keys = [key for key in schema["required"] if key not in spot.value and (*spot.path, key) not in findings.intended]
+    keys = [
+        key
+        for key in schema["required"]
+        if key not in spot.value and (*spot.path, key) not in findings.intended
+    ]
     if not keys or spot.node.has_errors:
         return
     message = f"{spot} has " + " and ".join(f'no key "{key}"' for key in keys)
@@ -236,13 +311,17 @@ def _missing_keys(spot: Spot, schema: Schema, findings: Findings) -> None:
     else:
         # only the key is invalid, not the jobs: a forgotten version must not stop them
         start = spot.node.start
-        findings.error(Spot(spot.node, (keys[0],)), "YS103", message, MISSING[keys[0]], (start, start))
+        findings.error(
+            Spot(spot.node, (keys[0],)), "YS103", message, MISSING[keys[0]], (start, start)
+        )
 
 
 def _without_effect(spot: Spot, schema: Schema, findings: Findings) -> None:
     for key, dependency in SCHEMA["definitions"]["job"]["dependencies"].items():
         child, needed = spot.get(key), needed_keys(dependency)
-        is_needed = not any(name in spot.value or (*spot.path, name) in findings.intended for name in needed)
+        is_needed = not any(
+            name in spot.value or (*spot.path, name) in findings.intended for name in needed
+        )
         if child and is_needed and child.path not in findings.invalid:
             message = f"{key} of {spot} has no effect without {join_words(needed)}"
             what = {"cron": "a cron expression", "command": "a command"}.get(needed[0], needed[0])
@@ -256,19 +335,30 @@ def _handler_or_command(spot: Spot, schema: Schema, findings: Findings) -> None:
     if not isinstance(spot.value, dict):
         return
     if "handler" in spot.value and "command" in spot.value:
-        both = sorted((spot.child(key) for key in ("handler", "command")), key=lambda child: child.key.node.start)
+        both = sorted(
+            (spot.child(key) for key in ("handler", "command")),
+            key=lambda child: child.key.node.start,
+        )
         notes = [(both[0].key.node.start, "the first one is here")]
         message = f"{spot} has a handler and a command"
         findings.error(both[1].key, "YS119", message, "Remove one of the two.", notes=notes)
-    elif not any((*spot.path, key) in findings.intended for key in ("handler", "command")) and not spot.node.has_errors:
+    elif (
+        not any((*spot.path, key) in findings.intended for key in ("handler", "command"))
+        and not spot.node.has_errors
+    ):
         message = f'{spot} has no key "handler" or "command"'
         findings.error(spot.key, "YS103", message, MISSING["handler"])
 
 
 def _cron_and_crons(spot: Spot, schema: Schema, findings: Findings) -> None:
-    both = sorted((spot.child(key) for key in ("cron", "crons")), key=lambda child: child.key.node.start)
+    both = sorted(
+        (spot.child(key) for key in ("cron", "crons")), key=lambda child: child.key.node.start
+    )
     notes = [(both[0].key.node.start, "the first one is here")]
-    remedy = "Write all expressions in crons. Keys then have the minute in UTC, also those of a daily job."
+    remedy = (
+        "Write all expressions in crons. Keys then have the minute in UTC, also those of a daily"
+        " job."
+    )
     findings.error(both[1].key, "YS124", f"{spot} has cron and crons", remedy, notes=notes)
 
 
@@ -278,10 +368,20 @@ def policy_and_delays(spot: Spot, schema: Schema, findings: Findings) -> None:
         return
     policy, delays = spot.get("policy"), spot.get("delays")
     if delays:
-        message = f"{spot} has delays, which the policy {policy.value if policy else 'exponential'} does not use"
-        findings.error(delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay.")
+        message = (
+            f"{spot} has delays, which the policy {policy.value if policy else 'exponential'} does"
+            " not use"
+        )
+        findings.error(
+            delays.key, "YS113", message, "Write policy: steps, or delay: for the first delay."
+        )
     elif policy:
-        findings.error(policy, "YS113", f"{spot} has the policy steps, but no delays", "Add delays: [1m, 10m, 1h]")
+        findings.error(
+            policy,
+            "YS113",
+            f"{spot} has the policy steps, but no delays",
+            "Add delays: [1m, 10m, 1h]",
+        )
 
 
 Report = Callable[[Spot, Schema, Findings], None]

@@ -1,4 +1,6 @@
-"""Builds what a file says outside of its jobs: executors, each type with its own keys; limits; targets; retention."""
+"""Builds what a file says outside of its jobs: executors, each type with its own keys; limits;
+targets; retention.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,11 @@ def build_executors(root: Spot, reader: Reader) -> dict[str, Engine | None]:
                 values["concurrency"] = reader.integer(most)
             if (within := entry.get("begin_within")) is not None:
                 values["begin_within"] = reader.duration(within)
-            values |= {key: kind.read(reader, value) for key in kind.optional if (value := entry.get(key)) is not None}
+            values |= {
+                key: kind.read(reader, value)
+                for key in kind.optional
+                if (value := entry.get(key)) is not None
+            }
             if values.get("begin_within", True) is not None:
                 built[name] = kind.build(name=name, **values)
         built.setdefault(name, None)
@@ -56,7 +62,9 @@ def build_executors(root: Spot, reader: Reader) -> dict[str, Engine | None]:
 def _has_keys_of_its_type(entry: Spot, reader: Reader) -> bool:
     """Report keys of other types, and the missing key of its own."""
     own: str = entry.value["type"].value
-    for name, key in ((name, key) for name, kind in KINDS.items() for key in (kind.key, *kind.optional)):
+    for name, key in (
+        (name, key) for name, kind in KINDS.items() for key in (kind.key, *kind.optional)
+    ):
         if name != own and (child := entry.get(key)) is not None:
             message = f"{entry}: an executor of type {own} has no key {quoted(key)}"
             reader.findings.error(child.key, "YS102", message, f"Remove it, or write type: {name}.")
@@ -67,10 +75,15 @@ def _has_keys_of_its_type(entry: Spot, reader: Reader) -> bool:
 
 
 def build_limits(root: Spot, reader: Reader) -> dict[str, int | None]:
-    """Return how many runs may execute at once under each limit of the file; None where that is not valid."""
+    """Return how many runs may execute at once under each limit of the file; None where that is not
+    valid.
+    """
     spot = root.get("limits")
     entries = spot.children() if spot is not None and isinstance(spot.value, dict) else ()
-    return {str(item.path[-1]): reader.integer(item) if reader.findings.is_valid(item) else None for item in entries}
+    return {
+        str(item.path[-1]): reader.integer(item) if reader.findings.is_valid(item) else None
+        for item in entries
+    }
 
 
 def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:
@@ -82,7 +95,9 @@ def build_targets(root: Spot, reader: Reader) -> dict[str, NotifyTarget | None]:
         built[name] = None
         if reader.findings.is_valid(entry):
             variable = entry.value["url_env"].value
-            built[name] = NotifyTarget(variable, reader.strings(events)) if events else NotifyTarget(variable)
+            built[name] = (
+                NotifyTarget(variable, reader.strings(events)) if events else NotifyTarget(variable)
+            )
     return built
 
 
@@ -92,6 +107,12 @@ def build_retention(root: Spot, reader: Reader) -> Retention:
     if spot is None or not reader.findings.is_valid(spot):
         return Retention()
     folder = spot.get("archive")
-    ages = {str(item.path[-1]): reader.duration(item) for item in spot.children() if item.path[-1] != "archive"}
+    ages = {
+        str(item.path[-1]): reader.duration(item)
+        for item in spot.children()
+        if item.path[-1] != "archive"
+    }
     archive = None if folder is None else folder.value
-    return Retention(**{key: value for key, value in ages.items() if value is not None}, archive=archive)
+    return Retention(
+        **{key: value for key, value in ages.items() if value is not None}, archive=archive
+    )

@@ -1,4 +1,6 @@
-"""The text of schedules.yaml, the line and column of each offset in it, and diagnostics that point there."""
+"""The text of schedules.yaml, the line and column of each offset in it, and diagnostics that point
+there.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ ERROR, WARNING = "error", "warning"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Another position that belongs to a diagnostic, such as the first of two keys or the use of an anchor."""
+    """Another position that belongs to a diagnostic, such as the first of two keys or the use of an
+    anchor.
+    """
 
     file: str
     line: int
@@ -34,7 +38,8 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One error or warning. Lines and columns are counted in characters from 1; ``end_column`` is exclusive.
+    """One error or warning. Lines and columns are counted in characters from 1; ``end_column`` is
+    exclusive.
 
     ``source`` is the line of the file. ``remedy`` may be empty.
     """
@@ -62,7 +67,9 @@ MAX_COMPARISONS = 50_000
 
 
 class Source:
-    """The text of a file. It finds the line and the column of an offset, and known words for misspelt ones."""
+    """The text of a file. It finds the line and the column of an offset, and known words for
+    misspelt ones.
+    """
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
@@ -74,7 +81,9 @@ class Source:
         self._comparisons = MAX_COMPARISONS
 
     def position(self, at: int) -> tuple[int, int]:
-        """Return line and column of an offset, both from 1. The end of the text belongs to the last line with text."""
+        """Return line and column of an offset, both from 1. The end of the text belongs to the last
+        line with text.
+        """
         at = max(0, min(at, len(self.text)))
         line = bisect_right(self._starts, at)
         if at == len(self.text) and line > 1 and at == self._starts[-1]:
@@ -98,8 +107,8 @@ class Source:
     def span_within(self, node: Node, start: int, stop: int) -> Span:
         """Return the span of ``value[start:stop]`` of a string.
 
-        Its characters are searched one after the other, past quotes, line breaks and indentation. If an escape makes
-        that fail, the span of the whole string is returned.
+        Its characters are searched one after the other, past quotes, line breaks and indentation.
+        If an escape makes that fail, the span of the whole string is returned.
         """
         at = node.start + (node.style in ("'", '"'))
         places = []
@@ -113,7 +122,9 @@ class Source:
         return (places[start], places[-1] + 1) if places[start:stop] else node.span
 
     def closest_match(self, word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-        """Return the closest of ``words``; None after MAX_COMPARISONS per file, which take half a second."""
+        """Return the closest of ``words``; None after MAX_COMPARISONS per file, which take half a
+        second.
+        """
         if self._comparisons <= 0:
             return None
         candidates = [other for other in words if len(other) <= MAX_WORD_CHARS]
@@ -125,13 +136,21 @@ class Source:
         meant = self.closest_match(word, words)
         return f'Did you mean "{meant}"?' if meant else otherwise
 
-    def diagnostic(self, span: Span, code: str, message: str, remedy: str, notes: Notes, severity: str) -> Diagnostic:
+    def diagnostic(
+        self, span: Span, code: str, message: str, remedy: str, notes: Notes, severity: str
+    ) -> Diagnostic:
         """Return the diagnostic of a part of the text; what goes past its first line is cut off."""
         at, end = span
         line, column = self.position(at)
         first, last = self._bounds(line)
         last = min(last, first + MAX_LINE_CHARS)
-        source = self._shown_lines.setdefault(line, self.text[first:last]) if column <= MAX_LINE_CHARS else ""
+        source = (
+            self._shown_lines.setdefault(line, self.text[first:last])
+            if column <= MAX_LINE_CHARS
+            else ""
+        )
         end_column = max(column + 1, column + min(end, last) - at)
         placed = tuple(Note(self.file, *self.position(note_at), text) for note_at, text in notes)
-        return Diagnostic(self.file, line, column, end_column, code, severity, message, remedy, source, placed)
+        return Diagnostic(
+            self.file, line, column, end_column, code, severity, message, remedy, source, placed
+        )

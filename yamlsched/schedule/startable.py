@@ -1,4 +1,6 @@
-"""Which jobs this host can start: their module, program and directory exist, and the variables that they require."""
+"""Which jobs this host can start: their module, program and directory exist, and the variables that
+they require.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +19,25 @@ from yamlsched.schedule.source import Finding
 
 
 class Lack(NamedTuple):
-    """Why this host cannot start a job. ``waits``: for a variable of requires_env, however long it takes."""
+    """Why this host cannot start a job. ``waits``: for a variable of requires_env, however long it
+    takes.
+    """
 
     reason: str
     waits: bool = False
 
 
 def lacks(
-    jobs: Mapping[str, Job], file: Path, folders: Sequence[str] | None, environment: Mapping[str, str]
+    jobs: Mapping[str, Job],
+    file: Path,
+    folders: Sequence[str] | None,
+    environment: Mapping[str, str],
 ) -> dict[str, Lack]:
-    """Return what keeps this host from starting enabled jobs of ``file``, by name. No code is imported.
+    """Return what keeps this host from starting enabled jobs of ``file``, by name. No code is
+    imported.
 
-    ``folders`` are those of --path; None skips the checks of modules, programs and directories. What the attempt of
-    an executor needs is not looked for here, only what submitting it needs.
+    ``folders`` are those of --path; None skips the checks of modules, programs and directories.
+    What the attempt of an executor needs is not looked for here, only what submitting it needs.
     """
     host = _Host(file, environment)
     lacks: dict[str, Lack] = {}
@@ -57,8 +65,13 @@ class _Host:
     def __init__(self, file: Path, environment: Mapping[str, str]) -> None:
         self.file, self.folder = file, str(file.resolve().parent)
         self.search_path = environment.get("PATH") or os.defpath
-        self.directory, self.program = cache(commands.directory_obstacle), cache(commands.program_obstacle)
-        self.sources = cache(lambda of_file, folders: Sources(paths.import_path(file, of_file, folders)))
+        self.directory, self.program = (
+            cache(commands.directory_obstacle),
+            cache(commands.program_obstacle),
+        )
+        self.sources = cache(
+            lambda of_file, folders: Sources(paths.import_path(file, of_file, folders))
+        )
 
     def obstacle(self, job: Job, folders: Sequence[str]) -> str:
         """Return why a job cannot be started; "" if nothing is known against it."""

@@ -1,4 +1,6 @@
-"""When a job fires, from what its keys say together: expressions, first and last date, calendars, spread."""
+"""When a job fires, from what its keys say together: expressions, first and last date, calendars,
+spread.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,15 @@ def expression(spot: Spot, findings: Findings) -> Cron | None:
 
 
 def day(text: str, spot: Spot, findings: Findings) -> date | None:
-    """Return the date that ``text``, at ``spot``, names; None after reporting that there is no such date."""
+    """Return the date that ``text``, at ``spot``, names; None after reporting that there is no such
+    date.
+    """
     try:
         return date.fromisoformat(text)
     except ValueError:
-        findings.error(spot, "YS125", f"{spot}: there is no {text}", "Write year, month and day: 2026-12-24.")
+        findings.error(
+            spot, "YS125", f"{spot}: there is no {text}", "Write year, month and day: 2026-12-24."
+        )
         return None
 
 
@@ -48,7 +54,10 @@ def build_calendars(root: Spot, findings: Findings) -> dict[str, Calendar | None
     """Return the calendars of the file, by name; None for an entry that is not valid."""
     spot = root.get("calendars")
     entries = spot.children() if spot is not None and isinstance(spot.value, dict) else ()
-    return {str(entry.path[-1]): _calendar(entry, findings) if findings.is_valid(entry) else None for entry in entries}
+    return {
+        str(entry.path[-1]): _calendar(entry, findings) if findings.is_valid(entry) else None
+        for entry in entries
+    }
 
 
 def _calendar(entry: Spot, findings: Findings) -> Calendar | None:
@@ -56,10 +65,19 @@ def _calendar(entry: Spot, findings: Findings) -> Calendar | None:
     for item in entry.child("dates").children():
         first, last = (day(text, item, findings) for text in (item.value.split("/") * 2)[:2])
         if first and last and last < first:
-            findings.error(item, "YS125", f"{item} ends on {last}, before it starts on {first}", "Exchange the two.")
+            findings.error(
+                item,
+                "YS125",
+                f"{item} ends on {last}, before it starts on {first}",
+                "Exchange the two.",
+            )
         elif first and last:
             dates.append((first, last))
-    until = day(entry.child("until").value, entry.child("until"), findings) if "until" in entry.value else None
+    until = (
+        day(entry.child("until").value, entry.child("until"), findings)
+        if "until" in entry.value
+        else None
+    )
     return Calendar(str(entry.path[-1]), tuple(dates), until) if findings.is_valid(entry) else None
 
 
@@ -69,13 +87,20 @@ def combine_cron(values: dict[str, Any], own: Spot, findings: Findings) -> None:
     starts_on, ends_on = values.pop("starts_on", None), values.pop("ends_on", None)
     if starts_on and ends_on and ends_on < starts_on:
         spot = own.get("ends_on") or own.get("starts_on") or own
-        findings.error(spot, "YS125", f"{own} ends on {ends_on}, before it starts on {starts_on}", "Exchange the two.")
+        findings.error(
+            spot,
+            "YS125",
+            f"{own} ends on {ends_on}, before it starts on {starts_on}",
+            "Exchange the two.",
+        )
     elif expression or expressions:
         values["cron"] = combine(expressions or [expression], bool(expressions), starts_on, ends_on)
 
 
 def limit_spread(values: dict[str, Any], own: Spot, findings: Findings) -> None:
-    """Report a ``spread`` that could start a run after the job's next slot; limit one from defaults to what fits."""
+    """Report a ``spread`` that could start a run after the job's next slot; limit one from defaults
+    to what fits.
+    """
     cron, spread = values.get("cron"), values.get("spread")
     if not cron or not spread or spread <= smallest_gap(cron):
         return
@@ -84,9 +109,15 @@ def limit_spread(values: dict[str, Any], own: Spot, findings: Findings) -> None:
         values["spread"] = apart
         return
     spot, interval = own.child("spread"), durations.show(apart)
-    message = f"{spot}: with {spot.value} a run could start after the next slot; slots come every {interval}"
+    message = (
+        f"{spot}: with {spot.value} a run could start after the next slot; slots come every"
+        f" {interval}"
+    )
     if len(cron.times) > 1 or apart < timedelta(days=1):
-        message = f"{spot}: with {spot.value} a run could start after the next slot; some slots are {interval} apart"
+        message = (
+            f"{spot}: with {spot.value} a run could start after the next slot; some slots are"
+            f" {interval} apart"
+        )
     source = next(key for key in ("cron", "crons", "after") if key in own.value)
     notes = [(own.child(source).key.node.start, f"{source} is here")]
     findings.error(spot, "YS207", message, f"Write {interval} or less.", notes=notes)

@@ -39,7 +39,9 @@ def report_unknown_alias(name: str, span: Span, known: Iterable[str], findings: 
         findings.error_at(*_unquoted(findings.source, span[0]))
         return
     meant = findings.source.closest_match(name, known)
-    remedy = f"Did you mean *{meant}?" if meant else f'If it is a string, put it in quotes: "{value}"'
+    remedy = (
+        f"Did you mean *{meant}?" if meant else f'If it is a string, put it in quotes: "{value}"'
+    )
     findings.error_at(span, "YS014", f"the alias *{name} has no anchor &{name} before it", remedy)
 
 
@@ -47,11 +49,18 @@ def report_invalid_key(key: Node, findings: Findings) -> None:
     """Report a key that is not a string."""
     text = findings.source.text
     written = text[key.start : key.end].strip()
-    message = f"a key must be a string, found {described(key.value)}" if written else "a key is missing here"
+    message = (
+        f"a key must be a string, found {described(key.value)}"
+        if written
+        else "a key is missing here"
+    )
     if not written or isinstance(key.value, (dict, list)):
         remedy = "Write a name before the colon."
         if text[key.start - 1 : key.start + 1] == "{{":
-            remedy = "Templates are not rendered here: render the file first, or put the string in quotes."
+            remedy = (
+                "Templates are not rendered here: render the file first, or put the string in"
+                " quotes."
+            )
     else:
         remedy = f'Write "{written}":'
     findings.error_at(key.span, "YS007", message, remedy)
@@ -79,22 +88,34 @@ def _explain(error: yaml.YAMLError, source: Source) -> Explanation:
         return _unquoted(source, started.index, "starts with &, which marks an anchor")
     if (character == "\t" and not indent.strip()) or "tab character" in problem:
         tab = source.text.find("\t", source.text.rfind("\n", 0, at) + 1)
-        return Explanation((tab, tab + 1), "YS004", "tabs cannot be used for indentation", "Indent with spaces.")
+        return Explanation(
+            (tab, tab + 1), "YS004", "tabs cannot be used for indentation", "Indent with spaces."
+        )
     if "cannot start any token" in problem and character in RESERVED:
         return _unquoted(source, at, RESERVED[character])
     if "unexpected end of stream" in problem and "quoted" in context and started:
         opened = started.index
         quote = source.text[opened]
-        return Explanation((opened, opened + 1), "YS001", f"the quote {quote} is not closed", f"Close it with {quote}")
+        return Explanation(
+            (opened, opened + 1),
+            "YS001",
+            f"the quote {quote} is not closed",
+            f"Close it with {quote}",
+        )
     for part, message, remedy in PROBLEMS:
         if part in problem:
             notes = []
             if started and ("flow" in context or "block" in context) and started.index != at:
                 notes = [(started.index, "the surrounding value starts here")]
             wrong = source.text[at : at + 2] if "escape" in part else character
-            return Explanation((at, at + len(wrong)), "YS001", message.format(wrong.strip()), remedy, notes)
+            return Explanation(
+                (at, at + len(wrong)), "YS001", message.format(wrong.strip()), remedy, notes
+            )
     return Explanation(
-        (at, at + 1), "YS001", "this is not valid YAML", "Check the quotes and the indentation around it."
+        (at, at + 1),
+        "YS001",
+        "this is not valid YAML",
+        "Check the quotes and the indentation around it.",
     )
 
 
@@ -104,32 +125,81 @@ PROBLEMS = (
         "unexpected second colon, or the line above is incomplete",
         'Put a string that contains ": " in quotes; indent all keys of a mapping equally.',
     ),
-    ("sequence entries are not allowed", "a list cannot start on this line", "Start it on its own line."),
+    (
+        "sequence entries are not allowed",
+        "a list cannot start on this line",
+        "Start it on its own line.",
+    ),
     ("expected ',' or ']'", "the list is not closed, or a comma is missing", "Write [a, b]."),
-    ("expected ',' or '}'", "the mapping is not closed, or a comma is missing", "Write {a: 1, b: 2}."),
+    (
+        "expected ',' or '}'",
+        "the mapping is not closed, or a comma is missing",
+        "Write {a: 1, b: 2}.",
+    ),
     (
         "did not find expected key",
-        "a key was expected here: the indentation matches no line above, or text follows a closed value",
+        (
+            "a key was expected here: the indentation matches no line above, or text follows a"
+            " closed value"
+        ),
         "Indent all keys of a mapping equally.",
     ),
-    ("expected '-' indicator", "a list item was expected here", 'Start it with "- ", indented like the ones above.'),
-    ("could not find expected ':'", "a colon is missing", "Write key: value, with a space after the colon."),
-    ("unknown escape", "{0} is not an escape", "In double quotes write \\\\ for a backslash, or use single quotes."),
+    (
+        "expected '-' indicator",
+        "a list item was expected here",
+        'Start it with "- ", indented like the ones above.',
+    ),
+    (
+        "could not find expected ':'",
+        "a colon is missing",
+        "Write key: value, with a space after the colon.",
+    ),
+    (
+        "unknown escape",
+        "{0} is not an escape",
+        "In double quotes write \\\\ for a backslash, or use single quotes.",
+    ),
     ("Unicode character escape", "this escape is not a character", "Remove it."),
-    ("expected hexdecimal", "this escape is not complete", "Write \\\\ for a backslash, or use single quotes."),
-    ("expected hexadecimal", "this escape is not complete", "Write \\\\ for a backslash, or use single quotes."),
+    (
+        "expected hexdecimal",
+        "this escape is not complete",
+        "Write \\\\ for a backslash, or use single quotes.",
+    ),
+    (
+        "expected hexadecimal",
+        "this escape is not complete",
+        "Write \\\\ for a backslash, or use single quotes.",
+    ),
     ("undefined tag handle", "this tag is unknown", "Remove it, or put the string in quotes."),
-    ("<document start>", "text follows after the end of the document", "Put all jobs into one document."),
+    (
+        "<document start>",
+        "text follows after the end of the document",
+        "Put all jobs into one document.",
+    ),
     ("incompatible YAML", "this version of YAML is not supported", "Remove the %YAML line."),
-    ("comment or line break", "text follows on the line that starts a block", "Start the text on the next line."),
-    ("expected node content", "a value is missing, or a bracket is out of place", "Check the brackets before it."),
-    ("cannot start any token", "the character {0} cannot start a value", "Put the value in quotes."),
+    (
+        "comment or line break",
+        "text follows on the line that starts a block",
+        "Start the text on the next line.",
+    ),
+    (
+        "expected node content",
+        "a value is missing, or a bracket is out of place",
+        "Check the brackets before it.",
+    ),
+    (
+        "cannot start any token",
+        "the character {0} cannot start a value",
+        "Put the value in quotes.",
+    ),
     ("duplicate", "this appears twice", "Remove one of the two."),
 )
 
 
 def _value(source: Source, at: int) -> str:
-    """Return what is written from ``at`` to the end of the value: of the line, or of an item in brackets."""
+    """Return what is written from ``at`` to the end of the value: of the line, or of an item in
+    brackets.
+    """
     match = VALUE.match(source.text, at, at + MAX_LINE_CHARS)
     value = match[0].rstrip() if match else ""
     if value.count("}") > value.count("{") or value.count("]") > value.count("["):
@@ -137,8 +207,12 @@ def _value(source: Source, at: int) -> str:
     return value
 
 
-def _unquoted(source: Source, at: int, reason: str = "starts with *, which YAML reads as an alias") -> Explanation:
+def _unquoted(
+    source: Source, at: int, reason: str = "starts with *, which YAML reads as an alias"
+) -> Explanation:
     """Explain that the value at ``at`` needs quotes."""
     value = _value(source, at)
     text = value.replace("\\", "\\\\").replace('"', '\\"')
-    return Explanation((at, at + len(value)), "YS005", f"{quoted(value)} {reason}", f'Put it in quotes: "{text}"')
+    return Explanation(
+        (at, at + len(value)), "YS005", f"{quoted(value)} {reason}", f'Put it in quotes: "{text}"'
+    )

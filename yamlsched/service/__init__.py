@@ -1,8 +1,8 @@
 """The four flows: sync, tick, work and loop. The command line calls them, and so can a web page.
 
-They neither parse nor print: their results are values, with ``messages`` and ``has_findings``. Each has a module; this
-one has what they share. An idle tick imports it, so nothing here imports what reads schedules.yaml, computes slots or
-runs handlers.
+They neither parse nor print: their results are values, with ``messages`` and ``has_findings``. Each
+has a module; this one has what they share. An idle tick imports it, so nothing here imports what
+reads schedules.yaml, computes slots or runs handlers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ import psycopg
 from yamlsched import db, log, registry
 from yamlsched.db.connection import SESSION_SETTINGS, reason
 from yamlsched.errors import YamlschedError
-from yamlsched.sync.files import ScheduleFile, Snapshot, SyncResult, Verdict, current, needs_sync, poll
+from yamlsched.sync.files import (
+    ScheduleFile,
+    Snapshot,
+    SyncResult,
+    Verdict,
+    current,
+    needs_sync,
+    poll,
+)
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -40,7 +48,9 @@ OLDER_TABLES = (
 )
 """What a poll fails with if the tables are of an older release, or missing."""
 OnMessages = Callable[[Sequence[str]], None]
-"""Gets the messages of a flow as soon as there are any: working takes minutes, and a loop does not end."""
+"""Gets the messages of a flow as soon as there are any: working takes minutes, and a loop does not
+end.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +58,8 @@ class Target:
     """A schedule and its database.
 
     ``database`` yields a DSN that can be used as long as the context lasts. ``namespace`` replaces
-    that of the file. ``handler_folders`` are folders to import handlers from, in addition to the file's own.
-    ``may_migrate``: create or upgrade the tables where that is needed.
+    that of the file. ``handler_folders`` are folders to import handlers from, in addition to the
+    file's own. ``may_migrate``: create or upgrade the tables where that is needed.
     """
 
     file: Path
@@ -61,10 +71,14 @@ class Target:
     may_migrate: bool = False
 
     def read_file(self) -> ScheduleFile:
-        """Return the file as this host presents it. Raises EnvironmentFailed if it cannot be read."""
+        """Return the file as this host presents it. Raises EnvironmentFailed if it
+        cannot be read.
+        """
         folders = tuple(map(os.path.realpath, self.handler_folders))
         checked = folders if self.checks_handlers else None
-        return replace(ScheduleFile.read(self.file, self.environment, checked, self.namespace), folders=folders)
+        return replace(
+            ScheduleFile.read(self.file, self.environment, checked, self.namespace), folders=folders
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +94,8 @@ class WorkOptions:
 
 @dataclass
 class WorkResult:
-    """What a tick, a ``work`` or a loop did. ``unsent`` has requests to monitoring services that are left.
+    """What a tick, a ``work`` or a loop did. ``unsent`` has requests to monitoring services that
+    are left.
 
     ``skipped`` are jobs with slots that a calendar skips.
     """
@@ -95,14 +110,19 @@ class WorkResult:
         """Add what a sync found, and return its messages."""
         messages = list(result.messages)
         if not result.is_readable:
-            messages.append("no job of this file can run until it is fixed: its handlers and commands are unknown")
+            messages.append(
+                "no job of this file can run until it is fixed: its handlers and commands are"
+                " unknown"
+            )
         self.messages += messages
         self.has_findings |= result.has_findings
         self.skipped |= result.skipped
         return messages
 
 
-def poll_database(connection: Connection[Any], schedule: ScheduleFile, may_migrate: bool) -> Snapshot:
+def poll_database(
+    connection: Connection[Any], schedule: ScheduleFile, may_migrate: bool
+) -> Snapshot:
     """Poll the database, and first bring its tables up to date where that is needed.
 
     Raises EnvironmentFailed where the tables are not those of this version.
@@ -126,7 +146,9 @@ def poll_database(connection: Connection[Any], schedule: ScheduleFile, may_migra
     return snapshot
 
 
-def sync_if_needed(connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot) -> SyncResult:
+def sync_if_needed(
+    connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot
+) -> SyncResult:
     """Sync if ``snapshot`` shows anything to sync."""
     known = None if needs_sync(snapshot, schedule) else current(snapshot, schedule)
     if known is None:
@@ -137,7 +159,9 @@ def sync_if_needed(connection: Connection[Any], schedule: ScheduleFile, snapshot
 
 
 def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFile) -> bool:
-    """Prune a little if it is time to, and return False if that failed. A failure stops nothing else."""
+    """Prune a little if it is time to, and return False if that failed. A failure stops nothing
+    else.
+    """
     if not snapshot.needs_housekeeping:
         return True
     from yamlsched.act import prune
@@ -148,7 +172,9 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
             if prune.is_archived(connection, namespace):
                 archive = prune.own_archive(schedule.data, schedule.real_file, namespace)
                 if archive is None:
-                    return True  # the file in force archives, and this host's does not say where: others will prune
+                    # the file in force archives, and this host's does not say where: others will
+                    # prune
+                    return True
             try:
                 prune.housekeep(connection, namespace, MAX_HOUSEKEEPING_SECONDS, archive=archive)
             except prune.ArchiveFailed as error:
@@ -161,9 +187,11 @@ def housekeep(dsn: str, namespace: str, snapshot: Snapshot, schedule: ScheduleFi
 
 
 def notify(dsn: str, schedule: ScheduleFile, synced: SyncResult, sends: bool = True) -> list[str]:
-    """Bring up to date what is to be sent to targets of notifications, and send it where this host can.
+    """Bring up to date what is to be sent to targets of notifications, and send it where this host
+    can.
 
-    Where to send, and what, is what this host's file says. Return messages about targets that were not stored as such.
+    Where to send, and what, is what this host's file says. Return messages about targets that were
+    not stored as such.
     """
     from yamlsched.act import notes
 
@@ -193,27 +221,41 @@ def file_targets(schedule: ScheduleFile, synced: SyncResult) -> Mapping[str, Not
         return dict(next(iter(synced.jobs.values())).targets)
     from yamlsched.schedule.load import load
 
-    return load(schedule.data, schedule.path, schedule.environment or None, synced.is_validated).notify
+    return load(
+        schedule.data, schedule.path, schedule.environment or None, synced.is_validated
+    ).notify
 
 
 def restore_targets(
-    connection: Connection[Any], schedule: ScheduleFile, synced: SyncResult, targets: Mapping[str, NotifyTarget]
+    connection: Connection[Any],
+    schedule: ScheduleFile,
+    synced: SyncResult,
+    targets: Mapping[str, NotifyTarget],
 ) -> list[str]:
-    """Restore targets that are not stored as the file says, if it is the one in use; return what to report."""
+    """Restore targets that are not stored as the file says, if it is the one in use; return what to
+    report.
+    """
     if synced.verdict is not Verdict.CURRENT:
         return []
     from yamlsched.sync import definitions
 
-    names = definitions.restore_targets(connection, str(synced.namespace), targets, schedule.version)
+    names = definitions.restore_targets(
+        connection, str(synced.namespace), targets, schedule.version
+    )
     if not names:
         return []
     log.warning("targets.restored", targets=",".join(names))
-    return [f"the stored targets of notifications differed from {schedule.path} and are restored: {', '.join(names)}"]
+    return [
+        f"the stored targets of notifications differed from {schedule.path} and are restored:"
+        f" {', '.join(names)}"
+    ]
 
 
 def own_variables(targets: Mapping[str, NotifyTarget]) -> dict[str, str]:
     """Return the variables of targets that this host has, by the names of the targets."""
-    return {name: target.url_env for name, target in targets.items() if os.environ.get(target.url_env)}
+    return {
+        name: target.url_env for name, target in targets.items() if os.environ.get(target.url_env)
+    }
 
 
 def failure(error: Exception) -> str:
@@ -223,13 +265,17 @@ def failure(error: Exception) -> str:
 
 def monitors_are_set() -> bool:
     """Return whether the environment names a monitoring service."""
-    return any(name.startswith(("YAMLSCHED_HEARTBEAT_URL", "YAMLSCHED_SENTRY_DSN")) for name in os.environ)
+    return any(
+        name.startswith(("YAMLSCHED_HEARTBEAT_URL", "YAMLSCHED_SENTRY_DSN")) for name in os.environ
+    )
 
 
 def send_to_monitors(
     target: Target, result: WorkResult, namespace: str | None = None, is_healthy: bool | None = None
 ) -> None:
-    """Tell monitoring services what is left in ``result``, and how a tick went unless ``is_healthy`` is None."""
+    """Tell monitoring services what is left in ``result``, and how a tick went unless
+    ``is_healthy`` is None.
+    """
     if monitors_are_set():
         tick = () if is_healthy is None else (namespace, is_healthy, result.skipped)
         registry.monitors.send(result.unsent, target.environment, *tick)

@@ -48,11 +48,14 @@ SYNC_TIMEOUT_SECONDS = 300.0
 CONTINUES_WITH_LAST_FILE = "until it is fixed, the jobs of the last readable file are run"
 
 
-def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask) -> WorkResult:
+def loop(
+    target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask
+) -> WorkResult:
     """Work and sync until stopped. ``tasks`` are executed beside the worker.
 
-    Raises NewerTables if the tables were migrated meanwhile and do not support this version any more.
-    A run that dies is logged, but is not a finding: only a loop that may not start has findings.
+    Raises NewerTables if the tables were migrated meanwhile and do not support this version any
+    more. A run that dies is logged, but is not a finding: only a loop that may not start has
+    findings.
     """
     result = WorkResult()
     schedule = target.read_file()
@@ -68,10 +71,20 @@ def loop(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
         namespace = str(synced.namespace)
         jobs, scope = claimable(connection, schedule, synced)
         jobs = dict(jobs)  # all of them: syncs compare them with those of the file
-        worker = create_worker(connection, dsn, namespace, jobs, scope, schedule, options, is_continuous=True)
-        hash, code = schedule.sha256 if synced.is_readable else None, (schedule.real_file, schedule.folders)
+        worker = create_worker(
+            connection, dsn, namespace, jobs, scope, schedule, options, is_continuous=True
+        )
+        hash, code = (
+            schedule.sha256 if synced.is_readable else None,
+            (
+                schedule.real_file,
+                schedule.folders,
+            ),
+        )
         file = FollowedFile(hash, synced.jobs or jobs, frozenset(jobs), *code)
-        sync_task = SyncTask(target, dsn, namespace, on_messages, file, snapshot.now, result.skipped)
+        sync_task = SyncTask(
+            target, dsn, namespace, on_messages, file, snapshot.now, result.skipped
+        )
         try:
             run_worker(worker, target, result, sync_task.run, companions.keep_notified, *tasks)
         finally:
@@ -98,7 +111,9 @@ class FollowedFile:
 
 @dataclass(frozen=True)
 class SyncUpdate:
-    """What a sync found. ``file`` is None if the worker's jobs stay the same, ``scope`` if it was not read."""
+    """What a sync found. ``file`` is None if the worker's jobs stay the same, ``scope`` if it was
+    not read.
+    """
 
     now: datetime  # of the database
     messages: list[str]
@@ -112,7 +127,9 @@ class SyncUpdate:
 
 @dataclass
 class SyncTask:
-    """Syncs at each minute of the database's clock, and immediately on SIGHUP, which also replaces the children."""
+    """Syncs at each minute of the database's clock, and immediately on SIGHUP, which also replaces
+    the children.
+    """
 
     target: Target
     dsn: str
@@ -123,12 +140,15 @@ class SyncTask:
     skipped: set[str]  # of which monitoring services are not told yet
     dead_count: int = 0  # runs that had died when monitoring services were told last
     newer_tables: db.migrations.NewerTables | None = None  # why the worker stops
-    may_claim: bool = True  # by the latest sync that could read the file: it is not another environment's
+    may_claim: bool = (
+        True  # by the latest sync that could read the file: it is not another environment's
+    )
 
     async def run(self, worker: Worker) -> None:
         """Sync until the worker ends. A sync that fails is logged, and tried again the next minute.
 
-        Tables that do not support this version any more stop the worker: its handlers have the grace period to finish.
+        Tables that do not support this version any more stop the worker: its handlers have the
+        grace period to finish.
         """
         hangup = asyncio.Event()
         is_hangup = False
@@ -161,7 +181,9 @@ class SyncTask:
                 worker.stop()
                 return
             except (YamlschedError, psycopg.Error, TimeoutError) as error:
-                log.warning("sync.failed", error=failure(error) or f"took over {SYNC_TIMEOUT_SECONDS:.0f} s")
+                log.warning(
+                    "sync.failed", error=failure(error) or f"took over {SYNC_TIMEOUT_SECONDS:.0f} s"
+                )
                 next_at = started + SYNC_INTERVAL_SECONDS
                 self._pause(worker)
                 await self._report(worker, is_healthy=False)
@@ -174,30 +196,42 @@ class SyncTask:
             await self._report(worker, is_healthy=not update.has_findings)
 
     async def _report(self, worker: Worker, is_healthy: bool) -> None:
-        """Tell monitoring services how a sync went: not well if a run has died since the last one."""
+        """Tell monitoring services how a sync went: not well if a run has died since
+        the last one.
+        """
         if not monitors_are_set():
             return
         dead_count = worker.report.dead_count
         is_healthy = is_healthy and dead_count == self.dead_count
         if await registry.monitors.send_in_helper(
-            registry.monitors.of_tick(self.target.environment, self.namespace, is_healthy, self.skipped)
+            registry.monitors.of_tick(
+                self.target.environment, self.namespace, is_healthy, self.skipped
+            )
         ):
             self.dead_count = dead_count
             self.skipped.clear()
 
     def _apply(self, update: SyncUpdate, worker: Worker, is_reloaded: bool) -> None:
-        """Let the worker follow what a sync found. Until its code is loaded again, it has the revision of before."""
+        """Let the worker follow what a sync found. Until its code is loaded again, it has the
+        revision of before.
+        """
         if update.namespace not in (None, worker.workload.namespace):
             raise EnvironmentFailed(
-                f'the namespace of {self.target.file} changed from "{worker.workload.namespace}" to '
-                f'"{update.namespace}": restart the worker'
+                f'the namespace of {self.target.file} changed from "{worker.workload.namespace}" to'
+                f' "{update.namespace}": restart the worker'
             )
         self.may_claim = update.may_claim
         self.skipped |= update.skipped
         if update.file is not None and update.scope is not None:
             self.file = file = update.file
             claimable = {name: job for name, job in file.jobs.items() if name in file.claimable}
-            workload = replace(worker.workload, jobs=claimable, scope=update.scope, file=file.file, path=file.folders)
+            workload = replace(
+                worker.workload,
+                jobs=claimable,
+                scope=update.scope,
+                file=file.file,
+                path=file.folders,
+            )
             worker.reload(workload)
         elif update.scope is not None:
             revision = update.scope.revision if is_reloaded else worker.workload.scope.revision
@@ -207,7 +241,9 @@ class SyncTask:
         self._pause(worker)
 
     def _pause(self, worker: Worker) -> None:
-        """Let the worker claim if it may: not if the release of its jobs was deleted, and the file not read since."""
+        """Let the worker claim if it may: not if the release of its jobs was deleted, and the file
+        not read since.
+        """
         worker.pause_claims(not self.may_claim or not worker.workload.file.parent.is_dir())
 
     def _sync(self) -> SyncUpdate:
@@ -243,9 +279,11 @@ class SyncTask:
     def _claimable(
         self, connection: Connection[Any], schedule: ScheduleFile, result: SyncResult
     ) -> tuple[FollowedFile | None, ClaimScope | None]:
-        """Return the file to follow, None if it is the same with the same claimable jobs, and the scope of its jobs.
+        """Return the file to follow, None if it is the same with the same claimable jobs, and the
+        scope of its jobs.
 
-        A file that cannot be read changes nothing: the worker continues with the last one that could be.
+        A file that cannot be read changes nothing: the worker continues with the last one that
+        could be.
         """
         if not result.may_claim or not result.is_readable:
             return None, None
@@ -262,7 +300,9 @@ class SyncTask:
         return FollowedFile(schedule.sha256, result.jobs or {}, frozenset(jobs), *code), scope
 
     def _sync_without_file(self, connection: Connection[Any], error: str) -> SyncUpdate:
-        """Create the runs of due slots although the file cannot be opened; the worker continues unchanged."""
+        """Create the runs of due slots although the file cannot be opened; the worker continues
+        unchanged.
+        """
         result = SyncResult(self.namespace)
         result.add_findings(f"{error}; {CONTINUES_WITH_LAST_FILE}")
         if self.may_claim:
@@ -276,11 +316,15 @@ class SyncTask:
 
         from yamlsched.sync.flow import MAX_SYNC_SECONDS, account_for_due_slots
 
-        account_for_due_slots(connection, result, tzdata.IANA_VERSION, None, time.monotonic() + MAX_SYNC_SECONDS)
+        account_for_due_slots(
+            connection, result, tzdata.IANA_VERSION, None, time.monotonic() + MAX_SYNC_SECONDS
+        )
 
 
 def _import_sync() -> None:
-    """Import what syncs, in the worker and not in each helper process; a worker starts without it."""
+    """Import what syncs, in the worker and not in each helper process; a worker starts
+    without it.
+    """
     import yamlsched.sync.apply
     import yamlsched.sync.flow  # noqa: F401
 

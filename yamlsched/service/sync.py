@@ -14,7 +14,8 @@ from yamlsched.text import join_first
 
 
 def sync(target: Target, confirm: Callable[[str], None] | None = None) -> SyncResult:
-    """Bring the database to the file, also to one that a tick would hold back, or one for another environment.
+    """Bring the database to the file, also to one that a tick would hold back, or one for another
+    environment.
 
     ``confirm`` is called before an option creates one more namespace, which is more often a typo.
     """
@@ -23,7 +24,9 @@ def sync(target: Target, confirm: Callable[[str], None] | None = None) -> SyncRe
         db.migrations.ensure_usable(connection, apply=target.may_migrate)
         known = namespaces(connection) if confirm and schedule.namespace_override else []
         if confirm and known and schedule.namespace_override not in known:
-            confirm(f'create namespace "{schedule.namespace_override}" beside {join_first(known, 5)}')
+            confirm(
+                f'create namespace "{schedule.namespace_override}" beside {join_first(known, 5)}'
+            )
         result = flow.sync(connection, schedule, at_once=True)
         if result.verdict is Verdict.CURRENT:
             targets = file_targets(schedule, result)

@@ -18,9 +18,11 @@ from yamlsched.service import (
 
 
 def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkResult:
-    """Apply the file if it changed, create the runs of due slots, run everything that is due, and prune.
+    """Apply the file if it changed, create the runs of due slots, run everything that is due, and
+    prune.
 
-    A step that fails does not stop those after it if they can be done. Monitoring services are told in any case.
+    A step that fails does not stop those after it if they can be done. Monitoring services are told
+    in any case.
     """
     result = WorkResult()
     is_healthy = False
@@ -32,7 +34,9 @@ def tick(target: Target, options: WorkOptions, on_messages: OnMessages) -> WorkR
     return result
 
 
-def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result: WorkResult) -> None:
+def _tick(
+    target: Target, options: WorkOptions, on_messages: OnMessages, result: WorkResult
+) -> None:
     schedule = target.read_file()
     with target.database() as dsn:
         with db.connect(dsn) as connection:
@@ -49,10 +53,16 @@ def _tick(target: Target, options: WorkOptions, on_messages: OnMessages, result:
                 jobs, scope = claimable(connection, schedule, synced)
                 if jobs:
                     run_worker(
-                        create_worker(connection, dsn, namespace, jobs, scope, schedule, options), target, result
+                        create_worker(connection, dsn, namespace, jobs, scope, schedule, options),
+                        target,
+                        result,
                     )
         is_due = not is_idle or snapshot.needs_housekeeping or any(snapshot.messages_due or ())
-        if is_due and has_targets(schedule, snapshot) and (messages := notify(dsn, schedule, synced)):
+        if (
+            is_due
+            and has_targets(schedule, snapshot)
+            and (messages := notify(dsn, schedule, synced))
+        ):
             on_messages(messages)
             result.has_findings = True
         result.has_findings |= not housekeep(dsn, namespace, snapshot, schedule)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from yamlsched.service.workers import WorkerTask
 
 
-def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask) -> WorkResult:
+def work(
+    target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: WorkerTask
+) -> WorkResult:
     """Run everything that is due. ``tasks`` are executed beside the worker until it ends.
 
     Raises Refused if the file has not been applied to the database.
@@ -38,7 +40,10 @@ def work(target: Target, options: WorkOptions, on_messages: OnMessages, *tasks: 
             state = inspect_file(connection, schedule, snapshot)
         on_messages(result.add(state))
         if state.namespace is None:
-            raise Refused(f'{target.file} has not been applied to this database yet: run "yamlsched sync" first')
+            raise Refused(
+                f'{target.file} has not been applied to this database yet: run "yamlsched sync"'
+                " first"
+            )
         if not state.may_claim:
             return result
         from yamlsched.service.workers import claimable, create_worker, run_worker

@@ -51,13 +51,15 @@ def create_worker(
 ) -> Worker:
     """Return a worker for the due runs of ``jobs``, which are those of ``scope``.
 
-    A worker claims only jobs that its own file maps to a handler: a row in the database can never name code to run.
-    Closes ``connection``: no session must be open when the worker forks.
+    A worker claims only jobs that its own file maps to a handler: a row in the database can never
+    name code to run. Closes ``connection``: no session must be open when the worker forks.
     """
     connection.close()
     registry.tracing.preload()
     limits = WorkerLimits(max_time=options.max_time, max_runs=options.max_runs, grace=options.grace)
-    workload = Workload(dsn, namespace, jobs, scope, schedule.real_file, schedule.folders, Path(schedule.path))
+    workload = Workload(
+        dsn, namespace, jobs, scope, schedule.real_file, schedule.folders, Path(schedule.path)
+    )
     folder = permit_folder(Path(schedule.path))
     permits = ConcurrencyPermits(folder, options.concurrency or default_concurrency())
     events = EventQueue()
@@ -69,7 +71,11 @@ def create_worker(
             shared_permits = registry.shared.BytePermits(folder / "shared", limit)
             return registry.shared.SharedPool(workload, shared_permits, events)
 
-        engine = next(job.engine for job in workload.jobs.values() if job.executor == name and job.engine is not None)
+        engine = next(
+            job.engine
+            for job in workload.jobs.values()
+            if job.executor == name and job.engine is not None
+        )
         place = (schedule.host, schedule.path)
         return registry.remote.RemoteExecutor(name, engine, workload, events, place)
 
@@ -84,19 +90,25 @@ def claimable(
     For a file that this version has applied, what checks files is not imported.
     """
     if few := migrations.few_connections(connection):
-        raise EnvironmentFailed(f"{few}: raise it with alter role or alter database ... connection limit")
+        raise EnvironmentFailed(
+            f"{few}: raise it with alter role or alter database ... connection limit"
+        )
     namespace = str(synced.namespace)
     if synced.is_validated and synced.jobs is None:
         from yamlsched.schedule.load import load
 
-        jobs = load(schedule.data, schedule.path, schedule.environment or None, is_validated=True).jobs
+        jobs = load(
+            schedule.data, schedule.path, schedule.environment or None, is_validated=True
+        ).jobs
         synced.jobs = jobs
     else:
         from yamlsched.sync.apply import claimable_jobs
 
         jobs = claimable_jobs(connection, schedule, synced)
     jobs = startable(connection, schedule, namespace, jobs)
-    return jobs, claiming.scope(connection, namespace, jobs, revision.of_code(str(schedule.real_file), os.environ))
+    return jobs, claiming.scope(
+        connection, namespace, jobs, revision.of_code(str(schedule.real_file), os.environ)
+    )
 
 
 def startable(
@@ -110,7 +122,13 @@ def startable(
     lacks = startable_jobs.lacks(jobs, schedule.real_file, schedule.handler_path, os.environ)
     if added := lacks_store.record(connection, namespace, place, lacks):
         names, reason = names_for_log(added), lacks[added[0]].reason
-        log.warning("jobs.not_startable", file=schedule.path, jobs=names, reason=reason, see="yamlsched status")
+        log.warning(
+            "jobs.not_startable",
+            file=schedule.path,
+            jobs=names,
+            reason=reason,
+            see="yamlsched status",
+        )
     if not all(lack.waits for lack in lacks.values()):
         for name in lacks_store.lacked_everywhere(connection, namespace, place):
             lacks.pop(name, None)
@@ -118,7 +136,9 @@ def startable(
 
 
 async def _prepare(worker: Worker) -> None:
-    """Import what the first child needs while the server opens the worker's sessions and answers its first claim."""
+    """Import what the first child needs while the server opens the worker's sessions and answers
+    its first claim.
+    """
     await asyncio.sleep(PAUSE_SECONDS)
     import yamlsched.worker.local.bootstrap  # noqa: F401
 
@@ -136,7 +156,9 @@ def run_worker(worker: Worker, target: Target, result: WorkResult, *tasks: Worke
         outbox = registry.monitors.outbox(target.environment, worker)
         worker.report.listeners.append(outbox)
         tasks = (*tasks, partial(registry.monitors.send_continually, outbox))
-    if worker.is_continuous or any(own_variables(dict(job.targets)) for job in worker.workload.jobs.values()):
+    if worker.is_continuous or any(
+        own_variables(dict(job.targets)) for job in worker.workload.jobs.values()
+    ):
         tasks = (*tasks, registry.notify.send_continually)
     try:
         report = asyncio.run(worker.run(*tasks))

@@ -1,6 +1,8 @@
-"""What verbs show to people: a title and parts, as text here; others lay it out as Markdown and HTML.
+"""What verbs show to people: a title and parts, as text here; others lay it out as Markdown and
+HTML.
 
-Strings are not escaped: each format does that. ``Styled`` ones are, and are shown in colour only by text.
+Strings are not escaped: each format does that. ``Styled`` ones are, and are shown in colour only by
+text.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Problems:
 
 @dataclass(frozen=True)
 class Section:
-    """A table. ``more`` says what it leaves out, and which command lists that; "" if it is complete.
+    """A table. ``more`` says what it leaves out, and which command lists that; "" if it is
+    complete.
 
     Its headings may be empty: text then starts with the first row.
     """
@@ -48,12 +51,18 @@ class Section:
     @property
     def numbers(self) -> set[int]:
         """The columns of numbers, which are aligned to the right."""
-        return {nth for nth, heading in enumerate(self.headings) if heading in ("runs", "attempts", "slots")}
+        return {
+            nth
+            for nth, heading in enumerate(self.headings)
+            if heading in ("runs", "attempts", "slots")
+        }
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line, the lines of a text below it, which keep their form, and entries that belong to it."""
+    """A line, the lines of a text below it, which keep their form, and entries that
+    belong to it.
+    """
 
     line: str
     text: Sequence[str] = ()
@@ -91,7 +100,11 @@ def as_text(document: Document) -> str:
 
 
 def _title(text: str) -> str:
-    return text if isinstance(text, terminal.Styled) else terminal.paint(terminal.printable_line(text), "bold")
+    return (
+        text
+        if isinstance(text, terminal.Styled)
+        else terminal.paint(terminal.printable_line(text), "bold")
+    )
 
 
 def _lines(part: Part) -> Iterator[str]:
@@ -100,7 +113,11 @@ def _lines(part: Part) -> Iterator[str]:
             yield from (terminal.fields(part.pairs), part.note)
         case Problems():
             tone = "ok" if part.is_healthy else "dead"
-            yield part.verdict if isinstance(part.verdict, terminal.Styled) else terminal.coloured(tone, part.verdict)
+            yield (
+                part.verdict
+                if isinstance(part.verdict, terminal.Styled)
+                else terminal.coloured(tone, part.verdict)
+            )
             for what, remedy in part.problems:
                 yield f"  {terminal.printable_line(what)}"
                 yield remedy and f"      {terminal.printable_line(remedy)}"
@@ -109,7 +126,9 @@ def _lines(part: Part) -> Iterator[str]:
             yield _title(part.title)
             if part.rows:
                 headings = [heading.upper() for heading in part.headings]
-                free_text = next((heading.upper() for heading in part.headings if heading in FREE_TEXT), None)
+                free_text = next(
+                    (heading.upper() for heading in part.headings if heading in FREE_TEXT), None
+                )
                 table = terminal.table(headings, part.rows, free_text=free_text)
                 yield table if any(headings) else table.partition("\n")[2]
             yield from (part.more, part.note)

@@ -1,4 +1,5 @@
-"""A document as one HTML file to mail: it loads nothing, and its styles are attributes, which mail clients keep.
+"""A document as one HTML file to mail: it loads nothing, and its styles are attributes, which mail
+clients keep.
 
 The style sheet only adds what attributes cannot express: colours for a dark screen.
 """
@@ -9,22 +10,42 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import chain
 
-from yamlsched.show.document import FREE_TEXT, Document, Entries, Entry, Facts, Part, Problems, Section
+from yamlsched.show.document import (
+    FREE_TEXT,
+    Document,
+    Entries,
+    Entry,
+    Facts,
+    Part,
+    Problems,
+    Section,
+)
 from yamlsched.show.terminal import printable, unstyled
 from yamlsched.text import escape_control
 
 FONT = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Liberation Sans',Arial,sans-serif"
 MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace"
 STYLES = {
-    "page": f"margin:0;padding:16px;background:#f5f6f8;color:#1b2130;{FONT};font-size:14px;line-height:1.45",
+    "page": (
+        f"margin:0;padding:16px;background:#f5f6f8;color:#1b2130;{FONT};font-size:14px;line-height:1.45"
+    ),
     "head": "max-width:960px;margin:0 auto 12px",
-    "card": "max-width:960px;margin:0 auto 16px;background:#ffffff;border:1px solid #e1e4ea;border-radius:8px",
+    "card": (
+        "max-width:960px;margin:0 auto 16px;background:#ffffff;border:1px solid"
+        " #e1e4ea;border-radius:8px"
+    ),
     "body": "padding:14px 18px",
     "h1": "margin:0;font-size:18px;line-height:1.3",
     "h2": "margin:0;padding:12px 18px 6px;font-size:15px;line-height:1.3",
     "quiet": "margin:2px 0 0;color:#5b6579;font-size:13px",
-    "good": "margin:0;padding:12px 18px;background:#e5f5ec;color:#137540;font-weight:600;border-radius:8px 8px 0 0",
-    "bad": "margin:0;padding:12px 18px;background:#fdebec;color:#c2212f;font-weight:600;border-radius:8px 8px 0 0",
+    "good": (
+        "margin:0;padding:12px"
+        " 18px;background:#e5f5ec;color:#137540;font-weight:600;border-radius:8px 8px 0 0"
+    ),
+    "bad": (
+        "margin:0;padding:12px"
+        " 18px;background:#fdebec;color:#c2212f;font-weight:600;border-radius:8px 8px 0 0"
+    ),
     "problems": "margin:0;padding:4px 18px 12px 36px",
     "problem": "margin:8px 0 0;overflow-wrap:anywhere",
     "command": f"{MONO};font-size:12px;color:#5b6579;overflow-wrap:anywhere",
@@ -32,9 +53,13 @@ STYLES = {
     "text": f"margin:4px 0 0;{MONO};font-size:12px;white-space:pre-wrap;overflow-wrap:anywhere",
     "scroll": "overflow-x:auto;padding:0 18px 12px",
     "table": "border-collapse:collapse;width:100%;font-size:13px",
-    "th": "padding:5px 14px 5px 0;text-align:left;vertical-align:top;color:#5b6579;font-weight:600;"
-    "border-bottom:1px solid #e1e4ea;white-space:nowrap",
-    "td": "padding:6px 14px 6px 0;text-align:left;vertical-align:top;border-bottom:1px solid #e1e4ea",
+    "th": (
+        "padding:5px 14px 5px 0;text-align:left;vertical-align:top;color:#5b6579;font-weight:600;"
+        "border-bottom:1px solid #e1e4ea;white-space:nowrap"
+    ),
+    "td": (
+        "padding:6px 14px 6px 0;text-align:left;vertical-align:top;border-bottom:1px solid #e1e4ea"
+    ),
 }
 DARK = """\
 @media (prefers-color-scheme: dark) {
@@ -59,7 +84,10 @@ def render(document: Document) -> str:
             '<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+            (
+                '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; style-src'
+                " 'unsafe-inline'\">"
+            ),
             f"<title>{_text(''.join([*verdict, document.title]))}</title>",
             f"<style>\n:root {{ color-scheme: light dark; }}\n{DARK}\n</style>",
             "</head>",
@@ -85,11 +113,16 @@ def _card(part: Part) -> Iterator[str]:
         case Problems():
             yield head
             tone, mark = ("good", "&#10003;") if part.is_healthy else ("bad", "&#9888;&#65038;")
-            yield f"<p{_style(tone, '' if part.problems else 'border-radius:8px')}>{mark} {_text(part.verdict)}</p>"
+            yield (
+                f"<p{_style(tone, '' if part.problems else 'border-radius:8px')}>{mark}"
+                f" {_text(part.verdict)}</p>"
+            )
             if part.problems:
                 yield f"<ol{_style('problems')}>"
                 for what, remedy in part.problems:
-                    command = f"<br><code{_style('command')}>{_text(remedy)}</code>" if remedy else ""
+                    command = (
+                        f"<br><code{_style('command')}>{_text(remedy)}</code>" if remedy else ""
+                    )
                     yield f"<li{_style('problem')}>{_text(what)}{command}</li>"
                 yield "</ol>"
             yield f"{_notes(part.more)}</div>"
@@ -103,31 +136,45 @@ def _card(part: Part) -> Iterator[str]:
 
 
 def _table(section: Section) -> Iterator[str]:
-    # a column of free text gets a line of its own, so that all of a table is seen on a narrow screen
+    # a column of free text gets a line of its own, so that all of a table is seen on a narrow
+    # screen
     short = [nth for nth, heading in enumerate(section.headings) if heading not in FREE_TEXT]
     long = [nth for nth, heading in enumerate(section.headings) if heading in FREE_TEXT]
     styles = [
-        ("text-align:right" * (nth in section.numbers), "white-space:nowrap;font-weight:600" * (heading == "job"))
+        (
+            "text-align:right" * (nth in section.numbers),
+            "white-space:nowrap;font-weight:600" * (heading == "job"),
+        )
         for nth, heading in enumerate(section.headings)
     ]
     yield f"<div{_style('scroll')}><table{_style('table')}>"
     if any(section.headings):
-        head = (f'<th scope="col"{_style("th", styles[nth][0])}>{_text(section.headings[nth])}</th>' for nth in short)
+        head = (
+            f'<th scope="col"{_style("th", styles[nth][0])}>{_text(section.headings[nth])}</th>'
+            for nth in short
+        )
         yield "\n".join(["<thead><tr>", *head, "</tr></thead>"])
     yield "<tbody>"
     for row in section.rows:
         filled = [nth for nth in long if row[nth]]
         no_line = "border:0" if filled else ""
-        cells = (f"<td{_style('td', *styles[nth], no_line)}>{_text(row[nth])}</td>" for nth in short)
+        cells = (
+            f"<td{_style('td', *styles[nth], no_line)}>{_text(row[nth])}</td>" for nth in short
+        )
         yield f"<tr>{''.join(cells)}</tr>"
         for nth in filled:
             style = _style("td", "padding-top:0;overflow-wrap:anywhere")
-            yield f'<tr><td{_style("td")}></td><td colspan="{len(short) - 1}"{style}>{_text(row[nth])}</td></tr>'
+            yield (
+                f"<tr><td{_style('td')}></td><td"
+                f' colspan="{len(short) - 1}"{style}>{_text(row[nth])}</td></tr>'
+            )
     yield "</tbody></table></div>"
 
 
 def _notes(*lines: str) -> str:
-    return "".join(f"<p{_style('quiet', 'padding:0 18px 12px')}>{_text(line)}</p>\n" for line in lines if line)
+    return "".join(
+        f"<p{_style('quiet', 'padding:0 18px 12px')}>{_text(line)}</p>\n" for line in lines if line
+    )
 
 
 def _entries(entries: Sequence[Entry]) -> Iterator[str]:

@@ -24,7 +24,8 @@ def code(string: str) -> str:
     """Return any ``string`` as code, also inside a table."""
     string = escape_line(string)
     if "|" in string or not string.strip():
-        # a table is split at pipes before code is recognized, and how to escape them depends on backslashes
+        # a table is split at pipes before code is recognized, and how to escape them depends on
+        # backslashes
         return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in string)}</code>"
     fence = _fence(string, 1)
     pad = " " * (len(fence) > 1)
@@ -38,13 +39,20 @@ def _fence(string: str, least: int) -> str:
 
 def prose(sentence: str) -> str:
     """Return a sentence so that nothing in it is markup."""
-    escaped = escape_line(unstyled(sentence)).rstrip().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = (
+        escape_line(unstyled(sentence))
+        .rstrip()
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )
     escaped = MARKUP.sub(lambda match: "\\" + match[0], escaped)
     return LINKED.sub(lambda match: match[0] + ZERO_WIDTH_SPACE, escaped)
 
 
 COMMAND = re.compile(
-    r"(?:^|(?<=then )|(?<=then: )|(?<=more: ))(yamlsched .*?)(?=; then |, then: | runs what | \(or |$)"
+    r"(?:^|(?<=then )|(?<=then: )|(?<=more: ))(yamlsched .*?)(?=; then |, then: | runs what |"
+    r" \(or |$)"
 )
 """Commands in what helps, which are shown as code."""
 
@@ -52,13 +60,18 @@ COMMAND = re.compile(
 def render(document: Document) -> str:
     """Return the document as Markdown."""
     head = (f"## {prose(document.title)}", prose(document.span))
-    return "\n\n".join(filter(None, chain(head, ("\n".join(_lines(part)) for part in document.parts))))
+    return "\n\n".join(
+        filter(None, chain(head, ("\n".join(_lines(part)) for part in document.parts)))
+    )
 
 
 def _lines(part: Part) -> Iterator[str]:
     match part:
         case Facts():
-            yield from (f"- {f'**{prose(name)}**: ' if name else ''}{prose(value)}" for name, value in part.pairs)
+            yield from (
+                f"- {f'**{prose(name)}**: ' if name else ''}{prose(value)}"
+                for name, value in part.pairs
+            )
             yield from (f"- {_with_commands(line)}" for line in [part.note] if line)
         case Problems():
             yield f"**{prose(part.verdict)}**"
@@ -77,21 +90,33 @@ def _lines(part: Part) -> Iterator[str]:
 def _section(section: Section) -> Iterator[str]:
     yield section.title and f"### {prose(section.title)}"
     if section.rows:
-        yield "\n".join(table(section.headings, (map(prose, row) for row in section.rows), section.numbers))
+        yield "\n".join(
+            table(section.headings, (map(prose, row) for row in section.rows), section.numbers)
+        )
     yield from map(_with_commands, (section.more, section.note))
 
 
-def table(headings: Sequence[str], rows: Iterable[Iterable[str]], numbers: Collection[int] = ()) -> Iterator[str]:
-    """Yield the lines of a table. Its cells are Markdown; ``numbers`` are the columns aligned to the right."""
+def table(
+    headings: Sequence[str], rows: Iterable[Iterable[str]], numbers: Collection[int] = ()
+) -> Iterator[str]:
+    """Yield the lines of a table. Its cells are Markdown; ``numbers`` are the columns aligned to
+    the right.
+    """
     rules = ("---:" if nth in numbers else "---" for nth in range(len(headings)))
     yield from (f"| {' | '.join(row)} |" for row in (headings, rules, *rows))
 
 
 def _entry(entry: Entry, indent: str) -> Iterator[str]:
-    yield f"{indent}* {prose(entry.line)}"  # another bullet than that of facts: it starts another list
+    yield (  # another bullet than that of facts: it starts another list
+        f"{indent}* {prose(entry.line)}"
+    )
     if entry.text:
         fence = _fence("\n".join(entry.text), 3)
-        yield from ("", *(f"{indent}  {line}" for line in (fence, *map(printable, entry.text), fence)), "")
+        yield from (
+            "",
+            *(f"{indent}  {line}" for line in (fence, *map(printable, entry.text), fence)),
+            "",
+        )
     for below in entry.entries:
         yield from _entry(below, indent + "  ")
 
@@ -100,4 +125,6 @@ def _with_commands(text: str) -> str:
     """Return a line with its commands as code."""
     parts = COMMAND.split(text)
     spaces = [" " * (len(part) - len(part.rstrip())) for part in parts]  # which prose removes
-    return "".join(code(part) if nth % 2 else prose(part) + spaces[nth] for nth, part in enumerate(parts))
+    return "".join(
+        code(part) if nth % 2 else prose(part) + spaces[nth] for nth, part in enumerate(parts)
+    )

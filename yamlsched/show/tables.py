@@ -1,4 +1,6 @@
-"""What goes through rich: colours, tables and progress on a terminal. Piped output needs none, see registry.py."""
+"""What goes through rich: colours, tables and progress on a terminal. Piped output needs none, see
+registry.py.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,22 @@ def paint(text: str, style: str) -> str:
 
 
 def table(headings: Sequence[str], lines: Iterable[Sequence[str]], free_text: str | None) -> str:
-    """Return aligned columns. ``free_text``, the heading of one of them, is cut to the width of the terminal."""
-    rows = [[Text.from_ansi(cell) if isinstance(cell, Styled) else Text(cell) for cell in line] for line in lines]
-    widths = [max(len(heading), *(row[nth].cell_len for row in rows), 0) for nth, heading in enumerate(headings)]
+    """Return aligned columns. ``free_text``, the heading of one of them, is cut to the width of the
+    terminal.
+    """
+    rows = [
+        [Text.from_ansi(cell) if isinstance(cell, Styled) else Text(cell) for cell in line]
+        for line in lines
+    ]
+    widths = [
+        max(len(heading), *(row[nth].cell_len for row in rows), 0)
+        for nth, heading in enumerate(headings)
+    ]
     if free_text is not None:
         nth = headings.index(free_text)
-        room = shutil.get_terminal_size().columns - sum(widths) - 2 * (len(widths) - 1) + widths[nth]
+        room = (
+            shutil.get_terminal_size().columns - sum(widths) - 2 * (len(widths) - 1) + widths[nth]
+        )
         widths[nth] = min(widths[nth], max(MIN_FREE_TEXT_CHARS, room))
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for heading, width in zip(headings, widths, strict=True):

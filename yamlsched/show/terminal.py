@@ -1,6 +1,7 @@
 """How results are written: aligned tables, JSON with a version, CSV, times in UTC.
 
-Tables and colours on a terminal go through rich, which is imported only then: piped output needs neither.
+Tables and colours on a terminal go through rich, which is imported only then: piped output needs
+neither.
 """
 
 from __future__ import annotations
@@ -45,11 +46,15 @@ COLOURS = {
 
 
 def has_colours() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    )
 
 
 class Styled(str):
-    """A string that may be printed unchanged: its colours are ours, and values from outside are escaped."""
+    """A string that may be printed unchanged: its colours are ours, and values from outside are
+    escaped.
+    """
 
 
 def unstyled(text: str) -> str:
@@ -58,7 +63,9 @@ def unstyled(text: str) -> str:
 
 
 def paint(text: str, style: str) -> str:
-    """Return ``text``, which must be printable, in a style of rich such as ``bold red``, if colours are wanted."""
+    """Return ``text``, which must be printable, in a style of rich such as ``bold red``, if colours
+    are wanted.
+    """
     if not has_colours():
         return text
     return registry.tables.paint(text, style)
@@ -102,7 +109,9 @@ def count(number: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return ``text`` without anything that controls a terminal or a CI service; line breaks and tabs stay."""
+    """Return ``text`` without anything that controls a terminal or a CI service; line breaks and
+    tabs stay.
+    """
     lines = ("\t".join(map(terminal.escape_control, line.split("\t"))) for line in text.split("\n"))
     return "\n".join(map(terminal.escape_ci_commands, lines))
 
@@ -116,11 +125,14 @@ def printable_line(text: str) -> str:
     return printable(text).replace("\n", " ").replace("\t", " ")
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], free_text: str | None = None) -> str:
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], free_text: str | None = None
+) -> str:
     """Return aligned columns, two spaces apart, under ``headings``.
 
-    Only the column headed ``free_text`` is ever cut: at ``MAX_FREE_TEXT_CHARS``, and at the edge of a terminal. All
-    others keep their width, so that keys and ids can be copied: the table is then wider than the terminal.
+    Only the column headed ``free_text`` is ever cut: at ``MAX_FREE_TEXT_CHARS``, and at the edge of
+    a terminal. All others keep their width, so that keys and ids can be copied: the table is then
+    wider than the terminal.
     """
     lines = [[printable_line(cell) for cell in row] for row in rows]
     if free_text is not None:
@@ -146,7 +158,9 @@ def fields(pairs: Iterable[tuple[str, str]]) -> str:
 
 @contextmanager
 def live_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a line of progress in place of the one before, if stderr is a terminal."""
+    """Yield a function that shows a line of progress in place of the one before, if stderr is a
+    terminal.
+    """
     if not sys.stderr.isatty():
         yield lambda line: None
         return
@@ -155,11 +169,17 @@ def live_line() -> Iterator[Callable[[str], None]]:
 
 
 def document(**parts: Any) -> str:
-    """Return one JSON document; dataclasses become objects, instants RFC 3339, durations seconds."""
-    text = json.dumps({"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2)
+    """Return one JSON document; dataclasses become objects, instants RFC 3339,
+    durations seconds.
+    """
+    text = json.dumps(
+        {"format_version": FORMAT_VERSION, **parts}, default=_plain, ensure_ascii=False, indent=2
+    )
     if not text.replace("\n", "").isprintable():
         text = "\n".join(map(log.printable_json, text.split("\n")))
-    return text.replace("##", r"#\u0023")  # a JSON escape: a parser of the document gets the same text
+    return text.replace(
+        "##", r"#\u0023"
+    )  # a JSON escape: a parser of the document gets the same text
 
 
 def _plain(value: Any) -> Any:
@@ -175,8 +195,8 @@ def _plain(value: Any) -> Any:
 def comma_separated(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return CSV with a line of headings; instants are RFC 3339, None is empty.
 
-    Control characters are escaped. Text that a spreadsheet would evaluate as a formula gets a leading apostrophe, as
-    spreadsheets write it themselves (OWASP, CSV injection).
+    Control characters are escaped. Text that a spreadsheet would evaluate as a formula gets a
+    leading apostrophe, as spreadsheets write it themselves (OWASP, CSV injection).
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

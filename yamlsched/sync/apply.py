@@ -1,4 +1,6 @@
-"""A file that is not known to be in force: check it and apply it, or report why it is not applied."""
+"""A file that is not known to be in force: check it and apply it, or report why it is
+not applied.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ AT_ONCE_LOCK_TIMEOUT_SECONDS = 30.0
 
 @dataclass
 class FileSync:
-    """The sync of one file that is not known to be in force. What it does and finds is added to ``result``."""
+    """The sync of one file that is not known to be in force. What it does and finds is added to
+    ``result``.
+    """
 
     connection: Connection[Any]
     schedule: ScheduleFile
@@ -60,7 +64,8 @@ class FileSync:
 
     def apply_if_due(self) -> None:
         """Apply the file if it is valid and to be in force."""
-        # The namespace of a file that was read before is known: one that is held back is not read again every minute.
+        # The namespace of a file that was read before is known: one that is held back is not read
+        # again every minute.
         if self.result.namespace is not None and self._is_held_back(self._decide()):
             return
         loaded, checked = self._read()
@@ -69,12 +74,20 @@ class FileSync:
             return
         _log_findings(self.schedule, loaded)
         self.result.namespace = loaded.namespace
-        # before the transaction, which may be long: the next tick of this host presents the file, too
-        snapshot = files.poll_rows(self.connection, self.schedule.presented(), self.now, loaded.namespace)
+        # before the transaction, which may be long: the next tick of this host presents the file,
+        # too
+        snapshot = files.poll_rows(
+            self.connection, self.schedule.presented(), self.now, loaded.namespace
+        )
         self.result.messages += in_force.move_messages(self.schedule, snapshot)
         revised = revision.read(str(self.schedule.real_file), self.schedule.data, os.environ)
         if revised.problem:
-            log.info("revision.unknown", file=self.schedule.path, error=revised.problem, remedy=revised.remedy or None)
+            log.info(
+                "revision.unknown",
+                file=self.schedule.path,
+                error=revised.problem,
+                remedy=revised.remedy or None,
+            )
         with self.connection.transaction():
             timeout = AT_ONCE_LOCK_TIMEOUT_SECONDS if self.at_once else LOCK_TIMEOUT_SECONDS
             files.lock_namespace(self.connection, loaded.namespace, timeout)
@@ -98,13 +111,19 @@ class FileSync:
             self.result.add_findings(*changes.problems)
 
     def report_failure(self, error: Exception) -> None:
-        """Report that the file could not be applied now. The tick continues, except in another environment."""
+        """Report that the file could not be applied now. The tick continues, except in another
+        environment.
+        """
         self.result.verdict, self.result.changes = None, None
         why = reason(error) if isinstance(error, psycopg.Error) else str(error)
-        log.warning("sync.failed", file=self.schedule.path, hash=self.schedule.sha256[:8], error=why)
+        log.warning(
+            "sync.failed", file=self.schedule.path, hash=self.schedule.sha256[:8], error=why
+        )
         if isinstance(error, psycopg.errors.LockNotAvailable):
             why = "another session holds a lock that this needs (pg_stat_activity shows which)"
-        self.result.add_findings(f"{self.schedule.path} is not applied: {why}. The next tick tries again")
+        self.result.add_findings(
+            f"{self.schedule.path} is not applied: {why}. The next tick tries again"
+        )
         self._check_environment()
 
     def inspect(self) -> SyncResult:
@@ -122,13 +141,17 @@ class FileSync:
                 return result
             if state is None or state.in_force_id is None:
                 result.namespace = None
-            elif (verdict := in_force.decide(state, self.schedule.version, at_once=False)) is Verdict.HELD_BACK:
+            elif (
+                verdict := in_force.decide(state, self.schedule.version, at_once=False)
+            ) is Verdict.HELD_BACK:
                 result.verdict = verdict
         return result
 
     def _read(self) -> tuple[Loaded, Checked]:
         """Read and check the file; its valid jobs are those of the result."""
-        loaded = load.load(self.schedule.data, self.schedule.path, self.schedule.environment or None)
+        loaded = load.load(
+            self.schedule.data, self.schedule.path, self.schedule.environment or None
+        )
         if self.schedule.namespace_override is not None:
             loaded = replace(loaded, namespace=self.schedule.namespace_override)
         checked = checks.check(loaded, self.schedule.real_file, self.schedule.handler_path)
@@ -151,12 +174,18 @@ class FileSync:
         verdict = self.result.verdict
         if verdict is not Verdict.HELD_BACK and verdict not in REFUSED:
             return False
-        self.result.messages.append(in_force.explain(verdict, state, self.schedule.path, self.schedule.version))
-        self.result.has_findings |= self.at_once or verdict in REFUSED or in_force.is_held_too_long(state)
+        self.result.messages.append(
+            in_force.explain(verdict, state, self.schedule.path, self.schedule.version)
+        )
+        self.result.has_findings |= (
+            self.at_once or verdict in REFUSED or in_force.is_held_too_long(state)
+        )
         return True
 
     def _check_environment(self) -> FileState | None:
-        """Report if the namespace belongs to another environment, or is not this host's: then nothing is claimed."""
+        """Report if the namespace belongs to another environment, or is not this host's: then
+        nothing is claimed.
+        """
         if self.result.namespace is None:
             return None
         state = self._state()
@@ -168,41 +197,63 @@ class FileSync:
             self._is_held_back(state)
         return state
 
-    def _keep_presenting(self, loaded: Loaded, errors: Sequence[Diagnostic] | None = None) -> str | None:
-        """Continue to present what this host presented before, and return its namespace, else that of the file."""
+    def _keep_presenting(
+        self, loaded: Loaded, errors: Sequence[Diagnostic] | None = None
+    ) -> str | None:
+        """Continue to present what this host presented before, and return its namespace, else that
+        of the file.
+        """
         presented = self.schedule.presented()
         mistakes = None if errors is None else max(1, len(errors))
-        lines = [formats.one_line(error)[:MAX_STORED_CHARS] for error in (errors or ())[:MAX_STORED_ERRORS]]
-        namespace = files.keep_presenting(self.connection, presented, self.now, mistakes, loaded.namespace, lines)
+        lines = [
+            formats.one_line(error)[:MAX_STORED_CHARS]
+            for error in (errors or ())[:MAX_STORED_ERRORS]
+        ]
+        namespace = files.keep_presenting(
+            self.connection, presented, self.now, mistakes, loaded.namespace, lines
+        )
         return namespace or loaded.namespace
 
     def _refuse(self, loaded: Loaded, checked: Checked) -> None:
         errors = max(1, len(checked.errors))
         self.result.namespace = self._keep_presenting(loaded, checked.errors)
         self.result.add_findings(*(formats.text(error) for error in checked.errors))
-        log.error("sync.refused", file=self.schedule.path, hash=self.schedule.sha256[:8], mistakes=errors)
+        log.error(
+            "sync.refused", file=self.schedule.path, hash=self.schedule.sha256[:8], mistakes=errors
+        )
         _report_left_out(self.schedule, loaded, checked.jobs, errors)
         self._check_environment()
 
     def _apply(self, state: FileState, loaded: Loaded, revised: Revision) -> None:
         """Write the definitions and which file is in force, inside the caller's transaction."""
-        connection, version, namespace = self.connection, self.schedule.version, str(loaded.namespace)
+        connection, version, namespace = (
+            self.connection,
+            self.schedule.version,
+            str(loaded.namespace),
+        )
         is_covered = version.is_covered_by(state.in_force_yamlsched, state.in_force_tzdata)
         recompute = state.in_force_id is not None and not is_covered
         is_behind = is_older(version.tzdata_version, state.in_force_tzdata or "")
-        changes = converge.converge(connection, namespace, loaded.jobs, loaded.limits, self.now, recompute, is_behind)
+        changes = converge.converge(
+            connection, namespace, loaded.jobs, loaded.limits, self.now, recompute, is_behind
+        )
         definitions.put_targets(connection, namespace, loaded.notify)
         if engines := loaded.executors.values():
             parameters = {
                 "names": [engine.name for engine in engines],
                 "numbers": [engine.concurrency for engine in engines],
             }
-            connection.execute(query.load("begins")["put_executors"], {"namespace": namespace, **parameters})
+            connection.execute(
+                query.load("begins")["put_executors"], {"namespace": namespace, **parameters}
+            )
         if self.result.verdict is Verdict.APPLY:
             retention = loaded.retention.to_row()
-            files.mark_applied(connection, namespace, self.schedule.presented(), retention, changes.now)
+            files.mark_applied(
+                connection, namespace, self.schedule.presented(), retention, changes.now
+            )
         elif state.in_force_id is not None:
-            # The newest of each version: hosts with crossed versions would otherwise renew the file in turns forever.
+            # The newest of each version: hosts with crossed versions would otherwise renew the file
+            # in turns forever.
             yamlsched = newest_version(state.in_force_yamlsched, version.yamlsched_version)
             tzdata = newest_version(state.in_force_tzdata, version.tzdata_version)
             files.mark_renewed(connection, state.in_force_id, yamlsched, tzdata)
@@ -212,27 +263,38 @@ class FileSync:
 
 
 def inspect_file(
-    connection: Connection[Any], schedule: ScheduleFile, snapshot: Snapshot, now: datetime | None = None
+    connection: Connection[Any],
+    schedule: ScheduleFile,
+    snapshot: Snapshot,
+    now: datetime | None = None,
 ) -> SyncResult:
     """Return the verdict on the file, without applying it or creating runs."""
     known = current(snapshot, schedule)
     return known or FileSync(connection, schedule, SyncResult(snapshot.namespace), now).inspect()
 
 
-def claimable_jobs(connection: Connection[Any], schedule: ScheduleFile, result: SyncResult) -> dict[str, Job]:
+def claimable_jobs(
+    connection: Connection[Any], schedule: ScheduleFile, result: SyncResult
+) -> dict[str, Job]:
     """Return the jobs whose runs this host may claim: those whose own entry in its file is valid.
 
-    While the file is held back, only those whose handler or command is that of the file in force: a service
-    that shares the namespace by mistake may have a job of the same name.
+    While the file is held back, only those whose handler or command is that of the file in force: a
+    service that shares the namespace by mistake may have a job of the same name.
     """
     jobs = result.jobs
     if jobs is None:
-        loaded = load.load(schedule.data, schedule.path, schedule.environment or None, result.is_validated)
+        loaded = load.load(
+            schedule.data, schedule.path, schedule.environment or None, result.is_validated
+        )
         jobs = result.jobs = loaded.jobs
-        _report_left_out(schedule, loaded, jobs, sum(entry.severity == "error" for entry in loaded.diagnostics))
+        _report_left_out(
+            schedule, loaded, jobs, sum(entry.severity == "error" for entry in loaded.diagnostics)
+        )
     if result.verdict is Verdict.HELD_BACK and result.namespace is not None:
         known = definitions.targets(connection, result.namespace)
-        jobs = {name: job for name, job in jobs.items() if known.get(name) == (job.handler, job.command)}
+        jobs = {
+            name: job for name, job in jobs.items() if known.get(name) == (job.handler, job.command)
+        }
     return jobs
 
 
@@ -247,8 +309,16 @@ def _log_findings(schedule: ScheduleFile, loaded: Loaded) -> None:
         log.warning("file.flagged", file=schedule.path, more=more, see="yamlsched validate")
 
 
-def _report_left_out(schedule: ScheduleFile, loaded: Loaded, jobs: dict[str, Job], errors: int) -> None:
+def _report_left_out(
+    schedule: ScheduleFile, loaded: Loaded, jobs: dict[str, Job], errors: int
+) -> None:
     left_out = [name for name in loaded.entries if name not in jobs]
     if errors and (left_out or not jobs):
         names = names_for_log(left_out) or "all"
-        log.warning("jobs.left_out", file=schedule.path, jobs=names, mistakes=errors, see="yamlsched validate")
+        log.warning(
+            "jobs.left_out",
+            file=schedule.path,
+            jobs=names,
+            mistakes=errors,
+            see="yamlsched validate",
+        )

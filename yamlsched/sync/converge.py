@@ -1,4 +1,6 @@
-"""Converge job_definitions to a file, in one transaction that first accounts for what the old definitions owe."""
+"""Converge job_definitions to a file, in one transaction that first accounts for what the old
+definitions owe.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,18 @@ def edited_definitions(connection: Connection[Any], ids: Sequence[int]) -> list[
 
 
 def latest_settings(connection: Connection[Any], namespace: str) -> dict[str, Any] | None:
-    """Return what the file that was applied last says outside of its jobs; None if there is none."""
-    return next(iter(fetch_column(connection, load("edits")["latest_settings"], {"namespace": namespace})), None)
+    """Return what the file that was applied last says outside of its jobs; None if
+    there is none.
+    """
+    return next(
+        iter(fetch_column(connection, load("edits")["latest_settings"], {"namespace": namespace})),
+        None,
+    )
 
 
-def insert_edit(connection: Connection[Any], edit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> int:
+def insert_edit(
+    connection: Connection[Any], edit: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]
+) -> int:
     """Record an edit, in the caller's transaction; return how many of ``jobs`` were recorded.
 
     ``edit`` has the columns that are not JSON as they are, and those that are as JSON values.
@@ -64,7 +73,9 @@ _values = attrgetter(*KEYS)
 
 
 class StoredJob(NamedTuple):
-    """A job as it is stored; None if this release cannot read it. ``schedule`` is its cron, readable or not."""
+    """A job as it is stored; None if this release cannot read it. ``schedule`` is its cron,
+    readable or not.
+    """
 
     job: Job | None
     schedule: str | None
@@ -72,7 +83,10 @@ class StoredJob(NamedTuple):
 
 def stored_jobs(connection: Connection[Any], ids: list[int]) -> dict[str, StoredJob]:
     """Return jobs as they are stored, by name."""
-    return {row["job_type"]: StoredJob(_job(row), row["schedule"]) for row in edited_definitions(connection, ids)}
+    return {
+        row["job_type"]: StoredJob(_job(row), row["schedule"])
+        for row in edited_definitions(connection, ids)
+    }
 
 
 def _job(row: dict[str, Any]) -> Job | None:
@@ -86,7 +100,10 @@ def of_jobs(
     differences: Iterable[Difference], before: Mapping[str, StoredJob], jobs: Mapping[str, Job]
 ) -> list[dict[str, Any]]:
     """Return how each job changes, as the columns of edited_jobs with the job's name."""
-    return [_of_job(change, before.get(change.job_type), jobs.get(change.job_type)) for change in differences]
+    return [
+        _of_job(change, before.get(change.job_type), jobs.get(change.job_type))
+        for change in differences
+    ]
 
 
 def _of_job(difference: Difference, stored: StoredJob | None, new: Job | None) -> dict[str, Any]:
@@ -98,7 +115,9 @@ def _of_job(difference: Difference, stored: StoredJob | None, new: Job | None) -
     if stored and new:
         differing = list(_differing(old or defaults, new))
         fields = field_changes.of_job(
-            _keys(old, differing) if old else None, _keys(new, differing), _keys(defaults, differing)
+            _keys(old, differing) if old else None,
+            _keys(new, differing),
+            _keys(defaults, differing),
         )
         before = {change.field: _shown(change.field, change.before) for change in fields}
         after = {change.field: _shown(change.field, change.after) for change in fields}
@@ -108,13 +127,20 @@ def _of_job(difference: Difference, stored: StoredJob | None, new: Job | None) -
         before = _set_keys(old or defaults, defaults)
     elif new:
         after = _set_keys(new, defaults)
-    return {"job_type": difference.job_type, "change": difference.change, "before": before, "after": after}
+    return {
+        "job_type": difference.job_type,
+        "change": difference.change,
+        "before": before,
+        "after": after,
+    }
 
 
 def _differing(job: Job, other: Job) -> Iterator[str]:
     """Yield the keys that differ. Most are alike: only the others are made readable."""
     for key, a, b in zip(KEYS, _values(job), _values(other), strict=True):
-        if a is not b and (a != b or (a and isinstance(a, dict) and not field_changes.is_same(a, b))):
+        if a is not b and (
+            a != b or (a and isinstance(a, dict) and not field_changes.is_same(a, b))
+        ):
             yield key
 
 
@@ -144,7 +170,9 @@ def _shown(field: str, value: Any) -> Any:
 
 def _shown_settings(loaded: Loaded) -> dict[str, Any]:
     """Return what a file says outside of its jobs, as it is recorded."""
-    settings = {key: value for key, value in field_changes.settings(loaded).items() if key != "executors"}
+    settings = {
+        key: value for key, value in field_changes.settings(loaded).items() if key != "executors"
+    }
     executors = {
         name: {key: _shown(key, value) for key, value in executor.to_yaml().items()}
         for name, executor in loaded.executors.items()
@@ -182,7 +210,9 @@ def record(
             "author": storable(revision.author),
             "subject": storable(revision.subject),
             "counts": changes.summary(),
-            "before": None if former is None else {change.field: change.before for change in fields},
+            "before": (
+                None if former is None else {change.field: change.before for change in fields}
+            ),
             "after": {change.field: change.after for change in fields},
             "settings": settings,
             "now": changes.now,
@@ -203,8 +233,9 @@ def converge(
 ) -> Changes:
     """Write what differs, inside the caller's transaction and under the namespace's lock.
 
-    ``recompute``: the rules or the time zone data are newer than those that computed the stored next slots.
-    ``is_behind``: the time zone data is older. Then a job whose stored next slot is in the future owes nothing.
+    ``recompute``: the rules or the time zone data are newer than those that computed the stored
+    next slots. ``is_behind``: the time zone data is older. Then a job whose stored next slot is in
+    the future owes nothing.
     """
     rows = {name: to_row(job) for name, job in jobs.items()}
     _refuse_unencodable(connection, jobs)
@@ -216,14 +247,22 @@ def converge(
     instant = due.start_batch(connection, now)
     unreadable = _recompute(connection, locked) if recompute else []
     # what follows a job waits for slots of its former cron
-    owing = [d for d in locked if d.id in known.union(followers) and not (is_behind and _is_ahead(d, instant))]
+    owing = [
+        d
+        for d in locked
+        if d.id in known.union(followers) and not (is_behind and _is_ahead(d, instant))
+    ]
     owed = due.account_for_locked(connection, namespace, owing, instant)
 
     before = {d.job_type: d for d in definitions.lock(connection, known)}
     changed = of_jobs(differences, stored_jobs(connection, list(known)) if known else {}, jobs)
     written = [d.job_type for d in differences if not d.is_gone]
     if written:
-        at = {"retired_at": None, "created_at": instant.isoformat(), "applied_at": instant.isoformat()}
+        at = {
+            "retired_at": None,
+            "created_at": instant.isoformat(),
+            "applied_at": instant.isoformat(),
+        }
         at["updated_at"] = at["applied_at"]
         definitions.put(
             connection,
@@ -245,15 +284,21 @@ def converge(
     if differences or former != limits:
         names = [d.job_type for d in differences]
         definitions.lock_gates(connection, namespace, names, sorted({*former, *limits}))
-    definitions.mark_followed(connection, namespace, {name for job in jobs.values() for name in job.after})
+    definitions.mark_followed(
+        connection, namespace, {name for job in jobs.values() for name in job.after}
+    )
     if known:
         due.free_followers(connection, known)
         definitions.apply_lane(connection, list(known), instant)
         due.wake_followers(connection, namespace, known, instant)
     _put_limits(connection, namespace, former, limits, instant)
-    edited = {name: d for name, d in before.items() if name in jobs and _has_other_starts(d, jobs[name])}
+    edited = {
+        name: d for name, d in before.items() if name in jobs and _has_other_starts(d, jobs[name])
+    }
     if edited:
-        offsets = {d.id: keys.offset(namespace, name, jobs[name].spread) for name, d in edited.items()}
+        offsets = {
+            d.id: keys.offset(namespace, name, jobs[name].spread) for name, d in edited.items()
+        }
         definitions.apply_spread(connection, offsets, instant)
     return Changes(
         now=instant,
@@ -275,13 +320,18 @@ def _refuse_unencodable(connection: Connection[Any], jobs: Mapping[str, Job]) ->
             if (escaped := escape_for(connection, text)) != text:
                 nth = next(n for n, (a, b) in enumerate(zip(text, escaped, strict=False)) if a != b)
                 raise Refused(
-                    f'job "{name}": {key} has the character "{text[nth]}", which a database with encoding {encoding} '
-                    "cannot store: leave it out, or use a database with encoding UTF8"
+                    f'job "{name}": {key} has the character "{text[nth]}", which a database with'
+                    f" encoding {encoding} cannot store: leave it out, or use a database with"
+                    " encoding UTF8"
                 )
 
 
-def repair_limits(connection: Connection[Any], namespace: str, limits: Mapping[str, int], now: datetime | None) -> None:
-    """Write the limits of the file in use again if the database has others, for example after a partial restore."""
+def repair_limits(
+    connection: Connection[Any], namespace: str, limits: Mapping[str, int], now: datetime | None
+) -> None:
+    """Write the limits of the file in use again if the database has others, for example after a
+    partial restore.
+    """
     former = definitions.limits(connection, namespace)
     if former != limits:
         definitions.lock_gates(connection, namespace, [], sorted({*former, *limits}))
@@ -289,7 +339,11 @@ def repair_limits(connection: Connection[Any], namespace: str, limits: Mapping[s
 
 
 def _put_limits(
-    connection: Connection[Any], namespace: str, former: Iterable[str], limits: Mapping[str, int], now: datetime
+    connection: Connection[Any],
+    namespace: str,
+    former: Iterable[str],
+    limits: Mapping[str, int],
+    now: datetime,
 ) -> None:
     if former or limits:
         put = {name: limits.get(name) for name in sorted({*former, *limits})}
@@ -297,20 +351,35 @@ def _put_limits(
 
 
 def _has_other_starts(before: Definition, job: Job) -> bool:
-    """Return whether an edit changes when the runs of slots start. A job that loses its cron changes no run."""
+    """Return whether an edit changes when the runs of slots start. A job that loses its cron
+    changes no run.
+    """
     if job.cron is None:
         return False
-    return (before.schedule, before.timezone, before.spread) != (job.cron.source, job.timezone, job.spread)
+    return (before.schedule, before.timezone, before.spread) != (
+        job.cron.source,
+        job.timezone,
+        job.spread,
+    )
 
 
 def moved(namespace: str, plan: SlotPlan, job: Job, now: datetime) -> list[NewRun]:
-    """Return the runs of a plan with the starts that ``apply_spread`` gives them once their job is edited."""
+    """Return the runs of a plan with the starts that ``apply_spread`` gives them once their job is
+    edited.
+    """
     if not _has_other_starts(plan.definition, job):
         return plan.runs
     offset = keys.offset(namespace, job.name, job.spread)
     next_slot = placement(job, plan.definition, now)["next_slot_at"]
-    latest = datetime.fromisoformat(next_slot) - keys.SECOND if next_slot else datetime.max.replace(tzinfo=UTC)
-    return [run if run.run_at <= now else run._replace(run_at=min(run.slot + offset, latest)) for run in plan.runs]
+    latest = (
+        datetime.fromisoformat(next_slot) - keys.SECOND
+        if next_slot
+        else datetime.max.replace(tzinfo=UTC)
+    )
+    return [
+        run if run.run_at <= now else run._replace(run_at=min(run.slot + offset, latest))
+        for run in plan.runs
+    ]
 
 
 def _is_ahead(definition: Definition, now: datetime) -> bool:
@@ -319,9 +388,11 @@ def _is_ahead(definition: Definition, now: datetime) -> bool:
 
 
 def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, str | None]:
-    """Return the slot columns of a definition written at ``now``, when its slots up to then are accounted for.
+    """Return the slot columns of a definition written at ``now``, when its slots up to then are
+    accounted for.
 
-    A job that is new, returned, re-enabled, or whose cron or timezone changed counts slots from now on.
+    A job that is new, returned, re-enabled, or whose cron or timezone changed counts slots from now
+    on.
     """
     schedule = job.cron.source if job.cron else None
     effective_from, paused_at, paused_until = now, None, None
@@ -335,7 +406,9 @@ def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, s
         effective_from = now if is_fresh else before.effective_from
     after = max(now, effective_from, (before.last_slot_at if before else None) or now)
     next_slot_at = (
-        slot_plan.next_slot_at(schedule, job.timezone, after, paused_at, paused_until) if job.enabled else None
+        slot_plan.next_slot_at(schedule, job.timezone, after, paused_at, paused_until)
+        if job.enabled
+        else None
     )
     return {
         "effective_from": effective_from.isoformat(),
@@ -344,7 +417,9 @@ def placement(job: Job, before: Definition | None, now: datetime) -> dict[str, s
 
 
 def _recompute(connection: Connection[Any], locked: list[Definition]) -> list[due.FailedJob]:
-    """Compute the next slots again; return the jobs whose definition cannot be read, which keep theirs."""
+    """Compute the next slots again; return the jobs whose definition cannot be read, which keep
+    theirs.
+    """
     moves, unreadable = [], []
     for definition in locked:
         try:

@@ -24,7 +24,8 @@ RESTORE_LOCK_TIMEOUT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What decides a job's slots, as stored. The cursor is ``last_slot_at``: slots up to it are accounted for.
+    """What decides a job's slots, as stored. The cursor is ``last_slot_at``: slots up to it are
+    accounted for.
 
     Its fields are the columns of the statement ``read``.
     """
@@ -57,7 +58,9 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One job in which a file and the database differ. ``id`` is None for one that the database does not know."""
+    """One job in which a file and the database differ. ``id`` is None for one that the database
+    does not know.
+    """
 
     id: int | None
     job_type: str
@@ -74,7 +77,10 @@ class Difference:
 
 
 def differences(
-    connection: Connection[Any], namespace: str, jobs: Sequence[Mapping[str, Any]], defaults: Mapping[str, Any]
+    connection: Connection[Any],
+    namespace: str,
+    jobs: Sequence[Mapping[str, Any]],
+    defaults: Mapping[str, Any],
 ) -> list[Difference]:
     """Return the jobs that applying ``jobs`` would change, by name.
 
@@ -99,21 +105,31 @@ def lock(connection: Connection[Any], ids: Iterable[int]) -> list[Definition]:
     return read(connection, [row.id for row in rows])
 
 
-def apply_spread(connection: Connection[Any], offsets: Mapping[int, timedelta], now: datetime) -> None:
-    """Give runs that wait for their spread time the new one; ``offsets`` are from the slot, by definition."""
+def apply_spread(
+    connection: Connection[Any], offsets: Mapping[int, timedelta], now: datetime
+) -> None:
+    """Give runs that wait for their spread time the new one; ``offsets`` are from the slot, by
+    definition.
+    """
     seconds = [offset.total_seconds() for offset in offsets.values()]
-    connection.execute(load("definitions")["apply_spread"], {"ids": list(offsets), "seconds": seconds, "now": now})
+    connection.execute(
+        load("definitions")["apply_spread"], {"ids": list(offsets), "seconds": seconds, "now": now}
+    )
 
 
 def ids_with_next_slot(connection: Connection[Any], namespace: str) -> list[int]:
     """Return the ids of the definitions that have a slot to come."""
-    rows = connection.execute(load("definitions")["ids_with_next_slot"], {"namespace": namespace}).fetchall()
+    rows = connection.execute(
+        load("definitions")["ids_with_next_slot"], {"namespace": namespace}
+    ).fetchall()
     return [row.id for row in rows]
 
 
 def find(connection: Connection[Any], namespace: str, job_type: str) -> Definition | None:
     """Return one definition."""
-    rows = connection.execute(load("definitions")["find"], {"namespace": namespace, "job_type": job_type}).fetchall()
+    rows = connection.execute(
+        load("definitions")["find"], {"namespace": namespace, "job_type": job_type}
+    ).fetchall()
     return next(iter(read(connection, [row.id for row in rows])), None)
 
 
@@ -122,14 +138,18 @@ def names(connection: Connection[Any], namespace: str) -> list[str]:
     return list(targets(connection, namespace))
 
 
-def targets(connection: Connection[Any], namespace: str) -> dict[str, tuple[str | None, tuple[str, ...]]]:
+def targets(
+    connection: Connection[Any], namespace: str
+) -> dict[str, tuple[str | None, tuple[str, ...]]]:
     """Return the handlers and commands of the jobs that are not retired."""
     rows = connection.execute(load("definitions")["targets"], {"namespace": namespace}).fetchall()
     return {row.job_type: (row.handler, tuple(row.command)) for row in rows}
 
 
 def put(connection: Connection[Any], jobs: Sequence[Mapping[str, Any]]) -> None:
-    """Write definitions: new ones, and those that exist in place. All ``jobs`` have the same columns."""
+    """Write definitions: new ones, and those that exist in place. All ``jobs`` have the same
+    columns.
+    """
     connection.execute(load("definitions")["put"], {"jobs": Jsonb(jobs)})
 
 
@@ -140,49 +160,83 @@ def retire(connection: Connection[Any], ids: Sequence[int], now: datetime) -> No
 
 def followers(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> list[int]:
     """Return the ids of the jobs that follow these, also by way of others."""
-    rows = connection.execute(load("follow")["followers"], {"namespace": namespace, "ids": list(ids)}).fetchall()
+    rows = connection.execute(
+        load("follow")["followers"], {"namespace": namespace, "ids": list(ids)}
+    ).fetchall()
     return [row.id for row in rows]
 
 
 def mark_followed(connection: Connection[Any], namespace: str, names: Iterable[str]) -> None:
     """Note that other jobs follow these: the ends of their runs are handed on."""
-    connection.execute(load("follow")["mark_followed"], {"namespace": namespace, "names": sorted(names)})
+    connection.execute(
+        load("follow")["mark_followed"], {"namespace": namespace, "names": sorted(names)}
+    )
 
 
-def lock_gates(connection: Connection[Any], namespace: str, names: Sequence[str], limits: Sequence[str]) -> None:
-    """Lock the gates of jobs and limits until the transaction ends: no claim decides about their runs meanwhile."""
-    connection.execute(load("definitions")["lock_gates"], {"namespace": namespace, "names": names, "limits": limits})
+def lock_gates(
+    connection: Connection[Any], namespace: str, names: Sequence[str], limits: Sequence[str]
+) -> None:
+    """Lock the gates of jobs and limits until the transaction ends: no claim decides about their
+    runs meanwhile.
+    """
+    connection.execute(
+        load("definitions")["lock_gates"],
+        {"namespace": namespace, "names": names, "limits": limits},
+    )
 
 
 def limits(connection: Connection[Any], namespace: str) -> dict[str, int]:
     """Return the limits of the file in force."""
-    return {row.name: row.n for row in connection.execute(load("definitions")["limits"], {"namespace": namespace})}
+    return {
+        row.name: row.n
+        for row in connection.execute(load("definitions")["limits"], {"namespace": namespace})
+    }
 
 
-def put_limits(connection: Connection[Any], namespace: str, limits: Mapping[str, int | None], now: datetime) -> None:
-    """Write limits, whose gates are locked, and let go what waited for them. None: the limit has left the file."""
+def put_limits(
+    connection: Connection[Any], namespace: str, limits: Mapping[str, int | None], now: datetime
+) -> None:
+    """Write limits, whose gates are locked, and let go what waited for them. None: the limit has
+    left the file.
+    """
     names = list(limits)
     parameters = {"namespace": namespace, "names": names, "numbers": list(limits.values())}
     connection.execute(load("definitions")["put_limits"], parameters)
-    connection.execute(load("runs")["hand_on"], {"namespace": namespace, "jobs": [], "limits": names, "now": now})
+    connection.execute(
+        load("runs")["hand_on"], {"namespace": namespace, "jobs": [], "limits": names, "now": now}
+    )
 
 
 def put_targets(
-    connection: Connection[Any], namespace: str, targets: Mapping[str, NotifyTarget], restores: bool = False
+    connection: Connection[Any],
+    namespace: str,
+    targets: Mapping[str, NotifyTarget],
+    restores: bool = False,
 ) -> list[str]:
-    """Write the targets of notifications that the file has; return the names of those that differed.
+    """Write the targets of notifications that the file has; return the names of those that
+    differed.
 
     ``restores``: the file has not changed, so a target that differs was changed by somebody else.
     """
     variables = [target.url_env for target in targets.values()]
     events = [",".join(target.events) for target in targets.values()]
-    parameters = {"namespace": namespace, "names": list(targets), "url_envs": variables, "events": events}
-    rows = connection.execute(load("notify")["put_targets"], {**parameters, "restores": restores}).fetchall()
+    parameters = {
+        "namespace": namespace,
+        "names": list(targets),
+        "url_envs": variables,
+        "events": events,
+    }
+    rows = connection.execute(
+        load("notify")["put_targets"], {**parameters, "restores": restores}
+    ).fetchall()
     return [row.name for row in rows]
 
 
 def restore_targets(
-    connection: Connection[Any], namespace: str, targets: Mapping[str, NotifyTarget], version: files.FileVersion
+    connection: Connection[Any],
+    namespace: str,
+    targets: Mapping[str, NotifyTarget],
+    version: files.FileVersion,
 ) -> list[str]:
     """Write the targets of the file in use where they differ; return the names of those."""
     stored = connection.execute(load("notify")["targets"], {"namespace": namespace}).fetchall()
@@ -191,19 +245,27 @@ def restore_targets(
         return []
     with connection.transaction():
         files.lock_namespace(connection, namespace, RESTORE_LOCK_TIMEOUT_SECONDS)
-        parameters = {"namespace": namespace, "hash": version.hash, "environment": version.environment}
+        parameters = {
+            "namespace": namespace,
+            "hash": version.hash,
+            "environment": version.environment,
+        }
         if connection.execute(load("notify")["is_in_use"], parameters).fetchone() is None:
             return []  # another file was applied meanwhile
         return put_targets(connection, namespace, targets, restores=True)
 
 
 def apply_lane(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
-    """Have the next claim look again at what waits of these jobs, in the lane where they execute now."""
+    """Have the next claim look again at what waits of these jobs, in the lane where they execute
+    now.
+    """
     connection.execute(load("definitions")["apply_lane"], {"ids": list(ids), "now": now})
 
 
 def apply_overlap(connection: Connection[Any], ids: Sequence[int], now: datetime) -> None:
-    """Set whether the queued runs of these jobs exclude each other, by their current definitions."""
+    """Set whether the queued runs of these jobs exclude each other, by their current
+    definitions.
+    """
     connection.execute(load("definitions")["apply_overlap"], {"ids": list(ids), "now": now})
 
 
@@ -214,10 +276,18 @@ def cancel_retired(
     after: tuple[int, int] = (0, 0),
     limit: int = 1_000,
 ) -> list[Any]:
-    """Cancel a batch of what jobs retired a day ago have left undone; return the runs, by definition and id.
+    """Cancel a batch of what jobs retired a day ago have left undone; return the runs, by
+    definition and id.
 
     ``after`` are definition and run with which the batch before ended.
     """
-    values = {"namespace": namespace, "now": now, "definition": after[0], "id": after[1], "limit": limit, **LOST_WORKER}
+    values = {
+        "namespace": namespace,
+        "now": now,
+        "definition": after[0],
+        "id": after[1],
+        "limit": limit,
+        **LOST_WORKER,
+    }
     runs = connection.execute(load("definitions")["cancel_retired"], values).fetchall()
     return sorted(runs, key=lambda run: (run.definition_id, run.id))

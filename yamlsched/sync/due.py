@@ -1,4 +1,6 @@
-"""Account for slots: those that are due, in batches, and all that a definition owes before it is changed."""
+"""Account for slots: those that are due, in batches, and all that a definition owes before it is
+changed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
 
 CHUNK_ROWS = 5000
-"""Rows of one insert: accounting for a year of a minutely job must not build one message of half a million."""
+"""Rows of one insert: accounting for a year of a minutely job must not build one message of half a
+million.
+"""
 
 
 T = TypeVar("T")
@@ -39,7 +43,8 @@ def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _array(values: Iterable[object]) -> str:
-    """Return a PostgreSQL array literal of numbers, instants, reasons and keys, none of which needs quotes.
+    """Return a PostgreSQL array literal of numbers, instants, reasons and keys, none of which needs
+    quotes.
 
     psycopg's own dumper takes half the time of a sync of ten thousand jobs.
     """
@@ -67,52 +72,86 @@ def start_batch(
 ) -> datetime:
     """Prepare the transaction for work on a few hundred jobs by index, and return its instant.
 
-    A statement that waits longer than the timeout for a lock fails; None: the timeout of the session.
+    A statement that waits longer than the timeout for a lock fails; None: the timeout of the
+    session.
     """
     timeout = None if lock_timeout_seconds is None else f"{lock_timeout_seconds * 1000:.0f}ms"
-    [row] = connection.execute(load("slots")["start_batch"], {"now": now, "timeout": timeout}).fetchall()
+    [row] = connection.execute(
+        load("slots")["start_batch"], {"now": now, "timeout": timeout}
+    ).fetchall()
     instant: datetime = row.now
     return instant
 
 
 def due_jobs(connection: Connection[Any], namespace: str, now: datetime | None) -> list[int]:
-    """Return the ids of definitions that have a slot to account for and need not wait, the longest due first."""
-    rows = connection.execute(load("slots")["due_jobs"], {"namespace": namespace, "now": now}).fetchall()
+    """Return the ids of definitions that have a slot to account for and need not wait, the longest
+    due first.
+    """
+    rows = connection.execute(
+        load("slots")["due_jobs"], {"namespace": namespace, "now": now}
+    ).fetchall()
     return [row.id for row in rows]
 
 
-def lock_due_jobs(connection: Connection[Any], ids: Sequence[int], now: datetime) -> list[Definition]:
+def lock_due_jobs(
+    connection: Connection[Any], ids: Sequence[int], now: datetime
+) -> list[Definition]:
     """Lock those of the definitions that are still due and not locked by another session."""
-    rows = connection.execute(load("slots")["lock_due_jobs"], {"ids": _array(ids), "now": now}).fetchall()
+    rows = connection.execute(
+        load("slots")["lock_due_jobs"], {"ids": _array(ids), "now": now}
+    ).fetchall()
     return definitions.read(connection, [row.id for row in rows])
 
 
-def earliest_open_slots(connection: Connection[Any], namespace: str, ids: Iterable[int]) -> dict[int, datetime]:
+def earliest_open_slots(
+    connection: Connection[Any], namespace: str, ids: Iterable[int]
+) -> dict[int, datetime]:
     """Return, by definition, the earliest slot with an unfinished run that excludes others."""
     parameters = {"namespace": namespace, "ids": _array(ids)}
-    return {row.id: row.slot for row in connection.execute(load("slots")["earliest_open_slots"], parameters)}
+    return {
+        row.id: row.slot
+        for row in connection.execute(load("slots")["earliest_open_slots"], parameters)
+    }
 
 
-def key_holders(connection: Connection[Any], namespace: str, keys: Sequence[str]) -> dict[str, KeyHolder]:
+def key_holders(
+    connection: Connection[Any], namespace: str, keys: Sequence[str]
+) -> dict[str, KeyHolder]:
     """Return the holders of those keys that are, or were, in use."""
     holders = {}
     for chunk in _chunks(keys):
-        for row in connection.execute(load("slots")["key_holders"], {"namespace": namespace, "keys": _array(chunk)}):
+        for row in connection.execute(
+            load("slots")["key_holders"], {"namespace": namespace, "keys": _array(chunk)}
+        ):
             holders[row.key] = KeyHolder(row.job_type, row.scheduled_for, row.run_id, row.status)
     return holders
 
 
 def create_runs(
-    connection: Connection[Any], runs: Sequence[NewRun], namespace: str, now: datetime, by_hand: bool = False
+    connection: Connection[Any],
+    runs: Sequence[NewRun],
+    namespace: str,
+    now: datetime,
+    by_hand: bool = False,
 ) -> list[Cursor[Any]]:
-    """Insert runs in order, except those whose key is, or was, in use: the cursors' row counts show how many."""
-    return _write_rows(connection, "create_runs", runs, namespace=namespace, now=now, by_hand=by_hand)
+    """Insert runs in order, except those whose key is, or was, in use: the cursors' row counts show
+    how many.
+    """
+    return _write_rows(
+        connection, "create_runs", runs, namespace=namespace, now=now, by_hand=by_hand
+    )
 
 
-def followed(connection: Connection[Any], namespace: str, jobs: Iterable[Definition]) -> dict[str, Any]:
+def followed(
+    connection: Connection[Any], namespace: str, jobs: Iterable[Definition]
+) -> dict[str, Any]:
     """Return by name what decides the slots of the jobs that ``jobs`` follow."""
     names = sorted({name for job in jobs for name in job.after})
-    rows = connection.execute(load("follow")["upstreams"], {"namespace": namespace, "names": names}) if names else ()
+    rows = (
+        connection.execute(load("follow")["upstreams"], {"namespace": namespace, "names": names})
+        if names
+        else ()
+    )
     return {row.job_type: row for row in rows}
 
 
@@ -124,19 +163,35 @@ def await_upstreams(
     upstreams: Mapping[str, Any],
     now: datetime,
 ) -> None:
-    """Store what new runs wait for. ``upstreams`` is what ``followed`` returned, under the lock of ``jobs``."""
-    after = {job.id: [upstreams[name] for name in job.after if name in upstreams] for job in jobs if job.after}
+    """Store what new runs wait for. ``upstreams`` is what ``followed`` returned, under the lock of
+    ``jobs``.
+    """
+    after = {
+        job.id: [upstreams[name] for name in job.after if name in upstreams]
+        for job in jobs
+        if job.after
+    }
     rows = [
-        AwaitedSlot(run.key, job.id, slot_plan.awaited_slot(job.schedule, job.timezone, job.effective_from, run.slot))
+        AwaitedSlot(
+            run.key,
+            job.id,
+            slot_plan.awaited_slot(job.schedule, job.timezone, job.effective_from, run.slot),
+        )
         for run in runs
         for job in after.get(run.definition_id, ())
     ]
     _write_rows(connection, "await", rows, "follow", namespace=namespace, now=now)
 
 
-def wake_followers(connection: Connection[Any], namespace: str, ids: Iterable[int], now: datetime) -> None:
-    """Have what waits for slots of these jobs looked at again: they have a run or a gap now, or will have none."""
-    connection.execute(load("follow")["wake"], {"namespace": namespace, "ids": sorted(ids), "now": now})
+def wake_followers(
+    connection: Connection[Any], namespace: str, ids: Iterable[int], now: datetime
+) -> None:
+    """Have what waits for slots of these jobs looked at again: they have a run or a gap now, or
+    will have none.
+    """
+    connection.execute(
+        load("follow")["wake"], {"namespace": namespace, "ids": sorted(ids), "now": now}
+    )
 
 
 def free_followers(connection: Connection[Any], ids: Iterable[int]) -> None:
@@ -180,8 +235,10 @@ TRANSIENT_ERRORS = (
 )
 """Errors because of other sessions: the caller tries its whole transaction again."""
 STEPS = (BatchLimits(1000, 1.0), BatchLimits(25, 0.1), BatchLimits(1, 0.1))
-"""At first, after a batch has failed, and after a part of that has failed: for example because another session has
-inserted a key and not committed. A thousand jobs share one commit and take a tenth of a second."""
+"""At first, after a batch has failed, and after a part of that has failed: for example because
+another session has inserted a key and not committed. A thousand jobs share one commit and take a
+tenth of a second.
+"""
 
 
 class FailedJob(NamedTuple):
@@ -195,8 +252,9 @@ class FailedJob(NamedTuple):
 class DueResult:
     """The runs and gaps that account for slots, and the jobs that failed.
 
-    ``unreadable`` are jobs whose stored definition this release or its time zone data cannot read; ``blocked`` those
-    whose slots could not be written. ``jobs_left`` is how many jobs the next sync has to process, for lack of time.
+    ``unreadable`` are jobs whose stored definition this release or its time zone data cannot read;
+    ``blocked`` those whose slots could not be written. ``jobs_left`` is how many jobs the next sync
+    has to process, for lack of time.
     """
 
     runs: int = 0
@@ -220,8 +278,9 @@ class DueResult:
     def problems(self) -> list[str]:
         """What needs attention, one line per job."""
         lines = [
-            f'job "{job}" is not scheduled: this release cannot read its stored definition: {why}. Correct its entry '
-            "in schedules.yaml and sync, or upgrade yamlsched and tzdata on this host"
+            f'job "{job}" is not scheduled: this release cannot read its stored definition: {why}.'
+            " Correct its entry in schedules.yaml and sync, or upgrade yamlsched and tzdata on"
+            " this host"
             for job, why in self.unreadable
         ]
         lines += [
@@ -229,7 +288,11 @@ class DueResult:
             for job, why in self.blocked
         ]
         more = len(lines) - MAX_REPORTED_JOBS
-        return lines if more <= 0 else [*lines[:MAX_REPORTED_JOBS], f"{more} more jobs are not scheduled"]
+        return (
+            lines
+            if more <= 0
+            else [*lines[:MAX_REPORTED_JOBS], f"{more} more jobs are not scheduled"]
+        )
 
     def log(self) -> None:
         """Log an event for each gap and each job that failed."""
@@ -255,7 +318,9 @@ MAX_STORED_NAMES = 20
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of the jobs that a file changed, and the runs and gaps of what their old definitions ``owed``."""
+    """Names of the jobs that a file changed, and the runs and gaps of what their old definitions
+    ``owed``.
+    """
 
     now: datetime
     added: tuple[str, ...]
@@ -267,23 +332,27 @@ class Changes:
     edits: tuple[dict[str, Any], ...] = ()  # how each of them changed: see converge.py
 
     def summary(self) -> dict[str, Any]:
-        """Return how many jobs were added, changed, retired and returned, and the first of each, as JSON values."""
+        """Return how many jobs were added, changed, retired and returned, and the first of each, as
+        JSON values.
+        """
         jobs = {kind: getattr(self, kind) for kind in CHANGES}
         return {
-            kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])} for kind, names in jobs.items() if names
+            kind: {"jobs": len(names), "first": list(names[:MAX_STORED_NAMES])}
+            for kind, names in jobs.items()
+            if names
         }
 
     @property
     def problems(self) -> list[str]:
         """What needs attention, one line per job."""
         lines = [
-            f'job "{job}" was changed, and its stored definition could not be read: {why}. Its slots since the last '
-            "processed one are recorded as one gap, late"
+            f'job "{job}" was changed, and its stored definition could not be read: {why}. Its'
+            " slots since the last processed one are recorded as one gap, late"
             for job, why in self.owed.unreadable
         ]
         lines += [
-            f'job "{job}" was changed, and the slots that it owed could not be written: {why}. They are recorded as '
-            "one gap, late"
+            f'job "{job}" was changed, and the slots that it owed could not be written: {why}. They'
+            " are recorded as one gap, late"
             for job, why in self.owed.blocked
         ]
         return lines + DueResult(unreadable=list(self.unreadable)).problems
@@ -298,26 +367,35 @@ class _KeyConflict(Exception):
 
 
 def account_for_due_slots(
-    connection: Connection[Any], namespace: str, now: datetime | None, deadline: float = float("inf")
+    connection: Connection[Any],
+    namespace: str,
+    now: datetime | None,
+    deadline: float = float("inf"),
 ) -> DueResult:
     """Account for all due slots of a namespace: one transaction per batch of jobs.
 
-    Concurrent syncs neither lose nor duplicate slots: each skips the jobs that another has locked. A job whose slots
-    cannot be written delays no other: a batch that fails is tried again in smaller parts, after all the others. No
-    transaction is started after ``deadline``, a time of the monotonic clock.
+    Concurrent syncs neither lose nor duplicate slots: each skips the jobs that another has locked.
+    A job whose slots cannot be written delays no other: a batch that fails is tried again in
+    smaller parts, after all the others. No transaction is started after ``deadline``, a time of the
+    monotonic clock.
     """
     result = DueResult()
     todo = deque((ids, 0) for ids in _parts(due_jobs(connection, namespace, now), 0))
     while todo and time.monotonic() <= deadline:
         ids, step = todo.popleft()
         try:
-            batch = _account_for_batch(connection, namespace, ids, now, STEPS[step].lock_timeout_seconds)
+            batch = _account_for_batch(
+                connection, namespace, ids, now, STEPS[step].lock_timeout_seconds
+            )
         except (psycopg.Error, Refused) as error:
             if connection.closed:
                 raise
             if len(ids) > 1:
-                # in random order: if there is no time for all, the others are processed by one of the next ticks
-                todo.extend((part, step + 1) for part in _parts(random.sample(ids, len(ids)), step + 1))
+                # in random order: if there is no time for all, the others are processed by one of
+                # the next ticks
+                todo.extend(
+                    (part, step + 1) for part in _parts(random.sample(ids, len(ids)), step + 1)
+                )
                 continue
             [job] = definitions.read(connection, ids)
             batch = DueResult(blocked=[FailedJob(job.job_type, _why_blocked(error))])
@@ -329,11 +407,18 @@ def account_for_due_slots(
     return result
 
 
-def release_runs(connection: Connection[Any], namespace: str, now: datetime | None) -> list[FailedJob]:
-    """Decide about all runs that wait for other jobs; return the jobs about which nothing could be written."""
+def release_runs(
+    connection: Connection[Any], namespace: str, now: datetime | None
+) -> list[FailedJob]:
+    """Decide about all runs that wait for other jobs; return the jobs about which nothing could be
+    written.
+    """
     session: Any = blocking.Session(connection)
     settled = blocking.run(follow.settle(session, namespace, None, now))
-    names = {job.id: job.job_type for job in definitions.read(connection, [id for id, _ in settled.failed])}
+    names = {
+        job.id: job.job_type
+        for job in definitions.read(connection, [id for id, _ in settled.failed])
+    }
     return [FailedJob(names[id], why) for id, why in settled.failed]
 
 
@@ -343,7 +428,10 @@ def note_failures(
     """Store why slots could not be written, so that ``status`` reports it at once."""
     names, errors = [job.job_type for job in failed], [job.reason for job in failed]
     parameters = {"namespace": namespace, "names": names, "errors": errors}
-    with suppress(psycopg.Error), connection.transaction():  # they are logged, and the next sync tries again
+    with (
+        suppress(psycopg.Error),
+        connection.transaction(),
+    ):  # they are logged, and the next sync tries again
         at = start_batch(connection, now, STEPS[-1].lock_timeout_seconds)
         connection.execute(load("slots")["clear_failures"], {**parameters, "now": at})
         if failed:
@@ -362,7 +450,11 @@ def _why_blocked(error: Exception) -> str:
 
 
 def _account_for_batch(
-    connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None, lock_timeout_seconds: float
+    connection: Connection[Any],
+    namespace: str,
+    ids: Sequence[int],
+    now: datetime | None,
+    lock_timeout_seconds: float,
 ) -> DueResult:
     def write(read_keys: bool) -> DueResult:
         at = start_batch(connection, now, lock_timeout_seconds)
@@ -372,12 +464,18 @@ def _account_for_batch(
     return _retry_on_key_conflict(connection, write)
 
 
-def _retry_on_key_conflict(connection: Connection[Any], write: Callable[[bool], DueResult]) -> DueResult:
-    """Return ``write(read_keys)`` in its own transaction, retried while keys conflict with other sessions."""
+def _retry_on_key_conflict(
+    connection: Connection[Any], write: Callable[[bool], DueResult]
+) -> DueResult:
+    """Return ``write(read_keys)`` in its own transaction, retried while keys conflict with other
+    sessions.
+    """
     for attempt in range(MAX_TRIES):
         with suppress(_KeyConflict), connection.transaction():
             return write(attempt > 0)
-    raise Refused(f"keys of due slots still conflict with other sessions after {MAX_TRIES} attempts")
+    raise Refused(
+        f"keys of due slots still conflict with other sessions after {MAX_TRIES} attempts"
+    )
 
 
 def account_for_locked(
@@ -385,15 +483,18 @@ def account_for_locked(
 ) -> DueResult:
     """Account for all that locked definitions owe up to ``now``, inside the caller's transaction.
 
-    Without a cap and without waiting: with ``overlap: wait`` it creates runs that then execute one after the other.
-    Where the slots of a job cannot be written, the time since its last slot is one gap, and the others continue.
+    Without a cap and without waiting: with ``overlap: wait`` it creates runs that then execute one
+    after the other. Where the slots of a job cannot be written, the time since its last slot is one
+    gap, and the others continue.
     """
     result = _close(connection, namespace, locked, now)
     result.log()
     return result
 
 
-def _close(connection: Connection[Any], namespace: str, locked: Sequence[Definition], now: datetime) -> DueResult:
+def _close(
+    connection: Connection[Any], namespace: str, locked: Sequence[Definition], now: datetime
+) -> DueResult:
     def write(read_keys: bool) -> DueResult:
         return _write(connection, namespace, locked, now, is_closing=True, read_keys=read_keys)
 
@@ -420,9 +521,11 @@ def _close(connection: Connection[Any], namespace: str, locked: Sequence[Definit
 def account_for_owed_slots(
     connection: Connection[Any], namespace: str, ids: Sequence[int], now: datetime | None = None
 ) -> tuple[datetime, list[Definition], DueResult]:
-    """Lock definitions and account for all that they owe, inside the caller's transaction, before they are changed.
+    """Lock definitions and account for all that they owe, inside the caller's transaction, before
+    they are changed.
 
-    Returns the instant up to which that holds (the one to write as ``paused_at``) and the definitions as they are then.
+    Returns the instant up to which that holds (the one to write as ``paused_at``) and the
+    definitions as they are then.
     """
     locked = definitions.lock(connection, ids)
     at = start_batch(connection, now)
@@ -431,7 +534,9 @@ def account_for_owed_slots(
 
 
 def is_waiting(definition: Definition, open_slots: Container[int]) -> bool:
-    """Return whether a job's due slots wait for an unfinished run, given the ids of the jobs that have one."""
+    """Return whether a job's due slots wait for an unfinished run, given the ids of the jobs that
+    have one.
+    """
     return definition.overlap == "wait" and not definition.after and definition.id in open_slots
 
 
@@ -444,7 +549,8 @@ def plan_slots(
     is_closing: bool,
     read_keys: bool = True,
 ) -> tuple[list[SlotPlan], list[FailedJob]]:
-    """Return how the slots of jobs are to be accounted for, and the jobs whose definition cannot be read.
+    """Return how the slots of jobs are to be accounted for, and the jobs whose definition cannot be
+    read.
 
     Reads who holds the keys, unless ``read_keys`` is false: then all are taken to be free.
     """
@@ -453,13 +559,16 @@ def plan_slots(
         try:
             owed.append(slot_plan.owed_slots(job, now, is_closing))
         except ScheduleError as error:
-            # written by a version of yamlsched or of the time zone data that knew more; the other jobs continue
+            # written by a version of yamlsched or of the time zone data that knew more; the other
+            # jobs continue
             unreadable.append(FailedJob(job.job_type, str(error)))
             if is_closing:
                 owed.append(slot_plan.owed_by_unreadable(job, now))
     keys = [candidate.key for job in owed for candidate in job.candidates] if read_keys else []
     holders = key_holders(connection, namespace, keys) if keys else {}
-    return [slot_plan.decide(namespace, job, open_slots.get(job.definition.id), holders) for job in owed], unreadable
+    return [
+        slot_plan.decide(namespace, job, open_slots.get(job.definition.id), holders) for job in owed
+    ], unreadable
 
 
 def _write(
@@ -472,8 +581,8 @@ def _write(
 ) -> DueResult:
     """Write what accounts for the slots of locked definitions.
 
-    While the server writes one part, the next is planned. Keys are rarely in use: they are read (``read_keys``) only
-    after an insert has found one in use.
+    While the server writes one part, the next is planned. Keys are rarely in use: they are read
+    (``read_keys``) only after an insert has found one in use.
     """
     result, inserted = DueResult(), []
     upstreams = followed(connection, namespace, locked)
@@ -484,7 +593,9 @@ def _write(
     with connection.pipeline():
         for start in range(0, len(locked), PIPELINE_JOBS):
             part = locked[start : start + PIPELINE_JOBS]
-            plans, unreadable = plan_slots(connection, namespace, part, open_slots, now, is_closing, read_keys)
+            plans, unreadable = plan_slots(
+                connection, namespace, part, open_slots, now, is_closing, read_keys
+            )
             runs = [run for plan in plans for run in plan.runs]
             gaps = [gap for plan in plans for gap in plan.gaps]
             inserted += create_runs(connection, runs, namespace, now)

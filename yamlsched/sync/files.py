@@ -1,7 +1,8 @@
-"""The file that a host presents, the poll that records it, and the result of a sync. See ``sql/files.sql``.
+"""The file that a host presents, the poll that records it, and the result of a sync. See
+``sql/files.sql``.
 
-This is all that an idle tick needs, so nothing here imports what reads schedules.yaml or cron, and rows are named
-tuples: an idle tick would notice the time that it takes to create a dataclass.
+This is all that an idle tick needs, so nothing here imports what reads schedules.yaml or cron, and
+rows are named tuples: an idle tick would notice the time that it takes to create a dataclass.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ Row = TypeVar("Row", bound=NamedTuple)
 
 
 class Snapshot(NamedTuple):
-    """What one poll of the database returns. Without a namespace the file is unknown, and all the rest is null.
+    """What one poll of the database returns. Without a namespace the file is unknown, and all the
+    rest is null.
 
-    ``other_namespace`` is that for which this host presented the path before, if an option switches it now.
+    ``other_namespace`` is that for which this host presented the path before, if an option switches
+    it now.
     """
 
     version: int  # of the tables
@@ -57,17 +60,22 @@ class Snapshot(NamedTuple):
     has_claimable_runs: bool
     needs_housekeeping: bool
     other_namespace: str | None
-    messages_due: list[str | None] | None  # targets with a message that may be sent now; None: no targets
+    messages_due: (
+        list[str | None] | None
+    )  # targets with a message that may be sent now; None: no targets
     is_hidden: bool = False  # policies hide rows of the tables
-    has_lost_limits: bool = False  # a job is under a limit whose number is lost: only the file knows it
+    has_lost_limits: bool = (
+        False  # a job is under a limit whose number is lost: only the file knows it
+    )
 
 
 class FileState(NamedTuple):
     """How a file stands among those that are presented in its namespace.
 
-    ``applied_at`` is when the file itself was last applied; ``newer_presented_at`` when a file that was applied after
-    it was last presented, and ``is_newer_presented`` whether one still is. ``other_namespace`` is as in Snapshot;
-    ``overrides_namespace``: ``namespace`` is not the file's own.
+    ``applied_at`` is when the file itself was last applied; ``newer_presented_at`` when a file that
+    was applied after it was last presented, and ``is_newer_presented`` whether one still is.
+    ``other_namespace`` is as in Snapshot; ``overrides_namespace``: ``namespace`` is not the file's
+    own.
     """
 
     now: datetime
@@ -89,20 +97,27 @@ class FileState(NamedTuple):
 
 
 class TimeZoneData(NamedTuple):
-    """The versions with which the next slots were computed, and of the hosts that present a file."""
+    """The versions with which the next slots were computed, and of the hosts that
+    present a file.
+    """
 
     in_force: str | None
     presented: list[str]
 
 
-def _one(connection: Connection[Any], row_class: type[Row], statement: str, parameters: dict[str, Any]) -> Row:
+def _one(
+    connection: Connection[Any], row_class: type[Row], statement: str, parameters: dict[str, Any]
+) -> Row:
     with connection.cursor(row_factory=class_row(row_class)) as cursor:
         [row] = cursor.execute(load("files")[statement], parameters).fetchall()
     return row
 
 
 def poll_rows(
-    connection: Connection[Any], presented: dict[str, Any], now: datetime | None, namespace: str | None = None
+    connection: Connection[Any],
+    presented: dict[str, Any],
+    now: datetime | None,
+    namespace: str | None = None,
 ) -> Snapshot:
     """Record which file is presented, and return what there is to do: one round trip.
 
@@ -113,33 +128,47 @@ def poll_rows(
 
 
 def _storable(connection: Connection[Any], presented: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters with a path and a host name that the database can store, whatever its encoding is."""
+    """Return the parameters with a path and a host name that the database can store, whatever its
+    encoding is.
+    """
     return presented | {name: escape_for(connection, presented[name]) for name in ("host", "path")}
 
 
-def state(connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None) -> FileState:
+def state(
+    connection: Connection[Any], namespace: str, presented: dict[str, Any], now: datetime | None
+) -> FileState:
     """Return what decides whether the file is applied."""
     presented = _storable(connection, presented)
     return _one(connection, FileState, "state", {**presented, "namespace": namespace, "now": now})
 
 
-def tzdata_in_use(connection: Connection[Any], namespace: str, now: datetime | None) -> TimeZoneData:
+def tzdata_in_use(
+    connection: Connection[Any], namespace: str, now: datetime | None
+) -> TimeZoneData:
     """Return which time zone data is in use."""
     return _one(connection, TimeZoneData, "tzdata_in_use", {"namespace": namespace, "now": now})
 
 
 def environment_in_force(connection: Connection[Any], namespace: str) -> str:
     """Return the environment of the file in force; empty without one."""
-    [row] = connection.execute(load("files")["environment_in_force"], {"namespace": namespace}).fetchall()
+    [row] = connection.execute(
+        load("files")["environment_in_force"], {"namespace": namespace}
+    ).fetchall()
     return str(row.environment)
 
 
-def lock_namespace(connection: Connection[Any], namespace: str, lock_timeout_seconds: float) -> None:
-    """Lock the namespace until the transaction ends: only one session at a time applies a file to it.
+def lock_namespace(
+    connection: Connection[Any], namespace: str, lock_timeout_seconds: float
+) -> None:
+    """Lock the namespace until the transaction ends: only one session at a time applies a file to
+    it.
 
-    Raises LockNotAvailable if this or a later statement of the transaction waits longer than the timeout for a lock.
+    Raises LockNotAvailable if this or a later statement of the transaction waits longer than the
+    timeout for a lock.
     """
-    connection.execute(load("files")["set_lock_timeout"], {"timeout": f"{lock_timeout_seconds * 1000:.0f}ms"})
+    connection.execute(
+        load("files")["set_lock_timeout"], {"timeout": f"{lock_timeout_seconds * 1000:.0f}ms"}
+    )
     for statement in ("register", "lock_namespace"):
         connection.execute(load("files")[statement], {"namespace": namespace})
 
@@ -154,11 +183,17 @@ def keep_presenting(
 ) -> str | None:
     """Present again the file that this host and path presented last, and return its namespace.
 
-    ``mistakes`` is the number of errors for which the file that is there now is refused, ``errors`` are the first ones.
-    ``namespace`` is that of the file, if it can be read: it identifies the path of a host with a new name.
+    ``mistakes`` is the number of errors for which the file that is there now is refused, ``errors``
+    are the first ones. ``namespace`` is that of the file, if it can be read: it identifies the path
+    of a host with a new name.
     """
     lines = [escape_for(connection, error) for error in errors]
-    parameters = {**_storable(connection, presented), "now": now, "mistakes": mistakes, "errors": lines}
+    parameters = {
+        **_storable(connection, presented),
+        "now": now,
+        "mistakes": mistakes,
+        "errors": lines,
+    }
     parameters["namespace"] = namespace
     row = connection.execute(load("files")["keep_presenting"], parameters).fetchone()
     return row.namespace if row else None
@@ -177,15 +212,23 @@ def mark_applied(
     connection.execute(load("files")["mark_applied"], parameters)
 
 
-def mark_renewed(connection: Connection[Any], id: int, yamlsched_version: str, tzdata_version: str) -> None:
+def mark_renewed(
+    connection: Connection[Any], id: int, yamlsched_version: str, tzdata_version: str
+) -> None:
     """Record that the file in force was applied again by these versions."""
-    parameters = {"id": id, "yamlsched_version": yamlsched_version, "tzdata_version": tzdata_version}
+    parameters = {
+        "id": id,
+        "yamlsched_version": yamlsched_version,
+        "tzdata_version": tzdata_version,
+    }
     connection.execute(load("files")["mark_renewed"], parameters)
 
 
 def prune_unapplied(connection: Connection[Any], namespace: str, now: datetime | None) -> int:
     """Delete files that were presented long ago and never applied, and return how many."""
-    return connection.execute(load("files")["prune_unapplied"], {"namespace": namespace, "now": now}).rowcount
+    return connection.execute(
+        load("files")["prune_unapplied"], {"namespace": namespace, "now": now}
+    ).rowcount
 
 
 class FileVersion(NamedTuple):
@@ -197,7 +240,9 @@ class FileVersion(NamedTuple):
     tzdata_version: str
 
     def is_covered_by(self, yamlsched_version: str | None, tzdata_version: str | None) -> bool:
-        """Return whether what was applied with these versions needs no second look with this one's."""
+        """Return whether what was applied with these versions needs no second look
+        with this one's.
+        """
         is_yamlsched_older = is_older(yamlsched_version, self.yamlsched_version)
         return not is_yamlsched_older and not is_older(tzdata_version, self.tzdata_version)
 
@@ -230,7 +275,9 @@ class Verdict(StrEnum):
     APPLY = "apply"
     HELD_BACK = "held_back"  # it was applied before, and what superseded it is still presented
     OTHER_ENVIRONMENT = "other_environment"
-    OTHER_NAMESPACE = "other_namespace"  # this host presented the path for another one, and an option switches it
+    OTHER_NAMESPACE = (  # this host presented the path for another one, and an option switches it
+        "other_namespace"
+    )
 
 
 REFUSED = (Verdict.OTHER_ENVIRONMENT, Verdict.OTHER_NAMESPACE)
@@ -241,11 +288,12 @@ REFUSED = (Verdict.OTHER_ENVIRONMENT, Verdict.OTHER_NAMESPACE)
 class ScheduleFile:
     """A schedules.yaml as a host presents it. ``environment`` is empty if none is set.
 
-    ``handler_path`` are folders, in addition to the file's, for checking handlers before the file is applied;
-    None: they are not checked. ``by_hand``: an operator presents it once, not a tick each minute.
-    ``namespace_override`` replaces the namespace of the file. ``names_environment``: --env or YAMLSCHED_ENV is set,
-    possibly to none. ``path`` is its place, with links. ``real_path`` is where they led when it was read, and
-    ``folders`` are those of --path then: what is looked up there is of the same release.
+    ``handler_path`` are folders, in addition to the file's, for checking handlers before the file
+    is applied; None: they are not checked. ``by_hand``: an operator presents it once, not a tick
+    each minute. ``namespace_override`` replaces the namespace of the file. ``names_environment``:
+    --env or YAMLSCHED_ENV is set, possibly to none. ``path`` is its place, with links.
+    ``real_path`` is where they led when it was read, and ``folders`` are those of --path then: what
+    is looked up there is of the same release.
     """
 
     data: bytes = field(repr=False)
@@ -284,7 +332,9 @@ class ScheduleFile:
 
     @property
     def real_file(self) -> Path:
-        """The file without links. Handlers, and all else that belongs to it, are looked up in its directory."""
+        """The file without links. Handlers, and all else that belongs to it, are looked up in its
+        directory.
+        """
         return Path(self.real_path or self.path)
 
     @cached_property
@@ -297,12 +347,18 @@ class ScheduleFile:
 
     @property
     def may_move(self) -> bool:
-        """Whether an operator may move this host to the namespace: not by forgetting --namespace."""
+        """Whether an operator may move this host to the namespace: not by forgetting
+        --namespace.
+        """
         return self.by_hand and self.namespace_override is not None
 
     def presented(self) -> dict[str, Any]:
         """Return the parameters of the statements on files."""
-        place = {"host": self.host, "path": self.path, "namespace_override": self.namespace_override}
+        place = {
+            "host": self.host,
+            "path": self.path,
+            "namespace_override": self.namespace_override,
+        }
         how = {"by_hand": self.by_hand, "moves": self.may_move}
         return {**self.version._asdict(), **place, **how}
 
@@ -311,9 +367,9 @@ class ScheduleFile:
 class SyncResult:
     """What a sync did and found.
 
-    ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read; ``is_readable`` is
-    false if it could not be parsed. ``is_validated``: this version of yamlsched has applied the file, with the same
-    time zone data, so it needs no second check.
+    ``jobs`` are those whose own entry in this host's file is valid, if the file had to be read;
+    ``is_readable`` is false if it could not be parsed. ``is_validated``: this version of yamlsched
+    has applied the file, with the same time zone data, so it needs no second check.
     """
 
     namespace: str | None
@@ -328,7 +384,9 @@ class SyncResult:
 
     @property
     def may_claim(self) -> bool:
-        """Return whether this host may create and claim runs: not those of another environment or namespace."""
+        """Return whether this host may create and claim runs: not those of another environment or
+        namespace.
+        """
         return self.namespace is not None and self.verdict not in REFUSED
 
     def add_findings(self, *messages: str) -> None:
@@ -344,7 +402,9 @@ class SyncResult:
     @property
     def gaps(self) -> list[Gap]:
         """The slots that were recorded as skipped."""
-        return (self.changes.owed.gaps if self.changes else []) + (self.due.gaps if self.due else [])
+        return (self.changes.owed.gaps if self.changes else []) + (
+            self.due.gaps if self.due else []
+        )
 
     @property
     def skipped(self) -> set[str]:
@@ -352,15 +412,22 @@ class SyncResult:
         return {gap.job_type for gap in self.gaps if gap.reason == "calendar"}
 
 
-def poll(connection: Connection[Any], schedule: ScheduleFile, now: datetime | None = None) -> Snapshot:
-    """Record that this host presents this file, and return what there is to do. One round trip; autocommit."""
+def poll(
+    connection: Connection[Any], schedule: ScheduleFile, now: datetime | None = None
+) -> Snapshot:
+    """Record that this host presents this file, and return what there is to do. One round trip;
+    autocommit.
+    """
     return poll_rows(connection, schedule.presented(), now)
 
 
 def is_current(snapshot: Snapshot, schedule: ScheduleFile) -> bool:
     """Return whether the file is in force and needs no reading."""
     version = schedule.version
-    is_same = (snapshot.in_force_hash, snapshot.in_force_environment) == (version.hash, version.environment)
+    is_same = (snapshot.in_force_hash, snapshot.in_force_environment) == (
+        version.hash,
+        version.environment,
+    )
     is_switched = snapshot.other_namespace is not None and not schedule.may_move
     if not is_same or is_switched or snapshot.has_lost_limits:
         return False

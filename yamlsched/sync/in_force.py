@@ -12,11 +12,14 @@ ROLLBACK_AFTER = timedelta(minutes=5)
 FINDING_AFTER = timedelta(minutes=10)
 
 
-def decide(state: FileState, version: FileVersion, at_once: bool, names_environment: bool = True) -> Verdict:
+def decide(
+    state: FileState, version: FileVersion, at_once: bool, names_environment: bool = True
+) -> Verdict:
     """Return what to do with a file. ``at_once``: an operator decided to apply it.
 
-    An operator also changes the environment of a namespace, but not by naming none: with --env forgotten, every job of
-    that environment would be disabled. Likewise the namespace of a host, but not by leaving out --namespace.
+    An operator also changes the environment of a namespace, but not by naming none: with --env
+    forgotten, every job of that environment would be disabled. Likewise the namespace of a host,
+    but not by leaving out --namespace.
     """
     if state.other_namespace is not None and not (at_once and state.overrides_namespace):
         return Verdict.OTHER_NAMESPACE
@@ -32,7 +35,9 @@ def decide(state: FileState, version: FileVersion, at_once: bool, names_environm
         return Verdict.OTHER_ENVIRONMENT
     if state.applied_at is None:
         return Verdict.APPLY
-    alone_since = max(state.presented_since_at, state.newer_presented_at or state.presented_since_at)
+    alone_since = max(
+        state.presented_since_at, state.newer_presented_at or state.presented_since_at
+    )
     is_steady = state.now - alone_since >= ROLLBACK_AFTER
     return Verdict.APPLY if is_steady and not state.is_newer_presented else Verdict.HELD_BACK
 
@@ -62,39 +67,54 @@ def explain(verdict: Verdict, state: FileState, path: str, version: FileVersion)
     sync = " ".join(parts)
     if verdict is Verdict.OTHER_NAMESPACE:
         return (
-            f'{path} is not applied: this host presented it for namespace "{state.other_namespace}" before, and now '
-            f'for "{state.namespace}", so nothing is scheduled or run here. Correct --namespace or '
-            f'YAMLSCHED_NAMESPACE, in the crontab too; "{sync}" moves this host to namespace "{state.namespace}"'
+            f'{path} is not applied: this host presented it for namespace "{state.other_namespace}"'
+            f' before, and now for "{state.namespace}", so nothing is scheduled or run here.'
+            f' Correct --namespace or YAMLSCHED_NAMESPACE, in the crontab too; "{sync}" moves this'
+            f' host to namespace "{state.namespace}"'
         )
     if verdict is Verdict.OTHER_ENVIRONMENT:
         return (
-            f"{path} is not applied: its namespace belongs to {_environment(state.in_force_environment)}, and this "
-            f"is {_environment(version.environment)}, so nothing is scheduled or run here; {in_force}. "
+            f"{path} is not applied: its namespace belongs to"
+            f" {_environment(state.in_force_environment)}, and this "
+            f"is {_environment(version.environment)}, so nothing is scheduled or run here;"
+            f" {in_force}. "
             "Correct --env, or use a separate namespace or database for each environment; "
             f'"{sync}" changes the environment of the namespace'
         )
     return (
-        f"{path} (hash {version.hash[:8]}) is not applied: it was superseded, and a newer file was presented recently; "
-        f'{in_force}. Bring this host up to date. To roll back run "{sync}", or wait until no host presented '
-        "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services, give each a namespace"
+        f"{path} (hash {version.hash[:8]}) is not applied: it was superseded, and a newer file was"
+        " presented recently; "
+        f'{in_force}. Bring this host up to date. To roll back run "{sync}", or wait until no host'
+        " presented "
+        "the newer one for 5 minutes (two ticks, if they are rarer); if these are two services,"
+        " give each a namespace"
     )
 
 
 def move_messages(schedule: ScheduleFile, snapshot: Snapshot) -> list[str]:
-    """Return a message if an operator's sync changes the namespace for which this host presents the file."""
+    """Return a message if an operator's sync changes the namespace for which this host presents the
+    file.
+    """
     before, namespace = snapshot.other_namespace, snapshot.namespace
     if not schedule.may_move or before is None or namespace is None:
         return []
     return [
-        f'this host presented {schedule.path} for namespace "{before}" until now, and presents it for "{namespace}" '
-        f'from now on: its crontab line now needs --namespace {shlex.quote(namespace)}. The jobs of "{before}" are not '
-        f"retired. To undo: yamlsched sync --namespace {shlex.quote(before)}"
+        f'this host presented {schedule.path} for namespace "{before}" until now, and presents it'
+        f' for "{namespace}" from now on: its crontab line now needs --namespace'
+        f' {shlex.quote(namespace)}. The jobs of "{before}" are not retired. To undo: yamlsched'
+        f" sync --namespace {shlex.quote(before)}"
     ]
 
 
 def disabled(environment: str) -> str:
-    """Return the predicate of a sentence about a job that the file in force disables, directly or by environments."""
-    return f'is not enabled in environment "{environment}"' if environment else "is disabled in schedules.yaml"
+    """Return the predicate of a sentence about a job that the file in force disables, directly or
+    by environments.
+    """
+    return (
+        f'is not enabled in environment "{environment}"'
+        if environment
+        else "is disabled in schedules.yaml"
+    )
 
 
 def _environment(name: str | None) -> str:

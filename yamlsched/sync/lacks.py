@@ -20,7 +20,9 @@ def record(
     lacks: Mapping[str, Lack],
     now: datetime | None = None,
 ) -> list[str]:
-    """Store what ``place``, a host and the path of its file, cannot start: its jobs by name. Return which are new."""
+    """Store what ``place``, a host and the path of its file, cannot start: its jobs by name. Return
+    which are new.
+    """
     parameters: dict[str, Any] = {
         "names": list(lacks),
         "reasons": [lack.reason for lack in lacks.values()],
@@ -34,16 +36,29 @@ def record(
 def lacked_everywhere(
     connection: Connection[Any], namespace: str, place: tuple[str, str], now: datetime | None = None
 ) -> set[str]:
-    """Return the jobs of which ``place``, and every other one that ticks, has lacked the code for 10 minutes."""
+    """Return the jobs of which ``place``, and every other one that ticks, has lacked the code for
+    10 minutes.
+    """
     host, path = place
     parameters = {"namespace": namespace, "host": host, "path": path, "now": now}
     return set(fetch_column(connection, load("lacks")["lacked_everywhere"], parameters))
 
 
 async def note_fault(
-    connection: AsyncConnection[Any], namespace: str, place: tuple[str, str], executor: str, reason: str
+    connection: AsyncConnection[Any],
+    namespace: str,
+    place: tuple[str, str],
+    executor: str,
+    reason: str,
 ) -> None:
     """Store that ``place`` cannot use ``executor`` at present, and why; "" removes that."""
     host, path = place
-    values = {"namespace": namespace, "host": host, "path": path, "executor": executor, "reason": reason, "now": None}
+    values = {
+        "namespace": namespace,
+        "host": host,
+        "path": path,
+        "executor": executor,
+        "reason": reason,
+        "now": None,
+    }
     await connection.execute(load("lacks")["note_fault" if reason else "end_fault"], values)

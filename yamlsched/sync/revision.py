@@ -1,8 +1,9 @@
-"""The revision of a file that is applied: the commit that changed it last, its author and its subject.
+"""The revision of a file that is applied: the commit that changed it last, its author and its
+subject.
 
-YAMLSCHED_REVISION and YAMLSCHED_AUTHOR decide, for images and hosts without a repository. Otherwise git is asked:
-reading .git by hand would have to know packs, worktrees, alternates and object formats. Nothing here fails a sync: what
-cannot be read is not known.
+YAMLSCHED_REVISION and YAMLSCHED_AUTHOR decide, for images and hosts without a repository. Otherwise
+git is asked: reading .git by hand would have to know packs, worktrees, alternates and object
+formats. Nothing here fails a sync: what cannot be read is not known.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ COMMIT_ID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What is known of the commit that changed a file last. A dirty file differs from ``commit``: it has no author.
+    """What is known of the commit that changed a file last. A dirty file differs from ``commit``:
+    it has no author.
 
     ``problem`` says why a repository could not be read, and ``remedy`` what to do.
     """
@@ -41,7 +43,9 @@ class Revision:
 
     @property
     def shown(self) -> str | None:
-        """The commit, abbreviated if it is the id of one, and marked if the file differs from it."""
+        """The commit, abbreviated if it is the id of one, and marked if the file
+        differs from it.
+        """
         return short(self.commit, self.is_dirty)
 
 
@@ -62,8 +66,12 @@ class _Unknown(Exception):
 
 
 def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
-    """Return the revision of ``data``, which is the content of the file at ``path``. Never fails."""
-    named, author = (_clean(environment.get(f"YAMLSCHED_{name}", "")) for name in ("REVISION", "AUTHOR"))
+    """Return the revision of ``data``, which is the content of the file at ``path``.
+    Never fails.
+    """
+    named, author = (
+        _clean(environment.get(f"YAMLSCHED_{name}", "")) for name in ("REVISION", "AUTHOR")
+    )
     if named:
         return Revision(named, author=author)
     try:
@@ -73,11 +81,19 @@ def read(path: str, data: bytes, environment: Mapping[str, str]) -> Revision:
         facts = Revision(problem=str(error.args[0]), remedy=str(error.args[1]))
     except (OSError, ValueError) as error:  # a path that the system does not accept is one, too
         facts = Revision(problem=one_line(f"git could not be run: {error}"), remedy="")
-    return Revision(facts.commit, facts.is_dirty, author or facts.author, facts.subject, facts.problem, facts.remedy)
+    return Revision(
+        facts.commit,
+        facts.is_dirty,
+        author or facts.author,
+        facts.subject,
+        facts.problem,
+        facts.remedy,
+    )
 
 
 def of_code(path: str, environment: Mapping[str, str]) -> str | None:
-    """Return the revision of the code beside the file at ``path``, as it is shown; None if it is not known.
+    """Return the revision of the code beside the file at ``path``, as it is shown; None if it is
+    not known.
 
     That is YAMLSCHED_REVISION, or what is checked out in the work tree of the file.
     """
@@ -87,7 +103,9 @@ def of_code(path: str, environment: Mapping[str, str]) -> str | None:
         place = Path(os.path.realpath(path))
         if not _is_below_git(place):
             return None
-        head = _git(place, time.monotonic() + MAX_GIT_SECONDS, environment, "rev-parse", "--verify", "HEAD")
+        head = _git(
+            place, time.monotonic() + MAX_GIT_SECONDS, environment, "rev-parse", "--verify", "HEAD"
+        )
     except (_Unknown, OSError, ValueError):
         return None  # a sync of the file reports why
     return short(head.decode("ascii", "replace").strip() or None, False)
@@ -95,7 +113,9 @@ def of_code(path: str, environment: Mapping[str, str]) -> str | None:
 
 def _is_below_git(place: Path) -> bool:
     """Return whether the file may be in a work tree, without starting git."""
-    return place.parent.is_dir() and any(os.path.lexists(folder / ".git") for folder in place.parents)
+    return place.parent.is_dir() and any(
+        os.path.lexists(folder / ".git") for folder in place.parents
+    )
 
 
 def _of_git(place: Path, data: bytes, environment: Mapping[str, str]) -> Revision:
@@ -106,10 +126,14 @@ def _of_git(place: Path, data: bytes, environment: Mapping[str, str]) -> Revisio
         return _git(place, deadline, environment, *arguments)
 
     fields = "--format=%H%x00%P%x00%an%x00%s"
-    _, _, line = ask("rev-list", "-1", "--encoding=UTF-8", fields, "HEAD", "--", place.name).partition(b"\n")
+    _, _, line = ask(
+        "rev-list", "-1", "--encoding=UTF-8", fields, "HEAD", "--", place.name
+    ).partition(b"\n")
     if not line:
         return Revision()  # no commit has it
-    commit, parents, author, subject = (part.decode("utf-8", "replace") for part in line.split(b"\0", 3))
+    commit, parents, author, subject = (
+        part.decode("utf-8", "replace") for part in line.split(b"\0", 3)
+    )
     entry = ask("ls-tree", commit, "--", place.name).split(maxsplit=3)
     if not entry:
         return Revision()  # the last commit removed it
@@ -132,14 +156,18 @@ def _clean(text: str) -> str | None:
 
 
 def _git(place: Path, deadline: float, environment: Mapping[str, str], *arguments: str) -> bytes:
-    """Return what git prints. Raises _Unknown if it fails, is not installed, or does not end before the deadline."""
+    """Return what git prints. Raises _Unknown if it fails, is not installed, or does not end before
+    the deadline.
+    """
     try:
         answer = git.run(place.parent, environment, deadline, *arguments)
     except FileNotFoundError:
         remedy = "install git, or set YAMLSCHED_REVISION and YAMLSCHED_AUTHOR"
         raise _Unknown("the file is in a git work tree, and git is not installed", remedy) from None
     if answer is None:
-        raise _Unknown(f"git did not answer within {MAX_GIT_SECONDS:g} seconds", "set YAMLSCHED_REVISION")
+        raise _Unknown(
+            f"git did not answer within {MAX_GIT_SECONDS:g} seconds", "set YAMLSCHED_REVISION"
+        )
     if answer.code == 0:
         return answer.output
     if b"bad revision 'HEAD'" in answer.errors:

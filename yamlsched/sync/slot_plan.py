@@ -1,7 +1,8 @@
-"""Which slots of a job get a run, which are recorded as skipped and why, and where its cursor moves.
+"""Which slots of a job get a run, which are recorded as skipped and why, and where its cursor
+moves.
 
-The rules are those of docs/catchup.md. Pure: the instant and what the database knows are arguments. ``owed_slots``
-reads the slots alone; ``decide`` adds unfinished runs and used keys.
+The rules are those of docs/catchup.md. Pure: the instant and what the database knows are arguments.
+``owed_slots`` reads the slots alone; ``decide`` adds unfinished runs and used keys.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from yamlsched.timetable.zones import zone
 
 
 class KeyHolder(NamedTuple):
-    """Which slot of which job a key belongs to, now or before; none for an ad hoc run. A pruned run has no status."""
+    """Which slot of which job a key belongs to, now or before; none for an ad hoc run. A pruned run
+    has no status.
+    """
 
     job_type: str
     scheduled_for: datetime | None
@@ -48,7 +51,9 @@ class NewRun(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Slots that are not run. ``follows`` is the job's cursor if the gap starts right after it, else None."""
+    """Slots that are not run. ``follows`` is the job's cursor if the gap starts right after it,
+    else None.
+    """
 
     definition_id: int
     job_type: str
@@ -61,7 +66,9 @@ class Gap(NamedTuple):
 
 
 class AwaitedSlot(NamedTuple):
-    """What the new run with a key waits for: a slot of another job; None: the last one that was owed."""
+    """What the new run with a key waits for: a slot of another job; None: the last one that was
+    owed.
+    """
 
     key: str
     upstream: int
@@ -78,7 +85,9 @@ class CursorMove(NamedTuple):
 
 
 CATCHUP_NONE_WINDOW = timedelta(minutes=2)
-"""With ``catchup: none`` a slot this old is late: a tick comes every minute, and may itself be late."""
+"""With ``catchup: none`` a slot this old is late: a tick comes every minute, and may itself be
+late.
+"""
 MAX_CATCHUP_RUNS = 100
 """Runs of one job with ``catchup: all`` that one sync creates: the others wait for the next."""
 MICROSECOND = timedelta(microseconds=1)
@@ -92,7 +101,9 @@ class Candidate(NamedTuple):
 
 
 class OwedSlots(NamedTuple):
-    """The slots to account for now, oldest first: gaps that are certain, and candidates for a run."""
+    """The slots to account for now, oldest first: gaps that are certain, and
+    candidates for a run.
+    """
 
     definition: Definition
     gaps: list[Gap]
@@ -111,7 +122,9 @@ class SlotPlan(NamedTuple):
 
 
 class DueSlots(NamedTuple):
-    """Slots of a span: those to run, those that the newest supersedes, and the first one for a later sync."""
+    """Slots of a span: those to run, those that the newest supersedes, and the first one for a
+    later sync.
+    """
 
     candidates: tuple[Slot, ...]
     superseded: slots.Span | None = None
@@ -119,11 +132,16 @@ class DueSlots(NamedTuple):
 
 
 def next_slot_at(
-    schedule: str | None, timezone: str, after: datetime, paused_at: datetime | None, paused_until: datetime | None
+    schedule: str | None,
+    timezone: str,
+    after: datetime,
+    paused_at: datetime | None,
+    paused_until: datetime | None,
 ) -> datetime | None:
     """Return the first slot after ``after`` that makes the job due; None if there is none.
 
-    During a pause with an end, that is the first slot after the end; during one without, there is none.
+    During a pause with an end, that is the first slot after the end; during one without, there is
+    none.
     """
     if schedule is None or (paused_at is not None and paused_until is None):
         return None
@@ -137,18 +155,27 @@ def next_slot_of(definition: Definition, after: datetime) -> datetime | None:
     """Return ``next_slot_at`` of a definition whose slots up to ``after`` are accounted for."""
     if definition.retired_at is not None or not definition.enabled:
         return None
-    return next_slot_at(definition.schedule, definition.timezone, after, definition.paused_at, definition.paused_until)
+    return next_slot_at(
+        definition.schedule,
+        definition.timezone,
+        after,
+        definition.paused_at,
+        definition.paused_until,
+    )
 
 
 def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) -> OwedSlots:
     """Return what a definition owes in (accounted_to, now].
 
-    ``is_closing`` is for a definition about to be changed: everything is accounted for at once, so that later rules
-    never apply to earlier slots. Raises ScheduleError if the definition cannot be read.
+    ``is_closing`` is for a definition about to be changed: everything is accounted for at once, so
+    that later rules never apply to earlier slots. Raises ScheduleError if the definition cannot be
+    read.
     """
     base = definition.accounted_to
     if definition.schedule is None or now <= base:
-        return OwedSlots(definition, [], [], definition.last_slot_at, next_slot_of(definition, max(now, base)))
+        return OwedSlots(
+            definition, [], [], definition.last_slot_at, next_slot_of(definition, max(now, base))
+        )
     cron, where = parse_schedule(definition.schedule), zone(definition.timezone)
 
     skip_on, only_on = of_rows(definition.skip_on), of_rows(definition.only_on)
@@ -172,7 +199,9 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
         end = owed[-1].at if len(owed) == limit else now
         next_slot = due.next_slot if fires is cron else _next(cron, where, end)
         next_at = next_slot.at if next_slot else None
-        gaps += _not_run(definition, start, end, "superseded", due.superseded.last if due.superseded else start)
+        gaps += _not_run(
+            definition, start, end, "superseded", due.superseded.last if due.superseded else start
+        )
     else:
         next_at = next_slot_of(definition, now)
     if gaps and not (owed and owed[0].at < gaps[0].first):
@@ -184,8 +213,12 @@ def owed_slots(definition: Definition, now: datetime, is_closing: bool = False) 
     return OwedSlots(definition, gaps, candidates, accounted, next_at)
 
 
-def _not_run(definition: Definition, start: datetime, end: datetime, reason: str, last: datetime) -> Iterator[Gap]:
-    """Yield the slots that calendars skip in (start, end], and the others in (start, last] for ``reason``, in order."""
+def _not_run(
+    definition: Definition, start: datetime, end: datetime, reason: str, last: datetime
+) -> Iterator[Gap]:
+    """Yield the slots that calendars skip in (start, end], and the others in (start, last] for
+    ``reason``, in order.
+    """
     cron, where = parse_schedule(definition.schedule or ""), zone(definition.timezone)
     if end <= start or not (definition.skip_on or definition.only_on):
         if last > start and (span := _span(cron, where, start, last)):
@@ -194,8 +227,12 @@ def _not_run(definition: Definition, start: datetime, end: datetime, reason: str
     dates = _dates(where, start, max(end, last))
     for part in days(of_rows(definition.skip_on), of_rows(definition.only_on), *dates):
         until = end if part.skipped_by else last
-        if until > start and (span := _span(on_dates(cron, [(part.first, part.last)]), where, start, until)):
-            yield _gap(definition, span, "calendar" if part.skipped_by else reason, part.skipped_by or None)
+        if until > start and (
+            span := _span(on_dates(cron, [(part.first, part.last)]), where, start, until)
+        ):
+            yield _gap(
+                definition, span, "calendar" if part.skipped_by else reason, part.skipped_by or None
+            )
 
 
 def _dates(where: ZoneInfo, start: datetime, end: datetime) -> tuple[date, date]:
@@ -205,13 +242,17 @@ def _dates(where: ZoneInfo, start: datetime, end: datetime) -> tuple[date, date]
 
 
 def _gap(definition: Definition, span: slots.Span, reason: str, detail: str | None = None) -> Gap:
-    return Gap(definition.id, definition.job_type, span.first, span.last, span.count, reason, detail=detail)
+    return Gap(
+        definition.id, definition.job_type, span.first, span.last, span.count, reason, detail=detail
+    )
 
 
 def owed_by_unreadable(definition: Definition, now: datetime) -> OwedSlots:
-    """Return what accounts for the slots of a definition that cannot be read and is about to be changed.
+    """Return what accounts for the slots of a definition that cannot be read and is about to be
+    changed.
 
-    Only its next slot is known. The time from that to the minute of ``now`` is one gap, counted as one slot.
+    Only its next slot is known. The time from that to the minute of ``now`` is one gap, counted as
+    one slot.
     """
     first = definition.next_slot_at
     if first is None or first > now:
@@ -240,7 +281,9 @@ def _blanket_skips(definition: Definition, now: datetime) -> list[tuple[str, dat
 def _due_slots(
     cron: Cron, where: ZoneInfo, start: datetime, now: datetime, latest: bool, limit: int | None
 ) -> DueSlots:
-    """Return the slots in (start, now], sorted by ``catchup``. Cached: many jobs share an expression."""
+    """Return the slots in (start, now], sorted by ``catchup``. Cached: many jobs share an
+    expression.
+    """
     first = slots.next_slot(cron, where, start)
     if first is None or first.at > now:
         return DueSlots((), next_slot=first)
@@ -257,32 +300,46 @@ def _due_slots(
 
 
 def _slots_to_wait(cron: Cron, where: ZoneInfo, start: datetime, now: datetime) -> DueSlots:
-    """Return the slots in (start, now] of a job that follows others: which is run depends on what each waits for."""
+    """Return the slots in (start, now] of a job that follows others: which is run depends on what
+    each waits for.
+    """
     candidates: deque[Slot] = deque()
     until = now
-    while len(candidates) < MAX_CATCHUP_RUNS and (slot := slots.newest_slot(cron, where, start, until)):
+    while len(candidates) < MAX_CATCHUP_RUNS and (
+        slot := slots.newest_slot(cron, where, start, until)
+    ):
         candidates.appendleft(slot)
         until = slot.at - MICROSECOND
     superseded = _span(cron, where, start, until) if len(candidates) == MAX_CATCHUP_RUNS else None
     return DueSlots(tuple(candidates), superseded, next_slot=_next(cron, where, now))
 
 
-def awaited_slot(schedule: str | None, timezone: str, effective_from: datetime, slot: datetime) -> datetime | None:
-    """Return the latest slot of a followed job at or before ``slot``; None if it has none since it counts."""
+def awaited_slot(
+    schedule: str | None, timezone: str, effective_from: datetime, slot: datetime
+) -> datetime | None:
+    """Return the latest slot of a followed job at or before ``slot``; None if it has none since it
+    counts.
+    """
     with suppress(ScheduleError):
         if schedule is not None:
-            awaited = slots.newest_slot(parse_schedule(schedule), zone(timezone), effective_from, slot)
+            awaited = slots.newest_slot(
+                parse_schedule(schedule), zone(timezone), effective_from, slot
+            )
             return awaited.at if awaited else None
     return None
 
 
 def decide(
-    namespace: str, owed: OwedSlots, earliest_open: datetime | None, holders: Mapping[str, KeyHolder]
+    namespace: str,
+    owed: OwedSlots,
+    earliest_open: datetime | None,
+    holders: Mapping[str, KeyHolder],
 ) -> SlotPlan:
     """Return which candidates get a run, and record the others as skipped.
 
-    ``earliest_open`` is the earliest slot with an unfinished run that excludes others. ``holders`` has those keys of
-    the candidates that are or were in use. A slot whose own run exists (from a backfill) is accounted for by that.
+    ``earliest_open`` is the earliest slot with an unfinished run that excludes others. ``holders``
+    has those keys of the candidates that are or were in use. A slot whose own run exists (from a
+    backfill) is accounted for by that.
     """
     definition = owed.definition
     runs: list[NewRun] = []
@@ -299,14 +356,18 @@ def decide(
         elif holder is not None and not holder.is_of(definition.job_type, slot.at):
             reason = "key_taken"
         elif holder is None:
-            runs.append(NewRun(definition.id, key, slot.at, _run_at(namespace, definition, slot.at)))
+            runs.append(
+                NewRun(definition.id, key, slot.at, _run_at(namespace, definition, slot.at))
+            )
             earliest_open = min(earliest_open or slot.at, slot.at)
         if not reason:
             adjoins, follows = False, None
         elif adjoins and gaps[-1].reason == reason:
             gaps[-1] = gaps[-1]._replace(last=slot.at, slots=gaps[-1].slots + 1)
         else:
-            gaps.append(Gap(definition.id, definition.job_type, slot.at, slot.at, 1, reason, follows))
+            gaps.append(
+                Gap(definition.id, definition.job_type, slot.at, slot.at, 1, reason, follows)
+            )
             adjoins, follows = True, None
     move = CursorMove(definition.id, definition.last_slot_at, owed.last_slot_at, owed.next_slot_at)
     return SlotPlan(definition, runs, gaps, move)

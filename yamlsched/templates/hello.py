@@ -1,4 +1,6 @@
-"""A handler is any function. The payload's keys are its arguments. A parameter named ``run`` gets the run."""
+"""A handler is any function. The payload's keys are its arguments. A parameter named ``run`` gets
+the run.
+"""
 
 from yamlsched import Run
 

@@ -1,1 +1,3 @@
-"""Cron expressions: parsing with exact error positions, and which local dates match. See docs/cron.md."""
+"""Cron expressions: parsing with exact error positions, and which local dates match. See
+docs/cron.md.
+"""

@@ -1,4 +1,6 @@
-"""Calendars: lists of local dates on which, or off which, slots are skipped. See docs/calendars.md."""
+"""Calendars: lists of local dates on which, or off which, slots are skipped. See
+docs/calendars.md.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ ENDS_SOON = timedelta(days=60)
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """A list of local dates: ``dates`` are pairs of a first and a last one. It is complete up to ``until``.
+    """A list of local dates: ``dates`` are pairs of a first and a last one. It is complete up to
+    ``until``.
 
     The pairs are kept in order, and those that overlap as one.
     """
@@ -42,10 +45,15 @@ class Calendar:
         return nth > 0 and day <= self.dates[nth - 1][1]
 
     def ends_soon(self, now: datetime) -> str:
-        """Return a sentence if the list ends within ``ENDS_SOON`` of ``now``, or has ended; "" if it does not."""
+        """Return a sentence if the list ends within ``ENDS_SOON`` of ``now``, or has ended; "" if
+        it does not.
+        """
         if self.until is None or self.until >= (now + ENDS_SOON).date():
             return ""
-        return f'calendar "{self.name}" {"ended" if self.until < now.date() else "ends"} on {self.until}'
+        return (
+            f'calendar "{self.name}" {"ended" if self.until < now.date() else "ends"} on'
+            f" {self.until}"
+        )
 
     def to_yaml(self) -> dict[str, Any]:
         """Return the entry of the file."""
@@ -56,14 +64,20 @@ class Calendar:
     def from_yaml(cls, name: str, entry: Mapping[str, Any]) -> Calendar:
         """Return the calendar of ``to_yaml``. Raises ValueError for a date that does not exist."""
         until = entry.get("until")
-        return cls(name, tuple(map(parse_dates, entry["dates"])), date.fromisoformat(until) if until else None)
+        return cls(
+            name,
+            tuple(map(parse_dates, entry["dates"])),
+            date.fromisoformat(until) if until else None,
+        )
 
 
 Calendars = tuple[Calendar, ...]
 
 
 class Days(NamedTuple):
-    """Dates from ``first`` to ``last`` that calendars treat alike. ``skipped_by``: by which; "" if slots run."""
+    """Dates from ``first`` to ``last`` that calendars treat alike. ``skipped_by``: by which; "" if
+    slots run.
+    """
 
     first: date
     last: date
@@ -77,7 +91,9 @@ def parse_dates(text: str) -> tuple[date, date]:
 
 
 def skipped_by(skip_on: Calendars, only_on: Calendars, day: date) -> str:
-    """Return the calendars that skip the slots of a local date, as a gap is stored with them; "" if they run."""
+    """Return the calendars that skip the slots of a local date, as a gap is stored with them; "" if
+    they run.
+    """
     if only_on and not any(calendar.has(day) for calendar in only_on):
         return "not in " + ", ".join(calendar.name for calendar in only_on)
     return ", ".join(calendar.name for calendar in skip_on if calendar.has(day))
@@ -91,7 +107,9 @@ def days(skip_on: Calendars, only_on: Calendars, first: date, last: date) -> lis
             starts |= {begin, end + timedelta(days=1)} if end < date.max else {begin}
     edges = sorted(day for day in starts if first <= day <= last)
     parts: list[Days] = []
-    for start, end in zip(edges, [*(day - timedelta(days=1) for day in edges[1:]), last], strict=True):
+    for start, end in zip(
+        edges, [*(day - timedelta(days=1) for day in edges[1:]), last], strict=True
+    ):
         why = skipped_by(skip_on, only_on, start)
         if parts and parts[-1].skipped_by == why:
             parts[-1] = parts[-1]._replace(last=end)
@@ -110,7 +128,9 @@ def without_skipped(cron: Cron, skip_on: Calendars, only_on: Calendars) -> Cron:
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]]) -> Calendars:
-    """Return the calendars that job_definitions stores. Raises ScheduleError for what a later release has written."""
+    """Return the calendars that job_definitions stores. Raises ScheduleError for what a later
+    release has written.
+    """
     try:
         return tuple(Calendar.from_yaml(row["name"], row) for row in rows)
     except (KeyError, TypeError, ValueError) as error:
@@ -118,5 +138,7 @@ def of_rows(rows: Sequence[Mapping[str, Any]]) -> Calendars:
 
 
 def to_rows(calendars: Calendars) -> list[dict[str, Any]]:
-    """Return how job_definitions stores calendars: with their dates, so that a job's slots are decided by its row."""
+    """Return how job_definitions stores calendars: with their dates, so that a job's slots are
+    decided by its row.
+    """
     return [{"name": calendar.name, **calendar.to_yaml()} for calendar in calendars]

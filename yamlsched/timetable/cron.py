@@ -1,4 +1,6 @@
-"""Cron expressions: parsing with exact error positions, and the local dates that match. See docs/cron.md."""
+"""Cron expressions: parsing with exact error positions, and the local dates that match. See
+docs/cron.md.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ from yamlsched.timetable.cron_fields import field_values, uses_nth
 MAX_CHARS = 256
 HORIZON_YEARS = 50
 REFERENCE_YEAR = 2000
-"""An expression must fire within HORIZON_YEARS from here: fixed, so that a file is as valid tomorrow as today."""
+"""An expression must fire within HORIZON_YEARS from here: fixed, so that a file is as valid
+tomorrow as today.
+"""
 CALENDAR_CYCLE_YEARS = 28
-"""After this many years every date has the same weekday again, so that all neighbouring dates have occurred."""
+"""After this many years every date has the same weekday again, so that all neighbouring dates have
+occurred.
+"""
 MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 """The days of the longest such month within that time."""
 
@@ -37,13 +43,15 @@ FIELD_NAMES = " ".join(rule.name for rule in fields.FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A valid expression, or a list of them, between two dates: created by ``parse_cron`` and ``combine`` only.
+    """A valid expression, or a list of them, between two dates: created by ``parse_cron`` and
+    ``combine`` only.
 
-    ``source`` is what the user wrote, with all that decides the slots; ``expression`` has aliases expanded and single
-    spaces. ``wildcard`` selects the rule for clock changes; it depends on the spelling, because ``0-59`` and ``*``
-    differ in nothing else. ``times`` are the minutes after midnight at which it fires on a matching date, ascending.
-    ``dates`` are the first and last of the local dates with slots, ascending; None: all. Of a list, ``parts`` are its
-    expressions, and its slots are those of all of them: other fields say less.
+    ``source`` is what the user wrote, with all that decides the slots; ``expression`` has aliases
+    expanded and single spaces. ``wildcard`` selects the rule for clock changes; it depends on the
+    spelling, because ``0-59`` and ``*`` differ in nothing else. ``times`` are the minutes after
+    midnight at which it fires on a matching date, ascending. ``dates`` are the first and last of
+    the local dates with slots, ascending; None: all. Of a list, ``parts`` are its expressions, and
+    its slots are those of all of them: other fields say less.
     """
 
     source: str
@@ -64,11 +72,15 @@ class Cron:
 
 
 BOUNDED = re.compile(r"(.*?)(?: from (\d{4}-\d\d-\d\d))?(?: until (\d{4}-\d\d-\d\d))?")
-"""``Cron.source``: the expressions, separated by "; ", then the first and last date. A list of one ends with ";"."""
+"""``Cron.source``: the expressions, separated by "; ", then the first and last date. A list of one
+ends with ";".
+"""
 
 
 def is_restricted(day_field: str) -> bool:
-    """Return whether a day field selects dates. Depends on its spelling: ``1-31`` does, ``*`` does not."""
+    """Return whether a day field selects dates. Depends on its spelling: ``1-31`` does, ``*`` does
+    not.
+    """
     return day_field not in ("*", "?")
 
 
@@ -76,7 +88,8 @@ def is_restricted(day_field: str) -> bool:
 def parse_cron(expression: str) -> Cron:
     """Parse a cron expression.
 
-    Raises CronError with the offsets of the wrong part in ``expression``. The time is bounded for any string.
+    Raises CronError with the offsets of the wrong part in ``expression``. The time is bounded for
+    any string.
     """
     stripped = expression.strip(" \t")
     shift = expression.index(stripped) if stripped else 0
@@ -88,15 +101,22 @@ def parse_cron(expression: str) -> Cron:
         try:
             field_values(index, part)
         except CronError as error:
-            raise CronError(error.message, place + error.start, place + error.end, error.remedy) from error
+            raise CronError(
+                error.message, place + error.start, place + error.end, error.remedy
+            ) from error
     minute, hour, day_of_month, month, day_of_week = parts
     place, end = places[fields.DAY_OF_MONTH], places[fields.DAY_OF_WEEK] + len(day_of_week)
     if is_restricted(day_of_month) and uses_nth(day_of_week):
         both = f"day-of-month {day_of_month} together with day-of-week {day_of_week}"
         remedy = "write * as day-of-month, or split it into two jobs"
-        raise CronError(f"{both}: # and L do not allow a day-of-month", place, place + len(day_of_month), remedy)
+        raise CronError(
+            f"{both}: # and L do not allow a day-of-month", place, place + len(day_of_month), remedy
+        )
     if not _ever_fires((day_of_month, month, day_of_week)):
-        dates = f"no date within {HORIZON_YEARS} years has day-of-month {day_of_month} and month {month}"
+        dates = (
+            f"no date within {HORIZON_YEARS} years has day-of-month {day_of_month} and month"
+            f" {month}"
+        )
         raise CronError(f"it never fires: {dates}", place, end, "write a day that the month has")
     return Cron(
         source=stripped,
@@ -109,20 +129,33 @@ def parse_cron(expression: str) -> Cron:
 
 
 def combine(
-    expressions: Sequence[Cron], is_list: bool, starts_on: date | None = None, ends_on: date | None = None
+    expressions: Sequence[Cron],
+    is_list: bool,
+    starts_on: date | None = None,
+    ends_on: date | None = None,
 ) -> Cron:
-    """Return what fires whenever one of ``expressions`` does, from ``starts_on`` to ``ends_on``, both included."""
+    """Return what fires whenever one of ``expressions`` does, from ``starts_on`` to ``ends_on``,
+    both included.
+    """
     dates = ((starts_on or date.min, ends_on or date.max),) if starts_on or ends_on else None
     bounds = (f" from {starts_on}" if starts_on else "") + (f" until {ends_on}" if ends_on else "")
     parts = [
-        replace(cron, source=written(cron)[0] + bounds, starts_on=starts_on, ends_on=ends_on, dates=dates)
+        replace(
+            cron,
+            source=written(cron)[0] + bounds,
+            starts_on=starts_on,
+            ends_on=ends_on,
+            dates=dates,
+        )
         for cron in expressions
     ]
     if not is_list:
         return parts[0]
     return replace(
         parts[0],
-        source="; ".join(written(cron)[0] for cron in expressions) + ";" * (len(expressions) == 1) + bounds,
+        source="; ".join(written(cron)[0] for cron in expressions)
+        + ";" * (len(expressions) == 1)
+        + bounds,
         expression="; ".join(cron.expression for cron in expressions),
         wildcard=any(cron.wildcard for cron in expressions),
         times=tuple(sorted({time for cron in expressions for time in cron.times})),
@@ -131,14 +164,18 @@ def combine(
 
 
 def on_dates(cron: Cron, allowed: Sequence[tuple[date, date]]) -> Cron:
-    """Return ``cron`` on those of its dates only that are ``allowed``: pairs of a first and last one, ascending."""
+    """Return ``cron`` on those of its dates only that are ``allowed``: pairs of a first and last
+    one, ascending.
+    """
     both = [
         (max(first, begin), min(last, end))
         for first, last in (((date.min, date.max),) if cron.dates is None else cron.dates)
         for begin, end in allowed
         if begin <= last and first <= end
     ]
-    return replace(cron, dates=tuple(both), parts=tuple(on_dates(part, allowed) for part in cron.parts))
+    return replace(
+        cron, dates=tuple(both), parts=tuple(on_dates(part, allowed) for part in cron.parts)
+    )
 
 
 def written(cron: Cron) -> list[str]:
@@ -148,7 +185,9 @@ def written(cron: Cron) -> list[str]:
 
 @lru_cache(maxsize=32768)
 def parse_schedule(source: str) -> Cron:
-    """Parse ``Cron.source``, as it is stored. Raises CronError, also for what a later release has written."""
+    """Parse ``Cron.source``, as it is stored. Raises CronError, also for what a later release has
+    written.
+    """
     bounded = BOUNDED.fullmatch(source)
     if bounded is None or (bounded[0] == bounded[1] and ";" not in source):
         return parse_cron(source)
@@ -173,7 +212,9 @@ def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> t
     length = (date(year + month // 12, month % 12 + 1, 1) - first).days
     every_day = range(1, length + 1)
     named = field_values(fields.DAY_OF_MONTH, day_of_month)
-    on_month_day = {day for day in every_day if day in named.plain or (named.last_day and day == length)}
+    on_month_day = {
+        day for day in every_day if day in named.plain or (named.last_day and day == length)
+    }
     named = field_values(fields.DAY_OF_WEEK, day_of_week)
     on_weekday = set()
     for day in every_day:
@@ -187,22 +228,31 @@ def matching_days(date_fields: tuple[str, str, str], year: int, month: int) -> t
 
 @lru_cache(maxsize=16384)
 def smallest_gap(cron: Cron) -> timedelta:
-    """Return the shortest time between two slots on the wall clock: a clock change can make one gap shorter.
+    """Return the shortest time between two slots on the wall clock: a clock change can make one gap
+    shorter.
 
     >>> smallest_gap(parse_cron("0 0,1 * * *")), smallest_gap(parse_cron("0 23,1 1 * *"))
     (datetime.timedelta(seconds=3600), datetime.timedelta(seconds=79200))
     """
     if cron.parts:
         return _smallest_gap_of_list(cron.parts)
-    over_midnight = timedelta(days=_nearest_dates(cron.date_fields), minutes=cron.times[0] - cron.times[-1])
+    over_midnight = timedelta(
+        days=_nearest_dates(cron.date_fields), minutes=cron.times[0] - cron.times[-1]
+    )
     return min([over_midnight, *(timedelta(minutes=b - a) for a, b in pairwise(cron.times))])
 
 
 def _smallest_gap_of_list(parts: tuple[Cron, ...]) -> timedelta:
-    """Walk over the dates of the calendar's cycle; the times of a date depend only on which of ``parts`` match it."""
+    """Walk over the dates of the calendar's cycle; the times of a date depend only on which of
+    ``parts`` match it.
+    """
     nearest, last = 366 * CALENDAR_CYCLE_YEARS * 1440, -(10**9)
-    times_of = lru_cache(maxsize=None)(lambda which: sorted({time for part in which for time in parts[part].times}))
-    gap_of = lru_cache(maxsize=None)(lambda which: min((b - a for a, b in pairwise(times_of(which))), default=nearest))
+    times_of = lru_cache(maxsize=None)(
+        lambda which: sorted({time for part in which for time in parts[part].times})
+    )
+    gap_of = lru_cache(maxsize=None)(
+        lambda which: min((b - a for a, b in pairwise(times_of(which))), default=nearest)
+    )
     for year in range(REFERENCE_YEAR, REFERENCE_YEAR + CALENDAR_CYCLE_YEARS + 1):
         for month in range(1, 13):
             on_days: dict[int, tuple[int, ...]] = {}
@@ -235,7 +285,9 @@ def _nearest_dates(date_fields: tuple[str, str, str]) -> int:
 
 
 def mismatches(cron: Cron, wall: datetime) -> list[str]:
-    """Return a sentence for each field, and each date, that the naive wall time ``wall`` does not match."""
+    """Return a sentence for each field, and each date, that the naive wall time ``wall`` does not
+    match.
+    """
     minute, hour, day_of_month, month, day_of_week = cron.fields
     reasons = []
     if wall.minute not in field_values(fields.MINUTE, minute).plain:
@@ -248,7 +300,9 @@ def mismatches(cron: Cron, wall: datetime) -> list[str]:
         if is_restricted(day_of_month):
             reasons.append(f"day-of-month {wall.day} is not in {day_of_month}")
         if is_restricted(day_of_week):
-            reasons.append(f"day-of-week {fields.WEEKDAYS[wall.isoweekday() % 7]} is not in {day_of_week}")
+            reasons.append(
+                f"day-of-week {fields.WEEKDAYS[wall.isoweekday() % 7]} is not in {day_of_week}"
+            )
     if cron.starts_on and wall.date() < cron.starts_on:
         reasons.append(f"{wall.date()} is before starts_on, {cron.starts_on}")
     if cron.ends_on and wall.date() > cron.ends_on:
@@ -257,7 +311,8 @@ def mismatches(cron: Cron, wall: datetime) -> list[str]:
 
 
 def day_fields_warning(cron: Cron) -> str:
-    """Return a warning if cron implementations disagree about the two day fields of ``cron``, else "".
+    """Return a warning if cron implementations disagree about the two day fields of ``cron``, else
+    "".
 
     Debian's cron treats a field that starts with ``*`` as unrestricted even if a step follows.
     """
@@ -266,16 +321,18 @@ def day_fields_warning(cron: Cron) -> str:
     if not both or not (day_of_month.startswith("*/") or day_of_week.startswith("*/")):
         return ""
     return (
-        f"day-of-month {day_of_month} and day-of-week {day_of_week}: here a date fires if either matches; "
-        "Debian's cron would fire only if both do. Write the days as a list, or leave one of the fields *"
+        f"day-of-month {day_of_month} and day-of-week {day_of_week}: here a date fires if either"
+        " matches; Debian's cron would fire only if both do. Write the days as a list, or leave"
+        " one of the fields *"
     )
 
 
 def _ever_fires(date_fields: tuple[str, str, str]) -> bool:
     """Return whether a date within HORIZON_YEARS of REFERENCE_YEAR matches.
 
-    With a restricted day-of-week there is one: every month has each weekday four times, and within 28 years every
-    weekday is a 29 February. Without it, one of the months must have one of the days.
+    With a restricted day-of-week there is one: every month has each weekday four times, and within
+    28 years every weekday is a 29 February. Without it, one of the months must have one of the
+    days.
     """
     day_of_month, months, day_of_week = date_fields
     named = field_values(fields.DAY_OF_MONTH, day_of_month)
@@ -302,11 +359,15 @@ def _check_characters(stripped: str, shift: int) -> None:
             raise CronError(message, place, place + 1, EXAMPLE)
         if character != "\t" and not character.isprintable():
             remedy = "write the five fields on one line, separated by spaces"
-            raise CronError(f"control character {code} in the cron expression", place, place + 1, remedy)
+            raise CronError(
+                f"control character {code} in the cron expression", place, place + 1, remedy
+            )
 
 
 def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
-    """Return the five fields and their offsets; every field of an alias has the offset of the alias."""
+    """Return the five fields and their offsets; every field of an alias has the offset of the
+    alias.
+    """
     end = shift + len(stripped)
     if stripped.startswith("@"):
         alias = stripped.lower()
@@ -323,7 +384,10 @@ def _split(stripped: str, shift: int) -> tuple[list[str], list[int]]:
     parts = [match.group() for match in matches]
     count = len(fields.FIELDS)
     if len(parts) in (count + 1, count + 2):
-        message = f"{len(parts)} fields, but cron has five ({FIELD_NAMES}): seconds and years are not supported"
+        message = (
+            f"{len(parts)} fields, but cron has five ({FIELD_NAMES}): seconds and years are not"
+            " supported"
+        )
         remedy = f'write "{" ".join(parts[1 : count + 1])}" if the first field means seconds'
         raise CronError(message, shift, end, remedy)
     if len(parts) != count:

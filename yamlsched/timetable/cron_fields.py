@@ -1,7 +1,7 @@
 """One field of a cron expression: its syntax, and the values that it stands for. See docs/cron.md.
 
-croniter expands a field into values. What it would read in another way than intended is refused before. Results are
-cached by field, because ten thousand jobs share a few hundred fields.
+croniter expands a field into values. What it would read in another way than intended is refused
+before. Results are cached by field, because ten thousand jobs share a few hundred fields.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """One of the five fields. ``size`` is the number of different values, and the largest valid step."""
+    """One of the five fields. ``size`` is the number of different values, and the largest valid
+    step.
+    """
 
     name: str
     low: int
@@ -45,8 +47,8 @@ LAST = -1
 class FieldValues(NamedTuple):
     """The values of a field. Sunday is 0.
 
-    ``last_day`` is the ``L`` of day-of-month. ``nth`` has (weekday, n) for ``#`` and ``L`` in day-of-week; ``plain`` is
-    empty then.
+    ``last_day`` is the ``L`` of day-of-month. ``nth`` has (weekday, n) for ``#`` and ``L`` in
+    day-of-week; ``plain`` is empty then.
     """
 
     plain: tuple[int, ...]
@@ -70,7 +72,9 @@ def field_values(index: int, field: str) -> FieldValues:
 
 
 class Item(NamedTuple):
-    """A part of a field, at offset ``at`` of the field: an element of its list, or a value in one."""
+    """A part of a field, at offset ``at`` of the field: an element of its list, or a
+    value in one.
+    """
 
     rule: FieldRule
     text: str
@@ -80,7 +84,9 @@ class Item(NamedTuple):
         return Item(self.rule, self.text[start : start + length], self.at + start)
 
     def error(self, reason: str, remedy: str) -> CronError:
-        """Return the error about the whole item; ``reason`` continues the name of the field and the item."""
+        """Return the error about the whole item; ``reason`` continues the name of the field and the
+        item.
+        """
         message = f"{self.rule.name} {self.text}{reason}"
         return CronError(message, self.at, self.at + len(self.text), remedy)
 
@@ -157,7 +163,9 @@ def _check_step(item: Item, step: str) -> None:
         reason = f"the field has only {rule.size} values"
     if reason:
         start = min(end - len(step), end - 1)
-        raise CronError(f"{rule.name} {item.text}: {reason}", start, end, f"write a step from 1 to {rule.size}")
+        raise CronError(
+            f"{rule.name} {item.text}: {reason}", start, end, f"write a step from 1 to {rule.size}"
+        )
 
 
 def _check_nth(item: Item) -> None:
@@ -181,7 +189,9 @@ def _check_range(item: Item, low: str, high: str) -> None:
     if first == last or low == high:
         raise CronError(f"{name} is a single value", item.at, end, f"write {item.text[: len(low)]}")
     if first > last:
-        raise CronError(f"{name} is reversed", item.at, end, _forwards(rule, item.text, first, last))
+        raise CronError(
+            f"{name} is reversed", item.at, end, _forwards(rule, item.text, first, last)
+        )
 
 
 def _forwards(rule: FieldRule, item: str, first: int, last: int) -> str:
@@ -212,7 +222,9 @@ def _value(item: Item) -> int:
         reason = f"is neither in {bounds} nor a name"
         short = text[:3].lower()
         is_long_name = len(text) > 3 and short in rule.names
-        remedy = f"write {short}" if is_long_name else f"write a number or one of {' '.join(rule.names)}"
+        remedy = (
+            f"write {short}" if is_long_name else f"write a number or one of {' '.join(rule.names)}"
+        )
     raise CronError(f'{rule.name} "{text}" {reason}', item.at, item.at + len(text), remedy)
 
 
@@ -226,12 +238,16 @@ def _expand(index: int, field: str) -> FieldValues:
     try:
         expanded, nth = registry.croniter.croniter.expand(" ".join(expression))
     except ValueError as error:
-        raise CronError(f"{rule.name} {field} cannot be read", 0, len(field), "write numbers and ranges") from error
+        raise CronError(
+            f"{rule.name} {field} cannot be read", 0, len(field), "write numbers and ranges"
+        ) from error
     values = expanded[index]
     everything = tuple(range(rule.low, rule.low + rule.size))
     plain = everything if values == ["*"] else tuple(sorted(int(value) for value in values))
     return FieldValues(
         plain=plain if numbers and not nth else (),
         last_day=len(numbers) < len(items),
-        nth=frozenset((int(weekday), LAST if str(n) == "l" else n) for weekday, ns in nth.items() for n in ns),
+        nth=frozenset(
+            (int(weekday), LAST if str(n) == "l" else n) for weekday, ns in nth.items() for n in ns
+        ),
     )

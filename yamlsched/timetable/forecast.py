@@ -29,10 +29,11 @@ MAX_NAMES = 8
 
 
 class ScheduledJob(NamedTuple):
-    """All that determines the slots of a job and their keys. ``offset`` is by how much ``spread`` moves their runs.
+    """All that determines the slots of a job and their keys. ``offset`` is by how much ``spread``
+    moves their runs.
 
-    Slots up to ``not_before`` do not count, and those that calendars skip have no runs. Each waits for slots of the
-    jobs ``after``.
+    Slots up to ``not_before`` do not count, and those that calendars skip have no runs. Each waits
+    for slots of the jobs ``after``.
     """
 
     name: str
@@ -46,7 +47,9 @@ class ScheduledJob(NamedTuple):
 
 
 class Upcoming(NamedTuple):
-    """A future slot. ``local`` is aware, on the job's wall clock. ``run_at`` is when its run is due: see ``spread``."""
+    """A future slot. ``local`` is aware, on the job's wall clock. ``run_at`` is when its run is
+    due: see ``spread``.
+    """
 
     job_type: str
     scheduled_for: datetime
@@ -57,28 +60,36 @@ class Upcoming(NamedTuple):
 
 
 def next_slot(cron: str, zone: str | ZoneInfo, after: datetime) -> datetime | None:
-    """Return the first instant after ``after`` at which a cron expression fires, in UTC; None if there is none.
+    """Return the first instant after ``after`` at which a cron expression fires, in UTC; None if
+    there is none.
 
-    ``zone`` is the time zone whose wall clock the expression uses: an IANA name, read from the data of the ``tzdata``
-    package, or a ZoneInfo. ``after`` is an aware datetime. Clock changes are handled as for jobs: see docs/time.md.
+    ``zone`` is the time zone whose wall clock the expression uses: an IANA name, read from the data
+    of the ``tzdata`` package, or a ZoneInfo. ``after`` is an aware datetime. Clock changes are
+    handled as for jobs: see docs/time.md.
 
     >>> from datetime import UTC
     >>> next_slot("30 2 * * *", "Europe/Berlin", datetime(2026, 3, 28, 12, tzinfo=UTC))
     datetime.datetime(2026, 3, 29, 1, 0, tzinfo=datetime.timezone.utc)
 
-    Raises CronError for an expression, and ScheduleError for a time zone, that is not supported; Refused if ``after``
-    has no time zone.
+    Raises CronError for an expression, and ScheduleError for a time zone, that is not supported;
+    Refused if ``after`` has no time zone.
     """
     if not isinstance(after, datetime) or after.utcoffset() is None:
-        raise Refused(f"after is {after!r:.100}: pass an aware datetime, for example datetime.now(UTC)")
+        raise Refused(
+            f"after is {after!r:.100}: pass an aware datetime, for example datetime.now(UTC)"
+        )
     where = zone if isinstance(zone, ZoneInfo) else zones.zone(zone)
     slot = slots.next_slot(parse_cron(cron), where, after)
     return slot.at if slot else None
 
 
-def merge(jobs: Iterable[ScheduledJob], after: datetime, until: datetime | None = None) -> Iterator[Upcoming]:
+def merge(
+    jobs: Iterable[ScheduledJob], after: datetime, until: datetime | None = None
+) -> Iterator[Upcoming]:
     """Yield the slots of jobs in (after, until], by time and then by name."""
-    return heapq.merge(*(_upcoming(job, after, until) for job in jobs), key=attrgetter("scheduled_for", "job_type"))
+    return heapq.merge(
+        *(_upcoming(job, after, until) for job in jobs), key=attrgetter("scheduled_for", "job_type")
+    )
 
 
 def starts(job: ScheduledJob, after: datetime, until: datetime) -> Iterator[Upcoming]:
@@ -132,7 +143,9 @@ class ForecastSpan(NamedTuple):
 
 
 class Hour(NamedTuple):
-    """An hour of a local day, and the minutes [start, end) of the span that it has: none if clocks skip it."""
+    """An hour of a local day, and the minutes [start, end) of the span that it has: none if clocks
+    skip it.
+    """
 
     date: date
     hour: int
@@ -149,7 +162,9 @@ class PileUp(NamedTuple):
 
 
 def hours(span: ForecastSpan) -> tuple[Hour, ...]:
-    """Return the hours of the local days that ``span`` touches, those without a minute of it included."""
+    """Return the hours of the local days that ``span`` touches, those without a minute of it
+    included.
+    """
     spans: dict[tuple[date, int], tuple[int, int]] = {}
     first, minutes = span.first_minute, span.minutes
     for start, end, utc_offset in slots.offsets(zone(span.timezone), first, first + minutes):
@@ -210,7 +225,9 @@ class Forecast:
         return [sum(len(group.names) for group in self._groups_of(hour)) for hour in self.hours]
 
     def jobs(self, hour: int) -> list[str]:
-        """Return the names of the jobs that start in an hour, which is given by its place in ``hours``."""
+        """Return the names of the jobs that start in an hour, which is given by its place in
+        ``hours``.
+        """
         return sorted(name for group in self._groups_of(self.hours[hour]) for name in group.names)
 
     def _groups_of(self, hour: Hour) -> Collection[JobGroup]:
@@ -218,11 +235,15 @@ class Forecast:
         return {group for groups in minutes for group in groups}
 
     def pile_ups(self, min_jobs: int = MIN_PILE_UP_JOBS) -> int:
-        """Return how many groups of minutes have at least this many jobs: those of one clock time and jobs are one."""
+        """Return how many groups of minutes have at least this many jobs: those of one clock time
+        and jobs are one.
+        """
         return sum(jobs >= min_jobs for jobs, _, _ in self._together)
 
     def fullest(self, limit: int) -> list[PileUp]:
-        """Return the minutes in which most jobs start, two at least: by clock time and the jobs that start."""
+        """Return the minutes in which most jobs start, two at least: by clock time and the jobs
+        that start.
+        """
         return [
             PileUp(clock, self.names_at(minutes[0]), tuple(map(self.span.instant, minutes)))
             for _, clock, minutes in self._together[:limit]
@@ -234,21 +255,31 @@ class Forecast:
 
     @cached_property
     def _together(self) -> list[tuple[int, str, list[int]]]:
-        """The minutes in which the same jobs start, two at least, at one clock time; first those with most jobs."""
+        """The minutes in which the same jobs start, two at least, at one clock time; first those
+        with most jobs.
+        """
         together: defaultdict[tuple[str, tuple[JobGroup, ...]], list[int]] = defaultdict(list)
         clocks = _clocks(self.span)
         for minute, groups in enumerate(self.groups_at):
             if self.jobs_by_minute[minute] > 1:
                 together[clocks[minute], tuple(groups)].append(minute)
-        starts = [(self.jobs_by_minute[minutes[0]], clock, minutes) for (clock, _), minutes in together.items()]
+        starts = [
+            (self.jobs_by_minute[minutes[0]], clock, minutes)
+            for (clock, _), minutes in together.items()
+        ]
         return sorted(starts, key=lambda start: (-start[0], -len(start[2]), start[1], start[2]))
 
 
-def forecast(jobs: Iterable[ScheduledJob], span: ForecastSpan, now: datetime | None = None) -> Forecast:
+def forecast(
+    jobs: Iterable[ScheduledJob], span: ForecastSpan, now: datetime | None = None
+) -> Forecast:
     """Return when ``jobs`` start in ``span``; with ``now``, in the minutes after it only."""
     passed = max(0, (now - EPOCH) // MINUTE + 1 - span.first_minute) if now else 0
     groups = _starts(tuple(jobs), span)
-    coming = [JobGroup(group.names, group.minutes[bisect_left(group.minutes, passed) :]) for group in groups]
+    coming = [
+        JobGroup(group.names, group.minutes[bisect_left(group.minutes, passed) :])
+        for group in groups
+    ]
     return Forecast(span, [group for group in coming if group.minutes])
 
 
@@ -263,7 +294,13 @@ def _starts(jobs: tuple[ScheduledJob, ...], span: ForecastSpan) -> list[JobGroup
     return [
         JobGroup(
             alike,
-            array("I", (minute - first for minute in start_minutes(*rule[:3], span.after, span.until, rule[3]))),
+            array(
+                "I",
+                (
+                    minute - first
+                    for minute in start_minutes(*rule[:3], span.after, span.until, rule[3])
+                ),
+            ),
         )
         for rule, alike in names.items()
     ]
@@ -277,9 +314,11 @@ def start_minutes(
     until: datetime,
     not_before: datetime | None = None,
 ) -> Iterator[int]:
-    """Yield the minutes, since 1970, of the starts in (after, until] of a job whose runs ``spread`` moves by ``shift``.
+    """Yield the minutes, since 1970, of the starts in (after, until] of a job whose runs ``spread``
+    moves by ``shift``.
 
-    Slots up to ``not_before`` have no runs. A run starts before the next slot, as in ``spread.run_at``.
+    Slots up to ``not_before`` have no runs. A run starts before the next slot, as in
+    ``spread.run_at``.
     """
     where = zone(timezone)
     earliest = after if not_before is None else max(after, not_before)

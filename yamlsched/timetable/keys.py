@@ -18,8 +18,8 @@ from yamlsched.timetable.times import rfc3339
 def slot_key(job_name: str, cron: Cron, slot: Slot) -> str:
     """Return the key of a slot: ``job:YYYY-MM-DD`` for a daily job, else ``job:YYYY-MM-DDTHH:MMZ``.
 
-    The date is the local one that the expression names, so that a clock change does not move it. The minute is UTC, so
-    that the two passes of a repeated hour have different keys.
+    The date is the local one that the expression names, so that a clock change does not move it.
+    The minute is UTC, so that the two passes of a repeated hour have different keys.
     """
     return date_key(job_name, slot.nominal) if is_daily(cron) else minute_key(job_name, slot.at)
 
@@ -33,7 +33,9 @@ def minute_key(job_name: str, at: datetime) -> str:
 
 
 def is_daily(cron: Cron) -> bool:
-    """Return whether keys have dates: ``cron`` can fire at most once per local date, and is not a list."""
+    """Return whether keys have dates: ``cron`` can fire at most once per local date, and is not a
+    list.
+    """
     return not cron.wildcard and len(cron.times) == 1 and not cron.parts
 
 
@@ -44,9 +46,11 @@ _next = lru_cache(maxsize=16384)(next_slot)
 
 @lru_cache(maxsize=4096)
 def offset(namespace: str, job_type: str, spread: timedelta) -> timedelta:
-    """Return by how much ``spread`` moves the runs of a job: whole seconds in [0, spread), from a hash of its name.
+    """Return by how much ``spread`` moves the runs of a job: whole seconds in [0, spread), from a
+    hash of its name.
 
-    In another namespace than "default" it is of both names: hosts with namespaces of their own have the same jobs.
+    In another namespace than "default" it is of both names: hosts with namespaces of their own have
+    the same jobs.
     """
     seconds = int(spread.total_seconds())
     if seconds <= 0:
@@ -59,7 +63,8 @@ def offset(namespace: str, job_type: str, spread: timedelta) -> timedelta:
 def run_at(offset: timedelta, cron: Cron, zone: ZoneInfo, slot_at: datetime) -> datetime:
     """Return when the run of the slot ``slot_at`` is due, always before the job's next slot.
 
-    The file limits ``spread`` to the smallest gap on the wall clock; a clock change can make one gap shorter.
+    The file limits ``spread`` to the smallest gap on the wall clock; a clock change can make one
+    gap shorter.
     """
     moved = slot_at + offset
     following = _next(cron, zone, slot_at) if moved > slot_at else None

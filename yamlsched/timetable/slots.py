@@ -1,8 +1,10 @@
-"""The slots of a cron expression in a time zone: UTC instants, and notes on clock changes. See docs/time.md.
+"""The slots of a cron expression in a time zone: UTC instants, and notes on clock changes. See
+docs/time.md.
 
-Everything is counted in whole minutes since 1970: of UTC, and of the local wall clock as if it were UTC. Within a
-*stretch*, a span of constant offset, the two differ by it, so a stretch is counted without visiting its minutes.
-Aware local datetimes are never compared: Python compares two of one zone by their wall clocks.
+Everything is counted in whole minutes since 1970: of UTC, and of the local wall clock as if it were
+UTC. Within a *stretch*, a span of constant offset, the two differ by it, so a stretch is counted
+without visiting its minutes. Aware local datetimes are never compared: Python compares two of one
+zone by their wall clocks.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ LOCAL_EPOCH = datetime(1970, 1, 1)
 MINUTE = timedelta(minutes=1)
 DAY = 1440
 MAX_SHIFT = 180
-"""A gap of at least this length is a day removed from the calendar: its times do not run after it."""
+"""A gap of at least this length is a day removed from the calendar: its times do not run after it.
+"""
 WINDOW = 30 * DAY
 MARGIN = 3 * DAY
 """A clock change this far outside of a window affects it: offsets differ by less than two days."""
@@ -38,8 +41,9 @@ LAST_MINUTE = 2_932_000 * DAY
 class Slot:
     """An instant at which an expression fires.
 
-    ``at`` is UTC. ``nominal`` is the naive wall time that the expression names: it differs from the wall time of
-    ``at`` if a clock change moved the slot. ``note`` describes the effect of a clock change, or is empty.
+    ``at`` is UTC. ``nominal`` is the naive wall time that the expression names: it differs from the
+    wall time of ``at`` if a clock change moved the slot. ``note`` describes the effect of a clock
+    change, or is empty.
     """
 
     at: datetime
@@ -59,9 +63,10 @@ class Span:
 class Stretch(NamedTuple):
     """UTC minutes [start, end) during which local = UTC + offset.
 
-    ``reached`` is the local minute that the clock had reached before: lower minutes are a second pass. ``again`` is the
-    local minute at which the clock continues after the stretch: minutes from there on are a first pass. ``gap`` is the
-    first of the skipped local minutes that fire at ``start``; none are skipped if it is start + offset.
+    ``reached`` is the local minute that the clock had reached before: lower minutes are a second
+    pass. ``again`` is the local minute at which the clock continues after the stretch: minutes from
+    there on are a first pass. ``gap`` is the first of the skipped local minutes that fire at
+    ``start``; none are skipped if it is start + offset.
     """
 
     start: int
@@ -73,7 +78,8 @@ class Stretch(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Local minutes [low, high) whose matches are slots: all at the UTC minute ``at``, or (None) each at its own.
+    """Local minutes [low, high) whose matches are slots: all at the UTC minute ``at``, or (None)
+    each at its own.
 
     ``dates`` are the matching dates of the window, as days since 1970.
     """
@@ -86,13 +92,17 @@ class Piece(NamedTuple):
 
 
 def slots(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Slot]:
-    """Yield the slots of ``cron`` in the half-open span (after, until], oldest first, strictly increasing.
+    """Yield the slots of ``cron`` in the half-open span (after, until], oldest first, strictly
+    increasing.
 
-    ``cron`` is read on the wall clock of ``zone``. Both ends must be aware. The left end is open so that the last
-    slot of one sync is never the first of the next. An instant that several expressions name is one slot.
+    ``cron`` is read on the wall clock of ``zone``. Both ends must be aware. The left end is open so
+    that the last slot of one sync is never the first of the next. An instant that several
+    expressions name is one slot.
     """
     if cron.parts:
-        together = merge(*(slots(part, zone, after, until) for part in cron.parts), key=attrgetter("at"))
+        together = merge(
+            *(slots(part, zone, after, until) for part in cron.parts), key=attrgetter("at")
+        )
         yield from (next(same) for _, same in groupby(together, attrgetter("at")))
         return
     for piece in _pieces(cron, zone, _first_minute(after), _end_minute(until)):
@@ -127,7 +137,9 @@ def next_slot(cron: Cron, zone: ZoneInfo, after: datetime) -> Slot | None:
 
 
 def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Slot | None:
-    """Return the last slot in (after, until], searched from ``until`` backwards; None if there is none."""
+    """Return the last slot in (after, until], searched from ``until`` backwards; None if there is
+    none.
+    """
     if cron.parts:
         newest = [slot for part in cron.parts if (slot := newest_slot(part, zone, after, until))]
         return max(newest, key=attrgetter("at"), default=None)
@@ -140,7 +152,8 @@ def newest_slot(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) ->
 def span(cron: Cron, zone: ZoneInfo, after: datetime, until: datetime) -> Span | None:
     """Return first, last and number of the slots in (after, until]; None if there are none.
 
-    The time grows with the months of the span, not with the number of slots, except for a list of expressions.
+    The time grows with the months of the span, not with the number of slots, except for a list of
+    expressions.
     """
     newest = newest_slot(cron, zone, after, until)
     if newest is None:
@@ -158,11 +171,17 @@ def is_slot(cron: Cron, zone: ZoneInfo, at: datetime) -> bool:
     minute, rest = divmod(at - EPOCH, MINUTE)
     if rest or not FIRST_MINUTE <= minute < LAST_MINUTE:
         return False
-    return any(_count(part, piece) for part in cron.expressions for piece in _pieces(part, zone, minute, minute + 1))
+    return any(
+        _count(part, piece)
+        for part in cron.expressions
+        for piece in _pieces(part, zone, minute, minute + 1)
+    )
 
 
 def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
-    """Return why ``at`` is not a slot, field by field on the wall clock of ``zone``; "" if it is one."""
+    """Return why ``at`` is not a slot, field by field on the wall clock of ``zone``; "" if it is
+    one.
+    """
     if is_slot(cron, zone, at):
         return ""
     wall = at.astimezone(zone).replace(tzinfo=None)
@@ -171,7 +190,10 @@ def mismatch(cron: Cron, zone: ZoneInfo, at: datetime) -> str:
     reasons = [why for why in named or each if why]
     if (at - EPOCH) % MINUTE:
         reasons.insert(0, f"{wall.time().isoformat()} is not a whole minute")
-    return "; ".join(reasons) or f"{wall:%H:%M} happens twice on {wall.date()}: the slot is its first pass"
+    return (
+        "; ".join(reasons)
+        or f"{wall:%H:%M} happens twice on {wall.date()}: the slot is its first pass"
+    )
 
 
 class ClockChange(NamedTuple):
@@ -183,7 +205,9 @@ class ClockChange(NamedTuple):
 
 
 def offsets(zone: ZoneInfo, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the stretches of constant offset in the minutes [start, end): first minute, end, and offset in minutes."""
+    """Yield the stretches of constant offset in the minutes [start, end): first minute, end, and
+    offset in minutes.
+    """
     pending: tuple[int, int, int] | None = None
     for number in range(start // WINDOW, -(-end // WINDOW)):
         for stretch in _stretches(zone, number):
@@ -200,7 +224,9 @@ def offsets(zone: ZoneInfo, start: int, end: int) -> Iterator[tuple[int, int, in
 
 def clock_changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[ClockChange]:
     """Yield the clock changes in (after, until]."""
-    for (_, _, before), (start, _, offset) in pairwise(offsets(zone, _first_minute(after) - 1, _end_minute(until))):
+    for (_, _, before), (start, _, offset) in pairwise(
+        offsets(zone, _first_minute(after) - 1, _end_minute(until))
+    ):
         yield ClockChange(EPOCH + start * MINUTE, before * MINUTE, offset * MINUTE)
 
 
@@ -218,18 +244,29 @@ def _slot(piece: Piece, local: int) -> Slot:
     if piece.at is not None:
         runs = LOCAL_EPOCH + (stretch.start + stretch.offset) * MINUTE
         day = "" if runs.date() == nominal.date() else f"{runs.date()} "
-        note = f"{nominal:%H:%M} does not exist on {nominal.date()} (clocks go forward): runs at {day}{runs:%H:%M}"
+        note = (
+            f"{nominal:%H:%M} does not exist on {nominal.date()} (clocks go forward): runs at"
+            f" {day}{runs:%H:%M}"
+        )
         return Slot(EPOCH + piece.at * MINUTE, nominal, note)
-    note = "second pass" if local < stretch.reached else "first pass" if local >= stretch.again else ""
+    note = (
+        "second pass" if local < stretch.reached else "first pass" if local >= stretch.again else ""
+    )
     return Slot(EPOCH + (local - stretch.offset) * MINUTE, nominal, note)
 
 
-def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = False) -> Iterator[Piece]:
-    """Yield the parts of the UTC minutes [start, end) that may contain slots, in order of time or in reverse."""
+def _pieces(
+    cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = False
+) -> Iterator[Piece]:
+    """Yield the parts of the UTC minutes [start, end) that may contain slots, in order of time or
+    in reverse.
+    """
     if cron.dates is not None:
         if not cron.dates:
             return
-        first, last = ((day - LOCAL_EPOCH.date()).days for day in (cron.dates[0][0], cron.dates[-1][1]))
+        first, last = (
+            (day - LOCAL_EPOCH.date()).days for day in (cron.dates[0][0], cron.dates[-1][1])
+        )
         start, end = max(start, first * DAY - MARGIN), min(end, (last + 1) * DAY + MARGIN)
     windows = range(start // WINDOW, -(-end // WINDOW))
     for number in reversed(windows) if backwards else windows:
@@ -238,7 +275,11 @@ def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = 
             dates = _allowed(cron.dates, dates)
         if not dates:
             continue
-        pieces = [piece for stretch in _stretches(zone, number) for piece in _cut(cron, dates, stretch, start, end)]
+        pieces = [
+            piece
+            for stretch in _stretches(zone, number)
+            for piece in _cut(cron, dates, stretch, start, end)
+        ]
         yield from reversed(pieces) if backwards else pieces
 
 
@@ -246,7 +287,11 @@ def _pieces(cron: Cron, zone: ZoneInfo, start: int, end: int, backwards: bool = 
 def _allowed(allowed: tuple[tuple[date, date], ...], dates: tuple[int, ...]) -> tuple[int, ...]:
     """Return those of ``dates`` that are within one of the ranges ``allowed``."""
     days: list[int] = []
-    nth = bisect_left(allowed, LOCAL_EPOCH.date() + timedelta(days=dates[0]), key=itemgetter(1)) if dates else 0
+    nth = (
+        bisect_left(allowed, LOCAL_EPOCH.date() + timedelta(days=dates[0]), key=itemgetter(1))
+        if dates
+        else 0
+    )
     for first, last in allowed[nth:]:
         low, high = ((day - LOCAL_EPOCH.date()).days for day in (first, last))
         if not dates or low > dates[-1]:
@@ -255,7 +300,9 @@ def _allowed(allowed: tuple[tuple[date, date], ...], dates: tuple[int, ...]) -> 
     return tuple(days)
 
 
-def _cut(cron: Cron, dates: tuple[int, ...], stretch: Stretch, start: int, end: int) -> Iterator[Piece]:
+def _cut(
+    cron: Cron, dates: tuple[int, ...], stretch: Stretch, start: int, end: int
+) -> Iterator[Piece]:
     begin, offset = stretch.start, stretch.offset
     low, high = max(begin, start) + offset, min(stretch.end, end) + offset
     if not cron.wildcard:
@@ -269,12 +316,19 @@ def _cut(cron: Cron, dates: tuple[int, ...], stretch: Stretch, start: int, end: 
 
 
 def _matches(cron: Cron, piece: Piece, backwards: bool = False) -> Iterator[int]:
-    """Yield the local minutes of ``piece`` that are slots; of a gap only the last, which names its one slot."""
+    """Yield the local minutes of ``piece`` that are slots; of a gap only the last, which names its
+    one slot.
+    """
     in_gap = piece.at is not None
     step = -1 if backwards or in_gap else 1
-    first, end = bisect_left(piece.dates, piece.low // DAY), bisect_left(piece.dates, -(-piece.high // DAY))
+    first, end = (
+        bisect_left(piece.dates, piece.low // DAY),
+        bisect_left(piece.dates, -(-piece.high // DAY)),
+    )
     for day in piece.dates[first:end][::step]:
-        earliest, latest = (bisect_left(cron.times, edge - day * DAY) for edge in (piece.low, piece.high))
+        earliest, latest = (
+            bisect_left(cron.times, edge - day * DAY) for edge in (piece.low, piece.high)
+        )
         for time in cron.times[earliest:latest][::step]:
             yield day * DAY + time
             if in_gap:
@@ -335,7 +389,9 @@ def _stretches(zone: ZoneInfo, number: int) -> tuple[Stretch, ...]:
 
 
 def _offset(zone: ZoneInfo, minute: int) -> int:
-    """Return the offset at a UTC minute, in minutes; the odd seconds of local mean times are rounded down."""
+    """Return the offset at a UTC minute, in minutes; the odd seconds of local mean times are
+    rounded down.
+    """
     minute = min(max(minute, FIRST_MINUTE), LAST_MINUTE)
     offset = (EPOCH + minute * MINUTE).astimezone(zone).utcoffset()
     assert offset is not None

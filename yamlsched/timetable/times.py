@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
 MIN_YEAR, MAX_YEAR = 1900, 9900
-"""Outside of these years another zone, or a search for the next slot, could leave the range of datetime."""
+"""Outside of these years another zone, or a search for the next slot, could leave the range of
+datetime.
+"""
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 RELATIVE_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
 FORMS = (
-    "a date such as 2026-01-14, a local time such as 2026-01-14T02:00, an instant such as 2026-01-14T01:00Z, a time of "
-    'day such as 17:30, a day such as tomorrow, "tomorrow 08:00" or "mon 08:00", a duration such as 90m, or now'
+    "a date such as 2026-01-14, a local time such as 2026-01-14T02:00, an instant such as"
+    ' 2026-01-14T01:00Z, a time of day such as 17:30, a day such as tomorrow, "tomorrow 08:00" or'
+    ' "mon 08:00", a duration such as 90m, or now'
 )
 """The forms that ``parse`` accepts, as errors list them."""
 MAX_DURATION = timedelta(days=36_525)
@@ -26,18 +29,23 @@ MAX_DURATION = timedelta(days=36_525)
 
 
 class NamedDay(NamedTuple):
-    """A day by its name, of ``RELATIVE_DAYS`` or ``WEEKDAYS``, and a time of day; without one, all of the day."""
+    """A day by its name, of ``RELATIVE_DAYS`` or ``WEEKDAYS``, and a time of day; without one, all
+    of the day.
+    """
 
     name: str
     clock: time | None = None
 
 
 TimeInput = date | datetime | time | timedelta | NamedDay
-"""A date or time without an offset is local: it is read on the wall clock of a time zone that is known later."""
+"""A date or time without an offset is local: it is read on the wall clock of a time zone that is
+known later.
+"""
 
 
 def rfc3339(instant: datetime, timespec: str = "auto") -> str:
-    """Return an aware ``instant`` in UTC with a ``Z``; ``timespec`` is that of ``datetime.isoformat``.
+    """Return an aware ``instant`` in UTC with a ``Z``; ``timespec`` is that of
+    ``datetime.isoformat``.
 
     >>> rfc3339(datetime(2026, 1, 14, 2, tzinfo=UTC)), rfc3339(datetime(2026, 1, 14, 2, tzinfo=UTC), "minutes")
     ('2026-01-14T02:00:00Z', '2026-01-14T02:00Z')
@@ -51,12 +59,15 @@ def short_utc(instant: datetime) -> str:
 
 
 def local_time(instant: datetime, zone: ZoneInfo) -> str:
-    """Return an instant on the wall clock of ``zone``, with its weekday and the abbreviation of the zone."""
+    """Return an instant on the wall clock of ``zone``, with its weekday and the abbreviation of the
+    zone.
+    """
     return f"{instant.astimezone(zone):%a %Y-%m-%d %H:%M %Z}"
 
 
 def parse(text: str) -> TimeInput:
-    """Parse a time as the command line accepts it: a date or time, a time of day, a named day, or a duration.
+    """Parse a time as the command line accepts it: a date or time, a time of day, a named day, or a
+    duration.
 
     >>> parse("2026-01-14"), parse("17:30"), parse("90m"), parse("now")
     (datetime.date(2026, 1, 14), datetime.time(17, 30), datetime.timedelta(seconds=5400), datetime.timedelta(0))
@@ -75,16 +86,27 @@ def parse(text: str) -> TimeInput:
     if re.fullmatch(r"[0-9dhms]+", text):
         duration = durations.parse(text)
         if duration > MAX_DURATION:
-            raise ValueError(f"{text} is longer than 100 years: write a time such as 2026-01-14T02:00Z")
+            raise ValueError(
+                f"{text} is longer than 100 years: write a time such as 2026-01-14T02:00Z"
+            )
         return duration
     clocks = [word for word in words if re.fullmatch(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?z?", word)]
     days = list(filter(None, map(_day_name, words)))
     is_instant = bool(clocks) and clocks[0].endswith("z")
-    if words and len(words) == len(clocks) + len(days) and len(clocks) <= 1 and len(days) <= 1 - is_instant:
+    if (
+        words
+        and len(words) == len(clocks) + len(days)
+        and len(clocks) <= 1
+        and len(days) <= 1 - is_instant
+    ):
         clock = _time_of_day(clocks[0]) if clocks else None
         return NamedDay(days[0], clock) if days else clock  # type: ignore[return-value]
     try:
-        value = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text.replace("z", "Z"))
+        value = (
+            date.fromisoformat(text)
+            if len(text) == 10
+            else datetime.fromisoformat(text.replace("z", "Z"))
+        )
     except ValueError:
         raise ValueError(f'"{text}" is not a valid time: write {FORMS}') from None
     if not MIN_YEAR <= value.year <= MAX_YEAR:
@@ -113,11 +135,13 @@ def is_local(value: TimeInput) -> bool:
     return not isinstance(value, timedelta) and getattr(value, "tzinfo", None) is None
 
 
-def anchor(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_future: bool) -> date | datetime:
+def anchor(
+    value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_future: bool
+) -> date | datetime:
     """Return what a value means at ``now``: an instant, a local time, or a local date.
 
-    ``is_future`` decides whether durations, times of day and weekdays count ahead or back. ``zone`` is called only if
-    the value depends on it.
+    ``is_future`` decides whether durations, times of day and weekdays count ahead or back. ``zone``
+    is called only if the value depends on it.
     """
     match value:
         case timedelta():
@@ -131,7 +155,9 @@ def anchor(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_fut
 
 
 def _named_day(day: NamedDay, zone: ZoneInfo, now: datetime, is_future: bool) -> date | datetime:
-    """Return a date, or the local time on it. A weekday is the next one or the latest one, today included if past."""
+    """Return a date, or the local time on it. A weekday is the next one or the latest one, today
+    included if past.
+    """
     today = now.astimezone(zone).date()
     if day.name in RELATIVE_DAYS:
         local_day = today + timedelta(days=RELATIVE_DAYS[day.name])
@@ -140,14 +166,24 @@ def _named_day(day: NamedDay, zone: ZoneInfo, now: datetime, is_future: bool) ->
     dates = [each for each in dates if each.weekday() == WEEKDAYS.index(day.name)]
     if day.clock is None:
         return (
-            min(each for each in dates if each > today) if is_future else max(each for each in dates if each <= today)
+            min(each for each in dates if each > today)
+            if is_future
+            else max(each for each in dates if each <= today)
         )
     times = [_to_utc(datetime.combine(each, day.clock), zone) for each in dates]
-    return min(each for each in times if each > now) if is_future else max(each for each in times if each <= now)
+    return (
+        min(each for each in times if each > now)
+        if is_future
+        else max(each for each in times if each <= now)
+    )
 
 
-def resolve(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_future: bool) -> datetime:
-    """Return the instant that a time means at ``now``, in UTC; of a date its first. See ``anchor``."""
+def resolve(
+    value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_future: bool
+) -> datetime:
+    """Return the instant that a time means at ``now``, in UTC; of a date its first.
+    See ``anchor``.
+    """
     moment = anchor(value, zone, now, is_future)
     if isinstance(moment, datetime) and moment.tzinfo is not None:
         return moment.astimezone(UTC)
@@ -155,15 +191,18 @@ def resolve(value: TimeInput, zone: Callable[[], ZoneInfo], now: datetime, is_fu
 
 
 def bounds(when: date | datetime, zone: ZoneInfo) -> tuple[datetime, datetime]:
-    """Return the first and the last instant of ``when``: equal for a time, a whole local day for a date.
+    """Return the first and the last instant of ``when``: equal for a time, a whole local day for a
+    date.
 
-    A naive time is read on the wall clock of ``zone`` as slots are: if clocks show it twice, it is the first time; if
-    they skip it, it is the first instant after the gap. See docs/time.md.
+    A naive time is read on the wall clock of ``zone`` as slots are: if clocks show it twice, it is
+    the first time; if they skip it, it is the first instant after the gap. See docs/time.md.
     """
     if isinstance(when, datetime):
         return (_to_utc(when, zone),) * 2
     midnight = datetime.combine(when, time.min)
-    return _to_utc(midnight, zone), _to_utc(midnight + timedelta(days=1), zone) - timedelta(microseconds=1)
+    return _to_utc(midnight, zone), _to_utc(midnight + timedelta(days=1), zone) - timedelta(
+        microseconds=1
+    )
 
 
 def last_occurrence(clock: time, zone: tzinfo, now: datetime) -> datetime:
@@ -178,7 +217,10 @@ def next_occurrence(clock: time, zone: tzinfo, now: datetime) -> datetime:
 
 def _occurrences(clock: time, zone: tzinfo, now: datetime) -> list[datetime]:
     today = now.astimezone(zone).date()
-    return [_to_utc(datetime.combine(today + timedelta(days=days), clock), zone) for days in (-2, -1, 0, 1, 2)]
+    return [
+        _to_utc(datetime.combine(today + timedelta(days=days), clock), zone)
+        for days in (-2, -1, 0, 1, 2)
+    ]
 
 
 def _to_utc(instant: datetime, zone: tzinfo) -> datetime:
@@ -188,11 +230,16 @@ def _to_utc(instant: datetime, zone: tzinfo) -> datetime:
     if first.astimezone(zone).replace(tzinfo=None) == instant:
         return first
     # in a gap: `first` is after the clock change, and `before` before it
-    before, after = instant.replace(tzinfo=zone, fold=1).astimezone(UTC), first.replace(microsecond=0)
+    before, after = (
+        instant.replace(tzinfo=zone, fold=1).astimezone(UTC),
+        first.replace(microsecond=0),
+    )
     offset = after.astimezone(zone).utcoffset()
     while after - before > timedelta(seconds=1):
         middle = (before + (after - before) / 2).replace(microsecond=0)
-        before, after = (before, middle) if middle.astimezone(zone).utcoffset() == offset else (middle, after)
+        before, after = (
+            (before, middle) if middle.astimezone(zone).utcoffset() == offset else (middle, after)
+        )
     return after
 
 
@@ -202,8 +249,16 @@ def show(at: datetime, zone: ZoneInfo) -> str:
 
 
 def remark(value: TimeInput, at: datetime, zone: ZoneInfo) -> str:
-    """Return how a clock change affects what ``value`` means, as a clause; "" if none does. ``at`` is what it means."""
-    clock = value.clock if isinstance(value, NamedDay) else value.time() if isinstance(value, datetime) else value
+    """Return how a clock change affects what ``value`` means, as a clause; "" if none does. ``at``
+    is what it means.
+    """
+    clock = (
+        value.clock
+        if isinstance(value, NamedDay)
+        else value.time()
+        if isinstance(value, datetime)
+        else value
+    )
     if not isinstance(clock, time) or not is_local(value):
         return ""
     local = at.astimezone(zone)
@@ -213,5 +268,6 @@ def remark(value: TimeInput, at: datetime, zone: ZoneInfo) -> str:
     if second == at:
         return ""
     return (
-        f"clocks show {clock:%H:%M} twice on that date, and this is the first time; the second is {short_utc(second)}"
+        f"clocks show {clock:%H:%M} twice on that date, and this is the first time; the second is"
+        f" {short_utc(second)}"
     )

@@ -22,7 +22,10 @@ def zone(name: str) -> ZoneInfo:
         try:
             with (TZDATA_FOLDER / name).open("rb") as file:
                 return ZoneInfo.from_file(file, key=name)
-        except (OSError, ValueError):  # a directory, a file that is not a zone, a name that is too long
+        except (
+            OSError,
+            ValueError,
+        ):  # a directory, a file that is not a zone, a name that is too long
             pass
     raise ScheduleError(f'no time zone "{name}" in time zone data {tzdata.IANA_VERSION}')
 

@@ -1,1 +1,3 @@
-"""The worker: claims due runs, submits them to an executor, renews leases, writes outcomes. Start with worker.py."""
+"""The worker: claims due runs, submits them to an executor, renews leases, writes outcomes. Start
+with worker.py.
+"""

@@ -1,4 +1,6 @@
-"""How much a worker may claim, and which of the runs that it has claimed it does not execute, and why."""
+"""How much a worker may claim, and which of the runs that it has claimed it does not execute, and
+why.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ from yamlsched.worker.executor import Capacity
 MAX_PAYLOAD_CHARS = 1 << 24
 """Of runs that have not ended, estimated by the size of those claimed before."""
 STOPPED = AttemptEnd(EndKind.RELEASED, "stopped by a shutdown")
-NOT_CLAIMABLE = AttemptEnd(EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid")
+NOT_CLAIMABLE = AttemptEnd(
+    EndKind.RELEASED, "its job has left this host's file, or its entry there is not valid"
+)
 IN_ANOTHER_LANE = AttemptEnd(
-    EndKind.RELEASED, "this host's file executes its job elsewhere than the file in force", delay=timedelta(seconds=10)
+    EndKind.RELEASED,
+    "this host's file executes its job elsewhere than the file in force",
+    delay=timedelta(seconds=10),
 )
 NOT_STARTED = AttemptEnd(EndKind.RELEASED, "no executor has room for it")
 MOVED = AttemptEnd(EndKind.RELEASED, "the path of the file leads to another release now")
@@ -34,7 +40,10 @@ class ClaimBudget:
     def is_left(self) -> bool:
         """Whether neither the time nor the number of runs is used up."""
         limits = self._limits
-        is_time_left = limits.max_time is None or clock.now() - self._started_at < limits.max_time.total_seconds()
+        is_time_left = (
+            limits.max_time is None
+            or clock.now() - self._started_at < limits.max_time.total_seconds()
+        )
         return is_time_left and (limits.max_runs is None or self._claimed_count < limits.max_runs)
 
     def note_claimed(self, runs: Sequence[ClaimedRun]) -> None:
@@ -54,11 +63,14 @@ class ClaimBudget:
         return room if max_runs is None else min(room, max_runs - self._claimed_count)
 
 
-def refusal(attempt: Attempt, lane: str, jobs: Container[str], is_outdated: bool) -> AttemptEnd | None:
+def refusal(
+    attempt: Attempt, lane: str, jobs: Container[str], is_outdated: bool
+) -> AttemptEnd | None:
     """Return how an attempt ends that was claimed for ``lane`` and may not start, or None.
 
-    ``jobs`` are those of this host's file; ``is_outdated``: the file was read again after the claim was sent. What this
-    host's file has in another lane than the one in force is left to other hosts.
+    ``jobs`` are those of this host's file; ``is_outdated``: the file was read again after the claim
+    was sent. What this host's file has in another lane than the one in force is left to other
+    hosts.
     """
     run = attempt.run
     if run.job_type not in jobs:
@@ -73,9 +85,13 @@ def refusal(attempt: Attempt, lane: str, jobs: Container[str], is_outdated: bool
 
 
 def _of_other_job(run: ClaimedRun) -> AttemptEnd:
-    """Return the end of an attempt that was claimed by the id of its definition, and whose own job is unknown here.
+    """Return the end of an attempt that was claimed by the id of its definition, and whose own job
+    is unknown here.
 
     It is not released: it would be claimed again at once, forever.
     """
-    why = f'its definition is that of another job than "{run.job_type}": the row was changed, and not by yamlsched'
+    why = (
+        f'its definition is that of another job than "{run.job_type}": the row was changed, and not'
+        " by yamlsched"
+    )
     return AttemptEnd(EndKind.RAISED, why, "WrongDefinition")

@@ -1,4 +1,6 @@
-"""An attempt: a run that this worker has claimed, until its outcome is in the database. And a worker's workload."""
+"""An attempt: a run that this worker has claimed, until its outcome is in the database. And a
+worker's workload.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ from pathlib import Path
 
 from yamlsched import log
 from yamlsched.runs.claiming import ClaimScope
-from yamlsched.runs.lifecycle import LOCAL, PROCESS_ENDED, SHARED, AttemptEnd, ClaimedRun, Keep, Usage
+from yamlsched.runs.lifecycle import (
+    LOCAL,
+    PROCESS_ENDED,
+    SHARED,
+    AttemptEnd,
+    ClaimedRun,
+    Keep,
+    Usage,
+)
 from yamlsched.runs.progress import Progress
 from yamlsched.schedule.job import Job, Overlap
 
@@ -24,15 +34,23 @@ class Attempt:
     job: Job
     lease_ends_at: float  # counted from before the claim was sent
     renewed_at: float
-    stopped: AttemptEnd | None = None  # why it is being stopped: recorded as its end, unless it succeeds first
+    stopped: AttemptEnd | None = (
+        None  # why it is being stopped: recorded as its end, unless it succeeds first
+    )
     took: float | None = None  # seconds that it executed, once it has ended
     usage: Usage | None = None  # of a plain success
-    is_lost: bool = False  # another claim has the run, or it was cancelled: the outcome is discarded
+    is_lost: bool = (
+        False  # another claim has the run, or it was cancelled: the outcome is discarded
+    )
     has_lost_lease: bool = False  # or was about to: it was stopped for that
     progress: Progress | None = None  # as its handler has reported it last
     written_progress: Progress | None = None  # what of it is in the database
-    printing: Callable[[ClaimedRun], tuple[bytes, int]] | None = None  # returns the end of its output, and its length
-    live_output: tuple[str, int] | None = None  # what of it may be in the database, and the bytes before that
+    printing: Callable[[ClaimedRun], tuple[bytes, int]] | None = (
+        None  # returns the end of its output, and its length
+    )
+    live_output: tuple[str, int] | None = (
+        None  # what of it may be in the database, and the bytes before that
+    )
     live_at: float = 0.0  # when it may be written again
 
     @property
@@ -44,15 +62,22 @@ class Attempt:
     def lane(self) -> str:
         """The executor that it goes to.
 
-        Of a shared job, an ``on_dead``, which need not be an ``async def``, is called in a process of its own. So is a
-        handler whose last attempt ended with its process: otherwise one run could end others until they are dead.
+        Of a shared job, an ``on_dead``, which need not be an ``async def``, is called in a process
+        of its own. So is a handler whose last attempt ended with its process: otherwise one run
+        could end others until they are dead.
         """
         lane, run = self.job.lane, self.run
-        return LOCAL if lane == SHARED and (run.is_on_dead_call or run.error_type in PROCESS_ENDED) else lane
+        return (
+            LOCAL
+            if lane == SHARED and (run.is_on_dead_call or run.error_type in PROCESS_ENDED)
+            else lane
+        )
 
     @property
     def has_turn(self) -> bool:
-        """Whether other runs may wait for its end: of its job, of its limit, or of jobs that follow its job."""
+        """Whether other runs may wait for its end: of its job, of its limit, or of jobs that follow
+        its job.
+        """
         has_turn = self.run.scheduled_for is not None and self.job.overlap is not Overlap.ALLOW
         return has_turn or self.job.limit is not None or self.job.is_followed
 
@@ -63,7 +88,9 @@ class Attempt:
 
     @property
     def cancel_grace(self) -> float:
-        """Seconds that a handler has to end whose run an operator has cancelled, if its process has other runs."""
+        """Seconds that a handler has to end whose run an operator has cancelled, if its process has
+        other runs.
+        """
         return SHARED_CANCEL_GRACE_SECONDS if self.lane == SHARED else 0.0
 
     def keeps_output(self, end: AttemptEnd) -> bool:
@@ -71,10 +98,15 @@ class Attempt:
         keep = self.job.output.keep
         if keep is not Keep.FAILED:
             return keep is Keep.ALWAYS
-        return self.is_lost or self.has_lost_lease or (end if end.is_success else self.stopped or end).is_failure
+        return (
+            self.is_lost
+            or self.has_lost_lease
+            or (end if end.is_success else self.stopped or end).is_failure
+        )
 
     def mark_lost(self, why: str) -> bool:
-        """Note and log that the run does not belong to this attempt any more; return False if that is known already.
+        """Note and log that the run does not belong to this attempt any more; return False if that
+        is known already.
 
         A heartbeat and an outcome may find it out at the same time.
         """
@@ -82,7 +114,9 @@ class Attempt:
             return False
         self.is_lost, run = True, self.run
         number = log.NumberOf(run.attempt, run.max_attempts)
-        log.warning("lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=number, why=why)
+        log.warning(
+            "lease.lost", job=run.job_type, run=run.id, key=run.key, attempt=number, why=why
+        )
         return True
 
 
@@ -99,7 +133,8 @@ class WorkerLimits:
 class Workload:
     """The jobs that a worker may claim, and where their handlers are imported from.
 
-    ``file`` has no links: it stays of one release. ``place`` is the path that the worker was started with.
+    ``file`` has no links: it stays of one release. ``place`` is the path that the worker was
+    started with.
     """
 
     dsn: str

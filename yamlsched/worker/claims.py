@@ -1,4 +1,6 @@
-"""Claims: when to look for due runs, how many to claim, what to do when the answer is lost; and the upkeep before."""
+"""Claims: when to look for due runs, how many to claim, what to do when the answer is lost; and the
+upkeep before.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,24 @@ from yamlsched.worker.tickets import Settled, settle
 TIMEOUT_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks again
 LOOK_INTERVAL_SECONDS = 0.1  # after which a busy worker looks for what was created or let go since
-LOST_CLAIM_SECONDS = 3.0  # for which a claim whose answer was lost may still be on its way to the server
+LOST_CLAIM_SECONDS = (
+    3.0  # for which a claim whose answer was lost may still be on its way to the server
+)
 MAX_RUNS = 10_000  # in one claim
 MAX_BUSY_CLAIMS = 20  # in a row that found only jobs whose gates other sessions have
 ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
 UPKEEP_INTERVAL_SECONDS = 1.0
-COMPLETE_INTERVAL_SECONDS = 60.0  # after which all unfinished runs are looked at, and not only the first ones
+COMPLETE_INTERVAL_SECONDS = (
+    60.0  # after which all unfinished runs are looked at, and not only the first ones
+)
 MAX_RETRY_WAIT_SECONDS = 10.0  # for which a worker keeps running to retry what failed here
 
 Answer = TypeVar("Answer")
 
 
-async def answer_of(session: WorkerSession, ask: Callable[[Connection], Awaitable[Answer]]) -> Answer | None:
+async def answer_of(
+    session: WorkerSession, ask: Callable[[Connection], Awaitable[Answer]]
+) -> Answer | None:
     """Return what the server answers to ``ask``; None if it gave up on it. Raises Unanswered."""
     try:
         return await session.run(ask, TIMEOUT_SECONDS)
@@ -52,13 +60,24 @@ async def answer_of(session: WorkerSession, ask: Callable[[Connection], Awaitabl
 class Claims:
     """Claims the runs of one lane for one worker, whose tokens begin with ``name``.
 
-    A worker that ``polls`` is notified of what is created, and looks for everything once in each interval.
+    A worker that ``polls`` is notified of what is created, and looks for everything once in each
+    interval.
     """
 
-    def __init__(self, session: WorkerSession, namespace: str, name: str, lane: str, polls: bool = False) -> None:
-        self._session, self._namespace, self._name, self._lane, self._polls = session, namespace, name, lane, polls
+    def __init__(
+        self, session: WorkerSession, namespace: str, name: str, lane: str, polls: bool = False
+    ) -> None:
+        self._session, self._namespace, self._name, self._lane, self._polls = (
+            session,
+            namespace,
+            name,
+            lane,
+            polls,
+        )
         self._is_exhausted = False  # the last claim found less than it asked for
-        self._changes = 0  # calls of `poll_now` and others: a change during a claim came too late for it
+        self._changes = (
+            0  # calls of `poll_now` and others: a change during a claim came too late for it
+        )
         self._seen = -1  # changes before the last claim
         self._looked_at = 0.0  # when it claimed last
         self._look_at = 0.0  # when it claims again, whatever changes
@@ -66,7 +85,9 @@ class Claims:
         self._busy_claims = 0
         self._limit = MAX_RUNS  # lower for a while after the server cancelled a statement
         self._retries: list[float] = []  # when attempts that failed here are due again
-        self._lost: dict[str, float] = {}  # tokens of claims whose answer was lost; until when they are asked for
+        self._lost: dict[
+            str, float
+        ] = {}  # tokens of claims whose answer was lost; until when they are asked for
 
     @property
     def is_exhausted(self) -> bool:
@@ -98,7 +119,9 @@ class Claims:
             heapq.heappush(self._retries, clock.now() + seconds)
 
     def note_outcome(self, outcome: Outcome, is_released: bool) -> None:
-        """Note what an attempt has left: a run that is due again now, or soon. ``is_released``: it was not started."""
+        """Note what an attempt has left: a run that is due again now, or soon. ``is_released``: it
+        was not started.
+        """
         if outcome.delay is None:
             if outcome.status is Status.QUEUED:
                 self.poll_now()
@@ -130,7 +153,8 @@ class Claims:
         return bool(self._lost)
 
     async def release_lost_claims(self) -> None:
-        """Release, at no cost, what was claimed by claims whose answers were lost: nothing of it was started.
+        """Release, at no cost, what was claimed by claims whose answers were lost: nothing of it
+        was started.
 
         Such a claim may reach the server late, so it is asked for again for some seconds.
         """
@@ -149,8 +173,11 @@ class Claims:
             if released or clock.now() > until:
                 del self._lost[token]
 
-    async def claim(self, limit: int, scope: claiming.ClaimScope) -> tuple[claiming.ClaimResult, float] | None:
-        """Claim up to ``limit`` runs. Return them with the instant before the claim was sent; None without an answer.
+    async def claim(
+        self, limit: int, scope: claiming.ClaimScope
+    ) -> tuple[claiming.ClaimResult, float] | None:
+        """Claim up to ``limit`` runs. Return them with the instant before the claim was sent; None
+        without an answer.
 
         Afterwards ``is_exhausted`` is true if nothing more is due.
         """
@@ -161,7 +188,9 @@ class Claims:
         async def ask(connection: Connection) -> tuple[claiming.ClaimResult, list[int]]:
             async with self._places(connection, limit) as (places, taken):
                 arguments = (connection, self._namespace, token, places, scope)
-                claimed, gated = await claiming.claim(*arguments, lane=self._lane, busy=busy, chance=random.random())
+                claimed, gated = await claiming.claim(
+                    *arguments, lane=self._lane, busy=busy, chance=random.random()
+                )
                 taken += claimed.runs
             claimed.is_complete |= places == 0
             return claimed, gated
@@ -182,7 +211,9 @@ class Claims:
                     taken += claimed.runs[before:]
                 return True
 
-            claimed.is_complete = bool(await self._answer(ask_gated, gated_token)) and claimed.is_complete
+            claimed.is_complete = (
+                bool(await self._answer(ask_gated, gated_token)) and claimed.is_complete
+            )
         self._limit = max(limit, min(2 * self._limit, MAX_RUNS))
         self._seen, self._looked_at = changes, clock.now()
         self._look_at = self._looked_at + POLL_INTERVAL_SECONDS
@@ -191,14 +222,20 @@ class Claims:
         return claimed, sent_at
 
     @asynccontextmanager
-    async def _places(self, connection: Connection, limit: int) -> AsyncIterator[tuple[int, list[ClaimedRun]]]:
-        """Yield how many runs may be claimed, ``limit`` at most: for an executor, under its gate, as it has room."""
+    async def _places(
+        self, connection: Connection, limit: int
+    ) -> AsyncIterator[tuple[int, list[ClaimedRun]]]:
+        """Yield how many runs may be claimed, ``limit`` at most: for an executor, under its gate,
+        as it has room.
+        """
         if self._lane in (LOCAL, SHARED):
             yield limit, []
             return
         async with connection.transaction():
             parameters = {"namespace": self._namespace, "executor": self._lane}
-            [(places,)] = await (await connection.execute(load("begins")["places"], parameters)).fetchall()
+            [(places,)] = await (
+                await connection.execute(load("begins")["places"], parameters)
+            ).fetchall()
             if places is None:  # another claim or a sync has the gate
                 self.retry_in(LOOK_INTERVAL_SECONDS)
             taken: list[ClaimedRun] = []
@@ -215,7 +252,9 @@ class Claims:
             settled = await answer_of(self._session, ask)
         except Unanswered:
             settled = None
-        claimed.busy |= settled.busy.union(job for job, _ in settled.failed) if settled else claimed.unreleased
+        claimed.busy |= (
+            settled.busy.union(job for job, _ in settled.failed) if settled else claimed.unreleased
+        )
         claimed.is_complete = False
 
     def _step_over(self, claimed: claiming.ClaimResult) -> None:
@@ -228,7 +267,9 @@ class Claims:
     def _new_token(self) -> str:
         return f"{self._name}:{secrets.token_hex(6)}"
 
-    async def _answer(self, ask: Callable[[Connection], Awaitable[Answer]], token: str) -> Answer | None:
+    async def _answer(
+        self, ask: Callable[[Connection], Awaitable[Answer]], token: str
+    ) -> Answer | None:
         """Return what the server answers to a claim with ``token``; None without an answer."""
         try:
             answer = await answer_of(self._session, ask)
@@ -242,15 +283,26 @@ class Claims:
 
 
 class Upkeep:
-    """Reclaims runs and sweeps for one worker, which claims after it: what it finds may be claimable.
+    """Reclaims runs and sweeps for one worker, which claims after it: what it finds may be
+    claimable.
 
-    Not the runs of ``attempts``, the set of all that the worker holds, which changes in between: it ends them itself.
+    Not the runs of ``attempts``, the set of all that the worker holds, which changes in between: it
+    ends them itself.
     """
 
     def __init__(
-        self, session: WorkerSession, namespace: str, report: RunReport, attempts: Collection[Attempt]
+        self,
+        session: WorkerSession,
+        namespace: str,
+        report: RunReport,
+        attempts: Collection[Attempt],
     ) -> None:
-        self._session, self._namespace, self._report, self._attempts = session, namespace, report, attempts
+        self._session, self._namespace, self._report, self._attempts = (
+            session,
+            namespace,
+            report,
+            attempts,
+        )
         self.next_at = self._complete_at = 0.0  # 0: at once, and before the worker ends
 
     async def run_if_due(self) -> bool:

@@ -1,4 +1,6 @@
-"""The clock of a worker: it includes the time for which the host was suspended, and is never set."""
+"""The clock of a worker: it includes the time for which the host was suspended, and is
+never set.
+"""
 
 from __future__ import annotations
 

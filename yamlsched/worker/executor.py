@@ -1,8 +1,8 @@
 """What an executor is: attempts go in through ``submit``, and typed events come out.
 
-An executor is constructed with the ``EventQueue`` of its worker. Each submitted attempt leads to exactly one event:
-``Succeeded``, ``Ended``, ``ReturnedUnstarted`` or ``Left``.
-The worker owns everything else: claims, leases, retries, outcomes.
+An executor is constructed with the ``EventQueue`` of its worker. Each submitted attempt leads to
+exactly one event: ``Succeeded``, ``Ended``, ``ReturnedUnstarted`` or ``Left``. The worker owns
+everything else: claims, leases, retries, outcomes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class ReturnedUnstarted(NamedTuple):
 
 
 class Left(NamedTuple):
-    """``attempt`` has begun elsewhere, or may have: its agent renews the lease, and any worker applies its outcome."""
+    """``attempt`` has begun elsewhere, or may have: its agent renews the lease, and any worker
+    applies its outcome.
+    """
 
     attempt: Attempt
 
@@ -60,7 +62,9 @@ ExecutorEvent: TypeAlias = Succeeded | Ended | ReturnedUnstarted | Left | Execut
 class Capacity(NamedTuple):
     """How many attempts an executor can take."""
 
-    parallel: int  # that may execute at once; 0: none at present, others on this host use all permits
+    parallel: (
+        int  # that may execute at once; 0: none at present, others on this host use all permits
+    )
     idle: int  # of these, how many have nothing to do
     total: int  # that it can hold and start within some tens of milliseconds
     held: int  # that it holds, of ``total``
@@ -98,7 +102,9 @@ class Executor(Protocol):
         """Import handlers again for attempts that start from now on."""
 
     async def close(self) -> None:
-        """Free everything, killing what is still executing. Events that this causes are not read."""
+        """Free everything, killing what is still executing. Events that this causes
+        are not read.
+        """
 
 
 class EventQueue:

@@ -18,7 +18,12 @@ from yamlsched.handler.programs import die_with
 Pipe = tuple[int, int]
 """The descriptor to read from, and the one to write to."""
 REAP_INTERVAL_SECONDS = 5.0  # in which whoever has started a process reaps it
-WORKER_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}  # the signals that the worker handles
+WORKER_SIGNALS = {
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGCHLD,
+}  # the signals that the worker handles
 PYTHON_SIGNALS: dict[signal.Signals, Any] = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGHUP: signal.SIG_DFL,
@@ -27,8 +32,11 @@ PYTHON_SIGNALS: dict[signal.Signals, Any] = {
 """What Python does at signals that may be sent to all processes at once."""
 
 
-def fork(kind: str, pipe_count: int, do: Callable[[int, list[Pipe]], object]) -> tuple[int, list[Pipe]]:
-    """Fork a process that calls ``do`` with the worker's process id and new pipes; return its id and the pipes.
+def fork(
+    kind: str, pipe_count: int, do: Callable[[int, list[Pipe]], object]
+) -> tuple[int, list[Pipe]]:
+    """Fork a process that calls ``do`` with the worker's process id and new pipes; return its id
+    and the pipes.
 
     ``do`` calls ``detach``, and does not return. Raises EnvironmentFailed when the system refuses.
     """
@@ -42,7 +50,9 @@ def fork(kind: str, pipe_count: int, do: Callable[[int, list[Pipe]], object]) ->
         except OSError as error:
             for descriptor in (descriptor for pipe in pipes for descriptor in pipe):
                 os.close(descriptor)
-            raise EnvironmentFailed(f"no {kind} process can be started: {error.strerror}") from error
+            raise EnvironmentFailed(
+                f"no {kind} process can be started: {error.strerror}"
+            ) from error
         if pid == 0:
             try:
                 do(parent, pipes)
@@ -55,7 +65,8 @@ def fork(kind: str, pipe_count: int, do: Callable[[int, list[Pipe]], object]) ->
 def _signals_blocked() -> Iterator[None]:
     """Block the worker's signals while it forks; ``detach`` unblocks them in the new process.
 
-    A signal that arrived before would be written into the pipe through which the worker receives its own.
+    A signal that arrived before would be written into the pipe through which the worker receives
+    its own.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)
     try:
@@ -67,7 +78,8 @@ def _signals_blocked() -> Iterator[None]:
 def accept_signals() -> None:
     """Let the worker's signals arrive, whatever its launcher has blocked or ignored.
 
-    SIGTERM, SIGINT and SIGHUP get handlers later. Where SIGCHLD is ignored, the exit codes of children are lost.
+    SIGTERM, SIGINT and SIGHUP get handlers later. Where SIGCHLD is ignored, the exit codes of
+    children are lost.
     """
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -75,17 +87,22 @@ def accept_signals() -> None:
 
 
 def detach(parent: int, keep: Iterable[int]) -> None:
-    """Reset what a fork of the worker inherited: its signal handlers, and all descriptors except those to ``keep``.
+    """Reset what a fork of the worker inherited: its signal handlers, and all descriptors except
+    those to ``keep``.
 
-    Signals that may be sent to all processes at once (a shutdown, ``pkill``, Ctrl-C) are ignored: the worker decides.
+    Signals that may be sent to all processes at once (a shutdown, ``pkill``, Ctrl-C) are ignored:
+    the worker decides.
 
-    A descriptor is pointed at /dev/null and not closed. Otherwise its number would be given to a file of the handler,
-    and code that still takes it for the worker's session would write into that file.
+    A descriptor is pointed at /dev/null and not closed. Otherwise its number would be given to a
+    file of the handler, and code that still takes it for the worker's session would write into that
+    file.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in PYTHON_SIGNALS:
-        signal.signal(number, ignore)  # not SIG_IGN, which the programs that handlers start would inherit
+        signal.signal(
+            number, ignore
+        )  # not SIG_IGN, which the programs that handlers start would inherit
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with(parent)
     null = os.open(os.devnull, os.O_RDWR)
@@ -96,9 +113,11 @@ def detach(parent: int, keep: Iterable[int]) -> None:
 
 
 def reset_signals_in_forks() -> None:
-    """Let SIGTERM, SIGHUP and SIGINT act as in Python in the processes that handlers fork: ``terminate()`` ends them.
+    """Let SIGTERM, SIGHUP and SIGINT act as in Python in the processes that handlers fork:
+    ``terminate()`` ends them.
 
-    A signal handler that a handler has set itself stays. The signals are blocked until then: none is lost.
+    A signal handler that a handler has set itself stays. The signals are blocked until then: none
+    is lost.
     """
     inherited = {number: signal.getsignal(number) for number in PYTHON_SIGNALS}
     mask = threading.local()
@@ -119,12 +138,18 @@ def reset_signals_in_forks() -> None:
 
 
 async def reap_orphans(_: object = None) -> None:
-    """As PID 1 of a container, reap what other processes have left behind, until cancelled. Own children are sooner."""
+    """As PID 1 of a container, reap what other processes have left behind, until cancelled. Own
+    children are sooner.
+    """
     before: set[int] = set()
     while os.getpid() == 1:
         with contextlib.suppress(OSError):
             children = map(int, Path("/proc/thread-self/children").read_text().split())
-            zombies = {pid for pid in children if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] == "Z"}
+            zombies = {
+                pid
+                for pid in children
+                if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] == "Z"
+            }
             for pid in zombies & before:
                 os.waitpid(pid, os.WNOHANG)
             before = zombies
@@ -147,7 +172,8 @@ def _open_descriptors() -> list[int]:
 
 
 class PipeWriter:
-    """Writes to a pipe: what it does not take now is kept, and written once its reader has made room.
+    """Writes to a pipe: what it does not take now is kept, and written once its reader has made
+    room.
 
     A reader that has died is not an error: whoever waits for its answers finds out.
     """
@@ -160,7 +186,9 @@ class PipeWriter:
 
     @property
     def is_flushed(self) -> bool:
-        """Whether the pipe has taken everything: more would only wait in the memory of this process."""
+        """Whether the pipe has taken everything: more would only wait in the memory of this
+        process.
+        """
         return not self._unwritten
 
     def write(self, content: bytes) -> None:
@@ -181,7 +209,9 @@ class PipeWriter:
         self._loop.remove_writer(self._descriptor)
 
     def disconnect(self) -> None:
-        """Close the pipe. The descriptor stays taken until ``close``: what is written later is dropped."""
+        """Close the pipe. The descriptor stays taken until ``close``: what is written later is
+        dropped.
+        """
         self._unwritten.clear()
         self._loop.remove_writer(self._descriptor)
         null = os.open(os.devnull, os.O_WRONLY)

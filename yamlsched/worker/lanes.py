@@ -1,4 +1,6 @@
-"""Lanes: each executor with what is claimed for it, so that a full executor does not hold up the others."""
+"""Lanes: each executor with what is claimed for it, so that a full executor does not hold up the
+others.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,16 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of a worker by executor; ``local`` is always there. ``create`` makes those of other executors."""
+    """The lanes of a worker by executor; ``local`` is always there. ``create`` makes those of other
+    executors.
+    """
 
-    def __init__(self, local: Executor, new_claims: Callable[[str], Claims], create: Callable[[str], Executor]) -> None:
+    def __init__(
+        self,
+        local: Executor,
+        new_claims: Callable[[str], Claims],
+        create: Callable[[str], Executor],
+    ) -> None:
         self._new_claims, self._create = new_claims, create
         self.local = Lane(LOCAL, local, new_claims(LOCAL))
         self._by_name = {LOCAL: self.local}
@@ -36,10 +45,17 @@ class Lanes:
         return self._by_name.get(attempt.lane, self.local)
 
     def open(self, workload: Workload) -> None:
-        """Add lanes for the executors of ``workload`` that have none. One that has left the file may hold attempts."""
+        """Add lanes for the executors of ``workload`` that have none. One that has left the file
+        may hold attempts.
+        """
         names = {job.lane for job in workload.jobs.values()} - self._by_name.keys()
-        added = {name: Lane(name, self._create(name), self._new_claims(name)) for name in sorted(names)}
-        self._by_name = {**self._by_name, **added}  # a new one: the worker may be waiting amid the lanes that it has
+        added = {
+            name: Lane(name, self._create(name), self._new_claims(name)) for name in sorted(names)
+        }
+        self._by_name = {
+            **self._by_name,
+            **added,
+        }  # a new one: the worker may be waiting amid the lanes that it has
 
     def poll_now(self) -> None:
         for lane in self._by_name.values():
@@ -50,7 +66,9 @@ class Lanes:
             lane.claims.poll_soon()
 
     def poll_after(self, attempts: list[Attempt]) -> None:
-        """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that waited for their end."""
+        """Have due runs looked for: those that ``attempts`` enqueued, and those of slots that
+        waited for their end.
+        """
         if any(attempt.has_turn for attempt in attempts):
             self.poll_now()
         else:
@@ -68,7 +86,9 @@ class Lanes:
             lane.executor.reload(workload)
 
     def release_idle_capacity(self, is_over: bool) -> None:
-        """Release what waits for more runs, where none are due, or everywhere if the worker's time ``is_over``."""
+        """Release what waits for more runs, where none are due, or everywhere if the worker's time
+        ``is_over``.
+        """
         for lane in self._by_name.values():
             if is_over or lane.claims.is_exhausted:
                 lane.executor.release_idle_capacity()

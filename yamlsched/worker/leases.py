@@ -1,4 +1,6 @@
-"""Leases: renewed every quarter of their length, all by one statement; handlers are stopped before a lease ends."""
+"""Leases: renewed every quarter of their length, all by one statement; handlers are stopped before
+a lease ends.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ T = TypeVar("T")
 
 
 class ProgressWriter:
-    """Writes what is new of the progress of ``attempts``, the set of all that are held, which changes in between."""
+    """Writes what is new of the progress of ``attempts``, the set of all that are held, which
+    changes in between.
+    """
 
     def __init__(self, attempts: Collection[Attempt]) -> None:
         self._attempts = attempts
@@ -34,7 +38,9 @@ class ProgressWriter:
     def is_due(self) -> bool:
         """Return whether there is something to write, and the last time was a second ago."""
         return clock.now() >= self._next_at and any(
-            attempt.progress != attempt.written_progress and attempt.took is None and not attempt.is_lost
+            attempt.progress != attempt.written_progress
+            and attempt.took is None
+            and not attempt.is_lost
             for attempt in self._attempts
         )
 
@@ -44,14 +50,20 @@ class ProgressWriter:
         reporting = [attempt for attempt in _reporting(self._attempts) if attempt.took is None]
         reported = [attempt.progress for attempt in reporting]
         with contextlib.suppress(Unanswered, psycopg.OperationalError):
-            written = await session.run(lambda connection: _write(connection, reporting), TIMEOUT_SECONDS)
+            written = await session.run(
+                lambda connection: _write(connection, reporting), TIMEOUT_SECONDS
+            )
             for attempt, progress in zip(reporting, reported, strict=True):
                 if attempt.run.id in written:
                     attempt.written_progress = progress
 
 
-async def write_with(connection: Connection, attempts: Sequence[Attempt], write: Callable[[], Awaitable[T]]) -> T:
-    """Call ``write``, which writes the outcomes of ``attempts``; in the same transaction, first their last progress."""
+async def write_with(
+    connection: Connection, attempts: Sequence[Attempt], write: Callable[[], Awaitable[T]]
+) -> T:
+    """Call ``write``, which writes the outcomes of ``attempts``; in the same transaction, first
+    their last progress.
+    """
     if not _reporting(attempts):
         return await write()
     async with connection.transaction():
@@ -60,20 +72,28 @@ async def write_with(connection: Connection, attempts: Sequence[Attempt], write:
 
 
 async def write_last(connection: Connection, attempts: Iterable[Attempt]) -> None:
-    """Write the last progress of ``attempts`` in the transaction that is about to write their outcomes."""
+    """Write the last progress of ``attempts`` in the transaction that is about to write their
+    outcomes.
+    """
     if reporting := _reporting(attempts):
         await progress.hold(connection, [attempt.run for attempt in reporting])
         await _write(connection, reporting)
 
 
 async def _write(connection: Connection, attempts: Sequence[Attempt]) -> set[int]:
-    reports = [(attempt.run, attempt.progress) for attempt in attempts if attempt.progress is not None]
+    reports = [
+        (attempt.run, attempt.progress) for attempt in attempts if attempt.progress is not None
+    ]
     return await progress.report(connection, reports)
 
 
 def _reporting(attempts: Iterable[Attempt]) -> list[Attempt]:
     """Return those of ``attempts`` whose progress is not in the database yet."""
-    return [attempt for attempt in attempts if attempt.progress != attempt.written_progress and not attempt.is_lost]
+    return [
+        attempt
+        for attempt in attempts
+        if attempt.progress != attempt.written_progress and not attempt.is_lost
+    ]
 
 
 CHECK_INTERVAL_SECONDS = 0.1
@@ -85,37 +105,54 @@ UNRENEWED = AttemptEnd(EndKind.RELEASED, "its lease could not be renewed")
 
 
 def margin(lease: float) -> float:
-    """Return how long before the end of a lease that was not renewed its handler is stopped; both in seconds."""
+    """Return how long before the end of a lease that was not renewed its handler is stopped; both
+    in seconds.
+    """
     return max(0.15 * lease, MIN_MARGIN_SECONDS)
 
 
 class Leases:
-    """Keeps the leases of ``attempts``, the set of all that the worker holds, which changes in between."""
+    """Keeps the leases of ``attempts``, the set of all that the worker holds, which changes in
+    between.
+    """
 
     def __init__(
-        self, session: WorkerSession, attempts: set[Attempt], executors: Lanes, redact: Callable[[str], str]
+        self,
+        session: WorkerSession,
+        attempts: set[Attempt],
+        executors: Lanes,
+        redact: Callable[[str], str],
     ) -> None:
         self._session, self._attempts, self._executors = session, attempts, executors
         self._live_output = LiveOutput(redact)
         self._progress = ProgressWriter(attempts)
         self._is_due = asyncio.Event()
-        self._patience = 0.0  # seconds that the next answer may take on a slow network, or from a slow server
+        self._patience = (
+            0.0  # seconds that the next answer may take on a slow network, or from a slow server
+        )
 
     def add(self, attempts: list[Attempt]) -> None:
         """Keep the leases of ``attempts``, which were just claimed."""
         self._attempts.update(attempts)
 
     async def renew_due(self) -> None:
-        """Renew leases whenever ``check`` has found some that are due, until cancelled. Write what is new."""
+        """Renew leases whenever ``check`` has found some that are due, until cancelled. Write what
+        is new.
+        """
         while True:
             await self._is_due.wait()
             self._is_due.clear()
             now = clock.now()
             due: dict[int, Attempt] = {}
-            # by age of the claim: two claims of one run may have the same number of attempt, after a refund
-            for attempt in sorted(self._attempts, key=lambda attempt: (attempt.run.attempt, attempt.renewed_at)):
+            # by age of the claim: two claims of one run may have the same number of attempt, after
+            # a refund
+            for attempt in sorted(
+                self._attempts, key=lambda attempt: (attempt.run.attempt, attempt.renewed_at)
+            ):
                 if _is_renewal_due(attempt, now):
-                    if attempt.run.id in due:  # this worker has claimed it again since: the earlier claim has ended
+                    if (
+                        attempt.run.id in due
+                    ):  # this worker has claimed it again since: the earlier claim has ended
                         self._lose(due[attempt.run.id], statements.LOST)
                     due[attempt.run.id] = attempt
             if due:
@@ -125,14 +162,18 @@ class Leases:
 
     async def _renew(self, due: dict[int, Attempt], sent_at: float) -> None:
         async def renew(connection: Connection) -> tuple[set[int], dict[int, str]]:
-            renewed = await statements.heartbeat(connection, [attempt.run for attempt in due.values()])
+            renewed = await statements.heartbeat(
+                connection, [attempt.run for attempt in due.values()]
+            )
             others = [attempt.run for attempt in due.values() if attempt.run.id not in renewed]
             return renewed, await statements.ownership(connection, others) if others else {}
 
-        # The shortest lease decides how early a silent session is replaced. If answers take longer than that, replacing
-        # it again and again would cost the other leases too.
+        # The shortest lease decides how early a silent session is replaced. If answers take longer
+        # than that, replacing it again and again would cost the other leases too.
         usual = max(MIN_MARGIN_SECONDS, min(attempt.run.lease for attempt in due.values()) / 4)
-        timeout = max(usual, min(max(self._patience, self._session.opened_in), MAX_PATIENCE_SECONDS))
+        timeout = max(
+            usual, min(max(self._patience, self._session.opened_in), MAX_PATIENCE_SECONDS)
+        )
         try:
             renewed, ownership = await self._session.run(renew, timeout)
         except (Unanswered, psycopg.OperationalError) as error:
@@ -144,13 +185,15 @@ class Leases:
             attempt = due[run_id]
             attempt.renewed_at, attempt.lease_ends_at = sent_at, sent_at + attempt.run.lease
         for run_id, owner in ownership.items():
-            # neither renewed nor lost: another transaction has locked the row, about to finish the run
+            # neither renewed nor lost: another transaction has locked the row, about to finish the
+            # run
             if owner in (statements.LOST, Status.CANCELLED) and due[run_id] in self._attempts:
                 self._lose(due[run_id], owner)
         await self._live_output.write(self._session, [due[run_id] for run_id in renewed], timeout)
 
     def check(self) -> None:
-        """Stop attempts that are about to outlive their leases, and have those renewed that are due.
+        """Stop attempts that are about to outlive their leases, and have those renewed that are
+        due.
 
         Called several times a second while the worker holds attempts.
         """
@@ -161,7 +204,11 @@ class Leases:
                 if attempt.stopped is None:
                     run = attempt.run
                     log.warning("lease.unrenewed", job=run.job_type, run=run.id, key=run.key)
-                self._stop(attempt, UNRENEWED, max(0.0, attempt.lease_ends_at - now - CHECK_INTERVAL_SECONDS))
+                self._stop(
+                    attempt,
+                    UNRENEWED,
+                    max(0.0, attempt.lease_ends_at - now - CHECK_INTERVAL_SECONDS),
+                )
         if due or self._progress.is_due():
             self._is_due.set()
 
@@ -179,4 +226,7 @@ class Leases:
 
 
 def _is_renewal_due(attempt: Attempt, now: float) -> bool:
-    return now - attempt.renewed_at >= attempt.run.lease / 4 - CHECK_INTERVAL_SECONDS and not attempt.is_lost
+    return (
+        now - attempt.renewed_at >= attempt.run.lease / 4 - CHECK_INTERVAL_SECONDS
+        and not attempt.is_lost
+    )

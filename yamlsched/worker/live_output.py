@@ -1,7 +1,8 @@
-"""The output of running attempts: its end is written with the renewals of their leases, and deleted when they end.
+"""The output of running attempts: its end is written with the renewals of their leases, and deleted
+when they end.
 
-So a run that is lost with its host keeps its last words. Once a second while somebody watches would need a channel from
-who watches to the worker.
+So a run that is lost with its host keeps its last words. Once a second while somebody watches would
+need a channel from who watches to the worker.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ class LiveOutput:
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact = redact
 
-    async def write(self, session: WorkerSession, attempts: Iterable[Attempt], timeout: float) -> None:
-        """Write the output of ``attempts``, whose leases were renewed. What the server does not take is left out."""
+    async def write(
+        self, session: WorkerSession, attempts: Iterable[Attempt], timeout: float
+    ) -> None:
+        """Write the output of ``attempts``, whose leases were renewed. What the server does not
+        take is left out.
+        """
         oldest_first = sorted(attempts, key=lambda attempt: attempt.live_at)
         if changed := list(islice(filter(self._note_change, oldest_first), MAX_ATTEMPTS)):
             with contextlib.suppress(Unanswered, psycopg.Error):
@@ -43,16 +48,30 @@ class LiveOutput:
 
         In a line that has not ended, a secret may be cut, and would not be found.
         """
-        may_print = attempt.took is None and not attempt.is_lost and attempt.job.output.keep is not Keep.NEVER
+        may_print = (
+            attempt.took is None
+            and not attempt.is_lost
+            and attempt.job.output.keep is not Keep.NEVER
+        )
         if attempt.printing is None or not may_print or clock.now() < attempt.live_at:
             return False
         content, total = attempt.printing(attempt.run)
         whole = content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]
-        kept = storable(self._redact(whole.decode("utf-8", "replace"))).encode()[-MAX_BYTES:].decode("utf-8", "ignore")
+        kept = (
+            storable(self._redact(whole.decode("utf-8", "replace")))
+            .encode()[-MAX_BYTES:]
+            .decode("utf-8", "ignore")
+        )
         omitted_bytes = max(0, total - len(content) + len(whole) - len(kept.encode()))
         is_new = bool(kept) and attempt.live_output != (kept, omitted_bytes)
         if is_new:
-            attempt.live_output, attempt.live_at = (kept, omitted_bytes), clock.now() + INTERVAL_SECONDS
+            attempt.live_output, attempt.live_at = (
+                (
+                    kept,
+                    omitted_bytes,
+                ),
+                clock.now() + INTERVAL_SECONDS,
+            )
         return is_new
 
 
@@ -60,11 +79,17 @@ async def _write(attempts: list[Attempt], connection: Connection) -> None:
     texts, omitted = zip(*[attempt.live_output or ("", 0) for attempt in attempts], strict=True)
     if connection.info.parameter_status("server_encoding") != "UTF8":
         texts = tuple(text.encode("ascii", "backslashreplace").decode() for text in texts)
-    parameters = {**fence(attempt.run for attempt in attempts), "outputs": list(texts), "omitted": list(omitted)}
+    parameters = {
+        **fence(attempt.run for attempt in attempts),
+        "outputs": list(texts),
+        "omitted": list(omitted),
+    }
     await connection.execute(load("progress")["write_outputs"], parameters)
 
 
 async def forget(connection: Connection, attempts: Iterable[Attempt]) -> None:
-    """Delete what was written of ``attempts``, which have ended: what is kept of their output is elsewhere."""
+    """Delete what was written of ``attempts``, which have ended: what is kept of their output is
+    elsewhere.
+    """
     if written := [attempt.run for attempt in attempts if attempt.live_output is not None]:
         await connection.execute(load("progress")["forget_outputs"], fence(written))

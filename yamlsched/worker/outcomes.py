@@ -1,4 +1,6 @@
-"""Outcomes: written in batches, each only if its run still belongs to its attempt, until the answer is known."""
+"""Outcomes: written in batches, each only if its run still belongs to its attempt, until the answer
+is known.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ from yamlsched.worker.sessions import Connection, Unanswered, WorkerSession
 from yamlsched.worker.tickets import REJECTED
 
 MAX_BATCH = 1_000  # outcomes in one statement
-MAX_SUCCESS_BATCH = 2_000  # plain successes in one statement: larger ones are quicker, but all other work waits longer
+# plain successes in one statement: larger ones are quicker, but all other work waits longer
+MAX_SUCCESS_BATCH = 2_000
 MAX_UNWRITTEN = 4_000  # outcomes, with which nothing more is claimed
 MAX_UNWRITTEN_CHARS = 1 << 24  # of their outputs, likewise
 MAX_KEPT_PAYLOAD_CHARS = 256  # a larger payload is dropped as soon as its run has ended
@@ -60,7 +63,9 @@ class PendingOutcome:
     end: AttemptEnd
     outcome: Outcome
     is_done: bool = False  # recorded, or discarded
-    is_replaced: bool = False  # the database rejected the first outcome, and this failure took its place
+    is_replaced: bool = (
+        False  # the database rejected the first outcome, and this failure took its place
+    )
     pause: float = MIN_PAUSE_SECONDS
     retry_at: float = 0.0
     timeouts: int = 0
@@ -68,7 +73,9 @@ class PendingOutcome:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is to be written but the output: the run has its outcome, or is not ours."""
+        """Whether nothing is to be written but the output: the run has its outcome, or
+        is not ours.
+        """
         return self.attempt.is_lost or self.end.kind is EndKind.COMMITTED
 
     @property
@@ -95,8 +102,8 @@ class OutcomeDiscarded(NamedTuple):
 class Outcomes:
     """Writes the outcomes of attempts, and reports each by one of the events above.
 
-    Plain successes are written in bulk. If that fails, they are written like other outcomes. ``redact`` removes secrets
-    from a string.
+    Plain successes are written in bulk. If that fails, they are written like other outcomes.
+    ``redact`` removes secrets from a string.
     """
 
     def __init__(
@@ -153,8 +160,14 @@ class Outcomes:
     def _outcome(self, attempt: Attempt, end: AttemptEnd) -> Outcome:
         if len(attempt.run.payload) > MAX_KEPT_PAYLOAD_CHARS:
             attempt.run = attempt.run._replace(payload="")
-        outcome = after_attempt(attempt.run, end, attempt.job.backoff, random.random(), self._redact)
-        if attempt.job.lane == SHARED and outcome.error_type is not None and not attempt.run.is_on_dead_call:
+        outcome = after_attempt(
+            attempt.run, end, attempt.job.backoff, random.random(), self._redact
+        )
+        if (
+            attempt.job.lane == SHARED
+            and outcome.error_type is not None
+            and not attempt.run.is_on_dead_call
+        ):
             return outcome._replace(lane=LOCAL if outcome.error_type in PROCESS_ENDED else SHARED)
         return outcome
 
@@ -162,7 +175,7 @@ class Outcomes:
         self._queue.append(pending)
         self._has_outcomes.set()
 
-    # -- results ---------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def _record(self, pending: PendingOutcome, run_at: datetime | None) -> None:
         self._forget(pending)
@@ -185,7 +198,7 @@ class Outcomes:
         self._unwritten -= 1
         self._unwritten_chars -= pending.output_chars
 
-    # -- writing ---------------------------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     async def write(self) -> None:
         """Write outcomes as they come, until cancelled."""
@@ -202,7 +215,10 @@ class Outcomes:
 
     async def _write_successes(self) -> None:
         """Write plain successes."""
-        batch, self._successes = self._successes[:MAX_SUCCESS_BATCH], self._successes[MAX_SUCCESS_BATCH:]
+        batch, self._successes = (
+            self._successes[:MAX_SUCCESS_BATCH],
+            self._successes[MAX_SUCCESS_BATCH:],
+        )
         is_written = False
         with contextlib.suppress(Unanswered, psycopg.Error):
             runs = [(attempt.run, attempt.usage) for attempt in batch]
@@ -224,7 +240,9 @@ class Outcomes:
                 self._queue.append(PendingOutcome(attempt, end, outcome))
 
     def _next_batch(self) -> list[PendingOutcome]:
-        """Take from the queue what is written together. An outcome that enqueues has its own transaction."""
+        """Take from the queue what is written together. An outcome that enqueues has its own
+        transaction.
+        """
         now, batch, later = clock.now(), list[PendingOutcome](), list[PendingOutcome]()
         while self._queue and len(batch) < self._max_batch:
             pending = self._queue.popleft()
@@ -244,15 +262,17 @@ class Outcomes:
     async def _write(self, batch: list[PendingOutcome]) -> None:
         """Write ``batch``; what could not be written is enqueued again.
 
-        When the server gives up on a statement, because of a lock or a timeout, the next one is half as long, down to
-        single runs: one that cannot be written must not block the others.
+        When the server gives up on a statement, because of a lock or a timeout, the next one is
+        half as long, down to single runs: one that cannot be written must not block the others.
         """
         for pending in batch:
             if pending.is_over:
                 self._settle(pending)
         if not (batch := [pending for pending in batch if not pending.is_done]):
             return
-        timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(batch[0].end.enqueued)
+        timeout = TIMEOUT_SECONDS + FAN_OUT_SECONDS_PER_RUN * statements.run_count(
+            batch[0].end.enqueued
+        )
         sent_at = clock.now()
         try:
             await self._session.run(partial(self._write_once, batch), timeout)
@@ -286,7 +306,9 @@ class Outcomes:
         if settled := [pending for pending in batch if pending.is_settled]:
             outcomes = [(pending.attempt.run, pending.outcome) for pending in settled]
             await statements.keep_outputs(connection, outcomes)
-            await statements.let_go(connection, self._namespace, [pending.attempt.run for pending in settled])
+            await statements.let_go(
+                connection, self._namespace, [pending.attempt.run for pending in settled]
+            )
             await live_output.forget(connection, [pending.attempt for pending in settled])
             for pending in settled:
                 self._settle(pending)
@@ -296,26 +318,37 @@ class Outcomes:
         outcomes = [(pending.attempt.run, pending.outcome) for pending in batch]
         if enqueued := batch[0].end.enqueued:
             write_last = partial(leases.write_last, connection, attempts)
-            written = await statements.finish_with(connection, self._namespace, *outcomes[0], enqueued, write_last)
+            written = await statements.finish_with(
+                connection, self._namespace, *outcomes[0], enqueued, write_last
+            )
         else:
             finish = partial(statements.finish, connection, self._namespace, outcomes)
             written = await leases.write_with(connection, attempts, finish)
-        await live_output.forget(connection, [attempt for attempt in attempts if attempt.run.id in written])
+        await live_output.forget(
+            connection, [attempt for attempt in attempts if attempt.run.id in written]
+        )
         for pending in batch:
             if pending.attempt.run.id in written:
                 self._record(pending, written[pending.attempt.run.id])
         if rest := [pending for pending in batch if not pending.is_done]:
-            ownership = await statements.ownership(connection, [pending.attempt.run for pending in rest])
+            ownership = await statements.ownership(
+                connection, [pending.attempt.run for pending in rest]
+            )
             for pending in rest:
                 self._resolve(pending, ownership[pending.attempt.run.id])
 
     def _resolve(self, pending: PendingOutcome, owner: str) -> None:
-        """Act on who owns a run of which nothing was written; one that is still ours is written again."""
+        """Act on who owns a run of which nothing was written; one that is still ours is written
+        again.
+        """
         if owner == Status.SUCCEEDED and pending.outcome.status is not Status.SUCCEEDED:
             # its own transaction had committed before the end that was reported
             before = pending.outcome
             pending.outcome = Outcome(
-                Status.SUCCEEDED, output=before.output, omitted_bytes=before.omitted_bytes, usage=before.usage
+                Status.SUCCEEDED,
+                output=before.output,
+                omitted_bytes=before.omitted_bytes,
+                usage=before.usage,
             )
             pending.end = AttemptEnd(EndKind.COMMITTED)
         elif owner == pending.outcome.status:
@@ -325,23 +358,35 @@ class Outcomes:
         if not pending.is_done and pending.is_over:
             self._settle(pending)
 
-    # -- what cannot be written --------------------------------------------------------------------------------------
+    # -- what cannot be written --------------------------------------------------------------------
 
     def _count_timeout(self, pending: PendingOutcome) -> None:
         """Let a fan-out fail its attempt after a few timeouts."""
         pending.timeouts += 1
         if pending.end.enqueued and pending.timeouts >= MAX_FAN_OUT_TIMEOUTS:
             runs = statements.run_count(pending.end.enqueued)
-            why = f"the server did not write the {runs} runs that it enqueued before a timeout, {MAX_FAN_OUT_TIMEOUTS} "
-            self._fail(pending, f"{why}times: enqueue fewer runs in one attempt, and let some of them enqueue the rest")
+            why = (
+                f"the server did not write the {runs} runs that it enqueued before a timeout,"
+                f" {MAX_FAN_OUT_TIMEOUTS} "
+            )
+            self._fail(
+                pending,
+                f"{why}times: enqueue fewer runs in one attempt, and let some of them enqueue the"
+                " rest",
+            )
 
     def _replace(self, pending: PendingOutcome, error: psycopg.Error) -> None:
         """Let an outcome that the database rejects fail its attempt.
 
-        A failure or an output with a character that the database's encoding does not have is written escaped.
+        A failure or an output with a character that the database's encoding does not have is
+        written escaped.
         """
         is_encodable = not isinstance(error, psycopg.errors.UntranslatableCharacter)
-        if not pending.is_replaced and not is_encodable and (plain := in_ascii(pending.outcome)) != pending.outcome:
+        if (
+            not pending.is_replaced
+            and not is_encodable
+            and (plain := in_ascii(pending.outcome)) != pending.outcome
+        ):
             pending.outcome = plain
         elif pending.is_settled:
             pending.outcome = pending.outcome._replace(output=None)
@@ -355,9 +400,18 @@ class Outcomes:
         if pending.end.enqueued:
             end = AttemptEnd(EndKind.RAISED, why, "EnqueueRefused")
         else:
-            end = AttemptEnd(EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused")
+            end = AttemptEnd(
+                EndKind.RAISED, f"its outcome could not be stored: {why}", "OutcomeRefused"
+            )
         pending.end = end._replace(usage=pending.outcome.usage)
         plain = in_ascii(pending.outcome)
         pending.outcome = self._outcome(pending.attempt, pending.end)
-        pending.outcome = pending.outcome._replace(output=plain.output, omitted_bytes=plain.omitted_bytes)
-        pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = True, MIN_PAUSE_SECONDS, 0.0, 0
+        pending.outcome = pending.outcome._replace(
+            output=plain.output, omitted_bytes=plain.omitted_bytes
+        )
+        pending.is_replaced, pending.pause, pending.retry_at, pending.timeouts = (
+            True,
+            MIN_PAUSE_SECONDS,
+            0.0,
+            0,
+        )

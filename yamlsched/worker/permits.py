@@ -1,4 +1,6 @@
-"""The permits of the concurrency limit of a host, shared by all workers of one schedule through lock files."""
+"""The permits of the concurrency limit of a host, shared by all workers of one schedule through
+lock files.
+"""
 
 from __future__ import annotations
 
@@ -81,12 +83,15 @@ class ConcurrencyPermits:
 
 
 def permit_folder(file: Path) -> Path:
-    """Return the folder of lock files of the schedule ``file``, made if missing: the same for all its processes.
+    """Return the folder of lock files of the schedule ``file``, made if missing: the same for all
+    its processes.
 
-    It is below the temporary directory, or below the home directory if another user has taken its name there. Raises
-    EnvironmentFailed when neither can be used.
+    It is below the temporary directory, or below the home directory if another user has taken its
+    name there. Raises EnvironmentFailed when neither can be used.
     """
-    place = f"{socket.gethostname()}:{schedule_file.absolute(file)}"  # links stay: all releases share the limit
+    place = (  # links stay: all releases share the limit
+        f"{socket.gethostname()}:{schedule_file.absolute(file)}"
+    )
     name = f"permits-{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}"
     faults = []
     for root in _roots():
@@ -99,7 +104,8 @@ def permit_folder(file: Path) -> Path:
         except OSError as error:
             faults.append(f"{error.filename}: {error.strerror}")
     raise EnvironmentFailed(
-        f"no folder for lock files ({'; '.join(faults)}): set TMPDIR to a folder that this user may write to"
+        f"no folder for lock files ({'; '.join(faults)}): set TMPDIR to a folder that this user may"
+        " write to"
     )
 
 

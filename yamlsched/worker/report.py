@@ -8,7 +8,16 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from yamlsched import log
-from yamlsched.runs.lifecycle import LOST_WORKER, AttemptEnd, ClaimedRun, EndKind, Outcome, Status, error_text, one_line
+from yamlsched.runs.lifecycle import (
+    LOST_WORKER,
+    AttemptEnd,
+    ClaimedRun,
+    EndKind,
+    Outcome,
+    Status,
+    error_text,
+    one_line,
+)
 
 if TYPE_CHECKING:
     from yamlsched.runs.claiming import ReclaimResult
@@ -16,19 +25,24 @@ if TYPE_CHECKING:
 
 
 class RunListener(Protocol):
-    """Is notified when an attempt is handed to its executor, and when its outcome is in the database.
+    """Is notified when an attempt is handed to its executor, and when its outcome is in the
+    database.
 
-    ``status`` is the new state of the run, and ``seconds`` how long the attempt executed, if that is known.
+    ``status`` is the new state of the run, and ``seconds`` how long the attempt executed, if that
+    is known.
     """
 
     def note_start(self, run: ClaimedRun) -> None: ...
 
-    def note_end(self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None) -> None: ...
+    def note_end(
+        self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None
+    ) -> None: ...
 
 
 class RunReport:
-    """``states`` counts attempts by the state in which they left their run. ``dead_count`` is that of runs that died,
-    without calls of ``on_dead``. Each of ``listeners`` costs time for each run: add it only if it is needed.
+    """``states`` counts attempts by the state in which they left their run. ``dead_count`` is that
+    of runs that died, without calls of ``on_dead``. Each of ``listeners`` costs time for each run:
+    add it only if it is needed.
     """
 
     def __init__(self) -> None:
@@ -53,7 +67,11 @@ class RunReport:
         lost = {run.id for run in reclaimed.lost}
         for run in reclaimed.dead:
             self._count(run, Status.DEAD, None, LOST_WORKER["lost_type"])
-            error = LOST_WORKER["lost_error"] if run.id in lost else "no attempts are left: the run was edited by hand"
+            error = (
+                LOST_WORKER["lost_error"]
+                if run.id in lost
+                else "no attempts are left: the run was edited by hand"
+            )
             log.error("run.dead", **_names(run), attempt=_number(run), error=error)
 
     def note_claimed(self, runs: Iterable[ClaimedRun]) -> None:
@@ -72,8 +90,12 @@ class RunReport:
             for attempt in attempts:
                 _log_success(attempt)
 
-    def note_outcome(self, attempt: Attempt, end: AttemptEnd, outcome: Outcome, run_at: datetime | None) -> None:
-        """Count and log an outcome that is in the database; ``run_at`` is when the run is due again."""
+    def note_outcome(
+        self, attempt: Attempt, end: AttemptEnd, outcome: Outcome, run_at: datetime | None
+    ) -> None:
+        """Count and log an outcome that is in the database; ``run_at`` is when the run is due
+        again.
+        """
         run = attempt.run
         names = {**_names(run), "attempt": _number(run)}
         self._count(run, outcome.status, attempt.took, outcome.error_type)
@@ -81,17 +103,28 @@ class RunReport:
             case Status.SUCCEEDED:
                 _log_success(attempt)
             case Status.FAILED:
-                log.warning("attempt.failed", **names, next=run_at, error=error_text(outcome.error_type, outcome.error))
+                log.warning(
+                    "attempt.failed",
+                    **names,
+                    next=run_at,
+                    error=error_text(outcome.error_type, outcome.error),
+                )
             case Status.DEAD:
                 log.error("run.dead", **names, error=error_text(outcome.error_type, outcome.error))
             case _ if end.kind is EndKind.SNOOZED:
                 log.info("attempt.snoozed", **names, next=run_at)
             case _ if end.kind is EndKind.SESSION_LOST:
-                log.warning("attempt.released", **names, why=one_line(f"its database session broke ({end.error_type})"))
+                log.warning(
+                    "attempt.released",
+                    **names,
+                    why=one_line(f"its database session broke ({end.error_type})"),
+                )
             case _:
                 log.info("run.released", **names, why=end.error)
 
-    def _count(self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None) -> None:
+    def _count(
+        self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None
+    ) -> None:
         self.states[status] += 1
         if status is Status.DEAD and not run.is_on_dead_call:
             self.dead_count += 1

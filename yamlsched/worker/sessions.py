@@ -1,6 +1,7 @@
 """The worker's sessions. Each is opened when it is first needed, and again after a failure.
 
-There are three, so that nothing waits for anything else: one claims, one writes outcomes, one renews leases.
+There are three, so that nothing waits for anything else: one claims, one writes outcomes, one
+renews leases.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from yamlsched.worker.executor import EventQueue
 
 
 async def run_in_helper(do: Callable[[], T]) -> T:
-    """Return what ``do`` returns in a forked process, or raise what it raises there. If cancelled, kill the process.
+    """Return what ``do`` returns in a forked process, or raise what it raises there. If cancelled,
+    kill the process.
 
-    Raises EnvironmentFailed when it cannot be started, or dies without a result. Of the worker's descriptors it has
-    only stdout and stderr.
+    Raises EnvironmentFailed when it cannot be started, or dies without a result. Of the worker's
+    descriptors it has only stdout and stderr.
     """
 
     def answer(parent: int, pipes: list[forking.Pipe]) -> None:
@@ -53,7 +55,9 @@ async def run_in_helper(do: Callable[[], T]) -> T:
         finally:
             transport.close()
     finally:
-        os.kill(pid, signal.SIGKILL)  # it has closed its pipe, or is not needed: waiting for its exit takes no time
+        os.kill(
+            pid, signal.SIGKILL
+        )  # it has closed its pipe, or is not needed: waiting for its exit takes no time
         os.waitpid(pid, 0)
     try:
         value, error = pickle.loads(content)
@@ -84,11 +88,11 @@ MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.1, 2.0  # between attempts to connect
 WAKE_INTERVAL_SECONDS = 0.05  # between reports of notifications
 SLOW_CONNECT_SECONDS = 5.0  # after which a connection attempt counts as unanswered
 NO_ANSWER = "no answer to a connection attempt"
-# SQLSTATE classes and codes after which the session is closed: the server is shutting down, is full, or is a standby;
-# or a migration has changed the columns of a prepared statement
+# SQLSTATE classes and codes after which the session is closed: the server is shutting down, is
+# full, or is a standby; or a migration has changed the columns of a prepared statement
 FATAL = ("08", "53", "57P", "25006", "XX", "0A000")
-# A prepared statement is planned once, perhaps while the table is empty. A plan that reads the whole table, or sorts
-# what an index has in order, would be slow later.
+# A prepared statement is planned once, perhaps while the table is empty. A plan that reads the
+# whole table, or sorts what an index has in order, would be slow later.
 WORKER_SETTINGS = {
     "statement_timeout": "15s",
     "idle_in_transaction_session_timeout": "15s",
@@ -109,7 +113,9 @@ class Unanswered(Exception):
 
 
 class Notified(NamedTuple):
-    """Runs were enqueued or synced in ``namespaces``; empty: the session has ended, so notifications may be missing."""
+    """Runs were enqueued or synced in ``namespaces``; empty: the session has ended, so
+    notifications may be missing.
+    """
 
     namespaces: list[str]
 
@@ -142,7 +148,9 @@ class WorkerSession:
     ``settings`` are those of the server. With ``events`` it listens, and puts ``Notified`` there.
     """
 
-    def __init__(self, database: Database, settings: Settings, events: EventQueue | None = None) -> None:
+    def __init__(
+        self, database: Database, settings: Settings, events: EventQueue | None = None
+    ) -> None:
         self._database, self._settings, self._events = database, settings, events
         self._connection: Connection | None = None
         self._wait = 0.0
@@ -157,8 +165,9 @@ class WorkerSession:
     async def run(self, do: Callable[[Connection], Awaitable[T]], timeout: float) -> T:
         """Return what ``do`` returns for the connection.
 
-        Raises Unanswered when the server cannot be reached, or does not answer within ``timeout`` seconds; psycopg's
-        errors for what it refuses: then nothing was done, and the next use may open a new session.
+        Raises Unanswered when the server cannot be reached, or does not answer within ``timeout``
+        seconds; psycopg's errors for what it refuses: then nothing was done, and the next use may
+        open a new session.
         """
         self.unwatch()
         connection = await self._get()
@@ -180,11 +189,14 @@ class WorkerSession:
         ) as error:
             if connection.closed or error.sqlstate is None or error.sqlstate.startswith(FATAL):
                 await self.drop()
-                self._database.failed(f"no answer within {timeout:.1f} s" if is_late else reason(error))
+                self._database.failed(
+                    f"no answer within {timeout:.1f} s" if is_late else reason(error)
+                )
                 raise Unanswered(was_asked=True) from error
             if connection.prepare_threshold is not None:
-                # After an error psycopg and the server may disagree on what is prepared, and psycopg does not notice
-                # every "deallocate all": a new session is right in each case.
+                # After an error psycopg and the server may disagree on what is prepared, and
+                # psycopg does not notice every "deallocate all": a new session is right in each
+                # case.
                 await self.drop()
             raise
         except BaseException:
@@ -202,7 +214,9 @@ class WorkerSession:
         return self._connection is not None and not self._connection.closed
 
     async def open(self) -> None:
-        """Open the session if it is not open. Raises Unanswered when the server cannot be reached."""
+        """Open the session if it is not open. Raises Unanswered when the server cannot
+        be reached.
+        """
         await self._get()
 
     async def _get(self) -> Connection:
@@ -214,18 +228,24 @@ class WorkerSession:
     async def _open(self) -> Connection:
         await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
         self._wait = min(max(2 * self._wait, MIN_WAIT_SECONDS), MAX_WAIT_SECONDS)
-        timer = asyncio.get_running_loop().call_later(SLOW_CONNECT_SECONDS, self._database.failed, NO_ANSWER)
+        timer = asyncio.get_running_loop().call_later(
+            SLOW_CONNECT_SECONDS, self._database.failed, NO_ANSWER
+        )
         started_at = clock.now()
         try:
             async with asyncio.timeout(seconds_to_connect(self._database.dsn)):
                 connection = await db.connect_async(self._database.dsn, self._settings, look_up)
                 self._connection = connection
                 if self._events is not None:
-                    connection.add_notify_handler(lambda notification: self._notified([notification.payload]))
+                    connection.add_notify_handler(
+                        lambda notification: self._notified([notification.payload])
+                    )
                     await statements.listen(connection)
         except (psycopg.Error, EnvironmentFailed, TimeoutError) as error:
             await self.drop()
-            self._database.failed(describe(error) if isinstance(error, psycopg.Error) else NO_ANSWER)
+            self._database.failed(
+                describe(error) if isinstance(error, psycopg.Error) else NO_ANSWER
+            )
             raise Unanswered(was_asked=False) from error
         finally:
             timer.cancel()
@@ -241,10 +261,15 @@ class WorkerSession:
             await connection.close()
 
     def cut(self) -> bool:
-        """Cut the connection if an answer is awaited, so that its awaiter learns at once that there will be none."""
+        """Cut the connection if an answer is awaited, so that its awaiter learns at once that there
+        will be none.
+        """
         if not self._is_busy or self._connection is None or self._connection.closed:
             return False
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as handle, contextlib.suppress(OSError):
+        with (
+            socket.socket(fileno=os.dup(self._connection.fileno())) as handle,
+            contextlib.suppress(OSError),
+        ):
             handle.shutdown(socket.SHUT_RDWR)
         return True
 
@@ -279,7 +304,9 @@ class WorkerSession:
         self._events.put(Notified([]))
 
     def _notified(self, namespaces: Sequence[str]) -> None:
-        """Report notifications at once, and then once in each interval: any login of the database can send them."""
+        """Report notifications at once, and then once in each interval: any login of the database
+        can send them.
+        """
         self._namespaces.update(namespaces)
         if self._next_report is None:
             loop = asyncio.get_running_loop()
@@ -307,14 +334,18 @@ class WorkerSessions:
         self.lease = WorkerSession(database, WORKER_SETTINGS)
 
     async def open(self) -> bool:
-        """Open those that claim, write and renew, before anything is claimed and children open theirs.
+        """Open those that claim, write and renew, before anything is claimed and children open
+        theirs.
 
-        The server may have a limit: a claim without them could neither be kept nor finished. False if one did not open.
+        The server may have a limit: a claim without them could neither be kept nor finished. False
+        if one did not open.
         """
         needed = (self.lease, self.write, self.claim)
         if all(session.is_open for session in needed):
             return True
-        opened = await asyncio.gather(*(session.open() for session in needed), return_exceptions=True)
+        opened = await asyncio.gather(
+            *(session.open() for session in needed), return_exceptions=True
+        )
         for error in opened:
             if isinstance(error, BaseException) and not isinstance(error, Unanswered):
                 raise error
@@ -333,5 +364,7 @@ class WorkerSessions:
 
 
 async def look_up(host: Any, port: Any, **hints: Any) -> Any:
-    """Look up a host's addresses in a helper process: it may take long, and a worker, which forks, has no threads."""
+    """Look up a host's addresses in a helper process: it may take long, and a worker, which forks,
+    has no threads.
+    """
     return await run_in_helper(lambda: socket.getaddrinfo(host, port, **hints))

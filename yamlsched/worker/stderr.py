@@ -16,7 +16,9 @@ from typing import Any
 from yamlsched.worker import clock
 
 MAX_WRITE_BYTES = 4_096  # a pipe that reports that it is writable takes as many without blocking
-FULL_BYTES = 1 << 18  # unwritten: handlers that print wait for a moment, then their output is left out
+FULL_BYTES = (
+    1 << 18
+)  # unwritten: handlers that print wait for a moment, then their output is left out
 STUCK_SECONDS = 1.0
 MAX_BUFFER_BYTES = 1 << 22  # unwritten: more is dropped
 CLOSE_TIMEOUT_SECONDS = 2.0  # for the last lines to be read, at the end of the process
@@ -91,7 +93,9 @@ class NonBlockingStderr:
             except BlockingIOError:
                 break
             except OSError:
-                self._is_closed = True  # it has no reader any more: a run is worth more than its log line
+                self._is_closed = (
+                    True  # it has no reader any more: a run is worth more than its log line
+                )
                 self._buffer.clear()
         if bool(self._buffer) != self._is_waiting:
             self._is_waiting = bool(self._buffer)
@@ -101,7 +105,9 @@ class NonBlockingStderr:
                 self._loop.remove_writer(self._descriptor)
 
     def _next_piece(self) -> bytearray:
-        """Return what is written at once: whole lines if possible. Other processes cannot write between them."""
+        """Return what is written at once: whole lines if possible. Other processes cannot write
+        between them.
+        """
         piece = self._buffer[:MAX_WRITE_BYTES]
         return piece[: piece.rfind(b"\n") + 1] or piece
 
@@ -121,7 +127,9 @@ class NonBlockingStderr:
 
 @contextmanager
 def non_blocking_stderr() -> Iterator[None]:
-    """Replace ``sys.stderr`` by ``NonBlockingStderr``, unless something else (a test) has replaced it already."""
+    """Replace ``sys.stderr`` by ``NonBlockingStderr``, unless something else (a test) has replaced
+    it already.
+    """
     before: Any = sys.stderr
     try:
         is_own = before.fileno() == 2

@@ -1,7 +1,9 @@
-"""The worker: claims runs, submits them to their executors, renews their leases, writes their outcomes.
+"""The worker: claims runs, submits them to their executors, renews their leases, writes their
+outcomes.
 
-It is one thread around one event loop, because it forks. ``_handle`` shows the way of an attempt: claimed, submitted,
-ended, recorded. Tasks of their own claim, renew leases (leases.py) and write outcomes (outcomes.py).
+It is one thread around one event loop, because it forks. ``_handle`` shows the way of an attempt:
+claimed, submitted, ended, recorded. Tasks of their own claim, renew leases (leases.py) and write
+outcomes (outcomes.py).
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Database, Notified, WorkerSessions
 from yamlsched.worker.stderr import non_blocking_stderr
 
-AWAY_TIMEOUT_SECONDS = 30.0  # for which a worker that holds no lease waits for a database that is away
+AWAY_TIMEOUT_SECONDS = (
+    30.0  # for which a worker that holds no lease waits for a database that is away
+)
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 
@@ -54,7 +58,9 @@ class TaskFailed(NamedTuple):
     error: BaseException
 
 
-Event: TypeAlias = ExecutorEvent | SuccessesRecorded | OutcomeRecorded | OutcomeDiscarded | Notified | TaskFailed
+Event: TypeAlias = (
+    ExecutorEvent | SuccessesRecorded | OutcomeRecorded | OutcomeDiscarded | Notified | TaskFailed
+)
 
 
 def no_other_executor(name: str, workload: Workload) -> Executor:
@@ -64,8 +70,9 @@ def no_other_executor(name: str, workload: Workload) -> Executor:
 class Worker:
     """Executes the due runs of ``workload``; see the module.
 
-    A continuous worker waits for more when nothing is due, until it is stopped. ``events`` is the queue that
-    executors report to: ``executor`` for jobs of this host, and what ``create_executor`` returns for others, by name.
+    A continuous worker waits for more when nothing is due, until it is stopped. ``events`` is the
+    queue that executors report to: ``executor`` for jobs of this host, and what ``create_executor``
+    returns for others, by name.
     """
 
     def __init__(
@@ -84,8 +91,12 @@ class Worker:
         self.stopped_at: float | None = None  # when it was asked to stop
         self.stop_handlers_at: float | None = None  # the end of the grace period
         self._is_paused = self._is_claiming = self._is_outdated = False
-        self.read_path = str(workload.file)  # where the links of the file's path led when it was last read
-        self.on_moved: Callable[[], None] | None = None  # called when they lead elsewhere; without it, it is the end
+        self.read_path = str(
+            workload.file
+        )  # where the links of the file's path led when it was last read
+        self.on_moved: Callable[[], None] | None = (
+            None  # called when they lead elsewhere; without it, it is the end
+        )
         self._failure: BaseException | None = None
         self._may_claim, self._has_work = asyncio.Event(), asyncio.Event()
         self.database = Database(workload.dsn)
@@ -104,7 +115,9 @@ class Worker:
         self.leases = Leases(sessions.lease, self.attempts, self.lanes, redact=self.redact)
 
     def _learn_secrets(self) -> None:
-        """Mask the values of this process's secret variables, also those that the file names now."""
+        """Mask the values of this process's secret variables, also those that the file
+        names now.
+        """
         names = {name for job in self.workload.jobs.values() for name in job.secret_env}
         self._redact = redactor(self.workload.dsn, names)
         log.set_mask(self._redact)
@@ -113,7 +126,7 @@ class Worker:
         """Return a string without secrets."""
         return self._redact(text)
 
-    # -- an attempt: claimed, submitted, ended, recorded -----------------------------------------------------------
+    # -- an attempt: claimed, submitted, ended, recorded -------------------------------------------
 
     async def _claim(self, lane: Lane, limit: int) -> None:
         scope = self.workload.scope
@@ -130,16 +143,29 @@ class Worker:
         self.events.wake()
         await asyncio.sleep(0)  # what was claimed is handed out before the next claim is sent
 
-    def _submit(self, lane: Lane, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope) -> None:
-        """Hand over ``runs``, which were claimed for ``lane`` in ``scope``: the file may have been read again."""
-        jobs, is_outdated, has_moved = self.workload.jobs, scope is not self.workload.scope, self.has_moved()
+    def _submit(
+        self, lane: Lane, runs: list[ClaimedRun], sent_at: float, scope: ClaimScope
+    ) -> None:
+        """Hand over ``runs``, which were claimed for ``lane`` in ``scope``: the file may have been
+        read again.
+        """
+        jobs, is_outdated, has_moved = (
+            self.workload.jobs,
+            scope is not self.workload.scope,
+            self.has_moved(),
+        )
         executable = []
         attempts = [
-            Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at) for run in runs
+            Attempt(run, jobs.get(run.job_type) or Job(run.job_type), sent_at + run.lease, sent_at)
+            for run in runs
         ]
         self.leases.add(attempts)
         for attempt in attempts:
-            end = refusal(attempt, lane.name, jobs, is_outdated) if self.stopped_at is None else STOPPED
+            end = (
+                refusal(attempt, lane.name, jobs, is_outdated)
+                if self.stopped_at is None
+                else STOPPED
+            )
             end = end or (MOVED if has_moved else None)
             if end is None:
                 executable.append(attempt)
@@ -154,21 +180,35 @@ class Worker:
                 self.outcomes.add_successes(attempts)
             case Ended(attempt, end):
                 if self.stopped_at is not None and event.is_terminated:
-                    attempt.stopped = attempt.stopped or STOPPED  # a signal to all processes at once reached it too
+                    attempt.stopped = (
+                        attempt.stopped or STOPPED
+                    )  # a signal to all processes at once reached it too
                 if attempt.stopped is not None and not end.is_success:
                     stopped = attempt.stopped
                     end = stopped._replace(
-                        stack=end.stack, output=end.output, omitted_bytes=end.omitted_bytes, usage=end.usage
+                        stack=end.stack,
+                        output=end.output,
+                        omitted_bytes=end.omitted_bytes,
+                        usage=end.usage,
                     )
                 self.outcomes.add(attempt, end)
             case ReturnedUnstarted(attempts):
                 for attempt in attempts:
-                    self.outcomes.add(attempt, attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED))
+                    self.outcomes.add(
+                        attempt,
+                        attempt.stopped or (NOT_STARTED if self.stopped_at is None else STOPPED),
+                    )
             case Left(attempt):
                 run = attempt.run
                 self.attempts.discard(attempt)
                 self.upkeep.next_at = 0.0  # it may have ended already
-                log.info("attempt.begun", job=run.job_type, run=run.id, key=run.key, executor=attempt.lane)
+                log.info(
+                    "attempt.begun",
+                    job=run.job_type,
+                    run=run.id,
+                    key=run.key,
+                    executor=attempt.lane,
+                )
             case SuccessesRecorded(attempts):
                 self.attempts.difference_update(attempts)
                 self.report.note_successes(attempts)
@@ -188,13 +228,15 @@ class Worker:
             case ExecutorFailed(error) | TaskFailed(error):
                 self._failure = self._failure or error
 
-    # -- when to claim, and how much -------------------------------------------------------------------------------
+    # -- when to claim, and how much ---------------------------------------------------------------
 
     async def _claim_continually(self) -> None:
         """Claim whenever there is room for more, until cancelled."""
         while True:
             self._may_claim.clear()
-            may_wait = self._is_claiming = True  # the upkeep included: it writes outcomes, which are to be reported
+            may_wait = self._is_claiming = (
+                True  # the upkeep included: it writes outcomes, which are to be reported
+            )
             if not self._must_not_claim() and await self.upkeep.run_if_due():
                 self.lanes.poll_now()
                 self.events.wake()
@@ -221,7 +263,8 @@ class Worker:
             return 0
         capacity = lane.executor.capacity()
         if capacity.parallel == 0:
-            lane.claims.set_exhausted()  # other ticks of this host have all permits, and do what is due
+            # other ticks of this host have all permits, and do what is due
+            lane.claims.set_exhausted()
             return 0
         return self.budget.room(capacity)
 
@@ -232,7 +275,8 @@ class Worker:
         return self.stopped_at is None and self.budget.is_left and not self._is_outdated
 
     def has_moved(self) -> bool:
-        """Return whether a link of the file's path was switched since it was last read. Then nothing is claimed.
+        """Return whether a link of the file's path was switched since it was last read. Then
+        nothing is claimed.
 
         The release of before may be deleted at any time.
         """
@@ -250,7 +294,7 @@ class Worker:
     def _release_idle_capacity(self) -> None:
         self.lanes.release_idle_capacity(is_over=not self._is_within_limits())
 
-    # -- from start to end -----------------------------------------------------------------------------------------
+    # -- from start to end -------------------------------------------------------------------------
 
     async def run(self, *companions: Callable[[Worker], Coroutine[Any, Any, None]]) -> RunReport:
         """Work until nothing is due, and return the report. ``companions`` run concurrently.
@@ -260,20 +304,34 @@ class Worker:
         loop = asyncio.get_running_loop()
         with in_utc(), non_blocking_stderr(), reduced_garbage_collection():
             loop.set_exception_handler(
-                lambda _, context: self.events.put(TaskFailed(context.get("exception") or Exception(context)))
+                lambda _, context: self.events.put(
+                    TaskFailed(context.get("exception") or Exception(context))
+                )
             )
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.add_signal_handler(number, self.stop)
             accept_signals()
-            parts = (self._claim_continually(), self.outcomes.write(), self.leases.renew_due(), self._check_regularly())
+            parts = (
+                self._claim_continually(),
+                self.outcomes.write(),
+                self.leases.renew_due(),
+                self._check_regularly(),
+            )
             own_tasks = [asyncio.create_task(part) for part in parts]
-            tasks = [*own_tasks, *(asyncio.create_task(companion(self)) for companion in companions)]
+            tasks = [
+                *own_tasks,
+                *(asyncio.create_task(companion(self)) for companion in companions),
+            ]
             for task in tasks:
                 task.add_done_callback(self._on_task_done)
             try:
                 while not self._is_finished():
                     for event in await self.events.wait():
-                        if self.stopped_at is None and isinstance(event, Ended) and event.is_terminated:
+                        if (
+                            self.stopped_at is None
+                            and isinstance(event, Ended)
+                            and event.is_terminated
+                        ):
                             await asyncio.sleep(SIGNAL_DELAY_SECONDS)
                         self._handle(event)
                     if self._failure is not None:
@@ -310,8 +368,14 @@ class Worker:
         is_away = self.database.away_since is not None
         if self._must_give_up():
             count = len(self.attempts)
-            retried = f"; its unfinished runs ({count}) are retried when their leases expire" if count else ""
-            raise EnvironmentFailed(f"the database was lost and did not return: {self.database.reason}{retried}")
+            retried = (
+                f"; its unfinished runs ({count}) are retried when their leases expire"
+                if count
+                else ""
+            )
+            raise EnvironmentFailed(
+                f"the database was lost and did not return: {self.database.reason}{retried}"
+            )
         has_lost_claims = any(lane.claims.has_lost_claims for lane in self.lanes)
         if self.attempts or has_lost_claims or (self._is_claiming and not is_away):
             return False
@@ -319,21 +383,27 @@ class Worker:
             if is_away and self.stopped_at is None:
                 raise EnvironmentFailed(f"the database was lost: {self.database.reason}")
             return True
-        is_idle = all(lane.claims.is_exhausted and not lane.claims.awaits_retry for lane in self.lanes)
+        is_idle = all(
+            lane.claims.is_exhausted and not lane.claims.awaits_retry for lane in self.lanes
+        )
         return is_idle and not self.is_continuous and self.upkeep.next_at > 0.0
 
     def _must_give_up(self) -> bool:
-        """Return whether waiting for the database is pointless: every lease has ended, or the worker is to stop."""
+        """Return whether waiting for the database is pointless: every lease has ended, or the
+        worker is to stop.
+        """
         away_since, now = self.database.away_since, clock.now()
         if away_since is None or any(attempt.took is None for attempt in self.attempts):
             return False
         if self.stopped_at is not None:
             return now - max(away_since, self.stopped_at) > STOP_TIMEOUT_SECONDS
-        if self.is_continuous or any(now < held.lease_ends_at for held in self.attempts if not held.is_lost):
+        if self.is_continuous or any(
+            now < held.lease_ends_at for held in self.attempts if not held.is_lost
+        ):
             return False
         return now - away_since > AWAY_TIMEOUT_SECONDS or not self._is_within_limits()
 
-    # -- control ---------------------------------------------------------------------------------------------------
+    # -- control -----------------------------------------------------------------------------------
 
     def reload(self, workload: Workload) -> None:
         """Claim the runs of ``workload`` from now on, and import its handlers."""
@@ -356,7 +426,9 @@ class Worker:
         self.events.wake()
 
     def stop(self) -> None:
-        """Stop claiming; handlers have the grace period to finish. A second call stops them at once."""
+        """Stop claiming; handlers have the grace period to finish. A second call stops them at
+        once.
+        """
         if self.stopped_at is None:
             self.stopped_at = clock.now()
             self.stop_handlers_at = self.stopped_at + self.limits.grace.total_seconds()
@@ -374,7 +446,9 @@ class Worker:
         self.lanes.stop(executing, grace)
 
     async def _abort(self, own_tasks: list[asyncio.Task[None]]) -> None:
-        """Stop all handlers after a failure, and release their runs if the database can be reached."""
+        """Stop all handlers after a failure, and release their runs if the database
+        can be reached.
+        """
         self.stopped_at = self.stop_handlers_at = clock.now()
         self.lanes.release_unstarted()
         self._stop_executing(grace=0)
@@ -388,7 +462,9 @@ class Worker:
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         if self._sessions.cut():
-            await asyncio.sleep(0.01)  # for the tasks to see it: cancelled, they would wait for the server
+            await asyncio.sleep(
+                0.01
+            )  # for the tasks to see it: cancelled, they would wait for the server
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

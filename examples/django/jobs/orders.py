@@ -11,7 +11,9 @@ from yamlsched import Run
 
 def delete_unpaid(run: Run, days: int) -> int:
     """Delete old unpaid orders. To do it again does no harm, so it needs nothing else."""
-    deleted, _ = Order.objects.filter(paid_at=None, created_at__lt=timezone.now() - timedelta(days=days)).delete()
+    deleted, _ = Order.objects.filter(
+        paid_at=None, created_at__lt=timezone.now() - timedelta(days=days)
+    ).delete()
     run.log.info("deleted %d rows", deleted)
     return deleted
 
@@ -29,7 +31,9 @@ def add_points(run: Run, order_id: int) -> None:
 def send_receipt(run: Run, order_id: int) -> None:
     """Mail a receipt at most once: a mail cannot be rolled back."""
     order = Order.objects.select_related("customer").get(pk=order_id)
-    message = EmailMessage(f"Receipt {order.pk}", "Thank you!", "shop@example.com", [order.customer.email])
+    message = EmailMessage(
+        f"Receipt {order.pk}", "Thank you!", "shop@example.com", [order.customer.email]
+    )
     with run.once("mail", in_doubt="skip") as effect:
         if effect.first:
             message.send()

@@ -20,7 +20,9 @@ class OrderTest(TestCase):
         self.product = Product.objects.create(name="Book", stock=1)
 
     def place_order(self):
-        return self.client.post("/orders/", {"email": self.customer.email, "product": self.product.pk})
+        return self.client.post(
+            "/orders/", {"email": self.customer.email, "product": self.product.pk}
+        )
 
     def test_an_order_enqueues_its_runs(self) -> None:
         order = self.place_order().json()["order"]

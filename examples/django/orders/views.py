@@ -15,9 +15,15 @@ def place_order(request: HttpRequest) -> JsonResponse:
     try:
         with transaction.atomic():
             order = Order.objects.create(customer=customer, product=product, total_cents=4900)
-            yamlsched.enqueue(connection, "send_receipt", {"order_id": order.pk}, key=f"send_receipt:{order.pk}")
-            yamlsched.enqueue(connection, "add_points", {"order_id": order.pk}, key=f"add_points:{order.pk}")
+            yamlsched.enqueue(
+                connection, "send_receipt", {"order_id": order.pk}, key=f"send_receipt:{order.pk}"
+            )
+            yamlsched.enqueue(
+                connection, "add_points", {"order_id": order.pk}, key=f"add_points:{order.pk}"
+            )
             Product.objects.filter(pk=product.pk).update(stock=F("stock") - 1)
-    except IntegrityError:  # the stock would be negative: nothing is committed, neither the order nor the runs
+    except (
+        IntegrityError
+    ):  # the stock would be negative: nothing is committed, neither the order nor the runs
         return JsonResponse({"error": "sold out"}, status=409)
     return JsonResponse({"order": order.pk}, status=201)

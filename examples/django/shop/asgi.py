@@ -13,7 +13,9 @@ import yamlsched.web
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
 site = get_asgi_application()
-page = yamlsched.web.app(os.environ["YAMLSCHED_DSN"], hosts=["shop.example.com"], base_path="/scheduler")
+page = yamlsched.web.app(
+    os.environ["YAMLSCHED_DSN"], hosts=["shop.example.com"], base_path="/scheduler"
+)
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:

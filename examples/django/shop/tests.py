@@ -23,11 +23,17 @@ class PageTest(TestCase):
         return start["status"]
 
     async def sign_in(self, name: str, is_staff: bool) -> str:
-        await self.async_client.aforce_login(await User.objects.acreate(username=name, is_staff=is_staff))
+        await self.async_client.aforce_login(
+            await User.objects.acreate(username=name, is_staff=is_staff)
+        )
         return f"sessionid={self.async_client.cookies['sessionid'].value}"
 
     async def test_only_members_of_the_staff_see_the_page(self) -> None:
         self.assertEqual(await self.get("/scheduler/"), 404)
-        self.assertEqual(await self.get("/scheduler/", await self.sign_in("eve", is_staff=False)), 404)
+        self.assertEqual(
+            await self.get("/scheduler/", await self.sign_in("eve", is_staff=False)), 404
+        )
         # the page reads the database of YAMLSCHED_DSN, not that of the tests; before yamlsched migrate it answers 503
-        self.assertIn(await self.get("/scheduler/", await self.sign_in("ada", is_staff=True)), (200, 503))
+        self.assertIn(
+            await self.get("/scheduler/", await self.sign_in("ada", is_staff=True)), (200, 503)
+        )

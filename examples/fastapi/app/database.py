@@ -9,8 +9,14 @@ from sqlalchemy.orm import sessionmaker
 
 DSN = os.environ["YAMLSCHED_DSN"]
 async_engine = create_async_engine(
-    "postgresql+psycopg://", async_creator=lambda: psycopg.AsyncConnection.connect(DSN), pool_pre_ping=True
+    "postgresql+psycopg://",
+    async_creator=lambda: psycopg.AsyncConnection.connect(DSN),
+    pool_pre_ping=True,
 )
-engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(DSN), pool_pre_ping=True)
-async_session = async_sessionmaker(async_engine, expire_on_commit=False)  # for endpoints, and handlers that are shared
+engine = create_engine(
+    "postgresql+psycopg://", creator=lambda: psycopg.connect(DSN), pool_pre_ping=True
+)
+async_session = async_sessionmaker(
+    async_engine, expire_on_commit=False
+)  # for endpoints, and handlers that are shared
 Session = sessionmaker(engine)  # for other handlers

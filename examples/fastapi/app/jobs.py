@@ -20,7 +20,9 @@ def add_points(run: Run, order_id: int) -> None:
         points = order.total_cents // 100
         session.add(PointsEntry(order_id=order.id, points=points))
         session.execute(
-            update(Customer).where(Customer.id == order.customer_id).values(points=Customer.points + points)
+            update(Customer)
+            .where(Customer.id == order.customer_id)
+            .values(points=Customer.points + points)
         )
         run.succeed_in(session)
 

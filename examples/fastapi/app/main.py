@@ -28,10 +28,18 @@ async def place_order(new: NewOrder) -> dict[str, int]:
             order = Order(customer_id=new.customer_id, product_id=new.product_id, total_cents=4900)
             session.add(order)
             await session.flush()  # gives it an id
-            await yamlsched.enqueue(session, "send_receipt", {"order_id": order.id}, key=f"send_receipt:{order.id}")
-            await yamlsched.enqueue(session, "add_points", {"order_id": order.id}, key=f"add_points:{order.id}")
-            await session.execute(update(Product).where(Product.id == new.product_id).values(stock=Product.stock - 1))
-    except IntegrityError as error:  # the stock would be negative: neither the order nor the runs are committed
+            await yamlsched.enqueue(
+                session, "send_receipt", {"order_id": order.id}, key=f"send_receipt:{order.id}"
+            )
+            await yamlsched.enqueue(
+                session, "add_points", {"order_id": order.id}, key=f"add_points:{order.id}"
+            )
+            await session.execute(
+                update(Product).where(Product.id == new.product_id).values(stock=Product.stock - 1)
+            )
+    except (
+        IntegrityError
+    ) as error:  # the stock would be negative: neither the order nor the runs are committed
         raise HTTPException(409, "sold out") from error
     return {"order": order.id}
 
@@ -41,7 +49,10 @@ class User(NamedTuple):
     is_operator: bool
 
 
-TOKENS = {"token of ada": User("ada", is_operator=True), "token of eve": User("eve", is_operator=False)}
+TOKENS = {
+    "token of ada": User("ada", is_operator=True),
+    "token of eve": User("eve", is_operator=False),
+}
 
 
 def current_user(request: Request) -> User | None:

@@ -61,7 +61,9 @@ def test_points_are_added_once_if_the_first_commit_fails(new: dict[str, int]) ->
         assert session.query(PointsEntry).filter_by(order_id=run.payload["order_id"]).count() == 1
 
 
-def test_a_receipt_is_not_sent_again_by_a_second_attempt(new: dict[str, int], monkeypatch: Any) -> None:
+def test_a_receipt_is_not_sent_again_by_a_second_attempt(
+    new: dict[str, int], monkeypatch: Any
+) -> None:
     with Session.begin() as session:
         order = Order(**new, total_cents=4900)
         session.add(order)

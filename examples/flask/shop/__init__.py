@@ -12,7 +12,10 @@ DSN = os.environ["YAMLSCHED_DSN"]  # the application and yamlsched use one datab
 def create_app() -> Flask:
     app = Flask(__name__)
     app.config["SQLALCHEMY_DATABASE_URI"] = "postgresql+psycopg://"
-    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {"creator": lambda: psycopg.connect(DSN), "pool_pre_ping": True}
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {
+        "creator": lambda: psycopg.connect(DSN),
+        "pool_pre_ping": True,
+    }
     db.init_app(app)
     app.register_blueprint(orders)
     return app

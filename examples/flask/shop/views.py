@@ -17,10 +17,16 @@ def place_order() -> tuple[dict[str, Any], int]:
     db.session.add(order)
     try:
         db.session.flush()  # gives it an id
-        yamlsched.enqueue(db.session, "add_points", {"order_id": order.id}, key=f"add_points:{order.id}")
-        db.session.execute(update(Product).where(Product.id == order.product_id).values(stock=Product.stock - 1))
+        yamlsched.enqueue(
+            db.session, "add_points", {"order_id": order.id}, key=f"add_points:{order.id}"
+        )
+        db.session.execute(
+            update(Product).where(Product.id == order.product_id).values(stock=Product.stock - 1)
+        )
         db.session.commit()
-    except IntegrityError:  # the stock would be negative: neither the order nor the run is committed
+    except (
+        IntegrityError
+    ):  # the stock would be negative: neither the order nor the run is committed
         db.session.rollback()
         return {"error": "sold out"}, 409
     return {"order": order.id}, 201

@@ -22,7 +22,9 @@ def runs() -> int:
         return db.session.execute(text("select count(*) from yamlsched.job_runs")).scalar_one()
 
 
-def test_an_order_that_commits_has_its_run_and_one_that_is_rolled_back_has_none(new: dict[str, int]) -> None:
+def test_an_order_that_commits_has_its_run_and_one_that_is_rolled_back_has_none(
+    new: dict[str, int],
+) -> None:
     before, client = runs(), app.test_client()
 
     assert client.post("/orders", json=new).status_code == 201

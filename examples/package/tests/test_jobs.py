@@ -22,13 +22,17 @@ def connection() -> Iterator[psycopg.Connection]:
 
 
 def test_the_month_before_the_slot_is_billed_once(connection: psycopg.Connection) -> None:
-    run = FakeRun(connection=connection, scheduled_for=datetime(2026, 2, 1, 3, tzinfo=UTC), commit_fails=True)
+    run = FakeRun(
+        connection=connection, scheduled_for=datetime(2026, 2, 1, 3, tzinfo=UTC), commit_fails=True
+    )
 
     with pytest.raises(psycopg.OperationalError):
         call(jobs.bill_month, run)
     assert call(jobs.bill_month, run.next_attempt()) == {"month": "2026-01-01", "invoices": 1}
 
-    assert connection.execute("select customer, cents from billing.invoices").fetchall() == [("ada", 300)]
+    assert connection.execute("select customer, cents from billing.invoices").fetchall() == [
+        ("ada", 300)
+    ]
 
 
 def test_a_month_can_be_billed_by_hand(connection: psycopg.Connection) -> None:

@@ -63,15 +63,25 @@ def test_with_psycopg2_a_run_is_enqueued_by_the_sql_function() -> None:
 
 def test_with_asyncpg_a_run_is_enqueued_by_the_sql_function() -> None:
     before, parts = runs(), conninfo_to_dict(DSN)
-    names = {"host": "host", "port": "port", "user": "user", "password": "password", "dbname": "database"}
+    names = {
+        "host": "host",
+        "port": "port",
+        "user": "user",
+        "password": "password",
+        "dbname": "database",
+    }
     given: dict[str, Any] = {name: parts[key] for key, name in names.items() if key in parts}
 
     async def enqueue() -> None:
-        engine = create_async_engine("postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(**given))
+        engine = create_async_engine(
+            "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(**given)
+        )
         async with AsyncSession(engine) as session:
             await other_drivers.enqueue_async(session, "book_bonus", {"account_id": 1})
             await session.rollback()
-            await other_drivers.enqueue_async(session, "book_bonus", {"account_id": 1}, key=f"bonus:{uuid4()}")
+            await other_drivers.enqueue_async(
+                session, "book_bonus", {"account_id": 1}, key=f"bonus:{uuid4()}"
+            )
             await session.commit()
         await engine.dispose()
 

@@ -34,7 +34,12 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    own_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Cli:
     return command_line(own_dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -54,7 +59,10 @@ def a_database(server: str, encoding: str) -> Iterator[str]:
 def test_the_doctor_shows_hostile_text_and_nothing_in_it_is_markup(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    checks = [doctor_cli.Check("file", "fail", HOSTILE, HOSTILE), doctor_cli.Check("database", "ok", "connected")]
+    checks = [
+        doctor_cli.Check("file", "fail", HOSTILE, HOSTILE),
+        doctor_cli.Check("database", "ok", "connected"),
+    ]
     monkeypatch.setattr(doctor_cli, "_complete", lambda *_: iter(checks))
 
     shown = cli("doctor", "--format", form)
@@ -64,14 +72,18 @@ def test_the_doctor_shows_hostile_text_and_nothing_in_it_is_markup(
     if form == "html":
         assert "th" not in Page(shown.out).elements
     if form == "text":
-        assert re.search(r"^fail  file      .*\n {16}</td>.*\nok    database  connected\n", shown.out)
+        assert re.search(
+            r"^fail  file      .*\n {16}</td>.*\nok    database  connected\n", shown.out
+        )
 
 
 # -- read-only databases
 
 
 @pytest.mark.parametrize("attributes", ["any", "read-write"])
-def test_the_doctor_fails_for_a_read_only_database(own_dsn: str, db_of: Any, cli: Cli, attributes: str) -> None:
+def test_the_doctor_fails_for_a_read_only_database(
+    own_dsn: str, db_of: Any, cli: Cli, attributes: str
+) -> None:
     name = conninfo_to_dict(own_dsn)["dbname"]
     db_of(own_dsn).execute(f'alter database "{name}" set default_transaction_read_only = on')
 
@@ -82,7 +94,9 @@ def test_the_doctor_fails_for_a_read_only_database(own_dsn: str, db_of: Any, cli
     assert cli("tick", "--dsn", make_conninfo(own_dsn, target_session_attrs=attributes)).code == 3
 
 
-def test_the_doctor_reports_that_a_server_is_a_standby(db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_reports_that_a_server_is_a_standby(
+    db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = doctor_server.read_server(db)
     standby = type(seen)(**{**vars(seen), "is_standby": True, "is_read_only": True})
     monkeypatch.setattr(doctor_server, "read_server", lambda connection: standby)
@@ -95,7 +109,9 @@ def test_the_doctor_reports_that_a_server_is_a_standby(db: Db, monkeypatch: pyte
 # -- encodings and versions
 
 
-def test_migrate_refuses_a_sql_ascii_database_and_the_doctor_reports_it(server: str, cli: Cli) -> None:
+def test_migrate_refuses_a_sql_ascii_database_and_the_doctor_reports_it(
+    server: str, cli: Cli
+) -> None:
     with a_database(server, "SQL_ASCII") as dsn:
         result = cli("migrate", "--dsn", dsn)
         assert result.code == 3
@@ -107,18 +123,28 @@ def test_migrate_refuses_a_sql_ascii_database_and_the_doctor_reports_it(server: 
         assert "fail  encoding" in result.out
 
 
-def test_a_character_that_the_encoding_lacks_is_recorded_with_an_escape(server: str, tmp_path: Path) -> None:
+def test_a_character_that_the_encoding_lacks_is_recorded_with_an_escape(
+    server: str, tmp_path: Path
+) -> None:
     with a_database(server, "LATIN1") as dsn:
         with store.connect(dsn) as connection:
             migrations.migrate(connection)
         with a_project(tmp_path, dsn) as project:
             always = {"output": {"keep": "always"}}
-            project.sync(fails={"max_attempts": 1}, pays_in_euro={"max_attempts": 1}, nap={}, prints_then=always)
+            project.sync(
+                fails={"max_attempts": 1},
+                pays_in_euro={"max_attempts": 1},
+                nap={},
+                prints_then=always,
+            )
             [known] = project.enqueue("fails", {"text": "déjà vu"})
             [unknown] = project.enqueue("pays_in_euro")
             naps = project.enqueue("nap", count=5)
             ends = ("return", "return_json", "commit")
-            printing = [project.enqueue("prints_then", {"then": end, "text": "5 <euro>\n"})[0] for end in ends]
+            printing = [
+                project.enqueue("prints_then", {"then": end, "text": "5 <euro>\n"})[0]
+                for end in ends
+            ]
 
             project.work(code=1)
 
@@ -126,10 +152,14 @@ def test_a_character_that_the_encoding_lacks_is_recorded_with_an_escape(server: 
             assert project.row(unknown).last_error == "cannot pay 5 \\u20ac"
             assert project.failures(unknown)[0].output == "paying 5 \\u20ac\n"
             assert {project.row(run).status for run in [*naps, *printing]} == {"succeeded"}
-            assert {project.outputs(run)[0].output.splitlines()[0] for run in printing} == {"5 \\u20ac"}
+            assert {project.outputs(run)[0].output.splitlines()[0] for run in printing} == {
+                "5 \\u20ac"
+            }
 
 
-def test_migrate_refuses_a_server_that_is_too_old(own_dsn: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrate_refuses_a_server_that_is_too_old(
+    own_dsn: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(migrations, "MIN_MAJOR", 99)
 
     result = cli("migrate")
@@ -163,12 +193,18 @@ def test_a_connection_on_the_same_host_need_not_be_encrypted(db: Db) -> None:
     assert list(doctor_server.encryption(db)) == []
 
 
-def test_the_doctor_warns_about_isolation_levels_above_read_committed(own_dsn: str, db_of: Any) -> None:
+def test_the_doctor_warns_about_isolation_levels_above_read_committed(
+    own_dsn: str, db_of: Any
+) -> None:
     name = conninfo_to_dict(own_dsn)["dbname"]
-    db_of(own_dsn).execute(f"alter database \"{name}\" set default_transaction_isolation = 'serializable'")
+    db_of(own_dsn).execute(
+        f"alter database \"{name}\" set default_transaction_isolation = 'serializable'"
+    )
 
     with store.connect(own_dsn) as connection:
-        [found] = [finding for finding in doctor_server.server(connection) if finding.name == "isolation"]
+        [found] = [
+            finding for finding in doctor_server.server(connection) if finding.name == "isolation"
+        ]
 
     assert found.level == "warn"
     assert "default_transaction_isolation is serializable" in found.what
@@ -189,7 +225,9 @@ def enqueuer(own_dsn: str, db_of: Any) -> Iterator[str]:
     db.execute(f"drop role {name}")
 
 
-def test_a_role_that_may_only_enqueue_enqueues_from_the_command_line(own_dsn: str, enqueuer: str, cli: Cli) -> None:
+def test_a_role_that_may_only_enqueue_enqueues_from_the_command_line(
+    own_dsn: str, enqueuer: str, cli: Cli
+) -> None:
     first = cli("enqueue", "purge", "--key", "purge:1", "--at", "90m", "--dsn", enqueuer)
     again = cli("enqueue", "purge", "--key", "purge:1", "--dsn", enqueuer)
 
@@ -205,7 +243,9 @@ def test_a_role_that_may_only_enqueue_enqueues_from_the_command_line(own_dsn: st
         (["purge", "--at", "17:30"], "cannot read the job's time zone"),
     ],
 )
-def test_such_a_role_gets_clear_errors(enqueuer: str, cli: Cli, arguments: list[str], words: str) -> None:
+def test_such_a_role_gets_clear_errors(
+    enqueuer: str, cli: Cli, arguments: list[str], words: str
+) -> None:
     result = cli("enqueue", *arguments, "--dsn", enqueuer)
 
     assert result.code == 1
@@ -245,13 +285,19 @@ jobs:
 
 
 @pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+def image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Cli]:
     """The command line in a folder with a schedule. Whatever connects to a database fails the test."""
     (tmp_path / "schedules.yaml").write_text(SCHEDULE)
     (tmp_path / "offline_jobs.py").write_text("print('imported')\ndef good(): ...\n")
     run = command_line("postgresql://app:hunter22@203.0.113.1/app", monkeypatch, capsys, tmp_path)
-    monkeypatch.setattr(psycopg.Connection, "connect", lambda *_, **__: pytest.fail("a connection was tried"))
-    monkeypatch.setattr("yamlsched.extras.embedded.running", lambda *_, **__: pytest.fail("a database was started"))
+    monkeypatch.setattr(
+        psycopg.Connection, "connect", lambda *_, **__: pytest.fail("a connection was tried")
+    )
+    monkeypatch.setattr(
+        "yamlsched.extras.embedded.running", lambda *_, **__: pytest.fail("a database was started")
+    )
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(offline_checks, "_is_installed", lambda module: module != "distributed")
@@ -263,7 +309,9 @@ def levels(result: Any) -> dict[str, str]:
     return {check["name"]: check["level"] for check in json.loads(result.out)["checks"]}
 
 
-def test_offline_the_doctor_checks_the_installation_and_the_schedule(image: Cli, tmp_path: Path) -> None:
+def test_offline_the_doctor_checks_the_installation_and_the_schedule(
+    image: Cli, tmp_path: Path
+) -> None:
     result = image("doctor", "--offline", "--format", "json")
 
     assert result.code == 1
@@ -283,21 +331,37 @@ def test_offline_the_doctor_checks_the_installation_and_the_schedule(image: Cli,
     assert "imported" in result.err
     assert "hunter22" not in result.out + result.err
 
-    (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {good: {handler: offline_jobs.good}}\n")
+    (tmp_path / "schedules.yaml").write_text(
+        "version: 1\njobs: {good: {handler: offline_jobs.good}}\n"
+    )
     assert image("doctor", "--offline").code == 0
 
 
 @pytest.mark.parametrize(
     ("change", "check", "words"),
     [
-        (("offline_jobs.good", "offline_jobs.missing"), "handlers", 'offline_jobs has no function "missing"'),
-        (("[ls]", "[no-such-program]"), "programs", 'there is no program "no-such-program" in PATH'),
-        (("version: 1", "version: 1\nretention: {archive: no/such/folder}"), "archive", "cannot be written"),
+        (
+            ("offline_jobs.good", "offline_jobs.missing"),
+            "handlers",
+            'offline_jobs has no function "missing"',
+        ),
+        (
+            ("[ls]", "[no-such-program]"),
+            "programs",
+            'there is no program "no-such-program" in PATH',
+        ),
+        (
+            ("version: 1", "version: 1\nretention: {archive: no/such/folder}"),
+            "archive",
+            "cannot be written",
+        ),
         (("version: 1", "version: 2"), "file", "has 1 error"),
     ],
     ids=["handler", "program", "archive", "invalid"],
 )
-def test_offline_the_doctor_finds(image: Cli, tmp_path: Path, change: tuple[str, str], check: str, words: str) -> None:
+def test_offline_the_doctor_finds(
+    image: Cli, tmp_path: Path, change: tuple[str, str], check: str, words: str
+) -> None:
     (tmp_path / "schedules.yaml").write_text(SCHEDULE.replace(*change, 1))
 
     result = image("doctor", "--offline")
@@ -307,7 +371,9 @@ def test_offline_the_doctor_finds(image: Cli, tmp_path: Path, change: tuple[str,
     assert words in line
 
 
-def test_offline_the_doctor_imports_handlers_and_finds_a_package_that_is_missing(image: Cli, tmp_path: Path) -> None:
+def test_offline_the_doctor_imports_handlers_and_finds_a_package_that_is_missing(
+    image: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "offline_jobs.py").write_text("import no_such_package\ndef good(): ...\n")
 
     result = image("doctor", "--offline")
@@ -320,16 +386,27 @@ def test_offline_the_doctor_imports_handlers_and_finds_a_package_that_is_missing
 
     # a comment suppresses it, as in validate --import
     ignored = SCHEDULE.replace(
-        "good: {handler: offline_jobs.good}", "good: {handler: offline_jobs.good}  # yamlsched: ignore[YS309]", 1
+        "good: {handler: offline_jobs.good}",
+        "good: {handler: offline_jobs.good}  # yamlsched: ignore[YS309]",
+        1,
     )
     (tmp_path / "schedules.yaml").write_text(ignored)
     assert "ok    imports" in image("doctor", "--offline").out
 
 
-def test_offline_a_missing_file_and_a_dsn_that_is_not_valid_are_errors(image: Cli, tmp_path: Path) -> None:
+def test_offline_a_missing_file_and_a_dsn_that_is_not_valid_are_errors(
+    image: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "schedules.yaml").unlink()
 
-    result = image("doctor", "--offline", "--dsn", "postgresql+psycopg://app:hunter22@db/app", "--format", "json")
+    result = image(
+        "doctor",
+        "--offline",
+        "--dsn",
+        "postgresql+psycopg://app:hunter22@db/app",
+        "--format",
+        "json",
+    )
 
     found = levels(result)
     assert (result.code, found["file"], found["database"]) == (1, "fail", "fail")
@@ -368,7 +445,10 @@ def test_an_archive_on_a_full_disk_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_host_whose_ticks_are_refused_since_a_sync_for_another_namespace_is_reported(
-    own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    own_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {gc: {handler: gc.collect}}\n")
     cli = command_line(own_dsn, monkeypatch, capsys, tmp_path)
@@ -379,10 +459,14 @@ def test_a_host_whose_ticks_are_refused_since_a_sync_for_another_namespace_is_re
     assert cli("tick").code == 1
     at_first = cli("doctor")
     with psycopg.connect(own_dsn, autocommit=True) as db:
-        db.execute("update yamlsched.schedule_files set last_presented_at = now() - interval '10 minutes'")
+        db.execute(
+            "update yamlsched.schedule_files set last_presented_at = now() - interval '10 minutes'"
+        )
     later = cli("doctor")
     for checked, level in ((at_first, "warn"), (later, "fail")):
-        [line] = [line for line in checked.out.splitlines() if line.startswith(f"{level}  namespace")]
+        [line] = [
+            line for line in checked.out.splitlines() if line.startswith(f"{level}  namespace")
+        ]
         assert "its ticks without --namespace are refused" in line
         assert "yamlsched sync --namespace default" in checked.out
     assert later.code == 1
@@ -392,7 +476,10 @@ def test_a_host_whose_ticks_are_refused_since_a_sync_for_another_namespace_is_re
 
 
 def test_a_job_whose_slots_cannot_be_written_fails_a_check(
-    own_dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    own_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "schedules.yaml").write_text("version: 1\njobs: {gc: {handler: gc.collect}}\n")
     cli = command_line(own_dsn, monkeypatch, capsys, tmp_path)

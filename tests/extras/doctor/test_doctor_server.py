@@ -25,27 +25,45 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
 def test_the_doctor_finds_no_failure_in_a_valid_setup(db: Db, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text("def run(): pass\n")
-    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n")
+    (tmp_path / "schedules.yaml").write_text(
+        "version: 1\njobs:\n  purge: {handler: gc.collect, cron: '0 2 * * *'}\n"
+    )
     cli("sync")
 
     result = cli("doctor", "--format", "json")
 
     checks = {check["name"]: check for check in json.loads(result.out)["checks"]}
     assert result.code == code_of_doctor(db)
-    assert [name for name, check in checks.items() if check["level"] == "fail"] == ["durability"] * result.code
+    assert [name for name, check in checks.items() if check["level"] == "fail"] == [
+        "durability"
+    ] * result.code
     assert {name for name, check in checks.items() if check["level"] == "ok"} >= {
-        *("file", "handlers", "database", "server", "clock", "tables", "ticks", "in force", "time zones"),
+        *(
+            "file",
+            "handlers",
+            "database",
+            "server",
+            "clock",
+            "tables",
+            "ticks",
+            "in force",
+            "time zones",
+        ),
     }
 
 
 def test_the_doctor_finds_a_missing_handler(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: nowhere.run, cron: '0 2 * * *'}\n")
+    (tmp_path / "schedules.yaml").write_text(
+        "version: 1\njobs:\n  purge: {handler: nowhere.run, cron: '0 2 * * *'}\n"
+    )
 
     result = cli("doctor")
 
@@ -58,8 +76,12 @@ def test_the_doctor_finds_a_missing_handler(cli: Cli, tmp_path: Path) -> None:
     assert re.search("ok +handlers", cli("doctor", "--path", tmp_path / "lib").out)
 
 
-def test_the_doctor_does_not_report_that_an_invalid_file_will_be_applied(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "schedules.yaml").write_text("version: 1\njobs:\n  purge: {handler: jobs.run, retires: 3}\n")
+def test_the_doctor_does_not_report_that_an_invalid_file_will_be_applied(
+    cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "schedules.yaml").write_text(
+        "version: 1\njobs:\n  purge: {handler: jobs.run, retires: 3}\n"
+    )
 
     result = cli("doctor")
 
@@ -89,25 +111,35 @@ def test_the_doctor_reports_missing_migrations(own_dsn: str, cli: Cli) -> None:
 
 
 def test_the_doctor_compares_the_clock_with_the_database(db: Db) -> None:
-    [finding] = [f for f in doctor_server.server(db, host_now=datetime.now(UTC) + HOUR) if f.name == "clock"]
+    [finding] = [
+        f for f in doctor_server.server(db, host_now=datetime.now(UTC) + HOUR) if f.name == "clock"
+    ]
 
     assert (finding.level, finding.what[:21]) == ("warn", "this host's clock is ")
     assert finding.what.endswith("ahead of the database's")
 
 
 @pytest.mark.parametrize(
-    ("age", "level"), [(timedelta(seconds=30), "ok"), (timedelta(minutes=6), "fail"), (None, "warn")]
+    ("age", "level"),
+    [(timedelta(seconds=30), "ok"), (timedelta(minutes=6), "fail"), (None, "warn")],
 )
-def test_the_doctor_reports_whether_there_are_ticks(db: Db, age: timedelta | None, level: str) -> None:
+def test_the_doctor_reports_whether_there_are_ticks(
+    db: Db, age: timedelta | None, level: str
+) -> None:
     now = health.read(db, "default", HOUR)
-    measured = replace(now, last_tick_at=None if age is None else now.now - age, last_tick_host="web-1")
+    measured = replace(
+        now, last_tick_at=None if age is None else now.now - age, last_tick_host="web-1"
+    )
 
     assert doctor.ticking(measured, socket.gethostname()).level == level
 
 
 def test_the_doctor_compares_the_file_in_force_and_the_time_zone_data(db: Db) -> None:
     def levels(tzdata: str, sha256: str | None) -> list[str]:
-        return [finding.level for finding in doctor.files(health.read(db, "default", HOUR), tzdata, sha256)]
+        return [
+            finding.level
+            for finding in doctor.files(health.read(db, "default", HOUR), tzdata, sha256)
+        ]
 
     assert levels("2026a", None) == ["warn", "ok"]
     a_file_row(db, tzdata_version="2026a")

@@ -38,7 +38,12 @@ SCHEDULE = {
     "jobs": {
         "report": {"handler": "jobs.report"},
         "waits": {"handler": "jobs.waits", "lease": "30s"},
-        "nightly": {"handler": "jobs.nightly", "cron": "0 2 * * *", "catchup": "all", "catchup_window": "30d"},
+        "nightly": {
+            "handler": "jobs.nightly",
+            "cron": "0 2 * * *",
+            "catchup": "all",
+            "catchup_window": "30d",
+        },
     },
 }
 
@@ -66,7 +71,9 @@ class Reader:
         return printed
 
     def shell(self, script: str) -> subprocess.CompletedProcess[str]:
-        return shell(script, self.folder, self.folder / "bin", Path(sys.executable).parent, **self.variables)
+        return shell(
+            script, self.folder, self.folder / "bin", Path(sys.executable).parent, **self.variables
+        )
 
     def rows(self, query: str, database: str = "app", user: str | None = None) -> list[Any]:
         given: dict[str, Any] = {"dbname": database, **({"user": user} if user else {})}
@@ -117,10 +124,22 @@ def test_each_login_can_do_its_task_and_nothing_else(installed: Reader) -> None:
 
     for user, allowed, denied in (
         ("app_web", "select yamlsched.enqueue('nightly')", "select from yamlsched.job_runs"),
-        ("app_monitor", "select from yamlsched.job_health", "update yamlsched.job_runs set payload = '{}'"),
+        (
+            "app_monitor",
+            "select from yamlsched.job_health",
+            "update yamlsched.job_runs set payload = '{}'",
+        ),
         ("app_monitor", "select from yamlsched.job_runs", "select yamlsched.enqueue('nightly')"),
-        ("app_worker", "update yamlsched.job_definitions set tags = tags", "create table yamlsched.mine ()"),
-        ("app_deploy", "create table yamlsched.later (); drop table yamlsched.later", "create table public.mine ()"),
+        (
+            "app_worker",
+            "update yamlsched.job_definitions set tags = tags",
+            "create table yamlsched.mine ()",
+        ),
+        (
+            "app_deploy",
+            "create table yamlsched.later (); drop table yamlsched.later",
+            "create table public.mine ()",
+        ),
     ):
         installed.rows(allowed, user=user)
         if user == "app_deploy" and installed.rows("show server_version_num")[0][0] < "150000":
@@ -136,7 +155,17 @@ def test_an_administrator_who_is_no_superuser_can_follow_the_page(tmp_path: Path
         reader.rows("create role administrator login createdb createrole", "postgres")
         reader.variables["PGUSER"] = "administrator"
 
-        reader.follow("database.md", "create", "managed", "migrate", "roles", "grants", "use", "migrate", "roles")
+        reader.follow(
+            "database.md",
+            "create",
+            "managed",
+            "migrate",
+            "roles",
+            "grants",
+            "use",
+            "migrate",
+            "roles",
+        )
 
         [run] = reader.rows("select status from yamlsched.job_runs")
         assert run.status == "succeeded"
@@ -198,14 +227,18 @@ def test_a_backup_that_is_made_while_a_run_is_executed_is_restored(installed: Re
     held = installed.shell('YAMLSCHED_DSN="dbname=app_restored user=app_worker" yamlsched tick')
     assert held.returncode == 0, held
     status = f"select status, attempts from yamlsched.job_runs where id = {row.run_id}"
-    assert installed.rows(status, restored) == [("failed", 1)]  # it has lost its worker, and waits for its job
+    assert installed.rows(status, restored) == [
+        ("failed", 1)
+    ]  # it has lost its worker, and waits for its job
 
     # and then what ran is executed again, as a second attempt, and the slot that was missed has its run
     installed.follow("backup.md", "resume")
     assert installed.rows(status, restored) == [("succeeded", 2)]
     nightly = "select status from yamlsched.job_runs where job_type = 'nightly' and scheduled_for is not null"
     assert {each.status for each in installed.rows(nightly, restored)} == {"succeeded"}
-    failure = installed.rows(f"select error from yamlsched.job_failures where run_id = {row.run_id}", restored)
+    failure = installed.rows(
+        f"select error from yamlsched.job_failures where run_id = {row.run_id}", restored
+    )
     assert ["lost its worker" in each.error for each in failure] == [True]
 
     # and a copy beside it gets another identity
@@ -215,9 +248,13 @@ def test_a_backup_that_is_made_while_a_run_is_executed_is_restored(installed: Re
     assert len(copied) == 1
 
 
-def test_a_backup_of_the_whole_database_is_restored_with_roles_and_privileges(installed: Reader) -> None:
+def test_a_backup_of_the_whole_database_is_restored_with_roles_and_privileges(
+    installed: Reader,
+) -> None:
     installed.follow("backup.md", "dump")
-    done = installed.shell("createdb --template=template0 whole && pg_restore --exit-on-error --dbname=whole app.dump")
+    done = installed.shell(
+        "createdb --template=template0 whole && pg_restore --exit-on-error --dbname=whole app.dump"
+    )
     assert done.returncode == 0, done
     worker = installed.shell('yamlsched doctor --dsn "dbname=whole user=app_worker"')
     assert worker.returncode == 0, worker
@@ -237,7 +274,12 @@ def test_a_database_is_moved_to_another_server(installed: Reader, other_server: 
     # then it is the same history, which continues there, and a forgotten host fails and says why
     try:
         assert other_server.rows("select identity from yamlsched.database_identity") == identity
-        assert other_server.rows("select id, status, idempotency_key from yamlsched.job_runs order by id") == runs
+        assert (
+            other_server.rows(
+                "select id, status, idempotency_key from yamlsched.job_runs order by id"
+            )
+            == runs
+        )
         tick = other_server.shell('yamlsched tick --dsn "dbname=app user=app_worker"')
         assert tick.returncode == 0, tick
         forgotten = installed.shell('yamlsched tick --dsn "dbname=app user=app_worker"')
@@ -256,7 +298,9 @@ def test_everything_is_removed(installed: Reader) -> None:
     crontab = '#!/bin/sh\nif [ "$1" = -l ]; then cat tab; else cat > new && mv new tab; fi\n'
     (programs / "crontab").write_text(crontab)
     (programs / "crontab").chmod(0o755)
-    (installed.folder / "tab").write_text("0 1 * * * backup\n* * * * * cd /srv/app && yamlsched tick\n")
+    (installed.folder / "tab").write_text(
+        "0 1 * * * backup\n* * * * * cd /srv/app && yamlsched tick\n"
+    )
     installed.rows("create view public.mine as select id from yamlsched.job_runs")
     for database in ("app_restored", "app_staging", "whole"):
         installed.rows(f'drop database if exists "{database}"')
@@ -271,4 +315,6 @@ def test_everything_is_removed(installed: Reader) -> None:
         "select 'default privileges' from pg_default_acl"
     )
     assert left == []
-    assert "yamlsched_" not in str(installed.rows("select datacl from pg_database where datname = 'app'"))
+    assert "yamlsched_" not in str(
+        installed.rows("select datacl from pg_database where datname = 'app'")
+    )

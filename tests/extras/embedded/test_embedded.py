@@ -17,9 +17,13 @@ from yamlsched.extras.embedded.processes import read_pid_file
 pytestmark = pytest.mark.story
 
 
-def test_the_database_is_utf8_in_utc_and_its_role_does_not_depend_on_the_operating_system_user(project):
+def test_the_database_is_utf8_in_utc_and_its_role_does_not_depend_on_the_operating_system_user(
+    project,
+):
     with embedded.running(project) as dsn:
-        assert answer(dsn, "select current_database() || ' ' || current_user") == "yamlsched yamlsched"
+        assert (
+            answer(dsn, "select current_database() || ' ' || current_user") == "yamlsched yamlsched"
+        )
         assert answer(dsn, "show server_encoding") == "UTF8"
         assert answer(dsn, "show timezone") == "UTC"
         assert answer(dsn, "select upper('ä') || ('a' < 'B')::text") == "Äfalse"
@@ -37,10 +41,15 @@ def test_libpq_variables_of_the_caller_change_nothing(project, monkeypatch):
 def test_importing_the_module_loads_no_driver_and_starts_nothing():
     heavy = ("psycopg", "subprocess", "click")
     code = f"import sys, yamlsched.extras.embedded; print([m for m in {heavy} if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+        == "[]\n"
+    )
 
 
-def test_the_first_use_prints_one_line_about_what_it_creates_and_the_second_use_is_silent(empty, capfd):
+def test_the_first_use_prints_one_line_about_what_it_creates_and_the_second_use_is_silent(
+    empty, capfd
+):
     with embedded.running(empty):
         said = capfd.readouterr().err
         assert said.startswith("yamlsched: first use: creating a private PostgreSQL 1")
@@ -58,7 +67,9 @@ def test_other_users_cannot_read_it_and_git_ignores_it(project):
         assert (folder / ".gitignore").read_text() == "*\n"
 
 
-@pytest.mark.parametrize("name", ["d" * 200, "a,b", 'quo"te', "it's", "back\\slash", "new\nline", "ümläut x"])
+@pytest.mark.parametrize(
+    "name", ["d" * 200, "a,b", 'quo"te', "it's", "back\\slash", "new\nline", "ümläut x"]
+)
 def test_a_folder_with_a_name_that_does_not_fit_into_a_socket_path_or_dsn_works(project, name):
     folder = project.parent / name
     folder.mkdir()
@@ -81,7 +92,10 @@ def test_the_socket_is_not_created_in_a_folder_of_tmp_that_others_can_write(proj
     sockets.chmod(0o777)
 
     try:
-        with pytest.raises(EnvironmentFailed, match="is not private to"), embedded.running(folder / "x.yaml"):
+        with (
+            pytest.raises(EnvironmentFailed, match="is not private to"),
+            embedded.running(folder / "x.yaml"),
+        ):
             pass
     finally:
         sockets.rmdir()
@@ -100,7 +114,9 @@ def test_the_log_has_a_limited_size(project, monkeypatch):
 # -- errors
 
 
-def test_a_server_that_does_not_start_is_an_error_with_the_log_s_last_lines_and_path_and_holds_no_lease(project):
+def test_a_server_that_does_not_start_is_an_error_with_the_log_s_last_lines_and_path_and_holds_no_lease(
+    project,
+):
     settings = project.parent / ".yamlsched/postgres/data/postgresql.conf"
     good = settings.read_text()
     settings.write_text(good + "no_such_setting = 1\n")
@@ -135,7 +151,9 @@ def test_without_binaries_the_error_names_both_remedies_and_nothing_is_created(e
     assert not (empty.parent / ".yamlsched").exists()
 
 
-def test_system_binaries_are_used_only_by_name_those_on_the_path_first_then_the_newest(tmp_path, monkeypatch):
+def test_system_binaries_are_used_only_by_name_those_on_the_path_first_then_the_newest(
+    tmp_path, monkeypatch
+):
     for version in ("9", "10", "on_path"):
         (tmp_path / version / "bin").mkdir(parents=True)
         for program in ("postgres", "initdb"):
@@ -151,9 +169,13 @@ def test_system_binaries_are_used_only_by_name_those_on_the_path_first_then_the_
     assert embedded.find_binaries(by_name=True) == tmp_path / "on_path/bin"
 
 
-def test_the_configured_bin_folder_has_precedence_and_a_wrong_one_is_an_error(tmp_path, monkeypatch):
+def test_the_configured_bin_folder_has_precedence_and_a_wrong_one_is_an_error(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("YAMLSCHED_PG_BIN", str(tmp_path))
-    with pytest.raises(EnvironmentFailed, match=f"YAMLSCHED_PG_BIN is {tmp_path}, but the programs postgres"):
+    with pytest.raises(
+        EnvironmentFailed, match=f"YAMLSCHED_PG_BIN is {tmp_path}, but the programs postgres"
+    ):
         embedded.find_binaries(by_name=False)
 
     for program in ("postgres", "initdb"):

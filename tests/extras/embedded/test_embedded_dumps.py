@@ -42,13 +42,23 @@ CONTENT = (
 
 
 def everything(dsn: str) -> object:
-    return answer(dsn, "select jsonb_agg(l order by id)::text || app.twice('a') || count(*) from app.letters as l")
+    return answer(
+        dsn,
+        "select jsonb_agg(l order by id)::text || app.twice('a') || count(*) from app.letters as l",
+    )
 
 
-def test_a_command_that_a_hostile_server_hid_in_a_dump_is_not_executed_by_restore(project, tmp_path):
+def test_a_command_that_a_hostile_server_hid_in_a_dump_is_not_executed_by_restore(
+    project, tmp_path
+):
     # given a dump with a command behind a line break that a hostile server put into a name
     touched, file = tmp_path / "touched", tmp_path / "hostile.sql"
-    lines = [b"\\restrict Abc123\n", b"-- Name: t\n", f"\\! touch {touched}\n".encode(), b"\\unrestrict Abc123\n"]
+    lines = [
+        b"\\restrict Abc123\n",
+        b"-- Name: t\n",
+        f"\\! touch {touched}\n".encode(),
+        b"\\unrestrict Abc123\n",
+    ]
     file.write_bytes(b"".join(dump.portable(lines)))
 
     with embedded.running(project) as dsn, pytest.raises(Refused, match="restricted"):
@@ -105,7 +115,11 @@ def test_a_dump_can_be_read_by_its_owner_only_and_follows_no_link(project):
     with embedded.running(project) as dsn:
         dump.dump_to_file(dsn, embedded.find_binaries(False), file)
 
-    assert (file.stat().st_mode & 0o777, file.is_symlink(), other.read_text()) == (0o600, False, "unchanged")
+    assert (file.stat().st_mode & 0o777, file.is_symlink(), other.read_text()) == (
+        0o600,
+        False,
+        "unchanged",
+    )
 
 
 def test_a_dump_that_does_not_load_changes_nothing(project):
@@ -116,7 +130,8 @@ def test_a_dump_that_does_not_load_changes_nothing(project):
         before = everything(dsn)
 
         with pytest.raises(
-            Refused, match=r"bad\.sql was not loaded, and the database is unchanged: .*division by zero"
+            Refused,
+            match=r"bad\.sql was not loaded, and the database is unchanged: .*division by zero",
         ):
             dump.restore(dsn, embedded.find_binaries(False), bad, clean=True)
 
@@ -128,7 +143,9 @@ def test_dump_and_restore_as_verbs(verb, project):
     with embedded.running(project) as dsn:
         carry_out(dsn, *CONTENT)
         assert verb("dump", "--output", "out.sql").returncode == 0
-        assert without_key(verb("dump").stdout) == without_key((project.parent / "out.sql").read_text())
+        assert without_key(verb("dump").stdout) == without_key(
+            (project.parent / "out.sql").read_text()
+        )
 
         refused = verb("restore", "out.sql")
         assert (refused.returncode, refused.stdout) == (1, "")

@@ -98,11 +98,15 @@ def test_root_without_the_capability_to_change_users_gets_a_clear_error(empty):
 def test_a_folder_that_cannot_be_written_is_an_error_that_names_it(empty):
     said = as_nobody(lambda: use(empty))
 
-    assert said.startswith(f"EnvironmentFailed: cannot use {empty.parent}/.yamlsched for the embedded database")
+    assert said.startswith(
+        f"EnvironmentFailed: cannot use {empty.parent}/.yamlsched for the embedded database"
+    )
 
 
 @pytest.fixture
-def system_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def system_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A replacement for /var/lib/yamlsched."""
     with a_project() as file:
         home = file.parent / "var-lib-yamlsched"
@@ -124,7 +128,10 @@ def test_if_the_servers_user_cannot_reach_the_folder_the_data_is_elsewhere_and_t
         data = embedded.status(file).data
         assert data
         assert data.parent.parent == system_home
-        assert f"cannot reach {closed}/.yamlsched: the data is stored in {data.parent}\n" in capfd.readouterr().err
+        assert (
+            f"cannot reach {closed}/.yamlsched: the data is stored in {data.parent}\n"
+            in capfd.readouterr().err
+        )
 
     with embedded.running(file) as dsn:
         assert answer(dsn, "select count(*) from kept") == 0
@@ -134,7 +141,9 @@ def test_if_the_servers_user_cannot_reach_the_folder_the_data_is_elsewhere_and_t
 
 @only_root
 @pytest.mark.slow
-def test_binaries_that_the_servers_user_cannot_reach_are_copied_once(project, system_home, monkeypatch):
+def test_binaries_that_the_servers_user_cannot_reach_are_copied_once(
+    project, system_home, monkeypatch
+):
     closed = project.parent / "closed"
     closed.mkdir(mode=0o700)
     package = binaries.find_binaries(False).parents[1]
@@ -163,7 +172,11 @@ def test_root_does_not_follow_a_link_that_replaces_its_folder(empty):
         use(empty)
 
     after = victim.stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
     assert list(victim.iterdir()) == []
     (empty.parent / ".yamlsched").unlink()
 
@@ -179,7 +192,9 @@ def test_root_does_not_change_the_owner_of_a_linked_folder(empty, owner):
     os.chown(folder / "postgres", uid, -1, follow_symlinks=False)
     os.chown(folder, uid, -1)
 
-    with pytest.raises(EnvironmentFailed, match="that yamlsched did not create, and root does not follow it"):
+    with pytest.raises(
+        EnvironmentFailed, match="that yamlsched did not create, and root does not follow it"
+    ):
         use(empty)
 
     assert (victim.stat().st_uid, victim.stat().st_mode & 0o777) == (0, 0o755)

@@ -93,7 +93,10 @@ for _ in range(10):
     with embedded.running(Path({str(project)!r})) as dsn, psycopg.connect(dsn) as connection:
         connection.execute("select 1")
 """
-    processes = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
 
     errors = [process.communicate(timeout=120)[1] for process in processes]
 
@@ -152,7 +155,11 @@ def test_a_backend_that_survives_the_kill_of_the_server_is_awaited_or_terminated
         busy = psycopg.connect(dsn, autocommit=True)
         orphan = busy.info.backend_pid
         busy.pgconn.send_query(b"select count(*) from generate_series(1, 1000000000000)")
-        until(lambda: answer(dsn, f"select state from pg_stat_activity where pid = {orphan}") == "active")
+        until(
+            lambda: (
+                answer(dsn, f"select state from pg_stat_activity where pid = {orphan}") == "active"
+            )
+        )
 
         kill(pid_of_server(project))
 
@@ -194,7 +201,9 @@ def test_when_the_owner_is_killed_the_next_user_takes_over_the_server_and_stops_
     assert not is_alive(pid)
 
 
-def test_a_pid_file_with_the_pid_of_another_program_neither_prevents_the_start_nor_harms_that_program(project, user):
+def test_a_pid_file_with_the_pid_of_another_program_neither_prevents_the_start_nor_harms_that_program(
+    project, user
+):
     said_dsn(user(project))
     here = location.locate(project.parent / ".yamlsched")
     kill(pid_of_server(project))

@@ -17,7 +17,12 @@ def test_start_status_dsn_and_stop_print_the_state(verb, project):
     assert verb("start").stdout.startswith("running, pid ")
 
     status = json.loads(verb("status", "--format", "json").stdout)
-    assert (status["format_version"], status["running"], status["kept"], status["users"]) == (1, True, True, [])
+    assert (status["format_version"], status["running"], status["kept"], status["users"]) == (
+        1,
+        True,
+        True,
+        [],
+    )
     assert status["pid"] == pid_of_server(project)
     assert answer(verb("dsn").stdout.strip(), "select 1") == 1
     text = verb("status").stdout

@@ -74,7 +74,9 @@ def test_the_result_is_valid_and_can_be_synced(
         ("0 2 * * * cat%C:\\\\dir\\%1\\%", ["cat"], "C:\\\\dir%1%\n"),
     ],
 )
-def test_percent_signs_are_read_as_by_cron(line: str, command: list[str], stdin: str | None) -> None:
+def test_percent_signs_are_read_as_by_cron(
+    line: str, command: list[str], stdin: str | None
+) -> None:
     keys = only_job(import_text(line))
 
     assert (keys["command"], keys.get("stdin")) == (command, stdin)
@@ -86,7 +88,10 @@ def test_percent_signs_are_read_as_by_cron(line: str, command: list[str], stdin:
         ("/usr/bin/backup --all", ["/usr/bin/backup", "--all"]),
         ("pg_dump --file=a.dump app", ["pg_dump", "--file=a.dump", "app"]),
         ("a; b", ["/bin/sh", "-c", "a; b"]),
-        ("find /x -name '*.tmp' -exec rm {} \\;", ["find", "/x", "-name", "*.tmp", "-exec", "rm", "{}", ";"]),
+        (
+            "find /x -name '*.tmp' -exec rm {} \\;",
+            ["find", "/x", "-name", "*.tmp", "-exec", "rm", "{}", ";"],
+        ),
         ("a 'b c' \"d e\" f\\ g '' 'h'\"i\"", ["a", "b c", "d e", "f g", "", "hi"]),
         ('a "b \\$c"', ["a", "b $c"]),
         ('a "$b"', ["/bin/sh", "-c", 'a "$b"']),
@@ -106,9 +111,7 @@ def test_a_shell_runs_only_the_commands_that_need_one(command: str, expected: li
 
 
 def test_settings_apply_to_the_lines_below_them() -> None:
-    text = (
-        "0 1 * * * one\nA=1\nCRON_TZ=Asia/Tokyo\nSHELL=/bin/zsh\n0 1 * * * two\nA = '2 3'\nHOME=/srv\n0 1 * * * three\n"
-    )
+    text = "0 1 * * * one\nA=1\nCRON_TZ=Asia/Tokyo\nSHELL=/bin/zsh\n0 1 * * * two\nA = '2 3'\nHOME=/srv\n0 1 * * * three\n"
     first, second, third = (dict(job.keys) for job in import_text(text).jobs)
 
     assert (first["timezone"], first.get("env"), first["command"]) == ("UTC", None, ["one"])
@@ -127,7 +130,11 @@ def test_variables_are_those_of_each_line_however_many_lines_share_them(last: st
     text = write.as_file(found.jobs, "UTC")
     jobs = load(text.encode(), "", None).jobs
     shared = {"A": "1", "PATH": "/bin"}
-    assert [job.env for job in jobs.values()] == [shared, shared, {**shared, "B": "2"} if last else shared]
+    assert [job.env for job in jobs.values()] == [
+        shared,
+        shared,
+        {**shared, "B": "2"} if last else shared,
+    ]
 
 
 def test_tz_does_not_move_the_schedule() -> None:
@@ -178,7 +185,9 @@ def test_a_line_that_cannot_be_imported_is_reported_with_its_reason(line: str, r
         ("@MIDNIGHT", "@midnight"),
     ],
 )
-def test_a_spelling_that_yamlsched_rejects_or_reads_differently_is_written_differently(cron: str, written: str) -> None:
+def test_a_spelling_that_yamlsched_rejects_or_reads_differently_is_written_differently(
+    cron: str, written: str
+) -> None:
     if cron == "0 0 1 * */2":  # AND in Debian's cron, with no counterpart
         assert import_text(f"{cron} one").jobs == []
     else:
@@ -207,7 +216,9 @@ def test_advised_replaces_locks_and_random_sleeps_and_faithful_keeps_them(
     advised = only_job(import_text(f"0 0 * * * {command}", policy="advised"))
     faithful = only_job(import_text(f"0 0 * * * {command}"))
 
-    assert {key: value for key, value in advised.items() if key not in ("cron", "timezone")} == expected
+    assert {
+        key: value for key, value in advised.items() if key not in ("cron", "timezone")
+    } == expected
     kept = "flock" if "flock" in command else "sleep"
     assert kept in " ".join(faithful["command"])
     assert faithful["overlap"] == "allow"
@@ -225,19 +236,26 @@ SHARED = """
 def test_a_lock_that_several_lines_take_becomes_a_limit() -> None:
     advised, faithful = import_text(SHARED, policy="advised"), import_text(SHARED)
 
-    assert [(job.keys["command"], job.keys["overlap"], job.keys.get("limit")) for job in advised.jobs] == [
+    assert [
+        (job.keys["command"], job.keys["overlap"], job.keys.get("limit")) for job in advised.jobs
+    ] == [
         (["one"], "skip", "x_lock"),
         (["two"], "wait", "x_lock"),
         (["three"], "skip", None),
     ]
     assert load(write.as_file(advised.jobs, "UTC").encode(), "", None).limits == {"x_lock": 1}
     changed = "changed: flock /tmp/x.lock is replaced by limit: x_lock: runs wait for these jobs on all hosts"
-    assert f"source:2: {changed} (flock -n skips), and for no other use of the lock" in messages(advised)
+    assert f"source:2: {changed} (flock -n skips), and for no other use of the lock" in messages(
+        advised
+    )
     assert f"source:3: {changed}, and for no other use of the lock" in messages(advised)
 
     assert [job.keys["command"][0] for job in faithful.jobs] == ["flock"] * 3
     does_this = "advice: flock: limit: x_lock does this on all hosts together"
-    assert f"source:2: {does_this}, but waits where it skips; --policy advised writes it" in messages(faithful)
+    assert (
+        f"source:2: {does_this}, but waits where it skips; --policy advised writes it"
+        in messages(faithful)
+    )
     assert f"source:3: {does_this}; --policy advised writes it" in messages(faithful)
 
 
@@ -284,12 +302,20 @@ def test_locks_are_shared_by_all_files_of_an_import_and_limits_have_names_of_the
         ("jobs:\n  a: {command: [a]}\nversion: 1", {}),
         ("---\n  version: 1\n  jobs:\n    a: {command: [a]}\n", {}),
         ("version: 1\r\nlimits: {}\r\njobs: {}\r\n", {}),
-        ("version: 1\nlimits: {dwh: 2}  # of it\njobs:\n  a: {command: [a], limit: dwh}\n", {"dwh": 2}),
-        ("version: 1\nlimits:\n  # of it\n  dwh: 2\n\njobs:\n  a: {command: [a], limit: dwh}\n", {"dwh": 2}),
+        (
+            "version: 1\nlimits: {dwh: 2}  # of it\njobs:\n  a: {command: [a], limit: dwh}\n",
+            {"dwh": 2},
+        ),
+        (
+            "version: 1\nlimits:\n  # of it\n  dwh: 2\n\njobs:\n  a: {command: [a], limit: dwh}\n",
+            {"dwh": 2},
+        ),
         ("", {}),
     ],
 )
-def test_limits_are_added_to_those_of_the_file(before: str, limits: dict[str, int], tmp_path: Path) -> None:
+def test_limits_are_added_to_those_of_the_file(
+    before: str, limits: dict[str, int], tmp_path: Path
+) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_bytes(before.encode())
 
@@ -308,12 +334,16 @@ def test_limits_are_added_to_those_of_the_file(before: str, limits: dict[str, in
 def test_limits_that_cannot_be_extended_as_text_are_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_text(
-        text := "version: 1\nx-limits: &all {dwh: 2}\nlimits: *all\njobs:\n  a: {command: [a], limit: dwh}\n"
+        text
+        := "version: 1\nx-limits: &all {dwh: 2}\nlimits: *all\njobs:\n  a: {command: [a], limit: dwh}\n"
     )
 
     done = run("-", "--policy", "advised", "--into", file, input=SHARED)
 
-    assert (done.return_value != 0, "cannot be extended as text" in str(done.exception)) == (True, True)
+    assert (done.return_value != 0, "cannot be extended as text" in str(done.exception)) == (
+        True,
+        True,
+    )
     assert file.read_text() == text
 
 
@@ -332,9 +362,7 @@ def test_a_difference_of_fire_times_is_reported_with_its_instants() -> None:
         "kubernetes",
     )
 
-    expected = (
-        "x fires at other times within 400 days: only there: 2027-10-31T01:30Z; only in yamlsched: 2027-03-28T01:00Z"
-    )
+    expected = "x fires at other times within 400 days: only there: 2027-10-31T01:30Z; only in yamlsched: 2027-03-28T01:00Z"
     assert expected in messages(found)
     assert found.differing == 1
 
@@ -349,7 +377,9 @@ def test_an_alias_bomb_is_left_out() -> None:
 
 def test_source_is_never_executed(tmp_path: Path) -> None:
     file = tmp_path / "executed"
-    text = f"open({str(file)!r}, 'w')\nbeat_schedule = {{'x': {{'task': exit(), 'schedule': 60}}}}\n"
+    text = (
+        f"open({str(file)!r}, 'w')\nbeat_schedule = {{'x': {{'task': exit(), 'schedule': 60}}}}\n"
+    )
     found = import_text(text, "celery")
 
     assert found.has_refusals
@@ -389,7 +419,10 @@ def test_more_jobs_than_can_be_imported_at_once_are_left_out() -> None:
         ("test -x /a && (a; b)", "test -x /a && (a; b)"),
         ("test -x /a && a &", "if test -x /a; then a; fi"),
         ("test -x /a && a # b", "if test -x /a; then a; fi"),
-        ("test -x /a && grep -q 'a;b' /c && ! b && c", "if test -x /a && grep -q 'a;b' /c && ! b; then c; fi"),
+        (
+            "test -x /a && grep -q 'a;b' /c && ! b && c",
+            "if test -x /a && grep -q 'a;b' /c && ! b; then c; fi",
+        ),
         ("[ $(date +\\%u) = 1 ] && a", "if [ $(date +%u) = 1 ]; then a; fi"),
         ("a && b", "a && b"),
     ],
@@ -414,13 +447,20 @@ def test_variables_that_look_like_secrets_are_left_out_and_reported() -> None:
     assert [job.keys["env"] for job in found.jobs] == [{"TOKEN_FILE": "/etc/t"}] * 2
     report = messages(found)
     assert "source:1: dropped: DB_PASSWORD looks like a secret" in report
-    assert "source:2: dropped: PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass" in report
+    assert (
+        "source:2: dropped: PGPASSWORD looks like a secret, which does not belong in the file: ~/.pgpass"
+        in report
+    )
     assert "source:4: dropped: LOGNAME" in report
     assert "s3cret" not in report
 
 
 def test_commands_of_a_crontab_start_in_the_home_directory() -> None:
-    sources = [Origin("0 1 * * * tar cf b.tar data\nHOME=/srv\n0 2 * * * make\n", "source", home="/home/ann")]
+    sources = [
+        Origin(
+            "0 1 * * * tar cf b.tar data\nHOME=/srv\n0 2 * * * make\n", "source", home="/home/ann"
+        )
+    ]
     found = read.read(sources, "crontab", None, START)
 
     assert [job.keys["cwd"] for job in found.jobs] == ["/home/ann", "/srv"]
@@ -429,9 +469,20 @@ def test_commands_of_a_crontab_start_in_the_home_directory() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["tar cf b.tar data", "git pull", "./a", "bin/a", "a ~/b", "a > /x; b > c.sql", "a --file=b.csv", "cd app && ./a"],
+    [
+        "tar cf b.tar data",
+        "git pull",
+        "./a",
+        "bin/a",
+        "a ~/b",
+        "a > /x; b > c.sql",
+        "a --file=b.csv",
+        "cd app && ./a",
+    ],
 )
-def test_without_a_home_directory_the_report_says_once_where_commands_with_relative_paths_start(command: str) -> None:
+def test_without_a_home_directory_the_report_says_once_where_commands_with_relative_paths_start(
+    command: str,
+) -> None:
     report = messages(import_text(f"0 1 * * * {command}\n0 2 * * * {command}\n"))
 
     assert report.count("cron starts it in the home directory") == 1
@@ -441,11 +492,25 @@ def test_without_a_home_directory_the_report_says_once_where_commands_with_relat
 @pytest.mark.parametrize(
     "command",
     [
-        *("/bin/a", "cd /srv && ./a", "cd /srv && ./a || b", "(cd /srv; a) > c.log", "pg_dump --file=/b/c.dump app"),
-        *("df -h", "curl -fsS https://example.com/a/b", "find /x -name '*.gz'", "cd '/a b' && c; d", "a >> b.log"),
+        *(
+            "/bin/a",
+            "cd /srv && ./a",
+            "cd /srv && ./a || b",
+            "(cd /srv; a) > c.log",
+            "pg_dump --file=/b/c.dump app",
+        ),
+        *(
+            "df -h",
+            "curl -fsS https://example.com/a/b",
+            "find /x -name '*.gz'",
+            "cd '/a b' && c; d",
+            "a >> b.log",
+        ),
     ],
 )
-def test_of_commands_with_absolute_paths_the_report_says_nothing_about_the_home_directory(command: str) -> None:
+def test_of_commands_with_absolute_paths_the_report_says_nothing_about_the_home_directory(
+    command: str,
+) -> None:
     assert "home directory" not in messages(import_text(f"0 1 * * * {command}\n"))
 
 
@@ -458,8 +523,12 @@ def test_of_commands_with_absolute_paths_the_report_says_nothing_about_the_home_
         ("cd /b && a", "/b"),
     ],
 )
-def test_a_directory_is_relative_to_the_home_directory_that_is_passed(command: str, cwd: str) -> None:
-    found = read.read([Origin(f"0 1 * * * {command}\n", "source", home="/home/ann")], "crontab", None, START)
+def test_a_directory_is_relative_to_the_home_directory_that_is_passed(
+    command: str, cwd: str
+) -> None:
+    found = read.read(
+        [Origin(f"0 1 * * * {command}\n", "source", home="/home/ann")], "crontab", None, START
+    )
 
     assert only_job(found)["cwd"] == cwd
     assert "cd" not in only_job(found)["command"]
@@ -467,7 +536,15 @@ def test_a_directory_is_relative_to_the_home_directory_that_is_passed(command: s
 
 @pytest.mark.parametrize(
     "command",
-    ["cd /x && a || b", "cd /x && a & b", "cd $X && a", "cd a && b", "cd /x", "cd /x || true; a", "cd - && a"],
+    [
+        "cd /x && a || b",
+        "cd /x && a & b",
+        "cd $X && a",
+        "cd a && b",
+        "cd /x",
+        "cd /x || true; a",
+        "cd - && a",
+    ],
 )
 def test_a_change_of_directory_that_is_not_a_plain_start_is_kept(command: str) -> None:
     job = only_job(import_text(f"0 1 * * * {command}\n"))
@@ -478,7 +555,10 @@ def test_a_change_of_directory_that_is_not_a_plain_start_is_kept(command: str) -
 @pytest.mark.parametrize(
     "command, kept",
     [
-        *((f"a {redirect}", "a") for redirect in ("> /dev/null", ">/dev/null 2>&1", "&> /dev/null", "2>/dev/null")),
+        *(
+            (f"a {redirect}", "a")
+            for redirect in ("> /dev/null", ">/dev/null 2>&1", "&> /dev/null", "2>/dev/null")
+        ),
         *(
             (f"a {redirect}", "a")
             for redirect in (
@@ -490,8 +570,14 @@ def test_a_change_of_directory_that_is_not_a_plain_start_is_kept(command: str) -
                 ">& /x/y",
             )
         ),
-        *((f"a {redirect}", "a") for redirect in ("2> /x/err", "2>&1", "> /x/logs/a.sql", ">> '/x/a b.log' 2>&1")),
-        *((f"a {redirect}", f"a {redirect}") for redirect in ("> /x/y", "> y.csv 2>&1", ">> /x/y.csv", "> /x/y.sql")),
+        *(
+            (f"a {redirect}", "a")
+            for redirect in ("2> /x/err", "2>&1", "> /x/logs/a.sql", ">> '/x/a b.log' 2>&1")
+        ),
+        *(
+            (f"a {redirect}", f"a {redirect}")
+            for redirect in ("> /x/y", "> y.csv 2>&1", ">> /x/y.csv", "> /x/y.sql")
+        ),
         ("a > /x/y.sql 2>> /var/log/e", "a > /x/y.sql"),
         ("a > /dev/null && b > /dev/null", "a && b"),
         ("a 2>/dev/null; b 2>/dev/null", "a 2>/dev/null; b"),
@@ -579,22 +665,32 @@ def test_a_ping_of_a_monitoring_service_becomes_its_variable(command: str, kept:
 def test_a_date_of_a_run_that_may_be_made_up_for_gets_an_advice() -> None:
     line = "0 1 * * * a $(date +\\%F)\n"
 
-    assert "$(date) is the time at which the run starts" in messages(import_text(line, policy="advised"))
+    assert "$(date) is the time at which the run starts" in messages(
+        import_text(line, policy="advised")
+    )
     assert "$(date)" not in messages(import_text(line))
 
 
 def test_a_lock_of_a_part_of_the_command_is_kept_and_reported() -> None:
-    for command in ("flock -n /tmp/x a && b", "flock -w 5 /tmp/x a", "timeout 60 flock -n /tmp/x a"):
+    for command in (
+        "flock -n /tmp/x a && b",
+        "flock -w 5 /tmp/x a",
+        "timeout 60 flock -n /tmp/x a",
+    ):
         found = import_text(f"0 1 * * * {command} >> /var/log/a.log 2>&1\n", policy="advised")
 
         assert "flock" in " ".join(only_job(found)["command"])
         assert "advice: flock is kept, as it is not all of the command" in messages(found)
 
 
-@pytest.mark.parametrize("form", ["cd /srv && flock -n {}", "flock -n {} >> /x.log 2>&1", "(cd /srv; flock -n {})"])
+@pytest.mark.parametrize(
+    "form", ["cd /srv && flock -n {}", "flock -n {} >> /x.log 2>&1", "(cd /srv; flock -n {})"]
+)
 def test_a_lock_is_found_behind_what_else_is_removed(form: str) -> None:
     line = form.replace("{}", '/tmp/y ./four "a b"', 1)
-    found = import_text(f"{SHARED}4 1 * * * {form.replace('{}', '/tmp/x.lock ./four', 1)}\n", policy="advised")
+    found = import_text(
+        f"{SHARED}4 1 * * * {form.replace('{}', '/tmp/x.lock ./four', 1)}\n", policy="advised"
+    )
     alone = only_job(import_text(f"4 1 * * * {line}\n", policy="advised"))
 
     assert [job.keys.get("limit") for job in found.jobs] == ["x_lock", "x_lock", None, "x_lock"]
@@ -610,7 +706,18 @@ def test_mailto_is_reported_with_the_targets_of_notifications_in_place_of_it() -
 
 
 IGNORED_BY_DEBIAN = [
-    *("EMPTY=", 'X="a"b', 'X="a', "A x=1", "nonsense", "X=\r", "\r", "@Daily a", "@fortnightly a", "@daily *a"),
+    *(
+        "EMPTY=",
+        'X="a"b',
+        'X="a',
+        "A x=1",
+        "nonsense",
+        "X=\r",
+        "\r",
+        "@Daily a",
+        "@fortnightly a",
+        "@daily *a",
+    ),
     *(
         "-* * * * * a",
         "61 * * * * a",
@@ -650,14 +757,20 @@ def test_of_a_line_that_debian_accepts_nothing_else_is_said(line: str) -> None:
     assert "ignores a whole file" not in messages(import_text(f"0 4 * * * /usr/bin/true\n{line}\n"))
 
 
-@pytest.mark.parametrize("end, is_reported", [("1 4 * * * a", True), ("A=1", True), ("# a", False), ("  ", False)])
+@pytest.mark.parametrize(
+    "end, is_reported", [("1 4 * * * a", True), ("A=1", True), ("# a", False), ("  ", False)]
+)
 def test_a_last_line_without_its_end_is_reported(end: str, is_reported: bool) -> None:
     report = messages(import_text(f"0 4 * * * /usr/bin/true\n{end}"))
 
-    assert ("there is no newline at the end: Debian's cron ignores such a file" in report) is is_reported
+    assert (
+        "there is no newline at the end: Debian's cron ignores such a file" in report
+    ) is is_reported
 
 
-@pytest.mark.parametrize("line, is_ignored", [("0 4 * * * root", True), ("* * * * * root a", False)])
+@pytest.mark.parametrize(
+    "line, is_ignored", [("0 4 * * * root", True), ("* * * * * root a", False)]
+)
 def test_in_cron_d_a_user_and_a_command_are_needed(line: str, is_ignored: bool) -> None:
     assert ("ignores a whole file" in messages(import_text(f"{line}\n", "cron.d"))) is is_ignored
 
@@ -704,8 +817,16 @@ def test_a_crontab_without_jobs_is_reported() -> None:
         ("x", "@daily\troot\tcertbot renew\n", "cron.d"),
         ("-", "apiVersion: batch/v1\nkind: CronJob\n", "kubernetes"),
         ("-", "0 0 * * * /root/x\n", "crontab"),
-        ("mailman3", "0 8 * * *  list\tif [ -x /usr/bin/mailman ]; then /usr/bin/mailman notify; fi\n", "cron.d"),
-        ("awstats", "0 8 * * * www-data [ -x /x ] && /x\n5 8 * * * www-data /usr/bin/y\n", "cron.d"),
+        (
+            "mailman3",
+            "0 8 * * *  list\tif [ -x /usr/bin/mailman ]; then /usr/bin/mailman notify; fi\n",
+            "cron.d",
+        ),
+        (
+            "awstats",
+            "0 8 * * * www-data [ -x /x ] && /x\n5 8 * * * www-data /usr/bin/y\n",
+            "cron.d",
+        ),
         ("x", "0 8 * * * backup --all\n", "crontab"),
         ("x", "0 8 * * * python3 /srv/x.py\n", "crontab"),
         ("x", "0 8 * * * list all\n5 8 * * * /usr/bin/y\n", "crontab"),

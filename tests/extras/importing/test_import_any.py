@@ -30,7 +30,10 @@ from yamlsched.timetable.zones import zone
 
 # -- fire times by the rules of the source -----------------------------------------------------------------------------
 
-SPRING, AUTUMN = "2027-03-28", "2027-10-31"  # in Berlin, 02:00 is skipped on one and repeated on the other
+SPRING, AUTUMN = (
+    "2027-03-28",
+    "2027-10-31",
+)  # in Berlin, 02:00 is skipped on one and repeated on the other
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,9 @@ SPRING, AUTUMN = "2027-03-28", "2027-10-31"  # in Berlin, 02:00 is skipped on on
         (SYSTEMD, [], ["00:30"]),
     ],
 )
-def test_schedulers_differ_when_the_clock_changes(clock: Clock, spring: list[str], autumn: list[str]) -> None:
+def test_schedulers_differ_when_the_clock_changes(
+    clock: Clock, spring: list[str], autumn: list[str]
+) -> None:
     daily = OnCalendar(fields_of(("30", "2", "*", "*", "*"), CRON_RULES), zone(ZONE), clock)
 
     for day, expected in ((SPRING, spring), (AUTUMN, autumn)):
@@ -54,8 +59,12 @@ def test_schedulers_differ_when_the_clock_changes(clock: Clock, spring: list[str
 def a_field(low: int, high: int) -> st.SearchStrategy[str]:
     number = st.integers(low, high)
     span = st.tuples(number, number).map(lambda ends: f"{min(ends)}-{max(ends)}")
-    stepped = st.tuples(st.just("*") | span, st.integers(1, high)).map(lambda parts: f"{parts[0]}/{parts[1]}")
-    return st.just("*") | st.lists(number.map(str) | span | stepped, min_size=1, max_size=2).map(",".join)
+    stepped = st.tuples(st.just("*") | span, st.integers(1, high)).map(
+        lambda parts: f"{parts[0]}/{parts[1]}"
+    )
+    return st.just("*") | st.lists(number.map(str) | span | stepped, min_size=1, max_size=2).map(
+        ",".join
+    )
 
 
 @settings(max_examples=150)
@@ -67,7 +76,9 @@ def a_field(low: int, high: int) -> st.SearchStrategy[str]:
         st.just("*") | a_field(1, 12),
         st.just("*") | a_field(0, 7),
     ),
-    zone_name=st.sampled_from(("UTC", ZONE, "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Africa/Cairo")),
+    zone_name=st.sampled_from(
+        ("UTC", ZONE, "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Africa/Cairo")
+    ),
     start=st.sampled_from(("2011-12-20", "2026-10-20", "2027-03-05", "2027-04-01", "2026-12-28")),
 )
 def test_what_is_imported_from_a_crontab_fires_as_under_debians_cron(
@@ -96,7 +107,9 @@ def test_what_is_imported_from_a_crontab_fires_as_under_debians_cron(
         ("systemd", "[Timer]\n", " left out: no .timer unit among the files"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_reported_with_its_line(kind: str, text: str, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_reported_with_its_line(
+    kind: str, text: str, message: str
+) -> None:
     assert f"source:{message}" in messages(import_text(text, kind))
 
 
@@ -137,13 +150,17 @@ def mutated(draw: st.DrawFn) -> str:
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(text)))
         end = start + draw(st.integers(0, 12))
-        text = text[:start] + draw(st.one_of(st.sampled_from(TOKENS), TEXT(max_size=5))) + text[end:]
+        text = (
+            text[:start] + draw(st.one_of(st.sampled_from(TOKENS), TEXT(max_size=5))) + text[end:]
+        )
     return text
 
 
 @settings(max_examples=150)
 @given(
-    text=st.one_of(mutated(), TEXT(max_size=200)), kind=st.sampled_from(read.KINDS), policy=st.sampled_from(POLICIES)
+    text=st.one_of(mutated(), TEXT(max_size=200)),
+    kind=st.sampled_from(read.KINDS),
+    policy=st.sampled_from(POLICIES),
 )
 def test_any_text_gives_a_valid_file_or_a_reason(text: str, kind: str, policy: str) -> None:
     name = "x.timer" if kind == "systemd" else "x"
@@ -162,7 +179,9 @@ def test_any_text_gives_a_valid_file_or_a_reason(text: str, kind: str, policy: s
 @settings(max_examples=50)
 @given(data=st.binary(max_size=200), kind=st.sampled_from(read.KINDS))
 def test_any_bytes_end_with_an_exit_code_and_a_message(data: bytes, kind: str) -> None:
-    done = CliRunner().invoke(cli, ["import", "--from", kind, "-"], input=data, standalone_mode=False)
+    done = CliRunner().invoke(
+        cli, ["import", "--from", kind, "-"], input=data, standalone_mode=False
+    )
 
     assert done.exception is None or isinstance(done.exception, Refused), done.exception
     assert done.return_value in (0, 1, None)

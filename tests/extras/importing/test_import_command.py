@@ -19,7 +19,9 @@ from yamlsched.schedule.load import load
 
 
 def test_a_crontab_on_stdin_becomes_a_file_on_stdout() -> None:
-    done = run("-", "--timezone", "Asia/Tokyo", "--home", "/srv", input="0 2 * * * /usr/bin/backup\n")
+    done = run(
+        "-", "--timezone", "Asia/Tokyo", "--home", "/srv", input="0 2 * * * /usr/bin/backup\n"
+    )
 
     assert done.return_value == 0
     assert "timezone: Asia/Tokyo" in done.stdout
@@ -147,7 +149,9 @@ def test_ctrl_c_before_a_verb_starts_prints_no_traceback(tmp_path: Path) -> None
     (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
-    done = subprocess.run([sys.executable, "-m", "yamlsched", "import", "-"], env=environment, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "yamlsched", "import", "-"], env=environment, capture_output=True
+    )
 
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Aborted.\n")
 
@@ -232,7 +236,10 @@ def test_jobs_are_appended_to_files_of_every_form(text: str, tmp_path: Path) -> 
         ("version: 1\njobs: {a: {command: [a]}}\n", "written in braces"),
         ("{version: 1, jobs: {a: {command: [a]}}}\n", "not written as a block"),
         ("version: 1\nx-j: &j {a: {command: [a]}}\njobs: *j\n", "not written as a block"),
-        ("version: 1\njobs: {a: {comand: [a]}}\n", "nothing was imported. Fix it first: yamlsched validate"),
+        (
+            "version: 1\njobs: {a: {comand: [a]}}\n",
+            "nothing was imported. Fix it first: yamlsched validate",
+        ),
         ("version: 1\ndefaults: {handler: x}\njobs: {}\n", "nothing was imported"),
         (
             "version: 1\njobs:\n  a:\n    command: [a]\n    stdin: |+\n      text\n\n\n# end\n",
@@ -241,7 +248,9 @@ def test_jobs_are_appended_to_files_of_every_form(text: str, tmp_path: Path) -> 
         ("---\n", "the file is empty"),
     ],
 )
-def test_a_file_that_cannot_be_extended_stays_as_it_is(text: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_extended_stays_as_it_is(
+    text: str, message: str, tmp_path: Path
+) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_text(text)
 
@@ -254,7 +263,9 @@ def test_a_file_that_cannot_be_extended_stays_as_it_is(text: str, message: str, 
 def test_a_file_that_does_not_exist_is_created_and_a_link_stays_a_link(tmp_path: Path) -> None:
     link = tmp_path / "link.yaml"
     link.symlink_to("schedules.yaml")
-    assert run("-", "--into", tmp_path / "schedules.yaml", input="0 2 * * * one\n").return_value == 0
+    assert (
+        run("-", "--into", tmp_path / "schedules.yaml", input="0 2 * * * one\n").return_value == 0
+    )
     assert run("-", "--into", link, input="0 2 * * * two\n").return_value == 0
 
     assert link.is_symlink()
@@ -262,9 +273,12 @@ def test_a_file_that_does_not_exist_is_created_and_a_link_stays_a_link(tmp_path:
 
 
 @pytest.mark.parametrize(
-    "text, kept", [("", ""), ("\n", "\n"), ("# jobs of web_01\r\n\n# of ops", "# jobs of web_01\n\n# of ops\n")]
+    "text, kept",
+    [("", ""), ("\n", "\n"), ("# jobs of web_01\r\n\n# of ops", "# jobs of web_01\n\n# of ops\n")],
 )
-def test_an_existing_file_without_jobs_gets_them_and_keeps_its_comments(text: str, kept: str, tmp_path: Path) -> None:
+def test_an_existing_file_without_jobs_gets_them_and_keeps_its_comments(
+    text: str, kept: str, tmp_path: Path
+) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_bytes(text.encode())
 
@@ -304,10 +318,14 @@ def test_a_file_that_appears_while_the_import_runs_is_not_overwritten(tmp_path: 
         target.save(file, "version: 1\n", None)
 
 
-def test_a_file_that_may_not_be_written_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_written_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_text(text := "version: 1\njobs:\n  a:\n    command: [a]\n")
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # root may write every file
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: mode != os.W_OK
+    )  # root may write every file
 
     with pytest.raises(EnvironmentFailed, match="cannot be written: Permission denied"):
         raise run("-", "--into", file, input="0 2 * * * one\n").exception or AssertionError
@@ -339,11 +357,20 @@ jobs:
 """
 
 
-def test_the_environment_and_directory_of_the_first_server_do_not_apply_to_jobs_of_a_second_one(tmp_path: Path) -> None:
+def test_the_environment_and_directory_of_the_first_server_do_not_apply_to_jobs_of_a_second_one(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_text(FIRST)
 
-    done = run("-", "--policy", "advised", "--into", file, input="0 2 * * * one\nB=2\n0 3 * * * cd /x && two\n")
+    done = run(
+        "-",
+        "--policy",
+        "advised",
+        "--into",
+        file,
+        input="0 2 * * * one\nB=2\n0 3 * * * cd /x && two\n",
+    )
 
     jobs = load(file.read_bytes(), str(file), None).jobs
     assert [(jobs[name].env, jobs[name].cwd) for name in ("a", "one", "two")] == [
@@ -351,8 +378,14 @@ def test_the_environment_and_directory_of_the_first_server_do_not_apply_to_jobs_
         ({}, "."),
         ({"B": "2"}, "/x"),
     ]
-    assert f"stdin:1: changed: the env in the defaults of {file} does not apply to it: the job has its" in done.stderr
-    assert f"stdin:1: changed: the cwd in the defaults of {file} does not apply to it: the job has its" in done.stderr
+    assert (
+        f"stdin:1: changed: the env in the defaults of {file} does not apply to it: the job has its"
+        in done.stderr
+    )
+    assert (
+        f"stdin:1: changed: the cwd in the defaults of {file} does not apply to it: the job has its"
+        in done.stderr
+    )
     assert "its defaults apply to the imported jobs too: max_attempts\n" in done.stderr
 
 
@@ -373,4 +406,7 @@ def test_a_schedules_yaml_is_left_out_with_what_to_do(tmp_path: Path) -> None:
 
     for done in (run(file), run("-", input=FIRST)):
         assert (done.return_value, done.stdout) == (1, "")
-        assert "left out: it is a schedules.yaml already, and there is nothing to import: yaml" in done.stderr
+        assert (
+            "left out: it is a schedules.yaml already, and there is nothing to import: yaml"
+            in done.stderr
+        )

@@ -25,7 +25,9 @@ def test_programs_and_directories_that_a_review_machine_lacks_do_not_fail_it(
         '  b: {cron: "5 1 * * *", command: [/bin/true], cwd: /no/such/directory}\n'
     )
 
-    done = CliRunner().invoke(cli, ["validate", "--format", format_name, "--strict", str(file)], standalone_mode=False)
+    done = CliRunner().invoke(
+        cli, ["validate", "--format", format_name, "--strict", str(file)], standalone_mode=False
+    )
 
     assert "YS310" in done.output
     assert "YS311" in done.output
@@ -49,7 +51,9 @@ spec:
 
 def import_cron_job(suspend: str = "false", job: str = "backoffLimit: 0") -> Imported:
     containers = "containers: [{name: c, image: i, command: [run-shard], stdin: true}]"
-    text = CRON_JOB.replace("SUSPEND", suspend).replace("JOB", job).replace("CONTAINERS", containers)
+    text = (
+        CRON_JOB.replace("SUSPEND", suspend).replace("JOB", job).replace("CONTAINERS", containers)
+    )
     return import_text(text, "kubernetes")
 
 
@@ -76,20 +80,25 @@ def test_a_cron_job_that_is_suspended_is_disabled(suspend: str, job: str, is_ena
 
 
 def test_limits_of_a_pod_are_imported_and_what_has_no_key_is_reported() -> None:
-    policy = (
-        "podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: In, values: [42]}}, {action: Ignore}]}"
-    )
+    policy = "podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: In, values: [42]}}, {action: Ignore}]}"
     found = import_cron_job(job=policy)
 
     keys = only_job(found)
-    assert (keys["timeout"], keys["kill_after"], keys["exit_codes"]) == ("10m", "2m", {"discard": [42]})
+    assert (keys["timeout"], keys["kill_after"], keys["exit_codes"]) == (
+        "10m",
+        "2m",
+        {"discard": [42]},
+    )
     report = messages(found)
     for key in ("hostNetwork of the pod", "stdin of the container", "podFailurePolicy Ignore"):
         assert key in report
 
 
 def import_units(timer: str, service: str) -> Imported:
-    sources = [Origin(f"[Timer]\n{timer}\n", "r.timer"), Origin(f"[Service]\n{service}\n", "r.service")]
+    sources = [
+        Origin(f"[Timer]\n{timer}\n", "r.timer"),
+        Origin(f"[Service]\n{service}\n", "r.service"),
+    ]
     return read.read(sources, None, None, START)
 
 
@@ -110,7 +119,9 @@ def test_settings_of_systemd_that_are_not_known_to_be_harmless_are_reported() ->
 
 
 def test_exit_codes_that_systemd_takes_for_success_are_imported() -> None:
-    found = import_units("OnCalendar=hourly", "SuccessExitStatus=2 101 DATAERR SIGKILL\nExecStart=/usr/bin/a")
+    found = import_units(
+        "OnCalendar=hourly", "SuccessExitStatus=2 101 DATAERR SIGKILL\nExecStart=/usr/bin/a"
+    )
 
     assert only_job(found)["exit_codes"] == {"success": [0, 2, 65, 101]}
     assert "SuccessExitStatus=SIGKILL" in messages(found)
@@ -132,27 +143,44 @@ def test_a_prefix_that_changes_how_a_command_is_read_is_left_out(prefix: str) ->
 
 def test_a_setting_in_the_section_of_others_is_ignored_as_by_systemd_and_reported() -> None:
     wrong = "[Timer]\nExecStart=/bin/b\n[Unit]\nExecStartPre=/bin/b\nType=oneshot\n[Install]\nEnvironment=A=1\n"
-    found = import_units("OnCalendar=hourly\n[Unit]\nOnCalendar=daily", f"ExecStart=/bin/a\n{wrong}")
+    found = import_units(
+        "OnCalendar=hourly\n[Unit]\nOnCalendar=daily", f"ExecStart=/bin/a\n{wrong}"
+    )
 
     job = only_job(found)
     assert (job["cron"], job["command"], job.get("env")) == ("0 * * * *", ["/bin/a"], None)
     report = messages(found)
-    for setting in ("[Timer] ExecStart=/bin/b", "[Unit] ExecStartPre=/bin/b", "[Install] Environment=A=1"):
+    for setting in (
+        "[Timer] ExecStart=/bin/b",
+        "[Unit] ExecStartPre=/bin/b",
+        "[Install] Environment=A=1",
+    ):
         assert f"dropped: r.service: {setting}" in report
     assert "dropped: r.timer: [Unit] OnCalendar=daily" in report
 
 
 def test_persistent_has_no_effect_without_a_calendar() -> None:
-    assert only_job(import_units("OnUnitActiveSec=1h\nPersistent=true", "ExecStart=/a"))["catchup"] == "none"
-    assert only_job(import_units("OnCalendar=hourly\nPersistent=true", "ExecStart=/a"))["catchup"] == "latest"
+    assert (
+        only_job(import_units("OnUnitActiveSec=1h\nPersistent=true", "ExecStart=/a"))["catchup"]
+        == "none"
+    )
+    assert (
+        only_job(import_units("OnCalendar=hourly\nPersistent=true", "ExecStart=/a"))["catchup"]
+        == "latest"
+    )
 
 
 def test_a_calendar_event_may_have_a_fraction_of_zero() -> None:
-    assert only_job(import_units("OnCalendar=*-*-* 10:00:00.000", "ExecStart=/a"))["cron"] == "0 10 * * *"
+    assert (
+        only_job(import_units("OnCalendar=*-*-* 10:00:00.000", "ExecStart=/a"))["cron"]
+        == "0 10 * * *"
+    )
 
 
 def test_escapes_of_systemd_are_left_out() -> None:
-    assert r"uses escapes of systemd" in messages(import_units("OnCalendar=hourly", r"ExecStart=/a x\x20y"))
+    assert r"uses escapes of systemd" in messages(
+        import_units("OnCalendar=hourly", r"ExecStart=/a x\x20y")
+    )
 
 
 def test_every_entry_of_a_beat_schedule_is_imported_or_reported() -> None:
@@ -170,12 +198,17 @@ sender.add_periodic_task(crontab(hour=7), test.s('x'))
 
     found = import_text(text, "celery")
 
-    assert [(job.name, job.line) for job in found.jobs] == [(name, line) for line, name in enumerate("abcdef", 2)]
+    assert [(job.name, job.line) for job in found.jobs] == [
+        (name, line) for line, name in enumerate("abcdef", 2)
+    ]
     report = messages(found)
     assert "source:6: dropped: e: relative has no counterpart" in report
     assert "source:8: left out: beat_schedule is app.conf.beat_schedule[name]" in report
     assert "source:9: left out" in report
-    assert "source:10: left out: sender.add_periodic_task(crontab(hour=7), test.s('x')): write it" in report
+    assert (
+        "source:10: left out: sender.add_periodic_task(crontab(hour=7), test.s('x')): write it"
+        in report
+    )
     assert "6 jobs imported, 3 left out" in report
 
 
@@ -183,7 +216,9 @@ sender.add_periodic_task(crontab(hour=7), test.s('x'))
 def test_a_question_mark_which_celery_refuses_is_left_out(field: str) -> None:
     text = f"beat_schedule = {{'a': {{'task': 'm.f', 'schedule': crontab(minute='{field}')}}}}\n"
 
-    assert 'source:1: left out: a: the minute "?" is not in 0-59' in messages(import_text(text, "celery"))
+    assert 'source:1: left out: a: the minute "?" is not in 0-59' in messages(
+        import_text(text, "celery")
+    )
 
 
 def test_a_step_without_a_range_which_celery_refuses_is_left_out() -> None:
@@ -194,7 +229,10 @@ app.conf.beat_schedule['b'] = {'task': 'tasks.add', 'schedule': crontab(minute='
     found = import_text(text, "celery")
 
     assert [job.name for job in found.jobs] == ["b"]
-    assert 'source:2: left out: a: Celery refuses the minute "5/15": a step needs a range' in messages(found)
+    assert (
+        'source:2: left out: a: Celery refuses the minute "5/15": a step needs a range'
+        in messages(found)
+    )
 
 
 def test_a_file_with_add_periodic_task_only_is_one_of_celery() -> None:
@@ -206,7 +244,11 @@ def test_a_file_with_add_periodic_task_only_is_one_of_celery() -> None:
     [
         ({"expires": "2020-01-01T00:00:00Z"}, False, "its end 2020-01-01 00:00Z is not imported"),
         ({"expires": "2030-01-01T00:00:00Z"}, True, "its end 2030-01-01 00:00Z is not imported"),
-        ({"start_time": "2030-01-01T00:00:00Z"}, False, "its start 2030-01-01 00:00Z is to come: the job is disabled"),
+        (
+            {"start_time": "2030-01-01T00:00:00Z"},
+            False,
+            "its start 2030-01-01 00:00Z is to come: the job is disabled",
+        ),
         ({"headers": '{"a": 1}'}, True, "headers has no counterpart"),
         ({"expire_seconds": 60}, True, "expire_seconds becomes catchup_window: 1m"),
         ({"priority": 0}, True, "priority has no counterpart"),
@@ -268,11 +310,16 @@ def test_the_time_zone_of_celery_is_found_wherever_it_is_set_to_a_constant(text:
         ("\ntimezone = 7\n", "7"),
     ],
 )
-def test_a_time_zone_of_celery_that_is_not_a_constant_leaves_the_file_out(text: str, written: str) -> None:
+def test_a_time_zone_of_celery_that_is_not_a_constant_leaves_the_file_out(
+    text: str, written: str
+) -> None:
     found = import_text(text + ENTRY, "celery")
 
     assert found.jobs == []
-    assert f"source:2: left out: its time zone {written} is not a constant, and nothing is exec" in messages(found)
+    assert (
+        f"source:2: left out: its time zone {written} is not a constant, and nothing is exec"
+        in messages(found)
+    )
 
 
 def test_a_file_of_celery_with_several_time_zones_is_left_out() -> None:
@@ -280,22 +327,36 @@ def test_a_file_of_celery_with_several_time_zones_is_left_out() -> None:
 
     found = import_text(text + ENTRY, "celery")
 
-    assert "source:4: left out: it has several time zones, Asia/Tokyo and UTC: pass a file" in messages(found)
+    assert (
+        "source:4: left out: it has several time zones, Asia/Tokyo and UTC: pass a file"
+        in messages(found)
+    )
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("TIME_ZONE = 'America/Sao_Paulo'\n", "Celery may use TIME_ZONE = 'America/Sao_Paulo', as CELERY_TIMEZONE"),
-        ("enable_utc = False\n", "enable_utc is not True: Celery uses the time zone of its host. UTC is used here"),
+        (
+            "TIME_ZONE = 'America/Sao_Paulo'\n",
+            "Celery may use TIME_ZONE = 'America/Sao_Paulo', as CELERY_TIMEZONE",
+        ),
+        (
+            "enable_utc = False\n",
+            "enable_utc is not True: Celery uses the time zone of its host. UTC is used here",
+        ),
         (
             "app.config_from_object('django.conf:settings')\n",
             "the time zone may be set in app.config_from_object('django.conf:settings'), which is not read. UTC is",
         ),
-        ("from .base import *\n", "the time zone may be set in from base import *, which is not read"),
+        (
+            "from .base import *\n",
+            "the time zone may be set in from base import *, which is not read",
+        ),
     ],
 )
-def test_a_time_zone_of_celery_that_may_be_set_elsewhere_is_reported(text: str, message: str) -> None:
+def test_a_time_zone_of_celery_that_may_be_set_elsewhere_is_reported(
+    text: str, message: str
+) -> None:
     found = import_text(text + ENTRY, "celery")
 
     assert [job.keys["timezone"] for job in found.jobs] == ["UTC", "UTC"]
@@ -311,10 +372,16 @@ def test_a_time_zone_of_celery_that_may_be_set_elsewhere_is_reported(text: str, 
         ("'kwargs': KWARGS", "left out", "a: its kwargs"),
         ("'kwargs': {'n': COUNT}", "left out", "a: a Name cannot be stored"),
         ("'args': ARGS", "left out", "a: it has positional arguments"),
-        ("**BASE", "left out", "a: {'task': 'm.f', 'schedule': crontab(hour=3), **BASE} is not a constant"),
+        (
+            "**BASE",
+            "left out",
+            "a: {'task': 'm.f', 'schedule': crontab(hour=3), **BASE} is not a constant",
+        ),
     ],
 )
-def test_a_value_of_a_celery_entry_that_is_not_a_constant_is_reported(part: str, effect: str, message: str) -> None:
+def test_a_value_of_a_celery_entry_that_is_not_a_constant_is_reported(
+    part: str, effect: str, message: str
+) -> None:
     text = f"beat_schedule = {{'a': {{'task': 'm.f', 'schedule': crontab(hour=3), {part}}}}}\n"
 
     assert f"source:1: {effect}: {message}" in messages(import_text(text, "celery"))
@@ -322,9 +389,17 @@ def test_a_value_of_a_celery_entry_that_is_not_a_constant_is_reported(part: str,
 
 @pytest.mark.parametrize(
     "expires, window",
-    [("600", "10m"), ("30.0", "1m"), ("timedelta(hours=2)", "2h"), ("datetime(2026, 1, 1)", None), ("0", None)],
+    [
+        ("600", "10m"),
+        ("30.0", "1m"),
+        ("timedelta(hours=2)", "2h"),
+        ("datetime(2026, 1, 1)", None),
+        ("0", None),
+    ],
 )
-def test_what_a_celery_task_expires_after_becomes_its_catchup_window(expires: str, window: str | None) -> None:
+def test_what_a_celery_task_expires_after_becomes_its_catchup_window(
+    expires: str, window: str | None
+) -> None:
     options = f"{{'expires': {expires}, 'queue': 'slow'}}"
     text = f"beat_schedule = {{'a': {{'task': 'm.f', 'schedule': crontab(hour=3), 'options': {options}}}}}\n"
 
@@ -352,7 +427,9 @@ def test_a_crontab_of_a_dump_without_a_time_zone_is_reported() -> None:
     assert "changed: a: its crontab schedule has no timezone: Asia/Tokyo is used" in report
 
 
-@pytest.mark.parametrize("call", ["s.add_job(f, 'cron', hour=3)", "@s.scheduled_job('cron', hour=3)\ndef f(): ..."])
+@pytest.mark.parametrize(
+    "call", ["s.add_job(f, 'cron', hour=3)", "@s.scheduled_job('cron', hour=3)\ndef f(): ..."]
+)
 def test_a_file_of_apscheduler_is_left_out_and_the_report_names_the_page(call: str) -> None:
     found = read.read([Origin(f"from m import f, s\n{call}\n", "jobs.py")], None, None, START)
 
@@ -370,50 +447,78 @@ def test_a_workflow_of_argo_is_left_out_and_the_cron_jobs_beside_it_are_imported
     found = read.read([Origin(text, "all.yaml")], None, None, START)
 
     assert [job.name for job in found.jobs] == ["shards"]
-    assert "all.yaml:1: left out: CronWorkflow: CronWorkflows of Argo are not imported: write" in messages(found)
+    assert (
+        "all.yaml:1: left out: CronWorkflow: CronWorkflows of Argo are not imported: write"
+        in messages(found)
+    )
 
 
 @pytest.mark.parametrize("comment", ["# --dry-run \\", "; --dry-run", "  # --dry-run"])
 def test_a_comment_between_the_lines_of_a_setting_is_not_part_of_it(comment: str) -> None:
-    found = import_units("OnCalendar=hourly", f"ExecStart=/usr/bin/rsync -a \\\n{comment}\n  --delete \\\n /srv/ /b/")
+    found = import_units(
+        "OnCalendar=hourly", f"ExecStart=/usr/bin/rsync -a \\\n{comment}\n  --delete \\\n /srv/ /b/"
+    )
 
     assert only_job(found)["command"] == ["/usr/bin/rsync", "-a", "--delete", "/srv/", "/b/"]
 
 
 def test_a_setting_is_complete_at_the_end_of_a_unit_without_a_newline() -> None:
-    sources = [Origin("[Timer]\nOnCalendar=hourly", "r.timer"), Origin("[Service]\nExecStart=/bin/a \\", "r.service")]
+    sources = [
+        Origin("[Timer]\nOnCalendar=hourly", "r.timer"),
+        Origin("[Service]\nExecStart=/bin/a \\", "r.service"),
+    ]
 
     assert only_job(read.read(sources, None, None, START))["command"] == ["/bin/a"]
 
 
 def test_a_percent_sign_in_an_environment_of_systemd_is_one_and_a_specifier_is_left_out() -> None:
-    assert only_job(import_units("OnCalendar=hourly", "Environment=A=%%Y B=1\nExecStart=/a"))["env"] == {
+    assert only_job(import_units("OnCalendar=hourly", "Environment=A=%%Y B=1\nExecStart=/a"))[
+        "env"
+    ] == {
         "A": "%Y",
         "B": "1",
     }
     for setting in ("A=1 UNIT=%n", r"A=x\x20y", "A=%%%h"):
         found = import_units("OnCalendar=hourly", f"Environment={setting}\nExecStart=/a")
         assert found.jobs == []
-        assert f"left out: r.timer: r.service: Environment={setting} uses specifiers" in messages(found)
+        assert f"left out: r.timer: r.service: Environment={setting} uses specifiers" in messages(
+            found
+        )
 
 
 @pytest.mark.parametrize("timer, service", [("t@.timer", "t@.service"), ("t@a.timer", "t.service")])
 def test_a_template_of_systemd_is_left_out_with_what_to_do(timer: str, service: str) -> None:
-    sources = [Origin("[Timer]\nOnCalendar=hourly\n", timer), Origin("[Service]\nExecStart=/bin/a\n", service)]
+    sources = [
+        Origin("[Timer]\nOnCalendar=hourly\n", timer),
+        Origin("[Service]\nExecStart=/bin/a\n", service),
+    ]
 
     report = messages(read.read(sources, None, None, START))
 
-    assert f"{timer}: left out: {timer}: template units are not supported: write the timer and its service" in report
+    assert (
+        f"{timer}: left out: {timer}: template units are not supported: write the timer and its service"
+        in report
+    )
 
 
 @pytest.mark.parametrize(
     "timer, service, message",
     [
-        ("RandomizedDelaySec=soon", "Type=oneshot", "r.timer:3: dropped: r.timer: RandomizedDelaySec=soon is not a"),
-        ("", "Type=oneshot\nTimeoutStartSec=long", "r.service:3: dropped: r.service: the timeout long is not a time"),
+        (
+            "RandomizedDelaySec=soon",
+            "Type=oneshot",
+            "r.timer:3: dropped: r.timer: RandomizedDelaySec=soon is not a",
+        ),
+        (
+            "",
+            "Type=oneshot\nTimeoutStartSec=long",
+            "r.service:3: dropped: r.service: the timeout long is not a time",
+        ),
     ],
 )
-def test_a_time_span_of_systemd_that_is_none_is_reported(timer: str, service: str, message: str) -> None:
+def test_a_time_span_of_systemd_that_is_none_is_reported(
+    timer: str, service: str, message: str
+) -> None:
     found = import_units(f"OnCalendar=hourly\n{timer}", f"{service}\nExecStart=/a")
 
     assert message in messages(found)
@@ -431,7 +536,9 @@ def test_a_byte_order_mark_at_the_start_of_a_file_is_ignored(tmp_path: Path) -> 
 
 def import_command(command: str, more: str = "") -> Imported:
     text = CRON_JOB.replace("SUSPEND", "false").replace("JOB", "backoffLimit: 0")
-    return import_text(text.replace("CONTAINERS", f"containers: [{{command: {command}{more}}}]"), "kubernetes")
+    return import_text(
+        text.replace("CONTAINERS", f"containers: [{{command: {command}{more}}}]"), "kubernetes"
+    )
 
 
 @pytest.mark.parametrize("substitution", ["$(hostname)", "$(date +%F)", "$(cat /x | wc -l)"])
@@ -439,7 +546,9 @@ def test_a_substitution_of_the_shell_in_a_cron_job_is_kept(substitution: str) ->
     found = import_command(f'[sh, -c, "echo {substitution} > /tmp/x"]')
 
     assert only_job(found)["command"] == ["sh", "-c", f"echo {substitution} > /tmp/x"]
-    assert ("names no variable of the manifest" in messages(found)) is (substitution == "$(hostname)")
+    assert ("names no variable of the manifest" in messages(found)) is (
+        substitution == "$(hostname)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -453,19 +562,34 @@ def test_a_variable_that_only_the_cluster_has_leaves_the_cron_job_out(more: str)
     found = import_command('[a, "$(TOKEN)"]', more)
 
     assert found.jobs == []
-    assert '$(TOKEN) in its command has no value in the manifest: run a shell that reads "$TOKEN"' in messages(found)
+    assert (
+        '$(TOKEN) in its command has no value in the manifest: run a shell that reads "$TOKEN"'
+        in messages(found)
+    )
     assert import_command('[a, "$(DB_SERVICE_HOST)"]').jobs == []
 
 
 @pytest.mark.parametrize(
     "suspend, job, effect, message",
     [
-        ('"{{ .Values.off }}"', "backoffLimit: 0", "left out", "suspend is {{ .Values.off }}: write true or false"),
+        (
+            '"{{ .Values.off }}"',
+            "backoffLimit: 0",
+            "left out",
+            "suspend is {{ .Values.off }}: write true or false",
+        ),
         ("false", 'backoffLimit: "{{ 3 }}"', "dropped", "backoffLimit {{ 3 }} is not a number"),
-        ("false", 'activeDeadlineSeconds: "60"', "dropped", "activeDeadlineSeconds 60 is not a number"),
+        (
+            "false",
+            'activeDeadlineSeconds: "60"',
+            "dropped",
+            "activeDeadlineSeconds 60 is not a number",
+        ),
     ],
 )
 def test_a_value_of_a_cron_job_that_is_not_a_constant_is_reported(
     suspend: str, job: str, effect: str, message: str
 ) -> None:
-    assert f"source:2: {effect}: CronJob shards: {message}" in messages(import_cron_job(suspend, job))
+    assert f"source:2: {effect}: CronJob shards: {message}" in messages(
+        import_cron_job(suspend, job)
+    )

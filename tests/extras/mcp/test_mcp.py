@@ -33,7 +33,9 @@ NOW = datetime.now(UTC)
 
 
 @asynccontextmanager
-async def client(dsn: str, folder: Path, *words: str, **environment: str) -> AsyncIterator[ClientSession]:
+async def client(
+    dsn: str, folder: Path, *words: str, **environment: str
+) -> AsyncIterator[ClientSession]:
     """Start ``yamlsched mcp`` and yield a session of a client."""
     parameters = StdioServerParameters(
         command=sys.executable,
@@ -56,8 +58,21 @@ async def call(session: ClientSession, tool: str, **arguments: Any) -> tuple[Any
 
 def a_backup_that_failed(db: Db) -> int:
     """Insert a job whose run of last night is dead, with hostile output and a payload; return the run."""
-    job = a_job(db, "backup", description=HOSTILE, schedule="0 2 * * *", next_slot_at=NOW + timedelta(hours=3))
-    run = a_run(db, job, "dead", payload='{"password": "secret"}', last_error=HOSTILE, error_type="RuntimeError")
+    job = a_job(
+        db,
+        "backup",
+        description=HOSTILE,
+        schedule="0 2 * * *",
+        next_slot_at=NOW + timedelta(hours=3),
+    )
+    run = a_run(
+        db,
+        job,
+        "dead",
+        payload='{"password": "secret"}',
+        last_error=HOSTILE,
+        error_type="RuntimeError",
+    )
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, stack) "
         "values (%s, 1, 'web-1:1:a', now(), now(), %s, 'RuntimeError', %s)",
@@ -70,13 +85,17 @@ def strings(value: Any, is_marked: bool = False) -> list[tuple[str, bool]]:
     """Return all strings in an answer, and whether each is marked as data."""
     if isinstance(value, dict):
         found = [(key, False) for key in value]
-        return found + [each for key, inner in value.items() for each in strings(inner, list(value) == ["data"])]
+        return found + [
+            each for key, inner in value.items() for each in strings(inner, list(value) == ["data"])
+        ]
     if isinstance(value, list):
         return [each for inner in value for each in strings(inner, is_marked)]
     return [(value, is_marked)] if isinstance(value, str) else []
 
 
-def test_an_assistant_finds_out_why_last_nights_backup_did_not_run(db: Db, dsn: str, tmp_path: Path) -> None:
+def test_an_assistant_finds_out_why_last_nights_backup_did_not_run(
+    db: Db, dsn: str, tmp_path: Path
+) -> None:
     run = a_backup_that_failed(db)
     a_file_row(db)
 
@@ -84,11 +103,15 @@ def test_an_assistant_finds_out_why_last_nights_backup_did_not_run(db: Db, dsn: 
         async with client(dsn, tmp_path) as session:
             tools = {tool.name: tool for tool in (await session.list_tools()).tools}
             assert set(tools) == set(READING)
-            assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
+            assert all(
+                tool.annotations and tool.annotations.read_only_hint for tool in tools.values()
+            )
             assert tools["why"].input_schema["required"] == ["job"]
 
             status, _ = await call(session, "status")
-            assert {job["job_type"]: job["state"] for job in status["answer"]["jobs"]} == {"backup": "dead"}
+            assert {job["job_type"]: job["state"] for job in status["answer"]["jobs"]} == {
+                "backup": "dead"
+            }
             runs, _ = await call(session, "runs", job=["backup"], status=["dead"])
             assert [row["id"] for row in runs["answer"]["runs"]] == [run]
             shown, _ = await call(session, "show", run=str(run))
@@ -101,7 +124,11 @@ def test_an_assistant_finds_out_why_last_nights_backup_did_not_run(db: Db, dsn: 
 
             # what jobs printed is marked wherever it is, and no payload is shown
             for document in (status, runs, shown, report, why):
-                assert [text for text, is_marked in strings(document) if "SYSTEM" in text and not is_marked] == []
+                assert [
+                    text
+                    for text, is_marked in strings(document)
+                    if "SYSTEM" in text and not is_marked
+                ] == []
                 assert "secret" not in json.dumps(document)
         async with client(dsn, tmp_path, "--payloads") as session:
             shown, _ = await call(session, "show", run=str(run))
@@ -110,7 +137,9 @@ def test_an_assistant_finds_out_why_last_nights_backup_did_not_run(db: Db, dsn: 
     anyio.run(story)
 
 
-def test_a_tool_changes_nothing_and_takes_no_option_from_a_value(db: Db, dsn: str, tmp_path: Path) -> None:
+def test_a_tool_changes_nothing_and_takes_no_option_from_a_value(
+    db: Db, dsn: str, tmp_path: Path
+) -> None:
     a_job(db, "backup", schedule="0 2 * * *")
 
     async def story() -> None:
@@ -135,11 +164,16 @@ def test_sessions_of_reading_tools_are_read_only(dsn: str) -> None:
     from yamlsched.db.connection import connect
     from yamlsched.extras.mcp.cli import read_only
 
-    with connect(read_only(dsn)) as connection, pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+    with (
+        connect(read_only(dsn)) as connection,
+        pytest.raises(psycopg.errors.ReadOnlySqlTransaction),
+    ):
         connection.execute("insert into yamlsched.namespaces (namespace) values ('x')")
 
 
-def test_actions_are_named_have_their_own_dsn_and_are_recorded(db: Db, dsn: str, tmp_path: Path) -> None:
+def test_actions_are_named_have_their_own_dsn_and_are_recorded(
+    db: Db, dsn: str, tmp_path: Path
+) -> None:
     run = a_backup_that_failed(db)
     a_job(db, "mail")
 
@@ -176,7 +210,9 @@ def test_actions_are_named_have_their_own_dsn_and_are_recorded(db: Db, dsn: str,
         (["--actions", "retry:backup"], "write enqueue:JOB"),
     ],
 )
-def test_actions_that_are_not_named_well_are_usage_errors(words: list[str], says: str, dsn: str) -> None:
+def test_actions_that_are_not_named_well_are_usage_errors(
+    words: list[str], says: str, dsn: str
+) -> None:
     command = [sys.executable, "-m", "yamlsched", "mcp", "--dsn", dsn, *words]
     environment = {**os.environ, "YAMLSCHED_ACTIONS_DSN": "" if words[1] == "retry" else "x"}
     done = subprocess.run(command, input="", capture_output=True, text=True, env=environment)
@@ -185,7 +221,9 @@ def test_actions_that_are_not_named_well_are_usage_errors(words: list[str], says
     assert says in done.stderr
 
 
-def test_a_huge_history_is_answered_newest_first_with_how_to_get_the_rest(db: Db, dsn: str, tmp_path: Path) -> None:
+def test_a_huge_history_is_answered_newest_first_with_how_to_get_the_rest(
+    db: Db, dsn: str, tmp_path: Path
+) -> None:
     job = a_job(db, "backup", schedule="0 2 * * *")
     runs = [a_run(db, job, "dead", last_error=HOSTILE * 3) for _ in range(300)]
     many = 300
@@ -221,11 +259,17 @@ def test_a_database_that_is_away_is_an_error_and_the_server_stays(dsn: str, tmp_
     anyio.run(story)
 
 
-def test_two_clients_and_many_calls_at_once_get_their_own_answers(db: Db, dsn: str, tmp_path: Path) -> None:
+def test_two_clients_and_many_calls_at_once_get_their_own_answers(
+    db: Db, dsn: str, tmp_path: Path
+) -> None:
     a_job(db, "backup", schedule="0 2 * * *")
 
     async def story() -> None:
-        async with client(dsn, tmp_path) as one, client(dsn, tmp_path) as other, anyio.create_task_group() as group:
+        async with (
+            client(dsn, tmp_path) as one,
+            client(dsn, tmp_path) as other,
+            anyio.create_task_group() as group,
+        ):
 
             async def ask(session: ClientSession, number: int) -> None:
                 document, _ = await call(session, "next", cron="0 2 * * *", number=number)
@@ -240,7 +284,11 @@ def test_two_clients_and_many_calls_at_once_get_their_own_answers(db: Db, dsn: s
 
 def test_the_server_ends_with_its_input(dsn: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "yamlsched", "mcp", "--dsn", dsn], input="", capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "yamlsched", "mcp", "--dsn", dsn],
+        input="",
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -327,7 +375,9 @@ def required_arguments(tool: Tool) -> dict[str, Any]:
     }
 
 
-def test_a_payload_is_an_object_which_reaches_the_run_as_it_is(db: Db, dsn: str, tmp_path: Path) -> None:
+def test_a_payload_is_an_object_which_reaches_the_run_as_it_is(
+    db: Db, dsn: str, tmp_path: Path
+) -> None:
     a_job(db, "mail")
     outside = tmp_path / "outside.json"
     outside.write_text('{"aws_secret": "AKIA"}')
@@ -343,7 +393,9 @@ def test_a_payload_is_an_object_which_reaches_the_run_as_it_is(db: Db, dsn: str,
             too_long = {"text": "x" * 20_001}
             document, is_error = await call(session, "enqueue", job="mail", payload=too_long)
             assert is_error, document
-            document, is_error = await call(session, "enqueue", job="mail", payload={"@file": f"@{outside}"})
+            document, is_error = await call(
+                session, "enqueue", job="mail", payload={"@file": f"@{outside}"}
+            )
             assert not is_error, document
 
     anyio.run(story)
@@ -374,5 +426,7 @@ def test_no_tool_leaves_its_namespace_by_the_id_of_a_run(db: Db, dsn: str, tmp_p
             assert not is_error, document
 
     anyio.run(story)
-    statuses = db.execute("select status from yamlsched.job_runs where namespace = 'other' order by id").fetchall()
+    statuses = db.execute(
+        "select status from yamlsched.job_runs where namespace = 'other' order by id"
+    ).fetchall()
     assert [row.status for row in statuses] == ["dead", "queued"]

@@ -13,7 +13,11 @@ import yaml
 from yamlsched.extras.metrics import metrics
 
 FILE = Path(__file__).parents[3] / "deploy" / "prometheus-alerts.yml"
-ALERTS = [rule["alert"] for group in yaml.safe_load(FILE.read_text("utf-8"))["groups"] for rule in group["rules"]]
+ALERTS = [
+    rule["alert"]
+    for group in yaml.safe_load(FILE.read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
 NAMESPACE = {"namespace": "default"}
 JOB = {**NAMESPACE, "job_name": "cleanup_nightly", "owner": "team-data"}
 Series = tuple[str, dict[str, str], str]
@@ -35,7 +39,13 @@ def fresh(minutes: int) -> Series:
 
 
 def limit(
-    alert: str, metric: str, labels: dict[str, str], healthy: str, broken: str, at: str, summary: str
+    alert: str,
+    metric: str,
+    labels: dict[str, str],
+    healthy: str,
+    broken: str,
+    at: str,
+    summary: str,
 ) -> list[Case]:
     """Return that ``alert`` fires at a value of one metric and not at another one, nor before its time is up."""
     return [
@@ -50,12 +60,21 @@ CASES = [
     Case(
         "YamlschedMetricsMissing",
         "a file that nobody writes stays",
-        [("metrics_timestamp_seconds", NAMESPACE, "60x4320"), ("tick_age_seconds", NAMESPACE, "12x4320")],
+        [
+            ("metrics_timestamp_seconds", NAMESPACE, "60x4320"),
+            ("tick_age_seconds", NAMESPACE, "12x4320"),
+        ],
         "3d",
         [(NAMESPACE, "No new metrics from yamlsched")],
     ),
     Case("YamlschedMetricsMissing", "none", [], "10m", [({}, "No new metrics from yamlsched")]),
-    Case("YamlschedNoTick", "ticks", [fresh(600), ("tick_age_seconds", NAMESPACE, "20x600")], "1h", []),
+    Case(
+        "YamlschedNoTick",
+        "ticks",
+        [fresh(600), ("tick_age_seconds", NAMESPACE, "20x600")],
+        "1h",
+        [],
+    ),
     Case(
         "YamlschedNoTick",
         "ticks stopped",
@@ -74,8 +93,22 @@ CASES = [
         "1h",
         [({"namespace": "shop"}, "No tick ever in namespace shop")],
     ),
-    *limit("YamlschedRunDied", "recent_runs", DIED, "0", "2", "5m", "2 runs of cleanup_nightly died within the hour"),
-    Case("YamlschedRunDied", "succeeded", [("recent_runs", {**JOB, "status": "succeeded"}, "9x60")], "5m", []),
+    *limit(
+        "YamlschedRunDied",
+        "recent_runs",
+        DIED,
+        "0",
+        "2",
+        "5m",
+        "2 runs of cleanup_nightly died within the hour",
+    ),
+    Case(
+        "YamlschedRunDied",
+        "succeeded",
+        [("recent_runs", {**JOB, "status": "succeeded"}, "9x60")],
+        "5m",
+        [],
+    ),
     *limit(
         *("YamlschedOnDeadFailed", "recent_dead_calls", JOB, "0", "1", "5m"),
         "1 calls of on_dead of cleanup_nightly died within the hour: its dead runs are not reported",
@@ -96,19 +129,39 @@ CASES = [
         *("YamlschedHeldUp", "job_held_up_seconds", JOB, "14400", "14460", "3m"),
         "cleanup_nightly has waited for the jobs that it follows for 4h 1m 0s",
     ),
-    *limit("YamlschedJobLate", "job_late_seconds", JOB, "0", "960", "1m", "cleanup_nightly is late by 16m 0s"),
+    *limit(
+        "YamlschedJobLate",
+        "job_late_seconds",
+        JOB,
+        "0",
+        "960",
+        "1m",
+        "cleanup_nightly is late by 16m 0s",
+    ),
     *limit(
         *("YamlschedBacklog", "oldest_due_seconds", NAMESPACE, "900", "960", "6m"),
         "The oldest due run of namespace default has waited for 16m 0s",
     ),
     *limit(
-        "YamlschedRunStuck", "stuck_runs", NAMESPACE, "0", "1", "6m", "1 runs are past their lease or their timeout"
+        "YamlschedRunStuck",
+        "stuck_runs",
+        NAMESPACE,
+        "0",
+        "1",
+        "6m",
+        "1 runs are past their lease or their timeout",
     ),
     *limit(
         *("YamlschedEffectInDoubt", "effects_in_doubt", IN_DOUBT, "0", "1", "5m"),
         "1 effects of cleanup_nightly are in doubt: it is unknown whether they happened",
     ),
-    Case("YamlschedEffectInDoubt", "a retry", [("effects_in_doubt", {**JOB, "waits_for": "retry"}, "1x60")], "5m", []),
+    Case(
+        "YamlschedEffectInDoubt",
+        "a retry",
+        [("effects_in_doubt", {**JOB, "waits_for": "retry"}, "1x60")],
+        "5m",
+        [],
+    ),
     *limit(
         *("YamlschedFileRefused", "refused_files", NAMESPACE, "0", "1", "3m"),
         "A schedules.yaml of namespace default has errors and is not applied",
@@ -121,7 +174,15 @@ CASES = [
         *("YamlschedPruneFailing", "prune_failing_seconds", NAMESPACE, "0", "7200", "61m"),
         "Nothing has been pruned in namespace default for 2h 0m 0s",
     ),
-    *limit("YamlschedPausedLong", "job_paused", JOB, "0", "1", "25h", "cleanup_nightly has been paused for a day"),
+    *limit(
+        "YamlschedPausedLong",
+        "job_paused",
+        JOB,
+        "0",
+        "1",
+        "25h",
+        "cleanup_nightly has been paused for a day",
+    ),
     Case("YamlschedPausedLong", "an hour", [("job_paused", JOB, "1x600")], "1h", []),
     Case(
         "YamlschedNoSuccess",
@@ -130,7 +191,13 @@ CASES = [
         "27h",
         [(JOB, "cleanup_nightly has not succeeded for 1d 3h 0m 0s")],
     ),
-    Case("YamlschedNoSuccess", "succeeds", [("job_last_success_timestamp_seconds", JOB, "0+60x6000")], "27h", []),
+    Case(
+        "YamlschedNoSuccess",
+        "succeeds",
+        [("job_last_success_timestamp_seconds", JOB, "0+60x6000")],
+        "27h",
+        [],
+    ),
     Case(
         "YamlschedNeverSucceeded",
         "never",
@@ -139,7 +206,13 @@ CASES = [
         [({"job_name": "cleanup_nightly"}, "cleanup_nightly has never succeeded")],
     ),
     Case("YamlschedNeverSucceeded", "not yet", [fresh(6000)], "25h", []),
-    Case("YamlschedNeverSucceeded", "once", [("job_last_success_timestamp_seconds", JOB, "0x6000")], "27h", []),
+    Case(
+        "YamlschedNeverSucceeded",
+        "once",
+        [("job_last_success_timestamp_seconds", JOB, "0x6000")],
+        "27h",
+        [],
+    ),
 ]
 
 
@@ -164,7 +237,10 @@ def test_an_alert_fires_only_when_it_should(case: Case, tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     assert promtool, "install promtool: it is in Debian's package prometheus"
     expected: list[dict[str, Any]] = [
-        {"exp_labels": {**labels, "severity": severity(case.alert)}, "exp_annotations": {"summary": summary}}
+        {
+            "exp_labels": {**labels, "severity": severity(case.alert)},
+            "exp_annotations": {"summary": summary},
+        }
         for labels, summary in case.alerts
     ]
     series = [
@@ -174,14 +250,19 @@ def test_an_alert_fires_only_when_it_should(case: Case, tmp_path: Path) -> None:
     test = {
         "interval": "1m",
         "input_series": series,
-        "alert_rule_test": [{"eval_time": case.at, "alertname": case.alert, "exp_alerts": expected}],
+        "alert_rule_test": [
+            {"eval_time": case.at, "alertname": case.alert, "exp_alerts": expected}
+        ],
     }
     (tmp_path / "test.yml").write_text(
         yaml.safe_dump({"rule_files": [str(FILE)], "evaluation_interval": "1m", "tests": [test]})
     )
 
     result = subprocess.run(
-        [promtool, "test", "rules", str(tmp_path / "test.yml")], capture_output=True, text=True, check=False
+        [promtool, "test", "rules", str(tmp_path / "test.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert result.returncode == 0, result.stdout + result.stderr

@@ -20,7 +20,9 @@ Db = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 
@@ -40,11 +42,23 @@ def test_the_prometheus_parser_reads_the_metrics(db: Db, cli: Cli) -> None:
 
     # then
     runs = found["yamlsched_runs"]
-    assert {s.labels["status"]: s.value for s in runs.samples} == {"queued": 1, "running": 1, "failed": 1, "dead": 1}
+    assert {s.labels["status"]: s.value for s in runs.samples} == {
+        "queued": 1,
+        "running": 1,
+        "failed": 1,
+        "dead": 1,
+    }
     assert of(found["yamlsched_recent_runs"], status="succeeded") == 3
     histogram = found["yamlsched_recent_run_duration_seconds"]
     assert histogram.type == "histogram"
-    assert [of(histogram, le=bound) for bound in ("0.01", "0.1", "0.5", "60", "300", "+Inf")] == [0, 1, 2, 2, 3, 3]
+    assert [of(histogram, le=bound) for bound in ("0.01", "0.1", "0.5", "60", "300", "+Inf")] == [
+        0,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
     [total] = [s.value for s in histogram.samples if s.name.endswith("_sum")]
     assert total == pytest.approx(70.200001)
     assert 3600 <= of(found["yamlsched_oldest_due_seconds"]) < 3700
@@ -53,7 +67,13 @@ def test_the_prometheus_parser_reads_the_metrics(db: Db, cli: Cli) -> None:
     assert of(found["yamlsched_stuck_runs"]) == 0
     assert of(found["yamlsched_other_files"]) == 0
     assert of(found["yamlsched_job_failure_streak"], job_name="purge") == 2
-    assert abs(of(found["yamlsched_job_last_success_timestamp_seconds"]) - datetime.now(UTC).timestamp()) < 60
+    assert (
+        abs(
+            of(found["yamlsched_job_last_success_timestamp_seconds"])
+            - datetime.now(UTC).timestamp()
+        )
+        < 60
+    )
 
 
 def test_a_run_of_on_dead_is_not_counted_as_a_recent_run_of_its_job(db: Db) -> None:
@@ -74,7 +94,9 @@ def test_an_empty_namespace_has_metrics_that_parse(cli: Cli) -> None:
     assert "yamlsched_tick_age_seconds" not in found
 
 
-def test_a_textfile_is_replaced_atomically_and_readable_by_its_collector(db: Db, cli: Cli, tmp_path: Path) -> None:
+def test_a_textfile_is_replaced_atomically_and_readable_by_its_collector(
+    db: Db, cli: Cli, tmp_path: Path
+) -> None:
     file = tmp_path / "yamlsched.prom"
     file.write_text("old")
     a_job(db)
@@ -96,7 +118,9 @@ def test_every_metric_that_an_alert_names_exists(db: Db) -> None:
     written = set(families(metrics.text(db, "default")))
 
     rules = (Path(__file__).parents[3] / "deploy" / "prometheus-alerts.yml").read_text()
-    named = {re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"yamlsched_[a-z_]+", rules)}
+    named = {
+        re.sub("_(bucket|sum|count)$", "", name) for name in re.findall(r"yamlsched_[a-z_]+", rules)
+    }
 
     assert named
     assert named <= written
@@ -156,7 +180,10 @@ def test_labels_are_escaped_and_of_bounded_length(db: Db) -> None:
     shown = 'a"b\\c\\nd\\x1b[2J"} 1\\n'
     [streak] = found["yamlsched_job_failure_streak"].samples
     assert (streak.labels["owner"], streak.value) == (shown, 1)
-    assert {s.labels["error_type"] for s in found["yamlsched_recent_failed_attempts"].samples} == {shown, "x" * 200}
+    assert {s.labels["error_type"] for s in found["yamlsched_recent_failed_attempts"].samples} == {
+        shown,
+        "x" * 200,
+    }
 
 
 def test_metrics_of_jobs_name_their_owner(db: Db) -> None:
@@ -168,10 +195,14 @@ def test_metrics_of_jobs_name_their_owner(db: Db) -> None:
 
     found = families(metrics.text(db, "default")).values()
 
-    of_jobs = [sample for family in found for sample in family.samples if sample.labels.get("job_name")]
+    of_jobs = [
+        sample for family in found for sample in family.samples if sample.labels.get("job_name")
+    ]
     owners = {sample.labels["job_name"]: sample.labels.get("owner") for sample in of_jobs}
     assert owners == {"purge": "team-data", "mail": None}
-    assert {sample.labels.get("owner") for sample in of_jobs if sample.labels["job_name"] == "purge"} == {"team-data"}
+    assert {
+        sample.labels.get("owner") for sample in of_jobs if sample.labels["job_name"] == "purge"
+    } == {"team-data"}
     assert {family.name for family in found if any("owner" in s.labels for s in family.samples)} > {
         "yamlsched_runs",
         "yamlsched_effects_in_doubt",

@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[3]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana.json").read_text("utf-8"))
 ALERTS: list[dict[str, Any]] = [
     rule
-    for group in yaml.safe_load((ROOT / "deploy" / "prometheus-alerts.yml").read_text("utf-8"))["groups"]
+    for group in yaml.safe_load((ROOT / "deploy" / "prometheus-alerts.yml").read_text("utf-8"))[
+        "groups"
+    ]
     for rule in group["rules"]
 ]
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
@@ -38,7 +40,10 @@ def printed(db: Db) -> Labels:
     in_an_hour = datetime.now(UTC) + timedelta(hours=1)
     job = a_job(db, owner="team-data", overlap="allow", next_slot_at=in_an_hour, after=["extract"])
     a_job(db, "train", executor="batch")
-    runs = {status: a_run(db, job, status) for status in ("queued", "running", "failed", "dead", "succeeded")}
+    runs = {
+        status: a_run(db, job, status)
+        for status in ("queued", "running", "failed", "dead", "succeeded")
+    }
     a_run(db, job, "dead", idempotency_key="on_dead:1")
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, failed_at, error, error_type)"
@@ -80,7 +85,9 @@ def check(query: str, printed: Labels) -> set[str]:
             assert matcher.name in labels, f"{query}: {selector.name} has no label {matcher.name}"
             values = re.split(r"\|", matcher.value)
             if matcher.name in ("status", "waits_for", "error_type"):
-                assert set(values) <= labels[matcher.name], f"{query}: {matcher.name} is never {matcher.value}"
+                assert set(values) <= labels[matcher.name], (
+                    f"{query}: {matcher.name} is never {matcher.value}"
+                )
         found |= set(labels)
     for grouped in re.findall(r"by \(([^)]*)\)", query):
         names = set(re.split(r",\s*", grouped))
@@ -90,7 +97,9 @@ def check(query: str, printed: Labels) -> set[str]:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_an_alert_uses_metrics_and_labels_that_are_printed(rule: dict[str, Any], printed: Labels) -> None:
+def test_an_alert_uses_metrics_and_labels_that_are_printed(
+    rule: dict[str, Any], printed: Labels
+) -> None:
     labels = check(rule["expr"], printed)
 
     shown = " ".join(rule["annotations"].values())
@@ -103,14 +112,18 @@ def test_an_alert_uses_metrics_and_labels_that_are_printed(rule: dict[str, Any],
 def test_each_alert_has_a_section_in_the_runbook() -> None:
     page = (ROOT / "docs" / "runbook.md").read_text("utf-8")
 
-    assert re.findall(r"^## (Yamlsched\w+)$", page, re.MULTILINE) == [rule["alert"] for rule in ALERTS]
+    assert re.findall(r"^## (Yamlsched\w+)$", page, re.MULTILINE) == [
+        rule["alert"] for rule in ALERTS
+    ]
 
 
 def test_the_runbook_starts_with_status_and_its_symptoms_lead_to_every_section() -> None:
     page = (ROOT / "docs" / "runbook.md").read_text("utf-8")
 
     assert page.startswith("# Runbook\n\nStart with `yamlsched status`.")
-    assert set(re.findall(r"\(#(yamlsched\w+)\)", page)) == {rule["alert"].lower() for rule in ALERTS}
+    assert set(re.findall(r"\(#(yamlsched\w+)\)", page)) == {
+        rule["alert"].lower() for rule in ALERTS
+    }
 
 
 def test_each_metric_is_described(printed: Labels) -> None:
@@ -122,8 +135,12 @@ def test_each_metric_is_described(printed: Labels) -> None:
         "yamlsched_reader", "yamlsched_owner"} == set()  # fmt: skip
 
 
-@pytest.mark.parametrize(("panel", "query"), QUERIES, ids=lambda one: one["title"] if isinstance(one, dict) else "")
-def test_a_panel_uses_metrics_and_labels_that_are_printed(panel: dict[str, Any], query: str, printed: Labels) -> None:
+@pytest.mark.parametrize(
+    ("panel", "query"), QUERIES, ids=lambda one: one["title"] if isinstance(one, dict) else ""
+)
+def test_a_panel_uses_metrics_and_labels_that_are_printed(
+    panel: dict[str, Any], query: str, printed: Labels
+) -> None:
     labels = check(query, printed)
 
     [target] = [target for target in panel["targets"] if target["expr"] == query]
@@ -135,7 +152,9 @@ def test_a_panel_uses_metrics_and_labels_that_are_printed(panel: dict[str, Any],
 
 
 def test_the_variables_of_the_dashboard_use_labels_that_are_printed(printed: Labels) -> None:
-    queries = [one["definition"] for one in DASHBOARD["templating"]["list"] if one["type"] == "query"]
+    queries = [
+        one["definition"] for one in DASHBOARD["templating"]["list"] if one["type"] == "query"
+    ]
 
     assert len(queries) == 3
     for query in queries:
@@ -162,7 +181,9 @@ def test_the_dashboard_can_be_imported() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        cells = {
+            (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
+        }
         assert not cells & taken, panel["title"]
         assert place["x"] + place["w"] <= 24
         taken |= cells

@@ -107,7 +107,9 @@ def test_a_redirect_is_followed_to_the_same_server_only(
     monitor.answers["/away"] = (status, f"{other.url}/secret")
     monitor.answers["/local"] = (status, "file:///etc/passwd")
 
-    deliver([Request("HERE", f"{monitor.url}/here", "a"), Request("AWAY", f"{monitor.url}/away", "b")])
+    deliver(
+        [Request("HERE", f"{monitor.url}/here", "a"), Request("AWAY", f"{monitor.url}/away", "b")]
+    )
     deliver([Request("LOCAL", f"{monitor.url}/local", "a")])
 
     assert sorted(monitor.received) == ["/away", "/here", "/local", "/there"]
@@ -117,7 +119,9 @@ def test_a_redirect_is_followed_to_the_same_server_only(
     assert local.startswith("variable=LOCAL error=")
 
 
-def test_a_redirect_of_a_post_is_not_followed(monitor: Service, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_redirect_of_a_post_is_not_followed(
+    monitor: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
     monitor.answers["/here"] = (302, "/there")
 
     deliver([Request("X", f"{monitor.url}/here", "a", b"{}")])
@@ -136,7 +140,9 @@ def test_an_error_of_tls_is_told_without_the_name_of_the_host(
     assert line.startswith('variable=X error="TLS: ')
 
     # and a certificate of another host
-    error = ssl.SSLCertVerificationError(1, "Hostname mismatch, certificate is not valid for 'secret'")
+    error = ssl.SSLCertVerificationError(
+        1, "Hostname mismatch, certificate is not valid for 'secret'"
+    )
     error.reason = "CERTIFICATE_VERIFY_FAILED"
     assert delivery._describe(error) == "TLS: certificate verify failed"
 
@@ -160,7 +166,12 @@ def test_a_server_that_never_completes_its_answer_delays_nothing_beyond_the_dead
     server.start()
 
     # when several requests of a stream are for it
-    deliver([Request("X", f"http://127.0.0.1:{listener.getsockname()[1]}/secret", "a") for _ in range(3)])
+    deliver(
+        [
+            Request("X", f"http://127.0.0.1:{listener.getsockname()[1]}/secret", "a")
+            for _ in range(3)
+        ]
+    )
 
     # then the client has given up while the server still sends, and none of them is forgotten
     assert server.is_alive()
@@ -170,8 +181,15 @@ def test_a_server_that_never_completes_its_answer_delays_nothing_beyond_the_dead
     listener.close()
 
 
-def test_a_failed_request_is_reported_once_for_each_variable_and_error(capsys: pytest.CaptureFixture[str]) -> None:
-    deliver([Request(f"X{number % 2}", "http://127.0.0.1:1/secret", str(number)) for number in range(40)])
+def test_a_failed_request_is_reported_once_for_each_variable_and_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    deliver(
+        [
+            Request(f"X{number % 2}", "http://127.0.0.1:1/secret", str(number))
+            for number in range(40)
+        ]
+    )
 
     assert sorted(lines(capsys)) == [
         f'variable=X{number} error="Connection refused" requests=20' for number in range(2)
@@ -185,7 +203,9 @@ def test_nothing_to_send_starts_no_thread(capsys: pytest.CaptureFixture[str]) ->
     assert lines(capsys) == []
 
 
-def test_a_proxy_of_the_environment_is_used(monitor: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_used(
+    monitor: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("http_proxy", monitor.url)

@@ -29,7 +29,9 @@ def monitor() -> Iterator[Service]:
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     (tmp_path / "jobs.py").write_text(HANDLERS)
     (tmp_path / "schedules.yaml").write_text(VALID)
     return command_line(dsn, monkeypatch, capsys, tmp_path)
@@ -38,8 +40,20 @@ def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("url", "start", "success", "fail", "exit_code"),
     [
-        ("https://hc/id", "https://hc/id/start", "https://hc/id", "https://hc/id/fail", "https://hc/id/3"),
-        ("https://hc/id/", "https://hc/id/start", "https://hc/id/", "https://hc/id/fail", "https://hc/id/3"),
+        (
+            "https://hc/id",
+            "https://hc/id/start",
+            "https://hc/id",
+            "https://hc/id/fail",
+            "https://hc/id/3",
+        ),
+        (
+            "https://hc/id/",
+            "https://hc/id/start",
+            "https://hc/id/",
+            "https://hc/id/fail",
+            "https://hc/id/3",
+        ),
         (
             "http://hc/a?rid=1",
             "http://hc/a/start?rid=1",
@@ -78,13 +92,20 @@ def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 def test_each_service_gets_its_states_in_its_own_way(
     url: str, start: str | None, success: str, fail: str, exit_code: str
 ) -> None:
-    requests = [targets.request("X", url, state) for state in (targets.START, targets.SUCCESS, targets.FAIL, "3")]
+    requests = [
+        targets.request("X", url, state)
+        for state in (targets.START, targets.SUCCESS, targets.FAIL, "3")
+    ]
 
     assert [request and request.url for request in requests] == [start, success, fail, exit_code]
 
 
 def test_variables_without_a_url_are_ignored_and_white_space_around_one_too() -> None:
-    environ = {"YAMLSCHED_HEARTBEAT_URL": " http://a/b\n", "YAMLSCHED_HEARTBEAT_URL_EMPTY": " ", "OTHER": "http://c"}
+    environ = {
+        "YAMLSCHED_HEARTBEAT_URL": " http://a/b\n",
+        "YAMLSCHED_HEARTBEAT_URL_EMPTY": " ",
+        "OTHER": "http://c",
+    }
 
     assert targets.urls(environ) == {"YAMLSCHED_HEARTBEAT_URL": "http://a/b"}
 
@@ -104,20 +125,29 @@ def test_a_tick_sends_heartbeats_for_itself_and_for_the_jobs_that_it_executed(
     cli("enqueue", "well")
     assert cli("tick").code == 0
     assert monitor.received.count("/") == 1
-    assert list(dict.fromkeys(path for path in monitor.received if path != "/")) == ["/_WELL/start", "/_WELL"]
+    assert list(dict.fromkeys(path for path in monitor.received if path != "/")) == [
+        "/_WELL/start",
+        "/_WELL",
+    ]
 
     # one with a run that dies, whose on_dead succeeds
     monitor.requests.clear()
     cli("enqueue", "ill")
     assert cli("tick").code == 1
-    assert list(dict.fromkeys(path for path in monitor.received if path != "/fail")) == ["/_ILL/start", "/_ILL/fail"]
+    assert list(dict.fromkeys(path for path in monitor.received if path != "/fail")) == [
+        "/_ILL/start",
+        "/_ILL/fail",
+    ]
     assert "/fail" in monitor.received
 
     # one with a command that dies
     monitor.requests.clear()
     cli("enqueue", "exits")
     assert cli("tick").code == 1
-    assert list(dict.fromkeys(path for path in monitor.received if path != "/fail")) == ["/_EXITS/start", "/_EXITS/3"]
+    assert list(dict.fromkeys(path for path in monitor.received if path != "/fail")) == [
+        "/_EXITS/start",
+        "/_EXITS/3",
+    ]
 
     # one with many runs of a job: few requests
     monitor.requests.clear()

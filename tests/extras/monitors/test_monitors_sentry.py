@@ -23,7 +23,13 @@ from yamlsched.extras.monitors import outbox as monitors
 from yamlsched.extras.monitors import targets as module
 from yamlsched.extras.monitors.delivery import Request
 from yamlsched.extras.monitors.outbox import MAX_PENDING, Outbox
-from yamlsched.extras.monitors.targets import BAD_DSN, Project, monitor_config, monitor_slug, tick_slug
+from yamlsched.extras.monitors.targets import (
+    BAD_DSN,
+    Project,
+    monitor_config,
+    monitor_slug,
+    tick_slug,
+)
 from yamlsched.runs.backoff import Backoff
 from yamlsched.runs.lifecycle import ClaimedRun, Status
 from yamlsched.schedule.job import Job
@@ -57,7 +63,18 @@ jobs:
 SLOT = "2026-01-14"
 DAILY = parse_cron("@daily")
 JOB = Job("nightly", cron=DAILY, handler="jobs.well", timezone="Europe/Berlin")
-RUN = ClaimedRun(1, "nightly", "nightly:2026-01-14", "2026-01-14 01:00:00+00", 1, 5, "{}", False, 60.0, "host:1:a")
+RUN = ClaimedRun(
+    1,
+    "nightly",
+    "nightly:2026-01-14",
+    "2026-01-14 01:00:00+00",
+    1,
+    5,
+    "{}",
+    False,
+    60.0,
+    "host:1:a",
+)
 
 
 @pytest.fixture
@@ -68,7 +85,11 @@ def sentry() -> Iterator[Sentry]:
 
 @pytest.fixture
 def cli(
-    dsn: str, sentry: Sentry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    dsn: str,
+    sentry: Sentry,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> Cli:
     (tmp_path / "jobs.py").write_text(HANDLERS)
     (tmp_path / "schedules.yaml").write_text(SCHEDULE)
@@ -106,7 +127,10 @@ def test_a_slot_that_a_calendar_skips_is_reported_as_well(
     ("dsn", "url"),
     [
         ("https://abc@o1.ingest.sentry.io/42", "https://o1.ingest.sentry.io/api/42/envelope/"),
-        ("https://abc:secret@o1.ingest.sentry.io/42", "https://o1.ingest.sentry.io/api/42/envelope/"),
+        (
+            "https://abc:secret@o1.ingest.sentry.io/42",
+            "https://o1.ingest.sentry.io/api/42/envelope/",
+        ),
         ("http://abc@localhost:9000/42/", "http://localhost:9000/api/42/envelope/"),
         ("https://abc@example.com/sentry/eu/42", "https://example.com/sentry/eu/api/42/envelope/"),
     ],
@@ -151,10 +175,15 @@ def test_a_monitor_is_configured_as_its_job() -> None:
        jobs=st.lists(st.from_regex(r"[a-z][a-z0-9_]{0,62}", fullmatch=True), min_size=2, max_size=2))  # fmt: skip
 def test_slugs_are_valid_and_differ(namespaces: list[str], jobs: list[str]) -> None:
     pairs = {(namespace, job) for namespace in (*namespaces, "default") for job in jobs}
-    slugs = [monitor_slug(*pair) for pair in pairs] + [tick_slug(namespace) for namespace in {*namespaces, "default"}]
+    slugs = [monitor_slug(*pair) for pair in pairs] + [
+        tick_slug(namespace) for namespace in {*namespaces, "default"}
+    ]
 
     assert len(set(slugs)) == len(slugs)
-    assert all(len(slug) <= 50 and set(slug) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-") for slug in slugs)
+    assert all(
+        len(slug) <= 50 and set(slug) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-")
+        for slug in slugs
+    )
 
 
 def test_a_slug_of_50_characters_is_kept_and_a_longer_one_is_shortened() -> None:
@@ -179,7 +208,10 @@ def test_all_attempts_of_a_run_have_one_id_until_an_operator_retries_it() -> Non
 WORKDAYS, SATURDAYS = parse_cron("0 9 * * 1-5"), parse_cron("0 9,12 * * 6")
 EVERY_DAY = parse_cron("0 9 * * *")
 PAYDAYS = Calendar("paydays", ((date(2026, 1, 16), date(2026, 1, 16)),), date(2026, 12, 31))
-FRIDAY, SATURDAY = datetime(2026, 1, 16, 8, tzinfo=UTC), datetime(2026, 1, 17, 8, tzinfo=UTC)  # 09:00 in Berlin
+FRIDAY, SATURDAY = (
+    datetime(2026, 1, 16, 8, tzinfo=UTC),
+    datetime(2026, 1, 17, 8, tzinfo=UTC),
+)  # 09:00 in Berlin
 
 
 @pytest.mark.parametrize(
@@ -189,7 +221,11 @@ FRIDAY, SATURDAY = datetime(2026, 1, 16, 8, tzinfo=UTC), datetime(2026, 1, 17, 8
         ([WORKDAYS, SATURDAYS], SATURDAY, ["nightly-2"]),
         ([WORKDAYS, SATURDAYS], SATURDAY + timedelta(hours=3), ["nightly-2"]),
         ([WORKDAYS, SATURDAYS, EVERY_DAY], FRIDAY, ["nightly", "nightly-3"]),  # both expect it
-        ([WORKDAYS, SATURDAYS], FRIDAY + timedelta(hours=1), []),  # of an expression that has left the file
+        (
+            [WORKDAYS, SATURDAYS],
+            FRIDAY + timedelta(hours=1),
+            [],
+        ),  # of an expression that has left the file
         ([WORKDAYS], SATURDAY, ["nightly"]),
     ],
 )
@@ -200,7 +236,9 @@ def test_each_expression_has_a_monitor_which_gets_the_runs_of_its_slots(
     run = RUN._replace(scheduled_for=f"{slot:%Y-%m-%d %H:%M:%S}+00")
 
     found = dict(module.monitors(job, slot))
-    requests = list(Project.of("https://abc@sentry.io/42", None).of_run("default", job, run, "ok", 1.0))
+    requests = list(
+        Project.of("https://abc@sentry.io/42", None).of_run("default", job, run, "ok", 1.0)
+    )
 
     assert list(found) == names
     for name, config in found.items():
@@ -214,7 +252,9 @@ def test_each_expression_has_a_monitor_which_gets_the_runs_of_its_slots(
 
 def test_the_first_expression_keeps_the_monitor_that_the_job_has_with_one() -> None:
     alone = dict(module.monitors(replace(JOB, cron=WORKDAYS), FRIDAY))
-    of_several = dict(module.monitors(replace(JOB, cron=combine([WORKDAYS, SATURDAYS], True)), FRIDAY))
+    of_several = dict(
+        module.monitors(replace(JOB, cron=combine([WORKDAYS, SATURDAYS], True)), FRIDAY)
+    )
 
     assert alone == of_several
 
@@ -222,7 +262,9 @@ def test_the_first_expression_keeps_the_monitor_that_the_job_has_with_one() -> N
 def test_a_slot_that_a_clock_change_moves_is_that_of_its_expression() -> None:
     job = replace(JOB, cron=combine([parse_cron("30 2 * * *"), parse_cron("30 4 * * *")], True))
 
-    assert [name for name, _ in module.monitors(job, datetime(2026, 3, 29, 1, 0, tzinfo=UTC))] == ["nightly"]
+    assert [name for name, _ in module.monitors(job, datetime(2026, 3, 29, 1, 0, tzinfo=UTC))] == [
+        "nightly"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -245,7 +287,9 @@ def test_sentry_expects_no_slot_whose_time_it_cannot_know(keys: dict[str, Any]) 
 
 
 def an_outbox() -> Outbox:
-    return Outbox({}, Project.of("https://abc@sentry.io/42", None), "default", lambda: {"nightly": JOB})
+    return Outbox(
+        {}, Project.of("https://abc@sentry.io/42", None), "default", lambda: {"nightly": JOB}
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,14 +312,19 @@ def test_only_runs_of_slots_check_in(run: ClaimedRun) -> None:
     assert len(outbox.take(0.0)) == 1
 
 
-def test_what_could_not_be_sent_comes_first_and_a_bounded_number_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_could_not_be_sent_comes_first_and_a_bounded_number_waits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     outbox = an_outbox()
 
     outbox.note_start(RUN)
     first = outbox.take(0.0)
     outbox.note_end(RUN, Status.SUCCEEDED, 1.0, None)
     outbox.restore(first)
-    assert [b'"in_progress"' in (request.body or b"") for request in outbox.take(0.0)] == [True, False]
+    assert [b'"in_progress"' in (request.body or b"") for request in outbox.take(0.0)] == [
+        True,
+        False,
+    ]
 
     for number in range(MAX_PENDING + 3):
         outbox.note_start(RUN._replace(id=number))
@@ -383,22 +432,37 @@ def test_runs_of_slots_check_in_when_they_start_and_end(
     assert len(sentry.statuses("well")) == before
 
     # each tick
-    assert [status for status, _ in sentry.statuses("tick-of-default")] == ["ok", "ok", "error", "error", "ok"]
+    assert [status for status, _ in sentry.statuses("tick-of-default")] == [
+        "ok",
+        "ok",
+        "error",
+        "error",
+        "ok",
+    ]
 
 
 def test_runs_of_a_job_with_several_expressions_check_in_at_the_monitor_of_theirs(
     cli: Cli, sentry: Sentry, tmp_path: Path
 ) -> None:
     job = "{crons: ['0 2 * * *', '0 14 * * *'], handler: jobs.well}"
-    (tmp_path / "schedules.yaml").write_text(f"version: 1\ntimezone: Europe/Berlin\njobs: {{twice: {job}}}\n")
+    (tmp_path / "schedules.yaml").write_text(
+        f"version: 1\ntimezone: Europe/Berlin\njobs: {{twice: {job}}}\n"
+    )
     cli("sync")
 
-    assert cli("backfill", "twice", "--from", SLOT, "--to", "2026-01-15", "--before-first", "--yes").code == 0
+    assert (
+        cli(
+            "backfill", "twice", "--from", SLOT, "--to", "2026-01-15", "--before-first", "--yes"
+        ).code
+        == 0
+    )
     assert cli("tick").code == 0
 
     for slug, hour in (("twice", 2), ("twice-2", 14)):
         assert {status for status, _ in sentry.statuses(slug)} == {"in_progress", "ok"}
-        configs = [found["monitor_config"] for found in sentry.check_ins if found["monitor_slug"] == slug]
+        configs = [
+            found["monitor_config"] for found in sentry.check_ins if found["monitor_slug"] == slug
+        ]
         assert {config["schedule"]["value"] for config in configs} == {f"0 {hour} * * *"}
 
 
@@ -422,11 +486,16 @@ def test_sentry_finds_a_missed_slot_by_what_a_check_in_told_it(cli: Cli, sentry:
     assert sentry.is_missed("tick-of-default", now + timedelta(minutes=7), now)
 
 
-def test_a_run_that_loses_its_worker_for_good_is_an_error(own_dsn: str, sentry: Sentry, tmp_path: Path) -> None:
+def test_a_run_that_loses_its_worker_for_good_is_an_error(
+    own_dsn: str, sentry: Sentry, tmp_path: Path
+) -> None:
     with a_project(tmp_path, own_dsn) as project:
         project.sync(kills_its_worker={"max_attempts": 1, "cron": "0 2 * * *"})
         [run] = project.enqueue("kills_its_worker")
-        project.db.execute("update yamlsched.job_runs set scheduled_for = '2026-01-14 02:00Z' where id = %s", (run,))
+        project.db.execute(
+            "update yamlsched.job_runs set scheduled_for = '2026-01-14 02:00Z' where id = %s",
+            (run,),
+        )
 
         worker = project.start("work", YAMLSCHED_SENTRY_DSN=sentry.dsn)
         assert worker.wait() == -signal.SIGKILL
@@ -446,7 +515,9 @@ def test_a_sentry_that_is_dead_fails_and_loses_no_run(
     # one that accepts connections, and answers nothing
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        for number, dsn in enumerate((f"http://{KEY}@127.0.0.1:{port}/7", f"http://{KEY}@127.0.0.1:1/7", KEY)):
+        for number, dsn in enumerate(
+            (f"http://{KEY}@127.0.0.1:{port}/7", f"http://{KEY}@127.0.0.1:1/7", KEY)
+        ):
             monkeypatch.setenv("YAMLSCHED_SENTRY_DSN", dsn)
             cli("backfill", "well", "--from", f"2026-01-{14 + number}", "--before-first", "--yes")
             result = cli("tick", "-v")
@@ -459,7 +530,9 @@ def test_a_sentry_that_is_dead_fails_and_loses_no_run(
     assert module.SENTRY_VARIABLE == "YAMLSCHED_SENTRY_DSN"
 
 
-def test_a_command_gets_no_dsn_of_sentry_and_no_process_shows_it(sentry: Sentry, own_dsn: str, tmp_path: Path) -> None:
+def test_a_command_gets_no_dsn_of_sentry_and_no_process_shows_it(
+    sentry: Sentry, own_dsn: str, tmp_path: Path
+) -> None:
     with a_project(tmp_path, own_dsn) as project:
         project.sync(
             shows={
@@ -528,11 +601,15 @@ def test_doctor_checks_the_variables_and_shows_no_part_of_them() -> None:
         return [(check.name, check.level) for check in checks]
 
     assert found() == []
-    assert found(YAMLSCHED_HEARTBEAT_URL="http://secret/x", YAMLSCHED_SENTRY_DSN="https://secret@sentry.io/1") == [
+    assert found(
+        YAMLSCHED_HEARTBEAT_URL="http://secret/x", YAMLSCHED_SENTRY_DSN="https://secret@sentry.io/1"
+    ) == [
         ("heartbeats", "ok"),
         ("sentry", "ok"),
     ]
     assert found(
-        YAMLSCHED_HEARTBEAT_URL="secret", YAMLSCHED_HEARTBEAT_URL_A="http://secret:x/", YAMLSCHED_SENTRY_DSN="secret"
+        YAMLSCHED_HEARTBEAT_URL="secret",
+        YAMLSCHED_HEARTBEAT_URL_A="http://secret:x/",
+        YAMLSCHED_SENTRY_DSN="secret",
     ) == [("heartbeats", "fail"), ("heartbeats", "fail"), ("sentry", "fail")]
     assert found(OTEL_TRACES_EXPORTER="otlp") == [("traces", "ok")]

@@ -57,7 +57,9 @@ def test_a_recovery_is_told_once_and_only_to_targets_that_were_told(
     assert story.send(after=DAY) == []
 
 
-def test_a_run_that_succeeds_after_a_retry_is_a_recovery(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+def test_a_run_that_succeeds_after_a_retry_is_a_recovery(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
     [run] = story.die(job, SLOT)
     story.send()
 
@@ -68,7 +70,8 @@ def test_a_run_that_succeeds_after_a_retry_is_a_recovery(story: Story, job: int,
     )
     assert story.send(after=3 * HOUR) == []  # it may yet succeed, so it is not "still dead"
     db.execute(
-        "update yamlsched.job_runs set status = 'succeeded', finished_at = clock_timestamp() where id = %s", [run]
+        "update yamlsched.job_runs set status = 'succeeded', finished_at = clock_timestamp() where id = %s",
+        [run],
     )
 
     assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
@@ -118,7 +121,9 @@ def test_a_job_that_recovers_twice_within_an_hour_has_to_be_well_for_an_hour_bef
     assert story.send(after=DAY) == []
 
 
-def test_a_job_that_dies_and_recovers_each_ten_minutes_sends_only_what_the_pauses_allow(story: Story, job: int) -> None:
+def test_a_job_that_dies_and_recovers_each_ten_minutes_sends_only_what_the_pauses_allow(
+    story: Story, job: int
+) -> None:
     sent: list[tuple[int, str]] = []
     for nth in range(48):
         end = story.succeed if nth % 2 else story.die
@@ -136,7 +141,9 @@ def test_a_job_that_dies_and_recovers_each_ten_minutes_sends_only_what_the_pause
     ]
 
 
-def test_a_recovery_says_for_how_long_it_lasted_and_how_many_runs_had_died(story: Story, job: int) -> None:
+def test_a_recovery_says_for_how_long_it_lasted_and_how_many_runs_had_died(
+    story: Story, job: int
+) -> None:
     story.die(job, SLOT, SLOT + HOUR)
     story.send()
     story.later(2 * HOUR)
@@ -199,7 +206,9 @@ def test_a_day_without_trouble_starts_over(story: Story, job: int) -> None:
     assert story.send(after=HOUR) == [("ops", "[default] backup: is still dead")]
 
 
-def test_enqueued_runs_do_not_recover_and_their_deaths_count_for_a_day(story: Story, job: int) -> None:
+def test_enqueued_runs_do_not_recover_and_their_deaths_count_for_a_day(
+    story: Story, job: int
+) -> None:
     story.die(job, None)
     story.send()
     story.succeed(job, None)
@@ -267,7 +276,9 @@ def test_a_death_during_a_pause_is_sent_after_it_if_it_is_still_so(
     assert story.send(after=MINUTE) == [("ops", "[default] backup has recovered")]
 
 
-def test_what_is_over_at_the_end_of_a_pause_is_never_sent(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+def test_what_is_over_at_the_end_of_a_pause_is_never_sent(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
     db.execute("update yamlsched.job_definitions set paused_at = now()")
     story.die(job, SLOT)
     story.succeed(job, SLOT)
@@ -285,10 +296,14 @@ def test_a_job_without_targets_has_no_rows(story: Story, db: psycopg.Connection[
     assert value(db, "select count(*) from yamlsched.notifications") == 0
 
     story.die(a_job(db, "backup", notify=["others"]), SLOT)
-    assert [row.target for row in db.execute("select target from yamlsched.notifications")] == ["others"]
+    assert [row.target for row in db.execute("select target from yamlsched.notifications")] == [
+        "others"
+    ]
 
 
-def test_events_that_a_target_does_not_have_are_not_told(story: Story, db: psycopg.Connection[Any]) -> None:
+def test_events_that_a_target_does_not_have_are_not_told(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
     story.target("ops", ["dead"])
     job = a_job(db, "backup", notify=["ops"])
     story.die(job, SLOT)
@@ -311,7 +326,9 @@ def test_a_job_that_is_late_is_told_once_and_recovers_when_its_run_succeeds(
 
     # it has begun: it is not late any more, and has not recovered yet
     lease = "locked_by = 'w:1:a', locked_until = now() + interval '2 days', attempts = 1, started_at = now()"
-    db.execute(f"update yamlsched.job_runs set status = 'running', {lease} where id = %s".encode(), [run])
+    db.execute(
+        f"update yamlsched.job_runs set status = 'running', {lease} where id = %s".encode(), [run]
+    )
     assert story.send(after=3 * HOUR) == []
 
     db.execute(
@@ -322,7 +339,9 @@ def test_a_job_that_is_late_is_told_once_and_recovers_when_its_run_succeeds(
     assert story.send() == [("ops", "[default] backup has recovered")]
 
 
-def test_the_death_of_a_job_that_was_late_is_told_at_once(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+def test_the_death_of_a_job_that_was_late_is_told_at_once(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
     run = a_late_run(db, job, 20)
     assert len(story.send()) == 1
     db.execute("delete from yamlsched.job_runs where id = %s", [run])
@@ -332,7 +351,9 @@ def test_the_death_of_a_job_that_was_late_is_told_at_once(story: Story, job: int
     assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: 1 run died")]
 
 
-def test_deaths_that_were_over_before_they_were_told_do_not_count_later(story: Story, job: int) -> None:
+def test_deaths_that_were_over_before_they_were_told_do_not_count_later(
+    story: Story, job: int
+) -> None:
     story.die(job, SLOT)
     story.succeed(job, SLOT)
     assert story.send() == []
@@ -367,7 +388,9 @@ def test_a_death_is_told_although_the_next_run_waits_already(
     assert story.send(after=2 * HOUR) == []
 
 
-def test_a_job_whose_next_slot_became_a_gap_is_still_dead(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+def test_a_job_whose_next_slot_became_a_gap_is_still_dead(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
     story.die(job, SLOT)
     story.send()
     waits = a_run(db, job, scheduled_for=SLOT + HOUR, run_at=datetime.now(UTC) + 30 * DAY)
@@ -387,9 +410,14 @@ def test_a_death_that_is_over_is_not_told_with_the_next_delay(
     assert story.send(after=2 * MINUTE) == [("ops", "[default] backup has recovered")]
 
     a_gap(db, job, "late")
-    db.execute("update yamlsched.skipped_slots set first_slot = %s, last_slot = %s", [SLOT + DAY, SLOT + DAY])
+    db.execute(
+        "update yamlsched.skipped_slots set first_slot = %s, last_slot = %s",
+        [SLOT + DAY, SLOT + DAY],
+    )
 
-    assert story.send(after=2 * MINUTE) == [("ops", "[default] backup: is late since 2026-01-15T02:00Z")]
+    assert story.send(after=2 * MINUTE) == [
+        ("ops", "[default] backup: is late since 2026-01-15T02:00Z")
+    ]
 
 
 def test_a_job_that_is_late_and_dead_is_told_so_in_one_message(
@@ -404,7 +432,9 @@ def test_a_job_that_is_late_and_dead_is_told_so_in_one_message(
     assert title.startswith("[default] backup: 1 run died and is late since ")
 
 
-def test_the_recovery_is_a_success_of_the_latest_slot_in_trouble_whichever_died_last(story: Story, job: int) -> None:
+def test_the_recovery_is_a_success_of_the_latest_slot_in_trouble_whichever_died_last(
+    story: Story, job: int
+) -> None:
     story.die(job, SLOT + DAY)
     story.send()
     story.die(job, SLOT)
@@ -423,7 +453,9 @@ def a_gap(db: psycopg.Connection[Any], job: int, reason: str, detail: str | None
     )
 
 
-def test_a_slot_that_was_recorded_as_late_is_told(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+def test_a_slot_that_was_recorded_as_late_is_told(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
     a_gap(db, job, "late")
 
     assert story.send() == [("ops", "[default] backup: is late since 2026-01-14T02:00Z")]
@@ -438,7 +470,11 @@ def test_a_slot_that_was_skipped_because_of_a_dead_run_is_late_and_no_other_skip
 ) -> None:
     upstream = a_job(db, "extract")
     cancelled = a_run(db, upstream, "cancelled")
-    for reason, detail in (("superseded", None), ("calendar", "holidays"), ("upstream", f"extract:{cancelled}")):
+    for reason, detail in (
+        ("superseded", None),
+        ("calendar", "holidays"),
+        ("upstream", f"extract:{cancelled}"),
+    ):
         a_gap(db, job, reason, detail)
         assert story.send() == []
         db.execute("delete from yamlsched.skipped_slots")
@@ -456,7 +492,10 @@ def test_a_run_that_fails_again_and_again_is_sent_once_and_recovers_when_it_succ
 
     story.fail_again(run)
     assert story.send() == [("ops", "[default] backup: is failing")]
-    assert story.messages[0].text.splitlines()[1:3] == [f"run {run} on w: KeyError: x", f"yamlsched show {run}"]
+    assert story.messages[0].text.splitlines()[1:3] == [
+        f"run {run} on w: KeyError: x",
+        f"yamlsched show {run}",
+    ]
     story.fail_again(run)
     assert story.send(after=2 * MINUTE) == []
     assert story.send(after=HOUR) == [("ops", "[default] backup: is failing")]
@@ -465,7 +504,9 @@ def test_a_run_that_fails_again_and_again_is_sent_once_and_recovers_when_it_succ
     assert story.send(after=MINUTE) == [("ops", "[default] backup has recovered")]
 
 
-def test_the_death_of_a_run_that_was_failing_replaces_that(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+def test_the_death_of_a_run_that_was_failing_replaces_that(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
     run = story.fail(job, SLOT, attempts=3)
     assert story.send() == [("ops", "[default] backup: is failing")]
 
@@ -506,7 +547,9 @@ def test_an_enqueued_run_that_fails_again_and_again_has_no_recovery(story: Story
     assert story.row("backup") is None
 
 
-def test_the_message_about_an_enqueued_run_says_how_many_dead_runs_the_job_has(story: Story, job: int) -> None:
+def test_the_message_about_an_enqueued_run_says_how_many_dead_runs_the_job_has(
+    story: Story, job: int
+) -> None:
     story.die(job, None, None)
     story.send()
     story.later(DAY + HOUR)

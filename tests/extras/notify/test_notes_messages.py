@@ -7,7 +7,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from support.notes import A_TARGET_OF_ANOTHER_NAMESPACE, DAY, HOUR, MINUTE, SLOT, Story, job, rows_of, story
+from support.notes import (
+    A_TARGET_OF_ANOTHER_NAMESPACE,
+    DAY,
+    HOUR,
+    MINUTE,
+    SLOT,
+    Story,
+    job,
+    rows_of,
+    story,
+)
 from support.rows import a_job, value
 from yamlsched.act import notes
 from yamlsched.extras.notify import sending
@@ -50,7 +60,9 @@ def test_a_send_that_fails_is_tried_again_later_each_time_and_given_up_after_a_d
     assert story.row("backup") is None
 
 
-def test_a_send_that_fails_is_an_error_of_its_target_alone(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+def test_a_send_that_fails_is_an_error_of_its_target_alone(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
     story.target("quiet")
     db.execute(A_TARGET_OF_ANOTHER_NAMESPACE.encode())
     story.answer = "HTTP 500"
@@ -58,9 +70,15 @@ def test_a_send_that_fails_is_an_error_of_its_target_alone(story: Story, job: in
     assert len(story.send()) == 1
 
     errors = {
-        (row["namespace"], row["name"]): row["error"] for of in ("default", "other") for row in rows_of(db, of)[1]
+        (row["namespace"], row["name"]): row["error"]
+        for of in ("default", "other")
+        for row in rows_of(db, of)[1]
     }
-    assert errors == {("default", "ops"): "HTTP 500", ("default", "quiet"): None, ("other", "ops"): None}
+    assert errors == {
+        ("default", "ops"): "HTTP 500",
+        ("default", "quiet"): None,
+        ("other", "ops"): None,
+    }
 
 
 def test_a_send_that_is_tried_again_tells_the_state_of_then(
@@ -76,7 +94,9 @@ def test_a_send_that_is_tried_again_tells_the_state_of_then(
     assert value(db, "select failing_since is null and error is null from yamlsched.notify_targets")
 
 
-def test_each_job_of_a_message_was_told_its_own_deaths(story: Story, job: int, db: psycopg.Connection[Any]) -> None:
+def test_each_job_of_a_message_was_told_its_own_deaths(
+    story: Story, job: int, db: psycopg.Connection[Any]
+) -> None:
     story.die(job, SLOT, SLOT + HOUR, SLOT + 2 * HOUR)
     story.die(a_job(db, "other", notify=["ops"]), SLOT)
 
@@ -170,7 +190,11 @@ def test_a_host_without_the_variable_sends_nothing_and_status_reports_what_waits
 
     def problems() -> list[str]:
         now = health.read(db, "default", HOUR, [], [])
-        return [one.what for one in attention.problems(now, attention.Thresholds()) if one.kind == "notify"]
+        return [
+            one.what
+            for one in attention.problems(now, attention.Thresholds())
+            if one.kind == "notify"
+        ]
 
     monkeypatch.delenv("A_URL")
     story.die(job, SLOT)
@@ -178,7 +202,9 @@ def test_a_host_without_the_variable_sends_nothing_and_status_reports_what_waits
     assert problems() == []
 
     story.later(11 * MINUTE)
-    assert problems() == ['notifications to target "ops" wait for a host with the variable A_URL and yamlsched[notify]']
+    assert problems() == [
+        'notifications to target "ops" wait for a host with the variable A_URL and yamlsched[notify]'
+    ]
 
     monkeypatch.setenv("A_URL", "json://127.0.0.1/secret")
     story.answer = "HTTP 403"
@@ -200,7 +226,9 @@ def test_what_no_host_could_send_is_deleted_after_a_day(
     assert story.row("backup") is None
 
 
-def test_two_senders_at_once_send_one_message(story: Story, job: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_senders_at_once_send_one_message(
+    story: Story, job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     story.die(job, SLOT)
     sent: list[Message] = []
 

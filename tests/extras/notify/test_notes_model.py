@@ -154,7 +154,11 @@ class Model:
             state.ended_at = None
             if self._events(job, state, target):
                 state.trouble_at = self.now
-        if state.ended_at is not None and self.now >= state.tells_end_at and "recovered" not in TARGETS[target]:
+        if (
+            state.ended_at is not None
+            and self.now >= state.tells_end_at
+            and "recovered" not in TARGETS[target]
+        ):
             state.told = set()
 
     def _events(self, job: Job, state: State, target: str) -> list[str]:
@@ -187,7 +191,9 @@ class Model:
         return [
             (target, name)
             for (target, name), said in self.last_word.items()
-            if said == ("recovered",) and not self.jobs[name].away and self.jobs[name].run in TARGETS[target] & troubles
+            if said == ("recovered",)
+            and not self.jobs[name].away
+            and self.jobs[name].run in TARGETS[target] & troubles
         ]
 
 
@@ -208,7 +214,9 @@ class World:
         self.jobs = {
             "backup": Job(a_job(db, "backup", notify=targets), has_slots=True),
             "invoice": Job(a_job(db, "invoice", notify=targets), has_slots=True),
-            "mail": Job(a_job(db, "mail", notify=targets, schedule=None, next_slot_at=None), has_slots=False),
+            "mail": Job(
+                a_job(db, "mail", notify=targets, schedule=None, next_slot_at=None), has_slots=False
+            ),
         }
         self.model = Model(self.jobs)
 
@@ -238,10 +246,17 @@ class World:
                 "status = 'queued', dead_at = null, finished_at = null, run_at = now() + interval '30 days', "
                 "prior_attempts = attempts, max_attempts = attempts + 5"
             )
-            self.db.execute(f"update yamlsched.job_runs set {again} where id = %s".encode(), [job.run_id])
+            self.db.execute(
+                f"update yamlsched.job_runs set {again} where id = %s".encode(), [job.run_id]
+            )
             job.run = "retried"
         elif step == "fail" and job.run != "late":
-            failures = {"attempts": 3, "failed_at": "(now())", "last_error": "x", "error_type": "KeyError"}
+            failures = {
+                "attempts": 3,
+                "failed_at": "(now())",
+                "last_error": "x",
+                "error_type": "KeyError",
+            }
             if is_open:
                 self._end(
                     job,
@@ -250,7 +265,13 @@ class World:
                     "prior_attempts + 3",
                 )
             else:
-                self._next(job, "failed", run_at="(now() + interval '30 days')", locked_by="w:1:a", **failures)
+                self._next(
+                    job,
+                    "failed",
+                    run_at="(now() + interval '30 days')",
+                    locked_by="w:1:a",
+                    **failures,
+                )
             self._note(job.run_id)
             job.run = "failing"
             self.model.fail(job)
@@ -261,7 +282,8 @@ class World:
         elif step == "start" and job.run == "late":
             lease = "locked_by = 'w:1:a', locked_until = now() + interval '30 days', attempts = 1, started_at = now()"
             self.db.execute(
-                f"update yamlsched.job_runs set status = 'running', {lease} where id = %s".encode(), [job.run_id]
+                f"update yamlsched.job_runs set status = 'running', {lease} where id = %s".encode(),
+                [job.run_id],
             )
             job.run = "running"
         elif step in ("pause", "disable") and not job.away and job.run != "late":
@@ -278,11 +300,11 @@ class World:
         job.run, job.run_id = status, a_run(self.db, job.id, status, scheduled_for=slot, **values)
 
     def _end(self, job: Job, change: str, attempts: str = "greatest(attempts, 1)") -> None:
-        leaves = "locked_until = null, exclusive_of = null, started_at = coalesce(started_at, now())"
-        leaves += f", attempts = {attempts}"
-        change = (
-            f"update yamlsched.job_runs set {change}, {leaves}, locked_by = coalesce(locked_by, 'w:1:a') where id = %s"
+        leaves = (
+            "locked_until = null, exclusive_of = null, started_at = coalesce(started_at, now())"
         )
+        leaves += f", attempts = {attempts}"
+        change = f"update yamlsched.job_runs set {change}, {leaves}, locked_by = coalesce(locked_by, 'w:1:a') where id = %s"
         self.db.execute(change.encode(), [job.run_id])
 
     def _dead(self, job: Job, run: int) -> None:
@@ -291,16 +313,23 @@ class World:
         self.model.die(job)
 
     def _note(self, run: int) -> None:
-        self.db.execute(load("notify")["note_runs"], {"namespace": "default", "ids": [run], "now": None})
+        self.db.execute(
+            load("notify")["note_runs"], {"namespace": "default", "ids": [run], "now": None}
+        )
 
     def _change(self, job: Job, change: str, away: str | None) -> None:
-        self.db.execute(f"update yamlsched.job_definitions set {change} where id = %s".encode(), [job.id])
+        self.db.execute(
+            f"update yamlsched.job_definitions set {change} where id = %s".encode(), [job.id]
+        )
         job.away = away
 
     def later(self, minutes: int) -> None:
         for table, columns in MOVES.items():
             moved = ", ".join(f"{name} = {name} - %(span)s" for name in columns)
-            self.db.execute(f"update yamlsched.{table} set {moved}".encode(), {"span": timedelta(minutes=minutes)})
+            self.db.execute(
+                f"update yamlsched.{table} set {moved}".encode(),
+                {"span": timedelta(minutes=minutes)},
+            )
         self.model.now += minutes
 
     def send(self) -> list[Told]:
@@ -308,12 +337,15 @@ class World:
         notes.settle(self.db, "default")
         sending.send_due(self.dsn, "default", dict.fromkeys(TARGETS, "A_URL"), 60)
         return [
-            (message.target, frozenset((note.subject, _said(note)) for note in message.notes)) for message in self.sent
+            (message.target, frozenset((note.subject, _said(note)) for note in message.notes))
+            for message in self.sent
         ]
 
 
 @pytest.fixture
-def a_world(db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
+def a_world(
+    db: psycopg.Connection[Any], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], World]:
     sent: list[Message] = []
 
     def send_one(message: Message, deadline: float) -> str:
@@ -348,15 +380,71 @@ def story(*steps: str, job: str = "backup") -> list[tuple[str, str]]:
     return [(step, "" if step in SPANS else job) for step in steps]
 
 
-@example(steps=story("die", *["an hour"] * 4, "ten hours", "ten hours", "ten hours", "ten hours", "an hour"))
-@example(steps=story("die", "succeed", "die", "a minute", "succeed", "an hour", "die", *["ten hours"] * 3, "die"))
-@example(steps=[*story("die"), *story("be late", job="invoice"), *story("a minute", "retry", "succeed", "a minute")])
-@example(steps=story("be late", "a minute", "start", "an hour", "die", "a minute", "pause", "resume", "die", "an hour"))
-@example(steps=story("die enqueued", *["an hour"] * 3, "die enqueued", *["ten hours"] * 4, job="mail"))
-@example(steps=story(*["die", "a minute", "succeed", "a minute"] * 4, "an hour", "die", "a minute", "succeed"))
-@example(steps=story("fail", "a minute", "succeed", "die", "a minute", "fail", "be late", "a minute", "succeed"))
-@example(steps=story("die", "succeed", "pause", "die", "a minute", "resume", "a minute", "fail", "pause", "resume"))
-@example(steps=[*story("die"), *story("die enqueued", "die enqueued", job="mail"), *story("be late", "an hour")])
+@example(
+    steps=story(
+        "die", *["an hour"] * 4, "ten hours", "ten hours", "ten hours", "ten hours", "an hour"
+    )
+)
+@example(
+    steps=story(
+        "die", "succeed", "die", "a minute", "succeed", "an hour", "die", *["ten hours"] * 3, "die"
+    )
+)
+@example(
+    steps=[
+        *story("die"),
+        *story("be late", job="invoice"),
+        *story("a minute", "retry", "succeed", "a minute"),
+    ]
+)
+@example(
+    steps=story(
+        "be late",
+        "a minute",
+        "start",
+        "an hour",
+        "die",
+        "a minute",
+        "pause",
+        "resume",
+        "die",
+        "an hour",
+    )
+)
+@example(
+    steps=story("die enqueued", *["an hour"] * 3, "die enqueued", *["ten hours"] * 4, job="mail")
+)
+@example(
+    steps=story(
+        *["die", "a minute", "succeed", "a minute"] * 4, "an hour", "die", "a minute", "succeed"
+    )
+)
+@example(
+    steps=story(
+        "fail", "a minute", "succeed", "die", "a minute", "fail", "be late", "a minute", "succeed"
+    )
+)
+@example(
+    steps=story(
+        "die",
+        "succeed",
+        "pause",
+        "die",
+        "a minute",
+        "resume",
+        "a minute",
+        "fail",
+        "pause",
+        "resume",
+    )
+)
+@example(
+    steps=[
+        *story("die"),
+        *story("die enqueued", "die enqueued", job="mail"),
+        *story("be late", "an hour"),
+    ]
+)
 @settings(max_examples=15)
 @given(steps=st.lists(STEP, min_size=5, max_size=25))
 def test_each_target_is_told_what_the_rules_say_and_nothing_else(

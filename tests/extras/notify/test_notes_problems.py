@@ -13,10 +13,14 @@ from yamlsched.act import notes
 __all__ = ["job", "story"]
 
 
-def test_a_problem_is_told_once_and_once_when_it_is_gone(story: Story, db: psycopg.Connection[Any]) -> None:
+def test_a_problem_is_told_once_and_once_when_it_is_gone(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
     story.target("ops", ["problem"])
     story.target("others", ["dead", "late", "recovered"])
-    refused = a_file_row(db, refused_at="now", mistakes=3, errors=["/srv/schedules.yaml:7:5: unknown key <!channel>"])
+    refused = a_file_row(
+        db, refused_at="now", mistakes=3, errors=["/srv/schedules.yaml:7:5: unknown key <!channel>"]
+    )
 
     notes.settle(db, "default")
     assert story.send() == [("ops", "[default] file: needs attention")]
@@ -28,7 +32,8 @@ def test_a_problem_is_told_once_and_once_when_it_is_gone(story: Story, db: psyco
     assert story.send(after=DAY - HOUR) == []
 
     db.execute(
-        "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s", [refused]
+        "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s",
+        [refused],
     )
     notes.settle(db, "default")
     assert story.send(after=2 * MINUTE) == [("ops", "[default] file: is over")]
@@ -47,7 +52,9 @@ def test_a_job_may_have_the_name_of_a_problem(story: Story, db: psycopg.Connecti
     assert story.send() == [("ops", "[default] 1 dead and 1 in trouble")]
 
 
-def test_a_problem_that_is_gone_before_it_was_told_is_never_told(story: Story, db: psycopg.Connection[Any]) -> None:
+def test_a_problem_that_is_gone_before_it_was_told_is_never_told(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
     story.target("ops", ["problem"])
     refused = a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
     notes.settle(db, "default")
@@ -59,7 +66,9 @@ def test_a_problem_that_is_gone_before_it_was_told_is_never_told(story: Story, d
     assert story.send() == []
 
 
-def test_a_problem_is_over_since_it_was_first_found_to_be_gone(story: Story, db: psycopg.Connection[Any]) -> None:
+def test_a_problem_is_over_since_it_was_first_found_to_be_gone(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
     story.target("ops", ["problem"])
     refused = a_file_row(db, refused_at="now", mistakes=3, errors=["x"])
     notes.settle(db, "default")
@@ -75,7 +84,9 @@ def test_a_problem_is_over_since_it_was_first_found_to_be_gone(story: Story, db:
     assert story.row("file:") == row
 
 
-def test_problems_of_several_jobs_are_told_one_by_one(story: Story, db: psycopg.Connection[Any]) -> None:
+def test_problems_of_several_jobs_are_told_one_by_one(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
     story.target("ops", ["problem"])
     for name in ("backup", "report"):
         job = a_job(db, name)

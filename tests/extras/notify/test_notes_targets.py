@@ -36,7 +36,9 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
         of_other = a_job(db, name, namespace="other", notify=["ops"])
         if name == "backup":
             dead = a_run(db, of_other, "dead", scheduled_for=SLOT)
-            db.execute(load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None})
+            db.execute(
+                load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None}
+            )
         else:
             a_late_run(db, of_other, 20)
     a_file_row(db, namespace="other", refused_at="now", mistakes=3, errors=["x"])
@@ -57,16 +59,22 @@ def test_a_namespace_is_told_of_its_own_jobs_and_changes_no_row_of_another(
     ended = "update yamlsched.schedule_files set refused_at = null, mistakes = null, errors = null where id = %s"
     db.execute(ended.encode(), [refused])
     notes.settle(db, "default")
-    db.execute("update yamlsched.notify_targets set next_at = '-infinity' where namespace = 'default'")
+    db.execute(
+        "update yamlsched.notify_targets set next_at = '-infinity' where namespace = 'default'"
+    )
     assert story.send() == [("ops", "[default] 2 recovered")]
 
     # then the other one's rows are as before
     assert rows_of(db, "other") == before
 
 
-def test_the_notes_of_a_namespace_wait_for_no_row_of_another(story: Story, db: psycopg.Connection[Any]) -> None:
+def test_the_notes_of_a_namespace_wait_for_no_row_of_another(
+    story: Story, db: psycopg.Connection[Any]
+) -> None:
     db.execute(A_TARGET_OF_ANOTHER_NAMESPACE.encode())
-    dead = a_run(db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT)
+    dead = a_run(
+        db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT
+    )
     db.execute(load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None})
     db.execute("set lock_timeout = '1s'")
 
@@ -81,7 +89,9 @@ def test_what_is_old_is_deleted_in_its_own_namespace_only(
 ) -> None:
     monkeypatch.delenv("A_URL")
     db.execute(A_TARGET_OF_ANOTHER_NAMESPACE.encode())
-    dead = a_run(db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT)
+    dead = a_run(
+        db, a_job(db, "backup", namespace="other", notify=["ops"]), "dead", scheduled_for=SLOT
+    )
     db.execute(load("notify")["note_runs"], {"namespace": "other", "ids": [dead], "now": None})
     story.die(job, SLOT)
     story.later(DAY + MINUTE)
@@ -112,7 +122,10 @@ def test_a_target_that_left_the_file_is_deleted_in_its_own_namespace_only(
         ("kept", "B_URL", ["dead", "late"]),
         ("same", "A_URL", EVENTS),
     ]
-    assert [(row["target"], row["dead_runs"]) for row in rows_of(db, "default")[0]] == [("kept", 1), ("same", 1)]
+    assert [(row["target"], row["dead_runs"]) for row in rows_of(db, "default")[0]] == [
+        ("kept", 1),
+        ("same", 1),
+    ]
     assert [row["name"] for row in rows_of(db, "other")[1]] == ["ops"]
 
 

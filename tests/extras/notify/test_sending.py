@@ -58,7 +58,10 @@ def tick(project: Project, **env: str) -> Process:
 
 
 def errors(project: Project) -> list[str | None]:
-    return [row.error for row in project.db.execute("select error from yamlsched.notify_targets order by name")]
+    return [
+        row.error
+        for row in project.db.execute("select error from yamlsched.notify_targets order by name")
+    ]
 
 
 def next_minute(project: Project) -> None:
@@ -67,12 +70,19 @@ def next_minute(project: Project) -> None:
 
 def everything_stored(project: Project) -> str:
     """Return all rows of all tables as one string."""
-    tables = project.db.execute("select tablename from pg_tables where schemaname = 'yamlsched'").fetchall()
-    rows = (project.db.execute(f"select t::text from yamlsched.{table} t".encode()) for (table,) in tables)
+    tables = project.db.execute(
+        "select tablename from pg_tables where schemaname = 'yamlsched'"
+    ).fetchall()
+    rows = (
+        project.db.execute(f"select t::text from yamlsched.{table} t".encode())
+        for (table,) in tables
+    )
     return "\n".join(text for found in rows for (text,) in found)
 
 
-def test_a_tick_tells_of_a_death_and_a_later_one_of_the_recovery(project: Project, receiver: Service) -> None:
+def test_a_tick_tells_of_a_death_and_a_later_one_of_the_recovery(
+    project: Project, receiver: Service
+) -> None:
     project.sync(fails_once=JOB | {"cron": "* * * * *"}, nothing={})
     slot = "2026-01-14T02:00Z"
     env = {"OPS_URL": address(receiver), "YAMLSCHED_WEB_URL": "https://jobs.example.com/"}
@@ -106,7 +116,9 @@ def test_a_tick_tells_of_a_death_and_a_later_one_of_the_recovery(project: Projec
     assert len(receiver.requests) == 2
 
 
-def test_a_death_is_told_when_it_happens_and_not_when_the_tick_ends(project: Project, receiver: Service) -> None:
+def test_a_death_is_told_when_it_happens_and_not_when_the_tick_ends(
+    project: Project, receiver: Service
+) -> None:
     project.sync(fails=JOB, waits_for_file={})
     project.enqueue("waits_for_file")
     project.enqueue("fails")
@@ -125,7 +137,11 @@ def test_the_address_is_in_no_table_log_output_command_line_or_environment_of_a_
 ) -> None:
     env = {"OPS_URL": address(receiver), "SHOWN": "shown-7d1"}
     project.sync(
-        leaks=JOB | {"command": ["/bin/sh", "-c", "env; echo $OPS_URL; exit 1"], "output": {"keep": "always"}},
+        leaks=JOB
+        | {
+            "command": ["/bin/sh", "-c", "env; echo $OPS_URL; exit 1"],
+            "output": {"keep": "always"},
+        },
         fails=JOB,
     )
     receiver.may_answer.clear()
@@ -133,7 +149,9 @@ def test_the_address_is_in_no_table_log_output_command_line_or_environment_of_a_
         project.enqueue(name)
     process = start(project, "tick", "-vv", **env)
     until(lambda: receiver.requests, "a message")
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.is_dir()]
+    lines = [
+        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.is_dir()
+    ]
     assert TOKEN.encode() not in b"\n".join(lines)
     receiver.may_answer.set()
     process.wait()
@@ -148,7 +166,11 @@ def test_the_address_is_in_no_table_log_output_command_line_or_environment_of_a_
     assert "HTTP 500" in failing.text
     stored = everything_stored(project)
     assert "shown-7d1" in stored  # what the command printed
-    printed = "".join(path.read_text("utf-8", "replace") for path in project.folder.glob("*-[0-9]*") if path.is_file())
+    printed = "".join(
+        path.read_text("utf-8", "replace")
+        for path in project.folder.glob("*-[0-9]*")
+        if path.is_file()
+    )
     assert "have failed since" in printed
     for text in (stored, printed):
         assert TOKEN not in text
@@ -157,7 +179,14 @@ def test_the_address_is_in_no_table_log_output_command_line_or_environment_of_a_
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(200, None), (204, None), (302, "HTTP 302"), (307, "HTTP 307"), (403, "HTTP 403"), (500, "HTTP 500")],
+    [
+        (200, None),
+        (204, None),
+        (302, "HTTP 302"),
+        (307, "HTTP 307"),
+        (403, "HTTP 403"),
+        (500, "HTTP 500"),
+    ],
 )
 def test_what_a_receiver_answers_decides_whether_the_message_was_sent(
     project: Project, receiver: Service, status: int, error: str | None
@@ -165,7 +194,10 @@ def test_what_a_receiver_answers_decides_whether_the_message_was_sent(
     project.sync(fails=JOB)
     project.enqueue("fails")
     with service() as other:
-        receiver.answers[f"/{TOKEN}"] = (status, f"{other.url}/elsewhere" if status // 100 == 3 else "")
+        receiver.answers[f"/{TOKEN}"] = (
+            status,
+            f"{other.url}/elsewhere" if status // 100 == 3 else "",
+        )
 
         tick(project, OPS_URL=address(receiver))
 
@@ -179,10 +211,15 @@ def test_what_a_receiver_answers_decides_whether_the_message_was_sent(
     [
         ("nonsense", "it is not an address that Apprise knows"),
         ("json://127.0.0.1:1/secret", "the service has not accepted the message"),
-        ("mailto://127.0.0.1:1?from=a@example.com&to=b@example.com", "the service has not accepted the message"),
+        (
+            "mailto://127.0.0.1:1?from=a@example.com&to=b@example.com",
+            "the service has not accepted the message",
+        ),
     ],
 )
-def test_an_address_that_leads_nowhere_is_an_error_of_the_target_alone(project: Project, url: str, error: str) -> None:
+def test_an_address_that_leads_nowhere_is_an_error_of_the_target_alone(
+    project: Project, url: str, error: str
+) -> None:
     project.notify["other"] = {"url_env": "OPS_URL"}
     project.sync(fails=JOB, nothing={})
     project.enqueue("fails")
@@ -195,7 +232,9 @@ def test_an_address_that_leads_nowhere_is_an_error_of_the_target_alone(project: 
     assert "Traceback" not in process.text
 
 
-def test_a_receiver_that_hangs_does_not_hold_up_the_tick_or_other_targets(project: Project, receiver: Service) -> None:
+def test_a_receiver_that_hangs_does_not_hold_up_the_tick_or_other_targets(
+    project: Project, receiver: Service
+) -> None:
     project.notify["other"] = {"url_env": "OTHER_URL"}
     project.sync(fails=JOB | {"notify": ["ops", "other"]})
     project.enqueue("fails")
@@ -232,7 +271,10 @@ def test_a_message_is_a_mail_with_its_title_as_subject(project: Project) -> None
     controller = Controller(mailbox, hostname="127.0.0.1", port=port)
     controller.start()
     try:
-        tick(project, OPS_URL=f"mailto://127.0.0.1:{port}?from=jobs@example.com&to=ops@example.com&format=text")
+        tick(
+            project,
+            OPS_URL=f"mailto://127.0.0.1:{port}?from=jobs@example.com&to=ops@example.com&format=text",
+        )
     finally:
         controller.stop()
 
@@ -241,7 +283,9 @@ def test_a_message_is_a_mail_with_its_title_as_subject(project: Project) -> None
     assert errors(project) == [None]
 
 
-def test_what_jobs_print_and_raise_calls_nobody_and_adds_no_lines(project: Project, receiver: Service) -> None:
+def test_what_jobs_print_and_raise_calls_nobody_and_adds_no_lines(
+    project: Project, receiver: Service
+) -> None:
     project.sync(fails=JOB)
     text = "<!channel> @everyone @here \x1b[31mred\nforged line\u202e " + "x" * 5000
     project.enqueue("fails", {"text": text})
@@ -256,7 +300,9 @@ def test_what_jobs_print_and_raise_calls_nobody_and_adds_no_lines(project: Proje
     assert not any(line.startswith("forged") for line in message["message"].splitlines())
 
 
-def test_forty_jobs_that_die_on_three_hosts_are_two_messages(project: Project, receiver: Service) -> None:
+def test_forty_jobs_that_die_on_three_hosts_are_two_messages(
+    project: Project, receiver: Service
+) -> None:
     names = [f"job_{nth:02d}" for nth in range(40)]
     project.sync(**{name: JOB | {"handler": "support.handlers.fails"} for name in names})
     env = {"OPS_URL": address(receiver)}
@@ -282,7 +328,9 @@ def test_forty_jobs_that_die_on_three_hosts_are_two_messages(project: Project, r
     assert sum(counted) + singles == 40
 
 
-def test_a_run_that_lost_its_worker_is_told_by_who_finds_it(project: Project, receiver: Service) -> None:
+def test_a_run_that_lost_its_worker_is_told_by_who_finds_it(
+    project: Project, receiver: Service
+) -> None:
     project.sync(hangs=JOB)
     [run] = project.enqueue("hangs")
     worker = project.start("work")
@@ -300,7 +348,9 @@ def test_a_run_that_lost_its_worker_is_told_by_who_finds_it(project: Project, re
 FAILS_AGAIN = JOB | {"max_attempts": 2, "backoff": {"policy": "fixed", "delay": "1h"}}
 
 
-def test_a_run_with_one_attempt_left_is_failing_when_its_attempt_fails(project: Project, receiver: Service) -> None:
+def test_a_run_with_one_attempt_left_is_failing_when_its_attempt_fails(
+    project: Project, receiver: Service
+) -> None:
     project.sync(fails=FAILS_AGAIN)
     project.enqueue("fails")
 
@@ -311,7 +361,9 @@ def test_a_run_with_one_attempt_left_is_failing_when_its_attempt_fails(project: 
     assert "yamlsched show 1" in message["message"].splitlines()
 
 
-def test_a_run_with_one_attempt_left_is_failing_when_its_worker_is_lost(project: Project, receiver: Service) -> None:
+def test_a_run_with_one_attempt_left_is_failing_when_its_worker_is_lost(
+    project: Project, receiver: Service
+) -> None:
     project.sync(hangs=FAILS_AGAIN)
     [run] = project.enqueue("hangs")
     worker = project.start("work")
@@ -340,7 +392,9 @@ def test_a_message_goes_where_the_file_says_and_not_where_the_database_does(
         assert not other.requests
     assert len(receiver.requests) == 1
     assert "the stored targets of notifications differed from" in ended.text
-    assert [row.url_env for row in project.db.execute("select url_env from yamlsched.notify_targets")] == ["OPS_URL"]
+    assert [
+        row.url_env for row in project.db.execute("select url_env from yamlsched.notify_targets")
+    ] == ["OPS_URL"]
 
 
 @pytest.mark.parametrize(
@@ -357,28 +411,38 @@ def test_targets_that_differ_from_an_unchanged_file_are_restored_and_are_a_probl
 ) -> None:
     project.sync(nothing={})
     project.db.execute(change.encode())
-    project.db.execute("update yamlsched.schedule_files set housekept_at = null")  # else an idle tick does it in 5 min
+    project.db.execute(
+        "update yamlsched.schedule_files set housekept_at = null"
+    )  # else an idle tick does it in 5 min
 
     ended = start(project, command)
 
     assert ended.wait() == 1, ended.text
     assert "the stored targets of notifications differed from" in ended.text
-    [target] = project.db.execute("select name, url_env, events from yamlsched.notify_targets").fetchall()
+    [target] = project.db.execute(
+        "select name, url_env, events from yamlsched.notify_targets"
+    ).fetchall()
     assert tuple(target) == ("ops", "OPS_URL", ["dead", "late", "failing", "recovered", "problem"])
     assert project.start("status", "--check").wait() == 1
     [problem] = project.db.execute(load("health")["unsent"], {"namespaces": ["default"]}).fetchall()
-    assert problem.what.startswith('notifications to target "ops" were not set up as schedules.yaml says, until 20')
+    assert problem.what.startswith(
+        'notifications to target "ops" were not set up as schedules.yaml says, until 20'
+    )
     again = start(project, command)
     assert again.wait() == 0, again.text
 
 
-def test_two_workers_that_see_the_same_death_send_one_message(project: Project, receiver: Service) -> None:
+def test_two_workers_that_see_the_same_death_send_one_message(
+    project: Project, receiver: Service
+) -> None:
     # given two hosts that look for lost workers, and may both send
     project.sync(hangs=JOB)
     [run] = project.enqueue("hangs")
     worker = project.start("work")
     project.until_started(run)
-    hosts = [start(project, "work", "--loop", host=host, OPS_URL=address(receiver)) for host in "ab"]
+    hosts = [
+        start(project, "work", "--loop", host=host, OPS_URL=address(receiver)) for host in "ab"
+    ]
 
     # when the worker of a run dies
     worker.signal(signal.SIGKILL)
@@ -397,7 +461,9 @@ def test_two_workers_that_see_the_same_death_send_one_message(project: Project, 
     assert [message["title"] for message in messages(receiver)] == ["[default] hangs: 1 run died"]
 
 
-def test_a_host_without_the_variable_notes_what_another_host_sends(project: Project, receiver: Service) -> None:
+def test_a_host_without_the_variable_notes_what_another_host_sends(
+    project: Project, receiver: Service
+) -> None:
     project.sync(fails=JOB)
     project.enqueue("fails")
     tick(project)
@@ -408,7 +474,9 @@ def test_a_host_without_the_variable_notes_what_another_host_sends(project: Proj
     assert len(receiver.requests) == 1
 
 
-def test_a_loop_goes_on_telling_after_all_its_sessions_were_cut(project: Project, receiver: Service) -> None:
+def test_a_loop_goes_on_telling_after_all_its_sessions_were_cut(
+    project: Project, receiver: Service
+) -> None:
     project.sync(fails=JOB, nothing={})
     loop = start(project, "work", "--loop", OPS_URL=address(receiver))
     [run] = project.enqueue("nothing")

@@ -101,7 +101,9 @@ def test_a_mail_has_the_message_without_mentions_and_links(monkeypatch: pytest.M
     controller = Controller(Mailbox(), hostname="127.0.0.1", port=port)
     controller.start()
     try:
-        monkeypatch.setenv("A_URL", f"mailto://127.0.0.1:{port}?from=jobs@example.com&to=ops@example.com")
+        monkeypatch.setenv(
+            "A_URL", f"mailto://127.0.0.1:{port}?from=jobs@example.com&to=ops@example.com"
+        )
         assert sending.send_one(a_message(), time.monotonic() + 60) == ""
     finally:
         controller.stop()

@@ -103,7 +103,9 @@ from yamlsched.worker.local import pool as shared_pool
 tracing.LAST_EXPORT_SECONDS = pool.CLOSE_TIMEOUT_SECONDS = shared_pool.CLOSE_TIMEOUT_SECONDS = 60.0
 """
 """On a machine that is busy, an export may take longer than a worker waits for at its end."""
-INVOKE = "import sys; from yamlsched.cli import main, invoke; invoke.MAX_EXPORT_SECONDS = 60.0; main()"
+INVOKE = (
+    "import sys; from yamlsched.cli import main, invoke; invoke.MAX_EXPORT_SECONDS = 60.0; main()"
+)
 SHOW = 'env > "seen-$YAMLSCHED_RUN_ID"'
 BACKOFF = {"backoff": {"policy": "fixed", "delay": "1s"}}
 NAMES = ("sign_up", "welcome", "fails", "nothing", "stops_itself", "snoozes")
@@ -138,7 +140,9 @@ def application(project: Project, receiver: Collector, **environment: str) -> No
     )
 
 
-def test_a_request_its_run_a_retry_a_child_and_a_command_are_one_trace(project: Project, receiver: Collector) -> None:
+def test_a_request_its_run_a_retry_a_child_and_a_command_are_one_trace(
+    project: Project, receiver: Collector
+) -> None:
     # given a request that enqueues a run, whose first attempt fails, and whose second one enqueues others
     application(project, receiver, **PROPAGATE)
     project.work(before=PATIENT, **receiver.environment, **PROPAGATE)
@@ -146,20 +150,33 @@ def test_a_request_its_run_a_retry_a_child_and_a_command_are_one_trace(project: 
     # then the request and what it enqueued are parents of what is executed
     request, sent = receiver.one("GET /sign-up"), receiver.one("send sign_up")
     assert (sent.kind, sent.parent_id, sent.service) == ("producer", request.span_id, "shop")
-    first, second = receiver.one("process sign_up", attempt=1), receiver.one("process sign_up", attempt=2)
+    first, second = (
+        receiver.one("process sign_up", attempt=1),
+        receiver.one("process sign_up", attempt=2),
+    )
     for attempt in (first, second):
-        assert (attempt.kind, attempt.parent_id, attempt.links) == ("consumer", sent.span_id, [sent.span_id])
+        assert (attempt.kind, attempt.parent_id, attempt.links) == (
+            "consumer",
+            sent.span_id,
+            [sent.span_id],
+        )
         assert (attempt.service, attempt.scope) == ("yamlsched", "yamlsched")
     child = receiver.one("send welcome")
     assert (child.kind, child.parent_id) == ("producer", second.span_id)
     welcome = receiver.one("process welcome")
-    assert (welcome.kind, welcome.parent_id, welcome.links) == ("consumer", child.span_id, [child.span_id])
+    assert (welcome.kind, welcome.parent_id, welcome.links) == (
+        "consumer",
+        child.span_id,
+        [child.span_id],
+    )
     command = receiver.one("process shows")
     assert command.parent_id == receiver.one("send shows").span_id
     inner = {span.parent_id for span in receiver.find("work of the application")}
     assert inner == {first.span_id, second.span_id}
     assert receiver.one("mail").parent_id == welcome.span_id
-    assert {span.trace_id for span in (request, sent, first, second, child, welcome, command)} == {request.trace_id}
+    assert {span.trace_id for span in (request, sent, first, second, child, welcome, command)} == {
+        request.trace_id
+    }
 
     # and the attributes are those of the conventions
     assert sent.attributes == {
@@ -193,7 +210,9 @@ def test_a_request_its_run_a_retry_a_child_and_a_command_are_one_trace(project: 
     assert event == "exception"
     assert details["exception.type"] == "RuntimeError"
     assert details["exception.message"] == first.description
-    assert details["exception.stacktrace"].endswith("RuntimeError: no answer from amqp://bob:***@mq:5672/\n")
+    assert details["exception.stacktrace"].endswith(
+        "RuntimeError: no answer from amqp://bob:***@mq:5672/\n"
+    )
     assert "hush" not in str([span for span in receiver.spans if span.scope == "yamlsched"])
 
     # and a batch is one span, an enqueue that was refused an error, and asynchronous code has its own request
@@ -202,7 +221,11 @@ def test_a_request_its_run_a_retry_a_child_and_a_command_are_one_trace(project: 
     processed = receiver.find("process nothing", key=None)
     assert [span.parent_id for span in processed] == [batch.span_id] * 3
     refused = receiver.one("send unknown")
-    assert (refused.is_error, refused.attributes["error.type"], refused.events) == (True, "Refused", [])
+    assert (refused.is_error, refused.attributes["error.type"], refused.events) == (
+        True,
+        "Refused",
+        [],
+    )
     later = receiver.one("process nothing", key="nothing:async")
     assert later.trace_id == receiver.one("GET /async").trace_id != request.trace_id
 
@@ -220,7 +243,9 @@ def test_without_propagation_a_run_keeps_no_context_and_has_a_trace_of_its_own(
     sent, processed = receiver.one("send sign_up"), receiver.one("process sign_up", attempt=1)
     assert processed.trace_id != sent.trace_id
     assert (processed.parent_id, processed.links) == ("", [])
-    contexts = project.db.execute("select distinct trace_context from yamlsched.job_runs").fetchall()
+    contexts = project.db.execute(
+        "select distinct trace_context from yamlsched.job_runs"
+    ).fetchall()
     assert [row.trace_context for row in contexts] == [None]
 
 
@@ -232,7 +257,12 @@ def test_runs_of_slots_on_dead_calls_and_failures_of_all_kinds_have_spans(
         **{
             **JOBS,
             "nothing": {"handler": "app.nothing", "cron": "* * * * *", **BACKOFF},
-            "fails": {"handler": "app.fails", "max_attempts": 1, "on_dead": "app.is_told", **BACKOFF},
+            "fails": {
+                "handler": "app.fails",
+                "max_attempts": 1,
+                "on_dead": "app.is_told",
+                **BACKOFF,
+            },
             "missing": {"handler": "app.missing", "max_attempts": 1, **BACKOFF},
             "stops_itself": {"handler": "app.stops_itself", "max_attempts": 1, **BACKOFF},
         }
@@ -250,10 +280,16 @@ def test_runs_of_slots_on_dead_calls_and_failures_of_all_kinds_have_spans(
     # then each attempt that was not killed has a span
     slot = receiver.one("process nothing")
     assert (slot.parent_id, slot.links) == ("", [])
-    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:00Z", slot.attributes["yamlsched.scheduled_for"])
+    assert re.fullmatch(
+        r"20\d\d-\d\d-\d\dT\d\d:\d\d:00Z", slot.attributes["yamlsched.scheduled_for"]
+    )
     assert slot.attributes["yamlsched.key"].startswith("nothing:20")
     dead = receiver.one("process fails", outcome="dead")
-    assert (dead.is_error, dead.attributes["error.type"], dead.description) == (True, "ValueError", "it failed")
+    assert (dead.is_error, dead.attributes["error.type"], dead.description) == (
+        True,
+        "ValueError",
+        "it failed",
+    )
     told = receiver.one("process fails", outcome="succeeded")
     assert told.attributes["yamlsched.key"] == f"on_dead:{dead.attributes['messaging.message.id']}"
     assert receiver.one("process missing").attributes["error.type"] == "AttributeError"
@@ -281,7 +317,9 @@ def test_a_loop_exports_when_it_has_nothing_to_do(project: Project, receiver: Co
     until(lambda: receiver.find("process fails"))
 
 
-def test_an_attempt_on_another_executor_sends_its_span_from_there(project: Project, receiver: Collector) -> None:
+def test_an_attempt_on_another_executor_sends_its_span_from_there(
+    project: Project, receiver: Collector
+) -> None:
     # given an executor that starts agents here, with the variables of OpenTelemetry
     (project.folder / "site").mkdir()
     (project.folder / "site" / "sitecustomize.py").write_text(PATIENT)
@@ -295,14 +333,22 @@ def test_an_attempt_on_another_executor_sends_its_span_from_there(project: Proje
     exports = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
     (project.folder / "launch").write_text("".join(exports) + 'exec "$@"\n')
     project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch"]}}
-    project.sync(**{**JOBS, "nothing": {"handler": "app.nothing", "executor": "engine", "lease": "30s", **BACKOFF}})
+    project.sync(
+        **{
+            **JOBS,
+            "nothing": {"handler": "app.nothing", "executor": "engine", "lease": "30s", **BACKOFF},
+        }
+    )
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     project.db.execute("select yamlsched.enqueue('nothing', trace_context => %s)", [parent])
 
     project.work()
 
     found = receiver.one("process nothing")
-    assert (found.trace_id, found.parent_id) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+    assert (found.trace_id, found.parent_id) == (
+        "0af7651916cd43dd8448eb211c80319c",
+        "b7ad6b7169203331",
+    )
     assert found.attributes["yamlsched.outcome"] == "succeeded"
 
 
@@ -320,7 +366,9 @@ def test_a_run_that_names_a_trace_is_only_linked_to_it_by_a_worker_that_does_not
     assert found.trace_id != "0af7651916cd43dd8448eb211c80319c"
 
 
-def test_attempts_that_share_a_process_have_spans_of_their_own(project: Project, receiver: Collector) -> None:
+def test_attempts_that_share_a_process_have_spans_of_their_own(
+    project: Project, receiver: Collector
+) -> None:
     # given three runs that wait for each other in one process, and one whose handler cannot be imported
     (project.folder / "app.py").write_text(
         HANDLERS
@@ -346,7 +394,9 @@ async def meets(run):
     project.work(before=PATIENT, code=1, **receiver.environment, **PROPAGATE)
 
     for run in map(str, runs[:3]):
-        [attempt] = [s for s in receiver.find("process meets") if s.attributes["messaging.message.id"] == run]
+        [attempt] = [
+            s for s in receiver.find("process meets") if s.attributes["messaging.message.id"] == run
+        ]
         assert receiver.one(f"inside {run}").parent_id == attempt.span_id
         assert receiver.one("send nothing", key=f"nothing:{run}").parent_id == attempt.span_id
         assert receiver.one("process nothing", key=f"nothing:{run}").trace_id == attempt.trace_id
@@ -357,9 +407,9 @@ def test_the_provider_of_an_application_is_used(project: Project, receiver: Coll
     # given a module of handlers that configures OpenTelemetry for itself, in any way
     (project.folder / "app.py").write_text(
         HANDLERS
-        + APPLICATION[APPLICATION.index("from opentelemetry import trace") : APPLICATION.index("dsn, =")].replace(
-            "SimpleSpanProcessor", "BatchSpanProcessor"
-        )
+        + APPLICATION[
+            APPLICATION.index("from opentelemetry import trace") : APPLICATION.index("dsn, =")
+        ].replace("SimpleSpanProcessor", "BatchSpanProcessor")
     )
     project.enqueue("nothing")
 
@@ -369,7 +419,9 @@ def test_the_provider_of_an_application_is_used(project: Project, receiver: Coll
     assert receiver.one("process nothing").service == "shop"
 
 
-def test_handlers_and_commands_fork_while_spans_are_exported(project: Project, receiver: Collector) -> None:
+def test_handlers_and_commands_fork_while_spans_are_exported(
+    project: Project, receiver: Collector
+) -> None:
     # given a handler that forks while its process exports a span each millisecond
     (project.folder / "app.py").write_text(
         HANDLERS
@@ -393,7 +445,9 @@ def forks():
     project.work(before=PATIENT, **receiver.environment, OTEL_BSP_SCHEDULE_DELAY="1")
 
     # then all of them succeed, and each span that this process has ended arrives once
-    until(lambda: len(receiver.find("process shows")) == 20 and receiver.find("process forks") != [])
+    until(
+        lambda: len(receiver.find("process shows")) == 20 and receiver.find("process forks") != []
+    )
     assert len(receiver.find("between forks")) == 100
 
 
@@ -410,10 +464,15 @@ def test_what_the_variables_turn_off_sends_nothing(project: Project, receiver: C
     assert receiver.spans == []
 
 
-def test_the_variables_name_the_service_and_the_compression(project: Project, receiver: Collector) -> None:
+def test_the_variables_name_the_service_and_the_compression(
+    project: Project, receiver: Collector
+) -> None:
     project.enqueue("nothing")
     project.work(
-        before=PATIENT, **receiver.environment, OTEL_SERVICE_NAME="billing", OTEL_EXPORTER_OTLP_COMPRESSION="gzip"
+        before=PATIENT,
+        **receiver.environment,
+        OTEL_SERVICE_NAME="billing",
+        OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
     )
     assert receiver.one("process nothing").service == "billing"
 
@@ -430,16 +489,25 @@ def test_a_collector_that_does_not_answer_fails_and_loses_no_run(project: Projec
             assert "127.0.0.1" not in worker.text
 
 
-def test_an_invalid_header_is_reported_without_its_value(project: Project, receiver: Collector) -> None:
+def test_an_invalid_header_is_reported_without_its_value(
+    project: Project, receiver: Collector
+) -> None:
     project.enqueue("nothing")
 
-    worker = project.work(before=PATIENT, **receiver.environment, OTEL_EXPORTER_OTLP_HEADERS="x-team: hunter2")
+    worker = project.work(
+        before=PATIENT, **receiver.environment, OTEL_EXPORTER_OTLP_HEADERS="x-team: hunter2"
+    )
 
-    assert "OTEL_EXPORTER_OTLP_HEADERS or OTEL_EXPORTER_OTLP_TRACES_HEADERS has an invalid header" in worker.text
+    assert (
+        "OTEL_EXPORTER_OTLP_HEADERS or OTEL_EXPORTER_OTLP_TRACES_HEADERS has an invalid header"
+        in worker.text
+    )
     assert "hunter2" not in worker.text
 
 
-def test_a_program_gets_the_context_that_its_run_keeps_although_its_worker_is_not_traced(project: Project) -> None:
+def test_a_program_gets_the_context_that_its_run_keeps_although_its_worker_is_not_traced(
+    project: Project,
+) -> None:
     context = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=a b,other=c"
     [kept, invalid] = [
         project.db.execute(
@@ -471,7 +539,9 @@ def test_a_trace_context_that_is_not_one_is_ignored(db: psycopg.Connection[Any])
     )
 
     def found(context: str | None) -> str | None:
-        row: Any = db.execute("select yamlsched.valid_trace_context(%s) as found", [context]).fetchone()
+        row: Any = db.execute(
+            "select yamlsched.valid_trace_context(%s) as found", [context]
+        ).fetchone()
         return row.found  # type: ignore[no-any-return]
 
     assert [found(context) for context in (*kept, *ignored)] == [*kept, *[None] * len(ignored)]
@@ -479,7 +549,17 @@ def test_a_trace_context_that_is_not_one_is_ignored(db: psycopg.Connection[Any])
 
 def test_invoke_sends_a_span(project: Project, receiver: Collector) -> None:
     def invoke(job: str) -> int:
-        command = [sys.executable, "-c", INVOKE, "invoke", "--file", str(project.file), "--dsn", project.dsn, job]
+        command = [
+            sys.executable,
+            "-c",
+            INVOKE,
+            "invoke",
+            "--file",
+            str(project.file),
+            "--dsn",
+            project.dsn,
+            job,
+        ]
         environment = {**os.environ, **receiver.environment}
         return subprocess.run(command, env=environment, cwd=project.folder, timeout=300).returncode
 
@@ -499,22 +579,35 @@ def test_invoke_sends_a_span(project: Project, receiver: Collector) -> None:
         ({}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}, True),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector:4318/v1/traces"}, True),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "OTEL_SDK_DISABLED": "TRUE"}, False),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318", "OTEL_SDK_DISABLED": "TRUE"},
+            False,
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318",
+                "OTEL_TRACES_EXPORTER": "none",
+            },
+            False,
+        ),
         ({"OTEL_TRACES_EXPORTER": "console"}, True),
         ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
         ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://collector:4318"}, False),
         ({"OTEL_SERVICE_NAME": "x"}, False),
     ],
 )
-def test_only_the_variables_of_exporters_ask_for_traces(environ: dict[str, str], wanted: bool) -> None:
+def test_only_the_variables_of_exporters_ask_for_traces(
+    environ: dict[str, str], wanted: bool
+) -> None:
     assert tracing.is_requested(environ) is wanted
 
 
 def test_batches_join_with_the_contexts_of_their_runs() -> None:
     def a_batch(*contexts: str) -> EnqueueBatch:
         payloads = ["{}"] * max(1, len(contexts))
-        return EnqueueBatch("mail", payloads, [None] * len(payloads), None, None, None, list(contexts) or None)
+        return EnqueueBatch(
+            "mail", payloads, [None] * len(payloads), None, None, None, list(contexts) or None
+        )
 
     batch = a_batch("a")
     assert batch.can_join(a_batch("b", "c"))
@@ -552,5 +645,7 @@ def test_nothing_of_opentelemetry_is_imported_by_default() -> None:
         "from yamlsched.testing import FakeRun; FakeRun().enqueue('mail'); "
         "print(json.dumps([name for name in sys.modules if 'opentelemetry' in name]))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
     assert json.loads(found.stdout) == []

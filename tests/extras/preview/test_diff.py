@@ -45,7 +45,11 @@ RENDERERS = {
 
 
 def preview_of(
-    before: str | bytes, after: str | bytes, at: datetime = NOON, days: int = 7, environment: str | None = None
+    before: str | bytes,
+    after: str | bytes,
+    at: datetime = NOON,
+    days: int = 7,
+    environment: str | None = None,
 ) -> Preview:
     """Return the preview of replacing one file with the other."""
     loaded = []
@@ -92,7 +96,15 @@ def test_html_has_what_text_has(name: str) -> None:
     assert [line for line in lines if line.strip() not in page.text] == []
 
 
-CRONS = ["0 2 * * *", "0 23 * * *", "30 2 * * *", "0 2 1 * *", "*/15 * * * *", "7,37 * * * *", "15 1,3 * * *"]
+CRONS = [
+    "0 2 * * *",
+    "0 23 * * *",
+    "30 2 * * *",
+    "0 2 1 * *",
+    "*/15 * * * *",
+    "7,37 * * * *",
+    "15 1,3 * * *",
+]
 CRONS += ["0 12 * * 1-5", "5-59/15 8-17 * * *", "0 0 29 2 *", "@hourly"]
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]
 JOBS = st.fixed_dictionaries(
@@ -105,20 +117,32 @@ JOBS = st.fixed_dictionaries(
     },
 )
 FILES = st.tuples(st.sampled_from(ZONES), st.dictionaries(st.sampled_from("abc"), JOBS))
-INSTANTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)).map(lambda naive: naive.replace(tzinfo=UTC))
+INSTANTS = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1)).map(
+    lambda naive: naive.replace(tzinfo=UTC)
+)
 
 
 @settings(max_examples=120)
-@given(before=FILES, after=FILES, at=INSTANTS, days=st.integers(1, 9), environment=st.sampled_from([None, "qa"]))
+@given(
+    before=FILES,
+    after=FILES,
+    at=INSTANTS,
+    days=st.integers(1, 9),
+    environment=st.sampled_from([None, "qa"]),
+)
 def test_the_slots_added_removed_and_moved_are_the_difference_of_the_slots_of_both_files(
     before: Any, after: Any, at: datetime, days: int, environment: str | None
 ) -> None:
-    texts = [a_file(f"timezone: {tz}\nenvironments: [qa, live]", **jobs) for tz, jobs in (before, after)]
+    texts = [
+        a_file(f"timezone: {tz}\nenvironments: [qa, live]", **jobs) for tz, jobs in (before, after)
+    ]
     preview = preview_of(texts[0], texts[1], at, days, environment)
 
     changed = {job.job_type: job for job in preview.jobs}
     for name in {*before[1], *after[1]}:
-        slots_before, slots_after = (_slots(each, name, preview) for each in (preview.base, preview.head))
+        slots_before, slots_after = (
+            _slots(each, name, preview) for each in (preview.base, preview.head)
+        )
         if name not in changed:
             assert slots_before == slots_after
             continue
@@ -170,11 +194,17 @@ def test_true_and_one_differ_in_a_payload_and_one_and_one_point_zero_do_not() ->
     assert [(one.field, one.after) for one in the_job(preview).fields] == [("payload.a", True)]
 
 
-def test_without_an_environment_all_jobs_count_as_enabled_and_with_one_only_those_enabled_there() -> None:
+def test_without_an_environment_all_jobs_count_as_enabled_and_with_one_only_those_enabled_there() -> (
+    None
+):
     before = a_file("environments: [qa, live]", x={"cron": "0 2 * * *", "environments": ["live"]})
-    after = a_file("environments: [qa, live]", x={"cron": "0 3 * * *", "environments": ["live", "qa"]})
+    after = a_file(
+        "environments: [qa, live]", x={"cron": "0 3 * * *", "environments": ["live", "qa"]}
+    )
 
-    anywhere, qa, live = (preview_of(before, after, environment=name) for name in (None, "qa", "live"))
+    anywhere, qa, live = (
+        preview_of(before, after, environment=name) for name in (None, "qa", "live")
+    )
 
     assert [len(the_job(each).slots.moved) for each in (anywhere, qa, live)] == [7, 0, 7]
     assert (the_job(qa).fires_per_week_before, the_job(qa).fires_per_week_after) == (0, 7)
@@ -193,8 +223,13 @@ def test_jobs_that_change_in_the_same_way_are_shown_once() -> None:
 
 
 def test_a_comment_stays_below_the_size_limit_of_forges_for_any_edit() -> None:
-    jobs = {f"job_{number}": {"cron": f"{number % 60} 2 * * *", "owner": "x" * 80} for number in range(600)}
-    after = {name: {**job, "description": f"{name} " * 30, "timeout": "5m"} for name, job in jobs.items()}
+    jobs = {
+        f"job_{number}": {"cron": f"{number % 60} 2 * * *", "owner": "x" * 80}
+        for number in range(600)
+    }
+    after = {
+        name: {**job, "description": f"{name} " * 30, "timeout": "5m"} for name, job in jobs.items()
+    }
     written = markdown.render(preview_of(a_file(**jobs), a_file("timezone: Asia/Tokyo", **after)))
     assert len(written) < 65_536
     assert "more: `yamlsched diff` without `--format markdown` shows all." in written
@@ -207,9 +242,13 @@ def test_the_example_of_the_documentation_is_the_actual_output() -> None:
     assert (DIFFS / "nightly_later_today" / "diff.txt").read_text("utf-8").startswith(example)
 
 
-def test_a_limited_number_of_slots_is_computed_for_busy_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_slots_is_computed_for_busy_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # given 60 different jobs that fire every minute
-    before = a_file(**{f"j{n}": {"cron": f"{n}-59 * * * *" if n < 59 else "59 * * * *"} for n in range(60)})
+    before = a_file(
+        **{f"j{n}": {"cron": f"{n}-59 * * * *" if n < 59 else "59 * * * *"} for n in range(60)}
+    )
     after = a_file(**{f"j{n}": {"cron": f"*/{1 + n % 7} {n % 23}-23 * * *"} for n in range(60)})
     seen = 0
 
@@ -238,7 +277,12 @@ def test_a_limited_number_of_slots_is_computed_for_busy_jobs(monkeypatch: pytest
 @settings(max_examples=30)
 @given(
     crons=st.tuples(
-        *[st.sampled_from(["* * * * *", "*/2 * * * *", "*/3 8-20 * * *", "0 3 * * *", "*/10 * * * *"])] * 2
+        *[
+            st.sampled_from(
+                ["* * * * *", "*/2 * * * *", "*/3 8-20 * * *", "0 3 * * *", "*/10 * * * *"]
+            )
+        ]
+        * 2
     ),
     at=INSTANTS,
     days=st.integers(1, 60),
@@ -246,7 +290,9 @@ def test_a_limited_number_of_slots_is_computed_for_busy_jobs(monkeypatch: pytest
 def test_the_difference_of_a_busy_job_is_exact_until_the_reported_time(
     crons: tuple[str, str], at: datetime, days: int
 ) -> None:
-    preview = preview_of(*(a_file("timezone: Europe/Berlin", x={"cron": cron}) for cron in crons), at, days)
+    preview = preview_of(
+        *(a_file("timezone: Europe/Berlin", x={"cron": cron}) for cron in crons), at, days
+    )
     if not preview.jobs:
         return
     [job] = preview.jobs
@@ -275,7 +321,14 @@ def run(*arguments: object) -> Result:
 
 
 def git(folder: Path, *arguments: str) -> None:
-    config = ["-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "init.defaultBranch=main"]
+    config = [
+        "-c",
+        "user.name=ann",
+        "-c",
+        "user.email=ann@example.org",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     subprocess.run(["git", *config, *arguments], cwd=folder, check=True, capture_output=True)
 
 
@@ -302,23 +355,37 @@ def test_a_revision_is_read_through_git_from_any_folder(
     done = run("diff", revision, file, "--at", "2026-01-14T12:00Z", "--format", "json")
     found = json.loads(done.stdout)
     assert done.return_value == 0
-    assert (found["base"]["name"].partition(":")[0], found["head"]["name"]) == (revision.partition(":")[0], file)
+    assert (found["base"]["name"].partition(":")[0], found["head"]["name"]) == (
+        revision.partition(":")[0],
+        file,
+    )
     assert [(one["field"], one["before"], one["after"]) for one in found["jobs"][0]["fields"]] == [
         ("cron", "0 2 * * *", "0 3 * * *")
     ]
 
 
-def test_signs_are_coloured_on_a_terminal_and_control_characters_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signs_are_coloured_on_a_terminal_and_control_characters_are_escaped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def lines() -> list[str]:
         below = [text.entry("! a warning"), text.entry("-no sign")]
-        return as_text(Document("", [Entries([text.entry("a\x1b[2J"), text.entry("+ job: x", below)])])).splitlines()
+        return as_text(
+            Document("", [Entries([text.entry("a\x1b[2J"), text.entry("+ job: x", below)])])
+        ).splitlines()
 
     assert lines() == ["a\\x1b[2J", "+ job: x", "    ! a warning", "    -no sign"]
     monkeypatch.setattr(_output, "has_colours", lambda: True)
-    assert lines() == ["a\\x1b[2J", "\x1b[32m+ job: x\x1b[0m", "    \x1b[33m! a warning\x1b[0m", "    -no sign"]
+    assert lines() == [
+        "a\\x1b[2J",
+        "\x1b[32m+ job: x\x1b[0m",
+        "    \x1b[33m! a warning\x1b[0m",
+        "    -no sign",
+    ]
 
 
-def test_the_file_of_the_options_is_compared_and_differences_exit_1_only_with_exit_code(repository: Path) -> None:
+def test_the_file_of_the_options_is_compared_and_differences_exit_1_only_with_exit_code(
+    repository: Path,
+) -> None:
     file = repository / "deploy" / "schedules.yaml"
     assert run("diff", "HEAD", "--file", file).return_value == 0
     assert run("diff", "HEAD", "--file", file, "--exit-code").return_value == 1
@@ -336,13 +403,19 @@ def test_the_file_of_the_options_is_compared_and_differences_exit_1_only_with_ex
                            "repository's top"),
     ],
 )  # fmt: skip
-def test_a_revision_that_cannot_be_read_is_named_with_a_remedy(repository: Path, revision: str, message: str) -> None:
+def test_a_revision_that_cannot_be_read_is_named_with_a_remedy(
+    repository: Path, revision: str, message: str
+) -> None:
     file = repository / "deploy" / "schedules.yaml"
     with pytest.raises(EnvironmentFailed, match=message):
-        CliRunner().invoke(cli, ["diff", revision, str(file)], standalone_mode=False, catch_exceptions=False)
+        CliRunner().invoke(
+            cli, ["diff", revision, str(file)], standalone_mode=False, catch_exceptions=False
+        )
 
 
-@pytest.mark.parametrize("name", ["main", "HEAD", "HEAD~0", "origin/main", "v1", "main:deploy/schedules.yaml"])
+@pytest.mark.parametrize(
+    "name", ["main", "HEAD", "HEAD~0", "origin/main", "v1", "main:deploy/schedules.yaml"]
+)
 def test_a_file_with_the_name_of_a_revision_never_replaces_it(
     repository: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -355,20 +428,33 @@ def test_a_file_with_the_name_of_a_revision_never_replaces_it(
     forged.write_bytes(Path("deploy/schedules.yaml").read_bytes())
 
     # then the name is refused, and the path of the file is not
-    with pytest.raises(EnvironmentFailed, match=f'"{re.escape(name)}" is a revision and a file: for the file, write'):
-        CliRunner().invoke(cli, ["diff", name, "deploy/schedules.yaml"], standalone_mode=False, catch_exceptions=False)
+    with pytest.raises(
+        EnvironmentFailed,
+        match=f'"{re.escape(name)}" is a revision and a file: for the file, write',
+    ):
+        CliRunner().invoke(
+            cli,
+            ["diff", name, "deploy/schedules.yaml"],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
     assert run("diff", f"./{name}", "deploy/schedules.yaml", "--exit-code").return_value == 0
 
 
 @pytest.mark.parametrize("is_repository", [True, False])
 def test_a_file_is_named_with_its_path(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, is_repository: bool
+    repository: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    is_repository: bool,
 ) -> None:
     folder = repository / "deploy" if is_repository else tmp_path_factory.mktemp("folder")
     monkeypatch.chdir(folder)
     for name in ("old.yaml", "schedules.yaml"):
         Path(name).write_text(a_file(x={"cron": "0 3 * * *"}))
-    with pytest.raises(EnvironmentFailed, match=r'"old.yaml" is not a revision.*: for the file, write ./old.yaml'):
+    with pytest.raises(
+        EnvironmentFailed, match=r'"old.yaml" is not a revision.*: for the file, write ./old.yaml'
+    ):
         CliRunner().invoke(cli, ["diff", "old.yaml"], standalone_mode=False, catch_exceptions=False)
     for path in ("./old.yaml", f"../{folder.name}/old.yaml", str(folder / "old.yaml")):
         assert run("diff", path, "--exit-code").return_value == 0
@@ -380,13 +466,18 @@ def test_a_base_over_the_size_limit_of_files_is_refused_with_its_size(
     monkeypatch.setattr(base, "MAX_FILE_BYTES", 10)
     file = repository / "deploy" / "schedules.yaml"
     with pytest.raises(
-        EnvironmentFailed, match=r"main:\./schedules.yaml cannot be read: it has \d+ bytes, over the limit of 10$"
+        EnvironmentFailed,
+        match=r"main:\./schedules.yaml cannot be read: it has \d+ bytes, over the limit of 10$",
     ):
-        CliRunner().invoke(cli, ["diff", "main", str(file)], standalone_mode=False, catch_exceptions=False)
+        CliRunner().invoke(
+            cli, ["diff", "main", str(file)], standalone_mode=False, catch_exceptions=False
+        )
 
 
 @pytest.mark.parametrize("flags, code", [([], 0), (["--exit-code"], 1)])
-def test_every_job_is_new_if_the_base_does_not_have_the_file(repository: Path, flags: list[str], code: int) -> None:
+def test_every_job_is_new_if_the_base_does_not_have_the_file(
+    repository: Path, flags: list[str], code: int
+) -> None:
     file = repository / "new.yaml"
     file.write_text(a_file("timezone: Europe/Berlin", x={"cron": "0 2 * * *"}))
 
@@ -407,16 +498,25 @@ def test_a_repository_without_commits_says_so(tmp_path: Path) -> None:
     (tmp_path / "schedules.yaml").write_text(a_file())
     with pytest.raises(EnvironmentFailed, match="it has no commits yet"):
         CliRunner().invoke(
-            cli, ["diff", "HEAD", str(tmp_path / "schedules.yaml")], standalone_mode=False, catch_exceptions=False
+            cli,
+            ["diff", "HEAD", str(tmp_path / "schedules.yaml")],
+            standalone_mode=False,
+            catch_exceptions=False,
         )
 
 
-def test_the_error_for_a_shallow_clone_says_how_to_fetch_the_history(repository: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_shallow_clone_says_how_to_fetch_the_history(
+    repository: Path, tmp_path: Path
+) -> None:
     git(repository, "commit", "-am", "two")
     git(tmp_path, "clone", "--depth", "1", f"file://{repository}", "shallow")
     file = tmp_path / "shallow" / "deploy" / "schedules.yaml"
-    with pytest.raises(EnvironmentFailed, match="this clone has no history; run git fetch --unshallow"):
-        CliRunner().invoke(cli, ["diff", "HEAD~1", str(file)], standalone_mode=False, catch_exceptions=False)
+    with pytest.raises(
+        EnvironmentFailed, match="this clone has no history; run git fetch --unshallow"
+    ):
+        CliRunner().invoke(
+            cli, ["diff", "HEAD~1", str(file)], standalone_mode=False, catch_exceptions=False
+        )
 
 
 def test_a_partial_clone_is_not_taken_for_one_without_the_file_and_runs_no_program(
@@ -434,12 +534,12 @@ def test_a_partial_clone_is_not_taken_for_one_without_the_file_and_runs_no_progr
     git(clone, "remote", "set-url", "origin", "ssh://example.invalid/repository")
 
     # when the file is compared with a revision whose content is not there
-    message = (
-        r"HEAD~1:\./schedules.yaml is not in this clone, which is partial: run git show HEAD~1:\./schedules.yaml once"
-    )
+    message = r"HEAD~1:\./schedules.yaml is not in this clone, which is partial: run git show HEAD~1:\./schedules.yaml once"
     file = str(clone / "deploy" / "schedules.yaml")
     with pytest.raises(EnvironmentFailed, match=message):
-        CliRunner().invoke(cli, ["diff", "HEAD~1", file], standalone_mode=False, catch_exceptions=False)
+        CliRunner().invoke(
+            cli, ["diff", "HEAD~1", file], standalone_mode=False, catch_exceptions=False
+        )
 
     # then no connection was tried
     assert not marker.exists()
@@ -456,8 +556,13 @@ def test_a_git_that_does_not_answer_is_an_error(
     monkeypatch.setattr(base, "MAX_GIT_SECONDS", 0.2)
 
     file = str(repository / "deploy" / "schedules.yaml")
-    with pytest.raises(EnvironmentFailed, match=r"git did not answer within .* seconds: pass a file to compare with"):
-        CliRunner().invoke(cli, ["diff", "HEAD", file], standalone_mode=False, catch_exceptions=False)
+    with pytest.raises(
+        EnvironmentFailed,
+        match=r"git did not answer within .* seconds: pass a file to compare with",
+    ):
+        CliRunner().invoke(
+            cli, ["diff", "HEAD", file], standalone_mode=False, catch_exceptions=False
+        )
 
 
 def test_the_variables_of_a_hook_lead_to_no_other_repository(
@@ -465,17 +570,26 @@ def test_the_variables_of_a_hook_lead_to_no_other_repository(
 ) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
 
-    assert run("diff", "HEAD", repository / "deploy" / "schedules.yaml", "--exit-code").return_value == 1
+    assert (
+        run("diff", "HEAD", repository / "deploy" / "schedules.yaml", "--exit-code").return_value
+        == 1
+    )
 
 
-def test_outside_of_a_repository_only_files_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_a_repository_only_files_can_be_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     before, after = tmp_path / "a.yaml", tmp_path / "b.yaml"
     before.write_text(a_file(x={"cron": "0 2 * * *"}))
     after.write_text(a_file())
     assert run("diff", before, after).return_value == 0
-    with pytest.raises(EnvironmentFailed, match=r'"main" is not a revision: .*b.yaml is not in a git repository'):
-        CliRunner().invoke(cli, ["diff", "main", str(after)], standalone_mode=False, catch_exceptions=False)
+    with pytest.raises(
+        EnvironmentFailed, match=r'"main" is not a revision: .*b.yaml is not in a git repository'
+    ):
+        CliRunner().invoke(
+            cli, ["diff", "main", str(after)], standalone_mode=False, catch_exceptions=False
+        )
 
 
 def test_errors_of_the_new_file_are_shown_and_nothing_is_compared(repository: Path) -> None:
@@ -496,7 +610,9 @@ jobs:
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "json"])
-def test_an_edit_that_fixes_the_base_passes_and_only_valid_jobs_are_compared(repository: Path, form: str) -> None:
+def test_an_edit_that_fixes_the_base_passes_and_only_valid_jobs_are_compared(
+    repository: Path, form: str
+) -> None:
     # given a base with two invalid jobs
     file = repository / "deploy" / "schedules.yaml"
     file.write_text(BROKEN)
@@ -514,7 +630,10 @@ def test_an_edit_that_fixes_the_base_passes_and_only_valid_jobs_are_compared(rep
     assert "jobs that have errors in HEAD:schedules.yaml are removed: " in done.stdout
     if form == "json":
         found = json.loads(done.stdout)
-        assert [(job["job_type"], job["change"]) for job in found["jobs"]] == [("bad", "added"), ("good", "changed")]
+        assert [(job["job_type"], job["change"]) for job in found["jobs"]] == [
+            ("bad", "added"),
+            ("good", "changed"),
+        ]
         assert "all of it is shown as new" in found["jobs"][0]["notes"][0]["text"]
         assert (found["base"]["invalid_jobs"], found["fields"]) == (["bad", "gone"], [])
 
@@ -539,8 +658,12 @@ def test_a_base_without_valid_jobs_counts_as_empty(repository: Path, broken: str
 
 def test_an_environment_that_the_edit_adds_is_not_an_error_of_the_base(tmp_path: Path) -> None:
     before, after = tmp_path / "a.yaml", tmp_path / "b.yaml"
-    before.write_text(a_file("environments: [live]", x={"cron": "0 2 * * *", "environments": ["live"]}))
-    after.write_text(a_file("environments: [live, qa]", x={"cron": "0 2 * * *", "environments": ["live", "qa"]}))
+    before.write_text(
+        a_file("environments: [live]", x={"cron": "0 2 * * *", "environments": ["live"]})
+    )
+    after.write_text(
+        a_file("environments: [live, qa]", x={"cron": "0 2 * * *", "environments": ["live", "qa"]})
+    )
     done = run("diff", before, after, "--env", "qa")
     assert done.return_value == 0
     assert "enabled in qa" in done.stdout

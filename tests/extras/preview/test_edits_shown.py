@@ -31,7 +31,9 @@ Edit = Callable[..., str]
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     monkeypatch.setattr(revision, "MAX_GIT_SECONDS", 120.0)
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
@@ -43,7 +45,9 @@ def edit(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Edit:
         monkeypatch.setenv(name, value)
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     git("init", "-q")
@@ -72,7 +76,8 @@ def test_log_lists_the_edits_like_git_log(cli: Cli, edit: Edit) -> None:
     assert cli("log") == (0, "", "no edits yet: yamlsched sync applies schedules.yaml\n")
     first = edit(FIRST, "The first schedule")
     second = edit(
-        FIRST.replace("30m", "1h30m").replace("report:", "weekly_report:") + "retention: {dead: 30d}\n",
+        FIRST.replace("30m", "1h30m").replace("report:", "weekly_report:")
+        + "retention: {dead: 30d}\n",
         "Raise the timeout of backup",
     )
     edit(FIRST.replace("30m", "5m"), sign=False)
@@ -133,11 +138,19 @@ Applied:  TIME by HOST:FILE, hash HASH
         * it looks like report under a new name
 """
     assert without_times(cli("log", "-p", "--limit", 2).out) == patches
-    lines = [re.split("  +", line) for line in without_times(cli("log", "--oneline").out).splitlines()]
+    lines = [
+        re.split("  +", line) for line in without_times(cli("log", "--oneline").out).splitlines()
+    ]
     assert lines == [
         ["COMMIT", "APPLIED", "AUTHOR", "JOBS", "SUBJECT"],
         [f"{second[:8]}-dirty", "TIME", "-", "1 job changed, 1 retired, 1 returned"],
-        [second[:8], "TIME", "Maria Muster", "1 job added, 1 changed, 1 retired", "Raise the timeout of backup"],
+        [
+            second[:8],
+            "TIME",
+            "Maria Muster",
+            "1 job added, 1 changed, 1 retired",
+            "Raise the timeout of backup",
+        ],
         [first[:8], "TIME", "Maria Muster", "2 jobs added", "The first schedule"],
     ]
 
@@ -148,11 +161,18 @@ def test_log_of_a_job_shows_how_it_was_changed(cli: Cli, edit: Edit) -> None:
     edit("version: 1\njobs: {}\n", "No jobs")
 
     found = json.loads(cli("log", "backup", "--format", "json").out)
-    changes = [(one["subject"], one["changes"][0]["change"], one["changes"][0]["after"]) for one in found["edits"]]
+    changes = [
+        (one["subject"], one["changes"][0]["change"], one["changes"][0]["after"])
+        for one in found["edits"]
+    ]
     assert changes == [
         ("No jobs", "retired", None),
         ("Raise the timeout", "changed", {"timeout": "1h"}),
-        ("The first schedule", "added", {"cron": "0 2 * * *", "command": ["/bin/true"], "timeout": "30m"}),
+        (
+            "The first schedule",
+            "added",
+            {"cron": "0 2 * * *", "command": ["/bin/true"], "timeout": "30m"},
+        ),
     ]
     assert "    ~ backup\n        timeout  30m -> 1h\n" in cli("log", "backup").out
     assert "Raise the timeout" not in cli("log", "report").out
@@ -167,7 +187,10 @@ def test_log_has_pages_and_a_start(cli: Cli, db: psycopg.Connection[Any]) -> Non
         sync(db, a_file(x={"timeout": f"{nth + 1}m"}), NOON + nth * HOUR, at_once=True)
 
     def hours(*options: object) -> list[int]:
-        return [int(line.split("T1")[1][0]) - 2 for line in cli("log", "--oneline", *options).out.splitlines()[1:]]
+        return [
+            int(line.split("T1")[1][0]) - 2
+            for line in cli("log", "--oneline", *options).out.splitlines()[1:]
+        ]
 
     assert hours() == [4, 3, 2, 1, 0]
     assert hours("--since", "2026-01-14T15:00Z") == [4, 3]
@@ -209,7 +232,14 @@ def test_what_hosts_and_authors_write_does_not_control_the_terminal(
     sync(db, a_file("web\x1b]0;x\x07", x={"payload": {name: "\x1b[0m"}}), NOON, at_once=True)
     sync(db, a_file("web", x={"payload": {name: 2}}), NOON + MINUTE, at_once=True)
 
-    for options in ((), ("-p",), ("--oneline",), ("x",), ("--format", "json"), ("-p", "--format", "json")):
+    for options in (
+        (),
+        ("-p",),
+        ("--oneline",),
+        ("x",),
+        ("--format", "json"),
+        ("-p", "--format", "json"),
+    ):
         out = cli("log", *options).out
         assert all(line.isprintable() for line in out.splitlines())
         assert not any(re.match(r"\s*::|.*##\[", line) for line in out.splitlines())
@@ -228,10 +258,15 @@ def test_show_names_the_commit_in_force_when_the_run_was_created(cli: Cli, edit:
     by = f'commit {first[:8]} by Maria Muster: "The first schedule", applied '
     assert re.search(f"\nfile +{by}[^,]*, which changed this job\n", oldest)
     assert "job edited" not in oldest
-    assert re.search(f'\nfile +commit {second[:8]} by Maria Muster: "Raise the timeout", applied', third)
+    assert re.search(
+        f'\nfile +commit {second[:8]} by Maria Muster: "Raise the timeout", applied', third
+    )
     assert re.search(f"\njob edited +{by}", third)
     document = json.loads(cli("show", runs[0]["id"], "--format", "json").out)
-    assert (document["edit_in_force"]["commit"], document["last_edit_of_job"]["commit"]) == (second, first)
+    assert (document["edit_in_force"]["commit"], document["last_edit_of_job"]["commit"]) == (
+        second,
+        first,
+    )
 
 
 def test_why_and_status_and_doctor_name_the_commit(cli: Cli, edit: Edit) -> None:
@@ -255,16 +290,23 @@ def test_doctor_says_what_to_do_about_a_repository_that_git_does_not_read(
 ) -> None:
     edit(FIRST, "The first schedule")
     (tmp_path / "schedules.yaml").write_text(FIRST + "# more\n")
-    assert re.search("ok +commit +[0-9a-f]{8}-dirty: the file has changes that are not committed", cli("doctor").out)
+    assert re.search(
+        "ok +commit +[0-9a-f]{8}-dirty: the file has changes that are not committed",
+        cli("doctor").out,
+    )
 
     monkeypatch.setenv("PATH", str(tmp_path))
     out = cli("doctor").out
-    assert re.search("warn +commit +the file is in a git work tree, and git is not installed, so edits are", out)
+    assert re.search(
+        "warn +commit +the file is in a git work tree, and git is not installed, so edits are", out
+    )
     assert "install git, or set YAMLSCHED_REVISION" in out
     result = cli("sync")
     assert result.code == 0
     assert "revision.unknown" in result.err
-    assert json.loads(cli("log", "--limit", 1, "--format", "json").out)["edits"][0]["commit"] is None
+    assert (
+        json.loads(cli("log", "--limit", 1, "--format", "json").out)["edits"][0]["commit"] is None
+    )
 
 
 def test_a_run_without_an_edit_on_record_is_shown(cli: Cli, db: psycopg.Connection[Any]) -> None:

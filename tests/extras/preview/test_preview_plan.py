@@ -30,7 +30,14 @@ from yamlsched.sync.flow import sync
 
 Db = psycopg.Connection[Any]
 NOON = at("2026-01-14 12:00")
-TABLES = ["job_definitions", "job_runs", "skipped_slots", "schedule_files", "used_keys", "operator_actions"]
+TABLES = [
+    "job_definitions",
+    "job_runs",
+    "skipped_slots",
+    "schedule_files",
+    "used_keys",
+    "operator_actions",
+]
 
 
 def plan(db: Db, file: ScheduleFile, now: Any = NOON, days: int = 7) -> Preview:
@@ -46,7 +53,10 @@ def plan_of(preview: Preview) -> SyncPlan:
 
 def contents(db: Db) -> list[Any]:
     """Return every row of every table."""
-    return [db.execute(f"select * from yamlsched.{table} order by 1".encode()).fetchall() for table in TABLES]
+    return [
+        db.execute(f"select * from yamlsched.{table} order by 1".encode()).fetchall()
+        for table in TABLES
+    ]
 
 
 def announced(preview: Preview, result: SyncResult, db: Db, before: set[int]) -> None:
@@ -66,7 +76,10 @@ def announced(preview: Preview, result: SyncResult, db: Db, before: set[int]) ->
         return
     added = {*edit.named(Change.ADDED)} - {*planned.returned}
     assert (added, {*edit.named(Change.CHANGED)}) == ({*changes.added}, {*changes.changed})
-    assert ({*edit.named(Change.REMOVED)}, tuple(planned.returned)) == ({*changes.retired}, changes.returned)
+    assert ({*edit.named(Change.REMOVED)}, tuple(planned.returned)) == (
+        {*changes.retired},
+        changes.returned,
+    )
 
 
 def ids(db: Db) -> set[int]:
@@ -80,7 +93,9 @@ def _valid(jobs: dict[str, Any]) -> dict[str, Any]:
         job = dict(drawn)
         overlap, catchup = job.pop("policies", "wait latest").split()
         names, policy, has_own_slots = job.pop("follows", ("", "wait", True))
-        after = [one for one in names if one < name and found.get(one, {}).keys() & {"cron", "after"}]
+        after = [
+            one for one in names if one < name and found.get(one, {}).keys() & {"cron", "after"}
+        ]
         if after and not has_own_slots:
             after = after[:1]  # whose slots it has
             job = {key: job[key] for key in job if key not in ("cron", "timezone")}
@@ -102,14 +117,18 @@ JOBS = st.dictionaries(
         optional={
             "cron": st.sampled_from(CRONS),
             "timezone": st.sampled_from(["UTC", "America/New_York"]),
-            "policies": st.sampled_from([f"{o} {c}" for o in OVERLAPS for c in CATCHUPS if (o, c) != ("skip", "all")]),
+            "policies": st.sampled_from(
+                [f"{o} {c}" for o in OVERLAPS for c in CATCHUPS if (o, c) != ("skip", "all")]
+            ),
             "catchup_window": st.sampled_from(["5m", "2d"]),
             "enabled": st.booleans(),
             "spread": st.sampled_from(["0s", "1m"]),
             "payload": st.sampled_from([{}, {"a": 1}, {"a": 1.5, "b": [None, True]}]),
             "backoff": st.sampled_from([{"policy": "steps", "delays": ["1s"]}, {"delay": "90s"}]),
             "follows": st.tuples(
-                st.sampled_from(["x", "y", "xy"]), st.sampled_from(["wait", "skip", "run"]), st.booleans()
+                st.sampled_from(["x", "y", "xy"]),
+                st.sampled_from(["wait", "skip", "run"]),
+                st.booleans(),
             ),
         },
     ),
@@ -127,7 +146,13 @@ def test_plan_announces_exactly_what_sync_does(
     dsn: str, files: list[Any], pauses: list[str], minutes: list[int], choice: random.Random
 ) -> None:
     with store.connect(dsn) as db:
-        for table in ("skipped_slots", "job_runs", "used_keys", "job_definitions", "schedule_files"):
+        for table in (
+            "skipped_slots",
+            "job_runs",
+            "used_keys",
+            "job_definitions",
+            "schedule_files",
+        ):
             db.execute(f"delete from yamlsched.{table}".encode())
         now = NOON
         for nth, jobs in enumerate(files):
@@ -139,7 +164,14 @@ def test_plan_announces_exactly_what_sync_does(
                 "select id from yamlsched.job_definitions where job_type = %s", [pauses[nth]]
             ).fetchone()
             if paused:
-                pausing.pause(db, "default", [paused.id], "ann", until=now + choice.choice([HOUR, DAY]), now=now)
+                pausing.pause(
+                    db,
+                    "default",
+                    [paused.id],
+                    "ann",
+                    until=now + choice.choice([HOUR, DAY]),
+                    now=now,
+                )
                 now += choice.randrange(90) * MINUTE
             file = a_file(top=f"x-edit: {nth}", **jobs)
             before, held = contents(db), ids(db)
@@ -173,7 +205,9 @@ def test_the_complete_output_of_a_plan(db: Db) -> None:
     finish(db, NOON - HOUR, "nightly")
     finish(db, NOON - HOUR, "refresh")
     finish(db, NOON - HOUR, "rests")
-    [rests] = db.execute("select id from yamlsched.job_definitions where job_type = 'rests'").fetchall()
+    [rests] = db.execute(
+        "select id from yamlsched.job_definitions where job_type = 'rests'"
+    ).fetchall()
     pausing.pause(db, "default", [rests.id], "ann", reason="until the disk is new", now=NOON - HOUR)
 
     # when the nightly job moves to the evening of the same day, and one job is removed
@@ -201,7 +235,9 @@ def test_the_complete_output_of_a_plan(db: Db) -> None:
     announced(planned, sync(db, new, NOON), db, held)
 
 
-@pytest.mark.parametrize("reason", ["x\n::error::forged", "a`b ##[error]c", "</details>\n\n# forged"])
+@pytest.mark.parametrize(
+    "reason", ["x\n::error::forged", "a`b ##[error]c", "</details>\n\n# forged"]
+)
 def test_a_plan_escapes_what_an_operator_wrote(db: Db, reason: str) -> None:
     sync(db, a_file(x={"cron": "0 5 * * *"}), NOON - DAY)
     [job] = db.execute("select id from yamlsched.job_definitions").fetchall()
@@ -295,7 +331,9 @@ def test_a_due_run_that_is_not_created_yet_uses_the_key_of_its_date(db: Db) -> N
 
     # then the date has its run, and sync does the same
     assert [run.idempotency_key for run in plan_of(planned).runs] == ["x:2026-01-14"]
-    assert [(one.scheduled_for, one.by) for one in job.key_taken] == [(at("2026-01-14 23:00"), at("2026-01-14 02:00"))]
+    assert [(one.scheduled_for, one.by) for one in job.key_taken] == [
+        (at("2026-01-14 23:00"), at("2026-01-14 02:00"))
+    ]
     sync(db, moved, NOON)
     finish(db, NOON)
     assert [(gap.first, gap.reason) for gap in sync(db, moved, at("2026-01-14 23:00")).gaps] == [
@@ -305,7 +343,9 @@ def test_a_due_run_that_is_not_created_yet_uses_the_key_of_its_date(db: Db) -> N
     assert sync(db, moved, job.next_slot_at).runs == 1
 
 
-def test_all_owed_slots_of_a_changed_job_are_announced_although_its_run_is_unfinished(db: Db) -> None:
+def test_all_owed_slots_of_a_changed_job_are_announced_although_its_run_is_unfinished(
+    db: Db,
+) -> None:
     # given 150 due slots of a job that waits for an unfinished run
     old = a_file(x={"cron": "* * * * *", "catchup": "all"})
     sync(db, old, NOON)
@@ -315,7 +355,10 @@ def test_all_owed_slots_of_a_changed_job_are_announced_although_its_run_is_unfin
     # when it is changed, then all of them are announced and created; unchanged they would wait
     new = a_file(x={"cron": "* * * * *", "catchup": "all", "owner": "team-b"})
     planned, held = plan(db, new, now), ids(db)
-    assert (len(plan_of(planned).runs), {run.settles for run in plan_of(planned).runs}) == (150, {True})
+    assert (len(plan_of(planned).runs), {run.settles for run in plan_of(planned).runs}) == (
+        150,
+        {True},
+    )
     assert (plan_of(plan(db, old, now)).runs, len(plan_of(plan(db, old, now)).waiting)) == ([], 1)
     announced(planned, sync(db, new, now), db, held)
 
@@ -335,9 +378,16 @@ def test_a_run_that_an_edit_of_spread_moves_is_announced_at_its_new_time(db: Db)
     announced(planned, sync(db, edited, NOON), db, held)
 
 
-def test_an_edit_of_a_job_settles_the_slots_of_those_that_follow_it_and_plan_says_so(db: Db) -> None:
+def test_an_edit_of_a_job_settles_the_slots_of_those_that_follow_it_and_plan_says_so(
+    db: Db,
+) -> None:
     # given a job whose due slots wait for another, which is edited, and of which the sync makes no gap at once
-    follower = {"cron": "5 * * * *", "after": ["extract"], "catchup": "all", "on_upstream_failure": "run"}
+    follower = {
+        "cron": "5 * * * *",
+        "after": ["extract"],
+        "catchup": "all",
+        "on_upstream_failure": "run",
+    }
     jobs: dict[str, Any] = {"load": follower}
     sync(db, a_file(extract={"cron": "0 * * * *"}, **jobs), NOON)
     edited, held = a_file(extract={"cron": "0 * * * *", "owner": "team-b"}, **jobs), ids(db)
@@ -353,7 +403,9 @@ def test_an_edit_of_a_job_settles_the_slots_of_those_that_follow_it_and_plan_say
     announced(planned, sync(db, edited, now), db, held)
 
 
-def test_unfinished_runs_of_a_removed_job_are_counted_with_the_day_of_their_cancellation(db: Db) -> None:
+def test_unfinished_runs_of_a_removed_job_are_counted_with_the_day_of_their_cancellation(
+    db: Db,
+) -> None:
     sync(db, a_file(x={"cron": "0 * * * *", "overlap": "allow"}), NOON)
     sync(db, a_file(x={"cron": "0 * * * *", "overlap": "allow"}), NOON + HOUR)
     planned = plan(db, a_file(), NOON + HOUR + MINUTE)
@@ -373,7 +425,9 @@ def test_a_slot_that_waits_for_the_run_before_it_is_not_announced_as_a_run(db: D
     sync(db, file, NOON + HOUR)
     planned = plan(db, file, NOON + 2 * HOUR)
     assert plan_of(planned).runs == []
-    assert [(one.scheduled_for, one.open_slot) for one in plan_of(planned).waiting] == [(NOON + 2 * HOUR, NOON + HOUR)]
+    assert [(one.scheduled_for, one.open_slot) for one in plan_of(planned).waiting] == [
+        (NOON + 2 * HOUR, NOON + HOUR)
+    ]
     assert plan_of(planned).verdict is Verdict.CURRENT
     sync(db, file, NOON + 2 * HOUR)
     assert slots(db) == ["01-14 13:00"]
@@ -400,17 +454,23 @@ def test_a_file_that_changes_its_namespace_reports_what_remains_in_the_old_one(d
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
     planned = plan(db, a_file(top="namespace: shop", x={"cron": "0 2 * * *"}))
     [warning] = [note.text for note in planned.notes if note.level is Level.WARNING]
-    assert warning.startswith("this host has also applied this path to default: the jobs there are not retired")
+    assert warning.startswith(
+        "this host has also applied this path to default: the jobs there are not retired"
+    )
 
 
 def test_retention_is_compared_with_that_of_the_file_in_force(db: Db) -> None:
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
     planned = plan(db, a_file(top="retention: {succeeded: 1d}", x={"cron": "0 2 * * *"}))
-    assert [(one.field, one.before, one.after) for one in planned.fields] == [("retention.succeeded", "7d", "1d")]
+    assert [(one.field, one.before, one.after) for one in planned.fields] == [
+        ("retention.succeeded", "7d", "1d")
+    ]
 
 
 @pytest.mark.parametrize("change", ["schedule = '0 0 2 * * * 2026'", "timezone = 'Mars/Olympus'"])
-def test_a_job_whose_expression_or_time_zone_is_unknown_here_does_not_stop_the_plan(db: Db, change: str) -> None:
+def test_a_job_whose_expression_or_time_zone_is_unknown_here_does_not_stop_the_plan(
+    db: Db, change: str
+) -> None:
     file = a_file(x={"cron": "0 2 * * *"}, y={"cron": "0 2 * * *"})
     sync(db, file, NOON)
     db.execute(f"update yamlsched.job_definitions set {change} where job_type = 'x'".encode())
@@ -419,7 +479,9 @@ def test_a_job_whose_expression_or_time_zone_is_unknown_here_does_not_stop_the_p
     assert [run.job_type for run in plan_of(planned).runs] == ["y"]
 
 
-def test_the_owed_slots_of_an_unreadable_job_that_is_changed_are_announced_as_one_gap(db: Db) -> None:
+def test_the_owed_slots_of_an_unreadable_job_that_is_changed_are_announced_as_one_gap(
+    db: Db,
+) -> None:
     # given a job whose stored time zone is unknown, with a due slot
     sync(db, a_file(x={"cron": "0 2 * * *"}), NOON)
     db.execute("update yamlsched.job_definitions set timezone = 'Mars/Olympus'")
@@ -438,7 +500,9 @@ def test_the_owed_slots_of_an_unreadable_job_that_is_changed_are_announced_as_on
 
 
 @pytest.fixture
-def cli(dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+def cli(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Cli:
     return command_line(dsn, monkeypatch, capsys, tmp_path)
 
 

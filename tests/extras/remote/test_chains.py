@@ -29,16 +29,26 @@ def test_a_chain_over_executors_ends_with_the_data_of_each_job(
         publishes=last | {"command": ENDS, "after": ["nap", "returns_json"]},
     )
     made = project.start(
-        *("backfill", "returns_json", "--from", "2026-01-14T02:00Z", "--before-first", "--downstream", "--yes")
+        *(
+            "backfill",
+            "returns_json",
+            "--from",
+            "2026-01-14T02:00Z",
+            "--before-first",
+            "--downstream",
+            "--yes",
+        )
     )
     assert made.wait() == 0, made.text
 
     worker = run_to_end(project)
 
-    runs = project.db.execute("select job_type, status, attempts from yamlsched.job_runs order by id").fetchall()
-    assert [tuple(run) for run in runs] == [(name, "succeeded", 1) for name in ("returns_json", "nap", "publishes")], (
-        worker.text
-    )
+    runs = project.db.execute(
+        "select job_type, status, attempts from yamlsched.job_runs order by id"
+    ).fetchall()
+    assert [tuple(run) for run in runs] == [
+        (name, "succeeded", 1) for name in ("returns_json", "nap", "publishes")
+    ], worker.text
     upstream = json.loads((project.folder / "upstream").read_text())
     assert set(upstream) == {"nap", "returns_json"}
     assert {one["status"] for one in upstream.values()} == {"succeeded"}

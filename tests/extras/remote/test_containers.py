@@ -18,7 +18,10 @@ from support.project import TESTS, Project, a_project, agent_exports, is_alive, 
 pytestmark = pytest.mark.hosts
 
 IN_A_CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "--uts", "--kill-child"]
-PLAIN = {"lease": "20s", "backoff": {"policy": "fixed", "delay": "1s"}}  # valid outside of the tests' own processes
+PLAIN = {
+    "lease": "20s",
+    "backoff": {"policy": "fixed", "delay": "1s"},
+}  # valid outside of the tests' own processes
 NAMED = "import socket, sys; socket.sethostname('app'); from yamlsched.cli import main; main()"
 
 
@@ -39,35 +42,53 @@ def containers(project: Project) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def start(project: Project, containers: list[subprocess.Popen[bytes]], number: int) -> None:
     """Start a worker that is PID 1 of a host named app."""
-    words = ["work", "--loop", "--file", str(project.file), "--dsn", project.dsn, "--path", str(TESTS)]
+    words = [
+        "work",
+        "--loop",
+        "--file",
+        str(project.file),
+        "--dsn",
+        project.dsn,
+        "--path",
+        str(TESTS),
+    ]
     folder = project.folder / f"container-{number}"
     folder.mkdir()
     environment = {**os.environ, "TEST_FOLDER": str(project.folder), "TMPDIR": str(folder)}
     with (folder / "log").open("wb") as log:
         containers.append(
             subprocess.Popen(
-                [*IN_A_CONTAINER, sys.executable, "-c", NAMED, *words], stdout=log, stderr=log, env=environment
+                [*IN_A_CONTAINER, sys.executable, "-c", NAMED, *words],
+                stdout=log,
+                stderr=log,
+                env=environment,
             )
         )
 
 
 def descendants(pid: int) -> list[int]:
     try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except FileNotFoundError:
         return []
     return [each for child in children for each in (child, *descendants(child))]
 
 
 def zombies(pid: int) -> list[int]:
-    return [each for each in descendants(pid) if Path(f"/proc/{each}").exists() and not is_alive(each)]
+    return [
+        each for each in descendants(pid) if Path(f"/proc/{each}").exists() and not is_alive(each)
+    ]
 
 
 def in_a_container(project: Project) -> None:
     """Give the project an executor whose agents are PID 1 of hosts named app."""
     script = f'{" ".join(IN_A_CONTAINER)} sh -c \'hostname app; exec "$@"\' sh "$@"\n'
     (project.folder / "run").write_text(agent_exports(project.folder, project.dsn) + script)
-    project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "run"], "concurrency": 30}}
+    project.executors = {
+        "engine": {"type": "command", "command": ["/bin/sh", "run"], "concurrency": 30}
+    }
 
 
 def test_workers_and_agents_with_equal_host_names_and_process_ids_execute_each_run_once(
@@ -107,7 +128,10 @@ def test_a_worker_that_is_pid_1_reaps_what_commands_leave_behind(
 
     project.touch("go")
 
-    until(lambda: not zombies(containers[0].pid) and not list_of_left(containers[0].pid), "none is left, and no zombie")
+    until(
+        lambda: not zombies(containers[0].pid) and not list_of_left(containers[0].pid),
+        "none is left, and no zombie",
+    )
     assert containers[0].poll() is None
 
 
@@ -123,7 +147,9 @@ def list_of_left(pid: int) -> list[int]:
     return found
 
 
-def test_a_stopped_agent_changes_nothing_when_it_goes_on_beside_its_successor(project: Project) -> None:
+def test_a_stopped_agent_changes_nothing_when_it_goes_on_beside_its_successor(
+    project: Project,
+) -> None:
     (project.folder / "run").write_text(agent_exports(project.folder, project.dsn) + 'exec "$@"\n')
     project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "run"]}}
     project.sync(first_attempt_waits={"executor": "engine", "lease": "4s", "max_attempts": 2})

@@ -13,7 +13,10 @@ REASONS = [
     (ConnectionRefusedError(111, "Connection refused"), "[Errno 111] Connection refused"),
     (TimeoutError("Timed out\nafter 10 s"), "no answer within 10 s: is it a Dask scheduler?"),
     (OSError(), "OSError"),
-    (ImportError("Mismatched versions"), f"Mismatched versions: the scheduler needs Dask {VERSION}, as here"),
+    (
+        ImportError("Mismatched versions"),
+        f"Mismatched versions: the scheduler needs Dask {VERSION}, as here",
+    ),
     (
         TypeError("got an unexpected keyword"),
         f"what answers there is not a Dask scheduler of version {VERSION}, as here, or tls:// lacks certificates (Type",
@@ -21,7 +24,9 @@ REASONS = [
 ]
 
 
-@pytest.mark.parametrize("error, start", REASONS, ids=[type(error).__name__ for error, _ in REASONS])
+@pytest.mark.parametrize(
+    "error, start", REASONS, ids=[type(error).__name__ for error, _ in REASONS]
+)
 def test_why_a_scheduler_cannot_be_reached_is_one_line(error: BaseException, start: str) -> None:
     reason = dask_cluster.why_not_connected(error)
 

@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[3]
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Yield a copy of the example, with a port that is free."""
     shutil.copytree(
-        ROOT / "examples/dask", tmp_path / "dask", ignore=shutil.ignore_patterns("__pycache__", ".yamlsched")
+        ROOT / "examples/dask",
+        tmp_path / "dask",
+        ignore=shutil.ignore_patterns("__pycache__", ".yamlsched"),
     )
     schedule = tmp_path / "dask" / "schedules.yaml"
     with socket.socket() as found:
@@ -33,7 +35,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_make_cluster_runs_the_schedule_on_two_dask_workers_and_leaves_no_process(folder: Path) -> None:
+def test_make_cluster_runs_the_schedule_on_two_dask_workers_and_leaves_no_process(
+    folder: Path,
+) -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert "@sh examples/dask/cluster.sh $(BIN)" in makefile
     environment = {name: value for name, value in os.environ.items() if name != "YAMLSCHED_DSN"}

@@ -23,17 +23,26 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def shared(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def shared(
+    server: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Project]:
     """Yield a project with a cluster of one worker, which all tests of this module use."""
     folder = tmp_path_factory.mktemp("project")
-    with temporary_database(server, template) as dsn, a_project(folder, dsn) as project, a_cluster(project) as cluster:
+    with (
+        temporary_database(server, template) as dsn,
+        a_project(folder, dsn) as project,
+        a_cluster(project) as cluster,
+    ):
         cluster.start_worker("--resources", "GPU=1")
         yield project
 
 
 @pytest.fixture
 def project(shared: Project) -> Project:
-    shared.executors["cluster"] = {"type": "dask", "address": shared.executors["cluster"]["address"]}
+    shared.executors["cluster"] = {
+        "type": "dask",
+        "address": shared.executors["cluster"]["address"],
+    }
     return shared
 
 
@@ -44,7 +53,9 @@ def on_cluster(**job: Any) -> dict[str, Any]:
 def run_to_end(project: Project, **env: str) -> Process:
     """Have a worker execute what is there until each run has ended."""
     worker = project.start("work", "--loop", **env)
-    until(lambda: not set(project.statuses()) & {"queued", "failed", "running"}, "all runs have ended")
+    until(
+        lambda: not set(project.statuses()) & {"queued", "failed", "running"}, "all runs have ended"
+    )
     worker.signal(signal.SIGTERM)
     assert worker.wait() in (0, -signal.SIGTERM), worker.text
     return worker
@@ -53,7 +64,9 @@ def run_to_end(project: Project, **env: str) -> Process:
 def handler_of(project: Project, run: int) -> int:
     """Return the process id of the first handler call of ``run``."""
     lines = [line.split() for line in (project.folder / "calls").read_text().splitlines()]
-    return next(int(pid) for what, number, _, pid in lines if (what, int(number)) == ("started", run))
+    return next(
+        int(pid) for what, number, _, pid in lines if (what, int(number)) == ("started", run)
+    )
 
 
 def test_what_handlers_do_is_the_same_on_a_dask_worker(project: Project) -> None:
@@ -73,7 +86,11 @@ def test_what_handlers_do_is_the_same_on_a_dask_worker(project: Project) -> None
     assert project.summary(runs["fails"]) == ("dead", 2, 2, 0, 2)
     assert project.row(runs["fails"]).last_error == "no route to host"
     row = project.row(backup)
-    assert (row.status, row.error_type, row.last_error) == ("dead", "exit code 3", '{"colour": "blue"}')
+    assert (row.status, row.error_type, row.last_error) == (
+        "dead",
+        "exit code 3",
+        '{"colour": "blue"}',
+    )
     assert [output.output for output in project.outputs(backup)] == ['{"colour": "blue"}\n']
 
 
@@ -83,7 +100,9 @@ def test_resources_limit_how_many_attempts_execute_at_once(project: Project) -> 
     worker = project.start("work", "--loop")
 
     until(lambda: sum(project.calls("started", run) for run in runs) == 2)
-    [other] = project.enqueue("nothing")  # needs no resource: when it has ended, the third one would have started too
+    [other] = project.enqueue(
+        "nothing"
+    )  # needs no resource: when it has ended, the third one would have started too
     project.until_status(other, "succeeded")
     started = [project.calls("started", run) for run in runs]
     project.touch("resources")
@@ -171,7 +190,9 @@ def test_a_job_that_is_paused_does_not_begin_and_costs_nothing(project: Project)
     until(lambda: project.start("work").wait() == 0 and project.row(running).status == "succeeded")
     assert project.summary(running) == ("succeeded", 1, 1, 1, 0)
     assert project.summary(waiting) == ("queued", 0, 0, 0, 0)
-    assert 'why="its job was paused, disabled or retired before the engine started it"' in worker.text
+    assert (
+        'why="its job was paused, disabled or retired before the engine started it"' in worker.text
+    )
     assert project.start("resume", "waits_for_file").wait() == 0
     run_to_end(project)
     assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
@@ -192,7 +213,9 @@ def test_only_the_gateway_loads_dask(project: Project) -> None:
     project.start("cancel", str(run)).wait()
 
 
-def test_a_host_without_dask_claims_nothing_for_it_and_says_what_to_install(project: Project) -> None:
+def test_a_host_without_dask_claims_nothing_for_it_and_says_what_to_install(
+    project: Project,
+) -> None:
     project.sync(nothing=on_cluster(), nap={})
     [remote], [local] = project.enqueue("nothing"), project.enqueue("nap")
     hidden = "import sys; sys.modules['distributed'] = None"
@@ -260,7 +283,9 @@ def test_doctor_reports_what_it_finds_on_the_cluster(project: Project) -> None:
     del project.executors["nowhere"]
 
     lines = (project.folder / f"out-{project.number}").read_text().splitlines()
-    found = {line[6:].split("  ")[0]: line for line in lines if line.startswith(("ok", "warn", "fail"))}
+    found = {
+        line[6:].split("  ")[0]: line for line in lines if line.startswith(("ok", "warn", "fail"))
+    }
     assert found["executor cluster"].startswith("ok")
     assert "Python " + sys.version.split()[0] in found["executor cluster"]
     assert "the scheduler at tcp://127.0.0.1:1 cannot be reached" in found["executor nowhere"]

@@ -21,9 +21,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def shared(server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, Cluster]]:
+def shared(
+    server: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Project, Cluster]]:
     folder = tmp_path_factory.mktemp("project")
-    with temporary_database(server, template) as dsn, a_project(folder, dsn) as project, a_cluster(project) as cluster:
+    with (
+        temporary_database(server, template) as dsn,
+        a_project(folder, dsn) as project,
+        a_cluster(project) as cluster,
+    ):
         yield project, cluster
 
 
@@ -45,7 +51,9 @@ def on_cluster(**job: Any) -> dict[str, Any]:
 
 
 def tickets(project: Project, run: int) -> list[Any]:
-    return project.db.execute("select * from yamlsched.attempt_begins where run_id = %s", [run]).fetchall()
+    return project.db.execute(
+        "select * from yamlsched.attempt_begins where run_id = %s", [run]
+    ).fetchall()
 
 
 class Executing:
@@ -132,7 +140,9 @@ def test_an_attempt_goes_on_when_its_worker_has_gone_and_another_one_applies_the
     assert project.summary(executing.run) == ("succeeded", 1, 1, 1, 0)
 
 
-def test_a_result_that_is_lost_with_its_dask_worker_is_not_computed_again(project: Project, cluster: Cluster) -> None:
+def test_a_result_that_is_lost_with_its_dask_worker_is_not_computed_again(
+    project: Project, cluster: Cluster
+) -> None:
     project.sync(waits_for_file=on_cluster(lease="1m"))
     executing = Executing(project, "waits_for_file", {"name": "lost"})
 
@@ -154,17 +164,29 @@ def test_a_result_that_is_lost_with_its_dask_worker_is_not_computed_again(projec
 OLD = "import yamlsched.extras.remote.spec as spec; spec.FORMAT = 0"
 WITHOUT = "import sys; sys.modules['yamlsched'] = None"
 VERSIONS = [
-    ("another yamlsched", OLD, "waits_for_file", 0, "here reads 0: install the same version on both"),
+    (
+        "another yamlsched",
+        OLD,
+        "waits_for_file",
+        0,
+        "here reads 0: install the same version on both",
+    ),
     ("no yamlsched", WITHOUT, "waits_for_file", 0, "ModuleNotFoundError"),
     ("another handler", "", "missing", 1, "has no attribute 'missing'"),
 ]
 
 
-@pytest.mark.parametrize("site, handler, begun, error", [row[1:] for row in VERSIONS], ids=[row[0] for row in VERSIONS])
+@pytest.mark.parametrize(
+    "site, handler, begun, error", [row[1:] for row in VERSIONS], ids=[row[0] for row in VERSIONS]
+)
 def test_the_wrong_code_on_the_cluster_is_reported_with_what_to_do_and_fails_only_what_begins(
     project: Project, cluster: Cluster, site: str, handler: str, begun: int, error: str
 ) -> None:
-    job = on_cluster(handler=f"support.handlers.{handler}", resources={"WRONG": 1} if site else {}, max_attempts=1)
+    job = on_cluster(
+        handler=f"support.handlers.{handler}",
+        resources={"WRONG": 1} if site else {},
+        max_attempts=1,
+    )
     project.sync(wrong=job)
     if site:
         folder = cluster.folder / f"site-{len(list(cluster.folder.iterdir()))}"
@@ -174,7 +196,10 @@ def test_the_wrong_code_on_the_cluster_is_reported_with_what_to_do_and_fails_onl
     [run] = project.enqueue("wrong")
 
     worker = project.start("work", "--loop")
-    until(lambda: error in ((project.row(run).last_error or "") if begun else worker.text), "the report")
+    until(
+        lambda: error in ((project.row(run).last_error or "") if begun else worker.text),
+        "the report",
+    )
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
 
@@ -201,7 +226,9 @@ def test_a_scheduler_that_is_away_costs_nothing_and_is_logged(project: Project) 
     project.start("cancel", str(run)).wait()
 
 
-def test_a_restart_of_the_scheduler_costs_at_most_the_attempts_that_execute(project: Project, cluster: Cluster) -> None:
+def test_a_restart_of_the_scheduler_costs_at_most_the_attempts_that_execute(
+    project: Project, cluster: Cluster
+) -> None:
     project.sync(first_attempt_waits=on_cluster(), nothing=on_cluster(resources={"LATER": 1}))
     executing = Executing(project, "first_attempt_waits")
     [waiting] = project.enqueue("nothing")
@@ -209,7 +236,9 @@ def test_a_restart_of_the_scheduler_costs_at_most_the_attempts_that_execute(proj
     until(lambda: f"yamlsched-{waiting}-" in cluster.tasks())
 
     cluster.kill(cluster.scheduler)
-    until(lambda: not is_alive(executing.handler), "the Dask worker has exited, and its agent stopped")
+    until(
+        lambda: not is_alive(executing.handler), "the Dask worker has exited, and its agent stopped"
+    )
     cluster.restart_scheduler()
     cluster.start_worker("--resources", "LATER=1")
     assert worker.wait() == 0, worker.text

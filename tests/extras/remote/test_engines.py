@@ -84,8 +84,12 @@ def prepare(project: Project, name: str) -> None:
     (secrets / "docker.env").write_text(f"YAMLSCHED_DSN={project.dsn}\n")
     state(project).mkdir()
     (state(project) / "secret-yamlsched").write_text(json.dumps({"YAMLSCHED_DSN": project.dsn}))
-    (state(project) / "image").write_text(json.dumps({"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}))
-    (state(project) / "role.yaml").write_text(next(one for one in blocks("yaml") if "kind: Role" in one))
+    (state(project) / "image").write_text(
+        json.dumps({"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"})
+    )
+    (state(project) / "role.yaml").write_text(
+        next(one for one in blocks("yaml") if "kind: Role" in one)
+    )
     for program in engines.PROGRAMS:
         shutil.copy(engines.__file__, state(project) / program)
         (state(project) / program).chmod(0o755)
@@ -170,7 +174,9 @@ def test_what_waits_in_the_queue_of_an_engine_is_taken_out_of_it_by_the_program_
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_attempt_of_an_example_goes_on_when_its_worker_has_gone(project: Project, name: str) -> None:
+def test_an_attempt_of_an_example_goes_on_when_its_worker_has_gone(
+    project: Project, name: str
+) -> None:
     prepare(project, name)
     go = project.folder / "end"
     [run] = project.enqueue("score", {"until": str(go)})
@@ -182,11 +188,16 @@ def test_an_attempt_of_an_example_goes_on_when_its_worker_has_gone(project: Proj
     assert finish(project, run).status == "succeeded"
 
 
-def test_a_program_of_withdraw_that_fails_or_hangs_is_reported_and_costs_nothing(project: Project) -> None:
+def test_a_program_of_withdraw_that_fails_or_hangs_is_reported_and_costs_nothing(
+    project: Project,
+) -> None:
     prepare(project, "slurm")
     (state(project) / "held").touch()
     soon = "import yamlsched.extras.remote.gateway as gateway; gateway.WITHDRAW_SECONDS = 0.5"
-    for script, why in (("echo no such job; exit 3", "exit code 3: no such job"), ("sleep 60", "no end within")):
+    for script, why in (
+        ("echo no such job; exit 3", "exit code 3: no such job"),
+        ("sleep 60", "no end within"),
+    ):
         project.executors["slurm"] |= {"begin_within": "1s", "withdraw": ["/bin/sh", "-c", script]}
         project.sync(score=project.jobs["score"])
         [run] = project.enqueue("score")

@@ -26,7 +26,12 @@ from yamlsched.cli import cli
 pytestmark = pytest.mark.story
 
 ORDINARY_USER = 60_417
-AS_ORDINARY_USER = ["setpriv", f"--reuid={ORDINARY_USER}", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+AS_ORDINARY_USER = [
+    "setpriv",
+    f"--reuid={ORDINARY_USER}",
+    "--inh-caps=+dac_override",
+    "--ambient-caps=+dac_override",
+]
 if os.getuid() != 0:
     AS_ORDINARY_USER = []
 ANSWERS = {
@@ -99,9 +104,7 @@ def test_a_foreign_service_at_the_address_of_a_scheduler_stops_no_worker_and_cos
         project.until_started(local)
 
         # when it was asked several times, other hosts are told why
-        reason = (
-            f'cannot start job nothing: executor "engine": the scheduler at tcp://127.0.0.1:{port} cannot be reached'
-        )
+        reason = f'cannot start job nothing: executor "engine": the scheduler at tcp://127.0.0.1:{port} cannot be reached'
         until(lambda: len(connections) >= (1 if answer == "silence" else 4))
         until(lambda: "executor.unreachable executor=engine" in worker.text)
         until(lambda: faults(project))
@@ -153,16 +156,26 @@ def test_a_program_that_starts_no_agent_costs_no_attempt_is_tried_later_each_tim
 ) -> None:
     script, why = NOT_BEGUN[case]
     exports = agent_exports(project.folder, project.dsn)
-    (project.folder / "launch").write_text(f'{exports}shift\ntest -e repaired || {{ {script}; }}\nexec "$@"\n')
+    (project.folder / "launch").write_text(
+        f'{exports}shift\ntest -e repaired || {{ {script}; }}\nexec "$@"\n'
+    )
     command = ["/bin/sh", "launch", "{id}"]
     project.executors = {
-        "engine": {"type": "command", "command": command, "begin_within": "10s" if case == "nothing" else "2m"}
+        "engine": {
+            "type": "command",
+            "command": command,
+            "begin_within": "10s" if case == "nothing" else "2m",
+        }
     }
     project.sync(nothing=away(lease="30s"))
     [run] = project.enqueue("nothing")
     worker = project.start("work", "--loop")
 
-    until(lambda: project.db.execute("select count(*) from yamlsched.attempt_begins").fetchone()[0] == 3)
+    until(
+        lambda: (
+            project.db.execute("select count(*) from yamlsched.attempt_begins").fetchone()[0] == 3
+        )
+    )
     until(lambda: project.row(run).status == "queued")
 
     assert project.summary(run) == ("queued", 0, 0, 0, 0)
@@ -192,7 +205,9 @@ def test_a_program_that_is_missing_on_this_host_costs_no_attempt_and_no_local_jo
     until(lambda: worker.text.count("executor.unavailable executor=engine") >= 2)
     assert "cannot be started: No such file or directory" in worker.text
     until(lambda: [found.executor for found in faults(project)] == ["engine"])
-    assert 'executor "engine": "./launch" cannot be started: No such file or directory' in verb(project, "status")
+    assert 'executor "engine": "./launch" cannot be started: No such file or directory' in verb(
+        project, "status"
+    )
     program.write_text(f'#!/bin/sh\n{agent_exports(project.folder, project.dsn)}exec "$@"\n')
     program.chmod(0o755)
 
@@ -204,8 +219,12 @@ def test_a_program_that_is_missing_on_this_host_costs_no_attempt_and_no_local_jo
 
 
 def launch_here(project: Project) -> None:
-    (project.folder / "launch").write_text(f'{agent_exports(project.folder, project.dsn)}exec "$@"\n')
-    project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch"], "concurrency": 200}}
+    (project.folder / "launch").write_text(
+        f'{agent_exports(project.folder, project.dsn)}exec "$@"\n'
+    )
+    project.executors = {
+        "engine": {"type": "command", "command": ["/bin/sh", "launch"], "concurrency": 200}
+    }
 
 
 def limit_processes(pid: int, count: int | None) -> None:
@@ -213,7 +232,13 @@ def limit_processes(pid: int, count: int | None) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     most = "unlimited" if hard == resource.RLIM_INFINITY else hard
     subprocess.run(
-        [*AS_ORDINARY_USER, "prlimit", f"--pid={pid}", f"--nproc={most if count is None else count}:"], check=True
+        [
+            *AS_ORDINARY_USER,
+            "prlimit",
+            f"--pid={pid}",
+            f"--nproc={most if count is None else count}:",
+        ],
+        check=True,
     )
 
 
@@ -246,7 +271,9 @@ def test_a_limit_of_open_files_costs_no_attempt(project: Project) -> None:
     project.sync(waits_for_file=away(lease="30s"))  # so many agents begin slowly
     runs = project.enqueue("waits_for_file", count=30)
     worker = project.start(
-        "work", "--loop", before="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))"
+        "work",
+        "--loop",
+        before="import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))",
     )
     until(lambda: "executor.unavailable executor=engine" in worker.text)
     assert "Too many open files" in worker.text
@@ -273,7 +300,9 @@ forking.fork = limited
 """
 
 
-def test_a_gateway_that_dies_before_it_reads_what_it_was_given_costs_no_attempt_and_no_wait(project: Project) -> None:
+def test_a_gateway_that_dies_before_it_reads_what_it_was_given_costs_no_attempt_and_no_wait(
+    project: Project,
+) -> None:
     launch_here(project)
     project.sync(nothing=away(), nap={})
     runs, [local] = project.enqueue("nothing", count=3), project.enqueue("nap")
@@ -285,8 +314,16 @@ def test_a_gateway_that_dies_before_it_reads_what_it_was_given_costs_no_attempt_
     for run in runs:
         project.until_status(run, "succeeded")
     assert {project.summary(run) for run in runs} == {("succeeded", 1, 1, 1, 0)}
-    assert worker.text.count('gateway.died executor=engine in_flight=3 error="OSError: [Errno 24]') == 2
-    assert worker.text.count('executor.unavailable executor=engine error="its gateway process dies: OSError') == 2
+    assert (
+        worker.text.count('gateway.died executor=engine in_flight=3 error="OSError: [Errno 24]')
+        == 2
+    )
+    assert (
+        worker.text.count(
+            'executor.unavailable executor=engine error="its gateway process dies: OSError'
+        )
+        == 2
+    )
     end(worker)
 
 
@@ -309,7 +346,9 @@ def test_a_limit_of_processes_costs_no_attempt(ordinary: Project) -> None:
     end(worker)
 
 
-def test_a_gateway_that_is_lost_and_cannot_be_replaced_holds_up_no_local_job_and_no_shutdown(ordinary: Project) -> None:
+def test_a_gateway_that_is_lost_and_cannot_be_replaced_holds_up_no_local_job_and_no_shutdown(
+    ordinary: Project,
+) -> None:
     # given a local attempt, and one that waits in the engine
     launch_here(ordinary)
     launch = ordinary.folder / "launch"
@@ -318,8 +357,14 @@ def test_a_gateway_that_is_lost_and_cannot_be_replaced_holds_up_no_local_job_and
     [remote], [local] = ordinary.enqueue("first_attempt_waits"), ordinary.enqueue("waits_for_file")
     worker = ordinary.start("work", "--loop", "--grace", "1s")
     ordinary.until_started(local)
-    until(lambda: any(Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in worker.children()))
-    [gateway] = [pid for pid in worker.children() if Path(f"/proc/{pid}/task/{pid}/children").read_text()]
+    until(
+        lambda: any(
+            Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in worker.children()
+        )
+    )
+    [gateway] = [
+        pid for pid in worker.children() if Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    ]
 
     # when the gateway dies, and no process can be started any more
     limit_processes(worker.pid, 1)
@@ -360,7 +405,9 @@ forking.fork = failing
 """
 
 
-def test_a_gateway_that_cannot_be_forked_costs_no_attempt_and_no_local_job(project: Project) -> None:
+def test_a_gateway_that_cannot_be_forked_costs_no_attempt_and_no_local_job(
+    project: Project,
+) -> None:
     launch_here(project)
     project.sync(nothing=away(), nap={})
     remote, [local] = project.enqueue("nothing", count=4), project.enqueue("nap")

@@ -53,7 +53,10 @@ def test_an_action_acts_on_what_the_run_has_become(
     project: Project, code: int, attempts: int, verb: str, says: str, becomes: Any
 ) -> None:
     run = ended_and_not_applied(
-        project, code, max_attempts=attempts, backoff={"policy": "fixed", "delay": "1h", "max_delay": "1h"}
+        project,
+        code,
+        max_attempts=attempts,
+        backoff={"policy": "fixed", "delay": "1h", "max_delay": "1h"},
     )
 
     text = said(project, verb, str(run))

@@ -78,7 +78,10 @@ class Stage:
     def until_begun(self, worker: Process, run: int) -> int:
         """Wait until the handler is called and the worker knows it; return the process id of the handler."""
         self.project.until_started(run)
-        until(lambda: f"run={run} executor=" in worker.text, "the worker knows that the attempt has begun")
+        until(
+            lambda: f"run={run} executor=" in worker.text,
+            "the worker knows that the attempt has begun",
+        )
         return int((self.project.folder / "calls").read_text().split()[3])
 
 
@@ -86,7 +89,9 @@ class Stage:
 def stage(engine: Engine, project: Project, request: pytest.FixtureRequest) -> Stage:
     name = request.node.callspec.params["engine"]
     prepare(project, name)
-    (project.folder / "etc" / "app" / "secrets.env").write_text(agent_exports(project.folder, project.dsn))
+    (project.folder / "etc" / "app" / "secrets.env").write_text(
+        agent_exports(project.folder, project.dsn)
+    )
     job = {"executor": name, "max_attempts": 1, "lease": "20s"}
     says = {"command": ["printf", "%s|", *WORDS], "output": {"keep": "always"}}
     queued = {"handler": "support.handlers.nothing", "lease": "2m"}
@@ -95,7 +100,9 @@ def stage(engine: Engine, project: Project, request: pytest.FixtureRequest) -> S
 
 
 @both
-def test_an_example_executes_what_succeeds_and_what_fails_and_keeps_each_word_of_a_command(stage: Stage) -> None:
+def test_an_example_executes_what_succeeds_and_what_fails_and_keeps_each_word_of_a_command(
+    stage: Stage,
+) -> None:
     project = stage.project
     [good], [bad], [says] = (project.enqueue(job) for job in ("nothing", "fails", "says"))
 
@@ -155,7 +162,10 @@ def test_a_run_that_waits_in_slurms_queue_when_the_host_of_its_worker_dies_is_ex
     stage.kill_host(worker)
     if calls == 0:
         sessions = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-        until(lambda: not project.db.execute(sessions).fetchall(), "nothing of the worker is executed any more")
+        until(
+            lambda: not project.db.execute(sessions).fetchall(),
+            "nothing of the worker is executed any more",
+        )
         project.end_leases()
     cluster.hold(False)
     until(lambda: not cluster.jobs(), "Slurm has started the agent, which has exited")
@@ -166,7 +176,9 @@ def test_a_run_that_waits_in_slurms_queue_when_the_host_of_its_worker_dies_is_ex
 
 
 @slurm
-def test_scancel_takes_out_of_slurms_queue_what_is_cancelled_and_what_a_shutdown_leaves(stage: Stage) -> None:
+def test_scancel_takes_out_of_slurms_queue_what_is_cancelled_and_what_a_shutdown_leaves(
+    stage: Stage,
+) -> None:
     project, cluster = stage.project, stage.engine
     assert isinstance(cluster, Slurm)
     cluster.hold()
@@ -201,13 +213,23 @@ def accept_another_key(engine: Engine) -> Callable[[], Any]:
 
 
 FAULTS: list[tuple[str, Callable[[Engine], Callable[[], Any]], str]] = [
-    ("gpu1", lambda engine: stop(engine, "sshd"), "exit code 255: ssh: connect to host 127.0.0.1 port"),
+    (
+        "gpu1",
+        lambda engine: stop(engine, "sshd"),
+        "exit code 255: ssh: connect to host 127.0.0.1 port",
+    ),
     ("gpu1", accept_another_key, "exit code 255: root@127.0.0.1: Permission denied"),
-    ("slurm", lambda engine: stop(engine, "slurmctld"), "exit code 1: sbatch: error: Batch job submission failed"),
+    (
+        "slurm",
+        lambda engine: stop(engine, "slurmctld"),
+        "exit code 1: sbatch: error: Batch job submission failed",
+    ),
 ]
 
 
-@pytest.mark.parametrize("engine, break_it, error", FAULTS, indirect=["engine"], ids=["no sshd", "no key", "slurmctld"])
+@pytest.mark.parametrize(
+    "engine, break_it, error", FAULTS, indirect=["engine"], ids=["no sshd", "no key", "slurmctld"]
+)
 def test_an_engine_that_takes_no_attempt_costs_none(
     stage: Stage, break_it: Callable[[Engine], Callable[[], Any]], error: str
 ) -> None:

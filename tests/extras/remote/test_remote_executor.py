@@ -34,7 +34,9 @@ pytestmark = pytest.mark.story
 
 EXEC = 'exec "$@"'  # the launcher becomes the agent, as with srun or docker run without a daemon
 APART = 'setsid "$@" & wait $!'  # no signal of the launcher's reaches the agent, as with ssh
-HANDED_OVER = 'setsid "$@" &'  # the program exits with 0 before the attempt has begun, as sbatch does
+HANDED_OVER = (
+    'setsid "$@" &'  # the program exits with 0 before the attempt has begun, as sbatch does
+)
 LOST_AFTERWARDS = '"$@"; exit 9'  # the result is lost after success
 
 
@@ -51,7 +53,9 @@ def engine(project: Project, script: str = EXEC, **keys: Any) -> None:
     (project.folder / "launch").write_text(
         f'{agent_exports(project.folder, project.dsn)}echo "$$ $1" >> launchers\nshift\n{script}\n'
     )
-    project.executors = {"engine": {"type": "command", "command": ["/bin/sh", "launch", "{id}"], **keys}}
+    project.executors = {
+        "engine": {"type": "command", "command": ["/bin/sh", "launch", "{id}"], **keys}
+    }
 
 
 def launchers(project: Project) -> list[int]:
@@ -72,14 +76,18 @@ def tickets(project: Project, run: int) -> list[Any]:
 
 def agents(project: Project) -> list[int]:
     """Return the process ids of living agents that have begun an attempt."""
-    rows = project.db.execute("select agent from yamlsched.attempt_begins where agent is not null").fetchall()
+    rows = project.db.execute(
+        "select agent from yamlsched.attempt_begins where agent is not null"
+    ).fetchall()
     return [pid for pid in (int(row.agent.split(":")[-2]) for row in rows) if is_alive(pid)]
 
 
 def run_to_end(project: Project, *words: str, **env: str) -> Process:
     """Have a worker execute what is there until each run has ended."""
     worker = project.start("work", "--loop", *words, **env)
-    until(lambda: not set(project.statuses()) & {"queued", "failed", "running"}, "all runs have ended")
+    until(
+        lambda: not set(project.statuses()) & {"queued", "failed", "running"}, "all runs have ended"
+    )
     worker.signal(signal.SIGTERM)
     assert worker.wait() in (0, -signal.SIGTERM), worker.text  # it may have just started
     return worker
@@ -106,7 +114,9 @@ def test_an_agent_gets_the_job_as_its_worker_knows_it_and_no_payload() -> None:
         paths=("src",),
         requires_env=("SHOP_TOKEN",),
     )
-    run = ClaimedRun(118, "train", "k:1", None, 2, 5, '{"password": "hunter2"}', False, 120.0, "host:1:abc")
+    run = ClaimedRun(
+        118, "train", "k:1", None, 2, 5, '{"password": "hunter2"}', False, 120.0, "host:1:abc"
+    )
 
     argument = spec.encode(Attempt(run, job, 0.0, 0.0), "shop")
 
@@ -120,7 +130,9 @@ def test_what_no_worker_has_written_is_refused_by_the_agent(argument: str) -> No
         spec.decode(argument)
 
 
-def test_an_agent_of_another_format_says_to_install_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_of_another_format_says_to_install_the_same_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = ClaimedRun(118, "train", None, None, 1, 5, "{}", False, 120.0, "host:1:abc")
     argument = spec.encode(Attempt(run, Job("train", handler="ml.train"), 0.0, 0.0), "shop")
     monkeypatch.setattr(spec, "FORMAT", spec.FORMAT + 1)
@@ -129,7 +141,9 @@ def test_an_agent_of_another_format_says_to_install_the_same_version(monkeypatch
         spec.decode(argument)
 
 
-def test_a_run_is_executed_by_an_agent_and_its_outcome_is_read_from_the_ticket(project: Project) -> None:
+def test_a_run_is_executed_by_an_agent_and_its_outcome_is_read_from_the_ticket(
+    project: Project,
+) -> None:
     engine(project)
     project.sync(nothing=on_engine())
     [run] = project.enqueue("nothing")
@@ -164,14 +178,18 @@ def test_an_agent_without_a_variable_that_the_job_requires_returns_the_run_at_no
     assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
-def test_progress_is_written_by_the_agent_while_the_handler_runs_and_last_with_the_outcome(project: Project) -> None:
+def test_progress_is_written_by_the_agent_while_the_handler_runs_and_last_with_the_outcome(
+    project: Project,
+) -> None:
     engine(project)
     project.sync(reports_then=on_engine(lease="1m"))
     [run] = project.enqueue("reports_then", {"then": "return"})
     worker = project.start("work")
 
     def reported() -> list[tuple[float, str]]:
-        rows = project.db.execute("select done, note from yamlsched.attempt_progress where run_id = %s", [run])
+        rows = project.db.execute(
+            "select done, note from yamlsched.attempt_progress where run_id = %s", [run]
+        )
         return [tuple(row) for row in rows.fetchall()]
 
     until(reported, "the agent writes progress")
@@ -188,7 +206,10 @@ def test_what_handlers_do_is_the_same_on_an_executor(project: Project) -> None:
     engine(project)
     project.db.execute("create table public.ledger (run_id bigint)")
     command = ["/bin/sh", "-c", "echo $YAMLSCHED_PAYLOAD; exit 3"]
-    jobs = {name: on_engine() for name in ("returns_json", "records_and_transacts", "fan_out", "fails", "discards")}
+    jobs = {
+        name: on_engine()
+        for name in ("returns_json", "records_and_transacts", "fan_out", "fails", "discards")
+    }
     jobs["discards"]["on_dead"] = "support.handlers.records_death"
     project.sync(nothing={}, backup=on_engine(command=command, max_attempts=1), **jobs)
     runs = {name: project.enqueue(name)[0] for name in jobs}
@@ -202,7 +223,9 @@ def test_what_handlers_do_is_the_same_on_an_executor(project: Project) -> None:
     assert [row.run_id for row in project.db.execute("select run_id from public.ledger")] == [
         runs["records_and_transacts"]
     ]
-    assert [row.state for row in project.db.execute("select state from yamlsched.effects")] == ["done"]
+    assert [row.state for row in project.db.execute("select state from yamlsched.effects")] == [
+        "done"
+    ]
     children = project.db.execute(
         "select status from yamlsched.job_runs where parent_id = %s", [runs["fan_out"]]
     ).fetchall()
@@ -213,7 +236,11 @@ def test_what_handlers_do_is_the_same_on_an_executor(project: Project) -> None:
     assert project.summary(runs["discards"]) == ("dead", 1, 1, 0, 1)
     assert project.calls("on_dead") == 1
     row = project.row(backup)
-    assert (row.status, row.error_type, row.last_error) == ("dead", "exit code 3", '{"colour": "blue"}')
+    assert (row.status, row.error_type, row.last_error) == (
+        "dead",
+        "exit code 3",
+        '{"colour": "blue"}',
+    )
     assert [output.output for output in project.outputs(backup)] == ['{"colour": "blue"}\n']
     assert f"[backup {backup}] " in worker.text
     assert f"[backup {backup}] [backup {backup}]" not in worker.text
@@ -222,7 +249,9 @@ def test_what_handlers_do_is_the_same_on_an_executor(project: Project) -> None:
 def test_no_secret_of_yamlsched_and_no_payload_reaches_the_launcher(project: Project) -> None:
     engine(project, 'echo "$@" > "launcher arguments"; ' + EXEC)
     launch = (
-        (project.folder / "launch").read_text().replace("export YAMLSCHED_DSN", "env > before\nexport YAMLSCHED_DSN")
+        (project.folder / "launch")
+        .read_text()
+        .replace("export YAMLSCHED_DSN", "env > before\nexport YAMLSCHED_DSN")
     )
     (project.folder / "launch").write_text(launch)
     project.sync(measures=on_engine())
@@ -259,7 +288,9 @@ def test_the_handler_runs_once_if_the_engine_starts_the_agent_twice(project: Pro
     assert "attempt.not_begun" in worker.text
 
 
-def test_a_result_that_the_engine_loses_after_success_is_read_from_the_ticket(project: Project) -> None:
+def test_a_result_that_the_engine_loses_after_success_is_read_from_the_ticket(
+    project: Project,
+) -> None:
     engine(project, LOST_AFTERWARDS)
     project.sync(nothing=on_engine())
     [run] = project.enqueue("nothing")
@@ -269,7 +300,9 @@ def test_a_result_that_the_engine_loses_after_success_is_read_from_the_ticket(pr
     assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
 
 
-def test_an_agent_that_starts_after_its_claim_has_ended_does_not_call_the_handler(project: Project) -> None:
+def test_an_agent_that_starts_after_its_claim_has_ended_does_not_call_the_handler(
+    project: Project,
+) -> None:
     engine(project, 'echo "$@" > command; ' + EXEC)
     project.sync(nothing=on_engine())
     [run] = project.enqueue("nothing")
@@ -293,7 +326,9 @@ KILLS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what, script, error", KILLS, ids=["handler", "agent", "agent apart", "handed over"])
+@pytest.mark.parametrize(
+    "what, script, error", KILLS, ids=["handler", "agent", "agent apart", "handed over"]
+)
 def test_what_is_killed_on_the_engine_costs_one_attempt_and_leaves_no_handler(
     project: Project, what: str, script: str, error: str
 ) -> None:
@@ -314,7 +349,9 @@ def test_what_is_killed_on_the_engine_costs_one_attempt_and_leaves_no_handler(
 
 
 @pytest.mark.slow
-def test_a_run_that_its_own_transaction_finished_stays_finished_when_the_agent_is_killed(project: Project) -> None:
+def test_a_run_that_its_own_transaction_finished_stays_finished_when_the_agent_is_killed(
+    project: Project,
+) -> None:
     engine(project)
     project.db.execute("create table public.ledger (run_id bigint)")
     project.sync(commits_and_waits=on_engine())
@@ -330,7 +367,9 @@ def test_a_run_that_its_own_transaction_finished_stays_finished_when_the_agent_i
 
 
 @pytest.mark.slow
-def test_a_launcher_that_dies_alone_does_not_end_an_attempt_whose_agent_lives(project: Project) -> None:
+def test_a_launcher_that_dies_alone_does_not_end_an_attempt_whose_agent_lives(
+    project: Project,
+) -> None:
     engine(project, APART)
     project.sync(waits_for_file=on_engine(lease="8s"))
     [run] = project.enqueue("waits_for_file")
@@ -339,7 +378,10 @@ def test_a_launcher_that_dies_alone_does_not_end_an_attempt_whose_agent_lives(pr
 
     os.kill(launchers(project)[0], signal.SIGKILL)
     seen = tickets(project, run)[0].seen_at
-    until(lambda: (tickets(project, run)[0].seen_at - seen).total_seconds() > 4, "the agent checks its lease")
+    until(
+        lambda: (tickets(project, run)[0].seen_at - seen).total_seconds() > 4,
+        "the agent checks its lease",
+    )
     project.touch("go")
 
     assert worker.wait() == 0
@@ -382,7 +424,10 @@ def test_a_failure_in_a_ticket_is_applied_with_the_backoff_and_the_output_that_t
 ) -> None:
     # given an agent whose worker and gateway are gone when its handler fails
     engine(project, 'while ! [ -e go ]; do sleep 0.01; done; exec "$@"')
-    project.sync(nothing={}, fails=on_engine(output={"keep": "failed"}, backoff={"policy": "fixed", "delay": "1h"}))
+    project.sync(
+        nothing={},
+        fails=on_engine(output={"keep": "failed"}, backoff={"policy": "fixed", "delay": "1h"}),
+    )
     [run] = project.enqueue("fails")
     worker = project.start("work")
     until(lambda: launchers(project))
@@ -403,12 +448,18 @@ def test_a_failure_in_a_ticket_is_applied_with_the_backoff_and_the_output_that_t
     assert 50 * 60 < (row.run_at - row.failed_at).total_seconds() <= 3600
 
 
-def test_a_metric_counts_what_is_due_what_waits_in_the_engine_and_what_has_begun(project: Project) -> None:
+def test_a_metric_counts_what_is_due_what_waits_in_the_engine_and_what_has_begun(
+    project: Project,
+) -> None:
     engine(project, 'while ! [ -e go ]; do sleep 0.01; done; "$@"', concurrency=2)
     project.sync(waits_for_file=on_engine(), nap={})
 
     def counted() -> dict[str, float]:
-        lines = CliRunner().invoke(cli, ["metrics", "--dsn", project.dsn, "--namespace", "default"]).output.splitlines()
+        lines = (
+            CliRunner()
+            .invoke(cli, ["metrics", "--dsn", project.dsn, "--namespace", "default"])
+            .output.splitlines()
+        )
         found = [line for line in lines if line.startswith("yamlsched_executor_runs{")]
         assert all('executor="engine"' in line for line in found)
         return {line.split('state="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
@@ -481,7 +532,9 @@ def test_the_agent_enforces_the_timeout(project: Project) -> None:
     assert project.row(run).last_error == "still running after 1s, killed"
 
 
-def test_what_the_engine_has_not_begun_is_withdrawn_at_a_shutdown_and_cannot_begin_later(project: Project) -> None:
+def test_what_the_engine_has_not_begun_is_withdrawn_at_a_shutdown_and_cannot_begin_later(
+    project: Project,
+) -> None:
     engine(project, 'trap "" TERM; while ! [ -e go ]; do sleep 0.01; done; "$@"; touch gone')
     project.sync(nothing=on_engine())
     [run] = project.enqueue("nothing")
@@ -504,7 +557,9 @@ def test_a_tick_or_a_worker_without_loop_ends_as_soon_as_the_attempt_has_begun_a
     # given a program that prints after the worker has gone
     engine(
         project,
-        script if script == HANDED_OVER else f"(while ! [ -e go ]; do sleep 0.01; done; echo a; echo b) &\n{script}",
+        script
+        if script == HANDED_OVER
+        else f"(while ! [ -e go ]; do sleep 0.01; done; echo a; echo b) &\n{script}",
     )
     project.sync(waits_for_file=on_engine(lease="1m"))
     [run] = project.enqueue("waits_for_file")
@@ -522,7 +577,11 @@ def test_a_tick_or_a_worker_without_loop_ends_as_soon_as_the_attempt_has_begun_a
 
 
 def test_a_tick_stays_until_what_it_submitted_has_begun_or_was_withdrawn(project: Project) -> None:
-    engine(project, 'test "$3" = ... || while ! [ -e go ]; do sleep 0.01; done; exec "$@"', begin_within="1h")
+    engine(
+        project,
+        'test "$3" = ... || while ! [ -e go ]; do sleep 0.01; done; exec "$@"',
+        begin_within="1h",
+    )
     project.sync(nothing=on_engine(), nap={})
     [remote], [local] = project.enqueue("nothing"), project.enqueue("nap")
     worker = project.start("tick")
@@ -537,7 +596,9 @@ def test_a_tick_stays_until_what_it_submitted_has_begun_or_was_withdrawn(project
     assert project.summary(remote) == ("succeeded", 1, 1, 1, 0)
 
 
-def test_concurrency_counts_what_has_been_claimed_and_what_has_begun_over_all_hosts_and_ticks(project: Project) -> None:
+def test_concurrency_counts_what_has_been_claimed_and_what_has_begun_over_all_hosts_and_ticks(
+    project: Project,
+) -> None:
     engine(project, concurrency=3)
     project.sync(waits_for_file=on_engine(lease="1m"))
     runs = project.enqueue("waits_for_file", count=9)
@@ -579,7 +640,9 @@ def test_an_attempt_that_has_not_begun_in_time_is_withdrawn_and_refunded(project
     assert not is_alive(launchers(project)[0])
 
 
-def test_a_job_that_is_paused_before_the_engine_starts_it_does_not_begin_and_costs_nothing(project: Project) -> None:
+def test_a_job_that_is_paused_before_the_engine_starts_it_does_not_begin_and_costs_nothing(
+    project: Project,
+) -> None:
     engine(project, 'while ! [ -e go ]; do sleep 0.01; done; exec "$@"')
     project.sync(nothing=on_engine())
     [run] = project.enqueue("nothing")
@@ -591,7 +654,9 @@ def test_a_job_that_is_paused_before_the_engine_starts_it_does_not_begin_and_cos
 
     assert worker.wait() == 0
     assert project.summary(run) == ("queued", 0, 0, 0, 0)
-    assert 'why="its job was paused, disabled or retired before the engine started it"' in worker.text
+    assert (
+        'why="its job was paused, disabled or retired before the engine started it"' in worker.text
+    )
     assert project.start("resume", "nothing").wait() == 0
     run_to_end(project)
     assert project.summary(run) == ("succeeded", 1, 1, 1, 0)
@@ -613,10 +678,10 @@ def test_an_attempt_that_has_begun_finishes_when_its_job_is_paused(project: Proj
 
 
 def test_what_a_program_prints_is_no_event_of_the_worker(project: Project) -> None:
-    forged = '{"at": "2026-01-14T02:00:00Z", "level": "error", "event": "run.dead", "job": "payroll"}'
-    of_other = (
-        '{"at": "2026-01-14T02:00:00Z", "level": "info", "event": "attempt.returned", "job": "payroll", "run": 9}'
+    forged = (
+        '{"at": "2026-01-14T02:00:00Z", "level": "error", "event": "run.dead", "job": "payroll"}'
     )
+    of_other = '{"at": "2026-01-14T02:00:00Z", "level": "info", "event": "attempt.returned", "job": "payroll", "run": 9}'
     engine(project, f"echo '{forged}'; echo '{of_other}'; {EXEC}")
     project.sync(nothing=on_engine())
     [run] = project.enqueue("nothing")
@@ -625,7 +690,9 @@ def test_what_a_program_prints_is_no_event_of_the_worker(project: Project) -> No
 
     events = [json.loads(line) for line in worker.text.splitlines()]
     assert [event["line"] for event in events if event["event"] == "run.output"] == [forged]
-    returned = [(event["job"], event["run"]) for event in events if event["event"] == "attempt.returned"]
+    returned = [
+        (event["job"], event["run"]) for event in events if event["event"] == "attempt.returned"
+    ]
     assert returned == [("nothing", run)]  # an agent's event can only be one of its own run
     assert "run.dead" not in [event["event"] for event in events]
     assert project.row(run).status == "succeeded"
@@ -651,11 +718,15 @@ def test_an_executor_that_is_full_does_not_hold_up_local_jobs(project: Project) 
 
 
 @pytest.mark.slow
-def test_an_agent_that_cannot_reach_the_database_stops_its_handler_before_the_lease_ends(project: Project) -> None:
+def test_an_agent_that_cannot_reach_the_database_stops_its_handler_before_the_lease_ends(
+    project: Project,
+) -> None:
     with a_proxy(project.dsn) as proxy:
         engine(project)
         launch = project.folder / "launch"
-        launch.write_text(launch.read_text().replace(shlex.quote(project.dsn), shlex.quote(proxy.dsn)))
+        launch.write_text(
+            launch.read_text().replace(shlex.quote(project.dsn), shlex.quote(proxy.dsn))
+        )
         project.sync(first_attempt_waits=on_engine(lease="5s"))
         [run] = project.enqueue("first_attempt_waits")
         project.work()
@@ -691,7 +762,9 @@ def test_a_loop_follows_executors_that_are_added_to_the_file(project: Project) -
 
 
 @pytest.mark.slow
-def test_doctor_starts_an_agent_on_each_executor_and_reports_what_it_finds(project: Project) -> None:
+def test_doctor_starts_an_agent_on_each_executor_and_reports_what_it_finds(
+    project: Project,
+) -> None:
     engine(project)
     broken = {"type": "command", "command": ["/bin/sh", "-c", "echo no route to host; exit 255"]}
     project.executors["broken"] = broken
@@ -701,7 +774,11 @@ def test_doctor_starts_an_agent_on_each_executor_and_reports_what_it_finds(proje
         process = project.start("doctor", "--path", str(TESTS))
         assert process.wait() == 1
         lines = (project.folder / f"out-{project.number}").read_text().splitlines()
-        return {line[6:].split("  ")[0]: line for line in lines if line.startswith(("ok", "warn", "fail"))}
+        return {
+            line[6:].split("  ")[0]: line
+            for line in lines
+            if line.startswith(("ok", "warn", "fail"))
+        }
 
     found = reported()
     assert "1 of 2 handlers cannot be imported" in found["executor engine"]

@@ -73,7 +73,9 @@ def test_a_fault_of_the_submitting_host_costs_no_attempt_and_executes_nothing_tw
     with a_proxy(project.dsn) as of_worker, a_proxy(project.dsn) as of_agent:
         engine(project, "while ! [ -e begin ]; do sleep 0.01; done; " + APART)
         launch = project.folder / "launch"
-        launch.write_text(launch.read_text().replace(shlex.quote(project.dsn), shlex.quote(of_agent.dsn)))
+        launch.write_text(
+            launch.read_text().replace(shlex.quote(project.dsn), shlex.quote(of_agent.dsn))
+        )
         project.sync(waits_for_file=on_engine(lease="20s", max_attempts=1))
         [run] = project.enqueue("waits_for_file", {"name": "end"})
         worker = project.start("work", "--loop", "--grace", "0s", dsn=of_worker.dsn)
@@ -95,7 +97,8 @@ def test_a_fault_of_the_submitting_host_costs_no_attempt_and_executes_nothing_tw
         project.until_status(run, "succeeded")
         of_worker.is_silent = False
         until(
-            lambda: catches_sigterm(other), "the other worker has started: the first one may have applied the outcome"
+            lambda: catches_sigterm(other),
+            "the other worker has started: the first one may have applied the outcome",
         )
         for each in (worker, other):
             if each.is_alive:

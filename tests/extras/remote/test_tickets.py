@@ -21,7 +21,9 @@ AGENT = "engine-1:4711:a"
 
 def ask(dsn: str, statement: Callable[[tickets.Connection], Awaitable[Any]]) -> Any:
     async def call() -> Any:
-        async with await psycopg.AsyncConnection.connect(dsn, autocommit=True, row_factory=namedtuple_row) as own:
+        async with await psycopg.AsyncConnection.connect(
+            dsn, autocommit=True, row_factory=namedtuple_row
+        ) as own:
             return await statement(own)
 
     return asyncio.run(call())
@@ -63,7 +65,12 @@ def test_a_statement_changes_the_ticket_of_this_run_attempt_and_claim_only(
     db: Db, dsn: str, runs: list[int], name: str
 ) -> None:
     own = Ticket(runs[0], 2, "A")
-    for ticket in (own, own._replace(run_id=runs[1]), own._replace(attempt=1), own._replace(locked_by="B")):
+    for ticket in (
+        own,
+        own._replace(run_id=runs[1]),
+        own._replace(attempt=1),
+        own._replace(locked_by="B"),
+    ):
         put(db, ticket)
 
     ask(dsn, lambda connection: STATEMENTS[name](connection, own))
@@ -72,7 +79,9 @@ def test_a_statement_changes_the_ticket_of_this_run_attempt_and_claim_only(
 
 
 @pytest.mark.parametrize("name", ["check", "end"])
-def test_an_agent_that_has_not_got_the_ticket_changes_nothing(db: Db, dsn: str, runs: list[int], name: str) -> None:
+def test_an_agent_that_has_not_got_the_ticket_changes_nothing(
+    db: Db, dsn: str, runs: list[int], name: str
+) -> None:
     own = Ticket(runs[0], 2, "A")
     put(db, own, agent="engine-2:4711:b")
 
@@ -82,7 +91,9 @@ def test_an_agent_that_has_not_got_the_ticket_changes_nothing(db: Db, dsn: str, 
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_a_ticket_whose_attempt_has_ended_stays_as_it_is(db: Db, dsn: str, runs: list[int], name: str) -> None:
+def test_a_ticket_whose_attempt_has_ended_stays_as_it_is(
+    db: Db, dsn: str, runs: list[int], name: str
+) -> None:
     own = Ticket(runs[0], 2, "A")
     put(db, own, has_ended=True)
 
@@ -92,7 +103,9 @@ def test_a_ticket_whose_attempt_has_ended_stays_as_it_is(db: Db, dsn: str, runs:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_agent_renews_and_reads_the_lease_of_its_own_run(db: Db, dsn: str, runs: list[int], which: int) -> None:
+def test_an_agent_renews_and_reads_the_lease_of_its_own_run(
+    db: Db, dsn: str, runs: list[int], which: int
+) -> None:
     own = Ticket(runs[which], 2, "A")
     put(db, own)
     db.execute(
@@ -104,11 +117,15 @@ def test_an_agent_renews_and_reads_the_lease_of_its_own_run(db: Db, dsn: str, ru
     row = ask(dsn, lambda connection: tickets.check(connection, own, AGENT, 60.0))
 
     assert (row.status, row.is_same_claim) == ("running", True)
-    renewed = db.execute("select id from yamlsched.job_runs where locked_until > now() + interval '50 s'").fetchall()
+    renewed = db.execute(
+        "select id from yamlsched.job_runs where locked_until > now() + interval '50 s'"
+    ).fetchall()
     assert [run.id for run in renewed] == [runs[which]]
 
 
-def test_the_ticket_of_a_run_that_was_pruned_cannot_be_withdrawn(db: Db, dsn: str, runs: list[int]) -> None:
+def test_the_ticket_of_a_run_that_was_pruned_cannot_be_withdrawn(
+    db: Db, dsn: str, runs: list[int]
+) -> None:
     own, gone = Ticket(runs[0], 2, "A"), Ticket(runs[1] + 1, 2, "A")
 
     withdrawn = ask(dsn, lambda connection: tickets.withdraw(connection, [own, gone]))
@@ -117,11 +134,16 @@ def test_the_ticket_of_a_run_that_was_pruned_cannot_be_withdrawn(db: Db, dsn: st
     assert db.execute("select run_id from yamlsched.attempt_begins").fetchall() == [(own.run_id,)]
 
 
-def test_a_reclaim_ends_only_attempts_that_an_agent_has_begun_and_not_ended(db: Db, dsn: str) -> None:
+def test_a_reclaim_ends_only_attempts_that_an_agent_has_begun_and_not_ended(
+    db: Db, dsn: str
+) -> None:
     # given runs whose leases are over, each with another ticket, or without one
     job, over = a_job(db, executor="engine"), {"locked_until": "(now() - interval '1 s')"}
     names = ("begun", "ended", "withdrawn", "of_former_attempt", "none")
-    runs = {name: a_run(db, job, "running", lane="engine", attempts=2, locked_by="A", **over) for name in names}
+    runs = {
+        name: a_run(db, job, "running", lane="engine", attempts=2, locked_by="A", **over)
+        for name in names
+    }
     own = {name: Ticket(run, 2, "A") for name, run in runs.items()}
     put(db, own["begun"])
     put(db, own["ended"], has_ended=True)

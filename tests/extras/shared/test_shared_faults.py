@@ -23,7 +23,9 @@ def project(server: str, template: str, tmp_path: Path) -> Iterator[Project]:
         yield project
 
 
-def test_a_coroutine_that_cannot_be_stopped_is_killed_if_its_lease_cannot_be_renewed(project: Project) -> None:
+def test_a_coroutine_that_cannot_be_stopped_is_killed_if_its_lease_cannot_be_renewed(
+    project: Project,
+) -> None:
     project.sync(deaf=shared("hangs_deaf", lease="4s"))
     [run] = project.enqueue("deaf")
     with a_proxy(project.dsn) as proxy:
@@ -42,7 +44,9 @@ def test_a_coroutine_that_cannot_be_stopped_is_killed_if_its_lease_cannot_be_ren
     assert project.row(run).attempts == 0
 
 
-def test_a_reload_lets_coroutines_end_in_their_process_and_starts_others_in_a_new_one(project: Project) -> None:
+def test_a_reload_lets_coroutines_end_in_their_process_and_starts_others_in_a_new_one(
+    project: Project,
+) -> None:
     project.sync(waits=shared("waits"))
     [before] = project.enqueue("waits")
     worker = start(project, before, more=("--loop",))
@@ -79,7 +83,9 @@ def test_what_waits_behind_long_coroutines_is_returned_and_costs_nothing(project
     assert project.statuses() == {"succeeded": len(quick) + 2, "queued": 8}
 
 
-def test_a_signal_to_all_processes_is_a_graceful_shutdown_whatever_a_handler_has_set(project: Project) -> None:
+def test_a_signal_to_all_processes_is_a_graceful_shutdown_whatever_a_handler_has_set(
+    project: Project,
+) -> None:
     project.sync(changes=once("changes"), waits=shared("waits"))
     [changing] = project.enqueue("changes", {"what": "default SIGTERM"})
     worker = start(project, changing, more=("--loop",))
@@ -97,7 +103,9 @@ def test_a_signal_to_all_processes_is_a_graceful_shutdown_whatever_a_handler_has
     assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
 
 
-def test_a_coroutine_that_prints_much_keeps_its_last_lines_and_its_neighbour_is_not_delayed(project: Project) -> None:
+def test_a_coroutine_that_prints_much_keeps_its_last_lines_and_its_neighbour_is_not_delayed(
+    project: Project,
+) -> None:
     project.sync(much=once("prints_much", output={"keep": "always"}), naps=once("naps"))
     [much] = project.enqueue("much", {"megabytes": 8})
     naps = project.enqueue("naps", count=5)
@@ -120,7 +128,9 @@ def test_a_coroutine_enqueues_thousands_of_runs(project: Project) -> None:
     assert project.statuses() == {"succeeded": 3_001}
 
 
-def test_a_transaction_that_is_stopped_or_whose_session_breaks_commits_nothing(project: Project) -> None:
+def test_a_transaction_that_is_stopped_or_whose_session_breaks_commits_nothing(
+    project: Project,
+) -> None:
     project.db.execute("create table shop (run bigint)")
     project.sync(
         sleeps=shared("sleeps_in_server", timeout="1s"),
@@ -133,14 +143,18 @@ def test_a_transaction_that_is_stopped_or_whose_session_breaks_commits_nothing(p
 
     worker = project.work()
 
-    assert {(project.row(run).status, project.row(run).attempts) for run in sleeping} == {("succeeded", 2)}
+    assert {(project.row(run).status, project.row(run).attempts) for run in sleeping} == {
+        ("succeeded", 2)
+    }
     assert (project.row(breaking).status, project.row(breaking).attempts) == ("succeeded", 1)
     assert f"attempt.released job=breaks run={breaking}" in worker.text
     rows = project.db.execute("select run from shop order by 1").fetchall()
     assert [row.run for row in rows] == sorted([*sleeping, *written])
 
 
-def test_an_effect_of_a_stopped_coroutine_is_recorded_and_an_error_is_reported_once(project: Project) -> None:
+def test_an_effect_of_a_stopped_coroutine_is_recorded_and_an_error_is_reported_once(
+    project: Project,
+) -> None:
     project.sync(mails=shared("mails", timeout="1s"), doubts=shared("doubts"))
     [mailing], [doubting] = project.enqueue("mails", {"hangs": True}), project.enqueue("doubts")
 

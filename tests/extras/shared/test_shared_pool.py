@@ -41,7 +41,9 @@ def test_runs_of_shared_jobs_execute_side_by_side_in_one_process(project: Projec
     assert len({project.row(run).result for run in runs}) == 1
 
 
-def test_no_more_runs_execute_at_once_than_async_concurrency_allows_on_the_host(project: Project) -> None:
+def test_no_more_runs_execute_at_once_than_async_concurrency_allows_on_the_host(
+    project: Project,
+) -> None:
     project.sync(waits=shared("waits"), nap={})
     runs = project.enqueue("waits", count=5)
     worker = project.start("work", "--async-concurrency", "3")
@@ -62,7 +64,9 @@ def test_a_run_whose_job_executes_elsewhere_by_the_file_in_force_is_left_to_othe
     project: Project,
 ) -> None:
     project.sync(naps=shared("naps"), nap={})
-    project.db.execute("update yamlsched.job_definitions set isolation = 'process' where job_type = 'naps'")
+    project.db.execute(
+        "update yamlsched.job_definitions set isolation = 'process' where job_type = 'naps'"
+    )
     [run], [nap] = project.enqueue("naps"), project.enqueue("nap")
 
     project.work()
@@ -74,9 +78,14 @@ def test_a_run_whose_job_executes_elsewhere_by_the_file_in_force_is_left_to_othe
 # -- what runs of one process do not do to each other
 
 
-def test_no_run_sees_the_context_variables_of_another_one_and_all_see_those_of_the_module(project: Project) -> None:
+def test_no_run_sees_the_context_variables_of_another_one_and_all_see_those_of_the_module(
+    project: Project,
+) -> None:
     # given more runs than execute at once, so that runs start where others end
-    project.sync(tenant=shared("tenant"), tenant_in_process={"handler": "support.shared_handlers.tenant_in_process"})
+    project.sync(
+        tenant=shared("tenant"),
+        tenant_in_process={"handler": "support.shared_handlers.tenant_in_process"},
+    )
     runs = project.enqueue("tenant", count=60) + project.enqueue("tenant_in_process", count=20)
 
     project.work("--async-concurrency", "5", "--concurrency", "1")
@@ -84,10 +93,13 @@ def test_no_run_sees_the_context_variables_of_another_one_and_all_see_those_of_t
     assert {str(project.row(run).result) for run in runs} == {"['none', 'imported']"}
 
 
-def test_threads_that_hang_take_none_from_later_runs_and_their_process_is_replaced(project: Project) -> None:
+def test_threads_that_hang_take_none_from_later_runs_and_their_process_is_replaced(
+    project: Project,
+) -> None:
     # given more runs that hang in a thread than a machine has threads of its own for them
     project.sync(
-        hangs_in_thread=shared("hangs_in_thread", timeout="1s", max_attempts=1), uses_thread=shared("uses_thread")
+        hangs_in_thread=shared("hangs_in_thread", timeout="1s", max_attempts=1),
+        uses_thread=shared("uses_thread"),
     )
     hanging = project.enqueue("hangs_in_thread", count=(os.cpu_count() or 1) + 8)
     worker = project.start("work", "--loop")
@@ -110,7 +122,9 @@ def test_threads_that_hang_take_none_from_later_runs_and_their_process_is_replac
 
 @pytest.mark.parametrize("how", ["shutdown_default_executor", "set_default_executor"])
 def test_no_run_takes_the_threads_of_the_others(project: Project, how: str) -> None:
-    project.sync(takes_threads=shared("takes_threads", max_attempts=1), uses_thread=shared("uses_thread"))
+    project.sync(
+        takes_threads=shared("takes_threads", max_attempts=1), uses_thread=shared("uses_thread")
+    )
     [run] = project.enqueue("takes_threads", {"how": how})
     project.work(code=1)
     assert "the event loop is shared with other runs and cannot" in error(project, run)
@@ -120,7 +134,9 @@ def test_no_run_takes_the_threads_of_the_others(project: Project, how: str) -> N
     assert {project.row(each).status for each in runs} == {"succeeded"}
 
 
-def test_what_is_detached_outlives_the_run_that_started_it_and_has_none_of_its_variables(project: Project) -> None:
+def test_what_is_detached_outlives_the_run_that_started_it_and_has_none_of_its_variables(
+    project: Project,
+) -> None:
     project.sync(uses_client=shared("uses_client"))
     [first] = project.enqueue("uses_client")
     worker = project.start("work", "--loop")
@@ -128,12 +144,17 @@ def test_what_is_detached_outlives_the_run_that_started_it_and_has_none_of_its_v
     [second] = project.enqueue("uses_client")
     until(lambda: project.row(second).status == "succeeded")
 
-    assert [project.row(run).result for run in (first, second)] == [["none", False], ["none", False]]
+    assert [project.row(run).result for run in (first, second)] == [
+        ["none", False],
+        ["none", False],
+    ]
     worker.signal(signal.SIGTERM)
     worker.wait()
 
 
-def test_calls_of_on_dead_that_wait_for_a_process_are_not_claimed_and_released_in_a_loop(project: Project) -> None:
+def test_calls_of_on_dead_that_wait_for_a_process_are_not_claimed_and_released_in_a_loop(
+    project: Project,
+) -> None:
     # given far more shared runs that die than their on_dead, which takes long, has processes for
     on_dead = "support.shared_handlers.reports_slowly"
     project.sync(ends=shared("ends", max_attempts=1, on_dead=on_dead), nap={})
@@ -151,7 +172,9 @@ def test_calls_of_on_dead_that_wait_for_a_process_are_not_claimed_and_released_i
     assert worker.text.count("run.released") < 400
 
 
-def test_a_task_with_a_context_of_its_own_ends_with_the_run_that_created_it(project: Project) -> None:
+def test_a_task_with_a_context_of_its_own_ends_with_the_run_that_created_it(
+    project: Project,
+) -> None:
     project.sync(leaves_tasks=shared("leaves_tasks", output={"keep": "always"}))
     [run] = project.enqueue("leaves_tasks", {"how": "own_context"})
     project.work()
@@ -161,9 +184,13 @@ def test_a_task_with_a_context_of_its_own_ends_with_the_run_that_created_it(proj
 
 def test_an_exception_whose_message_raises_ends_its_attempt(project: Project) -> None:
     project.sync(
-        ends=shared("ends", max_attempts=1), raises={"handler": "support.shared_handlers.ends", "max_attempts": 1}
+        ends=shared("ends", max_attempts=1),
+        raises={"handler": "support.shared_handlers.ends", "max_attempts": 1},
     )
-    runs = [*project.enqueue("ends", {"how": "unprintable"}), *project.enqueue("raises", {"how": "unprintable"})]
+    runs = [
+        *project.enqueue("ends", {"how": "unprintable"}),
+        *project.enqueue("raises", {"how": "unprintable"}),
+    ]
     project.work(code=1)
     assert {error(project, run) for run in runs} == {"exception has no printable message"}
 
@@ -178,12 +205,18 @@ ENDS = {
     "interrupt": ("dead", 2, "KeyboardInterrupt"),
     "cancel": ("dead", 2, "CancelledError"),
     "function": ("dead", 2, "not a valid JSON value"),
-    "stop": ("dead", 2, "event loop is shared with other runs and cannot be stopped: write isolation: process"),
+    "stop": (
+        "dead",
+        2,
+        "event loop is shared with other runs and cannot be stopped: write isolation: process",
+    ),
     "signal": ("dead", 2, "the event loop is shared with other runs and cannot handle signals"),
 }
 
 
-def test_each_end_of_a_coroutine_is_the_end_of_its_own_attempt_and_of_no_other(project: Project) -> None:
+def test_each_end_of_a_coroutine_is_the_end_of_its_own_attempt_and_of_no_other(
+    project: Project,
+) -> None:
     project.sync(ends=shared("ends"), waits=shared("waits"), not_async=shared("not_async"))
     [waiting] = project.enqueue("waits")
     runs = {how: project.enqueue("ends", {"how": how})[0] for how in ENDS}
@@ -199,7 +232,11 @@ def test_each_end_of_a_coroutine_is_the_end_of_its_own_attempt_and_of_no_other(p
     for how, (status, attempts, message) in ENDS.items():
         row = project.row(runs[how])
         assert (how, row.status, row.attempts) == (how, status, attempts)
-        assert message is None or message in f"{row.error_type}: {row.last_error}" or message in row.last_error
+        assert (
+            message is None
+            or message in f"{row.error_type}: {row.last_error}"
+            or message in row.last_error
+        )
     assert 'it has no parameter "where"' in error(project, misfit)
     assert "not_async is not an async def, which isolation: shared requires" in error(project, sync)
     assert project.summary(waiting) == ("succeeded", 1, 1, 1, 0)
@@ -222,7 +259,9 @@ def test_output_and_log_lines_keep_their_run(project: Project) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["shared", "process"])
-def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(project: Project, isolation: str) -> None:
+def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(
+    project: Project, isolation: str
+) -> None:
     project.db.execute("create table shop (run bigint)")
     project.sync(
         writes=once("writes", isolation=isolation),
@@ -231,7 +270,9 @@ def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(project: Pro
     )
     committed = project.enqueue("writes", count=30)
     [rolled_back] = project.enqueue("writes", {"how": "rollback"})
-    [with_transaction], [with_once] = [project.enqueue("writes", {"how": how}) for how in ("sync", "sync once")]
+    [with_transaction], [with_once] = [
+        project.enqueue("writes", {"how": how}) for how in ("sync", "sync once")
+    ]
     [mailed] = project.enqueue("mails", {"fails_at": 1})
 
     project.work(code=1)
@@ -247,12 +288,19 @@ def test_a_transaction_an_effect_and_an_enqueued_run_of_a_coroutine(project: Pro
         assert "write async with run.once():" in error(project, with_once)
     nothing = "select count(*) as runs from yamlsched.job_runs where job_type = 'nothing' and status = 'succeeded'"
     assert project.db.execute(nothing).fetchone().runs == len(rows)
-    assert (project.row(mailed).attempts, project.row(mailed).result, project.calls("mailed")) == (2, 1, 1)
+    assert (project.row(mailed).attempts, project.row(mailed).result, project.calls("mailed")) == (
+        2,
+        1,
+        1,
+    )
 
 
 def test_on_dead_of_a_shared_job_is_called_in_a_process(project: Project) -> None:
     path = "support.shared_handlers."
-    project.sync(ends=once("ends", on_dead=path + "told"), waits=once("not_async", on_dead=path + "told_sync"))
+    project.sync(
+        ends=once("ends", on_dead=path + "told"),
+        waits=once("not_async", on_dead=path + "told_sync"),
+    )
     [first], [second] = project.enqueue("ends", {"how": "raise"}), project.enqueue("waits")
 
     project.work(code=1)
@@ -263,11 +311,19 @@ def test_on_dead_of_a_shared_job_is_called_in_a_process(project: Project) -> Non
 # -- stopped -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_coroutine_that_exceeds_its_timeout_is_cancelled_and_its_neighbour_is_not(project: Project) -> None:
+def test_a_coroutine_that_exceeds_its_timeout_is_cancelled_and_its_neighbour_is_not(
+    project: Project,
+) -> None:
     project.sync(
-        hangs=once("hangs", timeout="1s"), returns=once("returns_when_stopped", timeout="1s"), waits=shared("waits")
+        hangs=once("hangs", timeout="1s"),
+        returns=once("returns_when_stopped", timeout="1s"),
+        waits=shared("waits"),
     )
-    [hangs], [returns], [neighbour] = project.enqueue("hangs"), project.enqueue("returns"), project.enqueue("waits")
+    [hangs], [returns], [neighbour] = (
+        project.enqueue("hangs"),
+        project.enqueue("returns"),
+        project.enqueue("waits"),
+    )
     worker = start(project, hangs, returns, neighbour)
     for run in (hangs, returns):
         project.until_status(run, "dead")
@@ -290,7 +346,9 @@ def test_a_coroutine_that_catches_a_cancellation_is_cancelled_again(project: Pro
     assert project.calls("caught", deaf) == 2
 
 
-def test_a_coroutine_that_catches_every_cancellation_is_killed_with_its_process(project: Project) -> None:
+def test_a_coroutine_that_catches_every_cancellation_is_killed_with_its_process(
+    project: Project,
+) -> None:
     project.sync(deaf=once("hangs_deaf", timeout="1s"), waits=shared("waits"))
     [deaf], [neighbour] = project.enqueue("deaf"), project.enqueue("waits")
     worker = start(project, deaf, neighbour)
@@ -301,7 +359,10 @@ def test_a_coroutine_that_catches_every_cancellation_is_killed_with_its_process(
 
     assert worker.wait() == 1
     assert not is_alive(child)
-    assert error(project, deaf) == "still running after 1s, stopped; it did not end, and was killed with its process"
+    assert (
+        error(project, deaf)
+        == "still running after 1s, stopped; it did not end, and was killed with its process"
+    )
     [failure] = project.failures(neighbour)
     because = f"its process ended because of run {deaf} (deaf), which shared it"
     assert failure.error == f"{because}: did not end when it was stopped"
@@ -325,7 +386,10 @@ def test_a_child_whose_exit_has_not_been_read_is_not_killed_again() -> None:
         pool._kill_if_due(child, now)
 
     assert kills == [1]
-    assert flight.attempt.stopped.error == f"{end.error}; it did not end, and was killed with its process"
+    assert (
+        flight.attempt.stopped.error
+        == f"{end.error}; it did not end, and was killed with its process"
+    )
 
 
 def test_a_cancelled_run_and_one_that_another_worker_has_are_stopped_and_their_neighbour_is_not(
@@ -348,7 +412,9 @@ def test_a_cancelled_run_and_one_that_another_worker_has_are_stopped_and_their_n
     assert project.summary(neighbour) == ("succeeded", 1, 1, 1, 0)
 
 
-def test_a_worker_that_is_stopped_gives_coroutines_their_grace_and_then_releases_their_runs(project: Project) -> None:
+def test_a_worker_that_is_stopped_gives_coroutines_their_grace_and_then_releases_their_runs(
+    project: Project,
+) -> None:
     project.sync(waits=shared("waits"), hangs=shared("hangs"))
     [waiting], [hanging] = project.enqueue("waits"), project.enqueue("hangs")
     worker = start(project, waiting, hanging, more=("--grace", "3s"))
@@ -366,11 +432,17 @@ def test_a_worker_that_is_stopped_gives_coroutines_their_grace_and_then_releases
 
 
 @pytest.mark.parametrize(
-    "how", ["sleep", "lock", *(pytest.param(how, marks=pytest.mark.slow) for how in ("task", "callback"))]
+    "how",
+    ["sleep", "lock", *(pytest.param(how, marks=pytest.mark.slow) for how in ("task", "callback"))],
 )
-def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_killed(project: Project, how: str) -> None:
+def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_killed(
+    project: Project, how: str
+) -> None:
     project.sync(blocks=once("blocks"), naps=shared("naps"))
-    [blocking], [neighbour] = project.enqueue("blocks", {"how": how}), project.enqueue("naps", {"seconds": 600})
+    [blocking], [neighbour] = (
+        project.enqueue("blocks", {"how": how}),
+        project.enqueue("naps", {"seconds": 600}),
+    )
     worker = start(project, blocking, neighbour)
     project.jobs["naps"]["handler"] = ""
     project.db.execute("update yamlsched.job_runs set payload = '{}' where id = %s", [neighbour])
@@ -389,8 +461,13 @@ def test_a_coroutine_that_blocks_the_event_loop_is_named_and_its_process_is_kill
     assert project.row(blocking).error_type == "Blocked"
     if how == "sleep":
         [stack] = [failure.stack for failure in project.failures(blocking)]
-        assert [line.split(", ")[2] for line in stack.splitlines()[::2]] == ["in blocks", "in sleeps_long"]
-    assert failure.error.startswith(f"its process ended because of run {blocking} (blocks), which shared it: blocked")
+        assert [line.split(", ")[2] for line in stack.splitlines()[::2]] == [
+            "in blocks",
+            "in sleeps_long",
+        ]
+    assert failure.error.startswith(
+        f"its process ended because of run {blocking} (blocks), which shared it: blocked"
+    )
     assert (project.row(neighbour).status, project.row(neighbour).attempts) == ("succeeded", 2)
 
 
@@ -409,14 +486,21 @@ def test_a_coroutine_that_yields_within_three_seconds_blocks_nothing(project: Pr
     [
         ("_exit", "the process exited with status 0 during the run"),
         ("abort", "killed by signal 6 (SIGABRT)"),
-        pytest.param("close", "the handler closed file descriptors that it did not open", marks=pytest.mark.slow),
+        pytest.param(
+            "close",
+            "the handler closed file descriptors that it did not open",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_coroutine_that_ends_its_process_costs_each_run_that_had_started_one_attempt_and_not_two(
     project: Project, how: str, cause: str
 ) -> None:
     project.sync(dies=shared("dies", max_attempts=3), waits=shared("waits"))
-    [dying], [neighbour] = project.enqueue("dies", {"how": how}), project.enqueue("waits", {"file": "later"})
+    [dying], [neighbour] = (
+        project.enqueue("dies", {"how": how}),
+        project.enqueue("waits", {"file": "later"}),
+    )
     worker = start(project, dying, neighbour)
 
     project.touch("go")
@@ -430,7 +514,9 @@ def test_a_coroutine_that_ends_its_process_costs_each_run_that_had_started_one_a
     assert (project.row(neighbour).status, project.row(neighbour).attempts) == ("succeeded", 2)
 
 
-def test_a_child_that_is_killed_with_200_coroutines_costs_each_one_attempt(project: Project) -> None:
+def test_a_child_that_is_killed_with_200_coroutines_costs_each_one_attempt(
+    project: Project,
+) -> None:
     project.sync(waits=shared("waits"))
     runs = project.enqueue("waits", count=200)
     worker = project.start("work")
@@ -463,7 +549,9 @@ def test_the_children_of_a_worker_that_is_killed_die_with_it(project: Project) -
     assert {project.summary(run)[:2] for run in runs} == {("succeeded", 2)}
 
 
-@pytest.mark.parametrize("how", ["waits", "fails", "exits", "deaf", pytest.param("spawns", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "how", ["waits", "fails", "exits", "deaf", pytest.param("spawns", marks=pytest.mark.slow)]
+)
 def test_tasks_that_a_handler_leaves_behind_end_with_its_run(project: Project, how: str) -> None:
     project.sync(leaves=once("leaves_tasks", output={"keep": "always"}), waits=shared("waits"))
     [leaving], [neighbour] = project.enqueue("leaves", {"how": how}), project.enqueue("waits")

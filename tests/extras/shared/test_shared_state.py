@@ -57,8 +57,13 @@ def run(project: Project, job: str, payload: dict[str, Any] | None = None) -> An
     return project.row(number)
 
 
-def test_what_a_coroutine_leaves_of_signals_timers_and_limits_is_undone_when_it_ends(project: Project) -> None:
-    limits = {"command": ["/bin/sh", "-c", "ulimit -n; ulimit -f; ulimit -t"], "output": {"keep": "always"}}
+def test_what_a_coroutine_leaves_of_signals_timers_and_limits_is_undone_when_it_ends(
+    project: Project,
+) -> None:
+    limits = {
+        "command": ["/bin/sh", "-c", "ulimit -n; ulimit -f; ulimit -t"],
+        "output": {"keep": "always"},
+    }
     project.sync(state=once("state"), changes=once("changes"), waits=shared("waits"), limits=limits)
     [neighbour] = project.enqueue("waits")
     worker = start(project, neighbour, more=("--loop",))
@@ -94,7 +99,9 @@ def test_a_process_is_replaced_if_a_limit_cannot_be_raised_again(project: Projec
     assert worker.wait() == 0
 
 
-def test_a_coroutine_cannot_set_signal_handlers_or_timers_or_reconfigure_the_loop(project: Project) -> None:
+def test_a_coroutine_cannot_set_signal_handlers_or_timers_or_reconfigure_the_loop(
+    project: Project,
+) -> None:
     project.sync(state=once("state"), refused=once("calls_refused"), waits=shared("waits"))
     [neighbour] = project.enqueue("waits")
     worker = start(project, neighbour, more=("--loop",))
@@ -133,8 +140,12 @@ def test_a_process_that_a_coroutine_forks_ends_as_in_python(project: Project) ->
     assert worker.wait() == 0
 
 
-def test_a_coroutine_that_closes_the_descriptors_of_its_process_is_named_in_one_line(project: Project) -> None:
-    project.sync(closes=once("closes_descriptors"), idles=shared("idles"), command={"command": ["/bin/true"]})
+def test_a_coroutine_that_closes_the_descriptors_of_its_process_is_named_in_one_line(
+    project: Project,
+) -> None:
+    project.sync(
+        closes=once("closes_descriptors"), idles=shared("idles"), command={"command": ["/bin/true"]}
+    )
     [closing], [neighbour] = project.enqueue("closes"), project.enqueue("idles")
     worker = start(project, closing, neighbour, more=("--loop",))
 
@@ -145,7 +156,10 @@ def test_a_coroutine_that_closes_the_descriptors_of_its_process_is_named_in_one_
     cause = "the handler closed file descriptors that it did not open, including its connection to yamlsched"
     assert error(project, closing) == cause
     [failure] = project.failures(neighbour)
-    assert failure.error == f"its process ended because of run {closing} (closes), which shared it: {cause}"
+    assert (
+        failure.error
+        == f"its process ended because of run {closing} (closes), which shared it: {cause}"
+    )
     assert run(project, "command").status == "succeeded"
     assert "Traceback" not in worker.text
     assert worker.text.count("a child process exits") == 1
@@ -153,7 +167,9 @@ def test_a_coroutine_that_closes_the_descriptors_of_its_process_is_named_in_one_
     assert worker.wait() == 0
 
 
-def test_the_reason_of_a_lost_process_counts_the_runs_that_have_ended_in_it(project: Project) -> None:
+def test_the_reason_of_a_lost_process_counts_the_runs_that_have_ended_in_it(
+    project: Project,
+) -> None:
     project.sync(state=once("state"), waits=once("waits"))
     worker = project.start("work", "--loop")
     for _ in range(3):

@@ -37,7 +37,9 @@ def page_dsn(server: str, template: str) -> Iterator[str]:
 def demo_dsn(server: str, template: str) -> Iterator[str]:
     """A database with the demonstration."""
     with temporary_database(server, template) as dsn:
-        demo_data.fill(dsn, ended=timedelta(minutes=float(os.environ.get("DEMO_ENDED_MINUTES_AGO", "0"))))
+        demo_data.fill(
+            dsn, ended=timedelta(minutes=float(os.environ.get("DEMO_ENDED_MINUTES_AGO", "0")))
+        )
         yield dsn
 
 
@@ -67,10 +69,19 @@ def db(page_db: Any) -> Iterator[Any]:
 def page(page_dsn: str) -> Iterator[TestClient]:
     """The page with actions on the module's database, used by maria."""
     app = web.app(
-        page_dsn, actions_dsn=page_dsn, namespace="default", auth="header", trust_proxy=("127.0.0.1",), hosts=("x",)
+        page_dsn,
+        actions_dsn=page_dsn,
+        namespace="default",
+        auth="header",
+        trust_proxy=("127.0.0.1",),
+        hosts=("x",),
     )
     with TestClient(
-        app, base_url=HOST, client=("127.0.0.1", 1), headers={"X-Forwarded-User": "maria"}, follow_redirects=False
+        app,
+        base_url=HOST,
+        client=("127.0.0.1", 1),
+        headers={"X-Forwarded-User": "maria"},
+        follow_redirects=False,
     ) as client:
         yield client
 
@@ -80,10 +91,18 @@ def visit() -> Iterator[Callable[..., TestClient]]:
     """A function that opens a browser on the page: ``visit(dsn, auth="basic", client=("10.0.0.9", 1))``."""
     with ExitStack() as stack:
 
-        def open_page(dsn: str, client: tuple[str, int] = ("127.0.0.1", 50_000), **options: Any) -> TestClient:
+        def open_page(
+            dsn: str, client: tuple[str, int] = ("127.0.0.1", 50_000), **options: Any
+        ) -> TestClient:
             app = web.app(dsn, **{"auth": "none", **options})
             return stack.enter_context(
-                TestClient(app, base_url=HOST, client=client, raise_server_exceptions=False, follow_redirects=False)
+                TestClient(
+                    app,
+                    base_url=HOST,
+                    client=client,
+                    raise_server_exceptions=False,
+                    follow_redirects=False,
+                )
             )
 
         yield open_page

@@ -36,7 +36,9 @@ def runs(db: Db) -> list[Any]:
 # -- enqueue
 
 
-def test_a_form_that_was_carried_out_says_so_to_a_browser_that_goes_back(page: TestClient, db: Db) -> None:
+def test_a_form_that_was_carried_out_says_so_to_a_browser_that_goes_back(
+    page: TestClient, db: Db
+) -> None:
     # given a run that was enqueued by a form
     a_job(db)
     asked = page.get("/actions/enqueue?job=purge")
@@ -72,12 +74,20 @@ def test_a_form_keeps_its_id_through_mistakes_and_changes(page: TestClient, db: 
     assert len({hidden(each)["request"] for each in (asked, wrong, shown, changed)}) == 1
 
 
-def test_enqueue_shows_the_run_that_it_creates_and_creates_it_once(page: TestClient, db: Db) -> None:
+def test_enqueue_shows_the_run_that_it_creates_and_creates_it_once(
+    page: TestClient, db: Db
+) -> None:
     a_job(db, timezone="Europe/Berlin")
     asked = page.get("/actions/enqueue?job=purge")
     assert "Enqueue a run of purge" in words(asked)
 
-    given = {"job": "purge", "payload": '{"days": 3}', "key": "by hand", "at": "2036-01-14T02:00", "priority": "high"}
+    given = {
+        "job": "purge",
+        "payload": '{"days": 3}',
+        "key": "by hand",
+        "at": "2036-01-14T02:00",
+        "priority": "high",
+    }
     shown = review(page, "enqueue", given)
     said = words(shown)
     assert "It is due at Mon 2036-01-14 02:00 CET." in said
@@ -86,8 +96,16 @@ def test_enqueue_shows_the_run_that_it_creates_and_creates_it_once(page: TestCli
 
     path, text = result(confirm(page, shown))
     [run] = runs(db)
-    assert (path, run.payload, run.idempotency_key, run.priority) == (f"/runs/{run.id}", {"days": 3}, "by hand", 1)
-    assert text == f"Run {run.id} of purge was created, due at 2036-01-14T01:00Z (Mon 2036-01-14 02:00 CET)."
+    assert (path, run.payload, run.idempotency_key, run.priority) == (
+        f"/runs/{run.id}",
+        {"days": 3},
+        "by hand",
+        1,
+    )
+    assert (
+        text
+        == f"Run {run.id} of purge was created, due at 2036-01-14T01:00Z (Mon 2036-01-14 02:00 CET)."
+    )
     assert trail(db) == [("maria", "enqueue", f"run:{run.id}")]
 
     assert result(confirm(page, shown)) == (
@@ -107,7 +125,9 @@ def test_a_form_without_a_key_that_is_sent_twice_creates_one_run_and_two_forms_c
     assert len(paths) == len(runs(db)) == 2
 
 
-def test_a_key_that_another_took_since_creates_nothing_and_says_whose_it_is(page: TestClient, db: Db) -> None:
+def test_a_key_that_another_took_since_creates_nothing_and_says_whose_it_is(
+    page: TestClient, db: Db
+) -> None:
     job = a_job(db)
     shown = review(page, "enqueue", {"job": "purge", "key": "mine"})
     other = a_run(db, job, idempotency_key="mine")
@@ -154,7 +174,9 @@ def test_what_cannot_be_enqueued_is_reported_at_its_field(
         ({"retired_at": "2026-01-01"}, "was removed from schedules.yaml"),
     ],
 )
-def test_a_job_that_no_worker_runs_cannot_be_enqueued(page: TestClient, db: Db, job: dict[str, Any], why: str) -> None:
+def test_a_job_that_no_worker_runs_cannot_be_enqueued(
+    page: TestClient, db: Db, job: dict[str, Any], why: str
+) -> None:
     a_job(db, **job)
     assert why in words(review(page, "enqueue", {"job": "purge"}))
 
@@ -163,7 +185,9 @@ def test_a_payload_is_checked_against_the_handler_on_the_pages_disk_which_is_rea
     visit: Visit, page_dsn: str, db: Db, tmp_path: Path
 ) -> None:
     # given a schedule whose handler must not be imported
-    (tmp_path / "mail.py").write_text("raise SystemExit('imported')\ndef send(user_id, template='x'): ...\n")
+    (tmp_path / "mail.py").write_text(
+        "raise SystemExit('imported')\ndef send(user_id, template='x'): ...\n"
+    )
     file = tmp_path / "schedules.yaml"
     job = "  mail:\n    handler: mail:send\n    payload: {template: y}\n"
     file.write_text(f"version: 1\nnamespace: default\njobs:\n{job}")
@@ -176,16 +200,24 @@ def test_a_payload_is_checked_against_the_handler_on_the_pages_disk_which_is_rea
     assert '{"template": "y"}' in asked
 
     # and what does not fit is refused
-    assert 'has no parameter "user"' in words(review(page, "enqueue", {"job": "mail", "payload": '{"user": 1}'}))
+    assert 'has no parameter "user"' in words(
+        review(page, "enqueue", {"job": "mail", "payload": '{"user": 1}'})
+    )
     assert 'requires "user_id"' in words(review(page, "enqueue", {"job": "mail"}))
-    assert "A run is created." in words(review(page, "enqueue", {"job": "mail", "payload": '{"user_id": 1}'}))
+    assert "A run is created." in words(
+        review(page, "enqueue", {"job": "mail", "payload": '{"user_id": 1}'})
+    )
 
     # also after the handler was edited
     (tmp_path / "mail.py").write_text("def send(user): ...\n")
-    assert "A run is created." not in words(review(page, "enqueue", {"job": "mail", "payload": '{"user_id": 1}'}))
+    assert "A run is created." not in words(
+        review(page, "enqueue", {"job": "mail", "payload": '{"user_id": 1}'})
+    )
 
 
-def test_a_payload_that_cannot_be_checked_is_accepted_with_a_warning(page: TestClient, db: Db) -> None:
+def test_a_payload_that_cannot_be_checked_is_accepted_with_a_warning(
+    page: TestClient, db: Db
+) -> None:
     a_job(db)
     assert "Whether the handler takes this payload is not known" in words(
         review(page, "enqueue", {"job": "purge", "payload": '{"a": 1}'})
@@ -202,11 +234,19 @@ def test_a_run_of_a_paused_job_says_that_it_waits(page: TestClient, db: Db) -> N
 # -- backfill
 
 
-def test_backfill_counts_the_runs_first_and_then_creates_the_missing_ones(page: TestClient, db: Db) -> None:
+def test_backfill_counts_the_runs_first_and_then_creates_the_missing_ones(
+    page: TestClient, db: Db
+) -> None:
     # given a job since three days ago, which has a run of one slot
     job = a_job(db, schedule="0 */6 * * *")
     db.execute("update yamlsched.job_definitions set created_at = '2026-01-10'")
-    a_run(db, job, "succeeded", idempotency_key="purge:2026-01-14T06:00Z", scheduled_for="2026-01-14T06:00Z")
+    a_run(
+        db,
+        job,
+        "succeeded",
+        idempotency_key="purge:2026-01-14T06:00Z",
+        scheduled_for="2026-01-14T06:00Z",
+    )
 
     # when a day is chosen
     shown = review(page, "backfill", {"job": "purge", "first": "2026-01-14"})
@@ -239,7 +279,9 @@ def test_slots_from_before_the_job_was_applied_need_a_tick(page: TestClient, db:
     answer = review(page, "backfill", given)
     assert answer.status_code == 422
     assert "Tick the box to include earlier slots." in words(answer)
-    assert "3 runs will be created" in words(review(page, "backfill", {**given, "before_first": "1"}))
+    assert "3 runs will be created" in words(
+        review(page, "backfill", {**given, "before_first": "1"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -253,10 +295,15 @@ def test_slots_from_before_the_job_was_applied_need_a_tick(page: TestClient, db:
         ),
         ({"job": "manual", "first": "yesterday"}, "has no cron"),
         ({"first": ""}, "This is needed."),
-        ({"first": "2020-01-01T00:01Z", "before_first": "1"}, "The job has no slot from Wed 2020-01-01 00:01 UTC"),
+        (
+            {"first": "2020-01-01T00:01Z", "before_first": "1"},
+            "The job has no slot from Wed 2020-01-01 00:01 UTC",
+        ),
     ],
 )
-def test_a_span_that_cannot_be_filled_says_why(page: TestClient, db: Db, given: dict[str, str], why: str) -> None:
+def test_a_span_that_cannot_be_filled_says_why(
+    page: TestClient, db: Db, given: dict[str, str], why: str
+) -> None:
     a_job(db)
     a_job(db, "manual", schedule=None)
     assert why in words(review(page, "backfill", {"job": "purge", **given}))
@@ -268,7 +315,9 @@ def test_a_span_with_exactly_the_most_slots_is_accepted(
     a_job(db)
     monkeypatch.setattr(backfill_action, "MAX_SLOTS", 3)
     given = {"job": "purge", "first": "2020-01-01", "before_first": "1"}
-    assert "3 runs will be created" in words(review(page, "backfill", {**given, "last": "2020-01-03"}))
+    assert "3 runs will be created" in words(
+        review(page, "backfill", {**given, "last": "2020-01-03"})
+    )
     assert "4 slots, more than 3" in review(page, "backfill", {**given, "last": "2020-01-04"}).text
 
 
@@ -300,13 +349,17 @@ def paused(db: Db) -> list[str]:
 
 
 def three_nightly_jobs(db: Db) -> dict[str, int]:
-    jobs = {name: a_job(db, name, tags=["nightly", "mail"]) for name in ("digest", "purge", "report")}
+    jobs = {
+        name: a_job(db, name, tags=["nightly", "mail"]) for name in ("digest", "purge", "report")
+    }
     a_job(db, "gone", tags=["nightly"], retired_at="2026-01-01")
     a_job(db, "other", tags=["mail"])
     return jobs
 
 
-def test_all_jobs_with_a_tag_are_paused_and_resumed_as_they_were_shown(page: TestClient, db: Db) -> None:
+def test_all_jobs_with_a_tag_are_paused_and_resumed_as_they_were_shown(
+    page: TestClient, db: Db
+) -> None:
     # given jobs with a tag, of which one is paused
     jobs = three_nightly_jobs(db)
     pausing.pause(db, "default", [jobs["purge"]], "jonas", reason="by hand")
@@ -326,10 +379,17 @@ def test_all_jobs_with_a_tag_are_paused_and_resumed_as_they_were_shown(page: Tes
     assert paused(db) == ["digest", "purge", "report"]
     names = ["digest", "purge", "report"]
     assert trail(db)[1:] == [("maria", "pause", f"job:{name}") for name in names]
-    assert "maria pause web report , purge , digest reason stocktaking" in words(page.get("/actions"))
-    assert result(confirm(page, shown))[1] == "Done already, and not repeated: you paused job digest 0s ago."
+    assert "maria pause web report , purge , digest reason stocktaking" in words(
+        page.get("/actions")
+    )
+    assert (
+        result(confirm(page, shown))[1]
+        == "Done already, and not repeated: you paused job digest 0s ago."
+    )
     again = review(page, "pause-tag", {**hidden(shown), "reason": "another one"})
-    assert "You paused job digest 0s ago. This form was carried out, also on 2 others." in words(again)
+    assert "You paused job digest 0s ago. This form was carried out, also on 2 others." in words(
+        again
+    )
 
     # and the same the other way
     shown = review(page, "resume-tag", {"tag": "nightly"})
@@ -339,7 +399,9 @@ def test_all_jobs_with_a_tag_are_paused_and_resumed_as_they_were_shown(page: Tes
     assert "none of them is paused" in words(review(page, "resume-tag", {"tag": "nightly"}))
 
 
-def test_who_pauses_by_tag_learns_who_was_quicker_with_one_of_the_jobs(page: TestClient, db: Db) -> None:
+def test_who_pauses_by_tag_learns_who_was_quicker_with_one_of_the_jobs(
+    page: TestClient, db: Db
+) -> None:
     jobs = three_nightly_jobs(db)
     shown = review(page, "pause-tag", {"tag": "nightly", "reason": "stocktaking"})
     pausing.pause(db, "default", [jobs["report"]], "jonas", reason="by hand")
@@ -359,21 +421,34 @@ def test_a_tag_that_other_jobs_have_now_is_not_what_was_confirmed(page: TestClie
     assert paused(db) == []
 
 
-def test_a_tag_that_no_job_has_is_reported_at_its_field(page: TestClient, db: Db, monkeypatch: Any) -> None:
+def test_a_tag_that_no_job_has_is_reported_at_its_field(
+    page: TestClient, db: Db, monkeypatch: Any
+) -> None:
     three_nightly_jobs(db)
     answer = review(page, "pause-tag", {"tag": "nightyl", "reason": "stocktaking"})
     assert answer.status_code == 422
-    assert 'No job in namespace "default" has the tag "nightyl". Did you mean "nightly"?' in words(answer)
+    assert 'No job in namespace "default" has the tag "nightyl". Did you mean "nightly"?' in words(
+        answer
+    )
     monkeypatch.setattr(pause, "MAX_JOBS", 2)
     said = words(review(page, "pause-tag", {"tag": "nightly", "reason": "stocktaking"}))
-    assert "More than 2 jobs have the tag nightly. The command line has no limit: yamlsched pause --tag nightly" in said
+    assert (
+        "More than 2 jobs have the tag nightly. The command line has no limit: yamlsched pause --tag nightly"
+        in said
+    )
 
 
 # -- settle
 
 
 def an_effect(db: Db, run: int, key: str, state: str = "in_doubt", **more: Any) -> None:
-    columns = {"namespace": "default", "key": key, "run_id": run, "attempt": 5, "locked_by": "web-1:4711:c0ffee"}
+    columns = {
+        "namespace": "default",
+        "key": key,
+        "run_id": run,
+        "attempt": 5,
+        "locked_by": "web-1:4711:c0ffee",
+    }
     columns |= {"entry": uuid.uuid4(), "provider_key": uuid.uuid4(), "state": state, **more}
     columns |= {"doubted_at": "now"} if state == "in_doubt" else {}
     places = ", ".join(f"%({name})s" for name in columns)
@@ -381,7 +456,9 @@ def an_effect(db: Db, run: int, key: str, state: str = "in_doubt", **more: Any) 
     db.execute(statement.encode(), columns)
 
 
-def test_settle_asks_whether_it_happened_and_says_what_follows_from_either_answer(page: TestClient, db: Db) -> None:
+def test_settle_asks_whether_it_happened_and_says_what_follows_from_either_answer(
+    page: TestClient, db: Db
+) -> None:
     run = a_run(db, a_job(db), "dead")
     key = f"run:{run}:mail"
     an_effect(db, run, key)
@@ -447,7 +524,11 @@ def test_the_dead_runs_of_one_error_are_counted_and_then_retried(page: TestClien
     # given dead runs of two classes of error and without one, and of another job
     job = a_job(db, on_dead="handlers.mail:tell")
     timeouts = [a_run(db, job, "dead", error_type="Timeout") for _ in range(3)]
-    others = [a_run(db, job, "dead"), a_run(db, job, "dead", error_type=None), a_run(db, a_job(db, "other"), "dead")]
+    others = [
+        a_run(db, job, "dead"),
+        a_run(db, job, "dead", error_type=None),
+        a_run(db, a_job(db, "other"), "dead"),
+    ]
 
     # when those that timed out are to be retried
     shown = page.get("/actions/retry-dead?job=purge&error_type=Timeout")
@@ -477,7 +558,9 @@ def test_calls_of_on_dead_can_be_left_out_or_chosen(page: TestClient, db: Db) ->
     call = a_run(db, job, "dead", idempotency_key=f"on_dead:{own}")
     for calls, expected in (("", [own, call]), ("no", [own]), ("only", [call])):
         shown = words(review(page, "retry-dead", {"job": "purge", "calls": calls}))
-        assert [int(id) for id in re.findall(r"run (\d+)", shown.partition("The runs")[2])] == expected
+        assert [
+            int(id) for id in re.findall(r"run (\d+)", shown.partition("The runs")[2])
+        ] == expected
 
 
 def test_runs_that_somebody_else_retried_are_counted_apart(
@@ -491,11 +574,16 @@ def test_runs_that_somebody_else_retried_are_counted_apart(
     assert [who for who, _, _ in trail(db)] == ["jonas"] * 2 + ["maria"] * 3
 
 
-def test_of_too_many_runs_the_oldest_are_taken(page: TestClient, db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_runs_the_oldest_are_taken(
+    page: TestClient, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(many, "MAX_RUNS", 3)
     monkeypatch.setattr(many, "BATCH_RUNS", 2)
     job = a_job(db)
-    found = [a_run(db, job, "dead", finished_at=f"(now() - interval '{9 - nth} minutes')") for nth in range(5)]
+    found = [
+        a_run(db, job, "dead", finished_at=f"(now() - interval '{9 - nth} minutes')")
+        for nth in range(5)
+    ]
     shown = page.get("/actions/retry-dead?job=purge")
     assert "There are more than 3 dead runs of purge. The oldest 3 are taken" in words(shown)
     assert result(confirm(page, shown))[1] == "3 runs of purge are queued again."
@@ -503,7 +591,9 @@ def test_of_too_many_runs_the_oldest_are_taken(page: TestClient, db: Db, monkeyp
     assert "2 dead runs of purge." in words(page.get("/actions/retry-dead?job=purge"))
 
 
-def test_waiting_runs_are_cancelled_but_not_those_enqueued_after_the_count(page: TestClient, db: Db) -> None:
+def test_waiting_runs_are_cancelled_but_not_those_enqueued_after_the_count(
+    page: TestClient, db: Db
+) -> None:
     job = a_job(db)
     waiting = [a_run(db, job), a_run(db, job, "failed")]
     running = a_run(db, job, "running")
@@ -511,7 +601,9 @@ def test_waiting_runs_are_cancelled_but_not_those_enqueued_after_the_count(page:
     assert "2 waiting runs of purge." in words(shown)
     later = a_run(db, job)
 
-    assert result(confirm(page, shown, reason="wrong import"))[1] == "2 runs of purge are cancelled."
+    assert (
+        result(confirm(page, shown, reason="wrong import"))[1] == "2 runs of purge are cancelled."
+    )
 
     assert [row(db, run).status for run in waiting] == ["cancelled"] * 2
     assert (row(db, running).status, row(db, later).status) == ("running", "queued")
@@ -559,9 +651,18 @@ def test_the_page_shows_pauses_with_who_why_and_until_when(page: TestClient, db:
     assert "No actions yet" in words(page.get("/actions"))
     [[now]] = db.execute("select now()").fetchall()
     job = a_job(db)
-    pausing.pause(db, "default", [job], "jonas", reason="<i>disk</i>", until=now + timedelta(hours=5, minutes=1))
+    pausing.pause(
+        db,
+        "default",
+        [job],
+        "jonas",
+        reason="<i>disk</i>",
+        until=now + timedelta(hours=5, minutes=1),
+    )
     a_run(db, job)
-    pausing.pause(db, "default", [a_job(db, "over")], "jonas", until=now + timedelta(seconds=1), now=now)
+    pausing.pause(
+        db, "default", [a_job(db, "over")], "jonas", until=now + timedelta(seconds=1), now=now
+    )
     db.execute("update yamlsched.job_definitions set paused_until = now() where job_type = 'over'")
     shown = page.get("/actions")
     said = words(shown)
@@ -572,7 +673,9 @@ def test_the_page_shows_pauses_with_who_why_and_until_when(page: TestClient, db:
     assert 'href="/actions/resume?job=over"' not in shown.text
 
 
-def test_the_trail_is_filtered_and_pages_by_actions(page: TestClient, db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trail_is_filtered_and_pages_by_actions(
+    page: TestClient, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given two actions on many runs, and ten on one
     monkeypatch.setattr("yamlsched.extras.web.pages.actions.PAGE_ACTIONS", 5)
     monkeypatch.setattr(audit, "READ_ENTRIES", 7)
@@ -597,7 +700,9 @@ def test_the_trail_is_filtered_and_pages_by_actions(page: TestClient, db: Db, mo
 
     # then each action is shown once, the newest first
     assert len(seen) == 13
-    assert [f"run {run}<" in text for run, text in zip(reversed(single), seen, strict=False)] == [True] * 10
+    assert [f"run {run}<" in text for run, text in zip(reversed(single), seen, strict=False)] == [
+        True
+    ] * 10
     assert "another" in seen[10]
     assert "and 18 more" in seen[11]
     assert "too many" in seen[11]
@@ -624,7 +729,9 @@ def test_the_trail_of_another_namespace_is_not_shown(page: TestClient, db: Db) -
     assert "jonas" not in page.get("/actions").text
 
 
-@pytest.mark.parametrize("filters", [{}, {"verb": "pause"}, {"who": "nobody"}, {"job_type": "x"}, {"target": "run:7"}])
+@pytest.mark.parametrize(
+    "filters", [{}, {"verb": "pause"}, {"who": "nobody"}, {"job_type": "x"}, {"target": "run:7"}]
+)
 def test_no_page_of_the_trail_reads_more_than_it_shows(db: Db, filters: dict[str, str]) -> None:
     # given many actions, of which few match
     db.execute(
@@ -632,13 +739,24 @@ def test_no_page_of_the_trail_reads_more_than_it_shows(db: Db, filters: dict[str
         " select 'default', 'maria', 'retry', 'run:' || n, 'purge' from generate_series(1000, 21000) n"
     )
     db.execute("analyze yamlsched.operator_actions")
-    parameters = {"namespace": "default", "verb": None, "who": None, "job_type": None, "target": None, "before": None}
+    parameters = {
+        "namespace": "default",
+        "verb": None,
+        "who": None,
+        "job_type": None,
+        "target": None,
+        "before": None,
+    }
     statement = b"explain (analyze, format json) " + load("audit")["trail"]
 
     [[[plan]]] = db.execute(statement, {**parameters, "limit": 50, **filters}).fetchall()
 
     def reads(node: dict[str, Any]) -> float:
-        own = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) if "Relation Name" in node else 0
+        own = (
+            node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+            if "Relation Name" in node
+            else 0
+        )
         return own + sum(reads(child) for child in node.get("Plans", ()))
 
     assert "Seq Scan" not in str(plan)
@@ -656,15 +774,27 @@ def test_no_review_of_many_runs_reads_finished_runs(db: Db) -> None:
     for status in ("dead", "queued", "failed"):
         a_run(db, job, status)
     db.execute("analyze yamlsched.job_runs")
-    given = {"definition": job, "namespace": "default", "limit": 5001, "statuses": ["queued", "failed"], "last": None}
+    given = {
+        "definition": job,
+        "namespace": "default",
+        "limit": 5001,
+        "statuses": ["queued", "failed"],
+        "last": None,
+    }
     filters = {
         name: Filter(statuses=names).parameters(None)
         for name, names in (("dead", ["dead"]), ("open", ["queued", "failed"]))
     }
     dead = {**given, **filters["dead"], "ids": None, "only_dead": True, "only_open": False}
     waiting = {**given, **filters["open"], "ids": None, "only_dead": False, "only_open": True}
-    for name, values, expected in (("matching", dead, 1), ("matching", waiting, 2), ("open_ids", given, 2)):
-        [[[plan]]] = db.execute(b"explain (analyze, format json) " + load("actions")[name], values).fetchall()
+    for name, values, expected in (
+        ("matching", dead, 1),
+        ("matching", waiting, 2),
+        ("open_ids", given, 2),
+    ):
+        [[[plan]]] = db.execute(
+            b"explain (analyze, format json) " + load("actions")[name], values
+        ).fetchall()
         assert "Seq Scan" not in str(plan)
         assert plan["Plan"]["Actual Rows"] == expected
         assert sum(map(int, re.findall(r"'Rows Removed by Filter': (\d+)", str(plan)))) == 0
@@ -688,10 +818,14 @@ def test_a_form_without_its_subject_asks_for_it(page: TestClient, db: Db) -> Non
 
 def test_dead_runs_of_many_jobs_are_retried_by_one_form(page: TestClient, db: Db) -> None:
     # given an outage, of which each job has a dead run, and runs that died of something else or before
-    jobs = [a_job(db, f"job_{nth}", owner="shop" if nth < 3 else "crm", tags=["db"]) for nth in range(5)]
+    jobs = [
+        a_job(db, f"job_{nth}", owner="shop" if nth < 3 else "crm", tags=["db"]) for nth in range(5)
+    ]
     outage = [a_run(db, job, "dead", error_type="OutageError") for job in jobs]
     other = a_run(db, jobs[0], "dead", error_type="ValueError")
-    long_ago = a_run(db, jobs[1], "dead", error_type="OutageError", finished_at="(now() - interval '3 days')")
+    long_ago = a_run(
+        db, jobs[1], "dead", error_type="OutageError", finished_at="(now() - interval '3 days')"
+    )
 
     # when all that match are to be retried, from the page of dead runs
     listed = page.get("/dead?by=error&type=OutageError&span=24h")
@@ -744,22 +878,33 @@ def test_runs_of_many_jobs_are_chosen_by_owner_tag_and_time(
     assert expected in words(review(page, "retry-dead", given))
 
 
-def test_a_link_without_a_filter_leads_to_the_form_and_not_to_all_runs(page: TestClient, db: Db) -> None:
+def test_a_link_without_a_filter_leads_to_the_form_and_not_to_all_runs(
+    page: TestClient, db: Db
+) -> None:
     a_run(db, a_job(db), "queued")
     for path in ("/actions/retry-dead", "/actions/cancel-runs?state=unfinished"):
         assert "Show what will happen" in words(page.get(path))
 
 
-def test_runs_that_were_ticked_are_retried_or_cancelled_and_the_others_are_not(page: TestClient, db: Db) -> None:
+def test_runs_that_were_ticked_are_retried_or_cancelled_and_the_others_are_not(
+    page: TestClient, db: Db
+) -> None:
     job = a_job(db)
-    dead, cancelled, running, other = (a_run(db, job, state) for state in ("dead", "cancelled", "running", "dead"))
+    dead, cancelled, running, other = (
+        a_run(db, job, state) for state in ("dead", "cancelled", "running", "dead")
+    )
     assert f'name="runs" value="{dead}"' in page.get("/runs").text
 
     shown = page.get(f"/actions/retry-dead?runs={dead}&runs={cancelled}&runs={running}")
     assert "2 chosen runs" in words(shown)
     assert "1 chosen run is in another state, and not changed." in words(shown)
     assert result(confirm(page, shown))[1] == "2 runs of purge are queued again."
-    assert [row(db, run).status for run in (dead, cancelled, running, other)] == ["queued", "queued", "running", "dead"]
+    assert [row(db, run).status for run in (dead, cancelled, running, other)] == [
+        "queued",
+        "queued",
+        "running",
+        "dead",
+    ]
 
     shown = page.get(f"/actions/cancel-runs?state=unfinished&runs={dead}&runs={other}")
     assert result(confirm(page, shown))[1] == "1 run of purge is cancelled."
@@ -767,7 +912,9 @@ def test_runs_that_were_ticked_are_retried_or_cancelled_and_the_others_are_not(p
     assert page.get("/actions/retry-dead?runs=x").status_code == 422
 
 
-def test_what_no_worker_would_claim_is_left_out_of_a_retry_of_many_jobs(page: TestClient, db: Db) -> None:
+def test_what_no_worker_would_claim_is_left_out_of_a_retry_of_many_jobs(
+    page: TestClient, db: Db
+) -> None:
     jobs = [a_job(db, "a"), a_job(db, "b", enabled=False), a_job(db, "c")]
     pausing.pause(db, "default", [jobs[2]], "jonas", reason="x")
     found = [a_run(db, job, "dead", error_type="OutageError") for job in jobs]
@@ -782,6 +929,11 @@ def test_all_that_match_a_filter_of_runs_are_cancelled(page: TestClient, db: Db)
     found = [a_run(db, a_job(db, f"job_{nth}", owner="shop" if nth else "crm")) for nth in range(3)]
     listed = page.get("/runs?status=queued&owner=shop")
     [link] = re.findall(r'class="button final" href="(/actions/cancel-runs[^"]*)"', listed.text)
-    assert result(confirm(page, page.get(html.unescape(link))))[1] == "2 runs of 2 jobs are cancelled."
+    assert (
+        result(confirm(page, page.get(html.unescape(link))))[1] == "2 runs of 2 jobs are cancelled."
+    )
     assert [row(db, run).status for run in found] == ["queued", "cancelled", "cancelled"]
-    assert 'class="button final" href="/actions/cancel-runs' not in page.get("/runs?status=queued&error=x").text
+    assert (
+        'class="button final" href="/actions/cancel-runs'
+        not in page.get("/runs?status=queued&error=x").text
+    )

@@ -43,13 +43,18 @@ def pages(page_dsn: str) -> Iterator[TestClient]:
 def state_of(db: Db) -> list[Any]:
     """Return everything that an action could change."""
     tables = ("job_runs", "job_definitions", "operator_actions", "effects", "skipped_slots")
-    return [db.execute(f"select * from yamlsched.{table} order by 1".encode()).fetchall() for table in tables]
+    return [
+        db.execute(f"select * from yamlsched.{table} order by 1".encode()).fetchall()
+        for table in tables
+    ]
 
 
 # -- retry
 
 
-def test_retry_announces_what_follows_does_it_once_and_says_so_at_the_run(page: TestClient, db: Db) -> None:
+def test_retry_announces_what_follows_does_it_once_and_says_so_at_the_run(
+    page: TestClient, db: Db
+) -> None:
     # given a dead run, whose job calls on_dead
     run = a_run(db, a_job(db, on_dead="handlers.mail:tell", max_attempts=3), "dead")
 
@@ -80,7 +85,9 @@ def test_retry_announces_what_follows_does_it_once_and_says_so_at_the_run(page: 
     assert len(trail(db)) == 1
 
 
-def test_a_double_click_retries_once_even_if_the_run_has_died_again_in_between(page: TestClient, db: Db) -> None:
+def test_a_double_click_retries_once_even_if_the_run_has_died_again_in_between(
+    page: TestClient, db: Db
+) -> None:
     run = a_run(db, a_job(db), "dead")
     shown = page.get(f"/actions/retry?run={run}")
     confirm(page, shown)
@@ -100,14 +107,14 @@ def test_two_clicks_at_the_same_time_retry_once(page: TestClient, db: Db, page_d
     answers: list[Any] = []
     with psycopg.connect(page_dsn) as other:
         other.execute("select from yamlsched.job_runs where id = %s for update", [run])
-        clicks = [threading.Thread(target=lambda: answers.append(confirm(page, shown))) for _ in range(2)]
+        clicks = [
+            threading.Thread(target=lambda: answers.append(confirm(page, shown))) for _ in range(2)
+        ]
         for click in clicks:
             click.start()
 
         # when a second one arrives, and then the lock is released
-        waiting = (
-            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-        )
+        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
         while db.execute(waiting).fetchone() != (2,):
             pass
         other.rollback()
@@ -134,7 +141,9 @@ def test_who_is_later_learns_who_was_quicker(page: TestClient, db: Db) -> None:
     assert row(db, run).status == "cancelled"
 
 
-def test_a_run_that_a_worker_has_claimed_since_is_not_what_was_confirmed(page: TestClient, db: Db) -> None:
+def test_a_run_that_a_worker_has_claimed_since_is_not_what_was_confirmed(
+    page: TestClient, db: Db
+) -> None:
     run = a_run(db, a_job(db), "failed")
     shown = page.get(f"/actions/retry?run={run}")
     db.execute(
@@ -207,7 +216,9 @@ def test_a_run_of_another_namespace_is_not_there(page: TestClient, db: Db) -> No
 # -- cancel
 
 
-def test_cancel_says_when_a_running_handler_is_killed_and_records_the_reason(page: TestClient, db: Db) -> None:
+def test_cancel_says_when_a_running_handler_is_killed_and_records_the_reason(
+    page: TestClient, db: Db
+) -> None:
     run = a_run(db, a_job(db), "running")
     shown = page.get(f"/actions/cancel?run={run}")
     assert "It is stopped at its worker's next heartbeat" in words(shown)
@@ -228,7 +239,9 @@ def test_a_run_that_is_over_cannot_be_cancelled(page: TestClient, db: Db) -> Non
 # -- pause and resume
 
 
-def test_a_pause_needs_a_reason_says_how_its_end_was_read_and_which_slots_are_not_run(page: TestClient, db: Db) -> None:
+def test_a_pause_needs_a_reason_says_how_its_end_was_read_and_which_slots_are_not_run(
+    page: TestClient, db: Db
+) -> None:
     a_job(db, timezone="Europe/Berlin", schedule="0 2 * * *")
 
     # given a link to the form: it asks for a reason
@@ -246,7 +259,9 @@ def test_a_pause_needs_a_reason_says_how_its_end_was_read_and_which_slots_are_no
     )
 
     # when it is valid, then the page shows its instant and the slots
-    shown = review(page, "pause", {"job": "purge", "reason": "disk full", "until": "2036-01-14T02:30"})
+    shown = review(
+        page, "pause", {"job": "purge", "reason": "disk full", "until": "2036-01-14T02:30"}
+    )
     assert "It stays paused until Mon 2036-01-14 02:30 CET." in words(shown)
     assert "1,000+ slots of the pause are recorded as skipped, and not run." in words(shown)
 
@@ -272,7 +287,9 @@ def test_change_leads_back_to_the_form_with_its_values(page: TestClient, db: Db)
     assert 'value="2h"' in form.text
 
 
-def test_two_people_who_pause_a_job_do_not_replace_each_others_reason(page: TestClient, db: Db) -> None:
+def test_two_people_who_pause_a_job_do_not_replace_each_others_reason(
+    page: TestClient, db: Db
+) -> None:
     job = a_job(db)
     shown = review(page, "pause", {"job": "purge", "reason": "mine", "until": ""})
     pausing.pause(db, "default", [job], "jonas", reason="the first")
@@ -280,13 +297,18 @@ def test_two_people_who_pause_a_job_do_not_replace_each_others_reason(page: Test
     assert answer.status_code == 409
     assert "jonas paused job purge 0s ago." in words(answer)
     form = page.get("/actions/pause?job=purge")
-    assert "It is paused by jonas, until it is resumed; reason: the first. This form replaces that." in words(form)
+    assert (
+        "It is paused by jonas, until it is resumed; reason: the first. This form replaces that."
+        in words(form)
+    )
 
 
 def test_resume_names_the_pause_and_ends_it(page: TestClient, db: Db) -> None:
     job = a_job(db)
     a_run(db, job)
-    pausing.pause(db, "default", [job], "jonas", reason="the disk is full")  # it creates the run of the slot before
+    pausing.pause(
+        db, "default", [job], "jonas", reason="the disk is full"
+    )  # it creates the run of the slot before
     shown = page.get("/actions/resume?job=purge")
     assert "Paused by jonas, until it is resumed; reason: the disk is full" in words(shown)
     assert "2 runs that wait can start at once, if due." in words(shown)
@@ -294,7 +316,9 @@ def test_resume_names_the_pause_and_ends_it(page: TestClient, db: Db) -> None:
     assert "It is not paused." in words(page.get("/actions/resume?job=purge"))
 
 
-def test_a_job_that_does_not_exist_is_reported_with_the_closest_name(page: TestClient, db: Db) -> None:
+def test_a_job_that_does_not_exist_is_reported_with_the_closest_name(
+    page: TestClient, db: Db
+) -> None:
     a_job(db)
     answer = review(page, "pause", {"job": "purgee", "reason": "x"})
     assert answer.status_code == 422
@@ -304,7 +328,9 @@ def test_a_job_that_does_not_exist_is_reported_with_the_closest_name(page: TestC
 # -- who
 
 
-def test_without_authentication_the_user_of_the_process_is_recorded(pages: TestClient, db: Db) -> None:
+def test_without_authentication_the_user_of_the_process_is_recorded(
+    pages: TestClient, db: Db
+) -> None:
     run = a_run(db, a_job(db), "dead")
     shown = pages.get(f"/actions/retry?run={run}")
     assert f"Recorded in the audit trail as web ({actions.operator()})." in words(shown)
@@ -344,7 +370,12 @@ def test_no_get_changes_anything(page: TestClient, db: Db) -> None:
         "pause": {"job": "purge", "reason": "x", "confirm": "1"},
     }.items():
         for method in ("GET", "HEAD"):
-            assert page.request(method, f"/actions/{name}", params=given, headers=SAME_ORIGIN).status_code == 200
+            assert (
+                page.request(
+                    method, f"/actions/{name}", params=given, headers=SAME_ORIGIN
+                ).status_code
+                == 200
+            )
     assert state_of(db) == before
 
 
@@ -365,8 +396,18 @@ def test_no_get_changes_anything(page: TestClient, db: Db) -> None:
         (b"run=1", "application/x-www-form-urlencoded; charset=utf-16", 415, "its type is not"),
         (b"", "multipart/form-data; boundary=x", 415, "its type is not"),
         (b"run=1&was=dead&confirm=1", None, 400, "not a form of a page of yamlsched"),
-        (b"run=1&was=dead&confirm=1&seen=0&request=x", None, 400, "not a form of a page of yamlsched"),
-        (b"run=1&was=dead&confirm=1&seen=-1&request=00000000-0000-4000-8000-000000000000", None, 400, "not a form"),
+        (
+            b"run=1&was=dead&confirm=1&seen=0&request=x",
+            None,
+            400,
+            "not a form of a page of yamlsched",
+        ),
+        (
+            b"run=1&was=dead&confirm=1&seen=-1&request=00000000-0000-4000-8000-000000000000",
+            None,
+            400,
+            "not a form",
+        ),
     ],
 )
 def test_what_no_form_of_the_page_sends_is_refused_in_words(
@@ -392,9 +433,12 @@ def test_a_body_without_a_length_is_not_read_beyond_the_limit(page: TestClient, 
 
 
 @pytest.mark.parametrize(
-    "fields", [{"was": "asleep"}, {"was": ""}, {"run": "x"}, {"run": "9" * 25}, {"was": "dead", "run": "0"}]
+    "fields",
+    [{"was": "asleep"}, {"was": ""}, {"run": "x"}, {"run": "9" * 25}, {"was": "dead", "run": "0"}],
 )
-def test_hidden_fields_that_were_changed_are_refused(page: TestClient, db: Db, fields: dict[str, str]) -> None:
+def test_hidden_fields_that_were_changed_are_refused(
+    page: TestClient, db: Db, fields: dict[str, str]
+) -> None:
     run = a_run(db, a_job(db), "dead")
     before = state_of(db)
     answer = confirm(page, page.get(f"/actions/retry?run={run}"), **fields)
@@ -443,7 +487,9 @@ def test_a_role_that_may_only_read_changes_nothing_whatever_is_sent(
 def test_the_worker_role_suffices(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
     db = db_of(own_dsn)
     db.execute((sql_folder() / "roles.sql").read_bytes())
-    reader, worker = (make_conninfo(own_dsn, options=f"-c role=yamlsched_{role}") for role in ("reader", "worker"))
+    reader, worker = (
+        make_conninfo(own_dsn, options=f"-c role=yamlsched_{role}") for role in ("reader", "worker")
+    )
     run = a_run(db, a_job(db), "dead")
     page = visit(reader, actions_dsn=worker, namespace="default")
     result(confirm(page, page.get(f"/actions/retry?run={run}")))
@@ -453,13 +499,21 @@ def test_the_worker_role_suffices(visit: Visit, own_dsn: str, db_of: Callable[[s
     assert [verb for _, verb, _ in trail(db)] == ["retry", "cancel", "pause", "resume"]
 
 
-def test_a_lost_session_does_not_do_an_action_twice_or_never(visit: Visit, page_dsn: str, db: Db) -> None:
+def test_a_lost_session_does_not_do_an_action_twice_or_never(
+    visit: Visit, page_dsn: str, db: Db
+) -> None:
     run = a_run(db, a_job(db), "dead")
     other = a_run(db, a_job(db, "other"), "dead")
-    page = visit(page_dsn, actions_dsn=make_conninfo(page_dsn, application_name="acting"), namespace="default")
+    page = visit(
+        page_dsn,
+        actions_dsn=make_conninfo(page_dsn, application_name="acting"),
+        namespace="default",
+    )
     confirm(page, page.get(f"/actions/retry?run={run}"))
     shown = page.get(f"/actions/retry?run={other}")
-    db.execute("select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'acting'")
+    db.execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'acting'"
+    )
     assert result(confirm(page, shown))[1] == f"Run {other} is queued again."
     assert len(trail(db)) == 2
 
@@ -467,7 +521,9 @@ def test_a_lost_session_does_not_do_an_action_twice_or_never(visit: Visit, page_
 # -- the message
 
 
-def test_a_message_that_the_page_did_not_sign_or_for_another_page_is_not_shown(page: TestClient, db: Db) -> None:
+def test_a_message_that_the_page_did_not_sign_or_for_another_page_is_not_shown(
+    page: TestClient, db: Db
+) -> None:
     a_job(db)
     a_job(db, "other")
     shown = review(page, "pause", {"job": "purge", "reason": "x"})
@@ -534,7 +590,12 @@ class DjangoUser:
 
 @pytest.mark.parametrize(
     ("user", "recorded"),
-    [(SimpleUser("jörg"), "jörg"), (DjangoUser(), "jörg"), (UnauthenticatedUser(), None), (SimpleUser("a\x1bb"), None)],
+    [
+        (SimpleUser("jörg"), "jörg"),
+        (DjangoUser(), "jörg"),
+        (UnauthenticatedUser(), None),
+        (SimpleUser("a\x1bb"), None),
+    ],
 )
 def test_in_an_application_that_authenticates_its_user_is_recorded(
     page_dsn: str, db: Db, user: Any, recorded: str | None
@@ -551,12 +612,18 @@ def test_in_an_application_that_authenticates_its_user_is_recorded(
 
 
 @pytest.mark.parametrize("kept", ["/scheduler", ""])
-def test_behind_a_proxy_forms_and_results_are_below_the_prefix(visit: Visit, page_dsn: str, db: Db, kept: str) -> None:
+def test_behind_a_proxy_forms_and_results_are_below_the_prefix(
+    visit: Visit, page_dsn: str, db: Db, kept: str
+) -> None:
     a_job(db)
     page = visit(page_dsn, actions_dsn=page_dsn, namespace="default", base_path="/scheduler")
-    shown = page.post(f"{kept}/actions/pause", data={"job": "purge", "reason": "disk full"}, headers=SAME_ORIGIN)
+    shown = page.post(
+        f"{kept}/actions/pause", data={"job": "purge", "reason": "disk full"}, headers=SAME_ORIGIN
+    )
     assert '<form method="post" action="/scheduler/actions/pause">' in shown.text
-    answer = page.post(f"{kept}/actions/pause", data={**hidden(shown), "confirm": "1"}, headers=SAME_ORIGIN)
+    answer = page.post(
+        f"{kept}/actions/pause", data={**hidden(shown), "confirm": "1"}, headers=SAME_ORIGIN
+    )
     location = answer.headers["location"]
     assert location.startswith("/scheduler/jobs/purge?result=")
     assert RESULT in page.get(location.removeprefix("/scheduler") if not kept else location).text
@@ -571,15 +638,25 @@ CLOCK = render.Clock("UTC", datetime(2026, 1, 14, tzinfo=UTC))
 @pytest.mark.parametrize(
     ("text", "link", "label"),
     [
-        ("it waits until the job is resumed: yamlsched resume purge.", "/actions/resume?job=purge", "resume purge"),
+        (
+            "it waits until the job is resumed: yamlsched resume purge.",
+            "/actions/resume?job=purge",
+            "resume purge",
+        ),
         ("Run 7 is dead: yamlsched retry 7.", "/actions/retry?run=7", "retry run 7"),
         ("Wait until it ends; yamlsched cancel 7 ends it", "/actions/cancel?run=7", "cancel run 7"),
-        (settle_command("shop", "run:7:it's"), "/actions/settle?key=run%3A7%3Ait%27s", "settle run:7:it's"),
+        (
+            settle_command("shop", "run:7:it's"),
+            "/actions/settle?key=run%3A7%3Ait%27s",
+            "settle run:7:it's",
+        ),
         (settle_command("default", "-x"), "/actions/settle?key=-x", "settle -x"),
         ("see yamlsched show 7", "/runs/7", "show run 7"),
     ],
 )
-def test_a_command_in_a_message_is_a_link_to_the_page_that_does_the_same(text: str, link: str, label: str) -> None:
+def test_a_command_in_a_message_is_a_link_to_the_page_that_does_the_same(
+    text: str, link: str, label: str
+) -> None:
     def shown(has_actions: bool) -> str:
         template = render.environment().from_string("{{ text|steps }}")
         return template.render(text=text, url=url_under(""), has_actions=has_actions, clock=CLOCK)

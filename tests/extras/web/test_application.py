@@ -36,7 +36,9 @@ START = datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1
 
 
 def test_a_database_that_cannot_be_reached_is_reported_without_the_password(visit: Visit) -> None:
-    answer = visit("postgresql://reader:hunter2hunter2@127.0.0.1:1/app", namespace="default").get("/")
+    answer = visit("postgresql://reader:hunter2hunter2@127.0.0.1:1/app", namespace="default").get(
+        "/"
+    )
     assert answer.status_code == 503
     assert "No connection to the database" in answer.text
     assert "Connection refused" in answer.text
@@ -50,7 +52,9 @@ def test_a_dsn_that_is_not_valid_is_reported_without_showing_it(visit: Visit) ->
     assert "hunter2" not in answer.text
 
 
-def test_a_database_without_tables_says_which_command_creates_them(visit: Visit, empty_dsn: str) -> None:
+def test_a_database_without_tables_says_which_command_creates_them(
+    visit: Visit, empty_dsn: str
+) -> None:
     answer = visit(empty_dsn).get("/")
     assert answer.status_code == 503
     assert "yamlsched migrate" in answer.text
@@ -78,7 +82,11 @@ def test_a_database_without_tables_says_which_command_creates_them(visit: Visit,
             "alter view yamlsched.job_states rename column queued to waiting",
             "migration 0001_schema was applied from a different file",
         ),
-        (OWN, "drop schema yamlsched cascade", "has no tables of yamlsched yet: run &#34;yamlsched migrate&#34;."),
+        (
+            OWN,
+            "drop schema yamlsched cascade",
+            "has no tables of yamlsched yet: run &#34;yamlsched migrate&#34;.",
+        ),
     ],
 )
 def test_tables_of_another_version_are_named_with_what_to_do(
@@ -94,7 +102,10 @@ def test_tables_of_another_version_are_named_with_what_to_do(
     assert running.get("/").status_code == 200
     monkeypatch.setattr(migrations, "latest_version", lambda: made_for)
     db_of(own_dsn).execute(change.encode())
-    for page in (running, visit(own_dsn, namespace="default")):  # with a session from before, and a new one
+    for page in (
+        running,
+        visit(own_dsn, namespace="default"),
+    ):  # with a session from before, and a new one
         answer = page.get("/")
         assert answer.status_code == 503
         assert said.lower() in answer.text.lower()
@@ -102,7 +113,9 @@ def test_tables_of_another_version_are_named_with_what_to_do(
         assert "column" not in answer.text.lower()
 
 
-def test_several_namespaces_must_be_told_apart(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+def test_several_namespaces_must_be_told_apart(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
     db = db_of(own_dsn)
     a_job(db, namespace="billing")
     a_job(db, namespace="shop")
@@ -177,7 +190,9 @@ def test_all_namespaces_are_found_page_by_page_and_by_name(
     assert "No namespace matches" in page.get("/namespaces?q=nothing").text
 
 
-def test_a_page_of_a_given_namespace_shows_no_other(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+def test_a_page_of_a_given_namespace_shows_no_other(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
     db = db_of(own_dsn)
     a_job(db, "invoice", namespace="billing")
     a_job(db, "stock", namespace="shop")
@@ -187,23 +202,29 @@ def test_a_page_of_a_given_namespace_shows_no_other(visit: Visit, own_dsn: str, 
         assert page.get(path).status_code == 404
 
 
-def test_an_action_stays_in_the_namespace_of_its_page(visit: Visit, own_dsn: str, db_of: Callable[[str], Any]) -> None:
+def test_an_action_stays_in_the_namespace_of_its_page(
+    visit: Visit, own_dsn: str, db_of: Callable[[str], Any]
+) -> None:
     db = db_of(own_dsn)
     for namespace in ("billing", "shop"):
         a_job(db, "report", namespace=namespace)
     page = visit(own_dsn, actions_dsn=own_dsn)
     form = page.get("/@shop/actions/pause?job=report")
     [path] = re.findall(r'<form method="post" action="([^"]*)"', form.text)
-    review = page.post(path, data={**hidden(form), "job": "report", "reason": "stocktaking"}, headers=SAME_ORIGIN)
+    review = page.post(
+        path, data={**hidden(form), "job": "report", "reason": "stocktaking"}, headers=SAME_ORIGIN
+    )
     done = confirm(page, review)
     assert done.headers["location"].startswith("/@shop/jobs/report?result=")
     assert "stocktaking" in page.get(done.headers["location"]).text
-    assert db.execute("select namespace from yamlsched.job_definitions where paused_at is not null").fetchall() == [
-        ("shop",)
-    ]
+    assert db.execute(
+        "select namespace from yamlsched.job_definitions where paused_at is not null"
+    ).fetchall() == [("shop",)]
 
 
-@pytest.mark.parametrize("limit", ["statement_timeout=150ms -c lock_timeout=0", "lock_timeout=50ms"])
+@pytest.mark.parametrize(
+    "limit", ["statement_timeout=150ms -c lock_timeout=0", "lock_timeout=50ms"]
+)
 def test_a_statement_that_takes_too_long_is_cancelled_and_the_page_says_so(
     visit: Visit, page_dsn: str, limit: str
 ) -> None:
@@ -231,7 +252,9 @@ def test_tables_that_no_longer_support_this_page_end_the_use_of_open_sessions(
     for name in ("first", "second"):
         a_job(db, name)
     page = visit(own_dsn, namespace="default", actions_dsn=own_dsn)
-    first, second = (review(page, "pause", {"job": name, "reason": "x"}) for name in ("first", "second"))
+    first, second = (
+        review(page, "pause", {"job": name, "reason": "x"}) for name in ("first", "second")
+    )
     assert confirm(page, first).status_code == 303
 
     # when a newer yamlsched migrates the tables, which do not support this one any more
@@ -241,7 +264,9 @@ def test_tables_that_no_longer_support_this_page_end_the_use_of_open_sessions(
 
     # then nothing is done, and nothing is shown
     assert confirm(page, second).status_code == 503
-    assert db.execute("select target from yamlsched.operator_actions").fetchall() == [("job:first",)]
+    assert db.execute("select target from yamlsched.operator_actions").fetchall() == [
+        ("job:first",)
+    ]
     answer = page.get("/")
     assert answer.status_code == 503
     assert "upgrade yamlsched on this host" in answer.text
@@ -261,9 +286,14 @@ def test_a_page_survives_the_restart_of_the_server(visit: Visit, page_dsn: str) 
 def test_the_role_of_readers_suffices(visit: Visit, own_dsn: str) -> None:
     with connect_for_handler(own_dsn) as db:
         db.execute((sql_folder() / "roles.sql").read_bytes())
-    assert visit(make_conninfo(own_dsn, options="-c role=yamlsched_reader")).get("/").status_code == 200
+    assert (
+        visit(make_conninfo(own_dsn, options="-c role=yamlsched_reader")).get("/").status_code
+        == 200
+    )
 
-    answer = visit(make_conninfo(own_dsn, options="-c role=yamlsched_enqueuer"), namespace="default").get("/")
+    answer = visit(
+        make_conninfo(own_dsn, options="-c role=yamlsched_enqueuer"), namespace="default"
+    ).get("/")
     assert answer.status_code == 503
     assert "Grant it yamlsched_reader" in answer.text
 
@@ -276,7 +306,9 @@ def test_the_session_of_a_page_cannot_write_even_with_an_owner_role(page_dsn: st
         session.execute("insert into yamlsched.namespaces values ('x')")
 
 
-def test_requests_share_a_bounded_number_of_sessions(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_share_a_bounded_number_of_sessions(
+    page_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = Pool(page_dsn, 2, READER_SETTINGS)
     with shared.transaction() as first, shared.transaction() as second:
         monkeypatch.setattr(pool, "WAIT_SECONDS", 0.05)
@@ -290,7 +322,9 @@ def test_requests_share_a_bounded_number_of_sessions(page_dsn: str, monkeypatch:
     assert second.closed
 
 
-def test_sessions_that_nobody_needs_are_closed(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_that_nobody_needs_are_closed(
+    page_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed = threading.Event()
     monkeypatch.setattr(pool, "IDLE_SECONDS", 0.02)
     shared = Pool(page_dsn, 2, READER_SETTINGS)
@@ -303,7 +337,9 @@ def test_sessions_that_nobody_needs_are_closed(page_dsn: str, monkeypatch: pytes
     shared.close()
 
 
-def test_a_request_that_waits_for_a_session_gets_it_before_one_that_comes_later(page_dsn: str) -> None:
+def test_a_request_that_waits_for_a_session_gets_it_before_one_that_comes_later(
+    page_dsn: str,
+) -> None:
     shared = Pool(page_dsn, 1, READER_SETTINGS)
     order = []
 
@@ -334,11 +370,15 @@ def test_sessions_that_the_server_has_ended_are_replaced_in_one_request(page_dsn
     shared.close()
 
 
-def test_open_sessions_are_used_while_no_more_can_be_opened(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_sessions_are_used_while_no_more_can_be_opened(
+    page_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # given a server whose limit of connections is reached with the first session
     shared = Pool(page_dsn, 2, READER_SETTINGS)
     with shared.transaction() as first:
-        monkeypatch.setattr(pool.db, "connect", Mock(side_effect=EnvironmentFailed("too many clients")))
+        monkeypatch.setattr(
+            pool.db, "connect", Mock(side_effect=EnvironmentFailed("too many clients"))
+        )
         with pytest.raises(EnvironmentFailed, match="too many clients"), shared.transaction():
             pass
 
@@ -349,7 +389,9 @@ def test_open_sessions_are_used_while_no_more_can_be_opened(page_dsn: str, monke
     shared.close()
 
 
-def test_a_failed_connection_is_not_tried_again_by_each_waiting_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_connection_is_not_tried_again_by_each_waiting_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tried: list[str] = []
 
     def connect(dsn: str, settings: Any) -> Any:
@@ -374,14 +416,19 @@ def test_a_page_that_the_browser_has_is_not_sent_again(
     visit: Visit, own_dsn: str, db_of: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_clock(monkeypatch)
-    page, fragment = visit(own_dsn), {"Yamlsched-Fragment": "1"}  # without the footer, which has the time
+    page, fragment = (
+        visit(own_dsn),
+        {"Yamlsched-Fragment": "1"},
+    )  # without the footer, which has the time
     first = page.get("/", headers=fragment)
     again = page.get("/", headers={**fragment, "If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["etag"] == first.headers["etag"]
 
     a_job(db_of(own_dsn), "fresh")
-    changed = page.get("/", headers={**fragment, "If-None-Match": f'W/"other", {first.headers["etag"]}'})
+    changed = page.get(
+        "/", headers={**fragment, "If-None-Match": f'W/"other", {first.headers["etag"]}'}
+    )
     assert changed.status_code == 200
     assert "fresh" in changed.text
 
@@ -393,7 +440,12 @@ def test_a_page_that_only_grows_older_is_not_sent_again(
     db = db_of(own_dsn)
     a_file_row(db, last_presented_at=START)
     for number in range(20):
-        a_run(db, a_job(db, f"job_{number}"), "succeeded", finished_at=START - timedelta(seconds=83 * number + 122))
+        a_run(
+            db,
+            a_job(db, f"job_{number}"),
+            "succeeded",
+            finished_at=START - timedelta(seconds=83 * number + 122),
+        )
 
     def read_at(seconds: int) -> Any:
         stop_clock(monkeypatch, START + timedelta(seconds=seconds))
@@ -420,12 +472,16 @@ def test_static_files_are_kept_for_ever_because_their_names_change_with_their_co
     visit: Visit, page_dsn: str
 ) -> None:
     page = visit(page_dsn)
-    found = re.findall(r'(?:href|src)="(/static/\w+\.([0-9a-f]{12})\.(css|js|svg))"', page.get("/").text)
+    found = re.findall(
+        r'(?:href|src)="(/static/\w+\.([0-9a-f]{12})\.(css|js|svg))"', page.get("/").text
+    )
     assert sorted(kind for _, _, kind in found) == ["css", "js", "svg"]
     for path, _, kind in found:
         answer = page.get(path)
         assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
-        assert {"css": "css", "js": "javascript", "svg": "svg"}[kind] in answer.headers["content-type"]
+        assert {"css": "css", "js": "javascript", "svg": "svg"}[kind] in answer.headers[
+            "content-type"
+        ]
     assert page.get("/static/page.css").status_code == 404
     assert page.get("/static/..%2foptions.py").status_code == 404
 

@@ -39,18 +39,34 @@ def few(page_dsn: str) -> Iterator[TestClient]:
     """The page on a namespace with jobs of every kind."""
     now = datetime.now(UTC)
     with closing(psycopg.connect(page_dsn, autocommit=True)) as db:
-        a_job(db, "nightly", schedule="30 2 * * *", timezone="Europe/Berlin", owner="team-a", tags=["critical"])
+        a_job(
+            db,
+            "nightly",
+            schedule="30 2 * * *",
+            timezone="Europe/Berlin",
+            owner="team-a",
+            tags=["critical"],
+        )
         a_job(db, "minutely", schedule="* * * * *", owner="team-b")
         a_job(db, "off", enabled=False)
         a_job(db, "by_hand", schedule=None)
         a_job(db, "held", paused_at=now, paused_by="mia", paused_reason=HOSTILE)
-        a_job(db, "held_until", paused_at=now, paused_until=now + 2 * DAY, schedule="0 * * * *", owner="team-c")
+        a_job(
+            db,
+            "held_until",
+            paused_at=now,
+            paused_until=now + 2 * DAY,
+            schedule="0 * * * *",
+            owner="team-c",
+        )
         a_job(db, "strange", timezone="Mars/Olympus")
         a_job(db, "gone", retired_at=now)
         for n in range(6):
             a_job(db, f"pile_{n}", schedule="0 12 * * *", owner="team-d")
         a_job(db, "only_off", namespace="off", enabled=False)
-    with TestClient(web.app(page_dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
+    with TestClient(
+        web.app(page_dsn, namespace="default", auth="none"), base_url="http://localhost"
+    ) as client:
         yield client
 
 
@@ -114,7 +130,9 @@ def test_a_later_clock_change_is_explained_on_the_days_around_it(few: TestClient
     assert "It affects 1 job." in words(page)
     minutes = "does not exist" if change.after > change.before else "has 120 minutes"
     assert f"{change.at.date():%a %-d %b} 02:00" in page
-    assert f"{change.at.date():%a %-d %b} 02:00" in (hour := page.partition(minutes)[0].rpartition("title=")[2])
+    assert f"{change.at.date():%a %-d %b} 02:00" in (
+        hour := page.partition(minutes)[0].rpartition("title=")[2]
+    )
     assert "this hour" in hour
 
 
@@ -137,9 +155,13 @@ def test_a_job_that_is_paused_until_a_time_has_the_slots_after_it(few: TestClien
     assert listed[0].startswith((f"{until:%a %-d %b}", f"{until + DAY:%a %-d %b}"))
 
 
-def test_an_empty_calendar_says_what_to_do_next(visit: Visit, page_dsn: str, few: TestClient) -> None:
+def test_an_empty_calendar_says_what_to_do_next(
+    visit: Visit, page_dsn: str, few: TestClient
+) -> None:
     assert "yamlsched sync" in words(visit(page_dsn, namespace="nobody").get("/calendar").text)
-    assert "Each of these jobs is paused or disabled" in words(visit(page_dsn, namespace="off").get("/calendar").text)
+    assert "Each of these jobs is paused or disabled" in words(
+        visit(page_dsn, namespace="off").get("/calendar").text
+    )
     assert "No job matches" in words(few.get("/calendar?q=zzz").text)
 
 
@@ -157,19 +179,21 @@ def test_an_empty_calendar_says_what_to_do_next(visit: Visit, page_dsn: str, few
         ("q=" + "x" * 201, "The parameter q is not valid."),
     ],
 )
-def test_a_parameter_that_is_not_valid_is_refused_with_what_to_write(few: TestClient, query: str, message: str) -> None:
+def test_a_parameter_that_is_not_valid_is_refused_with_what_to_write(
+    few: TestClient, query: str, message: str
+) -> None:
     answer = few.get(f"/calendar?{query}")
 
     assert answer.status_code == 400
     assert message in words(answer.text)
 
 
-def test_ten_thousand_jobs_of_every_minute_are_a_page_of_bounded_size(visit: Visit, own_dsn: str, db_of: Any) -> None:
+def test_ten_thousand_jobs_of_every_minute_are_a_page_of_bounded_size(
+    visit: Visit, own_dsn: str, db_of: Any
+) -> None:
     db = db_of(own_dsn)
     a_job(db, "first", schedule="* * * * *")
-    columns = (
-        "handler, schedule, timezone, max_attempts, backoff, timeout, lease, overlap, catchup, catchup_window, spread"
-    )
+    columns = "handler, schedule, timezone, max_attempts, backoff, timeout, lease, overlap, catchup, catchup_window, spread"
     db.execute(
         f"insert into yamlsched.job_definitions (namespace, job_type, enabled, effective_from, {columns}) "
         f"select 'default', 'job_' || n, true, effective_from, {columns} "

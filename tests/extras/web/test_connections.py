@@ -29,9 +29,20 @@ def port(page_dsn: str) -> Iterator[int]:
         "from yamlsched.extras.web import connections; connections.REQUEST_SECONDS = 2.0\n"
         "from yamlsched.__main__ import main; main()"
     )
-    command = [sys.executable, "-c", program, "--namespace", "default", "web", "--listen", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "--namespace",
+        "default",
+        "web",
+        "--listen",
+        "127.0.0.1:0",
+    ]
     environment = {**os.environ, "YAMLSCHED_DSN": page_dsn, "YAMLSCHED_WEB_USERS": "maria:secret"}
-    with subprocess.Popen([*command, "--auth", "basic"], env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*command, "--auth", "basic"], env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
         found = re.search(r":([0-9]+)/", process.stderr.readline())
         assert found is not None
@@ -66,7 +77,9 @@ def test_connections_without_a_complete_header_are_limited_and_closed_while_othe
 ) -> None:
     with ExitStack() as stack:
         # given more idle connections of one peer than the page has files at first
-        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(400)]
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(400)
+        ]
         for connection in idle:
             with suppress(OSError):  # refused by the limit of the peer
                 connection.sendall(sent)
@@ -80,7 +93,9 @@ def test_connections_without_a_complete_header_are_limited_and_closed_while_othe
     assert status(port) == 200
 
 
-def test_a_connection_that_is_kept_answers_more_than_once_and_is_closed_in_the_middle_of_a_header(port: int) -> None:
+def test_a_connection_that_is_kept_answers_more_than_once_and_is_closed_in_the_middle_of_a_header(
+    port: int,
+) -> None:
     request = b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic bWFyaWE6c2VjcmV0\r\n\r\n"
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.connect()
@@ -107,7 +122,9 @@ def test_a_connection_that_is_kept_answers_more_than_once_and_is_closed_in_the_m
 )
 def test_a_stranger_keeps_no_connection_after_the_answer(port: int, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall(sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")  # the second is not answered
+        connection.sendall(
+            sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )  # the second is not answered
         answered = b"".join(iter(lambda: connection.recv(4096), b""))
 
     assert answered.count(b"HTTP/1.1 4") == 1
@@ -124,7 +141,9 @@ def test_a_body_that_does_not_end_is_closed_even_after_a_login(port: int) -> Non
 def test_when_all_connections_are_taken_the_oldest_stranger_makes_room(port: int) -> None:
     with ExitStack() as stack:
         # given a user with an open connection, and strangers of five addresses that take all others
-        user = stack.enter_context(closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)))
+        user = stack.enter_context(
+            closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30))
+        )
         headers = {"Authorization": "Basic bWFyaWE6c2VjcmV0"}
 
         def answered() -> int:
@@ -137,7 +156,9 @@ def test_when_all_connections_are_taken_the_oldest_stranger_makes_room(port: int
         for number in range(connections.MAX_CONNECTIONS + 50):
             address = (f"127.0.1.{number % 5 + 1}", 0)
             with suppress(OSError):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), source_address=address))
+                stack.enter_context(
+                    socket.create_connection(("127.0.0.1", port), source_address=address)
+                )
 
         # then the user's connection is kept, and another user gets one
         assert answered() == 404

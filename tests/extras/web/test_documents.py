@@ -34,7 +34,9 @@ VERBS = {
 def shop(demo_dsn: str) -> Any:
     from yamlsched.extras import web
 
-    with TestClient(web.app(demo_dsn, namespace="shop", auth="none"), base_url="http://localhost") as client:
+    with TestClient(
+        web.app(demo_dsn, namespace="shop", auth="none"), base_url="http://localhost"
+    ) as client:
         yield client
 
 
@@ -46,17 +48,40 @@ def test_every_page_has_a_document() -> None:
 def test_a_page_answers_with_the_document_of_its_verb(
     shop: TestClient, demo_dsn: str, path: str, tmp_path: Path
 ) -> None:
-    argv = [sys.executable, "-m", "yamlsched", "--dsn", demo_dsn, "--namespace", "shop", "--format", "json"]
+    argv = [
+        sys.executable,
+        "-m",
+        "yamlsched",
+        "--dsn",
+        demo_dsn,
+        "--namespace",
+        "shop",
+        "--format",
+        "json",
+    ]
     verb = subprocess.run([*argv, *VERBS[path]], capture_output=True, text=True, cwd=tmp_path)
     answer = shop.get(path, headers=JSON)
     assert answer.headers["content-type"] == "application/json"
     found, expected = answer.json(), json.loads(verb.stdout)
     assert found["format_version"] == expected["format_version"]
     assert expected.keys() <= found.keys()
-    moving = {"now", "since", "until", "queue", "problems", "jobs", "longest", "job_is_off", "groups"}
+    moving = {
+        "now",
+        "since",
+        "until",
+        "queue",
+        "problems",
+        "jobs",
+        "longest",
+        "job_is_off",
+        "groups",
+    }
     for name in expected.keys() - moving:
         assert found[name] == expected[name], name
-    groups = [sorted((one["job_type"], one["dead"]) for one in each.get("groups", ())) for each in (found, expected)]
+    groups = [
+        sorted((one["job_type"], one["dead"]) for one in each.get("groups", ()))
+        for each in (found, expected)
+    ]
     assert groups[0] == groups[1]  # in the order of the page
     assert [type(found[name]) for name in expected] == [type(expected[name]) for name in expected]
 
@@ -72,7 +97,12 @@ def test_a_page_without_a_verb_answers_with_what_it_shows(shop: TestClient, path
 
 
 def test_browsers_get_a_page_and_caches_are_told_the_difference(shop: TestClient) -> None:
-    for accept in ("text/html,application/xhtml+xml,*/*;q=0.8", "*/*", "text/html, application/json", ""):
+    for accept in (
+        "text/html,application/xhtml+xml,*/*;q=0.8",
+        "*/*",
+        "text/html, application/json",
+        "",
+    ):
         answer = shop.get("/", headers={"Accept": accept})
         assert answer.headers["content-type"].startswith("text/html")
         assert "Accept" in answer.headers["vary"]

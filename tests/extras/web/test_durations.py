@@ -12,17 +12,32 @@ from starlette.testclient import TestClient
 from support.rows import a_job, a_run
 
 
-def runs(db: Any, job: int, seconds: float, days_ago: float = 0, number: int = 3, status: str = "succeeded") -> None:
+def runs(
+    db: Any,
+    job: int,
+    seconds: float,
+    days_ago: float = 0,
+    number: int = 3,
+    status: str = "succeeded",
+) -> None:
     for nth in range(number):
         ended = f"now() - interval '{days_ago} days {nth} minutes'"
-        a_run(db, job, status, finished_at=f"({ended})", started_at=f"({ended} - interval '{seconds} seconds')")
+        a_run(
+            db,
+            job,
+            status,
+            finished_at=f"({ended})",
+            started_at=f"({ended} - interval '{seconds} seconds')",
+        )
 
 
 def listed(page: str) -> list[str]:
     return re.findall(r'<th scope="row"><a class="name"[^>]*>(\w+)</a>', page)
 
 
-def test_jobs_are_sorted_by_what_became_slower_and_by_how_long_they_take(page: TestClient, db: Any) -> None:
+def test_jobs_are_sorted_by_what_became_slower_and_by_how_long_they_take(
+    page: TestClient, db: Any
+) -> None:
     # given a slow job that stays as it was, and a quick one that takes four times as long as in the week before
     slow, quick = a_job(db, "slow"), a_job(db, "quick")
     runs(db, slow, 600)
@@ -64,7 +79,9 @@ def test_a_week_without_runs_says_so(page: TestClient, db: Any) -> None:
 
 
 @pytest.mark.parametrize(("minutes", "is_slow"), [(8, True), (0, False)])
-def test_a_running_run_says_how_long_is_usual(page: TestClient, db: Any, minutes: int, is_slow: bool) -> None:
+def test_a_running_run_says_how_long_is_usual(
+    page: TestClient, db: Any, minutes: int, is_slow: bool
+) -> None:
     job = a_job(db)
     runs(db, job, 20)
     a_run(db, job, "running", started_at=f"(now() - interval '{minutes} minutes 5 seconds')")
@@ -73,8 +90,12 @@ def test_a_running_run_says_how_long_is_usual(page: TestClient, db: Any, minutes
     assert ('class="amber">running' in answer) is is_slow
 
 
-def test_the_lists_of_jobs_and_the_page_of_a_job_say_what_is_usual(page: TestClient, db: Any) -> None:
+def test_the_lists_of_jobs_and_the_page_of_a_job_say_what_is_usual(
+    page: TestClient, db: Any
+) -> None:
     job = a_job(db)
     runs(db, job, 80)
     assert "1m20s last 1m20s" in words(page.get("/").text)
-    assert "Usually takes 1m20s 95 % within 1m20s; last 1m20s" in words(page.get("/jobs/purge").text)
+    assert "Usually takes 1m20s 95 % within 1m20s; last 1m20s" in words(
+        page.get("/jobs/purge").text
+    )

@@ -32,16 +32,25 @@ def test_the_page_of_a_job_lists_its_edits_and_marks_them_in_the_timeline(page: 
     answer = page.get("/jobs/nightly_backup").text
     shown = words(answer).partition(" Edits of this job")[2]
 
-    assert "Maria Keller Give the backup two hours: it did not end in time changed timeout 1h30m -> 2h" in shown
+    assert (
+        "Maria Keller Give the backup two hours: it did not end in time changed timeout 1h30m -> 2h"
+        in shown
+    )
     assert "Schedule the jobs of the shop added 8 keys cron 15 1 * * *" in shown
     assert "old CRM" not in shown
     marks = re.findall(r'<g class="edit"><title>([^<]*)</title>', answer)
     assert len(marks) >= 1
-    assert 'by Maria Keller: "Give the backup two hours: it did not end in time"' in html.unescape(marks[0])
-    assert re.search(r"edits?", re.findall(r'<svg class="timeline"[^>]*aria-label="([^"]*)"', answer)[0])
+    assert 'by Maria Keller: "Give the backup two hours: it did not end in time"' in html.unescape(
+        marks[0]
+    )
+    assert re.search(
+        r"edits?", re.findall(r'<svg class="timeline"[^>]*aria-label="([^"]*)"', answer)[0]
+    )
 
 
-def test_the_page_of_a_run_names_the_edit_in_force_when_it_was_created(demo_db: Any, page: TestClient) -> None:
+def test_the_page_of_a_run_names_the_edit_in_force_when_it_was_created(
+    demo_db: Any, page: TestClient
+) -> None:
     def run_of(job: str, before: str) -> int:
         [[id]] = demo_db.execute(
             "select r.id from yamlsched.job_runs r where r.job_type = %s"
@@ -68,7 +77,9 @@ def test_a_job_with_many_edits_lists_the_latest_and_hostile_text_is_escaped(
         payload = {"<script>alert(1)</script>": f"\x1b[31m{nth}"}
         file = a_file(x={"cron": "0 * * * *", "payload": payload})
         sync(db, file, start + timedelta(minutes=nth), at_once=True)
-    db.execute("update yamlsched.edits set commit = 'v<i>1', author = '<u>', subject = '</title><script>'")
+    db.execute(
+        "update yamlsched.edits set commit = 'v<i>1', author = '<u>', subject = '</title><script>'"
+    )
 
     answer = visit(own_dsn, namespace="default").get("/jobs/x?span=3d").text
 

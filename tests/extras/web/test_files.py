@@ -29,10 +29,14 @@ def words(page: str) -> str:
 
 
 def a_file(*jobs: str, crons: str = "0 2 * * *") -> str:
-    return "version: 1\njobs:\n" + "".join(f'  {job}: {{handler: a.b, cron: "{crons}"}}\n' for job in jobs)
+    return "version: 1\njobs:\n" + "".join(
+        f'  {job}: {{handler: a.b, cron: "{crons}"}}\n' for job in jobs
+    )
 
 
-def present(connection: Any, host: str, text: str, environment: str = "production", **more: Any) -> None:
+def present(
+    connection: Any, host: str, text: str, environment: str = "production", **more: Any
+) -> None:
     """Let a host tick with a file."""
     data = text.encode()
     sync(connection, ScheduleFile(data, PATH, environment, host=host, handler_path=None, **more))
@@ -55,15 +59,21 @@ def page(page_dsn: str) -> Iterator[TestClient]:
         present(db, "web-4", INVALID)
         present(db, "staging-1", NEW, "staging")
         present(db, "db-7", a_file("local"), namespace_override="db_7", by_hand=True)
-    with TestClient(web.app(page_dsn, namespace="default", auth="none"), base_url="http://localhost") as client:
+    with TestClient(
+        web.app(page_dsn, namespace="default", auth="none"), base_url="http://localhost"
+    ) as client:
         yield client
 
 
 def hosts(page: str) -> dict[str, str]:
     """Return what the page says about each host."""
-    found = page.partition('<ul class="hosts">')[2].partition('<section class="card" aria-labelledby="history')[0]
+    found = page.partition('<ul class="hosts">')[2].partition(
+        '<section class="card" aria-labelledby="history'
+    )[0]
     parts = re.split(r"<li>\s*<div class=\"host-state\">", found)[1:]
-    return {re.findall(r'<b class="mono">([^<]*)', part)[0]: words("<main " + part) for part in parts}
+    return {
+        re.findall(r'<b class="mono">([^<]*)', part)[0]: words("<main " + part) for part in parts
+    }
 
 
 def test_the_file_in_force_is_shown_with_its_options(page: TestClient) -> None:
@@ -83,12 +93,20 @@ def test_each_host_has_a_state_and_the_reason_that_a_tick_would_report(page: Tes
     assert found["web-1"].startswith("in force web-1")
     assert found["web-2"].startswith("in force web-2")
     assert found["web-3"].startswith("held back web-3")
-    assert "is not applied: it was superseded, and a newer file was presented recently" in found["web-3"]
+    assert (
+        "is not applied: it was superseded, and a newer file was presented recently"
+        in found["web-3"]
+    )
     assert found["staging-1"].startswith("other environment staging-1")
-    assert 'its namespace belongs to environment "production", and this is environment "staging"' in found["staging-1"]
+    assert (
+        'its namespace belongs to environment "production", and this is environment "staging"'
+        in found["staging-1"]
+    )
 
 
-def test_a_refused_file_is_shown_with_its_errors_and_hostile_text_is_visible(page: TestClient) -> None:
+def test_a_refused_file_is_shown_with_its_errors_and_hostile_text_is_visible(
+    page: TestClient,
+) -> None:
     answer = page.get("/files").text
     found = hosts(answer)["web-4"]
 
@@ -101,13 +119,19 @@ def test_a_refused_file_is_shown_with_its_errors_and_hostile_text_is_visible(pag
     assert "<script>" not in answer.partition("<main")[2]
 
 
-def test_how_the_jobs_differ_is_shown_if_the_file_was_applied_and_said_to_be_unknown_if_not(page: TestClient) -> None:
+def test_how_the_jobs_differ_is_shown_if_the_file_was_applied_and_said_to_be_unknown_if_not(
+    page: TestClient,
+) -> None:
     found = hosts(page.get("/files").text)
 
     assert (
-        "Since this file was in force: 1 job added added 1 job changed edited 1 job retired removed" in found["web-3"]
+        "Since this file was in force: 1 job added added 1 job changed edited 1 job retired removed"
+        in found["web-3"]
     )
-    assert "What differs is not known here: this file was never applied for environment staging" in found["staging-1"]
+    assert (
+        "What differs is not known here: this file was never applied for environment staging"
+        in found["staging-1"]
+    )
     assert "What differs" not in found["web-4"]  # its last valid file is in force
 
 
@@ -131,7 +155,9 @@ def test_each_edit_has_its_commit_author_and_subject_and_the_keys_outside_of_job
     answer = visit(own_dsn, namespace="default").get("/files").text
     shown = words(answer).partition("Edits")[2]
 
-    assert "01234567 <b>Maria</b> <script> in force retention.dead 90d -> 30d outside of jobs" in shown
+    assert (
+        "01234567 <b>Maria</b> <script> in force retention.dead 90d -> 30d outside of jobs" in shown
+    )
     assert re.search("file [0-9a-f]{8} 3 jobs added edited , kept , removed web-1", shown)
     assert "<script>" not in answer.partition("<main")[2]
     assert "commit 01234567 <b>Maria</b> <script> sha256" in words(answer)
@@ -145,7 +171,12 @@ def test_the_row_of_an_edit_has_five_of_the_keys_that_it_changed_and_the_rest_be
     old, new = a_file("alike", "same"), a_file("alike", "same", crons="0 4 * * *")
     with store.connect(own_dsn) as db:
         present(db, "web-1", old + '  other: {handler: a.b, cron: "0 1 * * *"}\n')
-        present(db, "web-1", new + f'  other: {{handler: a.b, cron: "0 1 * * *"{more}}}\n  added: {{handler: a.b}}\n')
+        present(
+            db,
+            "web-1",
+            new
+            + f'  other: {{handler: a.b, cron: "0 1 * * *"{more}}}\n  added: {{handler: a.b}}\n',
+        )
     page = visit(own_dsn, namespace="default")
 
     # then the row says what, from what to what, and of which jobs; a job that was added has no keys in it
@@ -156,18 +187,26 @@ def test_the_row_of_an_edit_has_five_of_the_keys_that_it_changed_and_the_rest_be
     [latest, first] = page.get("/files", headers={"Accept": "application/json"}).json()["edits"]
     assert {key["key"]: (key["jobs"], key["first"]) for key in latest["keys"]} == {
         "cron": (2, ["alike", "same"]),
-        **dict.fromkeys(("timezone", "timeout", "max_attempts", "owner", "tags", "description"), (1, ["other"])),
+        **dict.fromkeys(
+            ("timezone", "timeout", "max_attempts", "owner", "tags", "description"), (1, ["other"])
+        ),
     }
     assert first["keys"] == []
 
 
-def test_edits_of_many_jobs_are_not_read(own_dsn: str, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edits_of_many_jobs_are_not_read(
+    own_dsn: str, visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with store.connect(own_dsn) as db:
         present(db, "web-1", a_file("first", "second"))
         present(db, "web-1", a_file("first", "second", crons="0 4 * * *"))
         present(db, "web-1", a_file("first", "second", crons="0 5 * * *"))
     monkeypatch.setattr(deployments, "MAX_EDITED_JOBS", 3)
-    listed = visit(own_dsn, namespace="default").get("/files", headers={"Accept": "application/json"}).json()["edits"]
+    listed = (
+        visit(own_dsn, namespace="default")
+        .get("/files", headers={"Accept": "application/json"})
+        .json()["edits"]
+    )
     assert [len(edit["keys"]) for edit in listed] == [1, 0, 0]
 
 
@@ -176,7 +215,9 @@ def test_the_namespaces_of_the_database_are_listed_with_the_file_in_force_of_eac
 ) -> None:
     answer = visit(page_dsn).get("/@default/files").text
 
-    assert f"db_7 production db-7:{PATH}" in words(answer).partition("Namespaces of this database")[2]
+    assert (
+        f"db_7 production db-7:{PATH}" in words(answer).partition("Namespaces of this database")[2]
+    )
     assert '<a href="/@db_7/files">db_7</a>' in answer
     assert '<a href="/namespaces">' in answer
     # a page that was started for one namespace shows nothing of the others
@@ -185,7 +226,9 @@ def test_the_namespaces_of_the_database_are_listed_with_the_file_in_force_of_eac
     assert "db_7" not in confined
 
 
-def test_a_place_with_an_overridden_namespace_says_so(visit: Visit, page_dsn: str, page: TestClient) -> None:
+def test_a_place_with_an_overridden_namespace_says_so(
+    visit: Visit, page_dsn: str, page: TestClient
+) -> None:
     shown = words(visit(page_dsn, namespace="db_7").get("/files").text)
 
     assert "namespace db_7 set by --namespace" in shown
@@ -231,5 +274,9 @@ def test_many_errors_and_many_hosts_are_bounded(own_dsn: str, db_of: Any, visit:
     assert "and 280 errors of which the text is not recorded" in words(answer.text)
 
 
-def test_without_files_the_page_says_what_to_do_next(visit: Visit, page_dsn: str, page: TestClient) -> None:
-    assert "No file has been presented" in words(visit(page_dsn, namespace="nobody").get("/files").text)
+def test_without_files_the_page_says_what_to_do_next(
+    visit: Visit, page_dsn: str, page: TestClient
+) -> None:
+    assert "No file has been presented" in words(
+        visit(page_dsn, namespace="nobody").get("/files").text
+    )

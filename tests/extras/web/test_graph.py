@@ -28,7 +28,10 @@ def test_a_chain_stays_together_and_a_fan_in_is_behind_its_longest_chain() -> No
 
 @given(edges=st.sets(st.tuples(st.integers(0, 12), st.integers(0, 12))))
 def test_every_job_is_shown_once_whatever_follows_what(edges: set[tuple[int, int]]) -> None:
-    jobs = {f"j{n}": a_chained_job(f"j{n}", *(f"j{other}" for one, other in edges if one == n)) for n in range(12)}
+    jobs = {
+        f"j{n}": a_chained_job(f"j{n}", *(f"j{other}" for one, other in edges if one == n))
+        for n in range(12)
+    }
 
     assert sorted(row.job.job_type for row in in_order(jobs)) == sorted(jobs)
 
@@ -37,5 +40,8 @@ def test_no_template_has_a_character_that_a_page_would_show_as_an_escape() -> No
     templates = sorted((Path(web.__file__).parent / "templates").glob("*.html"))
 
     assert len(templates) > 10
-    odd = {path.name: [c for c in path.read_text("utf-8") if not c.isprintable() and c != "\n"] for path in templates}
+    odd = {
+        path.name: [c for c in path.read_text("utf-8") if not c.isprintable() and c != "\n"]
+        for path in templates
+    }
     assert {name: found for name, found in odd.items() if found} == {}

@@ -14,7 +14,9 @@ from yamlsched.act import pause
 HOUR = timedelta(hours=1)
 
 
-def a_gap(db: Any, job: int, reason: str, hours_ago: float, slots: int = 1, detail: str | None = None) -> datetime:
+def a_gap(
+    db: Any, job: int, reason: str, hours_ago: float, slots: int = 1, detail: str | None = None
+) -> datetime:
     """Record ``slots`` hourly slots as skipped; return the last one."""
     last = datetime.now(UTC).replace(second=0, microsecond=0) - hours_ago * HOUR
     db.execute(
@@ -25,7 +27,9 @@ def a_gap(db: Any, job: int, reason: str, hours_ago: float, slots: int = 1, deta
     return last
 
 
-def test_why_without_a_job_lists_what_did_not_run_and_who_paused_it(page: TestClient, db: Any) -> None:
+def test_why_without_a_job_lists_what_did_not_run_and_who_paused_it(
+    page: TestClient, db: Any
+) -> None:
     # given slots that were skipped for reasons of all kinds, one of them long ago
     backup, prices = a_job(db, "backup"), a_job(db, "prices")
     db.execute(
@@ -43,14 +47,21 @@ def test_why_without_a_job_lists_what_did_not_run_and_who_paused_it(page: TestCl
     assert "backup paused jonas had paused the job at" in shown
     assert "resumed by maria at" in shown
     assert ": the disk is replaced" in shown
-    assert "a job that it follows has not succeeded, or had no run to wait for (backup, run 118)" in shown
+    assert (
+        "a job that it follows has not succeeded, or had no run to wait for (backup, run 118)"
+        in shown
+    )
     assert "old" not in shown.split()
 
 
-def test_the_slots_of_a_pause_that_lasts_are_listed_before_a_sync_records_them(page: TestClient, db: Any) -> None:
+def test_the_slots_of_a_pause_that_lasts_are_listed_before_a_sync_records_them(
+    page: TestClient, db: Any
+) -> None:
     job = a_job(db, "backup", schedule="0 * * * *")
     pause.pause(db, "default", [job], "jonas", reason="the disk is replaced")
-    db.execute("update yamlsched.job_definitions set last_slot_at = now() - interval '5 hours', next_slot_at = null")
+    db.execute(
+        "update yamlsched.job_definitions set last_slot_at = now() - interval '5 hours', next_slot_at = null"
+    )
 
     shown = words(page.get("/why").text)
 
@@ -60,7 +71,9 @@ def test_the_slots_of_a_pause_that_lasts_are_listed_before_a_sync_records_them(p
 
 def test_slots_that_no_sync_has_processed_are_listed_first(page: TestClient, db: Any) -> None:
     a_gap(db, a_job(db, "skipped"), "overlap", hours_ago=2)
-    a_job(db, "owed", schedule="0 * * * *", next_slot_at=datetime.now(UTC) - 3 * HOUR, catchup="all")
+    a_job(
+        db, "owed", schedule="0 * * * *", next_slot_at=datetime.now(UTC) - 3 * HOUR, catchup="all"
+    )
 
     shown = words(page.get("/why").text)
 
@@ -72,7 +85,9 @@ def test_jobs_that_run_are_not_listed(page: TestClient, db: Any) -> None:
     assert "Each slot had its run." in words(page.get("/why").text)
 
 
-def test_last_night_is_one_click_from_the_first_page_and_has_what_the_report_has(page: TestClient, db: Any) -> None:
+def test_last_night_is_one_click_from_the_first_page_and_has_what_the_report_has(
+    page: TestClient, db: Any
+) -> None:
     # given a night with a success, a dead run and a skipped slot
     job = a_job(db)
     a_run(db, job, "succeeded")
@@ -80,7 +95,9 @@ def test_last_night_is_one_click_from_the_first_page_and_has_what_the_report_has
     a_gap(db, job, "overlap", hours_ago=2)
     slot = datetime.now(UTC) - 2 * HOUR
     load = a_job(db, "load", finish_within=HOUR)
-    late = a_run(db, load, "succeeded", scheduled_for=slot, run_at=slot, created_at=slot, started_at=slot)
+    late = a_run(
+        db, load, "succeeded", scheduled_for=slot, run_at=slot, created_at=slot, started_at=slot
+    )
 
     # then the first link of the content of / leads to it
     home = page.get("/").text.partition("<main")[2]
@@ -104,7 +121,9 @@ def test_last_night_is_whole_on_the_evening_after_it(page: TestClient, db: Any) 
     now = datetime.now(UTC)
     ahead = (22 - now.hour + 9) % 24 - 9
     zone = f"Etc/GMT{-ahead:+}"
-    since = (now + ahead * HOUR).replace(hour=18, minute=0, second=0, microsecond=0) - (24 + ahead) * HOUR
+    since = (now + ahead * HOUR).replace(hour=18, minute=0, second=0, microsecond=0) - (
+        24 + ahead
+    ) * HOUR
     for name, at in (("backup", since), ("before", since - timedelta(minutes=1))):
         db.execute(
             "insert into yamlsched.skipped_slots (definition_id, first_slot, last_slot, slots, reason, recorded_at)"

@@ -41,7 +41,10 @@ def test_the_page_of_a_run_with_many_long_stacks_and_outputs_is_small_and_they_a
     assert "characters before it are in the download" in words(shown.text)
     stack = page.get(f"/runs/{run}?attempt=7&download=stack")
     assert stack.text == LINE * 3600 + "the end of 7"
-    assert stack.headers["Content-Disposition"] == f'attachment; filename="run-{run}-attempt-7-stack.txt"'
+    assert (
+        stack.headers["Content-Disposition"]
+        == f'attachment; filename="run-{run}-attempt-7-stack.txt"'
+    )
     assert page.get(f"/runs/{run}?attempt=11&download=stack").status_code == 404
 
 
@@ -63,7 +66,9 @@ def test_a_long_timeline_is_small_and_its_table_is_on_request(page: TestClient, 
     assert table.count('<th scope="row"') > 250
 
 
-def test_a_fan_out_shows_how_its_runs_ended_and_the_dead_ones_first(page: TestClient, db: Any) -> None:
+def test_a_fan_out_shows_how_its_runs_ended_and_the_dead_ones_first(
+    page: TestClient, db: Any
+) -> None:
     # given a run that enqueued 240, of which the last 7 died
     parent, job = a_run(db, a_job(db, "send"), "succeeded"), a_job(db, "mail")
     for nth in range(240):
@@ -75,7 +80,9 @@ def test_a_fan_out_shows_how_its_runs_ended_and_the_dead_ones_first(page: TestCl
     assert "dead 7" in related
     assert "succeeded 233" in related
     assert "and 213 more runs" in related
-    listed = re.findall(r'<span class="state (\w+)">[^/]*/?></svg>\w+</span> <a href="/runs/\d+">run', shown)
+    listed = re.findall(
+        r'<span class="state (\w+)">[^/]*/?></svg>\w+</span> <a href="/runs/\d+">run', shown
+    )
     assert listed == ["dead"] * 7 + ["succeeded"] * 20
     [retry] = re.findall(r'href="(/actions/retry-dead\?runs=[^"]*)">Retry the 7 dead', shown)
     assert "Retry 7 chosen runs of 1 job" in words(page.get(retry).text)
@@ -103,20 +110,28 @@ def test_jobs_and_runs_are_sorted_by_how_long_they_take(page: TestClient, db: An
 
 def test_the_box_in_the_head_finds_a_job_a_run_and_a_key(page: TestClient, db: Any) -> None:
     run = a_run(db, a_job(db, "purge"), idempotency_key="purge:7")
-    for text, path in (("purge", "/jobs/purge"), (str(run), f"/runs/{run}"), ("purge:7", f"/runs/{run}")):
+    for text, path in (
+        ("purge", "/jobs/purge"),
+        (str(run), f"/runs/{run}"),
+        ("purge:7", f"/runs/{run}"),
+    ):
         answer = page.get("/runs", params={"key": text})
         assert (answer.status_code, answer.headers["Location"]) == (303, path)
 
 
 def test_a_problem_has_a_button_for_what_helps(page: TestClient, db: Any) -> None:
     job = a_job(db, "purge")
-    run = a_run(db, job, "dead", finished_at="(now())", error_type="OSError", last_error="disk full")
+    run = a_run(
+        db, job, "dead", finished_at="(now())", error_type="OSError", last_error="disk full"
+    )
     shown = page.get("/").text
     assert f'<a class="button" href="/actions/retry?run={run}">Retry …</a>' in shown
 
     a_run(db, job, "dead", finished_at="(now())", error_type="OSError", last_error="disk full")
     shown = page.get("/").text
-    [retry] = re.findall(r'<a class="button" href="(/actions/retry-dead\?[^"]*)">Retry …</a>', shown)
+    [retry] = re.findall(
+        r'<a class="button" href="(/actions/retry-dead\?[^"]*)">Retry …</a>', shown
+    )
     assert "Retry 2 dead runs of purge" in words(page.get(retry.replace("&amp;", "&")).text)
 
 
@@ -130,15 +145,30 @@ def test_dead_runs_are_counted_by_the_hour_in_which_they_died(page: TestClient, 
         (mail, 3, 0, "TimeoutError"),
         (purge, 1, 59, None),
     ):
-        a_run(db, job, "dead", finished_at=day + timedelta(hours=hour, minutes=minute), error_type=type)
+        a_run(
+            db,
+            job,
+            "dead",
+            finished_at=day + timedelta(hours=hour, minutes=minute),
+            error_type=type,
+        )
 
     def hours(**query: str) -> list[tuple[int, int, int, str, str]]:
-        answer = page.get("/dead", params={"by": "hour", **query}, headers={"Accept": "application/json"}).json()
+        answer = page.get(
+            "/dead", params={"by": "hour", **query}, headers={"Accept": "application/json"}
+        ).json()
         names = ("runs", "jobs", "job_type", "error_type")
-        return [(datetime.fromisoformat(one["at"]).hour, *(one[name] for name in names)) for one in answer["hours"]]
+        return [
+            (datetime.fromisoformat(one["at"]).hour, *(one[name] for name in names))
+            for one in answer["hours"]
+        ]
 
     # then each hour has what died in it: the latest first, or the worst
-    assert hours() == [(3, 1, 1, "mail", "TimeoutError"), (2, 4, 2, "purge", "OSError"), (1, 1, 1, "purge", "")]
+    assert hours() == [
+        (3, 1, 1, "mail", "TimeoutError"),
+        (2, 4, 2, "purge", "OSError"),
+        (1, 1, 1, "purge", ""),
+    ]
     assert [hour for hour, *_ in hours(sort="largest")] == [2, 3, 1]
     assert [runs for _, runs, *_ in hours(owner="shop")] == [3, 1]
     assert [runs for _, runs, *_ in hours(type="TimeoutError")] == [1, 1]

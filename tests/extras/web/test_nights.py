@@ -33,7 +33,9 @@ def test_a_job_has_a_mark_for_each_of_its_last_30_days(page: TestClient, db: Any
     assert found[29][1].endswith("1 dead")
 
 
-def test_a_job_has_a_mark_for_each_of_its_last_30_runs_that_leads_to_it(page: TestClient, db: Any) -> None:
+def test_a_job_has_a_mark_for_each_of_its_last_30_runs_that_leads_to_it(
+    page: TestClient, db: Any
+) -> None:
     job = a_job(db)
     for nth in range(32):
         a_run(db, job, "succeeded", finished_at=f"(now() - interval '{nth} hours')")
@@ -46,7 +48,9 @@ def test_a_job_has_a_mark_for_each_of_its_last_30_runs_that_leads_to_it(page: Te
     assert f'href="/runs/{dead}"' in answer
 
 
-def test_only_failing_jobs_are_listed_and_those_with_most_failures_first(page: TestClient, db: Any) -> None:
+def test_only_failing_jobs_are_listed_and_those_with_most_failures_first(
+    page: TestClient, db: Any
+) -> None:
     for name, dead in (("a_few", 1), ("b_none", 0), ("c_many", 3)):
         job = a_job(db, name)
         a_run(db, job, "succeeded")
@@ -59,7 +63,9 @@ def test_only_failing_jobs_are_listed_and_those_with_most_failures_first(page: T
     assert "No job matches" in page.get("/nights?q=none&only=failing").text
 
 
-def test_many_jobs_are_turned_page_by_page(page: TestClient, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_jobs_are_turned_page_by_page(
+    page: TestClient, db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nights, "PAGE_JOBS", 2)
     for nth in range(5):
         a_job(db, f"job_{nth}")
@@ -78,7 +84,10 @@ def test_a_day_is_that_of_the_jobs_own_time_zone(page: TestClient, db: Any) -> N
         ended = "(date_trunc('day', now() at time zone 'UTC') at time zone 'UTC' - interval '3 days 30 minutes')"
         a_run(db, a_job(db, name, timezone=zone), "succeeded", finished_at=ended)
     shown = page.get("/nights").text
-    days = {name: next(text for state, text in marks(shown, name) if state == "ok") for name in ("utc", "auckland")}
+    days = {
+        name: next(text for state, text in marks(shown, name) if state == "ok")
+        for name in ("utc", "auckland")
+    }
     [[utc, auckland]] = db.execute(
         "select to_char(at, 'FMDD') as utc, to_char(at + interval '1 day', 'FMDD') as auckland from"
         " (select date_trunc('day', now() at time zone 'UTC') - interval '3 days 30 minutes' as at) x"

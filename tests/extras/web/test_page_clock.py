@@ -19,7 +19,11 @@ NOW = datetime(2026, 1, 14, 12, tzinfo=UTC)
 
 @pytest.fixture
 def shop(db: Any) -> None:
-    for name, timezone in (("berlin", "Europe/Berlin"), ("tokyo", "Asia/Tokyo"), ("also_berlin", "Europe/Berlin")):
+    for name, timezone in (
+        ("berlin", "Europe/Berlin"),
+        ("tokyo", "Asia/Tokyo"),
+        ("also_berlin", "Europe/Berlin"),
+    ):
         job = a_job(db, name, timezone=timezone, schedule="0 3 * * *")
         a_run(db, job, "dead", finished_at=datetime(2026, 1, 14, 2, tzinfo=UTC))
 
@@ -59,10 +63,16 @@ def test_an_unknown_time_zone_is_refused_and_not_kept(page: TestClient) -> None:
         ("late since 2026-01-14T01:30Z", "late since Wed 14 Jan 10:30 JST"),
         ("lease until 2026-01-14T01:30:09Z (in 2m)", "lease until Wed 14 Jan 10:30 JST (in 2m)"),
         ("until 2036-01-14T01:30Z", "until Mon 14 Jan 2036 10:30 JST"),
-        ("slot before: 2026-01-14T01:30Z (Wed 2026-01-14 02:30 CET)", "slot before: Wed 14 Jan 10:30 JST"),
+        (
+            "slot before: 2026-01-14T01:30Z (Wed 2026-01-14 02:30 CET)",
+            "slot before: Wed 14 Jan 10:30 JST",
+        ),
         ("Wed 2026-01-14 02:30 CET (2026-01-14T01:30Z)", "Wed 14 Jan 10:30 JST"),
         ("run purge:2026-01-14T01:30Z died", "run purge:2026-01-14T01:30Z died"),
-        ("yamlsched backfill a --from 2026-01-14T01:30Z", "yamlsched backfill a --from 2026-01-14T01:30Z"),
+        (
+            "yamlsched backfill a --from 2026-01-14T01:30Z",
+            "yamlsched backfill a --from 2026-01-14T01:30Z",
+        ),
         ("no instant: 2026-99-99T99:99Z", "no instant: 2026-99-99T99:99Z"),
     ],
 )
@@ -71,7 +81,9 @@ def test_instants_in_messages_are_shown_in_the_time_zone_of_the_page(text: str, 
 
 
 def test_without_a_choice_a_message_about_a_job_keeps_its_local_time() -> None:
-    said = Clock("Asia/Tokyo", NOW).words("until 2026-01-14T01:30Z (Wed 2026-01-14 02:30 CET), by maria")
+    said = Clock("Asia/Tokyo", NOW).words(
+        "until 2026-01-14T01:30Z (Wed 2026-01-14 02:30 CET), by maria"
+    )
     assert said == "until Wed 2026-01-14 02:30 CET, by maria"
 
 

@@ -20,7 +20,14 @@ from yamlsched.ask import attention, health
 from yamlsched.extras.web.render import Clock, visible
 
 Visit = Callable[..., TestClient]
-JOBS = ("sync_inventory", "refresh_cache", "loyalty_points", "send_welcome_mail", "archive_orders", "sync_old_crm")
+JOBS = (
+    "sync_inventory",
+    "refresh_cache",
+    "loyalty_points",
+    "send_welcome_mail",
+    "archive_orders",
+    "sync_old_crm",
+)
 PATHS = (
     "/",
     "/?q=mail",
@@ -52,7 +59,9 @@ def words(page: str) -> str:
 def pages(demo_dsn: str) -> Any:
     from yamlsched.extras import web
 
-    with TestClient(web.app(demo_dsn, namespace="shop", auth="none"), base_url="http://localhost") as client:
+    with TestClient(
+        web.app(demo_dsn, namespace="shop", auth="none"), base_url="http://localhost"
+    ) as client:
         yield client
 
 
@@ -66,7 +75,9 @@ def own_page(own_dsn: str, db_of: Callable[[str], Any], visit: Visit) -> tuple[A
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_no_page_has_inline_scripts_or_styles_or_foreign_addresses(pages: TestClient, path: str) -> None:
+def test_no_page_has_inline_scripts_or_styles_or_foreign_addresses(
+    pages: TestClient, path: str
+) -> None:
     answer = pages.get(path)
     assert answer.status_code == 200
     assert re.findall(r"<[^>]*\s(?:style|on\w+)\s*=", answer.text) == []
@@ -86,7 +97,10 @@ def test_every_button_leads_to_a_form_of_its_own(demo_dsn: str, visit: Visit) ->
         ).fetchall()
     found = set()
     for path in (*PATHS, f"/why?job=loyalty_points&at={gap:%Y-%m-%dT%H:%M}Z"):
-        found |= {html.unescape(link) for link in re.findall(r'href="(/actions/[^"]*)"', page.get(path).text)}
+        found |= {
+            html.unescape(link)
+            for link in re.findall(r'href="(/actions/[^"]*)"', page.get(path).text)
+        }
     names = {link.partition("?")[0].removeprefix("/actions/") for link in found}
     assert names >= {"retry", "retry-dead", "pause", "resume", "enqueue", "backfill"}
     for link in found:
@@ -100,7 +114,10 @@ def test_every_button_leads_to_a_form_of_its_own(demo_dsn: str, visit: Visit) ->
 
 @pytest.mark.parametrize("path", PATHS)
 def test_every_link_of_a_page_leads_to_a_page(pages: TestClient, path: str) -> None:
-    links = {html.unescape(link) for link in re.findall(r'<a [^>]*href="(/[^"#]*)"', pages.get(path).text)}
+    links = {
+        html.unescape(link)
+        for link in re.findall(r'<a [^>]*href="(/[^"#]*)"', pages.get(path).text)
+    }
     assert links
     for link in sorted(links)[::6]:
         assert pages.get(link).status_code == 200, link
@@ -121,7 +138,9 @@ def test_every_time_is_machine_readable(pages: TestClient) -> None:
 # -- the list of jobs
 
 
-def test_the_first_page_shows_what_status_reports(pages: TestClient, demo_db: Any, demo_dsn: str) -> None:
+def test_the_first_page_shows_what_status_reports(
+    pages: TestClient, demo_db: Any, demo_dsn: str
+) -> None:
     shown = words(pages.get("/").text)
     with store.connect(demo_dsn) as connection:
         now = health.read(connection, "shop", timedelta(hours=1))
@@ -129,13 +148,17 @@ def test_the_first_page_shows_what_status_reports(pages: TestClient, demo_db: An
     assert f"{len(found)} problems need attention" in shown
     for problem in found:
         what = Clock("Europe/Berlin", now.now).words(problem.what)
-        assert " ".join(re.sub(r"\d+[smh]\b", "", what).split()) in " ".join(re.sub(r"\d+[smh]\b", "", shown).split())
+        assert " ".join(re.sub(r"\d+[smh]\b", "", what).split()) in " ".join(
+            re.sub(r"\d+[smh]\b", "", shown).split()
+        )
         # the command, unless the problem is a link to the page that shows the same
         is_linked = problem.remedy.startswith(("yamlsched runs ", "yamlsched show "))
         assert ("".join(problem.remedy.split()) in "".join(shown.split())) != is_linked
 
 
-def test_every_job_is_listed_with_its_state_in_a_word_the_urgent_ones_first(pages: TestClient) -> None:
+def test_every_job_is_listed_with_its_state_in_a_word_the_urgent_ones_first(
+    pages: TestClient,
+) -> None:
     rows = re.findall(
         r'<td><span class="state (\w+)">.*?</svg>(\w+)</span></td>\s*<th scope="row"><a class="name"[^>]*>(\w+)</a>',
         pages.get("/").text,
@@ -159,7 +182,9 @@ def test_the_list_is_filtered_by_text_and_state(pages: TestClient) -> None:
     assert "No job matches" in pages.get("/?q=nothing").text
 
 
-@pytest.mark.parametrize("query", ["state=broken", "page=0", "page=x", "page=-1", "q=" + "a" * 201, "q=%00"])
+@pytest.mark.parametrize(
+    "query", ["state=broken", "page=0", "page=x", "page=-1", "q=" + "a" * 201, "q=%00"]
+)
 def test_a_parameter_that_is_not_valid_is_explained(pages: TestClient, query: str) -> None:
     answer = pages.get(f"/?{query}")
     assert answer.status_code == 400
@@ -167,7 +192,9 @@ def test_a_parameter_that_is_not_valid_is_explained(pages: TestClient, query: st
 
 
 def test_a_strip_says_in_words_what_it_draws(pages: TestClient) -> None:
-    strips = re.findall(r'class="strip"[^>]*aria-label="([^"]*)"', pages.get("/?q=import_supplier_prices").text)
+    strips = re.findall(
+        r'class="strip"[^>]*aria-label="([^"]*)"', pages.get("/?q=import_supplier_prices").text
+    )
     assert len(strips) == 1
     assert sum(map(int, re.findall(r"(\d+) dead", strips[0]))) >= 3
 
@@ -198,18 +225,28 @@ def test_an_empty_namespace_says_how_to_start(own_page: tuple[Any, TestClient]) 
 
 def test_each_problem_leads_to_the_page_that_shows_what_it_is_about(pages: TestClient) -> None:
     listed = pages.get("/").text.partition('<ul class="problems">')[2].partition("</section>")[0]
-    found = re.findall(r'<span class="what" title="[^"]*"><a href="([^"]*)">([^<]*)</a></span>', listed)
+    found = re.findall(
+        r'<span class="what" title="[^"]*"><a href="([^"]*)">([^<]*)</a></span>', listed
+    )
     links = {html.unescape(what): html.unescape(link) for link, what in found}
     for what, link in links.items():
         if "effect" in what or "is stuck" in what:
-            assert re.fullmatch(rf"/runs/{re.search(r'run (?:run:)?([0-9]+)', what)[1]}", link), what  # type: ignore[index]
+            assert re.fullmatch(rf"/runs/{re.search(r'run (?:run:)?([0-9]+)', what)[1]}", link), (
+                what
+            )  # type: ignore[index]
         elif "died within" in what:
-            assert re.fullmatch(r"/runs/\d+" if ": 1 run" in what else r"/runs\?job=\w+&status=dead&since=1h", link)
+            assert re.fullmatch(
+                r"/runs/\d+" if ": 1 run" in what else r"/runs\?job=\w+&status=dead&since=1h", link
+            )
         elif "presented" in what:
             assert link == "/files"
         else:
             assert link.startswith("/jobs/")
-    assert {link.split("/")[1].split("?")[0] for link in links.values()} == {"runs", "jobs", "files"}
+    assert {link.split("/")[1].split("?")[0] for link in links.values()} == {
+        "runs",
+        "jobs",
+        "files",
+    }
 
 
 def test_numbers_lead_to_their_runs(pages: TestClient) -> None:
@@ -219,20 +256,28 @@ def test_numbers_lead_to_their_runs(pages: TestClient) -> None:
         *("/runs?status=running", "/runs?status=queued", "/runs?status=failed", "/dead?span=24h")
     ]
     for link, number in found[:3]:
-        assert pages.get(link).text.partition('<div id="runs"')[2].count('<a class="name"') == int(number)
+        assert pages.get(link).text.partition('<div id="runs"')[2].count('<a class="name"') == int(
+            number
+        )
 
 
 # -- a job
 
 
-def test_every_slot_and_gap_leads_to_the_answer_of_the_verb(pages: TestClient, demo_dsn: str) -> None:
+def test_every_slot_and_gap_leads_to_the_answer_of_the_verb(
+    pages: TestClient, demo_dsn: str
+) -> None:
     page = pages.get("/jobs/refresh_cache?span=24h").text
     links = re.findall(
         r'<a href="(/why\?job=refresh_cache&amp;at=([^"]*))"',
         page.partition('<svg class="timeline"')[2].partition("</svg>")[0],
     )
     assert len(links) > 100
-    gap = next(found for found in links if re.search(rf'href="{re.escape(found[0])}" aria-label="\d+ skipped', page))
+    gap = next(
+        found
+        for found in links
+        if re.search(rf'href="{re.escape(found[0])}" aria-label="\d+ skipped', page)
+    )
     for link, at in (links[0], gap):
         verb = subprocess.run(
             [
@@ -271,7 +316,9 @@ def test_the_table_has_a_row_for_each_slot_and_the_list_one_for_each_gap(pages: 
 
 
 def test_one_can_go_back_in_time_and_forward_again(pages: TestClient) -> None:
-    [earlier] = re.findall(r'rel="prev" href="([^"]*)"', pages.get("/jobs/nightly_backup?span=7d").text)
+    [earlier] = re.findall(
+        r'rel="prev" href="([^"]*)"', pages.get("/jobs/nightly_backup?span=7d").text
+    )
     back = pages.get(html.unescape(earlier)).text
     assert 'rel="next"' in back
     assert 'class="now"' not in back
@@ -307,7 +354,9 @@ def test_a_job_without_runs_says_how_to_enqueue_one(own_page: tuple[Any, TestCli
     assert "yamlsched enqueue mail" in words(page.get("/jobs/mail").text)
 
 
-def test_a_job_shows_where_its_attempts_run_if_that_is_not_the_default(own_page: tuple[Any, TestClient]) -> None:
+def test_a_job_shows_where_its_attempts_run_if_that_is_not_the_default(
+    own_page: tuple[Any, TestClient],
+) -> None:
     db, page = own_page
     a_job(db, "plain")
     a_job(db, "fetch", isolation="shared")
@@ -327,7 +376,9 @@ def test_a_day_has_the_answer_for_each_of_its_slots(pages: TestClient) -> None:
 
 
 @pytest.mark.parametrize("at", ["soon", "2026-13-01", "99999999d", "0001-01-01", "25:00"])
-def test_a_time_that_cannot_be_read_is_explained_as_on_the_command_line(pages: TestClient, at: str) -> None:
+def test_a_time_that_cannot_be_read_is_explained_as_on_the_command_line(
+    pages: TestClient, at: str
+) -> None:
     answer = pages.get("/why", params={"job": "nightly_backup", "at": at})
     assert answer.status_code == 400
     assert "<h1>" in answer.text
@@ -341,7 +392,8 @@ def test_a_job_without_slots_says_how_it_is_and_has_none_to_ask_about(pages: Tes
 
 
 @pytest.mark.parametrize(
-    ("reason", "success_days_ago", "is_noted"), [("paused", 2, True), ("paused", 0, False), ("late", 2, False)]
+    ("reason", "success_days_ago", "is_noted"),
+    [("paused", 2, True), ("paused", 0, False), ("late", 2, False)],
 )
 def test_a_job_whose_latest_slots_a_pause_skipped_has_a_note_until_it_runs(
     own_page: tuple[Any, TestClient], reason: str, success_days_ago: int, is_noted: bool
@@ -352,9 +404,15 @@ def test_a_job_whose_latest_slots_a_pause_skipped_has_a_note_until_it_runs(
     finished = at - timedelta(days=success_days_ago)
     a_run(db, job, "succeeded", finished_at=finished)
     columns = "definition_id, first_slot, last_slot, slots, reason"
-    db.execute(f"insert into yamlsched.skipped_slots ({columns}) values (%s, %s, %s, 1, %s)", (job, at, at, reason))
+    db.execute(
+        f"insert into yamlsched.skipped_slots ({columns}) values (%s, %s, %s, 1, %s)",
+        (job, at, at, reason),
+    )
 
-    assert (f"the latest slots, of {at:%Y-%m-%d}, were skipped: the job was paused" in page.get("/").text) is is_noted
+    assert (
+        f"the latest slots, of {at:%Y-%m-%d}, were skipped: the job was paused"
+        in page.get("/").text
+    ) is is_noted
 
 
 # -- hostile text
@@ -363,10 +421,26 @@ def test_a_job_whose_latest_slots_a_pause_skipped_has_a_note_until_it_runs(
 def test_hostile_text_is_shown_and_does_nothing(own_page: tuple[Any, TestClient]) -> None:
     db, page = own_page
     a_file_row(db, host=HOSTILE, path=HOSTILE)
-    job = a_job(db, HOSTILE, description=HOSTILE, owner=HOSTILE, tags=[HOSTILE], handler=HOSTILE, schedule="0 * * * *")
+    job = a_job(
+        db,
+        HOSTILE,
+        description=HOSTILE,
+        owner=HOSTILE,
+        tags=[HOSTILE],
+        handler=HOSTILE,
+        schedule="0 * * * *",
+    )
     at = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
     key = f"{HOSTILE}:{at:%Y-%m-%dT%H:%MZ}"
-    a_run(db, job, "dead", last_error=HOSTILE, error_type=HOSTILE, idempotency_key=key, scheduled_for=at)
+    a_run(
+        db,
+        job,
+        "dead",
+        last_error=HOSTILE,
+        error_type=HOSTILE,
+        idempotency_key=key,
+        scheduled_for=at,
+    )
     a_job(db, "paused", paused_at=at, paused_by=HOSTILE, paused_reason=HOSTILE)
 
     from urllib.parse import quote
@@ -405,7 +479,9 @@ def test_characters_that_hide_or_reorder_text_are_visible(text: str, shown: str)
 # -- what another release wrote
 
 
-def test_a_job_that_this_release_cannot_compute_does_not_hide_the_others(own_page: tuple[Any, TestClient]) -> None:
+def test_a_job_that_this_release_cannot_compute_does_not_hide_the_others(
+    own_page: tuple[Any, TestClient],
+) -> None:
     db, page = own_page
     a_job(db, "good")
     a_job(db, "bad_zone", timezone="Mars/Phobos", last_slot_at=datetime(2026, 1, 14, tzinfo=UTC))
@@ -442,12 +518,15 @@ def test_the_chains_show_what_each_job_waits_for(own_page: tuple[Any, TestClient
     assert re.search(r"dead extract .* waits └ load", shown)
 
 
-def test_the_page_of_a_job_says_in_words_when_it_runs_or_shows_its_next_slots(own_page: tuple[Any, TestClient]) -> None:
+def test_the_page_of_a_job_says_in_words_when_it_runs_or_shows_its_next_slots(
+    own_page: tuple[Any, TestClient],
+) -> None:
     db, page = own_page
     a_job(db, "backup", schedule="0 9 * * 1-5")
     a_job(db, "refresh", schedule="*/35 * * * *")
 
     assert "At 09:00, Monday through Friday (UTC)" in words(page.get("/jobs/backup").text)
     assert re.search(
-        r"next (\w{3} \d{4}-\d\d-\d\d \d\d:(00|35)(, )?){5} \(UTC\)", words(page.get("/jobs/refresh").text)
+        r"next (\w{3} \d{4}-\d\d-\d\d \d\d:(00|35)(, )?){5} \(UTC\)",
+        words(page.get("/jobs/refresh").text),
     )

@@ -55,7 +55,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int, int]]:
     @contextmanager
     def counted(self: Pool) -> Iterator[Any]:
         with transaction(self) as session:
-            before = {row.relname: row for row in session.execute(READ)}  # of transactions that are not reported yet
+            before = {
+                row.relname: row for row in session.execute(READ)
+            }  # of transactions that are not reported yet
             yield session
             found.clear()
             for row in session.execute(READ):
@@ -75,7 +77,9 @@ def test_no_page_scans_finished_runs(
     shown = paths(history)
     assert len(shown) >= len(PAGES)
 
-    with TestClient(web.app(history, auth="none"), base_url="http://localhost") as client:  # of all namespaces
+    with TestClient(
+        web.app(history, auth="none"), base_url="http://localhost"
+    ) as client:  # of all namespaces
         for path in shown:
             assert client.get(path).status_code == 200, path
             for table, (scans, rows) in reads.items():
@@ -108,7 +112,9 @@ def test_the_lists_of_jobs_and_of_namespaces_read_one_finished_run_of_a_job_and_
     assert read["/"][1] <= 12 * JOBS + few, read
 
 
-def test_a_page_that_counts_all_runs_would_be_found(history: str, reads: dict[str, tuple[int, int]]) -> None:
+def test_a_page_that_counts_all_runs_would_be_found(
+    history: str, reads: dict[str, tuple[int, int]]
+) -> None:
     pool = Pool(history, 1, {})
     with pool.transaction() as session:
         session.execute("select count(*) from yamlsched.job_runs")

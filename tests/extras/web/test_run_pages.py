@@ -42,7 +42,9 @@ def link(page: str, rel: str) -> str | None:
 @pytest.fixture(scope="module")
 def pages(demo_dsn: str) -> Any:
     with TestClient(
-        web.app(demo_dsn, namespace="shop", auth="none"), base_url="http://localhost", follow_redirects=False
+        web.app(demo_dsn, namespace="shop", auth="none"),
+        base_url="http://localhost",
+        follow_redirects=False,
     ) as client:
         yield client
 
@@ -61,7 +63,10 @@ def own(own_dsn: str, db_of: Callable[[str], Any], visit: Visit) -> tuple[Any, T
         ("", {}),
         ("job=send_welcome_mail", {"jobs": ["send_welcome_mail"]}),
         ("status=dead", {"statuses": ["dead"]}),
-        ("status=queued&job=send_welcome_mail", {"statuses": ["queued"], "jobs": ["send_welcome_mail"]}),
+        (
+            "status=queued&job=send_welcome_mail",
+            {"statuses": ["queued"], "jobs": ["send_welcome_mail"]},
+        ),
         ("key=welcome:1005*", {"key": "welcome:1005*"}),
         ("error=service+UNAVAILABLE", {"error": "Service unavailable"}),
         ("type=ConnectionResetError", {"error_type": "ConnectionResetError"}),
@@ -70,16 +75,22 @@ def own(own_dsn: str, db_of: Callable[[str], Any], visit: Visit) -> tuple[Any, T
         ("on_dead=only", {"on_dead": True}),
     ],
 )
-def test_a_filter_selects_what_the_verb_lists(pages: TestClient, demo_db: Any, query: str, filter: Any) -> None:
+def test_a_filter_selects_what_the_verb_lists(
+    pages: TestClient, demo_db: Any, query: str, filter: Any
+) -> None:
     expected = [row.id for row in search.runs(demo_db, "shop", search.Filter(**filter), 50)]
     assert ids(pages.get(f"/runs?{query}").text) == expected
 
 
-def test_times_are_read_as_on_the_command_line_in_the_zone_of_the_job(own: tuple[Any, TestClient]) -> None:
+def test_times_are_read_as_on_the_command_line_in_the_zone_of_the_job(
+    own: tuple[Any, TestClient],
+) -> None:
     db, page = own
     job = a_job(db, "report", timezone="Asia/Tokyo")
     old = {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}
-    early = a_run(db, job, "succeeded", finished_at=datetime(2026, 1, 13, 14, 59, tzinfo=UTC), **old)
+    early = a_run(
+        db, job, "succeeded", finished_at=datetime(2026, 1, 13, 14, 59, tzinfo=UTC), **old
+    )
     late = a_run(db, job, "succeeded", finished_at=datetime(2026, 1, 13, 15, 0, tzinfo=UTC), **old)
     assert ids(page.get("/runs?job=report&since=2026-01-14").text) == [late]
     assert ids(page.get("/runs?job=report&until=2026-01-14").text) == [early]
@@ -126,14 +137,19 @@ def test_an_id_or_a_key_leads_to_its_run(pages: TestClient, demo_db: Any) -> Non
     assert "No run has the key &#34;welcome:1005&#34;" in answer.text
     assert "use the filter Error" in answer.text
     assert "Jobs with such a name" not in answer.text
-    [job] = {other.job_type for other in search.runs(demo_db, "shop", search.Filter(key="welcome:100500"), 1)}
+    [job] = {
+        other.job_type
+        for other in search.runs(demo_db, "shop", search.Filter(key="welcome:100500"), 1)
+    }
     part = pages.get("/runs", params={"key": job[1:].upper()})
     assert f"Jobs with such a name: {job}" in part.text
     assert ids(pages.get("/runs?key=welcome:1005*").text)
     assert 'href="/runs?key=welcome%3A1005%2A"' in answer.text
 
 
-def test_one_can_page_forward_and_back(own: tuple[Any, TestClient], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_can_page_forward_and_back(
+    own: tuple[Any, TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runs, "PAGE_RUNS", 4)
     db, page = own
     job = a_job(db)
@@ -185,7 +201,9 @@ def test_a_namespace_without_runs_says_how_to_get_some(own: tuple[Any, TestClien
 # -- /runs/ID
 
 
-def a_failed_attempt(db: Any, run: int, number: int, error: str = "no route", stack: str | None = None) -> None:
+def a_failed_attempt(
+    db: Any, run: int, number: int, error: str = "no route", stack: str | None = None
+) -> None:
     db.execute(
         "insert into yamlsched.job_failures (run_id, attempt, worker, started_at, failed_at, error, error_type, stack)"
         " values (%s, %s, 'web-1:4711:c0ffee', %s, %s, %s, 'OSError', %s)",
@@ -193,7 +211,9 @@ def a_failed_attempt(db: Any, run: int, number: int, error: str = "no route", st
     )
 
 
-def an_output(db: Any, run: int, number: int, text: str, omitted: int = 0, worker: str = "web-1:4711:c0ffee") -> None:
+def an_output(
+    db: Any, run: int, number: int, text: str, omitted: int = 0, worker: str = "web-1:4711:c0ffee"
+) -> None:
     db.execute(
         "insert into yamlsched.attempt_outputs (run_id, attempt, worker, ended_at, omitted_bytes, output)"
         " values (%s, %s, %s, %s, %s, %s)",
@@ -257,21 +277,35 @@ def test_a_slot_leads_to_its_explanation(pages: TestClient, demo_db: Any) -> Non
 
 
 def test_an_effect_in_doubt_says_what_to_do(pages: TestClient, demo_db: Any) -> None:
-    [run] = search.runs(demo_db, "shop", search.Filter(jobs=["charge_subscriptions"], statuses=["dead"]), 1)
+    [run] = search.runs(
+        demo_db, "shop", search.Filter(jobs=["charge_subscriptions"], statuses=["dead"]), 1
+    )
     shown = words(pages.get(f"/runs/{run.id}").text)
     assert "unknown whether 2 effects of it happened" in shown
-    assert f"yamlsched settle --done --namespace shop run:{run.id}:charge:812 (or --not-done)" in shown
+    assert (
+        f"yamlsched settle --done --namespace shop run:{run.id}:charge:812 (or --not-done)" in shown
+    )
     assert f"then yamlsched retry {run.id}" in shown
 
 
-@pytest.mark.parametrize("status", ["queued", "running", "failed", "succeeded", "dead", "cancelled"])
+@pytest.mark.parametrize(
+    "status", ["queued", "running", "failed", "succeeded", "dead", "cancelled"]
+)
 def test_every_state_has_its_next_step(own: tuple[Any, TestClient], status: str) -> None:
     db, page = own
-    run = a_run(db, a_job(db), status, **({"run_at": "(now() + interval '1 hour')"} if status == "queued" else {}))
+    run = a_run(
+        db,
+        a_job(db),
+        status,
+        **({"run_at": "(now() + interval '1 hour')"} if status == "queued" else {}),
+    )
     details = history.run_details(db, run)
     shown = words(page.get(f"/runs/{run}").text)
     assert f"Run {run} {status}" in shown
-    assert (history.next_step(details.run) or "Attempt") in shown or status in ("queued", "cancelled")
+    assert (history.next_step(details.run) or "Attempt") in shown or status in (
+        "queued",
+        "cancelled",
+    )
     assert {
         "running": "running: on web-1:4711:c0ffee, lease until",
         "failed": "failed: due",
@@ -280,7 +314,9 @@ def test_every_state_has_its_next_step(own: tuple[Any, TestClient], status: str)
     }.get(status, "1 attempt" if status == "succeeded" else "It died") in shown
 
 
-def test_of_many_attempts_only_the_first_and_newest_are_read_and_others_by_link(own: tuple[Any, TestClient]) -> None:
+def test_of_many_attempts_only_the_first_and_newest_are_read_and_others_by_link(
+    own: tuple[Any, TestClient],
+) -> None:
     db, page = own
     job = a_job(db)
     run_id = a_run(db, job, "dead", attempts=100, max_attempts=100)
@@ -300,7 +336,9 @@ def test_of_many_attempts_only_the_first_and_newest_are_read_and_others_by_link(
     answer = page.get(f"/runs/{run_id}").text
     assert len(answer) < 1_500_000
     assert [n for n in range(1, 101) if f"S&lt;{n}&gt;" in answer] == [1, 100]
-    assert f'<a href="/runs/{run_id}?attempt=7#attempts">Stack and output of attempt 7</a>' in answer
+    assert (
+        f'<a href="/runs/{run_id}?attempt=7#attempts">Stack and output of attempt 7</a>' in answer
+    )
 
     # the link reads the texts of the one that is asked for, and opens it
     chosen = page.get(f"/runs/{run_id}", params={"attempt": "7"}).text
@@ -312,13 +350,19 @@ def test_of_many_attempts_only_the_first_and_newest_are_read_and_others_by_link(
     file = page.get(f"/runs/{run_id}", params={"attempt": "7", "download": "output"})
     assert file.text == "\x1b[31mO7" + '<&"' * 16000
     assert file.headers["content-type"] == "text/plain; charset=utf-8"
-    assert file.headers["content-disposition"] == f'attachment; filename="run-{run_id}-attempt-7.txt"'
+    assert (
+        file.headers["content-disposition"] == f'attachment; filename="run-{run_id}-attempt-7.txt"'
+    )
     assert file.headers["x-content-type-options"] == "nosniff"
-    assert page.get(f"/runs/{run_id}", params={"attempt": "101", "download": "output"}).status_code == 404
+    assert (
+        page.get(f"/runs/{run_id}", params={"attempt": "101", "download": "output"}).status_code
+        == 404
+    )
     # the verb prints all of them
     details = history.run_details(db, run_id)
     assert all(
-        failure.stack and output.output for failure, output in zip(details.failures, details.outputs, strict=True)
+        failure.stack and output.output
+        for failure, output in zip(details.failures, details.outputs, strict=True)
     )
 
 
@@ -341,7 +385,9 @@ def test_a_released_attempt_has_left_its_output(own: tuple[Any, TestClient]) -> 
 A_REPORT = "insert into yamlsched.attempt_progress values (%s, %s, now() - interval '3 minutes', %s, %s, %s, %s)"
 
 
-def test_a_running_run_shows_how_far_it_is_and_since_when_it_stands_still(own: tuple[Any, TestClient]) -> None:
+def test_a_running_run_shows_how_far_it_is_and_since_when_it_stands_still(
+    own: tuple[Any, TestClient],
+) -> None:
     db, page = own
     job = a_job(db)
     counted, unknown = a_run(db, job, "running", attempts=2), a_run(db, job, "running")
@@ -362,7 +408,9 @@ def test_a_running_run_shows_how_far_it_is_and_since_when_it_stands_still(own: t
     assert "<progress" not in page.get(f"/runs/{unknown}").text
 
 
-@pytest.mark.parametrize("path", ["/runs/999999999", "/runs/9999999999999999999999", "/runs/no:such:key", "/runs/a/b"])
+@pytest.mark.parametrize(
+    "path", ["/runs/999999999", "/runs/9999999999999999999999", "/runs/no:such:key", "/runs/a/b"]
+)
 def test_a_run_that_does_not_exist_is_explained(pages: TestClient, path: str) -> None:
     answer = pages.get(path)
     assert answer.status_code == 404
@@ -377,11 +425,24 @@ def test_a_run_of_another_namespace_is_not_shown(own: tuple[Any, TestClient]) ->
     assert "secret of billing" not in answer.text
 
 
-def test_hostile_text_in_every_part_of_a_run_is_shown_and_does_nothing(own: tuple[Any, TestClient]) -> None:
+def test_hostile_text_in_every_part_of_a_run_is_shown_and_does_nothing(
+    own: tuple[Any, TestClient],
+) -> None:
     db, page = own
     job = a_job(db, "mail", owner=HOSTILE)
-    run = a_run(db, job, "dead", idempotency_key=HOSTILE, last_error=HOSTILE, error_type=HOSTILE, locked_by=HOSTILE)
-    db.execute("update yamlsched.job_runs set payload = %s, result = %s", [Jsonb({HOSTILE: HOSTILE}), Jsonb(HOSTILE)])
+    run = a_run(
+        db,
+        job,
+        "dead",
+        idempotency_key=HOSTILE,
+        last_error=HOSTILE,
+        error_type=HOSTILE,
+        locked_by=HOSTILE,
+    )
+    db.execute(
+        "update yamlsched.job_runs set payload = %s, result = %s",
+        [Jsonb({HOSTILE: HOSTILE}), Jsonb(HOSTILE)],
+    )
     a_failed_attempt(db, run, 5, HOSTILE, HOSTILE)
     an_output(db, run, 5, HOSTILE)
     db.execute(
@@ -390,14 +451,21 @@ def test_hostile_text_in_every_part_of_a_run_is_shown_and_does_nothing(own: tupl
         " values ('default', %s, %s, 1, 'x', gen_random_uuid(), gen_random_uuid(), 'in_doubt', %s, now())",
         [HOSTILE, run, Jsonb(HOSTILE)],
     )
-    for path in (f"/runs/{run}", "/runs", "/dead", "/runs?key=x*&error=" + "%3Cscript%3Ealert(1)%3C/script%3E"):
+    for path in (
+        f"/runs/{run}",
+        "/runs",
+        "/dead",
+        "/runs?key=x*&error=" + "%3Cscript%3Ealert(1)%3C/script%3E",
+    ):
         answer = page.get(path)
         assert answer.status_code == 200, answer.text
         assert "<script>alert" not in answer.text
         assert "&lt;script&gt;alert(1)" in answer.text
         assert not {"\x1b", "\x07", "\u202e"} & set(answer.text)
     shown = page.get(f"/runs/{run}").text
-    assert r"&lt;/script&gt;red\x1b]0;title\x07\u202egnp.exe" in shown  # the output, without its colours
+    assert (
+        r"&lt;/script&gt;red\x1b]0;title\x07\u202egnp.exe" in shown
+    )  # the output, without its colours
     assert r"\x1b[31mred" in shown
 
 
@@ -412,7 +480,9 @@ def test_long_values_are_cut_and_say_so(own: tuple[Any, TestClient]) -> None:
     assert "1.0 GiB before it were not kept" in text
     assert "y" * 11_900 in text
     assert "y" * 12_001 not in text
-    assert f"{len(json.dumps({'text': 'y' * 200_000}, indent=2)) - 12_000:,} characters more" in text
+    assert (
+        f"{len(json.dumps({'text': 'y' * 200_000}, indent=2)) - 12_000:,} characters more" in text
+    )
 
 
 # -- actions
@@ -420,23 +490,34 @@ def test_long_values_are_cut_and_say_so(own: tuple[Any, TestClient]) -> None:
 
 def test_buttons_lead_to_what_the_action_will_do(demo_dsn: str, demo_db: Any, visit: Visit) -> None:
     page = visit(demo_dsn, actions_dsn=demo_dsn, namespace="shop")
-    [dead] = search.runs(demo_db, "shop", search.Filter(jobs=["charge_subscriptions"], statuses=["dead"]), 1)
+    [dead] = search.runs(
+        demo_db, "shop", search.Filter(jobs=["charge_subscriptions"], statuses=["dead"]), 1
+    )
     found = set()
     for path in ("/dead", f"/runs/{dead.id}", "/runs?status=running", "/runs?job=sync_inventory"):
         for href in re.findall(r'href="(/actions/[^"?]*\?[^"]*)"', page.get(path).text):
             answer = page.get(html.unescape(href))
             assert answer.status_code == 200, href
             found.add(href.partition("?")[0])
-    assert found >= {"/actions/retry", "/actions/retry-dead", "/actions/settle", "/actions/cancel-runs"}
+    assert found >= {
+        "/actions/retry",
+        "/actions/retry-dead",
+        "/actions/settle",
+        "/actions/cancel-runs",
+    }
 
 
-def test_a_retry_of_a_group_is_about_as_many_runs_as_the_group_has(demo_dsn: str, demo_db: Any, visit: Visit) -> None:
+def test_a_retry_of_a_group_is_about_as_many_runs_as_the_group_has(
+    demo_dsn: str, demo_db: Any, visit: Visit
+) -> None:
     page = visit(demo_dsn, actions_dsn=demo_dsn, namespace="shop")
     links = re.findall(r'href="(/actions/retry-dead\?job[^"]*)"', page.get("/dead").text)
     groups = failures.groups(demo_db, "shop", None, only_dead=True).groups
     assert len(links) == len(groups)
     for href, group in zip(links, groups, strict=True):
-        assert re.search(rf"\b{group.runs} dead runs?\b", words(page.get(html.unescape(href)).text)), group
+        assert re.search(
+            rf"\b{group.runs} dead runs?\b", words(page.get(html.unescape(href)).text)
+        ), group
 
 
 def test_without_actions_there_are_no_buttons(pages: TestClient) -> None:
@@ -447,10 +528,15 @@ def test_without_actions_there_are_no_buttons(pages: TestClient) -> None:
 # -- groups of failures
 
 
-def test_runs_that_wait_to_be_retried_are_grouped_by_type_of_error(own: tuple[Any, TestClient]) -> None:
+def test_runs_that_wait_to_be_retried_are_grouped_by_type_of_error(
+    own: tuple[Any, TestClient],
+) -> None:
     db, page = own
     job = a_job(db, "purge", overlap="allow", timezone="Europe/Berlin")
-    runs = [a_run(db, job, "failed", error_type=kind, last_error="<b>") for kind in ("OSError", "OSError", "KeyError")]
+    runs = [
+        a_run(db, job, "failed", error_type=kind, last_error="<b>")
+        for kind in ("OSError", "OSError", "KeyError")
+    ]
     a_run(db, job, "succeeded", failed_at=datetime.now(UTC), error_type="Recovered")
     a_run(db, job, "failed", failed_at=datetime.now(UTC) - timedelta(hours=25), error_type="Old")
 
@@ -460,8 +546,16 @@ def test_runs_that_wait_to_be_retried_are_grouped_by_type_of_error(own: tuple[An
     assert [number for _, number in groups] == ["2", "1"]
     assert "<b>OSError</b>: &lt;b&gt;" in shown
     assert f'href="/runs/{runs[1]}"' in shown
-    assert sorted(ids(page.get(html.unescape(groups[0][0])).text), reverse=True) == [runs[1], runs[0]]
-    for path in ("/runs", "/runs?status=dead", "/runs?status=failed&error=x", "/runs?status=failed&before=9999999"):
+    assert sorted(ids(page.get(html.unescape(groups[0][0])).text), reverse=True) == [
+        runs[1],
+        runs[0],
+    ]
+    for path in (
+        "/runs",
+        "/runs?status=dead",
+        "/runs?status=failed&error=x",
+        "/runs?status=failed&before=9999999",
+    ):
         assert "by job and type of error" not in page.get(path).text
     assert "by job and type of error" in page.get("/runs?status=failed&job=purge").text
 
@@ -483,21 +577,31 @@ def test_each_group_leads_to_its_runs_and_to_an_example(pages: TestClient, demo_
 
 def test_groups_are_ordered_and_limited_in_time(pages: TestClient) -> None:
     def numbers(query: str) -> list[int]:
-        return [int(n) for n in re.findall(r'<a class="large"[^>]*>(\d+)</a>', pages.get(f"/dead?{query}").text)]
+        return [
+            int(n)
+            for n in re.findall(
+                r'<a class="large"[^>]*>(\d+)</a>', pages.get(f"/dead?{query}").text
+            )
+        ]
 
     assert numbers("sort=largest") == sorted(numbers(""), reverse=True)
     assert 0 < sum(numbers("span=24h")) < sum(numbers("span=7d")) <= sum(numbers("span=all"))
     assert pages.get("/dead?span=1y").status_code == 400
 
 
-def test_counts_of_dead_runs_are_bounded(own: tuple[Any, TestClient], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_dead_runs_are_bounded(
+    own: tuple[Any, TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
     db, page = own
     job = a_job(db)
     for nth in range(4):
         a_run(db, job, "dead", error_type=f"E{nth % 2}")
     monkeypatch.setattr(failures, "MAX_OF_JOB", 3)
     monkeypatch.setattr(dead, "MAX_OF_JOB", 3)
-    assert sorted(re.findall(r'<a class="large"[^>]*>([^<]*)</a>', page.get("/dead").text)) == ["1+", "2+"]
+    assert sorted(re.findall(r'<a class="large"[^>]*>([^<]*)</a>', page.get("/dead").text)) == [
+        "1+",
+        "2+",
+    ]
     monkeypatch.setattr(dead, "MAX_GROUPS", 1)
     assert "and 1 older group" in page.get("/dead").text
     monkeypatch.setattr(failures, "MAX_FAILED", 2)
@@ -505,7 +609,9 @@ def test_counts_of_dead_runs_are_bounded(own: tuple[Any, TestClient], monkeypatc
 
 
 def test_json_is_indented_and_keeps_letters() -> None:
-    assert run.pretty({"a": ["é"]}) == run.Cut(json.dumps({"a": ["é"]}, ensure_ascii=False, indent=2), 0)
+    assert run.pretty({"a": ["é"]}) == run.Cut(
+        json.dumps({"a": ["é"]}, ensure_ascii=False, indent=2), 0
+    )
 
 
 def test_the_calls_of_on_dead_of_a_run_are_found_by_their_keys(db: Any) -> None:

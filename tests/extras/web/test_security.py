@@ -41,7 +41,9 @@ def words(html: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["/", "/no-such-page", "/static/none.css"])
-def test_every_response_keeps_other_sites_and_inline_code_out(visit: Visit, page_dsn: str, path: str) -> None:
+def test_every_response_keeps_other_sites_and_inline_code_out(
+    visit: Visit, page_dsn: str, path: str
+) -> None:
     headers = visit(page_dsn).get(path).headers
 
     policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
@@ -68,33 +70,51 @@ def test_a_rejected_request_has_the_same_headers(visit: Visit, page_dsn: str) ->
 # -- hosts
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8040", "127.0.0.1:8040", "[::1]:8040", "ops.example.com"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8040", "127.0.0.1:8040", "[::1]:8040", "ops.example.com"]
+)
 def test_a_host_that_is_allowed_gets_the_page(visit: Visit, page_dsn: str, host: str) -> None:
     page = visit(page_dsn, external_url="https://ops.example.com/")
     assert page.get("/", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "ops.example.com.evil.example", "", "127.0.0.1.nip.io", "[::2]"]
+    "host",
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "ops.example.com.evil.example",
+        "",
+        "127.0.0.1.nip.io",
+        "[::2]",
+    ],
 )
 def test_another_host_is_rejected_so_that_no_site_can_point_its_name_here(
     visit: Visit, page_dsn: str, host: str
 ) -> None:
-    answer = visit(page_dsn, external_url="https://ops.example.com").get("/", headers={"Host": host})
+    answer = visit(page_dsn, external_url="https://ops.example.com").get(
+        "/", headers={"Host": host}
+    )
     assert answer.status_code == 421
     assert f"does not answer for the host &#34;{host}&#34;" in answer.text
     assert "--external-url" in answer.text
 
 
 def test_hosts_that_are_listed_are_allowed(visit: Visit, page_dsn: str) -> None:
-    assert visit(page_dsn, hosts=["Scheduler.internal"]).get("/", headers={"Host": "scheduler.internal"}).is_success
+    assert (
+        visit(page_dsn, hosts=["Scheduler.internal"])
+        .get("/", headers={"Host": "scheduler.internal"})
+        .is_success
+    )
 
 
 # -- authentication
 
 
 @pytest.mark.parametrize(("name", "password"), list(USERS.items()))
-def test_basic_authentication_lets_known_users_in(visit: Visit, page_dsn: str, name: str, password: str) -> None:
+def test_basic_authentication_lets_known_users_in(
+    visit: Visit, page_dsn: str, name: str, password: str
+) -> None:
     answer = visit(page_dsn, auth="basic", users=USERS).get("/", headers=basic(name, password))
     assert answer.status_code == 200
     assert f"</svg>{name}</span>" in answer.text
@@ -124,17 +144,28 @@ def test_basic_authentication_asks_everyone_else_for_a_password(
 
 @pytest.mark.parametrize(
     ("trusted", "client"),
-    [("10.0.0.9", "10.0.0.9"), ("10.0.0.0/8", "10.1.2.3"), ("10.0.0.9", "::ffff:10.0.0.9"), ("fd00::/8", "fd00::1")],
+    [
+        ("10.0.0.9", "10.0.0.9"),
+        ("10.0.0.0/8", "10.1.2.3"),
+        ("10.0.0.9", "::ffff:10.0.0.9"),
+        ("fd00::/8", "fd00::1"),
+    ],
 )
-def test_a_user_header_counts_from_a_trusted_proxy(visit: Visit, page_dsn: str, trusted: str, client: str) -> None:
-    page = visit(page_dsn, auth="header", user_header="X-User", trust_proxy=(trusted,), client=(client, 1))
+def test_a_user_header_counts_from_a_trusted_proxy(
+    visit: Visit, page_dsn: str, trusted: str, client: str
+) -> None:
+    page = visit(
+        page_dsn, auth="header", user_header="X-User", trust_proxy=(trusted,), client=(client, 1)
+    )
     answer = page.get("/", headers={"X-User": "jörg".encode()})  # type: ignore[dict-item]
     assert answer.status_code == 200
     assert "</svg>jörg</span>" in answer.text
 
 
 @pytest.mark.parametrize("client", ["10.0.0.10", "127.0.0.1", "fd00::1", "testclient"])
-def test_a_user_header_from_anyone_else_is_rejected(visit: Visit, page_dsn: str, client: str) -> None:
+def test_a_user_header_from_anyone_else_is_rejected(
+    visit: Visit, page_dsn: str, client: str
+) -> None:
     page = visit(page_dsn, auth="header", trust_proxy=("10.0.0.9",), client=(client, 1))
     answer = page.get("/", headers={"X-Forwarded-User": "maria", "X-Forwarded-For": "10.0.0.9"})
     assert answer.status_code == 403
@@ -218,7 +249,9 @@ def test_without_a_dsn_for_actions_every_form_is_refused(visit: Visit, page_dsn:
     assert "set YAMLSCHED_ACTIONS_DSN" in words(answer.text)
 
 
-def test_read_only_refuses_every_form_even_with_a_dsn_for_actions(visit: Visit, page_dsn: str) -> None:
+def test_read_only_refuses_every_form_even_with_a_dsn_for_actions(
+    visit: Visit, page_dsn: str
+) -> None:
     answer = visit(page_dsn, actions_dsn=page_dsn, read_only=True).post("/", headers=SAME_ORIGIN)
     assert answer.status_code == 403
     assert "started with --read-only" in words(answer.text)
@@ -246,7 +279,9 @@ def test_the_prefix_without_a_slash_leads_to_the_first_page(visit: Visit, page_d
     assert (answer.status_code, answer.headers["location"]) == (307, "/scheduler/")
 
 
-def test_a_path_that_only_starts_like_the_prefix_is_not_below_it(visit: Visit, page_dsn: str) -> None:
+def test_a_path_that_only_starts_like_the_prefix_is_not_below_it(
+    visit: Visit, page_dsn: str
+) -> None:
     assert visit(page_dsn, base_path="/scheduler").get("/schedulers/").status_code == 404
 
 
@@ -260,7 +295,9 @@ def test_the_page_can_be_mounted_into_another_application(page_dsn: str) -> None
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_mounted_page_serves_nobody_whom_the_application_has_not_authenticated(page_dsn: str, method: str) -> None:
+def test_a_mounted_page_serves_nobody_whom_the_application_has_not_authenticated(
+    page_dsn: str, method: str
+) -> None:
     page = web.app(page_dsn, actions_dsn=page_dsn)
 
     async def sign_in(scope: Any, receive: Any, send: Any) -> None:
@@ -269,12 +306,18 @@ def test_a_mounted_page_serves_nobody_whom_the_application_has_not_authenticated
         await page(scope, receive, send)
 
     for mounted in (page, sign_in):
-        with TestClient(Starlette(routes=[Mount("/jobs", mounted)]), base_url="http://localhost") as client:
-            answer = client.request(method, "/jobs/actions/enqueue", headers={"Origin": "http://localhost"})
+        with TestClient(
+            Starlette(routes=[Mount("/jobs", mounted)]), base_url="http://localhost"
+        ) as client:
+            answer = client.request(
+                method, "/jobs/actions/enqueue", headers={"Origin": "http://localhost"}
+            )
             assert answer.status_code == 403
             assert "users whom the application around it has authenticated" in answer.text
             assert "enqueue" not in answer.text.lower()
-    with TestClient(Starlette(routes=[Mount("/jobs", sign_in)]), base_url="http://localhost") as client:
+    with TestClient(
+        Starlette(routes=[Mount("/jobs", sign_in)]), base_url="http://localhost"
+    ) as client:
         client.cookies.set("user", "ada")
         assert client.get("/jobs/").status_code == 200
 
@@ -296,12 +339,16 @@ class Browser(NamedTuple):
 
 
 @pytest.fixture
-def at(page_dsn: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[[str], Browser], list[float]]:
+def at(
+    page_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Callable[[str], Browser], list[float]]:
     """Makes browsers at an address, all of one page, and the clock of its logins."""
     clock = [0.0]
     monkeypatch.setattr(security, "_monotonic", lambda: clock[0])
     users = {"maria": "secret", "bob": "b"}
-    page = application.build(WebOptions(dsn=page_dsn, namespace="default", auth="basic", users=users))
+    page = application.build(
+        WebOptions(dsn=page_dsn, namespace="default", auth="basic", users=users)
+    )
     return (lambda address: Browser(page, address)), clock
 
 
@@ -331,7 +378,9 @@ def test_after_wrong_passwords_a_name_must_wait_and_each_one_is_logged(
     assert maria.status("maria", "wrong") == 401
 
 
-def test_the_login_of_one_name_does_not_free_another(at: tuple[Callable[[str], Browser], list[float]]) -> None:
+def test_the_login_of_one_name_does_not_free_another(
+    at: tuple[Callable[[str], Browser], list[float]],
+) -> None:
     browser, _ = at
     shared = browser("10.0.0.9")
 
@@ -351,13 +400,17 @@ def test_wrong_passwords_of_one_name_hold_up_nobody_else_at_that_address(
     assert browser("10.0.0.9").status("bob", "b") == 404
 
 
-def test_who_has_logged_in_goes_on_while_others_guess(at: tuple[Callable[[str], Browser], list[float]]) -> None:
+def test_who_has_logged_in_goes_on_while_others_guess(
+    at: tuple[Callable[[str], Browser], list[float]],
+) -> None:
     browser, _ = at
     assert browser("10.0.0.9").status("maria", "secret") == 404
     for number in range(40):
         browser(f"10.0.1.{number}").status("maria", "guess")
 
-    assert browser("10.0.2.1").status("maria", "guess") == 429  # guesses from many addresses wait too
+    assert (
+        browser("10.0.2.1").status("maria", "guess") == 429
+    )  # guesses from many addresses wait too
     assert browser("10.0.0.9").status("maria", "secret") == 404
     assert browser("10.0.0.8").status("maria", "secret") == 404
 
@@ -367,11 +420,15 @@ def test_each_login_that_is_not_known_costs_one_scrypt_whoever_is_named(
 ) -> None:
     hashed = security.SCRYPT + "00" * 16 + "$" + "00" * 64
     users = {"plain": "secret", "hashed": hashed}
-    page = application.build(WebOptions(dsn=page_dsn, namespace="default", auth="basic", users=users))
+    page = application.build(
+        WebOptions(dsn=page_dsn, namespace="default", auth="basic", users=users)
+    )
     computed: list[bytes] = []
     scrypt = security.hashlib.scrypt
     monkeypatch.setattr(
-        security.hashlib, "scrypt", lambda content, **given: computed.append(content) or scrypt(content, **given)
+        security.hashlib,
+        "scrypt",
+        lambda content, **given: computed.append(content) or scrypt(content, **given),
     )
 
     counts = []
@@ -389,8 +446,12 @@ def test_two_users_in_one_header_are_refused(visit: Visit, page_dsn: str, user: 
     assert page.get("/", headers={"X-Forwarded-User": user}).status_code == 403
 
 
-@pytest.mark.parametrize("host", ["localhost:8141@evil.com", "localhost:99999x", "[::1]evil.com", "localhost/x", ""])
-def test_a_host_header_that_is_not_a_name_and_a_port_is_refused(visit: Visit, page_dsn: str, host: str) -> None:
+@pytest.mark.parametrize(
+    "host", ["localhost:8141@evil.com", "localhost:99999x", "[::1]evil.com", "localhost/x", ""]
+)
+def test_a_host_header_that_is_not_a_name_and_a_port_is_refused(
+    visit: Visit, page_dsn: str, host: str
+) -> None:
     assert visit(page_dsn).get("/", headers={"Host": host}).status_code == 421
 
 
@@ -421,17 +482,22 @@ def test_options_that_cannot_work_are_refused(given: dict[str, Any], message: st
         WebOptions(dsn="", **given)
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:1", "[::1]:1", "127.8.9.1:0", "unix:/run/x"])
+@pytest.mark.parametrize(
+    "listen", ["127.0.0.1:1", "localhost:1", "[::1]:1", "127.8.9.1:0", "unix:/run/x"]
+)
 def test_a_bind_that_only_this_host_reaches_needs_no_authentication(listen: str) -> None:
     check_bind(parse_listen(listen), WebOptions(dsn=""))
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:1", "10.0.0.5:1", "[::]:1", "[fd00::1]:1", "ops.example.com:1"])
+@pytest.mark.parametrize(
+    "listen", ["0.0.0.0:1", "10.0.0.5:1", "[::]:1", "[fd00::1]:1", "ops.example.com:1"]
+)
 def test_any_other_bind_is_refused_without_authentication(listen: str) -> None:
     with pytest.raises(ValueError, match="--auth none lets everyone in"):
         check_bind(parse_listen(listen), WebOptions(dsn="", external_url="https://ops.example.com"))
     check_bind(
-        parse_listen(listen), WebOptions(dsn="", auth="basic", users=USERS, external_url="https://ops.example.com")
+        parse_listen(listen),
+        WebOptions(dsn="", auth="basic", users=USERS, external_url="https://ops.example.com"),
     )
 
 
@@ -441,14 +507,17 @@ def test_a_bind_on_every_address_needs_the_name_that_browsers_use() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["8040", ":8040", "localhost", "localhost:", "localhost:65536", "::1:80", "unix:", "a:-1"]
+    "text",
+    ["8040", ":8040", "localhost", "localhost:", "localhost:65536", "::1:80", "unix:", "a:-1"],
 )
 def test_an_address_that_is_not_valid_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"write (HOST:PORT|for example)"):
         parse_listen(text)
 
 
-@pytest.mark.parametrize("text", ["maria", "maria:", ":x", "maria:a\nmaria:b", "", "# only a comment"])
+@pytest.mark.parametrize(
+    "text", ["maria", "maria:", ":x", "maria:a\nmaria:b", "", "# only a comment"]
+)
 def test_users_that_are_not_valid_are_refused_without_showing_them(text: str) -> None:
     with pytest.raises(ValueError, match="USERS") as error:
         parse_users(text, "USERS")
@@ -461,7 +530,11 @@ def test_a_password_may_contain_colons() -> None:
 
 def test_secrets_are_not_in_the_representation_of_the_options() -> None:
     text = repr(
-        WebOptions(dsn="postgresql://a:hunter2@b/c", actions_dsn="postgresql://a:hunter3@b/c", users={"a": "hunter4"})
+        WebOptions(
+            dsn="postgresql://a:hunter2@b/c",
+            actions_dsn="postgresql://a:hunter3@b/c",
+            users={"a": "hunter4"},
+        )
     )
     assert "hunter" not in text
 
@@ -469,7 +542,9 @@ def test_secrets_are_not_in_the_representation_of_the_options() -> None:
 # -- what is shown to whom, and kept where
 
 
-def test_a_stranger_sees_neither_the_other_pages_nor_the_version(visit: Visit, page_dsn: str) -> None:
+def test_a_stranger_sees_neither_the_other_pages_nor_the_version(
+    visit: Visit, page_dsn: str
+) -> None:
     page = visit(page_dsn, auth="basic", users={"maria": "secret"})
     known, stranger = page.get("/nothing", auth=("maria", "secret")), page.get("/")
     assert (known.status_code, stranger.status_code) == (404, 401)
@@ -488,7 +563,10 @@ def test_browsers_keep_no_page_for_which_one_must_sign_in(visit: Visit, page_dsn
     known = {**fragment, "If-None-Match": first.headers["etag"]}
     again = page.get("/runs", auth=("maria", "secret"), headers=known)
     assert again.status_code == 304
-    assert visit(page_dsn, namespace="default").get("/runs").headers["cache-control"] == "private, no-cache"
+    assert (
+        visit(page_dsn, namespace="default").get("/runs").headers["cache-control"]
+        == "private, no-cache"
+    )
 
 
 def test_an_outage_is_logged_once_in_ten_seconds_however_many_ask(
@@ -507,7 +585,9 @@ def a_hash(password: str) -> str:
     """Return a hash as the command of docs/web.md prints it."""
     command = re.search(r"python3 -c '(.*)'", (ROOT / "docs/web.md").read_text())[1]  # type: ignore[index]
     done = subprocess.run(
-        [sys.executable, "-c", command.replace("getpass.getpass()", repr(password))], capture_output=True, check=True
+        [sys.executable, "-c", command.replace("getpass.getpass()", repr(password))],
+        capture_output=True,
+        check=True,
     )
     return done.stdout.decode().strip()
 
@@ -517,14 +597,19 @@ def test_a_hash_is_a_password_and_a_changed_file_counts_without_a_restart(
 ) -> None:
     file = tmp_path / "users"
     file.write_text(f"maria:{a_hash('correct:horse')}\n")
-    page = visit(page_dsn, auth="basic", users=parse_users(file.read_text(), "users"), users_file=file)
+    page = visit(
+        page_dsn, auth="basic", users=parse_users(file.read_text(), "users"), users_file=file
+    )
 
     def statuses(*pairs: tuple[str, str]) -> list[int]:
         return [page.get("/", headers=basic(*pair)).status_code for pair in pairs]
 
     right = ("maria", "correct:horse")
     hash_itself = ("maria", file.read_text().strip().partition(":")[2])
-    assert statuses(right, right, ("maria", "wrong"), hash_itself, ("nobody", "correct:horse")) == [200] * 2 + [401] * 3
+    assert (
+        statuses(right, right, ("maria", "wrong"), hash_itself, ("nobody", "correct:horse"))
+        == [200] * 2 + [401] * 3
+    )
 
     # another password, and another user
     file.write_text("maria:new\njens:secret\n")

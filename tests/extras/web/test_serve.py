@@ -32,7 +32,10 @@ def get(address: str, **headers: str) -> http.client.HTTPResponse:
 
 
 def test_a_server_answers_and_ends_cleanly_on_sigterm(page_dsn: str) -> None:
-    with serving(page_dsn, "--listen", "127.0.0.1:0", "--base-path", "/scheduler") as (server, address):
+    with serving(page_dsn, "--listen", "127.0.0.1:0", "--base-path", "/scheduler") as (
+        server,
+        address,
+    ):
         host, _, path = address.removeprefix("http://").partition("/")
         assert path == "scheduler/"
         answer = get(f"http://{host}")
@@ -41,11 +44,16 @@ def test_a_server_answers_and_ends_cleanly_on_sigterm(page_dsn: str) -> None:
 
         taken = yamlsched("web", "--dsn", page_dsn, "--listen", host)
         assert taken.returncode == 3
-        assert f"cannot listen on {host}: Address already in use; pass another --listen" in taken.stderr
+        assert (
+            f"cannot listen on {host}: Address already in use; pass another --listen"
+            in taken.stderr
+        )
     assert server.returncode == 0
 
 
-def test_a_unix_socket_is_not_for_everyone_and_is_removed_at_the_end(page_dsn: str, tmp_path: Path) -> None:
+def test_a_unix_socket_is_not_for_everyone_and_is_removed_at_the_end(
+    page_dsn: str, tmp_path: Path
+) -> None:
     path = tmp_path / "web.sock"
     words = ("--listen", f"unix:{path}", "--auth", "header", "--trust-proxy", "unix")
     with serving(page_dsn, *words) as (server, address):
@@ -60,7 +68,10 @@ def test_a_unix_socket_is_not_for_everyone_and_is_removed_at_the_end(page_dsn: s
         server.wait()
     assert path.exists()
 
-    with serving(page_dsn, "--listen", f"unix:{path}") as (server, address):  # takes the place of the killed one
+    with serving(page_dsn, "--listen", f"unix:{path}") as (
+        server,
+        address,
+    ):  # takes the place of the killed one
         assert get(address).status == 200
     assert server.returncode == 0
     assert not path.exists()
@@ -70,7 +81,9 @@ def test_a_file_in_the_place_of_the_socket_is_left_alone(page_dsn: str, tmp_path
     path = tmp_path / "web.sock"
     path.write_text("precious")
     with pytest.raises(EnvironmentFailed, match="it exists, and is not a socket"):
-        CliRunner().invoke(cli, ["web", "--dsn", page_dsn, "--listen", f"unix:{path}"], catch_exceptions=False)
+        CliRunner().invoke(
+            cli, ["web", "--dsn", page_dsn, "--listen", f"unix:{path}"], catch_exceptions=False
+        )
     assert path.read_text() == "precious"
 
 
@@ -78,9 +91,13 @@ def test_passwords_come_from_the_environment_or_a_file(page_dsn: str, tmp_path: 
     users = tmp_path / "users"
     users.write_text("maria:secret\n")
     maria = {"Authorization": "Basic bWFyaWE6c2VjcmV0"}
-    with serving(page_dsn, "--listen", "127.0.0.1:0", "--auth", "basic", YAMLSCHED_WEB_USERS="maria:secret") as (_, at):
+    with serving(
+        page_dsn, "--listen", "127.0.0.1:0", "--auth", "basic", YAMLSCHED_WEB_USERS="maria:secret"
+    ) as (_, at):
         assert (get(at).status, get(at, **maria).status) == (401, 200)
-    with serving(page_dsn, "--listen", "127.0.0.1:0", "--auth", "basic", "--users-file", str(users)) as (_, at):
+    with serving(
+        page_dsn, "--listen", "127.0.0.1:0", "--auth", "basic", "--users-file", str(users)
+    ) as (_, at):
         assert (get(at).status, get(at, **maria).status) == (401, 200)
 
 
@@ -122,6 +139,14 @@ def test_a_users_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
 def test_the_options_are_those_of_the_design() -> None:
     names = {option for parameter in command.params for option in parameter.opts}
     assert names >= {
-        *("--listen", "--base-path", "--external-url", "--read-only", "--auth", "--user-header", "--trust-proxy"),
+        *(
+            "--listen",
+            "--base-path",
+            "--external-url",
+            "--read-only",
+            "--auth",
+            "--user-header",
+            "--trust-proxy",
+        ),
         *("--actions-dsn", "--allow-host", "--users-file", "--namespace"),
     }

@@ -15,21 +15,114 @@ from yamlsched.extras import words
 from yamlsched.timetable.cron import Cron, combine, matching_days, parse_cron
 
 MINUTES = (
-    *("*", "*/1", "*/5", "*/7", "*/35", "*/30", "0", "7", "07", "0,30", "1,2,3", "5-10", "0-59", "5-10,20"),
+    *(
+        "*",
+        "*/1",
+        "*/5",
+        "*/7",
+        "*/35",
+        "*/30",
+        "0",
+        "7",
+        "07",
+        "0,30",
+        "1,2,3",
+        "5-10",
+        "0-59",
+        "5-10,20",
+    ),
     *("10-20/5", "5-55/10", "3/15", "*/20,5"),
 )
 HOURS = (
-    *("*", "*/1", "*/5", "*/6", "*/7", "*/12", "2", "02", "2,14", "1,2,3", "8-18", "0-23", "22-23", "8-10,14"),
+    *(
+        "*",
+        "*/1",
+        "*/5",
+        "*/6",
+        "*/7",
+        "*/12",
+        "2",
+        "02",
+        "2,14",
+        "1,2,3",
+        "8-18",
+        "0-23",
+        "22-23",
+        "8-10,14",
+    ),
     *("8-18/2", "9-16/3", "1/6", "*/6,1"),
 )
 MONTH_DAYS = (
-    *("*", "?", "1", "01", "31", "1,15", "1-7", "1-7,15", "28-31", "1-31", "L", "l", "1,L", "*/1", "*/2", "*/10"),
+    *(
+        "*",
+        "?",
+        "1",
+        "01",
+        "31",
+        "1,15",
+        "1-7",
+        "1-7,15",
+        "28-31",
+        "1-31",
+        "L",
+        "l",
+        "1,L",
+        "*/1",
+        "*/2",
+        "*/10",
+    ),
     *("1-31/2", "5/3"),
 )
-MONTHS = ("*", "1", "02", "jan", "JUL", "1,7", "jan,jul,oct", "1-3", "jan-mar", "1-3,7", "*/3", "*/5", "2/2", "1-12")
+MONTHS = (
+    "*",
+    "1",
+    "02",
+    "jan",
+    "JUL",
+    "1,7",
+    "jan,jul,oct",
+    "1-3",
+    "jan-mar",
+    "1-3,7",
+    "*/3",
+    "*/5",
+    "2/2",
+    "1-12",
+)
 WEEKDAYS = (
-    *("*", "?", "0", "7", "sun", "MON", "1-5", "mon-fri", "5-7", "fri-sun", "0-6", "1-7", "0,6", "sat,sun", "1-3,5"),
-    *("mon,wed-fri", "1#1", "mon#3", "FRI#5", "7#2", "0#1", "L5", "l1", "L7", "1#1,1#3", "L5,L1", "*/1", "*/2", "1/2"),
+    *(
+        "*",
+        "?",
+        "0",
+        "7",
+        "sun",
+        "MON",
+        "1-5",
+        "mon-fri",
+        "5-7",
+        "fri-sun",
+        "0-6",
+        "1-7",
+        "0,6",
+        "sat,sun",
+        "1-3,5",
+    ),
+    *(
+        "mon,wed-fri",
+        "1#1",
+        "mon#3",
+        "FRI#5",
+        "7#2",
+        "0#1",
+        "L5",
+        "l1",
+        "L7",
+        "1#1,1#3",
+        "L5,L1",
+        "*/1",
+        "*/2",
+        "1/2",
+    ),
 )
 NAMES = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
 MONTH_NAMES = [f"{date(2026, month, 1):%B}" for month in range(1, 13)]
@@ -89,7 +182,9 @@ def read(sentence: str) -> tuple[set[int], object]:
         elif part["first"]:
             minutes = set(range(int(part["first"]), int(part["last"]) + 1))
         else:
-            minutes = set(range(int(part["low"] or 0), int(part["high"] or 59) + 1, int(part["step"] or 1)))
+            minutes = set(
+                range(int(part["low"] or 0), int(part["high"] or 59) + 1, int(part["step"] or 1))
+            )
         times = {hour * 60 + minute for hour in hours for minute in minutes}
 
     def is_meant(day: date) -> bool:
@@ -143,7 +238,10 @@ def test_all_times_of_day_in_words_are_those_of_the_expression() -> None:
 
 
 def test_all_dates_in_words_are_those_of_the_expression() -> None:
-    fields = [*product(MONTH_DAYS, MONTHS[:4], WEEKDAYS[:7]), *product(MONTH_DAYS[:2], MONTHS, WEEKDAYS)]
+    fields = [
+        *product(MONTH_DAYS, MONTHS[:4], WEEKDAYS[:7]),
+        *product(MONTH_DAYS[:2], MONTHS, WEEKDAYS),
+    ]
     crons = [parse(f"30 9 {' '.join(each)}") for each in fields]
 
     described = [cron for cron in crons if cron and check(cron)]
@@ -181,7 +279,10 @@ def test_no_expression_has_words_that_are_not_true(fields: tuple[str, ...]) -> N
         ("*/15 * * * *", "Every 15 minutes (Asia/Tokyo)"),
         ("0 9 * * mon-fri", "At 09:00, Monday through Friday (Asia/Tokyo)"),
         ("0 9,17 1 * *", "At 09:00 and 17:00, on day 1 of the month (Asia/Tokyo)"),
-        ("*/10 8-18 * * 1-5", "Every 10 minutes, between 08:00 and 18:59, Monday through Friday (Asia/Tokyo)"),
+        (
+            "*/10 8-18 * * 1-5",
+            "Every 10 minutes, between 08:00 and 18:59, Monday through Friday (Asia/Tokyo)",
+        ),
         ("0 6 l * *", "At 06:00, on the last day of the month (Asia/Tokyo)"),
         ("0 6 * * l5", "At 06:00, on the last Friday of the month (Asia/Tokyo)"),
     ],
@@ -197,12 +298,20 @@ def test_words_are_short_and_have_the_time_zone(
 @pytest.mark.parametrize(
     "expression",
     [
-        *("*/35 * * * *", "0 */7 * * *", "0 9 */2 * *", "0 9 1 */5 *", "0 9 * * */2"),  # a step that starts over
+        *(
+            "*/35 * * * *",
+            "0 */7 * * *",
+            "0 9 */2 * *",
+            "0 9 1 */5 *",
+            "0 9 * * */2",
+        ),  # a step that starts over
         *("0 9 1-7 * 1-5", "0 9 13 * 5", "0 9 */2 * 1"),  # either day is enough
         *("0 9 * * 1#1,1#3", "0 9 1,L * *"),  # lists that the library does not read
         *("5 8-10,14 * * *", "*/5 2,14 * * *", "0,30 2 * * *"),  # "at 02:00" for minutes after it
         "*/5 */6 * * *",  # "every 5 minutes, every 6 hours"
-        ",".join(map(str, range(0, 60, 2))) + ",".join(["", *map(str, range(1, 30, 2))]) + " 9-10 * * *",  # too long
+        ",".join(map(str, range(0, 60, 2)))
+        + ",".join(["", *map(str, range(1, 30, 2))])
+        + " 9-10 * * *",  # too long
     ],
 )
 def test_where_no_words_are_true_the_next_five_slots_are_shown(expression: str) -> None:
@@ -229,7 +338,9 @@ def test_one_expression_without_true_words_leaves_the_list_without_words() -> No
     cron = combine([parse_cron("0 9 * * 1-5"), parse_cron("*/35 12 * * 6")], True)
 
     assert words.in_words(cron, "UTC") == ""
-    assert words.describe(cron, "UTC", datetime(2026, 1, 14, tzinfo=UTC)).startswith("next Wed 2026-01-14 09:00, ")
+    assert words.describe(cron, "UTC", datetime(2026, 1, 14, tzinfo=UTC)).startswith(
+        "next Wed 2026-01-14 09:00, "
+    )
 
 
 def test_what_has_ended_and_has_no_words_has_no_description() -> None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. ``level`` is ok, warn or fail; only fail makes the setup unhealthy."""
+    """The result of one check. ``level`` is ok, warn or fail; only fail makes the
+    setup unhealthy.
+    """
 
     name: str
     level: str

@@ -21,14 +21,19 @@ from yamlsched.show.document import Document, Section
     cls=Verb,
     uses="file dsn env namespace",
     formats=FORMATS,
-    help="Check the setup and say what to fix. Covers the file, handlers, database, role, clocks, ticks and executors. "
-    "Exit 1 if a check fails.",
+    help=(
+        "Check the setup and say what to fix. Covers the file, handlers, database, role, clocks,"
+        " ticks and executors. Exit 1 if a check fails."
+    ),
 )
 @_filters.path_option
 @click.option(
     "--offline",
     is_flag=True,
-    help="Check what needs no database, for images: Python, extras, the file, handlers (imported), programs, folders.",
+    help=(
+        "Check what needs no database, for images: Python, extras, the file, handlers (imported),"
+        " programs, folders."
+    ),
 )
 @click.option("--notify", is_flag=True, help="Send a test message to each target of notifications.")
 @click.pass_obj
@@ -43,7 +48,11 @@ def command(settings: Settings, /, paths: tuple[str, ...], offline: bool, notify
 
 def _rows(checks: list[Check]) -> Iterator[tuple[str, str, str]]:
     for check in checks:
-        yield terminal.Styled(terminal.coloured(check.level) + " " * (4 - len(check.level))), check.name, check.what
+        yield (
+            terminal.Styled(terminal.coloured(check.level) + " " * (4 - len(check.level))),
+            check.name,
+            check.what,
+        )
         if check.remedy and check.level != "ok":
             yield "", "", check.remedy
 
@@ -60,7 +69,12 @@ def _complete(settings: Settings, paths: tuple[str, ...], notify: bool) -> Itera
     yield from file_checks
     is_valid = loaded is None or not loaded.has_errors
     yield from doctor.database(
-        settings.database(), settings.is_embedded, settings.namespace, settings.file, settings.env, is_valid
+        settings.database(),
+        settings.is_embedded,
+        settings.namespace,
+        settings.file,
+        settings.env,
+        is_valid,
     )
     if loaded is not None:
         yield from doctor.archive(loaded, settings.file)

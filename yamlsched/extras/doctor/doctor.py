@@ -36,10 +36,14 @@ MAX_TICK_AGE = timedelta(minutes=5)
 def schedule(
     file: Path, environment: str | None, paths: Sequence[str] = (), must_exist: bool = False
 ) -> tuple[Loaded | None, list[Check]]:
-    """Check the file and its handlers, without importing them; ``paths`` are further folders with handlers."""
+    """Check the file and its handlers, without importing them; ``paths`` are further folders with
+    handlers.
+    """
     if not file.is_file():
         remedy = "run doctor beside schedules.yaml, pass --file, or start with: yamlsched init"
-        return None, [Check("file", "fail" if must_exist else "warn", f"{file} does not exist", remedy)]
+        return None, [
+            Check("file", "fail" if must_exist else "warn", f"{file} does not exist", remedy)
+        ]
     loaded = load(schedule_file.read(file), str(file), environment)
     if count := sum(diagnostic.severity == "error" for diagnostic in loaded.diagnostics):
         what = f"{file} has {count} error{'' if count == 1 else 's'}"
@@ -47,14 +51,23 @@ def schedule(
     enabled = sum(job.enabled for job in loaded.jobs.values())
     if loaded.jobs and not enabled:
         wrong_environment = "check the keys environments and enabled"
-        remedy = wrong_environment if environment else "set --env or YAMLSCHED_ENV, in the crontab too"
+        remedy = (
+            wrong_environment if environment else "set --env or YAMLSCHED_ENV, in the crontab too"
+        )
         results = [Check("file", "warn", f"{file}: none of the jobs is enabled here", remedy)]
     else:
         place = f" in environment {environment}" if environment else ""
-        results = [Check("file", "ok", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")]
+        results = [
+            Check("file", "ok", f"{file}: {enabled} of {len(loaded.jobs)} jobs enabled{place}")
+        ]
     results += commit(file)
-    results += [Check("schema", "warn", note.message, note.remedy) for note in checks.check_editor_copy(loaded, file)]
-    diagnostics = checks.check_handlers(loaded, file, Sources(import_path(file, loaded.paths, paths)))
+    results += [
+        Check("schema", "warn", note.message, note.remedy)
+        for note in checks.check_editor_copy(loaded, file)
+    ]
+    diagnostics = checks.check_handlers(
+        loaded, file, Sources(import_path(file, loaded.paths, paths))
+    )
     errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
     return loaded, [*results, summary("handlers", "all are found", errors)]
 
@@ -69,7 +82,9 @@ def summary(name: str, what: str, diagnostics: list[Diagnostic]) -> Check:
 
 
 def commit(file: Path) -> list[Check]:
-    """Return which commit a sync of the file would record; nothing for a file without one, outside of a repository."""
+    """Return which commit a sync of the file would record; nothing for a file without one, outside
+    of a repository.
+    """
     recorded = revision.read(str(file), file.read_bytes(), os.environ)
     if recorded.problem:
         what = f"{recorded.problem}, so edits are recorded without commit and author"
@@ -89,7 +104,8 @@ def database(
     environment: str | None,
     is_valid: bool,
 ) -> Iterator[Check]:
-    """Check the database whose DSN ``opened`` gives, up to the first check after which no other can pass.
+    """Check the database whose DSN ``opened`` gives, up to the first check after which no other can
+    pass.
 
     ``is_valid`` says whether sync would accept ``file``.
     """
@@ -107,7 +123,11 @@ def database(
                 if result.level == "fail":
                     return
             try:
-                named = history.namespace_in_file(file) if namespace is None and file.is_file() else None
+                named = (
+                    history.namespace_in_file(file)
+                    if namespace is None and file.is_file()
+                    else None
+                )
                 namespace = history.namespace_of(connection, namespace, file)
             except Refused as error:
                 yield Check("namespace", "warn", str(error), "pass --namespace")
@@ -123,14 +143,20 @@ def database(
             for problem in unwritten(now):
                 yield Check("slots", "fail", problem.what, problem.remedy)
     except EnvironmentFailed as error:
-        yield Check("database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf")
+        yield Check(
+            "database", "fail", str(error), "check YAMLSCHED_DSN, the network and pg_hba.conf"
+        )
 
 
 def lacks(now: health.Health) -> Iterator[Check]:
     """Report which hosts cannot start which jobs."""
     for hosts in health.lacks_by_reason(now):
         host = hosts[0]
-        remedy = "no other host can start it either" if host.is_everywhere else "its runs go to other hosts"
+        remedy = (
+            "no other host can start it either"
+            if host.is_everywhere
+            else "its runs go to other hosts"
+        )
         if host.executor is not None:
             remedy += ", and its workers try again"
         elif host.is_everywhere and host.down:
@@ -139,10 +165,22 @@ def lacks(now: health.Health) -> Iterator[Check]:
 
 
 def moved(now: health.Health, named: str, host: str) -> Check:
-    """Report that this host was moved to another namespace than its file's: ticks must name it since then."""
-    is_ticking = now.last_tick_host == host and now.last_tick_at and now.now - now.last_tick_at <= MAX_TICK_AGE
-    what = f'this host presents the file for "{now.namespace}": its ticks without --namespace are refused'
-    remedy = f"pass --namespace {now.namespace} in the crontab, or go back: yamlsched sync --namespace {named}"
+    """Report that this host was moved to another namespace than its file's: ticks must name it
+    since then.
+    """
+    is_ticking = (
+        now.last_tick_host == host
+        and now.last_tick_at
+        and now.now - now.last_tick_at <= MAX_TICK_AGE
+    )
+    what = (
+        f'this host presents the file for "{now.namespace}": its ticks without --namespace are'
+        " refused"
+    )
+    remedy = (
+        f"pass --namespace {now.namespace} in the crontab, or go back: yamlsched sync --namespace"
+        f" {named}"
+    )
     return Check("namespace", "warn" if is_ticking else "fail", what, remedy)
 
 
@@ -150,17 +188,27 @@ def ticking(now: health.Health, host: str) -> Check:
     """Check whether the crontab line runs."""
     remedy = "yamlsched init prints the crontab line; its output goes to syslog"
     if now.last_tick_at is None:
-        return Check("ticks", "warn", f'there has been no tick in namespace "{now.namespace}"', remedy)
+        return Check(
+            "ticks", "warn", f'there has been no tick in namespace "{now.namespace}"', remedy
+        )
     age = now.now - now.last_tick_at
     if age > MAX_TICK_AGE:
-        return Check("ticks", "fail", f"the last was {approximate(age)} ago, by {now.last_tick_host}", remedy)
+        return Check(
+            "ticks", "fail", f"the last was {approximate(age)} ago, by {now.last_tick_host}", remedy
+        )
     own = any(place.startswith(f"{host}:") for file in now.files for place in file.presented_by)
     elsewhere = "" if own else f"; none from this host ({host})"
-    return Check("ticks", "ok", f"the last was {approximate(age)} ago, by {now.last_tick_host}{elsewhere}")
+    return Check(
+        "ticks", "ok", f"the last was {approximate(age)} ago, by {now.last_tick_host}{elsewhere}"
+    )
 
 
 def files(
-    now: health.Health, tzdata: str, sha256: str | None, is_valid: bool = True, environment: str | None = None
+    now: health.Health,
+    tzdata: str,
+    sha256: str | None,
+    is_valid: bool = True,
+    environment: str | None = None,
 ) -> Iterator[Check]:
     """Check which file is in force, and with which time zone data its slots were computed.
 
@@ -168,7 +216,11 @@ def files(
     """
     yield in_force(now, sha256, is_valid, environment)
     current = health.in_force(now)
-    if current is not None and current.tzdata_version is not None and tzdata < current.tzdata_version:
+    if (
+        current is not None
+        and current.tzdata_version is not None
+        and tzdata < current.tzdata_version
+    ):
         what = f"this host has {tzdata}, the slots were computed with {current.tzdata_version}"
         yield Check("time zones", "warn", what, "pip install --upgrade tzdata")
     else:
@@ -190,21 +242,38 @@ def archive(loaded: Loaded, file: Path) -> Iterator[Check]:
     try:
         probe(place)
     except ArchiveFailed as error:
-        remedy = "create it, free space, or let the crontab line's user alone write there: until then nothing is pruned"
+        remedy = (
+            "create it, free space, or let the crontab line's user alone write there: until then"
+            " nothing is pruned"
+        )
         yield Check("archive", "fail", str(error), remedy)
     else:
         yield Check("archive", "ok", f"{place} can be written")
 
 
-def in_force(now: health.Health, sha256: str | None, is_valid: bool, environment: str | None) -> Check:
+def in_force(
+    now: health.Health, sha256: str | None, is_valid: bool, environment: str | None
+) -> Check:
     current = health.in_force(now)
     if current is None:
-        remedy = "yamlsched sync, or wait for the next tick" if is_valid else "fix the file first: yamlsched validate"
+        remedy = (
+            "yamlsched sync, or wait for the next tick"
+            if is_valid
+            else "fix the file first: yamlsched validate"
+        )
         return Check("in force", "warn", "no schedule has been applied yet", remedy)
     if environment is not None and environment != current.environment:
         here = f'environment "{environment}"' if environment else "no environment"
-        what = f"the namespace belongs to {health.environment(current)}, and this is {here}: nothing is run here"
-        return Check("in force", "warn", what, "correct --env, or use a separate namespace for each environment")
+        what = (
+            f"the namespace belongs to {health.environment(current)}, and this is {here}: nothing"
+            " is run here"
+        )
+        return Check(
+            "in force",
+            "warn",
+            what,
+            "correct --env, or use a separate namespace for each environment",
+        )
     if sha256 is not None and sha256 != current.hash:
         what = f"not this file, but {current.hash[:8]}, applied by {current.applied_by}"
         remedy = "yamlsched plan shows what differs; yamlsched sync applies this file"

@@ -1,4 +1,5 @@
-"""The part of ``doctor`` that needs no database: can this installation, such as an image, run the schedule?
+"""The part of ``doctor`` that needs no database: can this installation, such as an image, run the
+schedule?
 
 Handlers are imported, which executes the project's code. Nothing is connected to.
 """
@@ -46,7 +47,9 @@ CLASSIFIER = re.compile(r"Programming Language :: Python :: (\d+)\.(\d+)")
 
 
 def installation(dsn: str | None) -> Iterator[Check]:
-    """Check Python, the packages and the time zone data. ``dsn`` is parsed, and nothing is connected to."""
+    """Check Python, the packages and the time zone data. ``dsn`` is parsed, and nothing is
+    connected to.
+    """
     yield python(sys.version_info[:2], _tested_pythons())
     installed = [extra for extra, modules in EXTRAS.items() if all(map(_is_installed, modules))]
     yield Check("yamlsched", "ok", f"{__version__}, extras: {', '.join(installed) or 'none'}")
@@ -77,7 +80,12 @@ def python(running: tuple[int, int], tested: Sequence[tuple[int, int]]) -> Check
     """Check the version of Python. ``tested`` are those that the package names."""
     what = f"{platform.python_implementation()} {platform.python_version()}"
     if tested and running > max(tested):
-        return Check("python", "warn", f"{what} is newer than what was tested", "up to {}.{} is".format(*max(tested)))
+        return Check(
+            "python",
+            "warn",
+            f"{what} is newer than what was tested",
+            "up to {}.{} is".format(*max(tested)),
+        )
     return Check("python", "ok", what)
 
 
@@ -91,24 +99,32 @@ def dsn_given(dsn: str | None, has_embedded: bool) -> Check:
         return Check("database", "ok", "the DSN is valid; nothing was connected to")
     if has_embedded or dsn:
         what = "without a DSN, this installation uses an embedded database of its own"
-        return Check("database", "warn", what, "for production, install yamlsched without the extra embedded")
+        return Check(
+            "database", "warn", what, "for production, install yamlsched without the extra embedded"
+        )
     return Check("database", "ok", "no DSN is set here: set YAMLSCHED_DSN where yamlsched runs")
 
 
 def schedule(loaded: Loaded, file: Path, paths: Sequence[str]) -> Iterator[Check]:
-    """Check what a valid schedule needs: importable handlers, programs, folders. ``paths`` are those of ``--path``."""
+    """Check what a valid schedule needs: importable handlers, programs, folders. ``paths`` are
+    those of ``--path``.
+    """
     # modules may print when they are imported, and stdout is for the result
     with contextlib.redirect_stdout(sys.stderr):
         local = {name for name, job in loaded.jobs.items() if job.executor == LOCAL}
         imported = handlers.check_by_import(loaded, search_path(file, loaded.paths, paths), local)
     yield summary("imports", "every handler can be imported", imported)
-    missing = [diagnostic for diagnostic in commands.check(loaded, file) if diagnostic.code == "YS422"]
+    missing = [
+        diagnostic for diagnostic in commands.check(loaded, file) if diagnostic.code == "YS422"
+    ]
     yield summary("programs", "every command is found", missing)
     yield from executors(loaded, file)
     try:
         yield Check("lock files", "ok", f"{permit_folder(file)} can be written")
     except EnvironmentFailed as error:
-        yield Check("lock files", "fail", str(error), "set TMPDIR to a folder that this user may write to")
+        yield Check(
+            "lock files", "fail", str(error), "set TMPDIR to a folder that this user may write to"
+        )
 
 
 def executors(loaded: Loaded, file: Path) -> Iterator[Check]:
@@ -129,7 +145,11 @@ def _tested_pythons() -> list[tuple[int, int]]:
         classifiers = metadata.metadata("yamlsched").get_all("Classifier") or []
     except metadata.PackageNotFoundError:  # a checkout that is not installed
         return []
-    return [(int(match[1]), int(match[2])) for classifier in classifiers if (match := CLASSIFIER.fullmatch(classifier))]
+    return [
+        (int(match[1]), int(match[2]))
+        for classifier in classifiers
+        if (match := CLASSIFIER.fullmatch(classifier))
+    ]
 
 
 def _is_installed(module: str) -> bool:
@@ -144,17 +164,29 @@ def check(environ: Mapping[str, str]) -> Iterator[Check]:
     if urls := targets.urls(environ):
         wrong = sorted(name for name, url in urls.items() if not is_valid_url(url))
         for name in wrong:
-            yield Check("heartbeats", "fail", f"{name} is not a valid URL", "see docs/observability.md, Heartbeats")
+            yield Check(
+                "heartbeats",
+                "fail",
+                f"{name} is not a valid URL",
+                "see docs/observability.md, Heartbeats",
+            )
         if not wrong:
             yield Check("heartbeats", "ok", f"{len(urls)} URLs" if len(urls) > 1 else "1 URL")
     if dsn := environ.get(targets.SENTRY_VARIABLE, "").strip():
         if error := targets.Project.of(dsn, None).error:
-            yield Check("sentry", "fail", f"{targets.SENTRY_VARIABLE} is {error}", "copy it from the project's keys")
+            yield Check(
+                "sentry",
+                "fail",
+                f"{targets.SENTRY_VARIABLE} is {error}",
+                "copy it from the project's keys",
+            )
         else:
             yield Check("sentry", "ok", "its DSN is valid")
     if otel.is_requested(environ):
         if otel.is_installed():
             yield Check("traces", "ok", "are exported by workers")
         else:
-            what = "the variables of OpenTelemetry ask for traces, but its packages are not installed"
+            what = (
+                "the variables of OpenTelemetry ask for traces, but its packages are not installed"
+            )
             yield Check("traces", "warn", what, 'pip install "yamlsched[otel]"')

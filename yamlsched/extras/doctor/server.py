@@ -24,9 +24,13 @@ MAX_TRANSACTION_AGE = timedelta(hours=1)
 REQUIRED_PRIVILEGES = {
     "SELECT": "database_identity migrations",
     "SELECT,INSERT": "edited_jobs edits job_failures operator_actions",
-    "SELECT,INSERT,UPDATE": "attempt_begins attempt_outputs awaits gates job_definitions namespaces skipped_slots",
-    "SELECT,INSERT,UPDATE,DELETE": "attempt_progress effects job_runs lacks notifications notify_targets schedule_files"
-    " running_outputs used_keys",
+    "SELECT,INSERT,UPDATE": (
+        "attempt_begins attempt_outputs awaits gates job_definitions namespaces skipped_slots"
+    ),
+    "SELECT,INSERT,UPDATE,DELETE": (
+        "attempt_progress effects job_runs lacks notifications notify_targets schedule_files"
+        " running_outputs used_keys"
+    ),
 }
 """What sync, work and tick need; granted to yamlsched_worker by sql/roles.sql."""
 
@@ -68,7 +72,10 @@ def read_server(connection: psycopg.Connection[Any]) -> ServerInfo:
 
 
 def read_role(connection: psycopg.Connection[Any]) -> Role:
-    parameters = {"tables": list(REQUIRED_PRIVILEGES.values()), "privileges": list(REQUIRED_PRIVILEGES)}
+    parameters = {
+        "tables": list(REQUIRED_PRIVILEGES.values()),
+        "privileges": list(REQUIRED_PRIVILEGES),
+    }
     [role] = fetch(connection, Role, load("doctor")["role"], parameters)
     return role
 
@@ -79,40 +86,69 @@ def identity(connection: psycopg.Connection[Any]) -> str | None:
     return None if row is None else str(row[0])
 
 
-def server(connection: psycopg.Connection[Any], host_now: datetime | None = None, dsn: str = "") -> Iterator[Check]:
+def server(
+    connection: psycopg.Connection[Any], host_now: datetime | None = None, dsn: str = ""
+) -> Iterator[Check]:
     """Check the server and the connection to it."""
     before = host_now or datetime.now(UTC)
     seen = read_server(connection)
     round_trip_half = (datetime.now(UTC) - before) / 2 if host_now is None else timedelta(0)
     major, what = seen.version // 10_000, f"PostgreSQL {seen.version_text}"
     if major < MIN_MAJOR:
-        yield Check("server", "fail", what, f"upgrade it: versions {MIN_MAJOR} to {MAX_MAJOR} are supported")
+        yield Check(
+            "server", "fail", what, f"upgrade it: versions {MIN_MAJOR} to {MAX_MAJOR} are supported"
+        )
     elif major > MAX_MAJOR:
-        yield Check("server", "warn", f"{what} is newer than what was tested", f"up to {MAX_MAJOR} is")
+        yield Check(
+            "server", "warn", f"{what} is newer than what was tested", f"up to {MAX_MAJOR} is"
+        )
     else:
         yield Check("server", "ok", what)
     if seen.is_standby:
-        remedy = "name the primary in the DSN, or all hosts; target_session_attrs=read-write, the default, finds it"
+        remedy = (
+            "name the primary in the DSN, or all hosts; target_session_attrs=read-write, the"
+            " default, finds it"
+        )
         yield Check("writable", "fail", "the server is a standby: nothing can be written", remedy)
     elif seen.is_read_only:
-        remedy = "remove default_transaction_read_only from the settings of the role or the database"
-        yield Check("writable", "fail", "transactions are read-only: nothing can be written", remedy)
+        remedy = (
+            "remove default_transaction_read_only from the settings of the role or the database"
+        )
+        yield Check(
+            "writable", "fail", "transactions are read-only: nothing can be written", remedy
+        )
     yield from encryption(connection)
     if seen.isolation != "read committed":
-        what = f"default_transaction_isolation is {seen.isolation}; statements of yamlsched use read committed"
-        remedy = "handlers that use run.transaction() must expect serialization failures, which fail an attempt"
+        what = (
+            f"default_transaction_isolation is {seen.isolation}; statements of yamlsched use read"
+            " committed"
+        )
+        remedy = (
+            "handlers that use run.transaction() must expect serialization failures, which fail an"
+            " attempt"
+        )
         yield Check("isolation", "warn", what, remedy)
     if seen.encoding != "UTF8":
-        remedy = "create a database with encoding UTF8: others cannot store every payload; migrate refuses SQL_ASCII"
+        remedy = (
+            "create a database with encoding UTF8: others cannot store every payload; migrate"
+            " refuses SQL_ASCII"
+        )
         yield Check("encoding", "fail", f"the database's encoding is {seen.encoding}", remedy)
     if seen.timezone != "UTC":
         remedy = "remove TimeZone from the settings of the role, the database or the pooler"
-        yield Check("session", "warn", f"the session's time zone is {seen.timezone} instead of UTC", remedy)
+        yield Check(
+            "session", "warn", f"the session's time zone is {seen.timezone} instead of UTC", remedy
+        )
     is_pooled = connection.info.backend_pid != seen.pid
     pooled = "a pooler was detected: work --loop polls instead of listening"
     yield Check("pooler", "ok", pooled if is_pooled else "none was detected")
     if not is_pooled and (few := migrations.few_connections(connection)):
-        yield Check("connections", "fail", few, "raise it: alter role or alter database ... connection limit")
+        yield Check(
+            "connections",
+            "fail",
+            few,
+            "raise it: alter role or alter database ... connection limit",
+        )
     if not seen.is_safe:
         remedy = "turn fsync and full_page_writes on: a server crash can lose the whole database"
         yield Check("durability", "fail", "fsync or full_page_writes is off", remedy)
@@ -120,23 +156,48 @@ def server(connection: psycopg.Connection[Any], host_now: datetime | None = None
         remedy = "turn it on: a server crash can lose finished runs, and they run again"
         yield Check("durability", "warn", "synchronous_commit is off", remedy)
     if seen.standbys and not seen.is_synchronous:
-        what = f"{seen.standbys} standby{'' if seen.standbys == 1 else 's'}, and no commit waits for one"
-        remedy = "a failover loses the last runs, successes and effects; synchronous_standby_names: docs/guarantees.md"
+        what = (
+            f"{seen.standbys} standby{'' if seen.standbys == 1 else 's'}, and no commit waits"
+            " for one"
+        )
+        remedy = (
+            "a failover loses the last runs, successes and effects; synchronous_standby_names:"
+            " docs/guarantees.md"
+        )
         yield Check("standbys", "warn", what, remedy)
     elif seen.standbys:
         yield Check("standbys", "ok", f"{seen.standbys}, and commits wait for one")
     elif not is_pooled and (hosts := host_count(dsn)) > 1:
-        remedy = "start the others as its standbys. One that is writable again by itself must not be reachable"
-        yield Check("standbys", "warn", f"the DSN names {hosts} servers, and no standby replicates this one", remedy)
+        remedy = (
+            "start the others as its standbys. One that is writable again by itself must not be"
+            " reachable"
+        )
+        yield Check(
+            "standbys",
+            "warn",
+            f"the DSN names {hosts} servers, and no standby replicates this one",
+            remedy,
+        )
     skew = before + round_trip_half - seen.now
     if abs(skew) > MAX_CLOCK_SKEW:
         ahead = "ahead of" if skew > timedelta(0) else "behind"
-        remedy = "synchronize it by NTP: slots follow the database's clock, crontab and log lines follow this host's"
-        yield Check("clock", "warn", f"this host's clock is {approximate(skew)} {ahead} the database's", remedy)
+        remedy = (
+            "synchronize it by NTP: slots follow the database's clock, crontab and log lines follow"
+            " this host's"
+        )
+        yield Check(
+            "clock",
+            "warn",
+            f"this host's clock is {approximate(skew)} {ahead} the database's",
+            remedy,
+        )
     else:
         yield Check("clock", "ok", "host and database agree")
     if (oldest := seen.oldest_transaction) is not None and oldest > MAX_TRANSACTION_AGE:
-        remedy = "find it in pg_stat_activity: until it ends, vacuum cannot remove rows, and claims slow down"
+        remedy = (
+            "find it in pg_stat_activity: until it ends, vacuum cannot remove rows, and claims slow"
+            " down"
+        )
         yield Check("transactions", "warn", f"one has been open for {approximate(oldest)}", remedy)
 
 
@@ -145,7 +206,9 @@ def encryption(connection: psycopg.Connection[Any]) -> Iterator[Check]:
     host = connection.info.host or connection.info.hostaddr
     if host.startswith("/") or _is_loopback(connection.info.hostaddr or host):
         return
-    mode = connection.info.get_parameters().get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+    mode = (
+        connection.info.get_parameters().get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+    )
     yield encryption_of(host, mode, connection.pgconn.ssl_in_use)
 
 
@@ -153,7 +216,12 @@ def encryption_of(host: str, mode: str, is_encrypted: bool) -> Check:
     """Check a connection to ``host`` with this sslmode."""
     remedy = "add sslmode=verify-full and sslrootcert=... to the DSN; sslmode=require at least"
     if not is_encrypted:
-        return Check("encryption", "warn", f"the connection to {host} is not encrypted (sslmode={mode})", remedy)
+        return Check(
+            "encryption",
+            "warn",
+            f"the connection to {host} is not encrypted (sslmode={mode})",
+            remedy,
+        )
     if mode in ("disable", "allow", "prefer"):
         what = f"the connection to {host} is encrypted, but sslmode={mode} accepts one that is not"
         return Check("encryption", "warn", what, remedy)
@@ -179,15 +247,22 @@ def tables(connection: psycopg.Connection[Any]) -> Check:
         must_migrate = migrations.must_migrate(tables, apply=True)
         migrations.refuse_changed(tables.checksums)
     except EnvironmentFailed as error:
-        return Check("tables", "fail", str(error), "use the same version of yamlsched as the other hosts")
+        return Check(
+            "tables", "fail", str(error), "use the same version of yamlsched as the other hosts"
+        )
     if must_migrate:
         what = "none yet" if tables.version == 0 else f"version {tables.version} of {own}"
         return Check("tables", "fail", what, "yamlsched migrate")
     if read_role(connection).can_read and identity(connection) is None:
         remedy = "yamlsched db identity --new, or restore the row of yamlsched.database_identity"
-        return Check("tables", "fail", f"version {tables.version}, but the database has no identity", remedy)
+        return Check(
+            "tables", "fail", f"version {tables.version}, but the database has no identity", remedy
+        )
     if tables.version > own:
-        what = f"version {tables.version}, of a newer yamlsched; they support version {own}, that of this host"
+        what = (
+            f"version {tables.version}, of a newer yamlsched; they support version {own}, that of"
+            " this host"
+        )
         return Check("tables", "warn", what, "upgrade yamlsched on this host too")
     return Check("tables", "ok", f"version {tables.version}")
 
@@ -196,17 +271,30 @@ def privileges(connection: psycopg.Connection[Any]) -> Check:
     """Check the privileges of the role."""
     role = read_role(connection)
     if role.lacks and role.can_read:
-        remedy = "enough for status, runs, show and metrics; sync, work and tick need a login in yamlsched_worker"
+        remedy = (
+            "enough for status, runs, show and metrics; sync, work and tick need a login in"
+            " yamlsched_worker"
+        )
         return Check("role", "warn", f"{role.name} can only read", remedy)
     if role.lacks and role.can_enqueue:
         what = f"{role.name} can only enqueue: it lacks {', '.join(role.lacks[:2])} and more"
         remedy = "enough for enqueueing; sync, work and tick need a login in yamlsched_worker"
         return Check("role", "fail", what, remedy)
     if role.lacks:
-        what = f"{role.name} lacks {', '.join(role.lacks[:3])}{' and more' if len(role.lacks) > 3 else ''}"
-        remedy = f"grant yamlsched_worker to {role.name} (yamlsched migrate --roles makes that role)"
+        what = (
+            f"{role.name} lacks"
+            f" {', '.join(role.lacks[:3])}{' and more' if len(role.lacks) > 3 else ''}"
+        )
+        remedy = (
+            f"grant yamlsched_worker to {role.name} (yamlsched migrate --roles makes that role)"
+        )
         return Check("role", "fail", what, remedy)
     if role.is_superuser:
-        remedy = "yamlsched migrate --roles prints the script: grant yamlsched_worker to a role of its own"
-        return Check("role", "warn", f"{role.name} is a superuser, which yamlsched does not need", remedy)
+        remedy = (
+            "yamlsched migrate --roles prints the script: grant yamlsched_worker to a role of"
+            " its own"
+        )
+        return Check(
+            "role", "warn", f"{role.name} is a superuser, which yamlsched does not need", remedy
+        )
     return Check("role", "ok", f"{role.name} has the privileges that sync, work and tick need")

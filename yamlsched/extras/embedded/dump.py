@@ -24,7 +24,8 @@ order by n.nspname, c.relname
 \gexec
 """
 
-# Make the database like a new one. A public schema that differs from the default would appear in later dumps.
+# Make the database like a new one. A public schema that differs from the default would appear in
+# later dumps.
 EMPTY_DATABASE = """
 do $$
 declare
@@ -51,10 +52,13 @@ TRANSACTION_TIMEOUT = b"SET transaction_timeout = 0;\n"  # PostgreSQL 17 and lat
 
 
 def client(binaries: Path, name: str) -> Path:
-    """Return the client program ``name``. Raises EnvironmentFailed if this installation does not contain it."""
+    """Return the client program ``name``. Raises EnvironmentFailed if this installation does not
+    contain it.
+    """
     if not os.access(binaries / name, os.X_OK):
         raise EnvironmentFailed(
-            f"there is no program {name} in {binaries}: set YAMLSCHED_PG_BIN to the bin folder of a complete PostgreSQL"
+            f"there is no program {name} in {binaries}: set YAMLSCHED_PG_BIN to the bin folder of a"
+            " complete PostgreSQL"
         )
     return binaries / name
 
@@ -65,12 +69,16 @@ def client_environment() -> dict[str, str]:
 
 
 def dump(dsn: str, binaries: Path, output: BinaryIO) -> None:
-    """Write the database as SQL for PostgreSQL 15 or later. The role that loads it becomes the owner."""
+    """Write the database as SQL for PostgreSQL 15 or later. The role that loads it becomes the
+    owner.
+    """
     pg_dump = str(client(binaries, "pg_dump"))
     words = [pg_dump, "--no-owner", "--no-privileges", "--encoding=UTF8", f"--dbname={dsn}"]
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, env=client_environment()) as child,
+        subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=errors, env=client_environment()
+        ) as child,
     ):
         assert child.stdout
         output.writelines(portable(child.stdout))
@@ -80,7 +88,9 @@ def dump(dsn: str, binaries: Path, output: BinaryIO) -> None:
 
 
 def dump_to_file(dsn: str, binaries: Path, file: Path) -> None:
-    """Write the dump to ``file``, which only its owner can read, under a temporary name until it is complete."""
+    """Write the dump to ``file``, which only its owner can read, under a temporary name until it is
+    complete.
+    """
     part = file.with_name(file.name + ".part")
     try:
         part.unlink(missing_ok=True)  # what was left, or put there: it is not followed
@@ -89,7 +99,9 @@ def dump_to_file(dsn: str, binaries: Path, file: Path) -> None:
             dump(dsn, binaries, output)
         part.replace(file)
     except OSError as error:
-        raise EnvironmentFailed(f"cannot write {error.filename or file}: {error.strerror}") from error
+        raise EnvironmentFailed(
+            f"cannot write {error.filename or file}: {error.strerror}"
+        ) from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -97,8 +109,9 @@ def dump_to_file(dsn: str, binaries: Path, file: Path) -> None:
 def portable(lines: Iterable[bytes]) -> Iterator[bytes]:
     r"""Yield the lines of a dump without the setting that PostgreSQL 15 does not know.
 
-    Only the header before the first object is searched: a later line of that form is data. ``\restrict`` stays: it
-    keeps psql from executing commands that a hostile server hid in the dump (CVE-2025-8714).
+    Only the header before the first object is searched: a later line of that form is data.
+    ``\restrict`` stays: it keeps psql from executing commands that a hostile server hid in the dump
+    (CVE-2025-8714).
     """
     in_header = True
     for line in lines:
@@ -113,15 +126,26 @@ def restore(dsn: str, binaries: Path, file: Path, clean: bool) -> None:
 
     Raises Refused if there is data and not ``clean``, and if the dump cannot be loaded.
     """
-    psql = [str(client(binaries, "psql")), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", f"--dbname={dsn}"]
+    psql = [
+        str(client(binaries, "psql")),
+        "--no-psqlrc",
+        "--quiet",
+        "--set=ON_ERROR_STOP=1",
+        f"--dbname={dsn}",
+    ]
     search = [*psql, "--tuples-only", "--no-align"]
-    process = subprocess.run(search, input=FILLED_TABLES.encode(), capture_output=True, env=client_environment())
+    process = subprocess.run(
+        search, input=FILLED_TABLES.encode(), capture_output=True, env=client_environment()
+    )
     if process.returncode:
         raise EnvironmentFailed(f"cannot inspect the database: {_error_line(process.stderr)}")
     filled = process.stdout.decode().split("\n")[:-1]
     if filled and not clean:
         more = f" and {len(filled) - 3} more" if len(filled) > 3 else ""
-        raise Refused(f"the database holds data, in {', '.join(filled[:3])}{more}: to replace it, pass --clean")
+        raise Refused(
+            f"the database holds data, in {', '.join(filled[:3])}{more}: to replace it, pass"
+            " --clean"
+        )
     loaded = subprocess.run(
         [*psql, "--single-transaction", f"--command={EMPTY_DATABASE}", f"--file={file}"],
         stdin=subprocess.DEVNULL,
@@ -130,7 +154,9 @@ def restore(dsn: str, binaries: Path, file: Path, clean: bool) -> None:
         env={**client_environment(), "PGOPTIONS": "-c client_min_messages=warning"},
     )
     if loaded.returncode:
-        raise Refused(f"{file} was not loaded, and the database is unchanged: {_error_line(loaded.stderr)}")
+        raise Refused(
+            f"{file} was not loaded, and the database is unchanged: {_error_line(loaded.stderr)}"
+        )
 
 
 def _error_line(output: bytes) -> str:

@@ -51,18 +51,25 @@ class Account:
 
         words = ["/bin/sh", "-c", f'{command} "$1"', "sh", os.fspath(path)]
         try:
-            return subprocess.run(words, cwd="/", stderr=subprocess.DEVNULL, **self.as_popen()).returncode == 0
+            return (
+                subprocess.run(
+                    words, cwd="/", stderr=subprocess.DEVNULL, **self.as_popen()
+                ).returncode
+                == 0
+            )
         except PermissionError as error:
             raise EnvironmentFailed(
-                f"PostgreSQL does not run as root, and root cannot switch to user {self.name} here (possibly a "
-                "container without the capabilities SETUID and SETGID): run yamlsched as another user, or set "
-                "YAMLSCHED_DSN"
+                f"PostgreSQL does not run as root, and root cannot switch to user {self.name} here"
+                " (possibly a container without the capabilities SETUID and SETGID): run yamlsched"
+                " as another user, or set YAMLSCHED_DSN"
             ) from error
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where the server keeps its files. ``home`` contains no links. Without an ``account`` the current user runs it."""
+    """Where the server keeps its files. ``home`` contains no links. Without an ``account`` the
+    current user runs it.
+    """
 
     folder: Path
     home: Path
@@ -87,9 +94,13 @@ class Location:
 
     @property
     def sockets(self) -> Path:
-        """The socket's folder. The path of a unix socket is limited, and libpq splits hosts at commas."""
+        """The socket's folder. The path of a unix socket is limited, and libpq splits hosts at
+        commas.
+        """
         here = os.fsencode(self.home / f".s.PGSQL.{PORT}")
-        if len(here) <= MAX_SOCKET_BYTES and not any(byte < 32 or byte in b",\"'\\" for byte in here):
+        if len(here) <= MAX_SOCKET_BYTES and not any(
+            byte < 32 or byte in b",\"'\\" for byte in here
+        ):
             return self.home
         return SHORT_HOME / f"{self.name}-{self.uid}"
 
@@ -113,8 +124,9 @@ def make_folder(folder: Path) -> None:
                 file.write(b"*\n")
     except OSError as error:
         raise EnvironmentFailed(
-            f"cannot use {folder} for the embedded database: {error.strerror}. {_name_of(os.geteuid())} must be able "
-            "to write there; or set YAMLSCHED_DSN to your own PostgreSQL"
+            f"cannot use {folder} for the embedded database: {error.strerror}."
+            f" {_name_of(os.geteuid())} must be able to write there; or set YAMLSCHED_DSN to your"
+            " own PostgreSQL"
         ) from error
 
 
@@ -122,16 +134,16 @@ def make_folder(folder: Path) -> None:
 def _opened(folder: Path) -> Iterator[int]:
     """Yield a descriptor of ``folder``, which must not be a link itself.
 
-    Root may work in the folder of another user, who can replace any name in it at any time. So the descriptor is
-    checked and changed, and no name is used twice.
+    Root may work in the folder of another user, who can replace any name in it at any time. So the
+    descriptor is checked and changed, and no name is used twice.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise EnvironmentFailed(
-                f"{folder} is a link or a file, and the embedded database needs a folder there: remove it, "
-                "or set YAMLSCHED_DSN"
+                f"{folder} is a link or a file, and the embedded database needs a folder there:"
+                " remove it, or set YAMLSCHED_DSN"
             ) from error
         raise
     try:
@@ -141,12 +153,15 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file in ``.yamlsched`` for reading and writing. A new one belongs to the folder's owner.
+    """Open a file in ``.yamlsched`` for reading and writing. A new one belongs to the folder's
+    owner.
 
     Links are not followed: root may work in another user's folder.
     """
     with _opened(path.parent) as folder:
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # opening a named pipe must not block
+        flags = (
+            os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        )  # opening a named pipe must not block
         descriptor = os.open(path.name, flags | os.O_CREAT, 0o600, dir_fd=folder)
         try:
             owner, status = os.fstat(folder), os.fstat(descriptor)
@@ -183,18 +198,22 @@ def locate(folder: Path) -> Location:
 
 
 def _link_target(link: Path) -> Path:
-    """Return the target of ``link``. Raises EnvironmentFailed for a link that root did not create."""
+    """Return the target of ``link``. Raises EnvironmentFailed for a link that root did
+    not create.
+    """
     target = Path(os.readlink(link))
     if link.lstat().st_uid != 0 or target.parent != SYSTEM_HOME:
         raise EnvironmentFailed(
-            f"{link} is a link to {target} that yamlsched did not create, and root does not follow it: remove it, "
-            "or run yamlsched as another user"
+            f"{link} is a link to {target} that yamlsched did not create, and root does not follow"
+            " it: remove it, or run yamlsched as another user"
         )
     return target
 
 
 def prepare(folder: Path) -> Location:
-    """Return the location of the server of ``folder``, with its folders created. The caller holds the mutex."""
+    """Return the location of the server of ``folder``, with its folders created. The caller holds
+    the mutex.
+    """
     location = locate(folder)
     account = location.account
     if account is None:
@@ -208,14 +227,18 @@ def prepare(folder: Path) -> Location:
 
 
 def _give(folder: Path, account: Account) -> None:
-    """Make ``account`` the owner of a folder that belongs to root. Other folders stay as they are."""
+    """Make ``account`` the owner of a folder that belongs to root. Other folders stay
+    as they are.
+    """
     with _opened(folder) as descriptor:
         if os.fstat(descriptor).st_uid == 0:
             os.fchown(descriptor, account.uid, account.gid)
 
 
 def _account(existing: Path) -> Account | None:
-    """Return who the server runs as: the owner of ``existing``, but never root. None is the current user."""
+    """Return who the server runs as: the owner of ``existing``, but never root. None is the current
+    user.
+    """
     us = os.geteuid()
     owner, group = us, os.getegid()
     try:
@@ -230,8 +253,8 @@ def _account(existing: Path) -> Account | None:
         return None
     if us != 0:
         raise EnvironmentFailed(
-            f"{existing} belongs to {_name_of(owner)}, but you are {_name_of(us)}: run as {_name_of(owner)}, "
-            "or set YAMLSCHED_DSN"
+            f"{existing} belongs to {_name_of(owner)}, but you are {_name_of(us)}: run as"
+            f" {_name_of(owner)}, or set YAMLSCHED_DSN"
         )
     if owner != 0:
         return Account(owner, group, _name_of(owner))
@@ -264,8 +287,8 @@ def _make_home_for(account: Account, folder: Path) -> Path:
             target = SYSTEM_HOME / _short_hash(folder)
             SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
             text = (
-                f"user {account.name}, who runs the embedded PostgreSQL for root, cannot reach {folder}: "
-                f"the data is stored in {target}"
+                f"user {account.name}, who runs the embedded PostgreSQL for root, cannot reach"
+                f" {folder}: the data is stored in {target}"
             )
             log.message("warning", "database.message", f"yamlsched: {text}", message=text)
             target.mkdir(mode=0o700, exist_ok=True)
@@ -284,7 +307,11 @@ def _make_sockets(location: Location) -> None:
         os.chown(folder, location.account.uid, location.account.gid, follow_symlinks=False)
     # Every user may create folders in /tmp, so the owner must be checked.
     status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != location.uid or stat.S_IMODE(status.st_mode) & 0o077:
+    if (
+        not stat.S_ISDIR(status.st_mode)
+        or status.st_uid != location.uid
+        or stat.S_IMODE(status.st_mode) & 0o077
+    ):
         raise EnvironmentFailed(
             f"{folder}, the folder for the embedded PostgreSQL's socket, is not private to "
             f"{_name_of(location.uid)}: remove it, or move schedules.yaml to a shorter path"
@@ -298,8 +325,8 @@ def require_name(account: Account | None) -> None:
         pwd.getpwuid(uid)
     except KeyError:
         raise EnvironmentFailed(
-            f"PostgreSQL cannot be created by user {uid}, which has no name: run yamlsched as a user "
-            "of /etc/passwd, or set YAMLSCHED_DSN"
+            f"PostgreSQL cannot be created by user {uid}, which has no name: run yamlsched as a"
+            " user of /etc/passwd, or set YAMLSCHED_DSN"
         ) from None
 
 

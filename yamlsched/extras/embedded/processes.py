@@ -1,7 +1,7 @@
 """Which processes of the operating system belong to the server.
 
-They are recognized by owner and command line, which every user may read. /proc/<pid>/cwd would be stricter, but root in
-a container may not read it for another user's process.
+They are recognized by owner and command line, which every user may read. /proc/<pid>/cwd would be
+stricter, but root in a container may not read it for another user's process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def read_pid_file(location: Location) -> PidFile | None:
 
 
 def postmaster(location: Location) -> int | None:
-    """Return the pid of the server's main process, if the process in postmaster.pid is that process."""
+    """Return the pid of the server's main process, if the process in postmaster.pid is that
+    process.
+    """
     pid_file = read_pid_file(location)
     if pid_file and f" -D {location.data} " in _command(pid_file.pid, location.uid) + " ":
         return pid_file.pid
@@ -54,9 +56,11 @@ def kill_orphans(location: Location) -> None:
 
 
 def forget_reused_pid(location: Location) -> None:
-    """Remove the lock files of a killed server whose pid another process has now: PostgreSQL would refuse to start.
+    """Remove the lock files of a killed server whose pid another process has now: PostgreSQL would
+    refuse to start.
 
-    A postmaster.pid whose pid is unused stays, because PostgreSQL needs it to find its old shared memory.
+    A postmaster.pid whose pid is unused stays, because PostgreSQL needs it to find its old shared
+    memory.
     """
     (location.sockets / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
     pid_file = read_pid_file(location)
@@ -75,20 +79,28 @@ def exists(pid: int) -> bool:
 
 
 def _command(pid: int, uid: int) -> str:
-    """Return the command line of a process of ``uid``, words separated by spaces; empty if there is none."""
+    """Return the command line of a process of ``uid``, words separated by spaces; empty if there is
+    none.
+    """
     if not PROC.joinpath("self").exists():
         owner, _, command = _ps("-ww", "-o", "uid=,command=", "-p", str(pid)).strip().partition(" ")
         return command.strip() if owner == str(uid) else ""
     try:
         if (PROC / str(pid)).stat().st_uid != uid:
             return ""
-        return os.fsdecode((PROC / str(pid) / "cmdline").read_bytes()).rstrip("\0").replace("\0", " ")
+        return (
+            os.fsdecode((PROC / str(pid) / "cmdline").read_bytes()).rstrip("\0").replace("\0", " ")
+        )
     except OSError:
         return ""
 
 
 def _pids() -> Iterator[int]:
-    names = [entry.name for entry in PROC.iterdir()] if PROC.joinpath("self").exists() else _ps("-axo", "pid=").split()
+    names = (
+        [entry.name for entry in PROC.iterdir()]
+        if PROC.joinpath("self").exists()
+        else _ps("-axo", "pid=").split()
+    )
     return (int(name) for name in names if name.isdigit())
 
 

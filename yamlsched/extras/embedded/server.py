@@ -1,8 +1,8 @@
 """One PostgreSQL server: create its data, start it, find it, stop it. The callers hold the mutex.
 
-A lock shows whether a server is alive, not a pid: the server and all its processes inherit the locked ``server.lock``.
-The lock is free only when the last of them has exited. A reused pid, a zombie, another container or an orphaned backend
-cannot make it look otherwise.
+A lock shows whether a server is alive, not a pid: the server and all its processes inherit the
+locked ``server.lock``. The lock is free only when the last of them has exited. A reused pid, a
+zombie, another container or an orphaned backend cannot make it look otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from yamlsched import log
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.embedded import binaries
 from yamlsched.extras.embedded.location import PORT, Location, open_file, require_name, try_lock
-from yamlsched.extras.embedded.processes import forget_reused_pid, kill_orphans, postmaster, read_pid_file
+from yamlsched.extras.embedded.processes import (
+    forget_reused_pid,
+    kill_orphans,
+    postmaster,
+    read_pid_file,
+)
 
 START_TIMEOUT_SECONDS = 120  # includes a crash recovery
 FAST_STOP_SECONDS = 20  # after which an immediate stop is requested
@@ -32,8 +37,8 @@ MAX_LOG_BYTES = 5_000_000
 
 StrPath = str | Path
 
-# Settings of a small private server; fsync stays on. They are passed on the command line, so that a new version of this
-# table also applies to existing data.
+# Settings of a small private server; fsync stays on. They are passed on the command line, so that a
+# new version of this table also applies to existing data.
 SETTINGS = {
     "listen_addresses": "",
     "port": PORT,
@@ -53,7 +58,9 @@ SETTINGS = {
 
 
 def is_alive(location: Location) -> bool:
-    """Return whether any process of a server of this location exists: starting, ready, or an orphan."""
+    """Return whether any process of a server of this location exists: starting, ready, or an
+    orphan.
+    """
     with open_file(location.folder / "server.lock") as file:
         if not try_lock(file):
             return True
@@ -63,8 +70,8 @@ def is_alive(location: Location) -> bool:
 def is_ready(location: Location) -> bool:
     """Return whether the server accepts clients.
 
-    The status line may be that of a killed server, the socket opens before a recovery has finished, and a process that
-    a killed server has just forked keeps its socket open: check all of them.
+    The status line may be that of a killed server, the socket opens before a recovery has finished,
+    and a process that a killed server has just forked keeps its socket open: check all of them.
     """
     if not _status_is_ready(location):
         return False
@@ -83,7 +90,9 @@ def _status_is_ready(location: Location) -> bool:
 
 
 def ensure(location: Location, folder: Path) -> None:
-    """Return when the server is ready. If needed, create its data, start it, or wait for a server that is stopping."""
+    """Return when the server is ready. If needed, create its data, start it, or wait for a server
+    that is stopping.
+    """
     quick_until = time.monotonic() + 1
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     orphaned_since = None
@@ -103,7 +112,11 @@ def ensure(location: Location, folder: Path) -> None:
         else:
             orphaned_since = None
         if now > deadline:
-            raise _failed(f"the embedded PostgreSQL is not ready after {START_TIMEOUT_SECONDS} s", location, started_at)
+            raise _failed(
+                f"the embedded PostgreSQL is not ready after {START_TIMEOUT_SECONDS} s",
+                location,
+                started_at,
+            )
         time.sleep(0.002 if now < quick_until else 0.05)
 
 
@@ -125,16 +138,30 @@ def _create(location: Location, folder: Path) -> None:
     locale = ["--locale=C"]
     if binaries.major(number) >= 17:
         locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-    initdb: list[StrPath] = [folder / "initdb", "-D", new, "--username=yamlsched", "--auth=trust", "--encoding=UTF8"]
+    initdb: list[StrPath] = [
+        folder / "initdb",
+        "-D",
+        new,
+        "--username=yamlsched",
+        "--auth=trust",
+        "--encoding=UTF8",
+    ]
     single: list[StrPath] = [folder / "postgres", "--single", "-j", "-D", new, "template1"]
     with _server_lock(location) as lock, _log(location) as server_log:
         started_at = server_log.seek(0, os.SEEK_END)
         for words, text in (([*initdb, *locale], b""), (single, b"create database yamlsched;\n")):
-            # The child inherits the lock: if we are killed, the next process waits until the child has exited.
-            done = subprocess.run(words, input=text, stdout=server_log, stderr=server_log, **_child(location, lock))
+            # The child inherits the lock: if we are killed, the next process waits until the child
+            # has exited.
+            done = subprocess.run(
+                words, input=text, stdout=server_log, stderr=server_log, **_child(location, lock)
+            )
             # The stand-alone server exits with 0 after a failed statement.
             if done.returncode or b"ERROR:" in _written_since(location, started_at):
-                raise _failed(f"cannot create the embedded PostgreSQL in {location.home}", location, started_at)
+                raise _failed(
+                    f"cannot create the embedded PostgreSQL in {location.home}",
+                    location,
+                    started_at,
+                )
     new.rename(location.data)
     descriptor = os.open(location.home, os.O_RDONLY)
     os.fsync(descriptor)
@@ -147,7 +174,11 @@ def _start(location: Location, folder: Path) -> int:
 
     _check_version(location, folder)
     forget_reused_pid(location)
-    words: list[StrPath] = [binaries.within_reach(folder, location.account) / "postgres", "-D", location.data]
+    words: list[StrPath] = [
+        binaries.within_reach(folder, location.account) / "postgres",
+        "-D",
+        location.data,
+    ]
     own = {"cluster_name": location.name, "unix_socket_directories": f'"{location.sockets}"'}
     for name, value in {**SETTINGS, **own}.items():
         words += ["-c", f"{name}={value}"]
@@ -155,8 +186,8 @@ def _start(location: Location, folder: Path) -> int:
         location.log.replace(location.log.with_suffix(".log.old"))
     with _server_lock(location) as lock, _log(location) as server_log:
         started_at = server_log.seek(0, os.SEEK_END)
-        # Through a shell that exits at once, in its own session: the server is not our child, so it leaves no
-        # zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
+        # Through a shell that exits at once, in its own session: the server is not our child, so it
+        # leaves no zombie in a long-lived process, and Ctrl-C in our terminal does not reach it.
         background: list[StrPath] = ["/bin/sh", "-c", '"$@" &', "sh", *words]
         subprocess.run(
             background,
@@ -170,10 +201,16 @@ def _start(location: Location, folder: Path) -> int:
 
 
 def _child(location: Location, lock: BinaryIO) -> dict[str, Any]:
-    # A clean environment: PG* variables would change what is created, and the server needs none of our secrets.
+    # A clean environment: PG* variables would change what is created, and the server needs none of
+    # our secrets.
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     options = location.account.as_popen() if location.account else {}
-    return {"cwd": "/", "env": {**kept, "LC_ALL": "C", "TZ": "UTC"}, "pass_fds": [lock.fileno()], **options}
+    return {
+        "cwd": "/",
+        "env": {**kept, "LC_ALL": "C", "TZ": "UTC"},
+        "pass_fds": [lock.fileno()],
+        **options,
+    }
 
 
 @contextlib.contextmanager
@@ -195,20 +232,27 @@ def _check_version(location: Location, folder: Path) -> None:
     number = binaries.version(folder)
     if int(made_by) != binaries.major(number):
         raise EnvironmentFailed(
-            f"the data in {location.data} was created by PostgreSQL {made_by}, and the programs in {folder} are "
-            f"{number}: set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL {made_by} (to move: `yamlsched db dump` "
-            f"with it, remove {location.data}, then `yamlsched db restore`)"
+            f"the data in {location.data} was created by PostgreSQL {made_by}, and the programs in"
+            f" {folder} are {number}: set YAMLSCHED_PG_BIN to the bin folder of a PostgreSQL"
+            f" {made_by} (to move: `yamlsched db dump` with it, remove {location.data}, then"
+            " `yamlsched db restore`)"
         )
 
 
 def stop(location: Location) -> None:
-    """Stop the server, cleanly if it responds in time. Return when all its processes have exited."""
+    """Stop the server, cleanly if it responds in time. Return when all its processes
+    have exited.
+    """
     started = time.monotonic()
     sent = None
     while is_alive(location):
         waited = time.monotonic() - started
         if waited > STOP_TIMEOUT_SECONDS:
-            raise _failed(f"the embedded PostgreSQL does not stop within {STOP_TIMEOUT_SECONDS} s", location, None)
+            raise _failed(
+                f"the embedded PostgreSQL does not stop within {STOP_TIMEOUT_SECONDS} s",
+                location,
+                None,
+            )
         how = signal.SIGINT if waited < FAST_STOP_SECONDS else signal.SIGQUIT
         pid = postmaster(location)
         if pid and sent != (pid, how):
@@ -226,7 +270,9 @@ def stop(location: Location) -> None:
 def _failed(what: str, location: Location, since: int | None) -> EnvironmentFailed:
     lines = _written_since(location, since).decode(errors="replace").splitlines()
     end = "".join(f"\n  {line}" for line in lines[-8:] if line.strip())
-    return EnvironmentFailed(f"{what}. Its log is {location.log}{', and ends with:' + end if end else ''}")
+    return EnvironmentFailed(
+        f"{what}. Its log is {location.log}{', and ends with:' + end if end else ''}"
+    )
 
 
 def _written_since(location: Location, since: int | None) -> bytes:

@@ -1,7 +1,8 @@
 """Who uses the server: the first user starts it, the last one stops it.
 
-There are two locks. Each user holds ``users`` shared as long as it lives; the kernel releases it however the process
-ends. Users join and leave under ``mutex``, so that no user joins while the last one stops the server.
+There are two locks. Each user holds ``users`` shared as long as it lives; the kernel releases it
+however the process ends. Users join and leave under ``mutex``, so that no user joins while the last
+one stops the server.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from typing import BinaryIO
 from yamlsched.errors import EnvironmentFailed, Refused
 from yamlsched.extras.embedded import server
 from yamlsched.extras.embedded.binaries import find_binaries
-from yamlsched.extras.embedded.location import Location, data_folder, locate, make_folder, open_file, prepare, try_lock
+from yamlsched.extras.embedded.location import (
+    Location,
+    data_folder,
+    locate,
+    make_folder,
+    open_file,
+    prepare,
+    try_lock,
+)
 from yamlsched.extras.embedded.processes import exists, postmaster
 
 MUTEX_TIMEOUT_SECONDS = 180  # longer than any start or stop by another process
@@ -26,7 +35,8 @@ MUTEX_TIMEOUT_SECONDS = 180  # longer than any start or stop by another process
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """What is known about an embedded database without starting it. ``size`` is in bytes; ``users`` are pids.
+    """What is known about an embedded database without starting it. ``size`` is in bytes; ``users``
+    are pids.
 
     ``data``, ``dsn`` and ``version`` are None before its first use.
     """
@@ -45,10 +55,12 @@ class ServerStatus:
 
 @contextlib.contextmanager
 def running(schedules_file: Path, by_name: bool = False, keep: bool = False) -> Iterator[str]:
-    """Yield the DSN of the embedded database of ``schedules_file``. The server runs at least until the block ends.
+    """Yield the DSN of the embedded database of ``schedules_file``. The server runs at least until
+    the block ends.
 
-    ``by_name`` allows the system's own PostgreSQL programs; ``keep`` leaves the server running afterwards. Raises
-    NoDatabase if there are no programs, EnvironmentFailed if the server cannot be started.
+    ``by_name`` allows the system's own PostgreSQL programs; ``keep`` leaves the server running
+    afterwards. Raises NoDatabase if there are no programs, EnvironmentFailed if the server cannot
+    be started.
     """
     binaries = find_binaries(by_name)
     folder = data_folder(schedules_file)
@@ -97,7 +109,8 @@ def start_and_keep(schedules_file: Path, by_name: bool = False) -> str:
 def stop(schedules_file: Path, force: bool = False) -> bool:
     """Stop the server and no longer keep it. Return False if it was not running.
 
-    Raises Refused while it is in use, unless ``force``. In both cases it stops when its last user exits.
+    Raises Refused while it is in use, unless ``force``. In both cases it stops when its last user
+    exits.
     """
     folder = data_folder(schedules_file)
     if not folder.exists():
@@ -110,8 +123,9 @@ def stop(schedules_file: Path, force: bool = False) -> bool:
         if not try_lock(users) and not force:
             pids = ", ".join(map(str, _users(folder)))
             raise Refused(
-                f"the embedded PostgreSQL is in use by {f'process {pids}' if pids else 'another process'}; it stops "
-                "when they exit. To stop it anyway: yamlsched db stop --force"
+                "the embedded PostgreSQL is in use by"
+                f" {f'process {pids}' if pids else 'another process'}; it stops when they exit. To"
+                " stop it anyway: yamlsched db stop --force"
             )
         server.stop(location)
         return True
@@ -149,7 +163,11 @@ def status(schedules_file: Path) -> ServerStatus:
         version=(location.data / "PG_VERSION").read_text().strip() if is_created else None,
         pid=postmaster(location),
         users=_users(folder),
-        size=sum(_size(Path(parent, name)) for parent, _, names in os.walk(location.data) for name in names),
+        size=sum(
+            _size(Path(parent, name))
+            for parent, _, names in os.walk(location.data)
+            for name in names
+        ),
     )
 
 
@@ -167,7 +185,9 @@ def _translate_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         where = error.filename if error.filename else folder
-        raise EnvironmentFailed(f"the embedded PostgreSQL in {folder}: {where}: {error.strerror}") from error
+        raise EnvironmentFailed(
+            f"the embedded PostgreSQL in {folder}: {where}: {error.strerror}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -178,8 +198,9 @@ def _mutex(folder: Path) -> Iterator[None]:
         while not try_lock(file):
             if time.monotonic() > deadline:
                 raise EnvironmentFailed(
-                    f"another process has been starting or stopping the embedded PostgreSQL in {folder} "
-                    f"for more than {MUTEX_TIMEOUT_SECONDS} s. To see which process: fuser {folder / 'mutex'}"
+                    "another process has been starting or stopping the embedded PostgreSQL in"
+                    f" {folder} for more than {MUTEX_TIMEOUT_SECONDS} s. To see which process:"
+                    f" fuser {folder / 'mutex'}"
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.02)

@@ -1,1 +1,3 @@
-"""Schedules of other schedulers as schedules.yaml. Reads text; executes, imports and unpickles nothing."""
+"""Schedules of other schedulers as schedules.yaml. Reads text; executes, imports and unpickles
+nothing.
+"""

@@ -1,6 +1,8 @@
-"""When the source's own scheduler would start a job: an independent reading of its rules, to check ours against.
+"""When the source's own scheduler would start a job: an independent reading of its rules, to check
+ours against.
 
-Nothing here uses croniter or the package's own ``cron`` and ``slots``: two readings that agree are evidence.
+Nothing here uses croniter or the package's own ``cron`` and ``slots``: two readings that agree are
+evidence.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ class Clock(NamedTuple):
     """What a scheduler does around a clock change."""
 
     gap: str
-    """With times that the clock skips: "none" does not fire, "after" fires once at the end of the gap."""
+    """With times that the clock skips: "none" does not fire, "after" fires once at the end of the
+    gap.
+    """
     repeats: bool
     """Whether a time that the clock repeats fires twice."""
 
@@ -46,8 +50,9 @@ class Fields(NamedTuple):
 class OnCalendar:
     """A schedule on the clock of a time zone.
 
-    ``either_day``: a date matches if its day of the month or its weekday does; else both must. ``is_vague`` says that
-    what the source does around clock changes is undefined, so that it is not compared there.
+    ``either_day``: a date matches if its day of the month or its weekday does; else both must.
+    ``is_vague`` says that what the source does around clock changes is undefined, so that it is not
+    compared there.
     """
 
     fields: Fields
@@ -74,19 +79,28 @@ class OnCalendar:
 
     def _local(self, start: int, end: int) -> list[int]:
         """Return the matching local minutes in [start, end)."""
-        times = [hour * 60 + minute for hour in sorted(self.fields.hours) for minute in sorted(self.fields.minutes)]
+        times = [
+            hour * 60 + minute
+            for hour in sorted(self.fields.hours)
+            for minute in sorted(self.fields.minutes)
+        ]
         matching: list[int] = []
         for day in range(start // DAY, -(-end // DAY)):
             if self._matches(date.fromordinal(day + FIRST_DAY)):
                 minutes = [day * DAY + time for time in times]
                 is_whole = start <= day * DAY and (day + 1) * DAY <= end
-                matching += minutes if is_whole else [minute for minute in minutes if start <= minute < end]
+                matching += (
+                    minutes if is_whole else [minute for minute in minutes if start <= minute < end]
+                )
         return matching
 
     def _matches(self, day: date) -> bool:
         if day.month not in self.fields.months:
             return False
-        on_day, on_weekday = day.day in self.fields.days, day.isoweekday() % 7 in self.fields.weekdays
+        on_day, on_weekday = (
+            day.day in self.fields.days,
+            day.isoweekday() % 7 in self.fields.weekdays,
+        )
         return on_day or on_weekday if self.either_day else on_day and on_weekday
 
 
@@ -129,7 +143,9 @@ def _offset(zone: ZoneInfo, minute: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A job that starts every ``every``, counted from a Sunday 00:00 UTC: an interval has no anchor of its own."""
+    """A job that starts every ``every``, counted from a Sunday 00:00 UTC: an interval has no anchor
+    of its own.
+    """
 
     every: timedelta
 

@@ -1,4 +1,6 @@
-"""Celery beat: a ``beat_schedule`` in Python source, or django-celery-beat's ``dumpdata`` as JSON."""
+"""Celery beat: a ``beat_schedule`` in Python source, or django-celery-beat's
+``dumpdata`` as JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing import python_source
 from yamlsched.extras.importing.calendar import EVERY_MATCH, OnCalendar
-from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, FieldRange, cron_expression, fields_of, interval
+from yamlsched.extras.importing.expression import (
+    CRON_RULES,
+    WEEKDAYS,
+    FieldRange,
+    cron_expression,
+    fields_of,
+    interval,
+)
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
 from yamlsched.extras.importing.python_source import Call
 from yamlsched.timetable.zones import zone
@@ -27,9 +36,21 @@ PERIODIC = "add_periodic_task"
 TIMEZONES = ("timezone", "CELERY_TIMEZONE")
 ENABLE_UTC = ("enable_utc", "CELERY_ENABLE_UTC")
 APSCHEDULER = ("add_job", "scheduled_job")
-BY_HAND = "it is a file of APScheduler, which is not imported: docs/from-apscheduler.md has the key for each trigger"
+BY_HAND = (
+    "it is a file of APScheduler, which is not imported: docs/from-apscheduler.md has the key for"
+    " each trigger"
+)
 READ_METHODS = ("get", "items", "keys", "values", "copy")
-KNOWN_KEYS = ("task", "schedule", "args", "kwargs", "options", "enabled", "description", "expire_seconds")
+KNOWN_KEYS = (
+    "task",
+    "schedule",
+    "args",
+    "kwargs",
+    "options",
+    "enabled",
+    "description",
+    "expire_seconds",
+)
 """Keys of an entry that are imported or reported one by one."""
 HARMLESS_FIELDS = ("name", "crontab", "interval", "last_run_at", "total_run_count", "date_changed")
 MAX_WINDOW = timedelta(days=365)
@@ -37,16 +58,21 @@ PERIODS = ("days", "hours", "minutes", "seconds")
 LONG_NAMES = re.compile(r"([a-z]{3})[a-z]+", re.IGNORECASE)
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 HANDLERS = (
-    "the tasks become handlers, which the worker calls itself, without Celery's broker: check that each is the path of "
-    "its function, that no task uses self.request or .delay, and that importing it configures what it needs"
+    "the tasks become handlers, which the worker calls itself, without Celery's broker: check that"
+    " each is the path of its function, that no task uses self.request or .delay, and that"
+    " importing it configures what it needs"
 )
 DISABLE = "the job is disabled if it has passed, else disable it then"
 DISABLED = "the job is disabled, enable it then"
-COUNTS_FROM = "its interval of {} is counted from midnight UTC here, from the start of beat in Celery"
+COUNTS_FROM = (
+    "its interval of {} is counted from midnight UTC here, from the start of beat in Celery"
+)
 
 
 def read(whole: Place, now: datetime) -> None:
-    """Add the jobs of a beat_schedule or a dump. Tasks of a dump that do not run at ``now`` are disabled."""
+    """Add the jobs of a beat_schedule or a dump. Tasks of a dump that do not run at ``now`` are
+    disabled.
+    """
     before = len(whole.batch.jobs)
     if whole.source.text.lstrip()[:1] in ("[", "{"):
         _read_dump(whole, now)
@@ -68,7 +94,9 @@ def _read_python(whole: Place) -> None:
     if not schedules and not periodic:
         raise Refusal("no beat_schedule found")
     for call in periodic:
-        whole.at(call.lineno).refused(f"{python_source.written(call)}: write it as an entry of beat_schedule")
+        whole.at(call.lineno).refused(
+            f"{python_source.written(call)}: write it as an entry of beat_schedule"
+        )
     for schedule in schedules:
         if not isinstance(schedule, ast.Dict):
             written = python_source.written(schedule)
@@ -83,7 +111,9 @@ def _read_python(whole: Place) -> None:
 
 
 def _time_zone(whole: Place, tree: ast.Module) -> str:
-    """Return the time zone of the file, or that of the import. Raises Refusal if only execution gives it."""
+    """Return the time zone of the file, or that of the import. Raises Refusal if only execution
+    gives it.
+    """
     settings = list(python_source.settings(tree))
     zones: dict[str, int] = {}
     for name, node in settings:
@@ -94,16 +124,24 @@ def _time_zone(whole: Place, tree: ast.Module) -> str:
             if not isinstance(zone_name, str):
                 written = python_source.written(node)
                 reason = f"its time zone {written} is not a constant, and nothing is executed"
-                raise Refusal(f'{reason}: write its name, such as "Europe/Berlin", and import again', node.lineno)
+                raise Refusal(
+                    f'{reason}: write its name, such as "Europe/Berlin", and import again',
+                    node.lineno,
+                )
             zones.setdefault(zone_name, node.lineno)
     if len(zones) > 1:
-        raise Refusal(f"it has several time zones, {' and '.join(zones)}: pass a file for each", max(zones.values()))
+        raise Refusal(
+            f"it has several time zones, {' and '.join(zones)}: pass a file for each",
+            max(zones.values()),
+        )
     if zones:
         return known_zone(next(iter(zones)))
     used = f"{whole.source.zone} is used here. Pass --timezone if Celery uses another one"
     for name, node in settings:
         if name in ENABLE_UTC and python_source.constant(settings, node) is not True:
-            whole.at(node.lineno).changed(f"{name} is not True: Celery uses the time zone of its host. {used}")
+            whole.at(node.lineno).changed(
+                f"{name} is not True: Celery uses the time zone of its host. {used}"
+            )
         elif name == "TIME_ZONE":
             zone_name = python_source.written(node)
             whole.at(node.lineno).changed(
@@ -123,7 +161,9 @@ def _time_zone(whole: Place, tree: ast.Module) -> str:
 
 
 def _schedules(tree: ast.Module) -> Iterator[ast.expr]:
-    """Yield each dict of entries that is assigned or added to a beat_schedule, and what cannot be read as one."""
+    """Yield each dict of entries that is assigned or added to a beat_schedule, and what cannot be
+    read as one.
+    """
     yield from (node for name, node in python_source.assignments(tree) if name in SCHEDULES)
     for node in ast.walk(tree):
         match node:
@@ -131,15 +171,25 @@ def _schedules(tree: ast.Module) -> Iterator[ast.expr]:
                 for target in targets:
                     if isinstance(target, ast.Subscript) and _last_name(target.value) in SCHEDULES:
                         is_constant = isinstance(target.slice, ast.Constant)
-                        yield ast.copy_location(ast.Dict([target.slice], [value]), node) if is_constant else target
+                        yield (
+                            ast.copy_location(ast.Dict([target.slice], [value]), node)
+                            if is_constant
+                            else target
+                        )
             case ast.AugAssign(target=target, value=value) if _last_name(target) in SCHEDULES:
                 yield value
-            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if _last_name(owner) in SCHEDULES:
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if (
+                _last_name(owner) in SCHEDULES
+            ):
                 if method == "update":
                     yield from node.args
                     for word in node.keywords:
                         names: list[ast.expr | None] = [ast.Constant(word.arg, lineno=word.lineno)]
-                        yield ast.copy_location(ast.Dict(names, [word.value]), word) if word.arg else word.value
+                        yield (
+                            ast.copy_location(ast.Dict(names, [word.value]), word)
+                            if word.arg
+                            else word.value
+                        )
                 elif method not in READ_METHODS:
                     yield node
             case ast.Dict(keys=keys, values=values):
@@ -150,7 +200,11 @@ def _schedules(tree: ast.Module) -> Iterator[ast.expr]:
 
 def _last_name(node: ast.expr) -> str:
     match node:
-        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
+        case (
+            ast.Attribute(attr=name)
+            | ast.Name(id=name)
+            | ast.Subscript(slice=ast.Constant(value=str(name)))
+        ):
             return name
     return ""
 
@@ -159,11 +213,15 @@ def _entry(place: Place, name: str, entry: Any) -> None:
     if not isinstance(entry, dict):
         raise Refusal("its entry is not a dict")
     schedule = entry.get("schedule")
-    if isinstance(schedule, Call) and schedule.name == "schedule":  # celery.schedules.schedule(run_every)
+    if (
+        isinstance(schedule, Call) and schedule.name == "schedule"
+    ):  # celery.schedules.schedule(run_every)
         schedule = schedule.args[0] if schedule.args else schedule.kwargs.get("run_every")
     match schedule:
         case Call(name="crontab", args=args, kwargs=kwargs):
-            written, times = _crontab(dict(zip(ARGUMENTS, args, strict=False)) | kwargs, place.source.zone)
+            written, times = _crontab(
+                dict(zip(ARGUMENTS, args, strict=False)) | kwargs, place.source.zone
+            )
             _job(place, name, written, times, entry)
         case Call(name="timedelta", args=args, kwargs=kwargs):
             _interval(place, name, python_source.interval(kwargs, args), entry)
@@ -173,7 +231,9 @@ def _entry(place: Place, name: str, entry: Any) -> None:
             raise Refusal("a solar schedule follows the sun: write a time of day instead")
         case _:
             name_or_value = getattr(schedule, "path", None) or getattr(schedule, "name", schedule)
-            raise Refusal(f"its schedule {shown(name_or_value)} is not written as a crontab or an interval")
+            raise Refusal(
+                f"its schedule {shown(name_or_value)} is not written as a crontab or an interval"
+            )
 
 
 def _crontab(arguments: Mapping[str, Any], zone_name: str) -> tuple[str, FireTimes]:
@@ -206,9 +266,20 @@ def _job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping[st
     task = entry.get("task")
     if not isinstance(task, str) or not DOTTED.fullmatch(task):
         what = f"the task {shown(getattr(task, 'path', task))}"
-        raise Refusal(f"{what} is not the dotted path of a function: write the job with its handler")
-    keys = {"cron": cron, "timezone": place.source.zone, "handler": task, **python_source.payload(entry)}
-    enabled, description, options = entry.get("enabled", True), entry.get("description"), entry.get("options") or {}
+        raise Refusal(
+            f"{what} is not the dotted path of a function: write the job with its handler"
+        )
+    keys = {
+        "cron": cron,
+        "timezone": place.source.zone,
+        "handler": task,
+        **python_source.payload(entry),
+    }
+    enabled, description, options = (
+        entry.get("enabled", True),
+        entry.get("description"),
+        entry.get("options") or {},
+    )
     if not isinstance(enabled, bool):
         raise Refusal(f"enabled is {shown(getattr(enabled, 'path', enabled))}: write True or False")
     if not enabled:
@@ -220,7 +291,9 @@ def _job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping[st
     if place.source.is_faithful:
         keys |= FAITHFUL | {"catchup": "latest"}  # beat starts what was due while it was down, once
     if not isinstance(options, dict):
-        place.dropped(f"its options {shown(getattr(options, 'path', options))} are not a dict of constants")
+        place.dropped(
+            f"its options {shown(getattr(options, 'path', options))} are not a dict of constants"
+        )
         options = {}
     for option, value in sorted(options.items(), key=str):
         if option == "expires":
@@ -237,14 +310,25 @@ def _job(place: Place, name: str, cron: str, times: FireTimes, entry: Mapping[st
 
 def _expires(place: Place, option: str, value: Any, keys: dict[str, Any]) -> None:
     """Write what a task expires after as the window in which a missed slot is made up for."""
-    every = value.kwargs if isinstance(value, Call) and value.name == "timedelta" else {"seconds": value}
+    every = (
+        value.kwargs
+        if isinstance(value, Call) and value.name == "timedelta"
+        else {"seconds": value}
+    )
     window = python_source.interval(every)
     if window is None or not timedelta(0) < window <= MAX_WINDOW:
-        place.dropped(f"{option} of the task: write catchup_window, after which a missed slot is not made up for")
+        place.dropped(
+            f"{option} of the task: write catchup_window, after which a missed slot is not made"
+            " up for"
+        )
         return
-    keys["catchup_window"] = durations.show(timedelta(seconds=max(60, round(window.total_seconds()))))
+    keys["catchup_window"] = durations.show(
+        timedelta(seconds=max(60, round(window.total_seconds())))
+    )
     written = f"{option} becomes catchup_window: {keys['catchup_window']}"
-    place.changed(f"{written}: an older slot is skipped, but a run that waits for a worker does not expire")
+    place.changed(
+        f"{written}: an older slot is skipped, but a run that waits for a worker does not expire"
+    )
 
 
 def _read_dump(whole: Place, now: datetime) -> None:
@@ -258,7 +342,10 @@ def _read_dump(whole: Place, now: datetime) -> None:
     by_key = {(str(row.get("model")), str(row.get("pk"))): row["fields"] for row in rows}
     tasks = [row["fields"] for row in rows if row.get("model") == "django_celery_beat.periodictask"]
     if not tasks:
-        raise Refusal("no django_celery_beat.periodictask in this dump: dumpdata django_celery_beat writes them")
+        raise Refusal(
+            "no django_celery_beat.periodictask in this dump: dumpdata django_celery_beat writes"
+            " them"
+        )
     lines = _lines(whole.source.text)
     for fields in tasks:
         name = str(fields.get("name") or "")
@@ -291,7 +378,10 @@ def _periodic_task(place: Place, name: str, fields: Row, rows: Rows, now: dateti
         if fields.get(kind) is not None:
             raise Refusal(f"a {kind} schedule has no cron expression")
     try:
-        args, kwargs = json.loads(fields.get("args") or "[]"), json.loads(fields.get("kwargs") or "{}")
+        args, kwargs = (
+            json.loads(fields.get("args") or "[]"),
+            json.loads(fields.get("kwargs") or "{}"),
+        )
         entry = {**fields, "args": args, "kwargs": kwargs}
     except (TypeError, ValueError, RecursionError) as error:
         raise Refusal("its args or kwargs are not JSON") from error
@@ -315,7 +405,9 @@ def _periodic_task(place: Place, name: str, fields: Row, rows: Rows, now: dateti
     elif fields.get("interval") is not None:
         row = rows.get(("django_celery_beat.intervalschedule", str(fields["interval"]))) or {}
         period = row.get("period")
-        every = python_source.interval({str(period): row.get("every")}) if period in PERIODS else None
+        every = (
+            python_source.interval({str(period): row.get("every")}) if period in PERIODS else None
+        )
         _interval(place, name, every, entry)
     else:
         raise Refusal("it has no schedule")

@@ -20,14 +20,18 @@ from yamlsched.show.document import Document, Entries, Entry
 
 HELP = """Translate the schedules of cron, Kubernetes, Celery beat or systemd to schedules.yaml.
 
-The result goes to stdout, or with --into to a file. Everything that was changed, dropped or left out is reported on
-stderr, also fire times that differ from those of the source within 400 days. A FILE is only read, never executed;
+The result goes to stdout, or with --into to a file. Everything that was changed, dropped or left
+out is reported on
+stderr, also fire times that differ from those of the source within 400 days. A FILE is only read,
+never executed;
 "-" is stdin. --format is that of the report. Exit 1 if a job was left out.
 """
 
 
 @click.command("import", cls=Verb, uses="", formats=("text", "markdown", "html"), help=HELP)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
 @click.option(
     "--from",
     "kind",
@@ -40,21 +44,30 @@ stderr, also fire times that differ from those of the source within 400 days. A 
     "--home",
     default="",
     metavar="DIR",
-    help="The home directory of the crontab's user: cron starts commands there, and it becomes their cwd.",
+    help=(
+        "The home directory of the crontab's user: cron starts commands there, and it becomes their"
+        " cwd."
+    ),
 )
 @click.option(
     "--policy",
     type=click.Choice(["faithful", "advised"]),
     default="faithful",
     metavar="POLICY",
-    help="faithful: run as before. advised: with the defaults of yamlsched, which wait, catch up and retry, and with "
-    "overlap, limit and spread in place of flock and a random sleep. Default: faithful.",
+    help=(
+        "faithful: run as before. advised: with the defaults of yamlsched, which wait, catch up and"
+        " retry, and with overlap, limit and spread in place of flock and a random sleep. Default:"
+        " faithful."
+    ),
 )
 @click.option(
     "--into",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Append the jobs to this schedules.yaml, which keeps its comments; it is created if it does not exist.",
+    help=(
+        "Append the jobs to this schedules.yaml, which keeps its comments; it is created if it does"
+        " not exist."
+    ),
 )
 @click.pass_obj
 def command(
@@ -77,12 +90,19 @@ def command(
     sources = [_source(file, zone, policy == "faithful", home) for file in files]
     batch = read.read(sources, kind, loaded, datetime.now(UTC))
     if batch.jobs:
-        text = target.extended(loaded, batch.jobs) if loaded else (comments or "") + write.as_file(batch.jobs, zone)
+        text = (
+            target.extended(loaded, batch.jobs)
+            if loaded
+            else (comments or "") + write.as_file(batch.jobs, zone)
+        )
         if into is not None:
             target.save(into, text, data)
         else:
             click.echo(text, nl=False)
-    report = [Entry(line) for line in read.report(batch, loaded, zone_remedy="" if timezone else _zone_remedy())]
+    report = [
+        Entry(line)
+        for line in read.report(batch, loaded, zone_remedy="" if timezone else _zone_remedy())
+    ]
     settings.echo(Document("yamlsched import", [Entries(report)]), err=True)
     return FINDINGS if batch.has_refusals else OK
 

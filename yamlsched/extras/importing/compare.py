@@ -11,7 +11,10 @@ from yamlsched.extras.importing.model import ImportedJob, expression
 from yamlsched.timetable.slots import slot_minutes
 from yamlsched.timetable.zones import zone
 
-NOT_COMPARED = "the fire times of this job were not compared, because there are too many: import fewer files at once"
+NOT_COMPARED = (
+    "the fire times of this job were not compared, because there are too many: import fewer files"
+    " at once"
+)
 MAX_EXAMPLES = 3
 MAX_FIRE_TIMES = 20_000_000
 """After this many, the remaining jobs are not compared: half a minute."""
@@ -19,8 +22,12 @@ AROUND_CHANGE = 1440
 """In minutes."""
 
 
-def compare(jobs: Sequence[ImportedJob], start: datetime, days: int) -> list[tuple[ImportedJob, str]]:
-    """Return the jobs whose fire times differ in the ``days`` days from ``start`` on, and how; or NOT_COMPARED."""
+def compare(
+    jobs: Sequence[ImportedJob], start: datetime, days: int
+) -> list[tuple[ImportedJob, str]]:
+    """Return the jobs whose fire times differ in the ``days`` days from ``start`` on, and how; or
+    NOT_COMPARED.
+    """
     start = start.replace(second=0, microsecond=0)
     end = start + timedelta(days=days)
     differences: list[tuple[ImportedJob, str]] = []
@@ -36,7 +43,12 @@ def compare(jobs: Sequence[ImportedJob], start: datetime, days: int) -> list[tup
             compared += len(theirs)
             known[key] = _difference(job, theirs, start, end)
         if any(known[key]):
-            differences.append((job, f"{job.name} fires at other times within {days} days: {_describe(*known[key])}"))
+            differences.append(
+                (
+                    job,
+                    f"{job.name} fires at other times within {days} days: {_describe(*known[key])}",
+                )
+            )
     return differences
 
 
@@ -47,7 +59,11 @@ def _difference(
     ours = set(slot_minutes(expression(job.keys), zone_info, start - MINUTE, end - MINUTE))
     if isinstance(job.times, OnCalendar) and job.times.is_vague:
         changes = [stretch.start for stretch in stretches(zone_info, start, end)[1:]]
-        near = {at for at in ours ^ theirs if any(abs(at - change) <= AROUND_CHANGE for change in changes)}
+        near = {
+            at
+            for at in ours ^ theirs
+            if any(abs(at - change) <= AROUND_CHANGE for change in changes)
+        }
         ours, theirs = ours - near, theirs - near
     return _instants(theirs - ours), _instants(ours - theirs)
 
@@ -60,7 +76,11 @@ def _describe(missing: Sequence[datetime], extra: Sequence[datetime]) -> str:
     parts = []
     for where, instants in (("only there", missing), ("only in yamlsched", extra)):
         if instants:
-            examples = ", ".join(f"{instant:%Y-%m-%dT%H:%MZ}" for instant in instants[:MAX_EXAMPLES])
-            more = f" and {len(instants) - MAX_EXAMPLES} more" if len(instants) > MAX_EXAMPLES else ""
+            examples = ", ".join(
+                f"{instant:%Y-%m-%dT%H:%MZ}" for instant in instants[:MAX_EXAMPLES]
+            )
+            more = (
+                f" and {len(instants) - MAX_EXAMPLES} more" if len(instants) > MAX_EXAMPLES else ""
+            )
             parts.append(f"{where}: {examples}{more}")
     return "; ".join(parts)

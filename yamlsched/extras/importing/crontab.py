@@ -12,9 +12,30 @@ from typing import Any
 from yamlsched import durations
 from yamlsched.extras.importing import shell
 from yamlsched.extras.importing.calendar import DEBIAN, EVERY_MATCH, OnCalendar
-from yamlsched.extras.importing.expression import CRON_RULES, FieldRange, cron_expression, fields_of, number_of
-from yamlsched.extras.importing.model import FAITHFUL, Place, Refusal, free_name, job_name, known_zone, shown
-from yamlsched.extras.importing.simplify import ANY_FLOCK, DATA, Simplified, advice, simplify, without_flock
+from yamlsched.extras.importing.expression import (
+    CRON_RULES,
+    FieldRange,
+    cron_expression,
+    fields_of,
+    number_of,
+)
+from yamlsched.extras.importing.model import (
+    FAITHFUL,
+    Place,
+    Refusal,
+    free_name,
+    job_name,
+    known_zone,
+    shown,
+)
+from yamlsched.extras.importing.simplify import (
+    ANY_FLOCK,
+    DATA,
+    Simplified,
+    advice,
+    simplify,
+    without_flock,
+)
 from yamlsched.timetable.cron import ALIASES
 from yamlsched.timetable.zones import zone
 
@@ -26,23 +47,42 @@ FIELD_IN_DEBIAN = re.compile(rf"({ITEM}(?:,{ITEM})*)(?!,)", re.IGNORECASE)
 """What follows such a field is skipped: Debian's cron reads 1#2 as 1."""
 STEP = FieldRange("step", 1, 9999)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-OTHER_SETTINGS = ("RANDOM_DELAY", "START_HOURS_RANGE", "MAILFROM", "CONTENT_TYPE", "CONTENT_TRANSFER_ENCODING")
+OTHER_SETTINGS = (
+    "RANDOM_DELAY",
+    "START_HOURS_RANGE",
+    "MAILFROM",
+    "CONTENT_TYPE",
+    "CONTENT_TRANSFER_ENCODING",
+)
 STARTS_YAMLSCHED = re.compile(r"\byamlsched\b[^|;&]*?\s(?:tick|work|sync)\b")
-GUARD_REWRITTEN = "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which exits 0"
+GUARD_REWRITTEN = (
+    "cron ignores the exit code, and here 1 ends the run dead: the guard becomes an if, which"
+    " exits 0"
+)
 NOTIFY = (
     "`notify: {ops: {url_env: OPS_NOTIFY_URL}}` and `defaults: {notify: [ops]}`, and set "
     "OPS_NOTIFY_URL=mailtos://USER:PASSWORD@HOST?to="
 )
 DATE = (
-    "$(date) is the time at which the run starts, also of a slot that is made up for or retried: for the date of the "
-    'slot write $(date -d "$YAMLSCHED_SCHEDULED_FOR" ...)'
+    "$(date) is the time at which the run starts, also of a slot that is made up for or retried:"
+    ' for the date of the slot write $(date -d "$YAMLSCHED_SCHEDULED_FOR" ...)'
 )
-NO_HOME = "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or set cwd"
-NO_USER = "the command runs as the user of yamlsched tick: run a tick as that user, or write sudo -u into the command"
+NO_HOME = (
+    "cron starts it in the home directory, yamlsched in that of schedules.yaml: pass --home DIR, or"
+    " set cwd"
+)
+NO_USER = (
+    "the command runs as the user of yamlsched tick: run a tick as that user, or write sudo -u into"
+    " the command"
+)
 AS_ROOT = "user root: the command runs as the user of yamlsched tick, which must be root"
-EXIT_CODES = "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
+EXIT_CODES = (
+    "cron ignores the exit code, and here any but 0 is a failure: check what the command exits with"
+)
 MAX_LINE_CHARS, MAX_COMMAND_BYTES = 10_000, 998
-SIXTH_FIELD = re.compile(r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE)
+SIXTH_FIELD = re.compile(
+    r"[0-9*?][0-9*?,/LW#-]*|(?:(?:sun|mon|tue|wed|thu|fri|sat)\w*[,-]?)+", re.IGNORECASE
+)
 
 
 @dataclass
@@ -58,12 +98,16 @@ class _Settings:
 
 
 def read(whole: Place, has_user: bool) -> None:
-    """Add the jobs of a crontab. ``has_user``: a user's name follows the five fields (/etc/crontab, /etc/cron.d)."""
+    """Add the jobs of a crontab. ``has_user``: a user's name follows the five fields (/etc/crontab,
+    /etc/cron.d).
+    """
     source, batch = whole.source, whole.batch
     settings = _Settings(source.zone, home=source.home)
     before = len(batch.jobs) + len(batch.notes)
     if "\r\n" in source.text:
-        whole.changed("lines end with CR LF: cron passes the CR on to commands, and here it is removed")
+        whole.changed(
+            "lines end with CR LF: cron passes the CR on to commands, and here it is removed"
+        )
     for number, raw in enumerate(source.text.split("\n"), 1):
         line, place = raw.strip(" \t"), whole.at(number)
         if line and not line.startswith("#") and not _is_valid_in_debian(line, has_user):
@@ -75,7 +119,9 @@ def read(whole: Place, has_user: bool) -> None:
             place.refused(f"the line has more than {MAX_LINE_CHARS:,} characters: {shown(line)}")
             continue
         if raw.endswith("\\"):
-            place.advise("a backslash at the end continues no line in cron: the next line stands alone")
+            place.advise(
+                "a backslash at the end continues no line in cron: the next line stands alone"
+            )
         assignment = ASSIGNMENT.fullmatch(line)
         try:
             if assignment:
@@ -98,7 +144,9 @@ def _is_valid_in_debian(line: str, has_user: bool) -> bool:
     if len(parts) < size + 2 * has_user:
         return False
     command = "".join(parts[size + has_user :])
-    if len(command.encode(errors="replace")) > MAX_COMMAND_BYTES or "".join(parts[size : size + 1]).startswith("*"):
+    if len(command.encode(errors="replace")) > MAX_COMMAND_BYTES or "".join(
+        parts[size : size + 1]
+    ).startswith("*"):
         return False
     if size == 1:
         return parts[0] in (*ALIASES, "@reboot")
@@ -130,7 +178,8 @@ def _assign(place: Place, settings: _Settings, name: str, value: str) -> None:
     elif name == "MAILTO":
         if value:
             message = (
-                f"MAILTO={shown(value)}: output is kept in the database instead of mailed. For mails about runs that"
+                f"MAILTO={shown(value)}: output is kept in the database instead of mailed. For"
+                " mails about runs that"
             )
             place.dropped(f"{message} die, write {NOTIFY}{shown(value)}")
     elif name in OTHER_SETTINGS or name == "LOGNAME":
@@ -143,7 +192,9 @@ def _assign(place: Place, settings: _Settings, name: str, value: str) -> None:
         settings.env[name] = value
         settings.lines[name] = place.line
         if name == "TZ":
-            place.advise("TZ is set for the commands only, as in cron; for the schedule see --timezone")
+            place.advise(
+                "TZ is set for the commands only, as in cron; for the schedule see --timezone"
+            )
     else:
         place.dropped(f"the variable {shown(name)} has an unusual name")
 
@@ -155,7 +206,10 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
         raise Refusal(f"it is not a line of a crontab{' with a user' * has_user}")
     expression, command = " ".join(parts[:size]), parts[-1]
     if size == 5 and SIXTH_FIELD.fullmatch(parts[size].split()[0]):
-        raise Refusal("it has six or seven fields: seconds and years are not supported, write the five fields of cron")
+        raise Refusal(
+            "it has six or seven fields: seconds and years are not supported, write the five fields"
+            " of cron"
+        )
     times, keys = _schedule(place, expression, settings.zone)
     if has_user:
         is_root = parts[size] == "root"
@@ -172,14 +226,20 @@ def _job(place: Place, line: str, settings: _Settings, has_user: bool) -> None:
     keys["command"], name = _simplified(place, command, settings, keys)
     if stdin is not None:
         keys["stdin"] = stdin
-        place.advise(r"what follows the first % is standard input, as in cron; a percent sign is \%")
+        place.advise(
+            r"what follows the first % is standard input, as in cron; a percent sign is \%"
+        )
     if settings.env:
         keys["env"] = dict(settings.env)
     place.add(name, line.rstrip(), keys, times, settings.lines)
 
 
-def _simplified(place: Place, command: str, settings: _Settings, keys: dict[str, Any]) -> tuple[list[str], str]:
-    """Return the argv and the name of a job, with the keys for what yamlsched does itself; report the changes."""
+def _simplified(
+    place: Place, command: str, settings: _Settings, keys: dict[str, Any]
+) -> tuple[list[str], str]:
+    """Return the argv and the name of a job, with the keys for what yamlsched does itself; report
+    the changes.
+    """
     limits, is_advised = place.batch.limits, not place.source.is_faithful
     essential = simplify(command, settings.home, True, {}).command
     name = shell.name_of(shell.without_failing_guard(essential)[1])
@@ -208,20 +268,30 @@ def _simplified(place: Place, command: str, settings: _Settings, keys: dict[str,
     used_shell = done.shell or settings.shell
     text, pipe_shell, obstacle = shell.with_pipefail(rewritten, used_shell)
     if text != rewritten:
-        place.changed(f"set -o pipefail, in {pipe_shell}: a run fails if any part of its pipe does, not only the last")
+        place.changed(
+            f"set -o pipefail, in {pipe_shell}: a run fails if any part of its pipe does, not only"
+            " the last"
+        )
     elif obstacle:
-        place.advise(f"its pipe succeeds if its last part does: {shown(obstacle)} prevents set -o pipefail")
+        place.advise(
+            f"its pipe succeeds if its last part does: {shown(obstacle)} prevents set -o pipefail"
+        )
     return shell.argv(text, pipe_shell if text != rewritten else used_shell), name
 
 
 def _report(place: Place, done: Simplified, job: str) -> None:
     for text in dict.fromkeys(done.removed):
-        place.changed(f"{shown(text)} is removed: the output is kept. To see it: yamlsched show RUN --output")
+        place.changed(
+            f"{shown(text)} is removed: the output is kept. To see it: yamlsched show RUN --output"
+        )
     for text in dict.fromkeys(done.kept):
         if not DATA.search(text.strip("\"'")):
             place.advise(f"{shown(text)} is kept, as it may be data: remove it if it is a log")
     for program in shell.output_takers(done.command):
-        place.advise(f"{program} takes the output: without it, yamlsched keeps the output and reports what fails")
+        place.advise(
+            f"{program} takes the output: without it, yamlsched keeps the output and reports what"
+            " fails"
+        )
     if done.cwd:
         place.changed(f"cd becomes cwd: {shown(done.cwd)}")
     if done.is_background:
@@ -229,7 +299,8 @@ def _report(place: Place, done: Simplified, job: str) -> None:
     if done.ping:
         variable = f"YAMLSCHED_HEARTBEAT_URL_{job.upper()}"
         place.changed(
-            f"the ping is replaced by {variable}={shown(done.ping)}: set it in the environment of yamlsched tick"
+            f"the ping is replaced by {variable}={shown(done.ping)}: set it in the environment of"
+            " yamlsched tick"
         )
 
 
@@ -253,7 +324,8 @@ def calendar_of(expression: str, zone_name: str) -> OnCalendar:
     parts = expression.split()
     if any("~" in part for part in parts):
         raise Refusal("~ chooses a random time: write a fixed time, and spread for a stable delay")
-    # a field that starts with * restricts nothing on its own, even with a step: then a date must match both
+    # a field that starts with * restricts nothing on its own, even with a step: then a date must
+    # match both
     either_day = not parts[2].startswith("*") and not parts[4].startswith("*")
     clock = EVERY_MATCH if parts[0].startswith("*") or parts[1].startswith("*") else DEBIAN
     return OnCalendar(fields_of(parts, CRON_RULES), zone(zone_name), clock, either_day)
@@ -265,20 +337,31 @@ def _use_limit(place: Place, done: Simplified, keys: dict[str, Any]) -> None:
     if limit := place.batch.limits.get(done.lock):
         keys["limit"] = limit
         skips = " (flock -n skips)" if done.overlap == "skip" else ""
-        what = f"limit: {limit}: runs wait for these jobs on all hosts{skips}, and for no other use of the lock"
+        what = (
+            f"limit: {limit}: runs wait for these jobs on all hosts{skips}, and for no other use of"
+            " the lock"
+        )
     place.changed(f"flock {shown(done.lock)} is replaced by {what}")
 
 
 def _flock_kept(command: str, limits: Mapping[str, str]) -> str:
     if locked := without_flock(command):
-        return f"flock {shown(locked[2])} is kept: other lines use the same lock, and not all in this way"
-    return "flock is kept, as it is not all of the command, or has other options: overlap or a limit does this as well"
+        return (
+            f"flock {shown(locked[2])} is kept: other lines use the same lock, and not all in"
+            " this way"
+        )
+    return (
+        "flock is kept, as it is not all of the command, or has other options: overlap or a limit"
+        " does this as well"
+    )
 
 
 def shared_locks(crontabs: Iterable[tuple[str, bool]], taken: set[str]) -> dict[str, str]:
-    """Return the limit to write for each lock that several lines take; empty if one of them does anything else with it.
+    """Return the limit to write for each lock that several lines take; empty if one of them does
+    anything else with it.
 
-    Each of ``crontabs`` is a text, and whether it has users. The names of limits are added to ``taken``.
+    Each of ``crontabs`` is a text, and whether it has users. The names of limits are added to
+    ``taken``.
     """
     lines = [(line.strip(), has_user) for text, has_user in crontabs for line in text.split("\n")]
     lines = [(line, has_user) for line, has_user in lines if line and not line.startswith("#")]
@@ -286,11 +369,17 @@ def shared_locks(crontabs: Iterable[tuple[str, bool]], taken: set[str]) -> dict[
     shared: dict[str, str] = {}
     for lock, count in Counter(_lock(*line) for line in lines).items():
         if mentions[lock] > 1:
-            shared[lock] = free_name(job_name(PurePath(lock).name), taken) if mentions[lock] == count else ""
+            shared[lock] = (
+                free_name(job_name(PurePath(lock).name), taken) if mentions[lock] == count else ""
+            )
     return shared
 
 
 def _lock(line: str, has_user: bool) -> str:
-    """Return the lock that the command of a line takes, if flock is all of it but what ``simplify`` removes."""
-    command, _ = shell.split_percent(line.split(None, (1 if line.startswith("@") else 5) + has_user)[-1])
+    """Return the lock that the command of a line takes, if flock is all of it but what ``simplify``
+    removes.
+    """
+    command, _ = shell.split_percent(
+        line.split(None, (1 if line.startswith("@") else 5) + has_user)[-1]
+    )
     return simplify(command, "", True, {}).lock

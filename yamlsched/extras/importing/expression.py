@@ -1,4 +1,6 @@
-"""From the fields of other schedulers to numbers, and from those to a cron expression with the same fire times."""
+"""From the fields of other schedulers to numbers, and from those to a cron expression with the same
+fire times.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from yamlsched.timetable.cron_fields import DAY_OF_WEEK, FIELDS, MONTH, field_va
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 MONTHS, WEEKDAYS = FIELDS[MONTH].names, FIELDS[DAY_OF_WEEK].names
 MAX_DIGITS = 4
-BOTH_DAYS = "a date must match both the day of the month and the weekday there; in yamlsched it matches if either does"
+BOTH_DAYS = (
+    "a date must match both the day of the month and the weekday there; in yamlsched it matches if"
+    " either does"
+)
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,26 @@ class FieldRange:
     names: Mapping[str, int] = field(default_factory=dict)
 
 
-MINUTES, HOURS, DAYS = FieldRange("minute", 0, 59), FieldRange("hour", 0, 23), FieldRange("day of month", 1, 31)
-CRON_RULES = (MINUTES, HOURS, DAYS, FieldRange("month", 1, 12, MONTHS), FieldRange("day of week", 0, 7, WEEKDAYS))
+MINUTES, HOURS, DAYS = (
+    FieldRange("minute", 0, 59),
+    FieldRange("hour", 0, 23),
+    FieldRange("day of month", 1, 31),
+)
+CRON_RULES = (
+    MINUTES,
+    HOURS,
+    DAYS,
+    FieldRange("month", 1, 12, MONTHS),
+    FieldRange("day of week", 0, 7, WEEKDAYS),
+)
 
 
 def numbers(text: str, rule: FieldRange, is_celery: bool = False) -> frozenset[int]:
-    """Return the numbers that a field such as ``1-5``, ``*/15`` or ``mon,fri`` names. Raises Refusal.
+    """Return the numbers that a field such as ``1-5``, ``*/15`` or ``mon,fri`` names. Raises
+    Refusal.
 
-    ``is_celery``: a range may go on at the lowest number, as in ``22-2``, and a step needs a range or ``*``.
+    ``is_celery``: a range may go on at the lowest number, as in ``22-2``, and a step needs a range
+    or ``*``.
     """
     values: set[int] = set()
     for item in text.split(","):
@@ -70,7 +87,8 @@ def number_of(text: str, rule: FieldRange) -> int:
 
 
 def cron_expression(calendar: OnCalendar, written: Sequence[str] = ("",) * 5) -> str:
-    """Return the cron expression that fires when ``calendar`` does. Raises Refusal if there is none.
+    """Return the cron expression that fires when ``calendar`` does. Raises Refusal if there is
+    none.
 
     A field of ``written`` is kept where yamlsched reads the same numbers in it.
     """
@@ -101,11 +119,18 @@ def _reads_as(index: int, text: str, values: frozenset[int]) -> bool:
         expanded = field_values(index, text) if text else None
     except CronError:
         return False
-    return expanded is not None and not expanded.nth and not expanded.last_day and set(expanded.plain) == values
+    return (
+        expanded is not None
+        and not expanded.nth
+        and not expanded.last_day
+        and set(expanded.plain) == values
+    )
 
 
 def _written(values: frozenset[int], rule: FieldRange) -> str:
-    """Return a field for numbers: ``*``, ``*/15``, ``1-5``, ``8-18/2`` or a list such as ``0-2,22,23``."""
+    """Return a field for numbers: ``*``, ``*/15``, ``1-5``, ``8-18/2`` or a list such as
+    ``0-2,22,23``.
+    """
     size = 7 if rule.high == 7 else rule.high - rule.low + 1
     ordered = sorted(values)
     if len(ordered) == size:
@@ -122,7 +147,9 @@ def _written(values: frozenset[int], rule: FieldRange) -> str:
             ranges[-1].append(number)
         else:
             ranges.append([number])
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in ranges)
+    return ",".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ",".join(map(str, run)) for run in ranges
+    )
 
 
 def _nth_weekdays(fields: Fields) -> str:
@@ -134,7 +161,8 @@ def _nth_weekdays(fields: Fields) -> str:
 
 
 def interval_expression(every: timedelta) -> str:
-    """Return the cron expression that fires at this interval throughout. Raises Refusal if there is none.
+    """Return the cron expression that fires at this interval throughout. Raises Refusal if there is
+    none.
 
     >>> interval_expression(timedelta(minutes=10)), interval_expression(timedelta(hours=6))
     ('*/10 * * * *', '0 */6 * * *')
@@ -147,7 +175,9 @@ def interval_expression(every: timedelta) -> str:
         return f"0 */{every // HOUR} * * *" if every > HOUR else "0 * * * *"
     if not every % MINUTE and not HOUR % every:
         return f"*/{every // MINUTE} * * * *" if every > MINUTE else "* * * * *"
-    raise Refusal(f"no cron expression fires every {every}: choose an interval that divides an hour or a day")
+    raise Refusal(
+        f"no cron expression fires every {every}: choose an interval that divides an hour or a day"
+    )
 
 
 def interval(every: timedelta | None) -> tuple[str, Interval]:

@@ -1,6 +1,7 @@
 """CronJobs of Kubernetes, as YAML documents or JSON, also in a List.
 
-The command of the container becomes the command of the job. Its image and volumes are not part of it.
+The command of the container becomes the command of the job. Its image and volumes are not part of
+it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import EVERY_MATCH, OnCalendar
-from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, FieldRange, cron_expression, fields_of, interval
+from yamlsched.extras.importing.expression import (
+    CRON_RULES,
+    WEEKDAYS,
+    FieldRange,
+    cron_expression,
+    fields_of,
+    interval,
+)
 from yamlsched.extras.importing.model import FAITHFUL, FireTimes, Place, Refusal, known_zone, shown
 from yamlsched.schedule.findings import decode
 from yamlsched.schedule.node import Node
@@ -31,15 +39,35 @@ BACKOFF = {"policy": "exponential", "delay": "10s", "max_delay": "6m"}
 HISTORY = ("successfulJobsHistoryLimit", "failedJobsHistoryLimit")
 KNOWN = {
     "CronJob": (
-        *("schedule", "timeZone", "jobTemplate", "suspend", "concurrencyPolicy", "startingDeadlineSeconds"),
+        *(
+            "schedule",
+            "timeZone",
+            "jobTemplate",
+            "suspend",
+            "concurrencyPolicy",
+            "startingDeadlineSeconds",
+        ),
         *HISTORY,
     ),
     "job": (
-        *("template", "suspend", "completions", "parallelism", "completionMode", "podFailurePolicy"),
+        *(
+            "template",
+            "suspend",
+            "completions",
+            "parallelism",
+            "completionMode",
+            "podFailurePolicy",
+        ),
         *("backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"),
     ),
     "pod": (
-        *("containers", "initContainers", "restartPolicy", "activeDeadlineSeconds", "terminationGracePeriodSeconds"),
+        *(
+            "containers",
+            "initContainers",
+            "restartPolicy",
+            "activeDeadlineSeconds",
+            "terminationGracePeriodSeconds",
+        ),
         *("imagePullSecrets", "schedulerName", "enableServiceLinks"),
     ),
     "container": (
@@ -47,19 +75,23 @@ KNOWN = {
         *("imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"),
     ),
 }
-"""Keys of each specification that are imported, or without which a run means the same. All others are reported."""
+"""Keys of each specification that are imported, or without which a run means the same. All others
+are reported.
+"""
 REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][\w.-]*)\)")
 JOB = ("spec", "jobTemplate", "spec")
 POD = (*JOB, "template", "spec")
 OF_SERVICES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)")
 """Variables that Kubernetes sets for each service."""
-OUR_FORMAT = "it is a schedules.yaml already, and there is nothing to import: yamlsched validate checks it"
+OUR_FORMAT = (
+    "it is a schedules.yaml already, and there is nothing to import: yamlsched validate checks it"
+)
 TRUE, FALSE = ("true", "yes", "on", "y"), ("false", "no", "off", "n", "none")
 """Kubernetes reads YAML 1.1, where yes is true. None: the key is missing."""
 WORKFLOW = "CronWorkflow"
 NO_WORKFLOW = (
-    "CronWorkflows of Argo are not imported: write a job for each step, with the command of its container, and "
-    "after for the steps before it"
+    "CronWorkflows of Argo are not imported: write a job for each step, with the command of its"
+    " container, and after for the steps before it"
 )
 DOCUMENT = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 
@@ -94,7 +126,9 @@ def read(whole: Place) -> None:
 
 
 def _documents(text: str) -> Iterator[str]:
-    """Yield each document behind as many empty lines as there are lines in front of it, so that positions are right."""
+    """Yield each document behind as many empty lines as there are lines in front of it, so that
+    positions are right.
+    """
     edges = [0, *(match.start() for match in DOCUMENT.finditer(text)), len(text)]
     for start, end in itertools.pairwise(edges):
         if text[start:end].strip():
@@ -113,7 +147,9 @@ def _manifests(node: Node | None) -> Iterator[Node]:
 
 
 def _at(node: Node | None, *keys: str) -> Any:
-    """Return the plain value at a path of keys; None where one is missing. Raises Refusal if it is not valid."""
+    """Return the plain value at a path of keys; None where one is missing. Raises Refusal if it is
+    not valid.
+    """
     for key in keys:
         node = node.value.get(key) if node is not None and isinstance(node.value, dict) else None
     if node is None:
@@ -129,7 +165,10 @@ def _job(place: Place, name: str, manifest: Node) -> None:
         raise Refusal("it has no spec.schedule or no metadata.name")
     policy = _at(manifest, "spec", "concurrencyPolicy") or "Allow"
     if policy == "Replace":
-        raise Refusal("concurrencyPolicy Replace stops running jobs: choose Forbid or Allow, and activeDeadlineSeconds")
+        raise Refusal(
+            "concurrencyPolicy Replace stops running jobs: choose Forbid or Allow, and"
+            " activeDeadlineSeconds"
+        )
     if policy not in OVERLAP:
         raise Refusal(f"concurrencyPolicy {shown(policy)} is unknown")
     keys, times = _timing(place, schedule, manifest)
@@ -137,7 +176,10 @@ def _job(place: Place, name: str, manifest: Node) -> None:
     keys |= _container(place, _only_container(manifest))
     for key in ("parallelism", "completions"):
         if (pods := _at(manifest, *JOB, key)) not in (None, 0, 1):
-            raise Refusal(f"{key} {shown(pods)} starts several pods: write one command that does the work of all")
+            raise Refusal(
+                f"{key} {shown(pods)} starts several pods: write one command that does the work"
+                " of all"
+            )
     suspended = [_at(manifest, "spec", "suspend"), _at(manifest, *JOB, "suspend")]
     if unclear := [value for value in suspended if str(value).lower() not in (*TRUE, *FALSE)]:
         raise Refusal(f"suspend is {shown(unclear[0])}: write true or false")
@@ -171,9 +213,10 @@ def _exit_codes(place: Place, policy: Any) -> list[int]:
     rules = policy.get("rules") if isinstance(policy, dict) else None
     for rule in rules if isinstance(rules, list) else ():
         match rule:
-            case {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [*values]}} if all(
-                type(value) is int and 0 < value < 256 for value in values
-            ):
+            case {
+                "action": "FailJob",
+                "onExitCodes": {"operator": "In", "values": [*values]},
+            } if all(type(value) is int and 0 < value < 256 for value in values):
                 codes.update(values)
             case _:
                 action = shown(rule.get("action")) if isinstance(rule, dict) else shown(rule)
@@ -188,7 +231,9 @@ def _schedule(expression: str, zone_name: str) -> tuple[str, FireTimes]:
         return interval(_go_duration(alias[7:]))
     parts = ALIASES.get(alias, expression.replace("?", "*")).split()
     fields = fields_of(parts, RULES)
-    is_unrestricted = [any(item in ("*", "*/1") for item in parts[index].split(",")) for index in (2, 4)]
+    is_unrestricted = [
+        any(item in ("*", "*/1") for item in parts[index].split(",")) for index in (2, 4)
+    ]
     calendar = OnCalendar(fields, zone(zone_name), EVERY_MATCH, either_day=not any(is_unrestricted))
     written = cron_expression(calendar, parts)
     return (alias if alias in ALIASES else written), calendar
@@ -215,7 +260,10 @@ def _container(place: Place, container: dict[str, Any]) -> dict[str, Any]:
     command, args = container.get("command") or [], container.get("args") or []
     if not command:
         remedy = "add its command (docker inspect shows it), and import again"
-        raise Refusal(f"it runs the entry point of the image {image}, which the manifest does not name: {remedy}")
+        raise Refusal(
+            f"it runs the entry point of the image {image}, which the manifest does not name:"
+            f" {remedy}"
+        )
     if not isinstance(command, list) or not isinstance(args, list):
         raise Refusal("command and args are not lists")
     env: dict[str, str] = {}
@@ -224,11 +272,20 @@ def _container(place: Place, container: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             continue
         if "valueFrom" in entry:
-            origin = ", ".join(map(str, entry["valueFrom"])) if isinstance(entry["valueFrom"], dict) else "elsewhere"
-            place.dropped(f"{shown(entry['name'])} comes from {shown(origin)}: set it in the environment of the worker")
+            origin = (
+                ", ".join(map(str, entry["valueFrom"]))
+                if isinstance(entry["valueFrom"], dict)
+                else "elsewhere"
+            )
+            place.dropped(
+                f"{shown(entry['name'])} comes from {shown(origin)}: set it in the environment of"
+                " the worker"
+            )
         else:
             env[entry["name"]] = _expanded(str(entry.get("value") or ""), env)
-    keys: dict[str, Any] = {"command": [_argument(place, str(word), env, container) for word in (*command, *args)]}
+    keys: dict[str, Any] = {
+        "command": [_argument(place, str(word), env, container) for word in (*command, *args)]
+    }
     if env:
         keys["env"] = env
     if isinstance(container.get("workingDir"), str):
@@ -248,21 +305,34 @@ def _report_others(place: Place, part: str, keys: Any) -> None:
 
 def _expanded(text: str, env: dict[str, str]) -> str:
     """Return ``text`` with each ``$(NAME)`` replaced that has a value, as Kubernetes does it."""
-    return REFERENCE.sub(lambda match: "$" if match[0] == "$$" else env.get(match[1], match[0]), text)
+    return REFERENCE.sub(
+        lambda match: "$" if match[0] == "$$" else env.get(match[1], match[0]), text
+    )
 
 
 def _argument(place: Place, text: str, env: dict[str, str], container: dict[str, Any]) -> str:
-    """Return a word of the command. Raises Refusal for a variable that has its value in the cluster only."""
+    """Return a word of the command. Raises Refusal for a variable that has its value in the cluster
+    only.
+    """
     entries = container.get("env")
-    names = [entry.get("name") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    names = (
+        [entry.get("name") for entry in entries if isinstance(entry, dict)]
+        if isinstance(entries, list)
+        else []
+    )
     for reference in REFERENCE.finditer(text):
         name = reference[1]
         if name is None or name in env:
             continue
         if name in names or container.get("envFrom") or OF_SERVICES.search(name):
             what = f"{shown(reference[0])} in its command has no value in the manifest"
-            raise Refusal(f'{what}: run a shell that reads "${name}", and set it in the environment of the worker')
-        place.advise(f"{shown(reference[0])} names no variable of the manifest: it is kept, as by Kubernetes")
+            raise Refusal(
+                f'{what}: run a shell that reads "${name}", and set it in the environment of the'
+                " worker"
+            )
+        place.advise(
+            f"{shown(reference[0])} names no variable of the manifest: it is kept, as by Kubernetes"
+        )
     return _expanded(text, env)
 
 
@@ -270,7 +340,9 @@ def _limits(place: Place, manifest: Node, pod: dict[str, Any], keys: dict[str, A
     is_faithful = place.source.is_faithful
     if (window := _seconds(place, _at(manifest, "spec"), "startingDeadlineSeconds")) is not None:
         if window < MIN_CATCHUP_WINDOW:
-            place.changed(f"startingDeadlineSeconds {window.seconds} becomes catchup_window: 1m, the shortest")
+            place.changed(
+                f"startingDeadlineSeconds {window.seconds} becomes catchup_window: 1m, the shortest"
+            )
         keys["catchup_window"] = durations.show(max(window, MIN_CATCHUP_WINDOW))
     retries = _at(manifest, *JOB, "backoffLimit")
     is_given = isinstance(retries, int) and not isinstance(retries, bool)
@@ -279,12 +351,18 @@ def _limits(place: Place, manifest: Node, pod: dict[str, Any], keys: dict[str, A
     if is_faithful:
         keys |= {"timeout": FAITHFUL["timeout"], "backoff": BACKOFF}
     if is_given or is_faithful:
-        keys["max_attempts"] = min(MAX_ATTEMPTS, max(0, retries if is_given else DEFAULT_BACKOFF_LIMIT) + 1)
+        keys["max_attempts"] = min(
+            MAX_ATTEMPTS, max(0, retries if is_given else DEFAULT_BACKOFF_LIMIT) + 1
+        )
     if (limit := _seconds(place, _at(manifest, *JOB), "activeDeadlineSeconds")) is not None:
         keys["timeout"] = durations.show(limit)
         if keys.get("max_attempts") != 1:
-            place.changed("activeDeadlineSeconds limits all attempts together, timeout limits each of them")
-    if (limit := _seconds(place, pod, "activeDeadlineSeconds")) is not None:  # of each attempt, like timeout
+            place.changed(
+                "activeDeadlineSeconds limits all attempts together, timeout limits each of them"
+            )
+    if (
+        limit := _seconds(place, pod, "activeDeadlineSeconds")
+    ) is not None:  # of each attempt, like timeout
         keys["timeout"] = durations.show(min(limit, durations.parse(keys.get("timeout") or "365d")))
     if (grace := _seconds(place, pod, "terminationGracePeriodSeconds")) is not None:
         keys["kill_after"] = durations.show(min(grace, timedelta(hours=1)))
@@ -294,7 +372,9 @@ def _limits(place: Place, manifest: Node, pod: dict[str, Any], keys: dict[str, A
 
 
 def _seconds(place: Place, values: Any, key: str) -> timedelta | None:
-    """Return the seconds of a key. A value that is not a number, such as that of a template, is reported."""
+    """Return the seconds of a key. A value that is not a number, such as that of a template, is
+    reported.
+    """
     value = values.get(key) if isinstance(values, dict) else None
     if isinstance(value, bool) or not isinstance(value, int):
         if value is not None:

@@ -1,4 +1,6 @@
-"""What an importer returns: jobs for schedules.yaml, and notes on everything that was changed, dropped or refused."""
+"""What an importer returns: jobs for schedules.yaml, and notes on everything that was changed,
+dropped or refused.
+"""
 
 from __future__ import annotations
 
@@ -99,8 +101,8 @@ def expression(keys: Mapping[str, Any]) -> Cron:
 class Origin:
     """The text of a file to import.
 
-    ``zone`` is the time zone where it names none; ``is_faithful``: see --policy. ``home`` is where cron starts
-    commands; empty if unknown.
+    ``zone`` is the time zone where it names none; ``is_faithful``: see --policy. ``home`` is where
+    cron starts commands; empty if unknown.
     """
 
     text: str
@@ -112,7 +114,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """A job for schedules.yaml. ``origin`` is the text it was made from, ``times`` when its source would start it."""
+    """A job for schedules.yaml. ``origin`` is the text it was made from, ``times`` when its source
+    would start it.
+    """
 
     name: str
     file: str
@@ -124,9 +128,11 @@ class ImportedJob:
 
 @dataclass
 class Imported:
-    """The jobs that importers found, and their notes. ``names`` are those that no further job can have.
+    """The jobs that importers found, and their notes. ``names`` are those that no further job can
+    have.
 
-    ``limits`` are the names of limits, by the lock that several lines use; empty for one that must be kept.
+    ``limits`` are the names of limits, by the lock that several lines use; empty for one that must
+    be kept.
     """
 
     names: set[str] = field(default_factory=set)
@@ -136,7 +142,9 @@ class Imported:
     differing: int = 0
     """How many jobs fire at other times than in their source."""
     assumes_utc: bool = False
-    """Whether a file names no time zone and its scheduler uses that of its host, which is unknown here."""
+    """Whether a file names no time zone and its scheduler uses that of its host, which is unknown
+    here.
+    """
 
     @property
     def has_refusals(self) -> bool:
@@ -146,7 +154,9 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a source, 0 for all of it, where something is noted or a job is added. Notes start with ``label``."""
+    """A line of a source, 0 for all of it, where something is noted or a job is added. Notes start
+    with ``label``.
+    """
 
     batch: Imported
     source: Origin
@@ -167,7 +177,9 @@ class Place:
     def _note(self, effect: Treatment, message: str) -> None:
         if len(self.batch.notes) >= MAX_NOTES:
             raise TooMany
-        self.batch.notes.append(ImportNote(effect, self.source.file, self.line, self.label + message))
+        self.batch.notes.append(
+            ImportNote(effect, self.source.file, self.line, self.label + message)
+        )
 
     def changed(self, message: str) -> None:
         """Report that a job is imported, and behaves differently."""
@@ -193,7 +205,8 @@ class Place:
         times: FireTimes,
         lines: Mapping[str, int] | None = None,
     ) -> None:
-        """Add a job under a valid name that is free. Raises Refusal for values that the file cannot hold.
+        """Add a job under a valid name that is free. Raises Refusal for values that the file cannot
+        hold.
 
         ``lines`` are those of its variables, if they are not in the job's own line.
         """
@@ -208,20 +221,30 @@ class Place:
             self.changed(f"the name {wanted} is taken: the job is called {free}")
         self.batch.jobs.append(ImportedJob(free, self.source.file, self.line, origin, keys, times))
 
-    def _without_secrets(self, keys: Mapping[str, Any], lines: Mapping[str, int]) -> Mapping[str, Any]:
-        """Leave out variables that look like secrets: the file is in git, and what it says in the database.
+    def _without_secrets(
+        self, keys: Mapping[str, Any], lines: Mapping[str, int]
+    ) -> Mapping[str, Any]:
+        """Leave out variables that look like secrets: the file is in git, and what it says in the
+        database.
 
         A command stays as it is, because it would not work without its secret.
         """
         env = keys.get("env") or {}
         secret = [name for name, value in env.items() if mask_value(name, value) != value]
         for name in secret:
-            remedy = "~/.pgpass, or PGPASSFILE in env" if name.startswith("PG") else "set it where the worker starts"
-            message = f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}"
+            remedy = (
+                "~/.pgpass, or PGPASSFILE in env"
+                if name.startswith("PG")
+                else "set it where the worker starts"
+            )
+            message = (
+                f"{shown(name)} looks like a secret, which does not belong in the file: {remedy}"
+            )
             place = self.at(lines.get(name, self.line))
             if (
                 name not in lines
-                or ImportNote(Treatment.DROPPED, self.source.file, place.line, message) not in self.batch.notes
+                or ImportNote(Treatment.DROPPED, self.source.file, place.line, message)
+                not in self.batch.notes
             ):
                 place.dropped(message)
         command = keys.get("command") or []
@@ -239,12 +262,16 @@ class Place:
         if "spread" not in keys or durations.parse(keys["spread"]) <= gap:
             return keys
         spread = durations.show(gap)
-        self.changed(f"spread is {spread}, the time to the job's next slot: the source delays longer")
+        self.changed(
+            f"spread is {spread}, the time to the job's next slot: the source delays longer"
+        )
         return {**keys, "spread": spread}
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """Return ``name``, or if it is taken the first of name_2, name_3 and so on that is not, which then is."""
+    """Return ``name``, or if it is taken the first of name_2, name_3 and so on that is not, which
+    then is.
+    """
     number, free = 1, name
     while free in taken:
         number += 1
@@ -285,14 +312,18 @@ def shown(value: Any) -> str:
 
 
 def _unstorable(value: Any, depth: int = 0) -> str:
-    """Return what in ``value`` is not a JSON value that the file and PostgreSQL can hold; "" if all of it is."""
+    """Return what in ``value`` is not a JSON value that the file and PostgreSQL can hold; "" if all
+    of it is.
+    """
     match value:
         case None | bool():
             return ""
         case str():
             return "a string with NUL or a lone surrogate" if NOT_STORABLE.search(value) else ""
         case int():
-            return "an integer of more than 63 bits" if value.bit_length() > MAX_INTEGER_BITS else ""
+            return (
+                "an integer of more than 63 bits" if value.bit_length() > MAX_INTEGER_BITS else ""
+            )
         case float():
             return "" if value - value == 0 else str(value)
         case list() | tuple() | dict() if depth < 20:
@@ -300,4 +331,8 @@ def _unstorable(value: Any, depth: int = 0) -> str:
             if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
                 return "a mapping with keys that are not strings"
             return next(filter(None, (_unstorable(item, depth + 1) for item in items)), "")
-    return "a value nested more than 20 levels deep" if isinstance(value, list | dict) else f"a {type(value).__name__}"
+    return (
+        "a value nested more than 20 levels deep"
+        if isinstance(value, list | dict)
+        else f"a {type(value).__name__}"
+    )

@@ -13,12 +13,22 @@ from yamlsched.extras.importing.model import MAX_INTEGER_BITS, Origin, Refusal, 
 
 MAX_DEPTH = 50
 SETTING_CALLS = ("update", "dict", "Celery")
-INTERVAL_ARGUMENTS = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
+INTERVAL_ARGUMENTS = (
+    "days",
+    "seconds",
+    "microseconds",
+    "milliseconds",
+    "minutes",
+    "hours",
+    "weeks",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a name, such as ``crontab(minute=0)``: its last name and its arguments, which may be calls too."""
+    """A call of a name, such as ``crontab(minute=0)``: its last name and its arguments, which may
+    be calls too.
+    """
 
     name: str
     args: tuple[Any, ...]
@@ -40,7 +50,11 @@ def parse(source: Origin) -> ast.Module:
             return ast.parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = error.lineno or 0 if isinstance(error, SyntaxError) else 0
-        reason = error.msg if isinstance(error, SyntaxError) else "nested too deeply, or with NUL characters"
+        reason = (
+            error.msg
+            if isinstance(error, SyntaxError)
+            else "nested too deeply, or with NUL characters"
+        )
         raise Refusal(f"it is not valid Python: {reason}", line) from error
 
 
@@ -76,14 +90,19 @@ def value(node: ast.AST | None, depth: int = 0) -> Any:
             return Name(dotted(node))
         case ast.Call(func=function, args=args, keywords=words) if all(word.arg for word in words):
             name = dotted(function).rpartition(".")[2]
-            return Call(name, tuple(map(inner, args)), {str(word.arg): inner(word.value) for word in words})
+            return Call(
+                name, tuple(map(inner, args)), {str(word.arg): inner(word.value) for word in words}
+            )
     raise Refusal(f"{written(node)} is not a constant, and nothing is executed")
 
 
 def payload(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the key ``payload`` for the arguments of a task, if it has any. Raises Refusal."""
     if values.get("args"):
-        raise Refusal(f"it has positional arguments {shown(values['args'])}: a payload has names, write them as kwargs")
+        raise Refusal(
+            f"it has positional arguments {shown(values['args'])}: a payload has names, write them"
+            " as kwargs"
+        )
     kwargs = values.get("kwargs") or {}
     if not isinstance(kwargs, dict):
         raise Refusal(f"its kwargs {shown(kwargs)} are not a dict of constants")
@@ -97,7 +116,11 @@ def _is_number(value: Any) -> bool:
 def written(node: ast.AST | None) -> str:
     """Return an expression for a message."""
     try:
-        return shown(" ".join(ast.unparse(node).split())) if isinstance(node, ast.expr) else "an expression"
+        return (
+            shown(" ".join(ast.unparse(node).split()))
+            if isinstance(node, ast.expr)
+            else "an expression"
+        )
     except (RecursionError, ValueError):
         return "an expression"
 
@@ -115,7 +138,9 @@ def dotted(node: ast.AST) -> str:
 
 def interval(days: dict[str, Any], args: tuple[Any, ...] = ()) -> timedelta | None:
     """Return what ``timedelta(*args, **days)`` says; None if it is not valid."""
-    if not all(_is_number(item) for item in (*args, *days.values())) or set(days) - set(INTERVAL_ARGUMENTS):
+    if not all(_is_number(item) for item in (*args, *days.values())) or set(days) - set(
+        INTERVAL_ARGUMENTS
+    ):
         return None
     try:
         return timedelta(*args, **days)
@@ -124,12 +149,17 @@ def interval(days: dict[str, Any], args: tuple[Any, ...] = ()) -> timedelta | No
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the last name of each target that is assigned a value, also by keyword (``update(beat_schedule=...)``)."""
+    """Yield the last name of each target that is assigned a value, also by keyword
+    (``update(beat_schedule=...)``).
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Attribute | ast.Name):
-                    yield (target.attr if isinstance(target, ast.Attribute) else target.id), node.value
+                    yield (
+                        (target.attr if isinstance(target, ast.Attribute) else target.id),
+                        node.value,
+                    )
                 elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
                     yield str(target.slice.value), node.value
         elif isinstance(node, ast.Call) and _last_name(node.func) in SETTING_CALLS:
@@ -137,7 +167,9 @@ def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 
 def settings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
-    """Yield what is set at the top level, in a class, on an object ``conf``, and by keyword or key of a call."""
+    """Yield what is set at the top level, in a class, on an object ``conf``, and by keyword or key
+    of a call.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.Module(body=body) | ast.ClassDef(body=body):
@@ -147,9 +179,13 @@ def settings(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                     match target:
                         case ast.Attribute(value=owner, attr=name) if _is_settings(owner):
                             yield name, value
-                        case ast.Subscript(value=owner, slice=ast.Constant(value=str(name))) if _is_settings(owner):
+                        case ast.Subscript(value=owner, slice=ast.Constant(value=str(name))) if (
+                            _is_settings(owner)
+                        ):
                             yield name, value
-            case ast.Call(func=function, keywords=words, args=args) if _last_name(function) in SETTING_CALLS:
+            case ast.Call(func=function, keywords=words, args=args) if (
+                _last_name(function) in SETTING_CALLS
+            ):
                 yield from ((word.arg, word.value) for word in words if word.arg)
                 for argument in args:
                     yield from _items(argument)
@@ -166,13 +202,21 @@ def _plain_assignments(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.expr
     for statement in body:
         match statement:
             case ast.Assign(targets=targets, value=value):
-                yield from ((target.id, value) for target in targets if isinstance(target, ast.Name))
+                yield from (
+                    (target.id, value) for target in targets if isinstance(target, ast.Name)
+                )
                 yield from _items(value)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 yield name, value
             case ast.If() | ast.Try() | ast.With():
-                inner = [*statement.body, *getattr(statement, "orelse", []), *getattr(statement, "finalbody", [])]
-                inner += [line for handler in getattr(statement, "handlers", []) for line in handler.body]
+                inner = [
+                    *statement.body,
+                    *getattr(statement, "orelse", []),
+                    *getattr(statement, "finalbody", []),
+                ]
+                inner += [
+                    line for handler in getattr(statement, "handlers", []) for line in handler.body
+                ]
                 yield from _plain_assignments(inner)
 
 
@@ -185,13 +229,17 @@ def _last_name(node: ast.expr) -> str:
 
 
 def constant(settings: Sequence[tuple[str, ast.expr]], node: ast.expr) -> Any:
-    """Return the value of a constant, of a name that is set to one once, or of ZoneInfo with one; else an Ellipsis."""
+    """Return the value of a constant, of a name that is set to one once, or of ZoneInfo with one;
+    else an Ellipsis.
+    """
     match node:
         case ast.Name(id=name):
             values = [item for key, item in settings if key == name]
             is_known = len(values) == 1 and not isinstance(values[0], ast.Name)
             return constant(settings, values[0]) if is_known else ...
-        case ast.Call(func=ast.Name() | ast.Attribute(), args=[ast.Constant(value=str(name))], keywords=[]):
+        case ast.Call(
+            func=ast.Name() | ast.Attribute(), args=[ast.Constant(value=str(name))], keywords=[]
+        ):
             is_zone = _last_name(node.func) in ("ZoneInfo", "timezone", "gettz")
             return name if is_zone else ...
         case ast.Constant(value=value):

@@ -12,20 +12,43 @@ from typing import Any
 
 from yamlsched.extras.importing import celery, compare, crontab, kubernetes, systemd, write
 from yamlsched.extras.importing.calendar import OnCalendar
-from yamlsched.extras.importing.model import MAX_NOTES, Imported, ImportNote, Origin, Place, TooMany, Treatment
+from yamlsched.extras.importing.model import (
+    MAX_NOTES,
+    Imported,
+    ImportNote,
+    Origin,
+    Place,
+    TooMany,
+    Treatment,
+)
 from yamlsched.schedule.load import Loaded, load
 from yamlsched.text import escape_line, join_first
 
 KINDS = ("crontab", "cron.d", "kubernetes", "celery", "systemd")
 ON_HOST_CLOCK = ("crontab", "cron.d", "systemd")
 """Kinds that use the time zone of their host where a file names none."""
-WITH_USER = re.compile(r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)[ \t]+(\S+)", re.MULTILINE)
+WITH_USER = re.compile(
+    r"^[ \t]*(?:@\w+[ \t]+|(?=[-\d*])(?:\S+[ \t]+){5})(\S+)[ \t]+(\S+)", re.MULTILINE
+)
 BARE_WORD = re.compile(r"[a-z_][a-z0-9_-]*")
 KEYWORD = re.compile(r"(if|test|cd|command)$|\[")
 PROGRAMS_TOO = frozenset(("backup", "games", "list", "mail", "man", "news", "sync"))
 """Users of every Debian that are usual names of programs and scripts as well."""
 SYSTEM_USERS = PROGRAMS_TOO.union(
-    ("root", "www-data", "daemon", "bin", "sys", "uucp", "proxy", "nobody", "apache", "nginx", "postgres", "mysql"),
+    (
+        "root",
+        "www-data",
+        "daemon",
+        "bin",
+        "sys",
+        "uucp",
+        "proxy",
+        "nobody",
+        "apache",
+        "nginx",
+        "postgres",
+        "mysql",
+    ),
     ("amavis", "clamav", "munin", "logcheck", "smmsp", "cricket", "leafnode", "roundcube"),
 )
 MAX_LINES = 5
@@ -56,7 +79,9 @@ def kind_of(source: Origin) -> str:
 
 
 def _has_users(text: str) -> bool:
-    """Return whether the commands of a crontab follow the names of users: all of them, or root once."""
+    """Return whether the commands of a crontab follow the names of users: all of them, or root
+    once.
+    """
     words = WITH_USER.findall(text)
     is_all = bool(words) and all(_is_user(first, second) for first, second in words)
     return is_all or any(first == "root" for first, _ in words)
@@ -69,19 +94,28 @@ def _is_user(first: str, second: str) -> bool:
         is_known = first in SYSTEM_USERS or pwd.getpwnam(first).pw_name == first
     except (KeyError, ValueError):
         return False
-    return is_known and (second.startswith("/") or (first not in PROGRAMS_TOO and not second.startswith("-")))
+    return is_known and (
+        second.startswith("/") or (first not in PROGRAMS_TOO and not second.startswith("-"))
+    )
 
 
 def read(
-    sources: Sequence[Origin], kind: str | None, into: Loaded | None, start: datetime, days: int = 400
+    sources: Sequence[Origin],
+    kind: str | None,
+    into: Loaded | None,
+    start: datetime,
+    days: int = 400,
 ) -> Imported:
-    """Return the jobs of ``sources``, with names that ``into`` does not have, and notes sorted by place.
+    """Return the jobs of ``sources``, with names that ``into`` does not have, and notes sorted by
+    place.
 
-    ``kind`` is that of all sources; None means that of each. Fire times are compared for ``days`` days
-    from ``start`` on, an aware time.
+    ``kind`` is that of all sources; None means that of each. Fire times are compared for ``days``
+    days from ``start`` on, an aware time.
     """
     kinds = [(source, kind or kind_of(source)) for source in sources]
-    crontabs = [(source.text, name == "cron.d") for source, name in kinds if name in ("crontab", "cron.d")]
+    crontabs = [
+        (source.text, name == "cron.d") for source, name in kinds if name in ("crontab", "cron.d")
+    ]
     names, limits = (set(into.entries), set(into.limits)) if into else (set(), set())
     batch = Imported(names, crontab.shared_locks(crontabs, limits))
     units = [source for source, name in kinds if name == "systemd"]
@@ -111,7 +145,11 @@ def read(
         batch.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, difference))
         batch.differing += difference != compare.NOT_COMPARED
     on_host_clock = {source.file for source, name in kinds if name in ON_HOST_CLOCK}
-    in_utc = [job for job in batch.jobs if job.keys["timezone"] == "UTC" and isinstance(job.times, OnCalendar)]
+    in_utc = [
+        job
+        for job in batch.jobs
+        if job.keys["timezone"] == "UTC" and isinstance(job.times, OnCalendar)
+    ]
     batch.assumes_utc = any(job.file in on_host_clock for job in in_utc)
     order = {source.file: index for index, source in enumerate(sources)}
     batch.notes.sort(key=lambda note: (order[note.file], note.line))
@@ -119,14 +157,23 @@ def read(
 
 
 def _keep_apart(batch: Imported, into: Loaded) -> None:
-    """Give commands an environment and a directory of their own: those in the defaults are of another crontab."""
+    """Give commands an environment and a directory of their own: those in the defaults are of
+    another crontab.
+    """
     defaults = into.root.get("defaults") if into.root else None
     own = {key: value for key, value in OF_HOST.items() if defaults and key in defaults.value}
     for number, job in enumerate(batch.jobs):
-        missing = {key: value for key, value in own.items() if key not in job.keys and "command" in job.keys}
+        missing = {
+            key: value
+            for key, value in own.items()
+            if key not in job.keys and "command" in job.keys
+        }
         batch.jobs[number] = replace(job, keys={**job.keys, **missing})
         for key in missing:
-            message = f"the {key} in the defaults of {into.source.file} does not apply to it: the job has its own"
+            message = (
+                f"the {key} in the defaults of {into.source.file} does not apply to it: the job has"
+                " its own"
+            )
             batch.notes.append(ImportNote(Treatment.CHANGED, job.file, job.line, message))
 
 
@@ -135,24 +182,34 @@ def _leave_out_invalid(batch: Imported) -> None:
     if not batch.jobs:
         return
     text = write.as_file(batch.jobs, "UTC")
-    errors = [diagnostic for diagnostic in load(text.encode(), "", None).diagnostics if diagnostic.severity == "error"]
+    errors = [
+        diagnostic
+        for diagnostic in load(text.encode(), "", None).diagnostics
+        if diagnostic.severity == "error"
+    ]
     if not errors:
         return
     lines = text.split("\n")
     starts = {job.name: lines.index(f"  {job.name}:") + 1 for job in batch.jobs}
     for job in list(batch.jobs):
-        end = min((line for line in starts.values() if line > starts[job.name]), default=len(lines) + 1)
+        end = min(
+            (line for line in starts.values() if line > starts[job.name]), default=len(lines) + 1
+        )
         reasons = [error for error in errors if starts[job.name] <= error.line < end]
         if reasons:
             batch.jobs.remove(job)
-            batch.notes.append(ImportNote(Treatment.REFUSED, job.file, job.line, f"{job.name}: {reasons[0].message}"))
+            batch.notes.append(
+                ImportNote(
+                    Treatment.REFUSED, job.file, job.line, f"{job.name}: {reasons[0].message}"
+                )
+            )
 
 
 def report(batch: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
     """Return the notes as lines, one for each message with all its places, and a summary.
 
-    ``into`` is the file that the jobs were appended to. ``zone_remedy`` says what to do if files name no
-    time zone; empty if one was passed.
+    ``into`` is the file that the jobs were appended to. ``zone_remedy`` says what to do if files
+    name no time zone; empty if one was passed.
     """
     by_message: dict[tuple[str, Treatment, str], list[int]] = {}
     for note in batch.notes:
@@ -161,12 +218,18 @@ def report(batch: Imported, into: Loaded | None, zone_remedy: str) -> list[str]:
     for (file, effect, message), numbers in by_message.items():
         place = f"{file}:{numbers[0]}" if numbers[0] else file
         others = [str(number) for number in numbers[1:] if number]
-        also = f" (also line{'s' * (len(others) > 1)} {join_first(others, MAX_LINES)})" if others else ""
+        also = (
+            f" (also line{'s' * (len(others) > 1)} {join_first(others, MAX_LINES)})"
+            if others
+            else ""
+        )
         lines.append(f"{place}: {effect}: {message}{also}")
     if batch.assumes_utc and zone_remedy:
         lines.append(f"time zone: UTC is used where a file names none. {zone_remedy}")
     if into is not None and batch.jobs and (inherited := _inherited(into, batch)):
-        lines.append(f"{into.source.file}: its defaults apply to the imported jobs too: {inherited}")
+        lines.append(
+            f"{into.source.file}: its defaults apply to the imported jobs too: {inherited}"
+        )
     left_out = sum(note.effect is Treatment.REFUSED for note in batch.notes)
     jobs = "1 job" if len(batch.jobs) == 1 else f"{len(batch.jobs)} jobs"
     times = f" ({batch.differing} with other fire times)" if batch.differing else ""

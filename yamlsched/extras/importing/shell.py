@@ -15,7 +15,22 @@ BUILTINS = re.compile(
 )
 PLAIN_SHELLS = ("/bin/sh", "/bin/bash", "/usr/bin/sh", "/usr/bin/bash", "sh", "bash")
 PIPEFAIL_SHELLS = ("bash", "zsh", "ksh")
-GUARDS = frozenset(("test", "[", "[[", "command", "which", "type", "hash", "grep", "pgrep", "pidof", "mountpoint", "!"))
+GUARDS = frozenset(
+    (
+        "test",
+        "[",
+        "[[",
+        "command",
+        "which",
+        "type",
+        "hash",
+        "grep",
+        "pgrep",
+        "pidof",
+        "mountpoint",
+        "!",
+    )
+)
 MAY_FAIL_IN_PIPES = frozenset(("grep", "egrep", "zgrep", "diff", "cmp", "yes", "head"))
 """A pipe with one of them ends with another exit code than 0 although nothing is wrong."""
 TAKES_OUTPUT = frozenset(("logger", "mail", "mailx", "sendmail", "systemd-cat"))
@@ -27,7 +42,9 @@ IN_FOLDER = frozenset(("git", "make", "npm", "yarn", "bundle", "rake", "docker-c
 
 ANY_GUARD = re.compile(r"&&|\|\||\A(?:test\s|\[\s|grep\s)")
 KEYWORDS = frozenset(("if", "then", "else", "do", "while", "until", "!", "{", "("))
-WRAPPERS = frozenset(["sudo", "nice", "ionice", "env", "exec", "chronic", "nohup", "time", "setsid", "chrt"])
+WRAPPERS = frozenset(
+    ["sudo", "nice", "ionice", "env", "exec", "chronic", "nohup", "time", "setsid", "chrt"]
+)
 WITH_VALUES = frozenset(["timeout", "flock"])
 DURATION = re.compile(r"[\d.]+[smhd]?")
 INTERPRETERS = re.compile(r"(python|php|perl|ruby|node|bash|sh|java|npx|uv|poetry)[\d.]*")
@@ -35,7 +52,8 @@ SUFFIX = re.compile(r"\.(sh|py|php|pl|rb|js|bash|jar)\Z")
 
 
 def split_percent(command: str) -> tuple[str, str | None]:
-    r"""Split at the first unescaped %, as cron does: the rest is standard input, with % for line ends.
+    r"""Split at the first unescaped %, as cron does: the rest is standard input, with % for line
+    ends.
 
     Debian's cron also reads two backslashes in front of it as one.
 
@@ -69,7 +87,13 @@ def argv(command: str, shell: str) -> list[str]:
         return needs_shell
     part = line.parts[0]
     words = [word.literal for word in part.words]
-    if len(line.parts) > 1 or part.operator or part.redirects or line.comment_at is not None or not words:
+    if (
+        len(line.parts) > 1
+        or part.operator
+        or part.redirects
+        or line.comment_at is not None
+        or not words
+    ):
         return needs_shell
     is_builtin = BUILTINS.fullmatch(part.words[0].text) or ASSIGNMENT.match(part.words[0].text)
     if shell not in PLAIN_SHELLS or is_builtin:
@@ -79,7 +103,8 @@ def argv(command: str, shell: str) -> list[str]:
 
 
 def with_pipefail(command: str, shell: str) -> tuple[str, str, str]:
-    """Return a command with pipes that fails if any part of a pipe does, its shell, and what prevents that.
+    """Return a command with pipes that fails if any part of a pipe does, its shell, and what
+    prevents that.
 
     >>> with_pipefail("pg_dump app | gzip > app.gz", "/bin/sh")
     ('set -o pipefail; pg_dump app | gzip > app.gz', '/bin/bash', '')
@@ -122,11 +147,16 @@ def output_takers(command: str) -> list[str]:
     except CannotSplit:
         return []
     pairs = zip(line.parts, line.parts[1:], strict=False)
-    return [after.program for before, after in pairs if before.operator == "|" and after.program in TAKES_OUTPUT]
+    return [
+        after.program
+        for before, after in pairs
+        if before.operator == "|" and after.program in TAKES_OUTPUT
+    ]
 
 
 def without_failing_guard(command: str) -> tuple[str, str]:
-    """Return ``command`` with its leading guards as the condition of an ``if``, and what follows them.
+    """Return ``command`` with its leading guards as the condition of an ``if``, and what follows
+    them.
 
     Such an ``if`` exits 0 where they are false. Without guards, all of the command follows them.
 
@@ -161,7 +191,9 @@ def name_of(command: str) -> str:
     'echo'
     """
     fallback = ""
-    unquoted = re.sub(r"'[^']*'|\"[^\"]*\"", lambda quoted: re.sub(r"[;&|]", " ", quoted[0]), command)
+    unquoted = re.sub(
+        r"'[^']*'|\"[^\"]*\"", lambda quoted: re.sub(r"[;&|]", " ", quoted[0]), command
+    )
     for segment in re.split(r"&&|\|\||[;|]", unquoted):
         words = [word for word in _words(segment) if not ASSIGNMENT.match(word)]
         while words:
@@ -182,9 +214,19 @@ def name_of(command: str) -> str:
         if not words:
             continue
         program = SUFFIX.sub("", words[0].rsplit("/", 1)[-1])
-        argument = next((word for word in words[1:2] if re.fullmatch(r"[a-z][a-z0-9:_-]*", word)), "")
+        argument = next(
+            (word for word in words[1:2] if re.fullmatch(r"[a-z][a-z0-9:_-]*", word)), ""
+        )
         name = f"{program}_{argument}" if argument else program
-        if not BUILTINS.fullmatch(program) and program not in ("[", "sleep", "mkdir", "echo", "true", "fi", "done"):
+        if not BUILTINS.fullmatch(program) and program not in (
+            "[",
+            "sleep",
+            "mkdir",
+            "echo",
+            "true",
+            "fi",
+            "done",
+        ):
             return name
         fallback = fallback or name
     return fallback

@@ -1,4 +1,6 @@
-"""Commands of a crontab without what yamlsched does itself: redirects, directory, lock, random sleep and ping."""
+"""Commands of a crontab without what yamlsched does itself: redirects, directory, lock, random
+sleep and ping.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from pathlib import PurePosixPath
 
 from yamlsched import durations
 from yamlsched.extras.importing.shell import GUARDS, PLAIN_SHELLS
-from yamlsched.extras.importing.tokens import CannotSplit, CommandLine, Part, Redirect, split, without_spans
+from yamlsched.extras.importing.tokens import (
+    CannotSplit,
+    CommandLine,
+    Part,
+    Redirect,
+    split,
+    without_spans,
+)
 
 FLOCK = re.compile(
     r"(?:\S*/)?flock(?P<options>(?:\s+(?:-[nxeoF]+|(?:-E|--conflict-exit-code)[\s=]?\d+|--no-fork|--nonblock|--nb"
@@ -31,7 +40,9 @@ RANDOM_SLEEP = re.compile(
 )
 ANY_RANDOM_SLEEP = re.compile(r"(?<![\w-])sleep\b[^;&|]*(?:RANDOM|shuf|rand|random)")
 NULL = "/dev/null"
-LOG = re.compile(r"^/proc/\w+/fd/|^/dev/(?:std|tty|console)|(?:^|/)logs?/|\.(?:log|out|err)(?![a-z])|[_-]log$")
+LOG = re.compile(
+    r"^/proc/\w+/fd/|^/dev/(?:std|tty|console)|(?:^|/)logs?/|\.(?:log|out|err)(?![a-z])|[_-]log$"
+)
 DATA = re.compile(
     r"\.(?:[ctp]sv|jsonl?|ndjson|xml|html?|sql|dump|bak|gz|bz2|xz|zst|zip|tar|tgz|dat|db|sqlite3?|md|ics|pdf|prom|ya?ml"
     r"|conf|cfg|ini|crt|pem|key|parquet|avro|png|jpg|svg)$"
@@ -62,12 +73,19 @@ class Simplified:
 
 
 def simplify(command: str, home: str, is_advised: bool, limits: Mapping[str, str]) -> Simplified:
-    """Return ``command`` without its redirects to logs, its ``cd`` and its ping, and if advised without lock and sleep.
+    """Return ``command`` without its redirects to logs, its ``cd`` and its ping, and if advised
+    without lock and sleep.
 
     ``home`` is where it starts; empty if unknown. A lock whose limit is empty is kept.
     """
     done = Simplified(command.lstrip())
-    steps: list[Callable[[Simplified, CommandLine], None]] = [_comment, _subshell, _background, _redirects, _ping]
+    steps: list[Callable[[Simplified, CommandLine], None]] = [
+        _comment,
+        _subshell,
+        _background,
+        _redirects,
+        _ping,
+    ]
     steps.append(lambda done, line: _folder(done, line, home))
     steps.append(_inner_shell)
     before = ""
@@ -93,7 +111,12 @@ def _subshell(done: Simplified, line: CommandLine) -> None:
     """Remove the parentheses around the whole command."""
     first, last = line.parts[0], line.parts[-1]
     parentheses = [part.operator for part in line.parts if part.operator and part.operator in "()"]
-    if parentheses == ["(", ")"] and first.operator == "(" and not first.words and last.operator == ")":
+    if (
+        parentheses == ["(", ")"]
+        and first.operator == "("
+        and not first.words
+        and last.operator == ")"
+    ):
         done.command = done.command.strip()[1:-1].strip()
 
 
@@ -104,9 +127,16 @@ def _background(done: Simplified, line: CommandLine) -> None:
 
 def _redirects(done: Simplified, line: CommandLine) -> None:
     outputs = [(part, _output_redirects(part, part is line.parts[-1])) for part in line.parts]
-    kept = [one for part, removed in outputs for one in part.redirects if one not in removed and _is_file(one)]
+    kept = [
+        one
+        for part, removed in outputs
+        for one in part.redirects
+        if one not in removed and _is_file(one)
+    ]
     if not (line.has_groups and (kept or "|" in line.operators)):
-        removed = sorted((one for _, redirects in outputs for one in redirects), key=lambda one: one.start)
+        removed = sorted(
+            (one for _, redirects in outputs for one in redirects), key=lambda one: one.start
+        )
         done.removed += [one.text for one in removed if _is_file(one)]
         done.command = without_spans(done.command, [(one.start, one.end) for one in removed])
     else:
@@ -115,7 +145,11 @@ def _redirects(done: Simplified, line: CommandLine) -> None:
 
 
 def _is_file(redirect: Redirect) -> bool:
-    return redirect.operator.startswith(">") and not redirect.target.text.isdigit() and redirect.target.text != "-"
+    return (
+        redirect.operator.startswith(">")
+        and not redirect.target.text.isdigit()
+        and redirect.target.text != "-"
+    )
 
 
 def _output_redirects(part: Part, is_last: bool) -> list[Redirect]:
@@ -131,11 +165,15 @@ def _output_redirects(part: Part, is_last: bool) -> list[Redirect]:
     if not outs:
         return removed + (to_stdout if not is_test else [])
     out, path = outs[0], outs[0].target.text.strip("\"'")
-    is_both = out.fd == "&" or out.operator == ">&" or any(one.start > out.start for one in to_stdout)
+    is_both = (
+        out.fd == "&" or out.operator == ">&" or any(one.start > out.start for one in to_stdout)
+    )
     if path == NULL:
         is_output = not is_test
     else:
-        is_output = bool(LOG.search(path)) or (not DATA.search(path) and (is_both or out.operator == ">>"))
+        is_output = bool(LOG.search(path)) or (
+            not DATA.search(path) and (is_both or out.operator == ">>")
+        )
     return removed + ([out, *to_stdout] if is_output else [])
 
 
@@ -145,7 +183,9 @@ def _ping(done: Simplified, line: CommandLine) -> None:
     if line.has_groups or "|" in line.operators:
         return
     urls = []
-    while len(parts) > 1 and (url := _pinged(parts[-1])) and parts[-2].operator in ("&&", ";", "||"):
+    while (
+        len(parts) > 1 and (url := _pinged(parts[-1])) and parts[-2].operator in ("&&", ";", "||")
+    ):
         urls.append(url)
         parts.pop()
     while len(parts) > 1 and (url := _pinged(parts[0])) and parts[0].operator in ("&&", ";"):
@@ -160,7 +200,10 @@ def _pinged(part: Part) -> str:
     """Return the URL of a ping that sends nothing else; else an empty string."""
     words = [word.literal for word in part.words]
     urls = [word for word in words if word and PING.fullmatch(word)]
-    sends = any(word is None or re.match(r"-d$|-F$|--data|--post|--form|-X$|--request", word) for word in words)
+    sends = any(
+        word is None or re.match(r"-d$|-F$|--data|--post|--form|-X$|--request", word)
+        for word in words
+    )
     return urls[0] if part.program in ("curl", "wget") and len(urls) == 1 and not sends else ""
 
 
@@ -184,7 +227,12 @@ def _path(literal: str | None, written: str, folder: str, home: str) -> str:
     """Return the absolute path of a directory; empty if it is not known."""
     for prefix in ("~", "$HOME", '"$HOME"', "${HOME}"):
         rest = written.removeprefix(prefix)
-        if literal is None and home and rest != written and (not rest or re.fullmatch(r"/[\w./-]*", rest)):
+        if (
+            literal is None
+            and home
+            and rest != written
+            and (not rest or re.fullmatch(r"/[\w./-]*", rest))
+        ):
             return home + rest.rstrip("/")
     if not literal or literal.startswith("-") or not (literal.startswith("/") or folder):
         return ""
@@ -217,7 +265,8 @@ def _sleep(done: Simplified) -> None:
 
 
 def without_flock(command: str) -> tuple[str, str, str] | None:
-    """Return the command that flock protects, the ``overlap`` that does the same, and the lock file; else None.
+    """Return the command that flock protects, the ``overlap`` that does the same, and the lock
+    file; else None.
 
     >>> without_flock("flock -n /tmp/x.lock /usr/bin/sync --all")
     ('/usr/bin/sync --all', 'skip', '/tmp/x.lock')
@@ -233,12 +282,15 @@ def without_flock(command: str) -> tuple[str, str, str] | None:
     elif not _is_simple(rest):
         return None  # a pipe or && behind the program is outside of the lock
     options = f"{locked['options']} {locked['options2']}".split()
-    is_skip = any(option.startswith("--n") or (option[1] != "-" and "n" in option) for option in options)
+    is_skip = any(
+        option.startswith("--n") or (option[1] != "-" and "n" in option) for option in options
+    )
     return rest, "skip" if is_skip else "wait", locked["file"]
 
 
 def without_random_sleep(command: str) -> tuple[str, timedelta] | None:
-    """Return the command without its random sleep, and the longest sleep; None if it has none that is understood.
+    """Return the command without its random sleep, and the longest sleep; None if it has none that
+    is understood.
 
     >>> without_random_sleep("sleep $((RANDOM % 300)); certbot renew")
     ('certbot renew', datetime.timedelta(seconds=300))
@@ -271,19 +323,31 @@ def _is_simple(command: str) -> bool:
 
 
 def advice(command: str, limits: Mapping[str, str]) -> list[str]:
-    """Return what yamlsched does better than a part of ``command``. ``limits`` are those for locks."""
+    """Return what yamlsched does better than a part of ``command``. ``limits`` are
+    those for locks.
+    """
     hints = []
     locked = without_flock(command)
     limit = limits.get(locked[2]) if locked else ""
     if locked and limit != "":
         waits = ", but waits where it skips" if limit and locked[1] == "skip" else ""
         key = f"limit: {limit}" if limit else f"overlap: {locked[1]}"
-        exits = ". While the lock is held, flock -n exits 1, which is a failure here" if locked[1] == "skip" else ""
-        hints.append(f"flock: {key} does this on all hosts together{waits}; --policy advised writes it{exits}")
+        exits = (
+            ". While the lock is held, flock -n exits 1, which is a failure here"
+            if locked[1] == "skip"
+            else ""
+        )
+        hints.append(
+            f"flock: {key} does this on all hosts together{waits}; --policy advised writes"
+            f" it{exits}"
+        )
     elif ANY_FLOCK.search(command):
         hints.append("flock: overlap, or a limit that jobs share, does this on all hosts together")
     if slept := without_random_sleep(command):
-        hints.append(f"random sleep: spread: {durations.show(slept[1])} does this; --policy advised writes it")
+        hints.append(
+            f"random sleep: spread: {durations.show(slept[1])} does this; --policy advised"
+            " writes it"
+        )
     elif ANY_RANDOM_SLEEP.search(command):
         hints.append("random sleep: spread does this, with the same delay each time")
     return hints

@@ -13,7 +13,14 @@ from typing import Any
 
 from yamlsched import durations
 from yamlsched.extras.importing.calendar import SYSTEMD, OnCalendar
-from yamlsched.extras.importing.expression import CRON_RULES, WEEKDAYS, FieldRange, cron_expression, fields_of, interval
+from yamlsched.extras.importing.expression import (
+    CRON_RULES,
+    WEEKDAYS,
+    FieldRange,
+    cron_expression,
+    fields_of,
+    interval,
+)
 from yamlsched.extras.importing.model import (
     FAITHFUL,
     AnyOf,
@@ -28,9 +35,24 @@ from yamlsched.extras.importing.model import (
 )
 from yamlsched.timetable.zones import zone
 
-ALIASES = {"minutely": "*:*", "hourly": "*:00", "daily": "00:00", "weekly": "Mon", "monthly": "*-*-01"}
-ALIASES |= {"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01", "yearly": "*-01-01", "annually": "*-01-01"}
-RULES = (*CRON_RULES[:3], FieldRange("month", 1, 12), FieldRange("weekday", 1, 7, {**WEEKDAYS, "sun": 7}))
+ALIASES = {
+    "minutely": "*:*",
+    "hourly": "*:00",
+    "daily": "00:00",
+    "weekly": "Mon",
+    "monthly": "*-*-01",
+}
+ALIASES |= {
+    "quarterly": "*-01,04,07,10-01",
+    "semiannually": "*-01,07-01",
+    "yearly": "*-01-01",
+    "annually": "*-01-01",
+}
+RULES = (
+    *CRON_RULES[:3],
+    FieldRange("month", 1, 12),
+    FieldRange("weekday", 1, 7, {**WEEKDAYS, "sun": 7}),
+)
 LONG_WEEKDAY = re.compile(r"(?i)(mon|tue|wed|thu|fri|sat|sun)[a-z]*")
 SPAN = re.compile(r"\s*(\d{1,9})\s*([A-Za-z]*)")
 UNITS = {
@@ -47,7 +69,14 @@ REPEATED = ("OnUnitActiveSec", "OnUnitInactiveSec")
 ONCE = ("OnActiveSec", "OnBootSec", "OnStartupSec")
 HARMLESS = {
     *("Description", "Documentation", "DefaultDependencies", "WantedBy", "Alias", "Also"),
-    *("Type", "RemainAfterExit", "RemainAfterElapse", "SyslogIdentifier", "StandardOutput", "StandardError"),
+    *(
+        "Type",
+        "RemainAfterExit",
+        "RemainAfterElapse",
+        "SyslogIdentifier",
+        "StandardOutput",
+        "StandardError",
+    ),
 }
 """Settings without which a run means the same. Every other one that is not imported is reported."""
 OF_TIMERS = {
@@ -55,7 +84,15 @@ OF_TIMERS = {
     *("WakeSystem", "OnClockChange", "OnTimezoneChange", *REPEATED, *ONCE),
 }
 OF_SERVICES = {
-    *("ExecStart", "ExecStartPre", "ExecStartPost", "Environment", "WorkingDirectory", "User", "Group"),
+    *(
+        "ExecStart",
+        "ExecStartPre",
+        "ExecStartPost",
+        "Environment",
+        "WorkingDirectory",
+        "User",
+        "Group",
+    ),
     *("TimeoutStartSec", "RuntimeMaxSec", "SuccessExitStatus"),
 }
 SPECIFIER = re.compile(r"%(?!%)")
@@ -80,10 +117,11 @@ def read(sources: Iterable[Origin], batch: Imported) -> None:
 
 
 def _parse(text: str) -> Unit:
-    """Return the settings of a unit file. An empty assignment resets a list, and a backslash continues a line.
+    """Return the settings of a unit file. An empty assignment resets a list, and a backslash
+    continues a line.
 
-    Comments between the lines of a setting are not part of it. systemd ignores a setting in the section of others: it
-    has the section in its name here, and is reported.
+    Comments between the lines of a setting are not part of it. systemd ignores a setting in the
+    section of others: it has the section in its name here, and is reported.
     """
     settings: Unit = defaultdict(list)
     begun, line, section = 0, "", ""
@@ -101,7 +139,13 @@ def _parse(text: str) -> Unit:
             continue
         key, equals, value = map(str.strip, line.partition("="))
         line = ""
-        expected = "[Timer]" if key in OF_TIMERS else "[Service]" if key in (*OF_SERVICES, "Type") else section
+        expected = (
+            "[Timer]"
+            if key in OF_TIMERS
+            else "[Service]"
+            if key in (*OF_SERVICES, "Type")
+            else section
+        )
         key = key if section == expected else f"{section} {key}"
         if equals and value:
             settings[key].append((begun, value))
@@ -118,7 +162,10 @@ def _last(unit: Unit, key: str, default: str = "") -> str:
 def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, Unit]]) -> None:
     service_name = _last(timer, "Unit", name.removesuffix(".timer") + ".service")
     if "@" in name or "@" in service_name:
-        raise Refusal("template units are not supported: write the timer and its service without @ for each instance")
+        raise Refusal(
+            "template units are not supported: write the timer and its service without @ for each"
+            " instance"
+        )
     if service_name not in units:
         raise Refusal(f"its service {shown(service_name)} is not among the files: pass it too")
     schedules: list[tuple[int, str, str, str, FireTimes]] = []
@@ -129,7 +176,9 @@ def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, 
         for line, text in timer.get(key, []):
             with place.at(line, f"{name}: {key}={shown(text)}: ").reporting():
                 schedules.append((line, f"{key}={text}", "UTC", *interval(_span(text))))
-                place.at(line).changed(f"{key} counts from the last run; here it is counted from midnight UTC")
+                place.at(line).changed(
+                    f"{key} counts from the last run; here it is counted from midnight UTC"
+                )
     is_other = any(map(timer.get, ("OnCalendar", *REPEATED)))
     for key in ONCE:
         for line, text in timer.get(key, []):
@@ -147,7 +196,9 @@ def _timer(place: Place, name: str, timer: Unit, units: dict[str, tuple[Origin, 
         what = "its schedules in each time zone are a job: runs of different ones may overlap"
         place.at(schedules[0][0]).changed(what)
     for zone_name in zones:
-        lines, texts, _, written, times = zip(*(row for row in schedules if row[2] == zone_name), strict=True)
+        lines, texts, _, written, times = zip(
+            *(row for row in schedules if row[2] == zone_name), strict=True
+        )
         with place.at(lines[0]).reporting():
             job = {**cron_keys(written), "timezone": zone_name, **keys}
             place.at(lines[0]).add(name.removesuffix(".timer"), "; ".join(texts), job, AnyOf(times))
@@ -164,11 +215,15 @@ def _timer_keys(place: Place, timer: Unit) -> dict[str, Any]:
             place.at(line).dropped(f"RandomizedDelaySec={shown(text)} is not a time span")
             continue
         if delay > MAX_SPREAD:
-            place.at(line).changed(f"RandomizedDelaySec={shown(text)} becomes spread: 24h, the longest")
+            place.at(line).changed(
+                f"RandomizedDelaySec={shown(text)} becomes spread: 24h, the longest"
+            )
         if delay != timedelta(0):
             keys["spread"] = durations.show(min(delay, MAX_SPREAD))
             if _last(timer, "FixedRandomDelay").lower() not in TRUE:
-                place.at(line).changed("RandomizedDelaySec becomes spread, which is the same delay each time")
+                place.at(line).changed(
+                    "RandomizedDelaySec becomes spread, which is the same delay each time"
+                )
     for line, text in timer.get("AccuracySec", [])[-1:]:
         if (_span(text) or MINUTE) > MINUTE:
             place.at(line).changed(f"AccuracySec={shown(text)}: runs start within a minute")
@@ -183,8 +238,11 @@ def _timer_keys(place: Place, timer: Unit) -> dict[str, Any]:
 def _report_others(place: Place, unit: Unit, known: set[str]) -> None:
     for key in unit.keys() - known - HARMLESS:
         for line, text in unit[key]:
-            # to wait for a target such as network-online.target means nothing after the start of the host
-            if key not in ("After", "Before", "Wants") or not all(word.endswith(".target") for word in text.split()):
+            # to wait for a target such as network-online.target means nothing after the start of
+            # the host
+            if key not in ("After", "Before", "Wants") or not all(
+                word.endswith(".target") for word in text.split()
+            ):
                 place.at(line).dropped(f"{key}={shown(text)}")
 
 
@@ -212,7 +270,10 @@ def _service_keys(place: Place, name: str, unit: Unit) -> dict[str, Any]:
                     raise ValueError
                 if SPECIFIER.search(value.replace("%%", "")) or ESCAPE.search(text):
                     setting = shown(f"Environment={text}")
-                    raise Refusal(f"{name}: {setting} uses specifiers (%h) or escapes of systemd: write them out")
+                    raise Refusal(
+                        f"{name}: {setting} uses specifiers (%h) or escapes of systemd: write"
+                        " them out"
+                    )
                 env[variable] = value.replace("%%", "%")
         except ValueError as error:
             if isinstance(error, Refusal):
@@ -241,8 +302,14 @@ def _service_keys(place: Place, name: str, unit: Unit) -> dict[str, Any]:
 
 
 def _command(place: Place, name: str, unit: Unit) -> list[str]:
-    """Return the command line; several are joined by a shell, as systemd runs one after the other."""
-    lines = [*unit.get("ExecStartPre", []), *unit.get("ExecStart", []), *unit.get("ExecStartPost", [])]
+    """Return the command line; several are joined by a shell, as systemd runs one
+    after the other.
+    """
+    lines = [
+        *unit.get("ExecStartPre", []),
+        *unit.get("ExecStart", []),
+        *unit.get("ExecStartPost", []),
+    ]
     if not unit.get("ExecStart"):
         raise Refusal(f"{name} has no ExecStart")
     commands = []
@@ -254,21 +321,38 @@ def _command(place: Place, name: str, unit: Unit) -> list[str]:
         if not words or ";" in words:
             raise Refusal(f"{name}: {shown(text)} cannot be split into words")
         if any(character in prefix for character in "@:|"):
-            raise Refusal(f"{name}: {shown(text)} has the prefix {shown(prefix)}: write the command without it")
-        if any(re.search(r"%[^%]|\$\w|\$\{", word.replace("%%", "").replace("$$", "")) for word in words):
-            raise Refusal(f"{name}: {shown(text)} uses specifiers (%h) or variables of systemd: write them out")
+            raise Refusal(
+                f"{name}: {shown(text)} has the prefix {shown(prefix)}: write the command"
+                " without it"
+            )
+        if any(
+            re.search(r"%[^%]|\$\w|\$\{", word.replace("%%", "").replace("$$", ""))
+            for word in words
+        ):
+            raise Refusal(
+                f"{name}: {shown(text)} uses specifiers (%h) or variables of systemd: write"
+                " them out"
+            )
         words = [word.replace("%%", "%").replace("$$", "$") for word in words]
         commands.append((words, "-" in prefix))
         if other := prefix.strip("-"):
-            place.at(line).dropped(f"the prefix {other} of {shown(words[0])}, which changes its privileges")
+            place.at(line).dropped(
+                f"the prefix {other} of {shown(words[0])}, which changes its privileges"
+            )
         if commands[-1][1]:
-            place.at(line).changed(f"a failure of {shown(words[0])} is ignored by || true in a shell")
+            place.at(line).changed(
+                f"a failure of {shown(words[0])} is ignored by || true in a shell"
+            )
     if len(commands) == 1 and not commands[0][1]:
         return commands[0][0]
     if len(commands) > 1:
         place.at(lines[0][0]).changed(f"its {len(commands)} commands are joined by && in a shell")
     parts = [(shlex.join(words), is_ignored) for words, is_ignored in commands]
-    return ["/bin/sh", "-c", " && ".join(f"{{ {cmd} || true; }}" if is_ignored else cmd for cmd, is_ignored in parts)]
+    return [
+        "/bin/sh",
+        "-c",
+        " && ".join(f"{{ {cmd} || true; }}" if is_ignored else cmd for cmd, is_ignored in parts),
+    ]
 
 
 def _words(text: str) -> list[str]:
@@ -279,7 +363,9 @@ def _words(text: str) -> list[str]:
 
 
 def _span(text: str) -> timedelta | None:
-    """Return a time span of systemd, such as ``1h 30min``; None for infinity and what is not a time span."""
+    """Return a time span of systemd, such as ``1h 30min``; None for infinity and what is not a time
+    span.
+    """
     total, end = 0, 0
     while match := SPAN.match(text, end):
         unit = match[2] if match[2] in UNITS else match[2].lower()
@@ -293,7 +379,9 @@ def _span(text: str) -> timedelta | None:
 
 
 def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
-    """Return the time zone of a calendar event, its cron expression, and its fire times. Raises Refusal."""
+    """Return the time zone of a calendar event, its cron expression, and its fire times. Raises
+    Refusal.
+    """
     words = text.split()
     zone_name = default_zone
     if len(words) > 1 and re.match(r"[A-Za-z]", words[-1]) and words[-1].lower() not in ALIASES:
@@ -321,7 +409,9 @@ def _calendar(text: str, default_zone: str) -> tuple[str, str, FireTimes]:
 
 
 def _ranges(text: str) -> str:
-    """Return ``text`` with the ranges of cron. Raises Refusal for what cron's syntax has and systemd's does not."""
+    """Return ``text`` with the ranges of cron. Raises Refusal for what cron's syntax has and
+    systemd's does not.
+    """
     if re.search(r"\*/|/\*", text):
         raise Refusal(f"{shown(text)} is not valid in systemd: write 0/5 for every five")
     return text.replace("..", "-")

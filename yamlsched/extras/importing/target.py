@@ -22,7 +22,9 @@ def read(file: Path) -> bytes | None:
 
 
 def only_comments(data: bytes | None) -> str | None:
-    """Return the lines of a file that has nothing but comments, if any; None if there is more in it."""
+    """Return the lines of a file that has nothing but comments, if any; None if there is more in
+    it.
+    """
     try:
         lines = (data or b"").decode().splitlines()
     except UnicodeDecodeError:
@@ -35,7 +37,9 @@ def only_comments(data: bytes | None) -> str | None:
 def load_valid(file: Path, data: bytes) -> Loaded:
     """Return what ``data``, the content of the file, means. Raises Refused if it is not valid."""
     loaded = load(data, str(file), None)
-    errors = [error for error in loaded.diagnostics if error.severity == "error" and error.code != "YS116"]
+    errors = [
+        error for error in loaded.diagnostics if error.severity == "error" and error.code != "YS116"
+    ]
     if errors:
         message = f"{file}:{errors[0].line}:{errors[0].column}: {errors[0].message}"
         raise Refused(f"{message}: nothing was imported. Fix it first: yamlsched validate {file}")
@@ -43,7 +47,9 @@ def load_valid(file: Path, data: bytes) -> Loaded:
 
 
 def extended(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
-    """Return the text of the file with ``jobs`` appended. Raises Refused if that is not possible as text."""
+    """Return the text of the file with ``jobs`` appended. Raises Refused if that is not possible as
+    text.
+    """
     file = loaded.source.file
     try:
         text = write.append(loaded.source.text, loaded, jobs)
@@ -52,7 +58,10 @@ def extended(loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
     known = {diagnostic.message for diagnostic in loaded.diagnostics}
     for diagnostic in load(text.encode(), file, None).diagnostics:
         if diagnostic.severity == "error" and diagnostic.message not in known:
-            raise Refused(f"{file} was not changed: with the imported jobs it is not valid: {diagnostic.message}")
+            raise Refused(
+                f"{file} was not changed: with the imported jobs it is not valid:"
+                f" {diagnostic.message}"
+            )
     return text
 
 
@@ -79,7 +88,9 @@ def save(file: Path, text: str, data: bytes | None) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     present = file.read_bytes()
                 if data != present:
-                    raise Refused(f"{file} was changed in the meantime: nothing was imported. Import again")
+                    raise Refused(
+                        f"{file} was changed in the meantime: nothing was imported. Import again"
+                    )
                 os.replace(temporary.name, path)
             except BaseException:
                 os.unlink(temporary.name)

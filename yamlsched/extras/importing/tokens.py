@@ -1,4 +1,6 @@
-"""A command line of the shell as simple commands with their words and redirects. Nothing is expanded or executed."""
+"""A command line of the shell as simple commands with their words and redirects. Nothing is
+expanded or executed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ OPERATOR = re.compile(r"&&|\|\||\|&|[;&|()\n]")
 END_OF_WORD = " \t\n|&;()<>"
 ESCAPED = re.compile(r"\\([$`\"\\])")
 EXPANDED = re.compile(r"[*?\[\]$`]|\{[^}]*(?:,|\.\.)")
-PIECE = re.compile(r"""'(?P<single>[^']*)'|"(?P<double>(?:\\.|[^"\\])*)"|\\(?P<escaped>.)|(?P<plain>[^'"\\]+)""")
+PIECE = re.compile(
+    r"""'(?P<single>[^']*)'|"(?P<double>(?:\\.|[^"\\])*)"|\\(?P<escaped>.)|(?P<plain>[^'"\\]+)"""
+)
 GROUPS = frozenset(("{", "if", "for", "while", "until", "case", "select", "function"))
 
 
@@ -38,7 +42,13 @@ class Word:
                 return None
             if plain is not None and EXPANDED.search(plain):
                 return None
-            value += piece["single"] or ESCAPED.sub(r"\1", double or "") or piece["escaped"] or plain or ""
+            value += (
+                piece["single"]
+                or ESCAPED.sub(r"\1", double or "")
+                or piece["escaped"]
+                or plain
+                or ""
+            )
         return None if self.text.startswith("~") or end < len(self.text) else value
 
 
@@ -141,7 +151,9 @@ def _word_end(text: str, at: int) -> int:
 
 
 def _unit_end(text: str, at: int) -> int:
-    """Return the end of a character, an escape, a quotation or a substitution. Raises CannotSplit."""
+    """Return the end of a character, an escape, a quotation or a substitution. Raises
+    CannotSplit.
+    """
     match text[at : at + 2]:
         case "$(" | "${":
             return _closed(text, at + 2, ")" if text[at + 1] == "(" else "}")

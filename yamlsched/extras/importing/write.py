@@ -1,4 +1,6 @@
-"""Imported jobs as YAML: a new file, or appended to the jobs of an existing one without touching the rest of it."""
+"""Imported jobs as YAML: a new file, or appended to the jobs of an existing one without touching
+the rest of it.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,31 @@ UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 MAX_COMMENT_CHARS = 150
 MAX_LINE_CHARS = 120
 ORDER = (
-    *("limits", "description", "cron", "crons", "timezone", "command", "handler", "env", "cwd", "stdin", "payload"),
+    *(
+        "limits",
+        "description",
+        "cron",
+        "crons",
+        "timezone",
+        "command",
+        "handler",
+        "env",
+        "cwd",
+        "stdin",
+        "payload",
+    ),
     "enabled",
-    *("spread", "overlap", "limit", "catchup", "catchup_window", "max_attempts", "backoff", "timeout", "kill_after"),
+    *(
+        "spread",
+        "overlap",
+        "limit",
+        "catchup",
+        "catchup_window",
+        "max_attempts",
+        "backoff",
+        "timeout",
+        "kill_after",
+    ),
     "exit_codes",
 )
 NEVER_DEFAULTS = {*ORDER[1:7], "stdin", "payload", "enabled", "spread", "limit"}
@@ -31,9 +55,17 @@ class CannotAppend(ValueError):
 
 def as_file(jobs: Sequence[ImportedJob], zone: str) -> str:
     """Return a schedules.yaml. What all jobs have in common becomes its defaults."""
-    defaults = {key: value for key, value in jobs[0].keys.items() if key not in NEVER_DEFAULTS and len(jobs) > 1}
+    defaults = {
+        key: value
+        for key, value in jobs[0].keys.items()
+        if key not in NEVER_DEFAULTS and len(jobs) > 1
+    }
     for job in jobs:
-        defaults = {key: value for key, value in defaults.items() if key in job.keys and job.keys[key] == value}
+        defaults = {
+            key: value
+            for key, value in defaults.items()
+            if key in job.keys and job.keys[key] == value
+        }
     head = "version: 1\n" + ("" if zone == "UTC" else f"timezone: {zone}\n")
     if limits := _limits(jobs):
         head += "".join(f"{line}\n" for line in _lines({"limits": limits}))
@@ -47,8 +79,12 @@ def _limits(jobs: Sequence[ImportedJob]) -> dict[str, int]:
     return {job.keys["limit"]: 1 for job in jobs if "limit" in job.keys}
 
 
-def as_jobs(jobs: Sequence[ImportedJob], zone: str, indent: str, inherited: Mapping[str, Any] | None = None) -> str:
-    """Return the entries of ``jobs``, each under a comment with its source; ``zone`` is that of the file."""
+def as_jobs(
+    jobs: Sequence[ImportedJob], zone: str, indent: str, inherited: Mapping[str, Any] | None = None
+) -> str:
+    """Return the entries of ``jobs``, each under a comment with its source; ``zone`` is that of the
+    file.
+    """
     blocks = []
     for job in jobs:
         keys = {key: value for key, value in job.keys.items() if key not in (inherited or {})}
@@ -100,16 +136,22 @@ def _comment(text: str) -> str:
 
 
 def append(text: str, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
-    """Return the schedules.yaml ``text``, which is valid, with ``jobs`` behind its own. Raises CannotAppend."""
+    """Return the schedules.yaml ``text``, which is valid, with ``jobs`` behind its own. Raises
+    CannotAppend.
+    """
     assert loaded.root is not None
     root, node = loaded.root.node, loaded.root.node.value["jobs"]
     if text[root.start : root.start + 1] == "{" or node.alias_at is not None:
-        raise CannotAppend("its jobs are not written as a block: write each key on a line of its own")
+        raise CannotAppend(
+            "its jobs are not written as a block: write each key on a line of its own"
+        )
     column = _column(text, node.key.start)
     if not node.value:  # jobs: {}
         head, tail, indent = text[: node.start].rstrip(" \t"), text[node.end :], " " * (column + 2)
         body = f"{head}\n{as_jobs(jobs, loaded.timezone, indent)}"
-        result = body.rstrip("\n") + tail if tail.startswith(("\n", "\r")) else body + tail.lstrip(" \t")
+        result = (
+            body.rstrip("\n") + tail if tail.startswith(("\n", "\r")) else body + tail.lstrip(" \t")
+        )
     else:
         if text[node.start : node.start + 1] == "{":
             raise CannotAppend("its jobs are written in braces: write each job on lines of its own")
@@ -125,10 +167,20 @@ def append(text: str, loaded: Loaded, jobs: Sequence[ImportedJob]) -> str:
     names = {job.name for job in jobs}
     for key, added in (("jobs", names), ("limits", limits)):
         entries = kept.get(key)
-        kept[key] = {name: entries[name] for name in entries if name not in added} if isinstance(entries, dict) else {}
+        kept[key] = (
+            {name: entries[name] for name in entries if name not in added}
+            if isinstance(entries, dict)
+            else {}
+        )
         before[key] = before.get(key) or {}
-    if kept != before or not after.entries.keys() >= names or not after.limits.keys() >= limits.keys():
-        raise CannotAppend("its jobs cannot be extended as text: import to stdout, and paste the jobs")
+    if (
+        kept != before
+        or not after.entries.keys() >= names
+        or not after.limits.keys() >= limits.keys()
+    ):
+        raise CannotAppend(
+            "its jobs cannot be extended as text: import to stdout, and paste the jobs"
+        )
     return re.sub(r"(?<!\r)\n", "\r\n", result) if "\r\n" in text else result
 
 
@@ -141,7 +193,11 @@ def _with_limits(text: str, root: Node, limits: Mapping[str, int]) -> str:
         return f"{text[: node.end - 1]}{', ' * bool(node.value)}{flow(limits)[1:-1]}{text[node.end - 1 :]}"
     values = list(node.value.values())
     at, indent = text.find("\n", values[-1].end) + 1, " " * _column(text, values[0].key.start)
-    return text[:at] + "".join(f"{indent}{name}: {number}\n" for name, number in limits.items()) + text[at:]
+    return (
+        text[:at]
+        + "".join(f"{indent}{name}: {number}\n" for name, number in limits.items())
+        + text[at:]
+    )
 
 
 def _column(text: str, at: int) -> int:
@@ -149,8 +205,12 @@ def _column(text: str, at: int) -> int:
 
 
 def _split_behind(text: str, jobs_at: int, values: Any, indent: int) -> tuple[str, str]:
-    """Split ``text`` behind the last job: in front of the next key, the comments above it, and the blank lines."""
-    following = [value.key.start for value in values if value.alias_at is None and value.key.start > jobs_at]
+    """Split ``text`` behind the last job: in front of the next key, the comments above it, and the
+    blank lines.
+    """
+    following = [
+        value.key.start for value in values if value.alias_at is None and value.key.start > jobs_at
+    ]
     end = min(following, default=len(text))
     end = text.rfind("\n", 0, end) + 1 if end < len(text) else end
     if marker := re.search(r"^\.\.\.", text[jobs_at:end], re.MULTILINE):

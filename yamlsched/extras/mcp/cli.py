@@ -13,15 +13,19 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.errors import EnvironmentFailed
 from yamlsched.schedule.file import absolute
 
-HELP = """Serve the reading verbs as tools for an assistant, by the Model Context Protocol on stdin and stdout.
+HELP = """Serve the reading verbs as tools for an assistant, by the Model Context Protocol on stdin
+and stdout.
 
-It needs the extra `mcp`, and a DSN with the role yamlsched_reader. Only actions that --actions names change anything,
+It needs the extra `mcp`, and a DSN with the role yamlsched_reader. Only actions that --actions
+names change anything,
 with the DSN of YAMLSCHED_ACTIONS_DSN.
 """
 
 
 def read_actions(text: str) -> dict[str, list[str]]:
-    """Return the actions of ``retry,enqueue:JOB``, with the jobs that may be enqueued. Raises UsageError."""
+    """Return the actions of ``retry,enqueue:JOB``, with the jobs that may be enqueued. Raises
+    UsageError.
+    """
     from yamlsched.extras.mcp.tools import ACTIONS
 
     actions: dict[str, list[str]] = {}
@@ -30,18 +34,26 @@ def read_actions(text: str) -> dict[str, list[str]]:
         if action not in ACTIONS:
             raise click.UsageError(f'--actions: "{action}" is not one of {", ".join(ACTIONS)}')
         if bool(job) != (action == "enqueue"):
-            raise click.UsageError(f'--actions: "{word}": write enqueue:JOB for each job, and other actions alone')
+            raise click.UsageError(
+                f'--actions: "{word}": write enqueue:JOB for each job, and other actions alone'
+            )
         actions.setdefault(action, []).extend([job] * bool(job))
     return actions
 
 
 @click.command(cls=Verb, uses="file dsn env namespace", formats=("text",), help=HELP)
-@click.option("--actions", default="", metavar="LIST", help="Actions that are tools: retry,pause,enqueue:JOB.")
-@click.option("--payloads", is_flag=True, help="Show payloads and results, which may be personal data.")
+@click.option(
+    "--actions", default="", metavar="LIST", help="Actions that are tools: retry,pause,enqueue:JOB."
+)
+@click.option(
+    "--payloads", is_flag=True, help="Show payloads and results, which may be personal data."
+)
 @click.pass_obj
 def command(settings: Settings, /, actions: str, payloads: bool) -> int:
     if find_spec("mcp") is None:
-        raise EnvironmentFailed("yamlsched mcp needs mcp: install the extra with: pip install 'yamlsched[mcp]'")
+        raise EnvironmentFailed(
+            "yamlsched mcp needs mcp: install the extra with: pip install 'yamlsched[mcp]'"
+        )
     from yamlsched.extras.mcp import server, tools
 
     allowed = tools.all_tools(read_actions(actions))
@@ -54,10 +66,17 @@ def command(settings: Settings, /, actions: str, payloads: bool) -> int:
 
 def environments(settings: Settings, dsn: str, actions_dsn: str) -> dict[bool, dict[str, str]]:
     """Return the environments of the processes of reading verbs, and of actions (True)."""
-    own = {"FILE": str(absolute(settings.file)), "ENV": settings.env, "NAMESPACE": settings.namespace}
+    own = {
+        "FILE": str(absolute(settings.file)),
+        "ENV": settings.env,
+        "NAMESPACE": settings.namespace,
+    }
     variables = {key: value for key, value in os.environ.items() if key != "YAMLSCHED_ACTIONS_DSN"}
     variables |= {f"YAMLSCHED_{name}": value for name, value in own.items() if value is not None}
-    return {False: {**variables, "YAMLSCHED_DSN": read_only(dsn)}, True: {**variables, "YAMLSCHED_DSN": actions_dsn}}
+    return {
+        False: {**variables, "YAMLSCHED_DSN": read_only(dsn)},
+        True: {**variables, "YAMLSCHED_DSN": actions_dsn},
+    }
 
 
 def read_only(dsn: str) -> str:
@@ -65,5 +84,9 @@ def read_only(dsn: str) -> str:
     parameters = conninfo_to_dict(dsn)
     options = str(parameters.get("options") or os.environ.get("PGOPTIONS") or "")
     where = parameters.get("target_session_attrs", "read-write")
-    where = "primary" if where == "read-write" else where  # libpq would find no server whose sessions may write
-    return make_conninfo(dsn, options=f"{options} -c default_transaction_read_only=on", target_session_attrs=where)
+    where = (
+        "primary" if where == "read-write" else where
+    )  # libpq would find no server whose sessions may write
+    return make_conninfo(
+        dsn, options=f"{options} -c default_transaction_read_only=on", target_session_attrs=where
+    )

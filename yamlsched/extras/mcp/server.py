@@ -1,4 +1,6 @@
-"""The server of ``yamlsched mcp``. A verb is executed in a process of its own, with its DSN in the environment."""
+"""The server of ``yamlsched mcp``. A verb is executed in a process of its own, with its DSN in the
+environment.
+"""
 
 from __future__ import annotations
 
@@ -29,33 +31,48 @@ INSTRUCTIONS = f"""yamlsched runs the jobs of a schedules.yaml. Start with statu
 and with at one of its slots. runs finds runs, show has the attempts, errors and output of one. {MARKED}"""
 
 
-def serve(tools: Mapping[str, Tool], environments: Mapping[bool, Mapping[str, str]], payloads: bool) -> None:
-    """Serve until stdin ends. Calls that are not answered by then are cancelled, and their processes killed.
+def serve(
+    tools: Mapping[str, Tool], environments: Mapping[bool, Mapping[str, str]], payloads: bool
+) -> None:
+    """Serve until stdin ends. Calls that are not answered by then are cancelled, and their
+    processes killed.
 
     ``environments`` are those of the processes of reading verbs, and of actions (True).
     """
     anyio.run(_serve, tools, environments, payloads)
 
 
-async def call(tool: Tool, arguments: Mapping[str, Any], environment: Mapping[str, str], payloads: bool) -> Answer:
+async def call(
+    tool: Tool, arguments: Mapping[str, Any], environment: Mapping[str, str], payloads: bool
+) -> Answer:
     """Return the answer of a tool."""
     try:
         verb, *words = tool.words(arguments)
         by = [f"--by=mcp:{operator()}"] if tool.is_action else []
         command = [sys.executable, "-m", "yamlsched", verb, *by, *words]
         with anyio.fail_after(CALL_SECONDS):
-            done = await anyio.run_process(command, stdin=subprocess.DEVNULL, check=False, env=environment)
+            done = await anyio.run_process(
+                command, stdin=subprocess.DEVNULL, check=False, env=environment
+            )
     except TimeoutError:
         return failure(f"no answer within {CALL_SECONDS} seconds"), True
-    except (Refused, ValueError, OSError) as error:  # a NUL, or arguments that are too long together
+    except (
+        Refused,
+        ValueError,
+        OSError,
+    ) as error:  # a NUL, or arguments that are too long together
         return failure(str(error)), True
-    printed, log = (stream.decode("utf-8", "replace").strip() for stream in (done.stdout, done.stderr))
+    printed, log = (
+        stream.decode("utf-8", "replace").strip() for stream in (done.stdout, done.stderr)
+    )
     if done.returncode not in (OK, FINDINGS) or not printed.startswith("{"):
         return failure(log or f"exit code {done.returncode}"), True
     return answer(printed, payloads, REST, is_marked=tool.verb != "explain"), False
 
 
-async def _serve(tools: Mapping[str, Tool], environments: Mapping[bool, Mapping[str, str]], payloads: bool) -> None:
+async def _serve(
+    tools: Mapping[str, Tool], environments: Mapping[bool, Mapping[str, str]], payloads: bool
+) -> None:
     limiter = anyio.CapacityLimiter(MAX_CALLS)
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
@@ -66,7 +83,9 @@ async def _serve(tools: Mapping[str, Tool], environments: Mapping[bool, Mapping[
         text, is_error = failure(f"there is no tool {params.name}"), True
         if tool is not None:
             async with limiter:
-                text, is_error = await call(tool, params.arguments or {}, environments[tool.is_action], payloads)
+                text, is_error = await call(
+                    tool, params.arguments or {}, environments[tool.is_action], payloads
+                )
         return types.CallToolResult(content=[types.TextContent(text=text)], is_error=is_error)
 
     build = partial(Server, "yamlsched", version=__version__, instructions=INSTRUCTIONS)
@@ -76,5 +95,9 @@ async def _serve(tools: Mapping[str, Tool], environments: Mapping[bool, Mapping[
 
 
 def _described(tool: Tool) -> types.Tool:
-    hints = types.ToolAnnotations(read_only_hint=not tool.is_action, destructive_hint=tool.is_action)
-    return types.Tool(name=tool.verb, description=tool.description, input_schema=tool.schema, annotations=hints)
+    hints = types.ToolAnnotations(
+        read_only_hint=not tool.is_action, destructive_hint=tool.is_action
+    )
+    return types.Tool(
+        name=tool.verb, description=tool.description, input_schema=tool.schema, annotations=hints
+    )

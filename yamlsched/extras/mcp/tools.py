@@ -1,4 +1,6 @@
-"""The tools: verbs with some of their parameters. What the command line checks is checked there again."""
+"""The tools: verbs with some of their parameters. What the command line checks is checked there
+again.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,18 @@ READING = {
     "status": ("within", "show_all"),
     "report": ("since", "until"),
     "why": ("job", "at"),
-    "runs": ("jobs", "tags", "statuses", "since", "until", "error_type", "key", "limit", "before", "group_by"),
+    "runs": (
+        "jobs",
+        "tags",
+        "statuses",
+        "since",
+        "until",
+        "error_type",
+        "key",
+        "limit",
+        "before",
+        "group_by",
+    ),
     "show": ("name", "output", "attempt"),
     "next": ("job", "expression", "timezone", "start", "number", "days"),
     "log": ("job", "since", "limit", "before", "patch"),
@@ -29,7 +42,9 @@ READING = {
     "validate": ("strict",),
     "explain": ("code",),
 }
-"""Verbs that change nothing, and their parameters. No path is among them: a tool reads no file but schedules.yaml."""
+"""Verbs that change nothing, and their parameters. No path is among them: a tool reads no file but
+schedules.yaml.
+"""
 ACTIONS = {
     "retry": ("names", "force"),
     "cancel": ("names", "reason"),
@@ -38,8 +53,13 @@ ACTIONS = {
     "enqueue": ("job", "arguments", "key", "at"),
     "backfill": ("job", "first", "last", "dry_run"),
 }
-"""The same of actions. They name runs and jobs one by one, and confirm nothing: a large backfill is for a person."""
-REST = "narrow the arguments (span, job, limit); runs and log continue with `before`, show has `output` and `attempt`"
+"""The same of actions. They name runs and jobs one by one, and confirm nothing: a large backfill is
+for a person.
+"""
+REST = (
+    "narrow the arguments (span, job, limit); runs and log continue with `before`, show has"
+    " `output` and `attempt`"
+)
 """How to get what an answer leaves out."""
 
 
@@ -61,8 +81,17 @@ class Tool:
         """Return the JSON schema of the arguments."""
         properties = {name: self._property(name, param) for name, param in self.params.items()}
         lists = self.is_action  # an action without names would be one on everything
-        required = [name for name, param in self.params.items() if param.required or (lists and _is_list(param))]
-        return {"type": "object", "additionalProperties": False, "properties": properties, "required": required}
+        required = [
+            name
+            for name, param in self.params.items()
+            if param.required or (lists and _is_list(param))
+        ]
+        return {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": properties,
+            "required": required,
+        }
 
     def _property(self, name: str, param: click.Parameter) -> dict[str, Any]:
         kind: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": MAX_VALUE_CHARS}
@@ -78,19 +107,26 @@ class Tool:
             kind = {"enum": list(self.jobs)}
         if _is_list(param):
             kind = {"type": "array", "items": kind, "minItems": 1, "maxItems": MAX_VALUES}
-        text = param.help if isinstance(param, click.Option) else f"As {param.make_metavar(click.Context(cli))}."
+        text = (
+            param.help
+            if isinstance(param, click.Option)
+            else f"As {param.make_metavar(click.Context(cli))}."
+        )
         return {"description": text, **kind}
 
     def words(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Return the command line of a call. Raises Refused for arguments that the schema does not allow.
+        """Return the command line of a call. Raises Refused for arguments that the schema does not
+        allow.
 
-        A value cannot become an option: options are written with "=", and arguments come after "--".
-        A payload is an object here, and so never @FILE or -.
+        A value cannot become an option: options are written with "=", and arguments come after
+        "--". A payload is an object here, and so never @FILE or -.
         """
         try:
             jsonschema.validate(dict(arguments), self.schema)
         except jsonschema.ValidationError as error:
-            raise Refused(f"{'.'.join(map(str, error.absolute_path)) or 'arguments'}: {error.message}") from None
+            raise Refused(
+                f"{'.'.join(map(str, error.absolute_path)) or 'arguments'}: {error.message}"
+            ) from None
         options, positional = list[str](), list[str]()
         for name, value in arguments.items():
             param = self.params[name]
@@ -105,7 +141,10 @@ class Tool:
                 options += [param.opts[-1]] * value
             else:
                 option = max(param.opts, key=len)
-                options += [f"{option}={each}" if option.startswith("--") else f"{option}{each}" for each in values]
+                options += [
+                    f"{option}={each}" if option.startswith("--") else f"{option}{each}"
+                    for each in values
+                ]
         return [self.verb, *options, "--format=json", "--", *positional]
 
 
@@ -114,20 +153,28 @@ def _is_list(param: click.Parameter) -> bool:
 
 
 def _name(param: click.Parameter) -> str:
-    """Return the name of a parameter as the documentation has it: that of the option, or of the argument."""
+    """Return the name of a parameter as the documentation has it: that of the option, or of the
+    argument.
+    """
     if isinstance(param, click.Option):
         longest = max(param.opts, key=len)
-        return longest.lstrip("-").replace("-", "_") if longest.startswith("--") else str(param.name)
+        return (
+            longest.lstrip("-").replace("-", "_") if longest.startswith("--") else str(param.name)
+        )
     return (param.metavar or str(param.name)).strip("[].").lower()
 
 
 def all_tools(actions: Mapping[str, Sequence[str]]) -> dict[str, Tool]:
-    """Return the tools by name: the reading ones, and the ``actions`` that are allowed, with the jobs to enqueue."""
+    """Return the tools by name: the reading ones, and the ``actions`` that are allowed, with the
+    jobs to enqueue.
+    """
     tools = {}
     for verb, names in {**READING, **{action: ACTIONS[action] for action in actions}}.items():
         command = cli.get_command(click.Context(cli), verb)
         assert command is not None
         params = {param.name: param for param in command.params}
         known = {_name(params[name]): params[name] for name in names}
-        tools[verb] = Tool(verb, known, " ".join((command.help or "").split()), tuple(actions.get(verb, ())))
+        tools[verb] = Tool(
+            verb, known, " ".join((command.help or "").split()), tuple(actions.get(verb, ()))
+        )
     return tools

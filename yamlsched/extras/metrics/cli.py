@@ -8,14 +8,19 @@ import click
 
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Write the metrics in the database in the Prometheus text format. One host reports for all hosts.
+HELP = """Write the metrics in the database in the Prometheus text format. One host reports for all
+hosts.
 
 For node_exporter's textfile collector: metrics --textfile /var/lib/node_exporter/yamlsched.prom
 """
 
 
 @click.command(cls=Verb, uses="file dsn namespace", formats=("text",), help=HELP)
-@click.option("--textfile", type=click.Path(path_type=Path, dir_okay=False), help="Replace this file atomically.")
+@click.option(
+    "--textfile",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Replace this file atomically.",
+)
 @click.pass_obj
 def command(settings: Settings, /, textfile: Path | None) -> int:
     from yamlsched.extras.metrics import metrics

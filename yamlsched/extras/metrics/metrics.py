@@ -1,4 +1,6 @@
-"""The health of a namespace as Prometheus metrics, read from the database: one host can report for all."""
+"""The health of a namespace as Prometheus metrics, read from the database: one host can report for
+all.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,17 @@ class JobValues(NamedTuple):
     last_success_at: str | None
     last_failure_at: str | None
     next_slot_at: str | None
-    waits_seconds: float | None  # that its oldest due run has waited; None if none waits or it is paused
+    waits_seconds: (
+        float | None
+    )  # that its oldest due run has waited; None if none waits or it is paused
     has_ended: bool | None  # a run of it within the hour; None: none ever did
     has_failed: bool | None  # likewise, an attempt
 
 
 class EndedRuns(NamedTuple):
-    """Runs of a job that ended within the hour; their latest attempts took longer than ``bucket`` of the bounds."""
+    """Runs of a job that ended within the hour; their latest attempts took longer than ``bucket``
+    of the bounds.
+    """
 
     job_type: str
     status: str
@@ -59,25 +65,39 @@ class EndedRuns(NamedTuple):
     seconds: float
 
 
-def job_values(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> list[JobValues]:
+def job_values(
+    connection: psycopg.Connection[Any], namespace: str, now: datetime
+) -> list[JobValues]:
     """Return the values of each job, by name. ``now`` is the database's time."""
-    return fetch(connection, JobValues, load("metrics")["jobs"], {"namespace": namespace, "now": now})
+    return fetch(
+        connection, JobValues, load("metrics")["jobs"], {"namespace": namespace, "now": now}
+    )
 
 
 def ended_runs(
-    connection: psycopg.Connection[Any], definitions: Sequence[int], bounds: Sequence[float], now: datetime
+    connection: psycopg.Connection[Any],
+    definitions: Sequence[int],
+    bounds: Sequence[float],
+    now: datetime,
 ) -> list[EndedRuns]:
-    """Return the runs that ended within the hour before ``now``, the database's time, by job, state and duration.
+    """Return the runs that ended within the hour before ``now``, the database's time, by job, state
+    and duration.
 
     ``bounds`` are seconds.
     """
-    parameters = {"definitions": list(definitions), "bounds": [float(bound) for bound in bounds], "now": now}
+    parameters = {
+        "definitions": list(definitions),
+        "bounds": [float(bound) for bound in bounds],
+        "now": now,
+    }
     return fetch(connection, EndedRuns, load("metrics")["ended"], parameters)
 
 
 DURATION_BOUNDS_SECONDS = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14_400)
 MAX_ERROR_TYPES = 5
-"""Types of error of one job that are counted by themselves: the most frequent, and LostWorker. The rest is other."""
+"""Types of error of one job that are counted by themselves: the most frequent, and LostWorker. The
+rest is other.
+"""
 MAX_FAILED_OF_JOB = 1_000
 """Failed runs of a job whose attempts are counted."""
 MAX_LABEL_CHARS = 200
@@ -89,31 +109,58 @@ Value = float | datetime | str | None
 
 HELP = {
     "metrics_timestamp_seconds": "Time at which these metrics were read, by the database's clock.",
-    "runs": "Unfinished runs by status, and dead runs that were not pruned, without calls of on_dead.",
-    "effects_in_doubt": "Effects of unknown result, by what they wait for: a person, or the run's retry.",
+    "runs": (
+        "Unfinished runs by status, and dead runs that were not pruned, without calls of on_dead."
+    ),
+    "effects_in_doubt": (
+        "Effects of unknown result, by what they wait for: a person, or the run's retry."
+    ),
     "oldest_due_seconds": "Time that the oldest due run has waited for a worker; 0 if none waits.",
     "stuck_runs": "Runs past their lease or their timeout.",
-    "repaired_runs": "Runs that waited for nothing, and that a sweep let go. It stays 0 unless sessions die.",
-    "executor_runs": "Runs by executor and state: due, queued in the engine, begun. Local runs are not counted.",
+    "repaired_runs": (
+        "Runs that waited for nothing, and that a sweep let go. It stays 0 unless sessions die."
+    ),
+    "executor_runs": (
+        "Runs by executor and state: due, queued in the engine, begun. Local runs are not counted."
+    ),
     "tick_age_seconds": "Time since a tick last presented a schedule.",
-    "other_files": "Versions of schedules.yaml that hosts present 10 minutes after a different one was applied.",
-    "refused_files": "Hosts and paths that present a schedules.yaml with errors, which is not applied.",
+    "other_files": (
+        "Versions of schedules.yaml that hosts present 10 minutes after a different one was"
+        " applied."
+    ),
+    "refused_files": (
+        "Hosts and paths that present a schedules.yaml with errors, which is not applied."
+    ),
     "prune_failing_seconds": "Time for which nothing could be pruned; 0 if pruning works.",
-    "job_late_seconds": "Time since a run could have begun, or since the unfinished slot; 0 if the job is not late.",
-    "job_held_up_seconds": "Time that the oldest run of the job has waited for jobs that it follows; 0 if none waits.",
+    "job_late_seconds": (
+        "Time since a run could have begun, or since the unfinished slot; 0 if the job is not late."
+    ),
+    "job_held_up_seconds": (
+        "Time that the oldest run of the job has waited for jobs that it follows; 0 if none waits."
+    ),
     "job_paused": "1 while an operator has paused the job.",
     "job_failure_streak": "Runs that are dead or have failed so far since the job's last success.",
-    "job_failure_streak_attempts": "Failed attempts of the runs of job_failure_streak: it rises before a run is dead.",
+    "job_failure_streak_attempts": (
+        "Failed attempts of the runs of job_failure_streak: it rises before a run is dead."
+    ),
     "job_failing_runs": "Unfinished runs of the job that fail again and again.",
     "job_last_success_timestamp_seconds": "Time when a run of the job last succeeded.",
     "job_last_failure_timestamp_seconds": "Time when an attempt of the job last failed.",
     "job_next_slot_timestamp_seconds": "Time of the job's next slot.",
     "recent_runs": "Runs that ended in the last hour. A window, not a counter: do not use rate().",
     "recent_dead_calls": "Calls of on_dead that died in the last hour. A window, as recent_runs.",
-    "recent_failed_attempts": "Attempts that failed in the last hour, by type of error. A window, as recent_runs.",
-    "recent_run_duration_seconds": "Latest attempts of runs that succeeded in the last hour. A window, as recent_runs.",
-    "worker_running_runs": "Runs that the host holds, of the 50 hosts that were seen last within the hour.",
-    "worker_last_seen_timestamp_seconds": "Time when the host last started or finished a run, of the same hosts.",
+    "recent_failed_attempts": (
+        "Attempts that failed in the last hour, by type of error. A window, as recent_runs."
+    ),
+    "recent_run_duration_seconds": (
+        "Latest attempts of runs that succeeded in the last hour. A window, as recent_runs."
+    ),
+    "worker_running_runs": (
+        "Runs that the host holds, of the 50 hosts that were seen last within the hour."
+    ),
+    "worker_last_seen_timestamp_seconds": (
+        "Time when the host last started or finished a run, of the same hosts."
+    ),
 }
 
 
@@ -142,7 +189,9 @@ class Labels(dict[str, str]):
         super().__init__((job.job_type, self[job.job_type] + of_owner(job.owner)) for job in jobs)
 
     def __missing__(self, job: str) -> str:
-        """Return the labels of a job that was created after the others were read, or of none: its run was pruned."""
+        """Return the labels of a job that was created after the others were read, or of none: its
+        run was pruned.
+        """
         return f'{self.of_namespace},job_name="{label_value(job)}"'
 
 
@@ -156,7 +205,10 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     ended = ended_runs(connection, have_ended, DURATION_BOUNDS_SECONDS, now.now)
     failed = failures.failed_attempts(connection, have_failed, now.now - HOUR, MAX_FAILED_OF_JOB)
     repaired = fetch_column(connection, load("metrics")["repairs"], {"namespace": namespace})
-    lines = [*gauges(now, jobs, labels), *metric("repaired_runs", [(labels.of_namespace, runs) for runs in repaired])]
+    lines = [
+        *gauges(now, jobs, labels),
+        *metric("repaired_runs", [(labels.of_namespace, runs) for runs in repaired]),
+    ]
     lines += metric("executor_runs", executor_runs(connection, namespace, now.now))
     lines += workers(namespace, now.workers)
     lines += recent_runs(ended, labels)
@@ -164,11 +216,18 @@ def text(connection: psycopg.Connection[Any], namespace: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def executor_runs(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> list[tuple[str, Value]]:
+def executor_runs(
+    connection: psycopg.Connection[Any], namespace: str, now: datetime
+) -> list[tuple[str, Value]]:
     """Return how many runs of each executor are in each of ``EXECUTOR_STATES``."""
-    rows = connection.execute(load("metrics")["executors"], {"namespace": namespace, "now": now}).fetchall()
+    rows = connection.execute(
+        load("metrics")["executors"], {"namespace": namespace, "now": now}
+    ).fetchall()
     return [
-        (pairs({"namespace": namespace, "executor": row.executor, "state": state}), getattr(row, state))
+        (
+            pairs({"namespace": namespace, "executor": row.executor, "state": state}),
+            getattr(row, state),
+        )
         for row in rows
         for state in EXECUTOR_STATES
     ]
@@ -192,7 +251,9 @@ def gauges(now: Health, jobs: Sequence[JobValues], labels: Labels) -> Iterator[s
 
 
 def _in_doubt(now: Health, active: Sequence[str], labels: Labels) -> list[tuple[str, Value]]:
-    """Return the effects in doubt of each active job, and of the others that have any; "" stands for pruned runs."""
+    """Return the effects in doubt of each active job, and of the others that have any; "" stands
+    for pruned runs.
+    """
     counts = now.in_doubt_counts
     return [
         (f'{labels[job]},waits_for="{what}"', counts.get((job or None, what), 0))
@@ -205,7 +266,9 @@ def _namespace_values(now: Health, active: Sequence[JobValues]) -> dict[str, Val
     file = in_force(now)
     return {
         "metrics_timestamp_seconds": now.now,
-        "oldest_due_seconds": max((job.waits_seconds for job in active if job.waits_seconds is not None), default=0.0),
+        "oldest_due_seconds": max(
+            (job.waits_seconds for job in active if job.waits_seconds is not None), default=0.0
+        ),
         "stuck_runs": len(now.stuck),
         "tick_age_seconds": _age(now, now.last_tick_at) if now.last_tick_at else None,
         "other_files": len(drift(now)),
@@ -222,13 +285,16 @@ def workers(namespace: str, seen: Iterable[WorkerHost]) -> Iterator[str]:
     """Yield the hosts that were ``seen`` within the hour."""
     hosts = [(pairs({"namespace": namespace, "host": worker.host}), worker) for worker in seen]
     yield from metric("worker_running_runs", [(labels, worker.running) for labels, worker in hosts])
-    yield from metric("worker_last_seen_timestamp_seconds", [(labels, worker.seen_at) for labels, worker in hosts])
+    yield from metric(
+        "worker_last_seen_timestamp_seconds", [(labels, worker.seen_at) for labels, worker in hosts]
+    )
 
 
 def failed_attempts(failed: Iterable[FailedAttempts], labels: Labels) -> Iterator[str]:
     """Yield the attempts that failed within the hour, by job and type of error.
 
-    Types are names of classes of users' code: their number is bounded, so that no error creates series without end.
+    Types are names of classes of users' code: their number is bounded, so that no error creates
+    series without end.
     """
     counts: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for group in failed:  # of each job, the most frequent type first
@@ -246,7 +312,8 @@ def failed_attempts(failed: Iterable[FailedAttempts], labels: Labels) -> Iterato
 
 
 def recent_runs(ended: Iterable[EndedRuns], labels: Labels) -> Iterator[str]:
-    """Yield the runs that ended within the hour, by status, and calls of on_dead by themselves. And a histogram.
+    """Yield the runs that ended within the hour, by status, and calls of on_dead by themselves. And
+    a histogram.
 
     It has the durations of successes.
     """
@@ -262,13 +329,20 @@ def recent_runs(ended: Iterable[EndedRuns], labels: Labels) -> Iterator[str]:
         if part.status == "succeeded":
             buckets[part.job_type][part.bucket] += part.runs
             sums[part.job_type] += part.seconds
-    runs = [(f'{labels[job]},status="{status}"', number) for (job, status), number in sorted(counts.items())]
+    runs = [
+        (f'{labels[job]},status="{status}"', number)
+        for (job, status), number in sorted(counts.items())
+    ]
     yield from metric("recent_runs", runs)
-    yield from metric("recent_dead_calls", [(labels[job], number) for job, number in sorted(dead_calls.items())])
+    yield from metric(
+        "recent_dead_calls", [(labels[job], number) for job, number in sorted(dead_calls.items())]
+    )
     full, lines = "yamlsched_recent_run_duration_seconds", []
     for job, in_bucket in sorted(buckets.items()):
         reached = zip(BUCKETS, accumulate(in_bucket), strict=True)
-        lines += [f'{full}_bucket{{{labels[job]},le="{bound}"}} {number}' for bound, number in reached]
+        lines += [
+            f'{full}_bucket{{{labels[job]},le="{bound}"}} {number}' for bound, number in reached
+        ]
         lines.append(f"{full}_sum{{{labels[job]}}} {shown(sums[job])}")
         lines.append(f"{full}_count{{{labels[job]}}} {sum(in_bucket)}")
     yield from family("recent_run_duration_seconds", lines, "histogram")
@@ -276,7 +350,11 @@ def recent_runs(ended: Iterable[EndedRuns], labels: Labels) -> Iterator[str]:
 
 def metric(name: str, samples: Iterable[tuple[str, Value]]) -> Iterator[str]:
     """Return the lines of one metric. A sample has labels and a value."""
-    lines = [f"yamlsched_{name}{{{labels}}} {shown(value)}" for labels, value in samples if value is not None]
+    lines = [
+        f"yamlsched_{name}{{{labels}}} {shown(value)}"
+        for labels, value in samples
+        if value is not None
+    ]
     return family(name, lines)
 
 
@@ -300,7 +378,8 @@ def pairs(labels: dict[str, str]) -> str:
 
 
 def label_value(text: str) -> str:
-    r"""Return the value of a label, escaped and of bounded length. Control characters become visible.
+    r"""Return the value of a label, escaped and of bounded length. Control characters become
+    visible.
 
     >>> print(label_value('a "b"'))
     a \"b\"
@@ -311,14 +390,17 @@ def label_value(text: str) -> str:
 
 
 def write(path: Path, content: str) -> None:
-    """Replace the file atomically, readable by all: its collector must not read half of it, and is another user.
+    """Replace the file atomically, readable by all: its collector must not read half of it, and is
+    another user.
 
     Raises EnvironmentFailed if the file cannot be written.
     """
     import tempfile
 
     try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
             try:
                 file.write(content)
                 file.flush()

@@ -1,1 +1,3 @@
-"""Monitoring services that raise an alarm when a signal does not arrive: heartbeat URLs and Sentry's cron monitors."""
+"""Monitoring services that raise an alarm when a signal does not arrive: heartbeat URLs and
+Sentry's cron monitors.
+"""

@@ -34,7 +34,9 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Request:
-    """One request: a GET, or a POST with ``body``. Those of one ``stream`` are sent in their order."""
+    """One request: a GET, or a POST with ``body``. Those of one ``stream`` are sent in
+    their order.
+    """
 
     variable: str
     url: str = field(repr=False)
@@ -45,7 +47,8 @@ class Request:
 
 
 def deliver(requests: Sequence[Request], seconds: float | None = None) -> None:
-    """Send ``requests``, and log what could not be sent. Never raises, and returns within ``seconds``.
+    """Send ``requests``, and log what could not be sent. Never raises, and returns within
+    ``seconds``.
 
     By default they are ``DEADLINE_SECONDS``.
     """
@@ -54,7 +57,9 @@ def deliver(requests: Sequence[Request], seconds: float | None = None) -> None:
     for request in requests:
         streams.setdefault(request.stream, []).append(request)
     outcomes = send_streams(list(streams.values()), _send, time.monotonic() + seconds)
-    for (variable, error), count in Counter((request.variable, error) for request, error in outcomes).items():
+    for (variable, error), count in Counter(
+        (request.variable, error) for request, error in outcomes
+    ).items():
         if error != SENT:
             log.warning("monitor.failed", variable=variable, error=error, requests=count)
 
@@ -62,9 +67,11 @@ def deliver(requests: Sequence[Request], seconds: float | None = None) -> None:
 def send_streams(
     streams: Sequence[Sequence[Item]], send: Callable[[Item, float], str], deadline: float
 ) -> list[tuple[Item, str]]:
-    """Send the items of each stream in their order, side by side, until ``deadline``; return each with its error."""
-    # Daemon threads, for which the process does not wait at its end: the timeout of a socket applies to each read, and
-    # a server that sends a byte now and then never exceeds it.
+    """Send the items of each stream in their order, side by side, until ``deadline``; return each
+    with its error.
+    """
+    # Daemon threads, for which the process does not wait at its end: the timeout of a socket
+    # applies to each read, and a server that sends a byte now and then never exceeds it.
     seconds = deadline - time.monotonic()
     todo, answers = deque(enumerate(streams)), deque[tuple[tuple[int, int], str]]()
 
@@ -77,13 +84,19 @@ def send_streams(
             for place, item in enumerate(stream):
                 answers.append(((nth, place), send(item, deadline)))
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(len(todo), MAX_THREADS))]
+    threads = [
+        threading.Thread(target=work, daemon=True) for _ in range(min(len(todo), MAX_THREADS))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     answered, late = dict(list(answers)), f"no answer within {seconds:.2g} s"
-    items = (((nth, place), item) for nth, stream in enumerate(streams) for place, item in enumerate(stream))
+    items = (
+        ((nth, place), item)
+        for nth, stream in enumerate(streams)
+        for place, item in enumerate(stream)
+    )
     return [(item, answered.get(key, late)) for key, item in items]
 
 
@@ -99,7 +112,9 @@ def is_valid_url(url: str) -> bool:
 
 
 def _send(request: Request, deadline: float) -> str:
-    """Send ``request``, with retries; return ``SENT``, or an error that contains no part of the URL."""
+    """Send ``request``, with retries; return ``SENT``, or an error that contains no part of the
+    URL.
+    """
     if request.error:
         return request.error
     if not is_valid_url(request.url):
@@ -141,7 +156,9 @@ class ForeignRedirect(Exception):
 
 
 class SameOriginRedirects(HTTPRedirectHandler):
-    """Follows redirects of a GET to the same server only; from http to https also between their default ports."""
+    """Follows redirects of a GET to the same server only; from http to https also between their
+    default ports.
+    """
 
     def redirect_request(
         self, req: HttpRequest, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
@@ -149,8 +166,14 @@ class SameOriginRedirects(HTTPRedirectHandler):
         if req.get_method() != "GET":
             return None  # it would become a GET without its body
         old, new = urlsplit(req.full_url), urlsplit(newurl)
-        is_upgrade = (old.scheme, new.scheme) == ("http", "https") and _has_default_port(old) and _has_default_port(new)
-        if old.hostname != new.hostname or (not is_upgrade and (old.scheme, old.port) != (new.scheme, new.port)):
+        is_upgrade = (
+            (old.scheme, new.scheme) == ("http", "https")
+            and _has_default_port(old)
+            and _has_default_port(new)
+        )
+        if old.hostname != new.hostname or (
+            not is_upgrade and (old.scheme, old.port) != (new.scheme, new.port)
+        ):
             raise ForeignRedirect
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -1,7 +1,8 @@
 """What monitoring services are to be told about the jobs of a worker, until it is sent.
 
-Heartbeats are about a job: of several runs, one start and the worst end are reported. Services limit how often one URL
-may be requested, so there is a pause between two reports. Check-ins of Sentry are about a run, of a slot only.
+Heartbeats are about a job: of several runs, one start and the worst end are reported. Services
+limit how often one URL may be requested, so there is a pause between two reports. Check-ins of
+Sentry are about a run, of a slot only.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ EXIT_CODE = re.compile(r"exit code ([1-9][0-9]{0,2})")
 
 @dataclass(slots=True)
 class HeartbeatState:
-    """What the heartbeat of one job is to report, and when it may report a start and an end again."""
+    """What the heartbeat of one job is to report, and when it may report a start and
+    an end again.
+    """
 
     has_started: bool = False
     end: str | None = None  # a state of targets.py
@@ -60,7 +63,9 @@ class HeartbeatState:
 
 
 class Outbox:
-    """Collects what happens to runs; ``take`` returns what is to be sent now. ``jobs`` returns the worker's jobs."""
+    """Collects what happens to runs; ``take`` returns what is to be sent now. ``jobs`` returns the
+    worker's jobs.
+    """
 
     def __init__(
         self,
@@ -69,7 +74,12 @@ class Outbox:
         namespace: str,
         jobs: Callable[[], Mapping[str, Job]],
     ) -> None:
-        self._urls, self._project, self._namespace, self._jobs = heartbeat_urls, project, namespace, jobs
+        self._urls, self._project, self._namespace, self._jobs = (
+            heartbeat_urls,
+            project,
+            namespace,
+            jobs,
+        )
         self._states: dict[str, HeartbeatState] = {}  # by variable
         self._requests: deque[Request] = deque()
         self._dropped = 0
@@ -81,8 +91,12 @@ class Outbox:
             state.has_started = True
         self._check_in(run, "in_progress")
 
-    def note_end(self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None) -> None:
-        """Note a run that has succeeded or is dead; ``seconds`` is how long its last attempt executed."""
+    def note_end(
+        self, run: ClaimedRun, status: Status, seconds: float | None, error_type: str | None
+    ) -> None:
+        """Note a run that has succeeded or is dead; ``seconds`` is how long its last attempt
+        executed.
+        """
         if status not in (Status.SUCCEEDED, Status.DEAD):
             return
         is_success = status is Status.SUCCEEDED
@@ -99,7 +113,9 @@ class Outbox:
         self.has_news.set()
         return self._states.setdefault(variable, HeartbeatState())
 
-    def _check_in(self, run: ClaimedRun, state: targets.State, seconds: float | None = None) -> None:
+    def _check_in(
+        self, run: ClaimedRun, state: targets.State, seconds: float | None = None
+    ) -> None:
         job = self._jobs().get(run.job_type)
         if self._project is None or run.scheduled_for is None or job is None or job.cron is None:
             return
@@ -117,7 +133,9 @@ class Outbox:
         requests = list(self._requests)
         self._requests.clear()
         for variable, state in self._states.items():
-            candidates = [targets.request(variable, self._urls[variable], each) for each in state.take(now)]
+            candidates = [
+                targets.request(variable, self._urls[variable], each) for each in state.take(now)
+            ]
             requests += [request for request in candidates if request is not None]
         self.has_news.clear()
         return requests
@@ -128,30 +146,41 @@ class Outbox:
 
     def next_due_at(self) -> float | None:
         """Return when there is something to send that has to wait; None if there is nothing."""
-        return min((instant for state in self._states.values() for instant in state.due_at()), default=None)
+        return min(
+            (instant for state in self._states.values() for instant in state.due_at()), default=None
+        )
 
 
 HELPER_TIMEOUT_SECONDS = 20.0
 MIN_INTERVAL_SECONDS = 1.0  # between two helper processes
-LAST_HELPER_SECONDS = 1.0  # for which a worker that ends waits for one; the rest of the deadline is for what is left
+LAST_HELPER_SECONDS = (
+    1.0  # for which a worker that ends waits for one; the rest of the deadline is for what is left
+)
 MAX_WAIT_SECONDS = 3600.0
 
 
 def outbox(environment: str | None, worker: Worker) -> Outbox:
     """Return an outbox for the jobs of ``worker``."""
     urls = targets.urls(os.environ)
-    return Outbox(urls, _project(environment), worker.workload.namespace, lambda: worker.workload.jobs)
+    return Outbox(
+        urls, _project(environment), worker.workload.namespace, lambda: worker.workload.jobs
+    )
 
 
-def of_tick(environment: str | None, namespace: str | None, is_healthy: bool, skipped: set[str]) -> list[Request]:
-    """Return what reports a tick or a sync, and that all is well with jobs whose slots calendars have ``skipped``.
+def of_tick(
+    environment: str | None, namespace: str | None, is_healthy: bool, skipped: set[str]
+) -> list[Request]:
+    """Return what reports a tick or a sync, and that all is well with jobs whose slots calendars
+    have ``skipped``.
 
     Without a namespace, Sentry is not told: its monitors are unknown.
     """
     urls, project = targets.urls(os.environ), _project(environment)
     states = {targets.variable(job): targets.SUCCESS for job in skipped}
     states[targets.HEARTBEAT_VARIABLE] = targets.SUCCESS if is_healthy else targets.FAIL
-    requests = [targets.request(each, urls[each], state) for each, state in states.items() if each in urls]
+    requests = [
+        targets.request(each, urls[each], state) for each, state in states.items() if each in urls
+    ]
     if namespace is not None and project is not None:
         slugs = [targets.monitor_slug(namespace, job) for job in skipped]
         requests += [project.check_in(uuid.uuid4().hex, slug, "ok", None) for slug in slugs]
@@ -165,15 +194,24 @@ def _project(environment: str | None) -> targets.Project | None:
 
 
 def send(unsent: Sequence[Request], environment: str | None, *tick: Any) -> None:
-    """Send ``unsent``, and with the other arguments of ``of_tick`` how a tick went; see ``deliver``."""
-    deliver([*unsent, *(of_tick(environment, *tick) if tick else ())], DEADLINE_SECONDS - LAST_HELPER_SECONDS)
+    """Send ``unsent``, and with the other arguments of ``of_tick`` how a tick went; see
+    ``deliver``.
+    """
+    deliver(
+        [*unsent, *(of_tick(environment, *tick) if tick else ())],
+        DEADLINE_SECONDS - LAST_HELPER_SECONDS,
+    )
 
 
 async def send_continually(outbox: Outbox, worker: Worker) -> None:
-    """Send what the outbox has as it comes, until cancelled. What may not have been sent is in the outbox again."""
+    """Send what the outbox has as it comes, until cancelled. What may not have been sent is in the
+    outbox again.
+    """
     while True:
         due_at = outbox.next_due_at()
-        await wait(outbox.has_news, MAX_WAIT_SECONDS if due_at is None else max(0.0, due_at - clock.now()))
+        await wait(
+            outbox.has_news, MAX_WAIT_SECONDS if due_at is None else max(0.0, due_at - clock.now())
+        )
         if requests := outbox.take(clock.now()):
             helper = asyncio.create_task(send_in_helper(requests))
             is_sent = False
@@ -191,13 +229,17 @@ async def send_continually(outbox: Outbox, worker: Worker) -> None:
 
 
 async def send_in_helper(requests: Sequence[Request]) -> bool:
-    """Send ``requests`` from another process, and return whether it did its work: the worker's own loop never waits."""
+    """Send ``requests`` from another process, and return whether it did its work: the worker's own
+    loop never waits.
+    """
     if not requests:
         return True
     try:
         async with asyncio.timeout(HELPER_TIMEOUT_SECONDS):
             await run_in_helper(partial(deliver, requests))
     except (TimeoutError, EnvironmentFailed) as error:
-        log.warning("monitor.failed", error=str(error) or f"took over {HELPER_TIMEOUT_SECONDS:.0f} s")
+        log.warning(
+            "monitor.failed", error=str(error) or f"took over {HELPER_TIMEOUT_SECONDS:.0f} s"
+        )
         return False
     return True

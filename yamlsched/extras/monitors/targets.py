@@ -1,7 +1,7 @@
 """Heartbeat URLs, and Sentry's cron monitors: check-ins by plain HTTP, without Sentry's SDK.
 
-Each check-in carries the configuration of its monitor, which Sentry creates or updates: so it knows when to expect the
-next one, and reports a slot that is missed.
+Each check-in carries the configuration of its monitor, which Sentry creates or updates: so it knows
+when to expect the next one, and reports a slot that is missed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ MAX_SLUG_CHARS = 50
 MAX_MINUTES = 40_320
 """Sentry's limit, 28 days, for both spans of a monitor."""
 MARGIN = timedelta(minutes=5)
-"""For which Sentry waits for the first check-in of a slot: a tick comes each minute, and may find all permits taken."""
+"""For which Sentry waits for the first check-in of a slot: a tick comes each minute, and may find
+all permits taken.
+"""
 IDS = uuid.UUID("6f9c2a54-6f0b-4d3c-9d58-3a1f0a4c7f11")
 
 State = Literal["in_progress", "ok", "error"]
@@ -59,25 +61,49 @@ class Project:
         scheme, key, host, project = match.groups()
         host, _, path = host.partition("/")
         return cls(
-            f"{scheme}{host}/{path and path + '/'}api/{project}/envelope/", key, environment or DEFAULT_ENVIRONMENT
+            f"{scheme}{host}/{path and path + '/'}api/{project}/envelope/",
+            key,
+            environment or DEFAULT_ENVIRONMENT,
         )
 
     def check_in(
-        self, check_in_id: str, slug: str, state: State, config: dict[str, Any] | None, seconds: float | None = None
+        self,
+        check_in_id: str,
+        slug: str,
+        state: State,
+        config: dict[str, Any] | None,
+        seconds: float | None = None,
     ) -> Request:
         """Return the request of one check-in."""
-        item: dict[str, Any] = {"monitor_config": config, "duration": None if seconds is None else round(seconds, 3)}
+        item: dict[str, Any] = {
+            "monitor_config": config,
+            "duration": None if seconds is None else round(seconds, 3),
+        }
         item = {name: value for name, value in item.items() if value is not None}
-        item |= {"check_in_id": check_in_id, "monitor_slug": slug, "status": state, "environment": self.environment}
+        item |= {
+            "check_in_id": check_in_id,
+            "monitor_slug": slug,
+            "status": state,
+            "environment": self.environment,
+        }
         envelope = "\n".join(map(json.dumps, ({}, {"type": "check_in"}, item))) + "\n"
         auth = f"Sentry sentry_version=7, sentry_client=yamlsched, sentry_key={self.key}"
         headers = {"Content-Type": "application/x-sentry-envelope", "X-Sentry-Auth": auth}
-        return Request(SENTRY_VARIABLE, self.url, f"sentry:{check_in_id}", envelope.encode(), headers, self.error)
+        return Request(
+            SENTRY_VARIABLE,
+            self.url,
+            f"sentry:{check_in_id}",
+            envelope.encode(),
+            headers,
+            self.error,
+        )
 
     def of_run(
         self, namespace: str, job: Job, run: ClaimedRun, state: State, seconds: float | None = None
     ) -> Iterator[Request]:
-        """Yield the check-ins of a run of a slot. All attempts of a run have one id, until an operator retries it."""
+        """Yield the check-ins of a run of a slot. All attempts of a run have one id, until an
+        operator retries it.
+        """
         for name, config in monitors(job, datetime.fromisoformat(run.scheduled_for or "")):
             slug = monitor_slug(namespace, name)
             seed = json.dumps((self.environment, slug, run.id, run.key, run.prior_attempts))
@@ -86,7 +112,9 @@ class Project:
     def of_tick(self, namespace: str, is_healthy: bool) -> Request:
         """Return the check-in of one tick or sync, of any host of the namespace."""
         config = _config("* * * * *", "UTC", MARGIN, MARGIN)
-        return self.check_in(uuid.uuid4().hex, tick_slug(namespace), "ok" if is_healthy else "error", config)
+        return self.check_in(
+            uuid.uuid4().hex, tick_slug(namespace), "ok" if is_healthy else "error", config
+        )
 
 
 def monitor_slug(namespace: str, job: str) -> str:
@@ -115,10 +143,12 @@ def _bounded(slug: str) -> str:
 
 
 def monitors(job: Job, slot: datetime) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yield name and configuration of the monitor of each expression that fires at ``slot``; each has one schedule.
+    """Yield name and configuration of the monitor of each expression that fires at ``slot``; each
+    has one schedule.
 
-    Without a configuration somebody has to create the monitor in Sentry. A follower has none, because its runs start
-    when others have succeeded; nor have several expressions with calendars, because what these skip is reported by job.
+    Without a configuration somebody has to create the monitor in Sentry. A follower has none,
+    because its runs start when others have succeeded; nor have several expressions with calendars,
+    because what these skip is reported by job.
     """
     crons = job.cron.expressions if job.cron else ()
     if job.after or (len(crons) > 1 and (job.skip_on or job.only_on)):
@@ -130,9 +160,11 @@ def monitors(job: Job, slot: datetime) -> Iterator[tuple[str, dict[str, Any] | N
 
 
 def monitor_config(job: Job, cron: Cron) -> dict[str, Any]:
-    """Return when Sentry expects check-ins of ``job`` for one of its expressions, and how long after one the next.
+    """Return when Sentry expects check-ins of ``job`` for one of its expressions, and how long
+    after one the next.
 
-    The start of each attempt is a check-in: the time between two is at most one attempt, its backoff, and a lost lease.
+    The start of each attempt is a check-in: the time between two is at most one attempt, its
+    backoff, and a lost lease.
     """
     pauses = [delay(job.backoff, attempt, random=0.0) for attempt in range(1, job.max_attempts)]
     max_runtime = job.timeout + max(pauses, default=timedelta(0)) + job.lease + MARGIN
@@ -173,7 +205,11 @@ def variable(job: str) -> str:
 
 def urls(environ: Mapping[str, str]) -> dict[str, str]:
     """Return, by their variables, the heartbeat URLs that ``environ`` has."""
-    return {name: url.strip() for name, url in environ.items() if name.startswith(HEARTBEAT_VARIABLE) and url.strip()}
+    return {
+        name: url.strip()
+        for name, url in environ.items()
+        if name.startswith(HEARTBEAT_VARIABLE) and url.strip()
+    }
 
 
 def request(variable: str, url: str, state: str) -> Request | None:

@@ -1,1 +1,3 @@
-"""Notifications through the library Apprise: what was noted for the targets of schedules.yaml, as messages."""
+"""Notifications through the library Apprise: what was noted for the targets of schedules.yaml, as
+messages.
+"""

@@ -1,4 +1,6 @@
-"""What ``doctor`` checks of the targets of notifications; with --notify, by a test message to each."""
+"""What ``doctor`` checks of the targets of notifications; with --notify, by a test
+message to each.
+"""
 
 from __future__ import annotations
 
@@ -20,34 +22,65 @@ from yamlsched.worker.sessions import run_in_helper
 
 
 def check(loaded: Loaded, sends: bool) -> Iterator[Check]:
-    """Check the variables of the targets of a file, and send a test message to each if ``sends``."""
-    set_here = {name: target.url_env for name, target in loaded.notify.items() if os.environ.get(target.url_env)}
+    """Check the variables of the targets of a file, and send a test message to each if
+    ``sends``.
+    """
+    set_here = {
+        name: target.url_env
+        for name, target in loaded.notify.items()
+        if os.environ.get(target.url_env)
+    }
     for name, target in loaded.notify.items():
         if name not in set_here:
-            what = f"target {name}: this host lacks {target.url_env}, so only other hosts send its messages"
-            yield Check("notify", "warn", what, f"set {target.url_env} where ticks run, in the crontab too")
+            what = (
+                f"target {name}: this host lacks {target.url_env}, so only other hosts send its"
+                " messages"
+            )
+            yield Check(
+                "notify", "warn", what, f"set {target.url_env} where ticks run, in the crontab too"
+            )
     if set_here and find_spec("apprise") is None:
         yield Check("notify", "fail", MISSING, "on one host that ticks at least")
     elif sends:
         for name, error in _send_tests(set_here, str(loaded.namespace)).items():
-            what = f"{name}: the test message was not sent: {error}" if error else f"{name} got a test message"
+            what = (
+                f"{name}: the test message was not sent: {error}"
+                if error
+                else f"{name} got a test message"
+            )
             remedy = f"correct {set_here[name]}; see docs/notifications.md"
             yield Check("notify", "fail" if error else "ok", f"target {what}", remedy)
     elif set_here:
-        what = f"variables of {len(set_here)} of {len(loaded.notify)} targets are set; --notify tests them"
+        what = (
+            f"variables of {len(set_here)} of {len(loaded.notify)} targets are set; --notify tests"
+            " them"
+        )
         yield Check("notify", "ok", what)
     if loaded.notify and not os.environ.get(HEARTBEAT_VARIABLE):
-        remedy = f"set {HEARTBEAT_VARIABLE} to the URL of a service that notices its absence: docs/observability.md"
-        yield Check("notify", "warn", "targets are told of jobs, and nobody of ticks that have ended", remedy)
+        remedy = (
+            f"set {HEARTBEAT_VARIABLE} to the URL of a service that notices its absence:"
+            " docs/observability.md"
+        )
+        yield Check(
+            "notify",
+            "warn",
+            "targets are told of jobs, and nobody of ticks that have ended",
+            remedy,
+        )
 
 
 def _send_tests(variables: Mapping[str, str], namespace: str) -> dict[str, str]:
     """Send a test message to each target, side by side; return the errors."""
     text = f"yamlsched doctor --notify on {socket.gethostname()}, namespace {namespace}"
-    messages = [Message(name, variable, "test of yamlsched", text, True, []) for name, variable in variables.items()]
+    messages = [
+        Message(name, variable, "test of yamlsched", text, True, [])
+        for name, variable in variables.items()
+    ]
     deadline = time.monotonic() + MAX_SECONDS
     try:
-        answers = asyncio.run(run_in_helper(partial(send_streams, [[msg] for msg in messages], send_one, deadline)))
+        answers = asyncio.run(
+            run_in_helper(partial(send_streams, [[msg] for msg in messages], send_one, deadline))
+        )
     except EnvironmentFailed as error:
         return dict.fromkeys(variables, str(error))
     return {message.target: error for message, error in answers}

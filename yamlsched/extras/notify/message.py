@@ -27,8 +27,8 @@ MARKUP = re.compile(r"[@<](?=\S)|\](?=\()")
 class Note(NamedTuple):
     """What there is to send of one job, or of one problem; a row of the statement ``take``.
 
-    ``events`` are those that are so now, of those that the target has. ``dead_of_job`` is null unless the run that
-    died was enqueued.
+    ``events`` are those that are so now, of those that the target has. ``dead_of_job`` is null
+    unless the run that died was enqueued.
     """
 
     target: str
@@ -51,10 +51,14 @@ class Note(NamedTuple):
 
     @property
     def kind(self) -> str | None:
-        """What is so: the end of trouble, a problem, or the most severe event; None if nothing is any more."""
+        """What is so: the end of trouble, a problem, or the most severe event; None if nothing is
+        any more.
+        """
         if self.ended_at is not None:
             return "recovered"
-        return "problem" if self.is_problem else next(filter(self.events.__contains__, SEVERITY), None)
+        return (
+            "problem" if self.is_problem else next(filter(self.events.__contains__, SEVERITY), None)
+        )
 
     @property
     def state(self) -> str:
@@ -65,7 +69,9 @@ class Note(NamedTuple):
         states = {
             "dead": f"{_runs(untold)} died" if untold else "is still dead",
             "failing": "is failing",
-            "late": f"is late since {short_utc(self.late_since)}" if self.late_since is not None else "",
+            "late": (
+                f"is late since {short_utc(self.late_since)}" if self.late_since is not None else ""
+            ),
         }
         return " and ".join(states[event] for event in SEVERITY if event in self.events)
 
@@ -78,10 +84,16 @@ class Note(NamedTuple):
         return f"after {approximate(self.ended_at - self.since)}{died}"
 
 
-def compose(notes: Sequence[Note], namespace: str, environment: str, web_url: str | None) -> tuple[str, str, bool]:
+def compose(
+    notes: Sequence[Note], namespace: str, environment: str, web_url: str | None
+) -> tuple[str, str, bool]:
     """Return title and text for one target, and whether all is well again."""
     where = f"{namespace}/{environment}" if environment else namespace
-    page = web_url.rstrip("/") + (f"/@{namespace}" if namespace != "default" else "") if web_url else ""
+    page = (
+        web_url.rstrip("/") + (f"/@{namespace}" if namespace != "default" else "")
+        if web_url
+        else ""
+    )
     title, lines = _one(notes[0], namespace) if len(notes) == 1 else _several(notes, namespace)
     title = truncate(plain(f"[{where}] {title}"), MAX_TITLE_CHARS)
     lines.append(f"namespace {namespace}" + (f", environment {environment}" if environment else ""))
@@ -89,11 +101,16 @@ def compose(notes: Sequence[Note], namespace: str, environment: str, web_url: st
         page += f"/jobs/{notes[0].subject}"
     most = MAX_CHARS - len(title) - len(page) - 1
     text = truncate("\n".join(plain(line) for line in lines if line), most)
-    return title, f"{text}\n{page}" if page else text, all(note.ended_at is not None for note in notes)
+    return (
+        title,
+        f"{text}\n{page}" if page else text,
+        all(note.ended_at is not None for note in notes),
+    )
 
 
 def plain(text: str) -> str:
-    """Return one line without control characters, and with a space in what chat services may read as markup.
+    """Return one line without control characters, and with a space in what chat services may read
+    as markup.
 
     >>> plain("@channel <!here> [retry](https://example.com)")
     '@ channel < !here> [retry] (https://example.com)'
@@ -150,9 +167,14 @@ def _on(note: Note) -> str:
 
 def _counts(notes: Sequence[Note]) -> str:
     counts = Counter(note.kind for note in notes)
-    words = [f"{count} {'in trouble' if kind == 'problem' else kind}" for kind, count in counts.items()]
+    words = [
+        f"{count} {'in trouble' if kind == 'problem' else kind}" for kind, count in counts.items()
+    ]
     return join_words(words, "and")
 
 
 def _error(note: Note, most: int) -> str:
-    return truncate(one_line(error_text(note.error_type, note.last_error)), most) or "its run was retried or pruned"
+    return (
+        truncate(one_line(error_text(note.error_type, note.last_error)), most)
+        or "its run was retried or pruned"
+    )

@@ -1,8 +1,10 @@
-"""Sends what is due: takes targets whose variables this host has, sends, and writes what they were told.
+"""Sends what is due: takes targets whose variables this host has, sends, and writes what they were
+told.
 
-All of it happens in a helper process, so that neither a library nor a slow receiver holds up the worker. The addresses
-are secrets: they are in the environment of this process, and in no log line, error or row. The logs of Apprise and of
-urllib3 are discarded, because they contain the paths of addresses.
+All of it happens in a helper process, so that neither a library nor a slow receiver holds up the
+worker. The addresses are secrets: they are in the environment of this process, and in no log line,
+error or row. The logs of Apprise and of urllib3 are discarded, because they contain the paths of
+addresses.
 """
 
 from __future__ import annotations
@@ -54,26 +56,36 @@ class Message(NamedTuple):
 
 
 def send(dsn: str, namespace: str, variables: Mapping[str, str]) -> None:
-    """Send what is due to targets, whose variables this host has, in at most ``MAX_SECONDS``. Never raises."""
+    """Send what is due to targets, whose variables this host has, in at most ``MAX_SECONDS``. Never
+    raises.
+    """
     with contextlib.suppress(TimeoutError):
-        asyncio.run(asyncio.wait_for(_send_in_helper(dsn, namespace, variables, MAX_SECONDS), MAX_SECONDS))
+        asyncio.run(
+            asyncio.wait_for(_send_in_helper(dsn, namespace, variables, MAX_SECONDS), MAX_SECONDS)
+        )
 
 
 async def send_continually(worker: Worker) -> None:
-    """Send as runs of ``worker`` die, and what others have noted, until cancelled; what is on its way is awaited."""
+    """Send as runs of ``worker`` die, and what others have noted, until cancelled; what is on its
+    way is awaited.
+    """
     dead_count, next_at = worker.report.dead_count, 0.0
     most = MAX_LOOP_SECONDS if worker.is_continuous else MAX_SECONDS
     while True:
         await asyncio.sleep(POLL_INTERVAL_SECONDS)
         known = next((job.targets for job in worker.workload.jobs.values()), ())
-        variables = {name: target.url_env for name, target in known if os.environ.get(target.url_env)}
+        variables = {
+            name: target.url_env for name, target in known if os.environ.get(target.url_env)
+        }
         if not variables:
             continue
         if worker.report.dead_count == dead_count and clock.now() < next_at:
             continue
         dead_count = worker.report.dead_count
         workload = worker.workload
-        helper = asyncio.create_task(_send_in_helper(workload.dsn, workload.namespace, variables, most))
+        helper = asyncio.create_task(
+            _send_in_helper(workload.dsn, workload.namespace, variables, most)
+        )
         try:
             seconds = await asyncio.wait_for(asyncio.shield(helper), most)
         except TimeoutError:
@@ -82,10 +94,14 @@ async def send_continually(worker: Worker) -> None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(helper, MAX_SECONDS)
             raise
-        next_at = clock.now() + max(POLL_INTERVAL_SECONDS, min(MAX_INTERVAL_SECONDS, seconds or MAX_INTERVAL_SECONDS))
+        next_at = clock.now() + max(
+            POLL_INTERVAL_SECONDS, min(MAX_INTERVAL_SECONDS, seconds or MAX_INTERVAL_SECONDS)
+        )
 
 
-async def _send_in_helper(dsn: str, namespace: str, variables: Mapping[str, str], seconds: float) -> float | None:
+async def _send_in_helper(
+    dsn: str, namespace: str, variables: Mapping[str, str], seconds: float
+) -> float | None:
     if find_spec("apprise") is None:
         log.warning("notify.failed", variable=min(variables.values()), error=MISSING)
         return None
@@ -96,17 +112,22 @@ async def _send_in_helper(dsn: str, namespace: str, variables: Mapping[str, str]
         return None
 
 
-def send_due(dsn: str, namespace: str, variables: Mapping[str, str], seconds: float) -> float | None:
+def send_due(
+    dsn: str, namespace: str, variables: Mapping[str, str], seconds: float
+) -> float | None:
     """Send what is due within ``seconds``. Return in how many seconds more may be due.
 
-    ``variables`` are those of the targets in the file, by their names: the database does not decide where to send.
+    ``variables`` are those of the targets in the file, by their names: the database does not decide
+    where to send.
     """
     deadline = time.monotonic() + seconds - SECONDS_TO_WRITE
     sql = load("notify")
     with db.connect(dsn, SETTINGS) as connection:
         parameters = {"namespace": namespace, "targets": list(variables), "now": None}
         connection.execute(sql["settle"], parameters)
-        messages = _messages(connection, namespace, variables, fetch(connection, Note, sql["take"], parameters))
+        messages = _messages(
+            connection, namespace, variables, fetch(connection, Note, sql["take"], parameters)
+        )
         for message, error in send_streams([[message] for message in messages], send_one, deadline):
             _write(connection, namespace, message, error)
         [due] = connection.execute(sql["next_due"], parameters).fetchall()
@@ -114,10 +135,15 @@ def send_due(dsn: str, namespace: str, variables: Mapping[str, str], seconds: fl
 
 
 def _messages(
-    connection: psycopg.Connection[Any], namespace: str, variables: Mapping[str, str], rows: list[Note]
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    variables: Mapping[str, str],
+    rows: list[Note],
 ) -> list[Message]:
     by_target: dict[str, list[Note]] = {}
-    for row in (row for row in rows if row.kind):  # what is over since a moment ago is settled next time
+    for row in (
+        row for row in rows if row.kind
+    ):  # what is over since a moment ago is settled next time
         by_target.setdefault(row.target, []).append(row)
     environment = environment_in_force(connection, namespace) if rows else ""
     page = os.environ.get("YAMLSCHED_WEB_URL")
@@ -127,9 +153,18 @@ def _messages(
     ]
 
 
-def _write(connection: psycopg.Connection[Any], namespace: str, message: Message, error: str) -> None:
+def _write(
+    connection: psycopg.Connection[Any], namespace: str, message: Message, error: str
+) -> None:
     """Write what a target was told, or why it was not."""
-    sql, parameters = load("notify"), {"namespace": namespace, "target": message.target, "error": error or None}
+    sql, parameters = (
+        load("notify"),
+        {
+            "namespace": namespace,
+            "target": message.target,
+            "error": error or None,
+        },
+    )
     if error:
         log.warning("notify.failed", target=message.target, variable=message.variable, error=error)
     else:
@@ -148,7 +183,9 @@ def _write(connection: psycopg.Connection[Any], namespace: str, message: Message
 
 
 def send_one(message: Message, deadline: float) -> str:
-    """Send ``message`` to the address in its variable. Return "", or an error without any part of the address."""
+    """Send ``message`` to the address in its variable. Return "", or an error without any part of
+    the address.
+    """
     import apprise
 
     logging.lastResort = None  # so that nothing is printed
@@ -161,12 +198,21 @@ def send_one(message: Message, deadline: float) -> str:
         if not services.add(os.environ.get(message.variable, "").strip()):
             return "it is not an address that Apprise knows"
         for service in services:
-            service.socket_read_timeout = service.socket_connect_timeout = max(0.1, deadline - time.monotonic())
-        result = services.notify(title=message.title, body=message.text, notify_type=kind, body_format="text")
+            service.socket_read_timeout = service.socket_connect_timeout = max(
+                0.1, deadline - time.monotonic()
+            )
+        result = services.notify(
+            title=message.title, body=message.text, notify_type=kind, body_format="text"
+        )
     except Exception as error:  # of a plugin: its text may contain the address
         return type(error).__name__
     if result:
         return ""
-    entries = [e for outcome in getattr(result, "results", ()) for attempt in outcome.attempts for e in attempt.logs]
+    entries = [
+        e
+        for outcome in getattr(result, "results", ())
+        for attempt in outcome.attempts
+        for e in attempt.logs
+    ]
     status = next(filter(None, (STATUS.search(str(e.message)) for e in entries)), None)
     return f"HTTP {status[1]}" if status else "the service has not accepted the message"

@@ -1,7 +1,8 @@
-"""Spans of OpenTelemetry: ``send JOB`` for an enqueue, ``process JOB`` for an attempt. See docs/observability.md.
+"""Spans of OpenTelemetry: ``send JOB`` for an enqueue, ``process JOB`` for an attempt. See
+docs/observability.md.
 
-Nothing of OpenTelemetry is imported unless its variables ask for it, or the application has imported it. Errors of
-OpenTelemetry are logged and change no run.
+Nothing of OpenTelemetry is imported unless its variables ask for it, or the application has
+imported it. Errors of OpenTelemetry are logged and change no run.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def is_installed() -> bool:
 
 
 def preload() -> None:
-    """Import what a traced process needs, if the variables ask for traces: its forks start more quickly."""
+    """Import what a traced process needs, if the variables ask for traces: its forks start more
+    quickly.
+    """
     if is_requested() and is_installed():
         from yamlsched.extras.otel import exporting
 
@@ -62,14 +65,20 @@ def _tracer() -> Tracer | None:
     if not hasattr(api, "get_tracer_provider"):  # another thread may be importing it
         return None
     provider = api.get_tracer_provider()
-    return None if isinstance(provider, api.ProxyTracerProvider) else provider.get_tracer(SYSTEM, __version__)
+    return (
+        None
+        if isinstance(provider, api.ProxyTracerProvider)
+        else provider.get_tracer(SYSTEM, __version__)
+    )
 
 
-# -- send --------------------------------------------------------------------------------------------------------------
+# -- send ------------------------------------------------------------------------------------------
 
 
 class Sending:
-    """The span of an enqueue. ``context`` is the trace context that the runs keep; None: none is kept."""
+    """The span of an enqueue. ``context`` is the trace context that the runs keep; None: none is
+    kept.
+    """
 
     def __init__(self, span: Span | None = None, context: str | None = None) -> None:
         self._span, self.context = span, context
@@ -85,7 +94,9 @@ class Sending:
 
 
 @contextmanager
-def send(job: str, count: int, namespace: str | None = None, key: str | None = None) -> Iterator[Sending]:
+def send(
+    job: str, count: int, namespace: str | None = None, key: str | None = None
+) -> Iterator[Sending]:
     """Be in a span while ``count`` runs of ``job`` are enqueued, if tracing is configured."""
     tracer = _tracer()
     if tracer is None:
@@ -113,7 +124,9 @@ def send(job: str, count: int, namespace: str | None = None, key: str | None = N
 
 
 def current_context() -> str | None:
-    """Return the trace context of the current span, as runs keep it; None outside of a valid span."""
+    """Return the trace context of the current span, as runs keep it; None outside of a
+    valid span.
+    """
     if API not in sys.modules:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -123,20 +136,23 @@ def current_context() -> str | None:
     return " ".join(filter(None, (carrier.get("traceparent"), carrier.get("tracestate")))) or None
 
 
-# -- process -----------------------------------------------------------------------------------------------------------
+# -- process ---------------------------------------------------------------------------------------
 
 
 class Attempting:
     """The span of an attempt, which is the current one until ``finish``."""
 
-    def __init__(self, tracer: Tracer, run: ClaimedRun, namespace: str, redact: Callable[[str], str]) -> None:
+    def __init__(
+        self, tracer: Tracer, run: ClaimedRun, namespace: str, redact: Callable[[str], str]
+    ) -> None:
         from opentelemetry.context import attach
         from opentelemetry.trace import Link, SpanKind, get_current_span, set_span_in_context
 
         self._run, self._redact = run, redact
         sent = _extract(run.trace_context)
         creation = get_current_span(sent).get_span_context() if sent is not None else None
-        # who may enqueue writes it, and so could join any trace, or have the span not sampled: a link cannot
+        # who may enqueue writes it, and so could join any trace, or have the span not sampled: a
+        # link cannot
         parent = sent if os.environ.get(PROPAGATE) == "1" else None
         attributes = {
             **_attributes("process", run.job_type),
@@ -165,7 +181,10 @@ class Attempting:
             span = self._span
             span.set_attribute("yamlsched.outcome", _outcome(self._run, end))
             if end is not None and end.is_failure:
-                text, error_type = one_line(self._redact(end.error)), one_line(end.error_type, 200) or "Error"
+                text, error_type = (
+                    one_line(self._redact(end.error)),
+                    one_line(end.error_type, 200) or "Error",
+                )
                 span.set_attribute("error.type", error_type)
                 span.set_status(Status(StatusCode.ERROR, text))
                 event = {"exception.type": error_type, "exception.message": text}
@@ -178,12 +197,15 @@ class Attempting:
             _logger.exception("the span of run %s could not be ended", self._run.id)
 
 
-def process(run: ClaimedRun, namespace: str, redact: Callable[[str], str], may_configure: bool) -> Attempting | None:
+def process(
+    run: ClaimedRun, namespace: str, redact: Callable[[str], str], may_configure: bool
+) -> Attempting | None:
     """Start the span of an attempt, and make it the current one; None if tracing is not configured.
 
-    It is called where the handler is: in the process, and in the task, that executes it. The handler's module has been
-    imported by then: a provider that it has configured is used, else, if ``may_configure``, one of our own. That is
-    what ``is_requested`` has returned, once for many attempts.
+    It is called where the handler is: in the process, and in the task, that executes it. The
+    handler's module has been imported by then: a provider that it has configured is used, else, if
+    ``may_configure``, one of our own. That is what ``is_requested`` has returned, once for many
+    attempts.
     """
     if API not in sys.modules and not may_configure:
         return None
@@ -203,7 +225,9 @@ def flush_all(seconds: float) -> None:
     """Export all spans, and wait at most ``seconds`` for it: this process is about to exit."""
     api: Any = sys.modules.get(API)
     if (force_flush := getattr(api and api.get_tracer_provider(), "force_flush", None)) is not None:
-        thread = threading.Thread(target=_quietly, args=(force_flush, int(seconds * 1000)), daemon=True)
+        thread = threading.Thread(
+            target=_quietly, args=(force_flush, int(seconds * 1000)), daemon=True
+        )
         thread.start()
         thread.join(seconds)
 
@@ -216,7 +240,9 @@ def _quietly(force_flush: Callable[[int], object], milliseconds: int) -> None:
 
 
 def environment(run: ClaimedRun) -> dict[str, str]:
-    """Return the variables that name the trace of a program: that of the attempt's span, else that of the run."""
+    """Return the variables that name the trace of a program: that of the attempt's span, else that
+    of the run.
+    """
     context = current_context() or run.trace_context
     if not context:
         return {}
@@ -247,7 +273,9 @@ def _rfc3339(slot: str) -> str:
 
 
 def _outcome(run: ClaimedRun, end: AttemptEnd | None) -> str:
-    """Return how the attempt ended, as far as its own process knows: its worker may have stopped it."""
+    """Return how the attempt ended, as far as its own process knows: its worker may have stopped
+    it.
+    """
     if end is None or end.is_success:
         return "succeeded"
     if end.kind in (EndKind.SNOOZED, EndKind.RELEASED, EndKind.SESSION_LOST):

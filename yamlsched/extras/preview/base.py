@@ -1,4 +1,6 @@
-"""The bytes that schedules.yaml is compared with: another file, or the same file at a git revision."""
+"""The bytes that schedules.yaml is compared with: another file, or the same file at a
+git revision.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ MAX_GIT_SECONDS = 30.0
 
 
 def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
-    """Return the name and the content of ``base``: a revision of ``file``, or, if it is a path, another file.
+    """Return the name and the content of ``base``: a revision of ``file``, or, if it is a path,
+    another file.
 
-    A path starts with ``/``, ``./`` or ``../``: a file with the name of a branch, added by the edit itself, must not
-    replace the branch. The content is None if the revision does not have the file. Raises EnvironmentFailed.
+    A path starts with ``/``, ``./`` or ``../``: a file with the name of a branch, added by the edit
+    itself, must not replace the branch. The content is None if the revision does not have the file.
+    Raises EnvironmentFailed.
     """
     if base.startswith(("/", "./", "../")):
         return base, schedule_file.read_reviewed(Path(base))
@@ -35,10 +39,11 @@ def read_base(base: str, file: Path) -> tuple[str, bytes | None]:
 
 
 def read_revision(revision: str, file: Path) -> bytes | None:
-    """Return the content of ``file`` at ``revision``, in the repository that contains it; None if it is not there.
+    """Return the content of ``file`` at ``revision``, in the repository that contains it; None if
+    it is not there.
 
-    ``REV:path`` names another path, from the top of the repository, which must exist. Raises EnvironmentFailed with a
-    remedy.
+    ``REV:path`` names another path, from the top of the repository, which must exist. Raises
+    EnvironmentFailed with a remedy.
     """
     place = file.resolve()
     if not place.parent.is_dir():
@@ -47,13 +52,20 @@ def read_revision(revision: str, file: Path) -> bytes | None:
     is_file = Path(revision).is_file()
     for_the_file = f": for the file, write ./{revision}"
     commit, colon, path = revision.partition(":")
-    repository.check(revision, file, for_the_file if is_file else ": pass a file to compare with, such as ./old.yaml")
+    repository.check(
+        revision,
+        file,
+        for_the_file if is_file else ": pass a file to compare with, such as ./old.yaml",
+    )
     if not repository.has_commit(commit):
         remedy = for_the_file if is_file else repository.remedy(commit)
-        raise EnvironmentFailed(f'"{revision}" is not a revision of the repository of {file}{remedy}')
+        raise EnvironmentFailed(
+            f'"{revision}" is not a revision of the repository of {file}{remedy}'
+        )
     if is_file:
         raise EnvironmentFailed(
-            f'"{revision}" is a revision and a file{for_the_file}; for the revision, pass the id of its commit'
+            f'"{revision}" is a revision and a file{for_the_file}; for the revision, pass the id of'
+            " its commit"
         )
     name = revision if colon else f"{commit}:./{place.name}"
     blob = repository.answer("rev-parse", "-q", "--verify", name)
@@ -61,7 +73,8 @@ def read_revision(revision: str, file: Path) -> bytes | None:
         return repository.content(name, blob.decode("ascii").strip())
     if colon:
         raise EnvironmentFailed(
-            f"{path} is not a file in {commit}: pass the path of a file that exists there, from the repository's top"
+            f"{path} is not a file in {commit}: pass the path of a file that exists there, from the"
+            " repository's top"
         )
     return None
 
@@ -73,7 +86,9 @@ class _Repository:
         self._folder, self._deadline = folder, time.monotonic() + MAX_GIT_SECONDS
 
     def check(self, revision: str, file: Path, remedy: str) -> None:
-        """Raise EnvironmentFailed, with ``remedy``, if the folder is in no repository that git reads."""
+        """Raise EnvironmentFailed, with ``remedy``, if the folder is in no repository that git
+        reads.
+        """
         answer = self._run("rev-parse", "--is-inside-work-tree")
         if answer.code == 0:
             return
@@ -82,7 +97,9 @@ class _Repository:
                 f"git does not read {self._folder}, which belongs to another user: "
                 f"git config --global --add safe.directory {self._folder}"
             )
-        raise EnvironmentFailed(f'"{revision}" is not a revision: {file} is not in a git repository{remedy}')
+        raise EnvironmentFailed(
+            f'"{revision}" is not a revision: {file} is not in a git repository{remedy}'
+        )
 
     def has_commit(self, commit: str) -> bool:
         if not commit or commit.startswith("-"):  # git would obey an option
@@ -93,14 +110,19 @@ class _Repository:
         """Return the content of the file that ``name`` names, by its id."""
         size = self.answer("cat-file", "-s", blob)
         if size is None:
-            raise EnvironmentFailed(f"{name} is not in this clone, which is partial: run git show {name} once")
+            raise EnvironmentFailed(
+                f"{name} is not in this clone, which is partial: run git show {name} once"
+            )
         if int(size) > MAX_FILE_BYTES:
             raise EnvironmentFailed(
-                f"{name} cannot be read: it has {int(size):,} bytes, over the limit of {MAX_FILE_BYTES:,}"
+                f"{name} cannot be read: it has {int(size):,} bytes, over the limit of"
+                f" {MAX_FILE_BYTES:,}"
             )
         content = self.answer("cat-file", "blob", blob)
         if content is None:
-            raise EnvironmentFailed(f"{name} is not a file: pass the path of a file, from the repository's top")
+            raise EnvironmentFailed(
+                f"{name} is not a file: pass the path of a file, from the repository's top"
+            )
         return content
 
     def remedy(self, commit: str) -> str:
@@ -108,9 +130,15 @@ class _Repository:
         if self.answer("rev-parse", "-q", "--verify", "HEAD") is None:
             return ": it has no commits yet"
         if self.answer("rev-parse", "--is-shallow-repository") == b"true\n":
-            return ": this clone has no history; run git fetch --unshallow, or in CI check out with fetch-depth: 0"
+            return (
+                ": this clone has no history; run git fetch --unshallow, or in CI check out with"
+                " fetch-depth: 0"
+            )
         if re.fullmatch(r"[A-Za-z0-9_./-]+", commit):
-            return f": if it is a branch of the remote, run git fetch origin {commit.removeprefix('origin/')} first"
+            return (
+                ": if it is a branch of the remote, run git fetch origin"
+                f" {commit.removeprefix('origin/')} first"
+            )
         return ""
 
     def answer(self, *arguments: str) -> bytes | None:
@@ -126,7 +154,8 @@ class _Repository:
             raise EnvironmentFailed("git is not installed: pass a file to compare with") from error
         if answer is None:
             raise EnvironmentFailed(
-                f"git did not answer within {MAX_GIT_SECONDS:g} seconds: pass a file to compare with"
+                f"git did not answer within {MAX_GIT_SECONDS:g} seconds: pass a file to compare"
+                " with"
             )
         return answer
 
@@ -141,14 +170,25 @@ def read(file: Path, environment: str | None) -> Loaded:
 
 def instant(at: TimeInput | None, edited: Loaded, now: datetime) -> datetime:
     """Return the instant of the edit: ``at`` in the file's time zone, or now."""
-    return now if at is None else times.resolve(at, lambda: zone(edited.timezone), now, is_future=True)
+    return (
+        now if at is None else times.resolve(at, lambda: zone(edited.timezone), now, is_future=True)
+    )
 
 
 def preview(
-    base: str, file: Path, edited: Loaded, environment: str | None, at: datetime, duration: timedelta
+    base: str,
+    file: Path,
+    edited: Loaded,
+    environment: str | None,
+    at: datetime,
+    duration: timedelta,
 ) -> Preview:
-    """Return what the valid file ``edited`` changes compared with ``base``, in the time after the edit."""
+    """Return what the valid file ``edited`` changes compared with ``base``, in the time after the
+    edit.
+    """
     name, data = read_base(base, file)
     after = file_side(str(file), edited, environment)
-    before = base_side(name, None if data is None else load(data, name, environment), environment, after)
+    before = base_side(
+        name, None if data is None else load(data, name, environment), environment, after
+    )
     return compare(before, after, at, at + duration, environment)

@@ -17,8 +17,11 @@ from yamlsched.timetable.times import TimeInput
     cls=Verb,
     uses="file env",
     formats=FORMATS,
-    help="Show offline what an edit of schedules.yaml changes. Compares the jobs, their fields and their next slots. "
-    "BASE is a git revision, such as main or HEAD~1, or a file whose path starts with ./ or /.",
+    help=(
+        "Show offline what an edit of schedules.yaml changes. Compares the jobs, their fields and"
+        " their next slots. BASE is a git revision, such as main or HEAD~1, or a file whose path"
+        " starts with ./ or /."
+    ),
 )
 @click.argument("base", metavar="BASE")
 @click.argument("head", required=False, type=click.Path(path_type=Path), metavar="[FILE]")
@@ -27,8 +30,10 @@ from yamlsched.timetable.times import TimeInput
     "--at",
     type=_filters.time,
     metavar="TIME",
-    help='The time of the edit (now): 17:30 or "mon 08:00" (the next one in the file\'s time zone), 2026-01-14T12:00, '
-    "2026-01-14T11:00Z, or 2h (from now).",
+    help=(
+        'The time of the edit (now): 17:30 or "mon 08:00" (the next one in the file\'s time zone),'
+        " 2026-01-14T12:00, 2026-01-14T11:00Z, or 2h (from now)."
+    ),
 )
 @click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if there are differences.")
 @click.pass_obj

@@ -17,11 +17,16 @@ from yamlsched.extras.preview import cli_shared
     cls=Verb,
     uses="file dsn env namespace",
     formats=FORMATS,
-    help="Show what the next sync would change in the database. Lists jobs that change, runs to create, and slots to "
-    "skip with the reason, and says whether a tick would apply the file. Changes nothing.",
+    help=(
+        "Show what the next sync would change in the database. Lists jobs that change, runs to"
+        " create, and slots to skip with the reason, and says whether a tick would apply the file."
+        " Changes nothing."
+    ),
 )
 @cli_shared.days_option
-@click.option("--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change.")
+@click.option(
+    "--exit-code", "is_exit_code", is_flag=True, help="Exit 1 if a job or the file would change."
+)
 @target_options
 @click.pass_obj
 def command(settings: Settings, /, days: int, is_exit_code: bool, **options: Any) -> int:

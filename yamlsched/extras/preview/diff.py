@@ -28,25 +28,37 @@ COMMAND_DEFAULTS = Entry(Job("", output=Output(Keep.ALWAYS)), True, None)
 def file_side(name: str, loaded: Loaded, environment: str | None) -> Side:
     """Return the side that a valid file is.
 
-    Without an environment, a job that names its own counts as enabled: a review concerns the places where it runs.
+    Without an environment, a job that names its own counts as enabled: a review concerns the places
+    where it runs.
     """
     entries = {job.name: _entry(loaded, job, environment) for job in loaded.jobs.values()}
-    return Side(name, loaded.namespace or "default", entries, **{key: getattr(loaded, key) for key in SETTINGS})
+    return Side(
+        name,
+        loaded.namespace or "default",
+        entries,
+        **{key: getattr(loaded, key) for key in SETTINGS},
+    )
 
 
 def base_side(name: str, loaded: Loaded | None, environment: str | None, head: Side) -> Side:
-    """Return the side that the base is: of a file that does not exist (None) nothing, of an invalid one what is valid.
+    """Return the side that the base is: of a file that does not exist (None) nothing, of an invalid
+    one what is valid.
 
     So the pull request that repairs a file can be compared with the broken one.
     """
     if loaded is None:
         remark = (
-            f"{name} does not exist: every job is new. If the file had another name there, pass it as REVISION:path"
+            f"{name} does not exist: every job is new. If the file had another name there, pass it"
+            " as REVISION:path"
         )
         return Side(name, head.namespace, {}, remark=note(remark))
     valid = file_side(name, loaded, environment)
     # an environment that only the edit adds is not an error of the base
-    errors = [error for error in loaded.diagnostics if error.severity == ERROR and error.code != UNKNOWN_ENVIRONMENT]
+    errors = [
+        error
+        for error in loaded.diagnostics
+        if error.severity == ERROR and error.code != UNKNOWN_ENVIRONMENT
+    ]
     if not errors:
         return valid
 
@@ -57,7 +69,11 @@ def base_side(name: str, loaded: Loaded | None, environment: str | None, head: S
     first = f"line {errors[0].line}: {errors[0].message}"
     unknown: dict[str, Any] = {key: None for key in SETTINGS if not is_known(key)}
     # the slots of a job that follows one with errors are not known
-    entries = {name: entry for name, entry in valid.entries.items() if entry.job.cron or not entry.job.after}
+    entries = {
+        name: entry
+        for name, entry in valid.entries.items()
+        if entry.job.cron or not entry.job.after
+    }
     return replace(
         valid,
         namespace=valid.namespace if is_known("namespace") else head.namespace,
@@ -74,7 +90,9 @@ def _entry(loaded: Loaded, job: Job, environment: str | None) -> Entry:
     names = None if environments is None else tuple(str(item) for item in environments)
     is_elsewhere = environment is None and job.enabled is not is_enabled
     slots_of = () if {"cron", "crons"} & loaded.entries[job.name].value.keys() else job.after
-    return Entry(replace(job, enabled=is_enabled) if is_elsewhere else job, is_enabled, names, slots_of)
+    return Entry(
+        replace(job, enabled=is_enabled) if is_elsewhere else job, is_enabled, names, slots_of
+    )
 
 
 def _written(loaded: Loaded, job: str, key: str) -> Any:
@@ -91,14 +109,19 @@ def compare(
     environment: str | None = None,
     holders: Mapping[str, KeyHolder] | None = None,
 ) -> Preview:
-    """Return what changes if ``head`` replaces ``base`` at the instant ``at``; slots are those of (at, until].
+    """Return what changes if ``head`` replaces ``base`` at the instant ``at``; slots are those of
+    (at, until].
 
-    ``holders`` has the used keys among those of slots to come. None: they are assumed, as if every slot that ``base``
-    has until then was run. In another namespace no key is used.
+    ``holders`` has the used keys among those of slots to come. None: they are assumed, as if every
+    slot that ``base`` has until then was run. In another namespace no key is used.
     """
-    old_jobs, new_jobs = ({name: entry.job for name, entry in side.entries.items()} for side in (base, head))
+    old_jobs, new_jobs = (
+        {name: entry.job for name, entry in side.entries.items()} for side in (base, head)
+    )
     if holders is None:
-        holders = slot_changes.assumed_holders(old_jobs, at) if base.namespace == head.namespace else {}
+        holders = (
+            slot_changes.assumed_holders(old_jobs, at) if base.namespace == head.namespace else {}
+        )
     names = sorted({*base.entries, *head.entries})
     jobs = []
     for name in names:
@@ -107,7 +130,10 @@ def compare(
         if before is None or after is None or fields:
             change = _job_change(base, head, name, fields, at, until, environment, holders)
             if name in base.invalid:
-                text = f"it has errors in {base.name}, so all of it is shown as new; its keys may be used"
+                text = (
+                    f"it has errors in {base.name}, so all of it is shown as new; its keys may be"
+                    " used"
+                )
                 change = replace(change, notes=(note(text), *change.notes))
             jobs.append(change)
     file_fields = tuple(_file_fields(base, head))
@@ -148,7 +174,9 @@ def _job_change(
     assert job is not None
     rules = slot_changes.rule(old), slot_changes.rule(new)
     slots = slot_changes.changes(*rules, at, until)
-    conflicts = slot_changes.key_conflicts(new, at, until, holders) if new and rules[0] != rules[1] else ()
+    conflicts = (
+        slot_changes.key_conflicts(new, at, until, holders) if new and rules[0] != rules[1] else ()
+    )
     hints: list[Hint] = [*notes.of_conflicts(conflicts, job), *notes.of_missed(slots.missed, job)]
     if after and rules[0] != rules[1]:
         hints += notes.of_slots(after, base, head, at)
@@ -166,7 +194,9 @@ def _job_change(
         fields,
         slot_changes.per_week(rules[0], at),
         slot_changes.per_week(rules[1], at),
-        slot_changes.next_run_slot(rules[1], at, {conflict.scheduled_for for conflict in conflicts}),
+        slot_changes.next_run_slot(
+            rules[1], at, {conflict.scheduled_for for conflict in conflicts}
+        ),
         slots,
         conflicts,
         tuple(hints),
@@ -182,12 +212,14 @@ def _with_renames(
         if job.change is Change.REMOVED:
             removed.setdefault(_identity(old_jobs[job.job_type]), []).append(job.job_type)
     for job in jobs:
-        alike = removed.get(_identity(new_jobs[job.job_type])) if job.change is Change.ADDED else None
+        alike = (
+            removed.get(_identity(new_jobs[job.job_type])) if job.change is Change.ADDED else None
+        )
         if alike:
             old = alike.pop(0)
             text = (
-                f"it looks like {old} under a new name: to the database it is a new job; history, keys and pauses stay "
-                f"with {old}"
+                f"it looks like {old} under a new name: to the database it is a new job; history,"
+                f" keys and pauses stay with {old}"
             )
             job = replace(job, looks_like=old, notes=(*job.notes, warning(text)))
         yield job
@@ -198,8 +230,15 @@ def _identity(job: Job) -> tuple[str | tuple[str, ...] | None, ...]:
 
 
 def _job_fields(before: Entry | None, after: Entry | None) -> tuple[FieldChange, ...]:
-    """Return the keys that differ, defaults merged in. A job of one side only is compared with the defaults."""
-    if before and after and before == after and field_changes.is_same(before.job.payload, after.job.payload):
+    """Return the keys that differ, defaults merged in. A job of one side only is compared with the
+    defaults.
+    """
+    if (
+        before
+        and after
+        and before == after
+        and field_changes.is_same(before.job.payload, after.job.payload)
+    ):
         return ()
     one_side = before or after
     defaults = COMMAND_DEFAULTS if one_side and one_side.job.command else DEFAULTS
@@ -220,5 +259,9 @@ def _keys(entry: Entry) -> dict[str, Any]:
 
 def _file_fields(before: Side, after: Side) -> Iterator[FieldChange]:
     """Yield the keys outside of jobs that differ, as far as both sides know them."""
-    yield from field_changes.differences({"namespace": before.namespace}, {"namespace": after.namespace})
-    yield from field_changes.of_settings(field_changes.settings(before), field_changes.settings(after))
+    yield from field_changes.differences(
+        {"namespace": before.namespace}, {"namespace": after.namespace}
+    )
+    yield from field_changes.of_settings(
+        field_changes.settings(before), field_changes.settings(after)
+    )

@@ -1,4 +1,6 @@
-"""A preview as a comment of a pull request: a line, a table, the warnings; fields and slots folded."""
+"""A preview as a comment of a pull request: a line, a table, the warnings; fields and
+slots folded.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def _heading(preview: Preview) -> Iterator[str]:
         yield f"**yamlsched diff** {sides}: {prose(text.headline(preview))}."
         return
     yield from (f"**yamlsched plan** of namespace {code(preview.head.namespace)}", "")
-    yield from (f"- {prose(' '.join(fact.split()))}" for fact in text.plan_facts(preview, preview.plan))
+    yield from (
+        f"- {prose(' '.join(fact.split()))}" for fact in text.plan_facts(preview, preview.plan)
+    )
     for title, lines in text.plan_sections(preview):
         yield from ("", f"{title}: {len(lines)}", "")
         yield from _list([code(line) for line in lines])
@@ -58,7 +62,10 @@ def _row(jobs: list[JobChange]) -> str:
     named = ", ".join(code(job.job_type) for job in jobs[: text.MAX_NAMES])
     if len(jobs) > text.MAX_NAMES:
         named += f" and {len(jobs) - text.MAX_NAMES} more"
-    before, after = text.number(first.fires_per_week_before), text.number(first.fires_per_week_after)
+    before, after = (
+        text.number(first.fires_per_week_before),
+        text.number(first.fires_per_week_after),
+    )
     if len(jobs) > 1 and not first.slots:
         rates = ""
     elif first.change is Change.CHANGED and before != after:
@@ -83,7 +90,11 @@ def _what(job: JobChange) -> str:
 def _warnings(preview: Preview) -> Iterator[str]:
     warnings = [prose(note.text) for note in preview.notes if note.level is Level.WARNING]
     for job in preview.jobs:
-        warnings += [f"{code(job.job_type)}: {prose(note.text)}" for note in job.notes if note.level is Level.WARNING]
+        warnings += [
+            f"{code(job.job_type)}: {prose(note.text)}"
+            for note in job.notes
+            if note.level is Level.WARNING
+        ]
     warnings += [prose(text.pile_up(pile_up, preview)) for pile_up in preview.pile_ups]
     if warnings:
         yield ""
@@ -97,13 +108,24 @@ def _details(groups: list[list[JobChange]], preview: Preview, room: int) -> Iter
         return
     days = text.count(preview.days, "day")
     at = f"{preview.at:%Y-%m-%d %H:%M} UTC"
-    yield from ("", "<details>", f"<summary>Fields, effects, and slots of {days} if applied {at}</summary>", "")
+    yield from (
+        "",
+        "<details>",
+        f"<summary>Fields, effects, and slots of {days} if applied {at}</summary>",
+        "",
+    )
     yield from (f"- {prose(sentence)}" for sentence in notes)
     for number, jobs in enumerate(groups):
         block = list(_block(jobs, preview))
         room -= sum(len(line) + 1 for line in block)
         if room < 0 or number == MAX_ROWS:
-            yield from (f"and {len(groups) - number} more: `yamlsched diff` without `--format markdown` shows all.", "")
+            yield from (
+                (
+                    f"and {len(groups) - number} more: `yamlsched diff` without `--format markdown`"
+                    " shows all."
+                ),
+                "",
+            )
             break
         yield from block
     yield "</details>"
@@ -135,7 +157,13 @@ def _fields(fields: Sequence[FieldChange], kind: Change) -> Iterator[str]:
         values = [code(field_changes.before_and_after(change, kind)) for change in fields]
         return table(("key", "value"), zip(names, values, strict=True))
     sides = [
-        ["" if side is None else code(field_changes.value(side)) for side in (change.before, change.after)]
+        [
+            "" if side is None else code(field_changes.value(side))
+            for side in (change.before, change.after)
+        ]
         for change in fields
     ]
-    return table(("key", "before", "after"), ([name, *cells] for name, cells in zip(names, sides, strict=True)))
+    return table(
+        ("key", "before", "after"),
+        ([name, *cells] for name, cells in zip(names, sides, strict=True)),
+    )

@@ -47,9 +47,9 @@ def warning(text: str) -> Hint:
 class Entry:
     """A job as one side has it.
 
-    ``job.enabled`` is what applies in the environment of the preview; ``is_enabled`` is the key ``enabled`` alone.
-    ``environments`` is None if the job runs in all of them, or if they are not known. ``slots_of`` are the jobs whose
-    slots it has, as it has no cron of its own.
+    ``job.enabled`` is what applies in the environment of the preview; ``is_enabled`` is the key
+    ``enabled`` alone. ``environments`` is None if the job runs in all of them, or if they are not
+    known. ``slots_of`` are the jobs whose slots it has, as it has no cron of its own.
     """
 
     job: Job
@@ -60,10 +60,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison: a file, or the definitions of a database. What is None is unknown and not compared.
+    """One side of a comparison: a file, or the definitions of a database. What is None is unknown
+    and not compared.
 
-    ``invalid`` names the jobs of a base that have errors; they are not compared. ``retired`` may return. ``remark``
-    describes a base that has errors or does not exist.
+    ``invalid`` names the jobs of a base that have errors; they are not compared. ``retired`` may
+    return. ``remark`` describes a base that has errors or does not exist.
     """
 
     name: str
@@ -97,9 +98,10 @@ class MovedSlot:
 class SlotChanges:
     """How the slots of a span change, each list in order of time.
 
-    One end of a move may lie after the span. ``missed`` are those of ``removed`` whose new time on the same date has
-    passed, so that the date has no run. ``remarks`` describe added slots that a clock change has moved.
-    ``compared_until`` is set if only the slots up to then were compared, because there are too many.
+    One end of a move may lie after the span. ``missed`` are those of ``removed`` whose new time on
+    the same date has passed, so that the date has no run. ``remarks`` describe added slots that a
+    clock change has moved. ``compared_until`` is set if only the slots up to then were compared,
+    because there are too many.
     """
 
     added: tuple[datetime, ...] = ()
@@ -115,7 +117,9 @@ class SlotChanges:
 
 @dataclass(frozen=True, slots=True)
 class KeyConflict:
-    """A slot that will be skipped because its key was used: by the slot ``by``, or by an enqueued run (None)."""
+    """A slot that will be skipped because its key was used: by the slot ``by``, or by an enqueued
+    run (None).
+    """
 
     scheduled_for: datetime
     key: str
@@ -126,8 +130,8 @@ class KeyConflict:
 class JobChange:
     """One job that an edit changes.
 
-    Slots a week (``fires_per_week_*``) are an average over the four weeks after the edit. ``looks_like`` is a removed
-    job that this one may be under a new name.
+    Slots a week (``fires_per_week_*``) are an average over the four weeks after the edit.
+    ``looks_like`` is a removed job that this one may be under a new name.
     """
 
     job_type: str
@@ -145,7 +149,9 @@ class JobChange:
 
 @dataclass(frozen=True, slots=True)
 class NewPileUp:
-    """Jobs that start in the same minute, ``times`` in the span; ``jobs_before`` is the most that did before."""
+    """Jobs that start in the same minute, ``times`` in the span; ``jobs_before`` is the most that
+    did before.
+    """
 
     jobs: tuple[str, ...]
     times: int
@@ -155,7 +161,9 @@ class NewPileUp:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run that a sync would create. ``settles``: a definition that the file changes still owes it."""
+    """A run that a sync would create. ``settles``: a definition that the file changes still owes
+    it.
+    """
 
     job_type: str
     idempotency_key: str
@@ -186,7 +194,9 @@ class WaitingSlot:
 
 @dataclass(frozen=True, slots=True)
 class LeavingRuns:
-    """Unfinished runs of a job that is not in the file. Those left at ``cancelled_at`` are cancelled."""
+    """Unfinished runs of a job that is not in the file. Those left at ``cancelled_at`` are
+    cancelled.
+    """
 
     job_type: str
     unfinished: int
@@ -196,7 +206,9 @@ class LeavingRuns:
 
 @dataclass(frozen=True, slots=True)
 class PausedJob:
-    """A job that an operator has paused, which no sync changes. Slots of ``followers`` have nothing to wait for."""
+    """A job that an operator has paused, which no sync changes. Slots of ``followers`` have nothing
+    to wait for.
+    """
 
     job_type: str
     paused_at: datetime
@@ -208,10 +220,11 @@ class PausedJob:
 
 @dataclass(slots=True)
 class SyncPlan:
-    """What ``yamlsched sync`` would do in addition to changing jobs. ``verdict`` is what a tick would do with the file.
+    """What ``yamlsched sync`` would do in addition to changing jobs. ``verdict`` is what a tick
+    would do with the file.
 
-    ``returned`` are jobs that were retired before. ``unreadable`` has one line for each job whose slots cannot be
-    computed here.
+    ``returned`` are jobs that were retired before. ``unreadable`` has one line for each job whose
+    slots cannot be computed here.
     """
 
     path: str
@@ -236,7 +249,8 @@ class SyncPlan:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What replacing ``base`` by ``head`` at the instant ``at`` does; slots are those of (at, until].
+    """What replacing ``base`` by ``head`` at the instant ``at`` does; slots are those of (at,
+    until].
 
     ``plan`` is set if the base is a database.
     """
@@ -269,7 +283,9 @@ class Preview:
 
 
 def document(preview: Preview) -> dict[str, Any]:
-    """Return the members of the JSON document; the values are those of this module, datetimes included."""
+    """Return the members of the JSON document; the values are those of this module, datetimes
+    included.
+    """
     members = {
         "at": preview.at,
         "until": preview.until,
@@ -279,7 +295,10 @@ def document(preview: Preview) -> dict[str, Any]:
         "has_changes": preview.has_changes,
         "summary": {
             **{str(change): len(preview.named(change)) for change in Change},
-            **{key: getattr(preview, key) for key in ("unchanged", "fires_per_week_before", "fires_per_week_after")},
+            **{
+                key: getattr(preview, key)
+                for key in ("unchanged", "fires_per_week_before", "fires_per_week_after")
+            },
         },
         "fields": preview.fields,
         "notes": preview.notes,
@@ -291,12 +310,17 @@ def document(preview: Preview) -> dict[str, Any]:
         return members
     state = plan.state
     in_force = {
-        key: getattr(state, f"in_force_{key}") or None for key in ("hash", "environment", "host", "path", "since")
+        key: getattr(state, f"in_force_{key}") or None
+        for key in ("hash", "environment", "host", "path", "since")
     }
     lists = ("returned", "runs", "skipped", "waiting", "leaving", "paused", "unreadable")
     return {
         "namespace": preview.head.namespace,
-        "file": {"path": plan.path, "hash": plan.version.hash, "environment": plan.version.environment or None},
+        "file": {
+            "path": plan.path,
+            "hash": plan.version.hash,
+            "environment": plan.version.environment or None,
+        },
         "in_force": None if state.in_force_id is None else in_force,
         "verdict": plan.verdict,
         "explanation": plan.explanation or None,

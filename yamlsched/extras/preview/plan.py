@@ -1,4 +1,6 @@
-"""What the next sync would do to a database: the pure parts of sync, on one state of it that is only read."""
+"""What the next sync would do to a database: the pure parts of sync, on one state of it that is
+only read.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def applied_definitions(connection: Connection[Any], namespace: str) -> list[App
         cursor.execute(load("preview")["definitions"], {"namespace": namespace})
         rows = cursor.fetchall()
     names = [field.name for field in fields(AppliedDefinition) if field.name != "job"]
-    return [AppliedDefinition(job=from_row(row), **{name: row[name] for name in names}) for row in rows]
+    return [
+        AppliedDefinition(job=from_row(row), **{name: row[name] for name in names}) for row in rows
+    ]
 
 
 DAY = timedelta(days=1)
@@ -63,9 +67,15 @@ DATABASE = "the database"
 
 
 def read(
-    connection: Connection[Any], schedule: ScheduleFile, loaded: Loaded, days: int, now: datetime | None = None
+    connection: Connection[Any],
+    schedule: ScheduleFile,
+    loaded: Loaded,
+    days: int,
+    now: datetime | None = None,
 ) -> Preview:
-    """Return what syncing a valid file would do. The database is only read, in a transaction that is rolled back."""
+    """Return what syncing a valid file would do. The database is only read, in a transaction that
+    is rolled back.
+    """
     sql, namespace = load("preview"), loaded.namespace or "default"
     parameters = {"namespace": namespace, "host": schedule.host, "path": schedule.path, "now": now}
     with snapshot(connection):
@@ -80,37 +90,56 @@ def read(
             state.in_force_yamlsched, state.in_force_tzdata
         )
         changed = {change.id for change in differences if change.id is not None}
-        plan = SyncPlan(schedule.path, schedule.version, decide(state, schedule.version, at_once=False), state)
+        plan = SyncPlan(
+            schedule.path, schedule.version, decide(state, schedule.version, at_once=False), state
+        )
         closing = changed.union(definitions.followers(connection, namespace, changed))
         _account(plan, connection, namespace, stored, closing, at, is_recomputed, loaded.jobs)
 
-        entries = {row.job_type: Entry(row.job, row.job.enabled, None) for row in stored if row.retired_at is None}
+        entries = {
+            row.job_type: Entry(row.job, row.job.enabled, None)
+            for row in stored
+            if row.retired_at is None
+        }
         retired = tuple(row.job_type for row in stored if row.retired_at is not None)
         base = Side(DATABASE, namespace, entries, retired=retired)
-        for kept in fetch_column(connection, sql["retention"], parameters):  # one row, once a file is in force
+        for kept in fetch_column(
+            connection, sql["retention"], parameters
+        ):  # one row, once a file is in force
             base = replace(base, retention=Retention.from_row(kept))
         head = file_side(schedule.path, loaded, schedule.environment)
         known = {
-            name: replace(new, is_enabled=new.job.enabled, environments=None) for name, new in head.entries.items()
+            name: replace(new, is_enabled=new.job.enabled, environments=None)
+            for name, new in head.entries.items()
         }
         head = replace(head, entries=known)
         keys = list(_edited_keys(base, head, at, until))
         holders = due.key_holders(connection, namespace, keys) if keys else {}
-        holders |= {run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in plan.runs}
+        holders |= {
+            run.idempotency_key: KeyHolder(run.job_type, run.scheduled_for) for run in plan.runs
+        }
         others = fetch_column(connection, sql["other_namespaces"], parameters)
         retired_at = {
             row.id: row.retired_at or at
             for row in stored
             if row.job_type not in loaded.jobs and (row.retired_at is not None or row.id in changed)
         }
-        unfinished = connection.execute(sql["unfinished"], {**parameters, "ids": list(retired_at)}).fetchall()
+        unfinished = connection.execute(
+            sql["unfinished"], {**parameters, "ids": list(retired_at)}
+        ).fetchall()
     edit = compare(base, head, at, until, schedule.environment or None, holders)
     by_name = {row.job_type: row for row in stored}
-    returned = {change.job_type: by_name[change.job_type].retired_at for change in differences if change.is_retired}
+    returned = {
+        change.job_type: by_name[change.job_type].retired_at
+        for change in differences
+        if change.is_retired
+    }
     plan.returned += sorted(returned)
     names = {row.id: row.job_type for row in stored}
     plan.leaving += [
-        model.LeavingRuns(names[row.definition_id], row.runs, row.running, retired_at[row.definition_id] + DAY)
+        model.LeavingRuns(
+            names[row.definition_id], row.runs, row.running, retired_at[row.definition_id] + DAY
+        )
         for row in sorted(unfinished, key=lambda row: names[row.definition_id])
     ]
     plan.paused += _paused(stored, head, at)
@@ -127,9 +156,11 @@ def _account(
     is_recomputed: bool,
     file: Mapping[str, Job],
 ) -> None:
-    """Add to ``plan`` what happens to due slots: all of the jobs ``closing``, else those that a sync processes now.
+    """Add to ``plan`` what happens to due slots: all of the jobs ``closing``, else those that a
+    sync processes now.
 
-    ``is_recomputed``: this release or its time zone data is newer than what computed the stored next slots.
+    ``is_recomputed``: this release or its time zone data is newer than what computed the stored
+    next slots.
     """
     owing: list[AppliedDefinition] = []
     for definition in stored:
@@ -149,7 +180,9 @@ def _account(
             ready[row.id in closing].append(row)
         else:
             assert row.next_slot_at is not None
-            plan.waiting.append(model.WaitingSlot(row.job_type, row.next_slot_at, open_slots[row.id]))
+            plan.waiting.append(
+                model.WaitingSlot(row.job_type, row.next_slot_at, open_slots[row.id])
+            )
     for is_closing, jobs in ready.items():
         plans, unreadable = due.plan_slots(connection, namespace, jobs, open_slots, now, is_closing)
         plan.unreadable += [f"{job}: {why}" for job, why in unreadable]
@@ -157,7 +190,9 @@ def _account(
             job, edited = decided.definition.job_type, file.get(decided.definition.job_type)
             for run in converge.moved(namespace, decided, edited, now) if edited else decided.runs:
                 plan.runs.append(model.PlannedRun(job, run.key, run.slot, run.run_at, is_closing))
-            plan.skipped += [model.SkippedSlots(job, g.first, g.last, g.slots, g.reason) for g in decided.gaps]
+            plan.skipped += [
+                model.SkippedSlots(job, g.first, g.last, g.slots, g.reason) for g in decided.gaps
+            ]
     plan.runs.sort(key=lambda run: run.job_type)
     plan.skipped.sort(key=lambda skipped: skipped.job_type)
 
@@ -170,27 +205,36 @@ def _edited_keys(base: Side, head: Side, at: datetime, until: datetime) -> Itera
             yield from (key for key, _ in slot_changes.date_keys(entry.job, at, until))
 
 
-def _with_database_notes(edit: Preview, returned: Mapping[str, datetime | None], others: list[str]) -> Preview:
+def _with_database_notes(
+    edit: Preview, returned: Mapping[str, datetime | None], others: list[str]
+) -> Preview:
     """Add what only the database knows: jobs that return, and other namespaces of this file."""
     jobs = list(edit.jobs)
     for nth, job in enumerate(jobs):
         since = returned.get(job.job_type)
         if since is not None:
-            text = f"it was retired at {rfc3339(since, 'seconds')} and returns with its history and its keys"
+            text = (
+                f"it was retired at {rfc3339(since, 'seconds')} and returns with its history and"
+                " its keys"
+            )
             jobs[nth] = replace(job, notes=(note(text), *job.notes), looks_like=None)
     about_file = edit.notes
     if others:
         text = (
-            f"this host has also applied this path to {', '.join(others)}: the jobs there are not retired by a file "
-            f"that names {edit.head.namespace}"
+            f"this host has also applied this path to {', '.join(others)}: the jobs there are not"
+            f" retired by a file that names {edit.head.namespace}"
         )
         about_file = (*about_file, warning(text))
     return replace(edit, jobs=tuple(jobs), notes=about_file)
 
 
-def _paused(stored: Iterable[AppliedDefinition], head: Side, now: datetime) -> Iterator[model.PausedJob]:
+def _paused(
+    stored: Iterable[AppliedDefinition], head: Side, now: datetime
+) -> Iterator[model.PausedJob]:
     for row in stored:
         name, since, until = row.job_type, row.paused_at, row.paused_until
         is_over = until is not None and until <= now
         if since is not None and not is_over and (row.retired_at is None or name in head.entries):
-            yield model.PausedJob(name, since, until, row.paused_by, row.paused_reason, notes.followers(name, head))
+            yield model.PausedJob(
+                name, since, until, row.paused_by, row.paused_reason, notes.followers(name, head)
+            )

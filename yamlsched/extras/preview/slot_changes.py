@@ -1,4 +1,6 @@
-"""What an edit does to slots: those of one job, the keys they need, and the minutes in which many jobs start. Pure."""
+"""What an edit does to slots: those of one job, the keys they need, and the minutes in which many
+jobs start. Pure.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,11 @@ class Rule(NamedTuple):
 
 def rule(job: Job | None) -> Rule | None:
     """Return the rule of a job; None if it has no slots."""
-    return Rule(job.fires, job.timezone) if job is not None and job.enabled and job.fires is not None else None
+    return (
+        Rule(job.fires, job.timezone)
+        if job is not None and job.enabled and job.fires is not None
+        else None
+    )
 
 
 @lru_cache(maxsize=16384)
@@ -62,8 +68,8 @@ def is_busy(rule: Rule, at: datetime, until: datetime) -> bool:
 def changes(before: Rule | None, after: Rule | None, at: datetime, until: datetime) -> SlotChanges:
     """Return how the slots of (at, until] differ.
 
-    The slots of one local date that only one side has are a move if the other side has as many that only it has, in
-    order. So a daily job moves within its date, which is its key.
+    The slots of one local date that only one side has are a move if the other side has as many that
+    only it has, in order. So a daily job moves within its date, which is its key.
     """
     if before == after:
         return SlotChanges()
@@ -72,8 +78,12 @@ def changes(before: Rule | None, after: Rule | None, at: datetime, until: dateti
     old, _ = _by_date(before, at, until)
     new, remarks = _by_date(after, at, until)
     added, removed, moved, missed = [], [], [], []
-    common = {slot for slots in old.values() for slot in slots} & {slot for slots in new.values() for slot in slots}
-    are_daily = before is not None and after is not None and is_daily(before.cron) and is_daily(after.cron)
+    common = {slot for slots in old.values() for slot in slots} & {
+        slot for slots in new.values() for slot in slots
+    }
+    are_daily = (
+        before is not None and after is not None and is_daily(before.cron) and is_daily(after.cron)
+    )
     for day in sorted({*old, *new}):
         only_old = [slot for slot in old.get(day, ()) if slot not in common]
         only_new = [slot for slot in new.get(day, ()) if slot not in common]
@@ -92,14 +102,23 @@ def changes(before: Rule | None, after: Rule | None, at: datetime, until: dateti
     return SlotChanges(
         tuple(sorted(slot for slot in added if at < slot <= until)),
         tuple(sorted(slot for slot in removed if at < slot <= until)),
-        tuple(sorted((m for m in moved if m.before <= until or m.after <= until), key=lambda m: (m.before, m.after))),
+        tuple(
+            sorted(
+                (m for m in moved if m.before <= until or m.after <= until),
+                key=lambda m: (m.before, m.after),
+            )
+        ),
         tuple(missed),
         tuple((slot, remark) for slot, remark in remarks.items() if slot not in common),
     )
 
 
-def _first_changes(before: Rule | None, after: Rule | None, at: datetime, until: datetime) -> SlotChanges:
-    """Return how the first slots of a busy job differ, without looking for moves, which would not be useful."""
+def _first_changes(
+    before: Rule | None, after: Rule | None, at: datetime, until: datetime
+) -> SlotChanges:
+    """Return how the first slots of a busy job differ, without looking for moves, which would not
+    be useful.
+    """
     first = [
         [slot.at for slot in islice(rule.slots(at, until), MAX_COMPARED_SLOTS)] if rule else []
         for rule in (before, after)
@@ -112,7 +131,9 @@ def _first_changes(before: Rule | None, after: Rule | None, at: datetime, until:
 def _by_date(
     rule: Rule | None, at: datetime, until: datetime
 ) -> tuple[Mapping[date, list[datetime]], dict[datetime, str]]:
-    """Return the slots of the local dates that overlap (at, until], by nominal date, and the notes of clock changes."""
+    """Return the slots of the local dates that overlap (at, until], by nominal date, and the notes
+    of clock changes.
+    """
     by_date: defaultdict[date, list[datetime]] = defaultdict(list)
     remarks = {}
     if rule is not None:
@@ -126,7 +147,9 @@ def _by_date(
     return by_date, remarks
 
 
-def next_run_slot(rule: Rule | None, at: datetime, skipped: Collection[datetime]) -> datetime | None:
+def next_run_slot(
+    rule: Rule | None, at: datetime, skipped: Collection[datetime]
+) -> datetime | None:
     """Return the first slot after ``at`` that is not in ``skipped``."""
     while rule:
         slot = slots.next_slot(rule.cron, zone(rule.timezone), at)
@@ -137,7 +160,9 @@ def next_run_slot(rule: Rule | None, at: datetime, skipped: Collection[datetime]
 
 
 def date_keys(job: Job, after: datetime, until: datetime) -> Iterator[tuple[str, Slot]]:
-    """Yield the slots of (after, until] whose keys are dates, by key: only these can be used by another slot."""
+    """Yield the slots of (after, until] whose keys are dates, by key: only these can be used by
+    another slot.
+    """
     timing = rule(job)
     if timing is not None and is_daily(timing.cron):
         for slot in timing.slots(after, until):
@@ -146,11 +171,15 @@ def date_keys(job: Job, after: datetime, until: datetime) -> Iterator[tuple[str,
 
 def assumed_holders(jobs: Mapping[str, Job], at: datetime) -> dict[str, KeyHolder]:
     """Return the keys that runs of ``jobs`` have used by ``at`` if every slot was run."""
-    uses = ((job.name, *pair) for job in jobs.values() for pair in date_keys(job, at - DATE_MARGIN, at))
+    uses = (
+        (job.name, *pair) for job in jobs.values() for pair in date_keys(job, at - DATE_MARGIN, at)
+    )
     return {key: KeyHolder(name, slot.at) for name, key, slot in uses}
 
 
-def key_conflicts(job: Job, at: datetime, until: datetime, holders: Mapping[str, KeyHolder]) -> tuple[KeyConflict, ...]:
+def key_conflicts(
+    job: Job, at: datetime, until: datetime, holders: Mapping[str, KeyHolder]
+) -> tuple[KeyConflict, ...]:
     """Return the slots of (at, until] whose key something else has used."""
     candidates = [(slot.at, key, holders.get(key)) for key, slot in date_keys(job, at, until)]
     return tuple(
@@ -161,32 +190,53 @@ def key_conflicts(job: Job, at: datetime, until: datetime, holders: Mapping[str,
 
 
 def pile_ups(
-    namespace: str, before: Mapping[str, Job], after: Mapping[str, Job], at: datetime, until: datetime
+    namespace: str,
+    before: Mapping[str, Job],
+    after: Mapping[str, Job],
+    at: datetime,
+    until: datetime,
 ) -> tuple[NewPileUp, ...]:
-    """Return the minutes of (at, until] in which five or more jobs start, and fewer did before; grouped by the jobs.
+    """Return the minutes of (at, until] in which five or more jobs start, and fewer did before;
+    grouped by the jobs.
 
-    Busy jobs are left out, because they share their minutes with every job. An edited job has no slots from before
-    ``at``.
+    Busy jobs are left out, because they share their minutes with every job. An edited job has no
+    slots from before ``at``.
     """
     old, new = (_scheduled(namespace, jobs, at, until) for jobs in (before, after))
-    edited = {name: job._replace(not_before=at) for name, job in new.items() if old.get(name) != job}
+    edited = {
+        name: job._replace(not_before=at) for name, job in new.items() if old.get(name) != job
+    }
     if not edited:
         return ()
     span = ForecastSpan(at, until, "UTC")
-    jobs_before, new_forecast = forecast(old.values(), span).jobs_by_minute, forecast({**new, **edited}.values(), span)
+    jobs_before, new_forecast = (
+        forecast(old.values(), span).jobs_by_minute,
+        forecast({**new, **edited}.values(), span),
+    )
     groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for minute, jobs in enumerate(new_forecast.jobs_by_minute):
         if jobs >= MIN_PILE_UP_JOBS and jobs > jobs_before[minute]:
             groups[new_forecast.names_at(minute)].append(minute)
     return tuple(
-        NewPileUp(names, len(minutes), span.instant(minutes[0]), max(jobs_before[minute] for minute in minutes))
-        for names, minutes in sorted(groups.items(), key=lambda group: (-len(group[0]), group[1][0]))
+        NewPileUp(
+            names,
+            len(minutes),
+            span.instant(minutes[0]),
+            max(jobs_before[minute] for minute in minutes),
+        )
+        for names, minutes in sorted(
+            groups.items(), key=lambda group: (-len(group[0]), group[1][0])
+        )
     )
 
 
-def _scheduled(namespace: str, jobs: Mapping[str, Job], at: datetime, until: datetime) -> dict[str, ScheduledJob]:
+def _scheduled(
+    namespace: str, jobs: Mapping[str, Job], at: datetime, until: datetime
+) -> dict[str, ScheduledJob]:
     return {
-        name: ScheduledJob(name, timing.cron, timing.timezone, keys.offset(namespace, name, job.spread))
+        name: ScheduledJob(
+            name, timing.cron, timing.timezone, keys.offset(namespace, name, job.spread)
+        )
         for name, job in jobs.items()
         if (timing := rule(job)) is not None and not is_busy(timing, at, until)
     }

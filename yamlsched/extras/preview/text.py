@@ -8,8 +8,24 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from yamlsched import durations
-from yamlsched.extras.preview.model import Hint, JobChange, Level, MovedSlot, NewPileUp, Preview, SlotChanges, SyncPlan
-from yamlsched.schedule.field_changes import SIGNS, Change, FieldChange, before_and_after, field_name, value
+from yamlsched.extras.preview.model import (
+    Hint,
+    JobChange,
+    Level,
+    MovedSlot,
+    NewPileUp,
+    Preview,
+    SlotChanges,
+    SyncPlan,
+)
+from yamlsched.schedule.field_changes import (
+    SIGNS,
+    Change,
+    FieldChange,
+    before_and_after,
+    field_name,
+    value,
+)
 from yamlsched.show.document import Document, Entries, Entry
 from yamlsched.show.terminal import Styled, instant, paint
 from yamlsched.sync.files import Verdict
@@ -27,7 +43,10 @@ IDENTIFYING_FIELDS = ("cron", "crons", "timezone", "handler", "command")
 """All that is shown of a removed job."""
 VERDICTS = {
     Verdict.CURRENT: "this file is in force",
-    Verdict.RENEW: "this file is in force; the next sync recomputes its slots, with newer rules or time zone data",
+    Verdict.RENEW: (
+        "this file is in force; the next sync recomputes its slots, with newer rules or time zone"
+        " data"
+    ),
     Verdict.APPLY: "the next tick applies it",
     Verdict.HELD_BACK: "a tick holds it back; this is what yamlsched sync would do",
     Verdict.OTHER_ENVIRONMENT: "a tick refuses it; this is what yamlsched sync would do",
@@ -36,18 +55,29 @@ VERDICTS = {
 
 
 def document(preview: Preview) -> Document:
-    """Return the whole preview: what it is about, each job that changes, and what a sync would do."""
+    """Return the whole preview: what it is about, each job that changes, and what a
+    sync would do.
+    """
     parts = [[entry(line) for line in _heading(preview)], *_changes(preview)]
     for title, lines in plan_sections(preview):
         more = [f"and {len(lines) - MAX_PLAN_LINES} more"] * (len(lines) > MAX_PLAN_LINES)
-        parts.append([entry(f"{title}: {len(lines)}", [entry(line) for line in [*lines[:MAX_PLAN_LINES], *more]])])
+        parts.append(
+            [
+                entry(
+                    f"{title}: {len(lines)}",
+                    [entry(line) for line in [*lines[:MAX_PLAN_LINES], *more]],
+                )
+            ]
+        )
     return Document(f"yamlsched {'plan' if preview.plan else 'diff'}", map(Entries, parts))
 
 
 def entry(line: str, entries: Sequence[Entry] = (), text: Sequence[str] = ()) -> Entry:
     """Return an entry, which is one line whatever it has, in the colour of its sign."""
     line = escape_line(line)
-    return Entry(Styled(paint(line, COLOURS[line[:2]]) if line[:2] in COLOURS else line), text, entries)
+    return Entry(
+        Styled(paint(line, COLOURS[line[:2]]) if line[:2] in COLOURS else line), text, entries
+    )
 
 
 def _heading(preview: Preview) -> Iterator[str]:
@@ -63,12 +93,15 @@ def _heading(preview: Preview) -> Iterator[str]:
 def _changes(preview: Preview) -> Iterator[list[Entry]]:
     """Yield entries for what is outside of jobs, for each job, and for the minutes that fill up."""
     if preview.fields or preview.notes:
-        yield [entry("the file", [*_fields(preview.fields, Change.CHANGED), *_notes(preview.notes)])]
+        yield [
+            entry("the file", [*_fields(preview.fields, Change.CHANGED), *_notes(preview.notes)])
+        ]
     for jobs in groups(preview):
         yield [_group(jobs, preview)]
     if preview.pile_ups:
         entries = [
-            entry(f"{MARKS[Level.WARNING]} {pile_up(each, preview)}") for each in preview.pile_ups[:MAX_PILE_UPS]
+            entry(f"{MARKS[Level.WARNING]} {pile_up(each, preview)}")
+            for each in preview.pile_ups[:MAX_PILE_UPS]
         ]
         more = len(preview.pile_ups) - len(entries)
         yield [*entries, *[entry(f"  and {more} more such groups of jobs")] * bool(more)]
@@ -79,7 +112,9 @@ def _group(jobs: list[JobChange], preview: Preview) -> Entry:
     names = f"{SIGNS[first.change]} {join_first([job.job_type for job in jobs], MAX_NAMES)}"
     entries = [*_fields(shown_fields(first), first.change), *_notes(first.notes)]
     if first.change is Change.CHANGED and first.slots:
-        entries.append(entry(f"slots {compared(first, preview)} ({first.timezone})", text=slot_lines(first)))
+        entries.append(
+            entry(f"slots {compared(first, preview)} ({first.timezone})", text=slot_lines(first))
+        )
     return entry(f"{names}: {rate(first)}" if len(jobs) == 1 or first.slots else names, entries)
 
 
@@ -118,7 +153,9 @@ def plan_facts(preview: Preview, plan: SyncPlan) -> Iterator[str]:
 
 
 def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
-    """Yield what a sync would do in addition to changing jobs, as titles with at least one line each."""
+    """Yield what a sync would do in addition to changing jobs, as titles with at least one line
+    each.
+    """
     plan = preview.plan
     if plan is None:
         return
@@ -137,7 +174,8 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
             for gap in plan.skipped
         ],
         "slots that wait": [
-            f"{slot.job_type}  {instant(slot.scheduled_for)}, until the run of {instant(slot.open_slot)} has finished"
+            f"{slot.job_type}  {instant(slot.scheduled_for)}, until the run of"
+            f" {instant(slot.open_slot)} has finished"
             for slot in plan.waiting
         ],
         "unfinished runs of jobs that are not in the file": [
@@ -148,9 +186,17 @@ def plan_sections(preview: Preview) -> Iterator[tuple[str, list[str]]]:
         "paused by an operator; sync does not change this": [
             f"{job.job_type}  since {instant(job.paused_at)}"
             + (f" by {value(job.paused_by)}" if job.paused_by else "")
-            + (f", until {instant(job.paused_until)}" if job.paused_until else ", until it is resumed")
+            + (
+                f", until {instant(job.paused_until)}"
+                if job.paused_until
+                else ", until it is resumed"
+            )
             + (f": {value(job.paused_reason)}" if job.paused_reason else "")
-            + (f"; slots of {join_first(job.followers, MAX_NAMES)} have nothing to wait for" if job.followers else "")
+            + (
+                f"; slots of {join_first(job.followers, MAX_NAMES)} have nothing to wait for"
+                if job.followers
+                else ""
+            )
             for job in plan.paused
         ],
         "jobs whose slots cannot be computed here": plan.unreadable,
@@ -166,15 +212,23 @@ def headline(preview: Preview) -> str:
     if not preview.jobs:
         same = count(preview.unchanged, "job")
         return f"no job changes ({same})" if preview.unchanged else "no jobs on either side"
-    numbers = {str(change): len(preview.named(change)) for change in (Change.ADDED, Change.CHANGED, Change.REMOVED)}
+    numbers = {
+        str(change): len(preview.named(change))
+        for change in (Change.ADDED, Change.CHANGED, Change.REMOVED)
+    }
     numbers["unchanged"] = preview.unchanged
-    return f"{_counts('job', numbers)}; {_rates(preview.fires_per_week_before, preview.fires_per_week_after)}"
+    return (
+        f"{_counts('job', numbers)};"
+        f" {_rates(preview.fires_per_week_before, preview.fires_per_week_after)}"
+    )
 
 
 def _counts(noun: str, numbers: Mapping[str, int]) -> str:
     """Return the numbers that are not zero, each with its name: ``2 jobs added, 1 changed``."""
     pairs = [(name, many) for name, many in numbers.items() if many]
-    return ", ".join(f"{many if nth else count(many, noun)} {name}" for nth, (name, many) in enumerate(pairs))
+    return ", ".join(
+        f"{many if nth else count(many, noun)} {name}" for nth, (name, many) in enumerate(pairs)
+    )
 
 
 def _rates(before: float, after: float) -> str:
@@ -206,12 +260,16 @@ def rate(job: JobChange) -> str:
     following = f"next {clock(job.next_slot_at, job.timezone)} {job.timezone}"
     if not (before or after):
         return following
-    rates = f"{count(after, 'slot')} a week" if job.change is Change.ADDED else _rates(before, after)
+    rates = (
+        f"{count(after, 'slot')} a week" if job.change is Change.ADDED else _rates(before, after)
+    )
     return f"{rates}, {following}"
 
 
 def clock(instant: datetime, timezone: str, beside: datetime | None = None) -> str:
-    """Return an instant on the wall clock of ``timezone``, without the date if that is the date of ``beside``."""
+    """Return an instant on the wall clock of ``timezone``, without the date if that is the date of
+    ``beside``.
+    """
     where = zone(timezone)
     local = instant.astimezone(where)
     is_repeated = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
@@ -222,7 +280,9 @@ def clock(instant: datetime, timezone: str, beside: datetime | None = None) -> s
 
 
 def slot_lines(job: JobChange) -> list[str]:
-    """Return one line for each moved, removed or added slot; a summary of each kind that has many."""
+    """Return one line for each moved, removed or added slot; a summary of each kind
+    that has many.
+    """
     slots, timezone = job.slots, job.timezone
     skipped, remarks = {conflict.scheduled_for for conflict in job.key_taken}, dict(slots.remarks)
 
@@ -232,7 +292,10 @@ def slot_lines(job: JobChange) -> list[str]:
         return f"  {remarks[slot]}" if slot in remarks else ""
 
     def move(moved: MovedSlot) -> str:
-        return f"{clock(moved.before, timezone)} -> {clock(moved.after, timezone, moved.before)}{suffix(moved.after)}"
+        return (
+            f"{clock(moved.before, timezone)} ->"
+            f" {clock(moved.after, timezone, moved.before)}{suffix(moved.after)}"
+        )
 
     def point(slot: datetime) -> str:
         return clock(slot, timezone) + suffix(slot)
@@ -242,7 +305,9 @@ def slot_lines(job: JobChange) -> list[str]:
     return lines or ["no slot differs"]
 
 
-def _kind(name: str, slots: Sequence[Any], show: Callable[[Any], str], remark: str = "") -> list[str]:
+def _kind(
+    name: str, slots: Sequence[Any], show: Callable[[Any], str], remark: str = ""
+) -> list[str]:
     if len(slots) <= MAX_LISTED_SLOTS:
         return [f"{name:<8} {show(slot)}" for slot in slots]
     return [
@@ -256,7 +321,10 @@ def _shifts(moved: Sequence[MovedSlot]) -> str:
     shifts = sorted({move.shift for move in moved})
     if not shifts:
         return ""
-    words = [f"{durations.show(abs(s))} {'later' if s > timedelta(0) else 'earlier'}" for s in (shifts[0], shifts[-1])]
+    words = [
+        f"{durations.show(abs(s))} {'later' if s > timedelta(0) else 'earlier'}"
+        for s in (shifts[0], shifts[-1])
+    ]
     return f", each {words[0]}" if len(shifts) == 1 else f", from {words[0]} to {words[1]}"
 
 
@@ -271,7 +339,12 @@ def slot_counts(job: JobChange) -> str:
     slots = job.slots
     skipped = {conflict.scheduled_for for conflict in job.key_taken}
     added = sum(slot not in skipped for slot in slots.added)
-    numbers = {"moved": len(slots.moved), "removed": len(slots.removed), "added": added, "skipped": len(skipped)}
+    numbers = {
+        "moved": len(slots.moved),
+        "removed": len(slots.removed),
+        "added": added,
+        "skipped": len(skipped),
+    }
     counts = _counts("slot", numbers)
     return f"at least {counts}" if slots.compared_until and counts else counts
 
@@ -280,20 +353,35 @@ def pile_up(group: NewPileUp, preview: Preview) -> str:
     """Return which jobs start together, and when first."""
     timezone = preview.head.timezone or "UTC"
     first = f"{clock(group.first_at, timezone)} {timezone}"
-    when = f"at {first}" if group.times == 1 else f"{group.times} times in {count(preview.days, 'day')}, first {first}"
+    when = (
+        f"at {first}"
+        if group.times == 1
+        else f"{group.times} times in {count(preview.days, 'day')}, first {first}"
+    )
     names = join_first(group.jobs, MAX_NAMES)
-    return f"{len(group.jobs)} jobs now start in one minute, {when} (before: {group.jobs_before}): {names}"
+    return (
+        f"{len(group.jobs)} jobs now start in one minute, {when} (before: {group.jobs_before}):"
+        f" {names}"
+    )
 
 
 def groups(preview: Preview) -> list[list[JobChange]]:
-    """Return the jobs that change, those that change in the same way together: an edit of defaults is shown once."""
+    """Return the jobs that change, those that change in the same way together: an edit of defaults
+    is shown once.
+    """
     groups: dict[object, list[JobChange]] = {}
     for job in preview.jobs:
         key: object = job.job_type
         if job.change is Change.CHANGED:
             alike = replace(job, job_type="", slots=SlotChanges())
             if not job.slots:
-                alike = replace(alike, timezone="", fires_per_week_before=0, fires_per_week_after=0, next_slot_at=None)
+                alike = replace(
+                    alike,
+                    timezone="",
+                    fires_per_week_before=0,
+                    fires_per_week_after=0,
+                    next_slot_at=None,
+                )
             key = repr(alike), job.slots
         groups.setdefault(key, []).append(job)
     return list(groups.values())

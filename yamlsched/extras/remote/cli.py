@@ -14,9 +14,11 @@ from yamlsched.errors import EnvironmentFailed
     cls=Verb,
     uses="file dsn logging",
     formats=("text",),
-    help="Execute one attempt. The engines of executors start this; it is not for direct use. The DSN is "
-    "that of this host: YAMLSCHED_DSN. The folder of --file is where handlers are imported from. Exit 1 if the attempt "
-    "must not begin.",
+    help=(
+        "Execute one attempt. The engines of executors start this; it is not for direct use. The"
+        " DSN is that of this host: YAMLSCHED_DSN. The folder of --file is where handlers are"
+        " imported from. Exit 1 if the attempt must not begin."
+    ),
 )
 @click.argument("description")
 @click.option("--probe", is_flag=True, help="Answer a question of yamlsched doctor.")
@@ -30,10 +32,18 @@ def command(settings: Settings, /, description: str, probe: bool, stop_with_stdi
     if probe:
         from yamlsched.extras.remote.probe import answer
 
-        click.echo(answer(description, None if settings.is_embedded else settings.dsn, settings.file.resolve()))
+        click.echo(
+            answer(
+                description, None if settings.is_embedded else settings.dsn, settings.file.resolve()
+            )
+        )
         return OK
     run, job, namespace = decode(description)
     if settings.is_embedded or not settings.dsn:
-        raise EnvironmentFailed("no DSN on the engine's host: set YAMLSCHED_DSN there, for example in its image")
+        raise EnvironmentFailed(
+            "no DSN on the engine's host: set YAMLSCHED_DSN there, for example in its image"
+        )
     result = execute(settings.dsn, run, job, namespace, settings.file.resolve(), stop_with_stdin)
-    return {AgentResult.ENDED: OK, AgentResult.REFUSED: FINDINGS, AgentResult.UNREACHABLE: FAILED}[result]
+    return {AgentResult.ENDED: OK, AgentResult.REFUSED: FINDINGS, AgentResult.UNREACHABLE: FAILED}[
+        result
+    ]

@@ -1,7 +1,8 @@
 """The connection of a gateway to a Dask scheduler, and the task there of each attempt.
 
-Dask keeps none of our guarantees: it executes a task again when a worker dies, and code that was cancelled runs to its
-end. The begin tickets keep them, so a task is simply submitted again after a lost connection.
+Dask keeps none of our guarantees: it executes a task again when a worker dies, and code that was
+cancelled runs to its end. The begin tickets keep them, so a task is simply submitted again after a
+lost connection.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ MAX_ERROR_CHARS = 300
 INSTALL = 'pip install "yamlsched[dask]"'
 NOT_INSTALLED = f"Dask is not installed on this host: {INSTALL}"
 CONNECTION_ERRORS = (Exception,)
-"""What Dask raises if it cannot connect: refused, a wrong certificate, another protocol version, and MemoryError and
-others for the answer of a foreign service."""
+"""What Dask raises if it cannot connect: refused, a wrong certificate, another protocol version,
+and MemoryError and others for the answer of a foreign service.
+"""
 
 
 def is_installed() -> bool:
@@ -47,16 +49,22 @@ async def connect(address: str) -> Any:
     logging.disable()  # the events of this module are logged instead
     warnings.simplefilter("ignore")
     options = {"asynchronous": True, "set_as_default": False, "timeout": CONNECT_TIMEOUT_SECONDS}
-    async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):  # Dask's own does not cover an address that never answers
+    async with asyncio.timeout(
+        CONNECT_TIMEOUT_SECONDS
+    ):  # Dask's own does not cover an address that never answers
         return await Client(address, **options)  # type: ignore[no-untyped-call]
 
 
 async def ask(address: str, words: Sequence[str], seconds: float) -> tuple[int, str]:
-    """Start an agent with ``words`` on a Dask worker; return its exit code and output. Raises EnvironmentFailed."""
+    """Start an agent with ``words`` on a Dask worker; return its exit code and output. Raises
+    EnvironmentFailed.
+    """
     try:
         client = await connect(address)
     except CONNECTION_ERRORS as error:
-        raise EnvironmentFailed(f"the scheduler at {address} cannot be reached: {why_not_connected(error)}") from error
+        raise EnvironmentFailed(
+            f"the scheduler at {address} cannot be reached: {why_not_connected(error)}"
+        ) from error
     try:
         if not (await client.scheduler.identity())["workers"]:
             raise EnvironmentFailed(f"the scheduler at {address} has no workers")
@@ -65,7 +73,9 @@ async def ask(address: str, words: Sequence[str], seconds: float) -> tuple[int, 
         status, output = await asyncio.wait_for(future.result(), seconds)
         return int(status), str(output)
     except TimeoutError as error:
-        raise EnvironmentFailed(f"no answer within {seconds:.0f} s: all workers may be busy") from error
+        raise EnvironmentFailed(
+            f"no answer within {seconds:.0f} s: all workers may be busy"
+        ) from error
     except CONNECTION_ERRORS as error:
         raise EnvironmentFailed(f"a Dask worker cannot start it: {first_line(error)}") from error
     finally:
@@ -81,7 +91,9 @@ def first_line(error: BaseException) -> str:
 
 
 def why_not_connected(error: BaseException) -> str:
-    """Say why the scheduler cannot be reached, and what to look at if the network is not the reason."""
+    """Say why the scheduler cannot be reached, and what to look at if the network is not the
+    reason.
+    """
     version = importlib.metadata.version("distributed")
     if isinstance(error, TimeoutError):
         return f"{first_line(error)}: is it a Dask scheduler?"
@@ -98,9 +110,12 @@ class DaskLauncher:
 
     title = "its Dask task"
 
-    def __init__(self, cluster: DaskCluster, key: str, argument: str, resources: Mapping[str, float]) -> None:
+    def __init__(
+        self, cluster: DaskCluster, key: str, argument: str, resources: Mapping[str, float]
+    ) -> None:
         self.name, self.argument, self.resources = key, argument, resources
-        self.key = ""  # of the task: new for each submission, because Dask may not have forgotten the one before
+        # of the task: new for each submission, because Dask may not have forgotten the one before
+        self.key = ""
         self.future: Any = None  # None: to be submitted
         self.status: int | None = None
         self.why = ""
@@ -116,7 +131,9 @@ class DaskLauncher:
         self.end(TERMINATED[0], "withdrawn")
 
     def leave(self) -> None:
-        """Have the cluster keep the task when this process ends: Dask forgets tasks with their client."""
+        """Have the cluster keep the task when this process ends: Dask forgets tasks with their
+        client.
+        """
         from distributed import fire_and_forget
 
         if self.future is not None:
@@ -170,7 +187,8 @@ class DaskCluster:
     async def _maintain(self) -> None:
         """Stay connected, submit what is to be submitted, and note what has ended, until cancelled.
 
-        When the scheduler is lost, the client forgets its tasks. It tries to reconnect, and closes itself if it cannot.
+        When the scheduler is lost, the client forgets its tasks. It tries to reconnect, and closes
+        itself if it cannot.
         """
         while True:
             self._client = await self._connect()
@@ -190,7 +208,12 @@ class DaskCluster:
             except CONNECTION_ERRORS as error:
                 why = why_not_connected(error)
                 if why != reported:
-                    log.warning("executor.unreachable", executor=self._name, address=self._address, error=why)
+                    log.warning(
+                        "executor.unreachable",
+                        executor=self._name,
+                        address=self._address,
+                        error=why,
+                    )
                     self._note_fault(f"the scheduler at {self._address} cannot be reached: {why}")
                 reported = why
                 await asyncio.sleep(RETRY_SECONDS)

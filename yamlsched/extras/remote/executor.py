@@ -1,4 +1,5 @@
-"""The worker's side of an executor that is not local: a gateway process, and the attempts that no agent has begun yet.
+"""The worker's side of an executor that is not local: a gateway process, and the attempts that no
+agent has begun yet.
 
 If the gateway dies, another one takes over: the begin tickets say what became of the attempts.
 """
@@ -27,7 +28,9 @@ from yamlsched.worker.forking import PipeWriter
 from yamlsched.worker.local.protocol import Frames, frame
 
 MAX_PAUSE_SECONDS = 60.0  # between tries to start a gateway or a program, after failures in a row
-CLOSE_TIMEOUT_SECONDS = gateway.LEAVE_SECONDS + gateway.WITHDRAW_SECONDS + 4.0  # for it to stop launchers and exit
+CLOSE_TIMEOUT_SECONDS = (
+    gateway.LEAVE_SECONDS + gateway.WITHDRAW_SECONDS + 4.0
+)  # for it to stop launchers and exit
 SILENCE_SECONDS = 2 * gateway.TIMEOUT_SECONDS + 20.0  # of a gateway that counts as dead: it hangs
 
 
@@ -57,7 +60,9 @@ class GatewayHandle:
 
 
 class RemoteExecutor:
-    """Hands attempts to the engine of the executor ``name``. Claims keep to its concurrency, over all hosts."""
+    """Hands attempts to the engine of the executor ``name``. Claims keep to its concurrency, over
+    all hosts.
+    """
 
     def __init__(
         self,
@@ -79,7 +84,7 @@ class RemoteExecutor:
         self._is_draining = False
         self._is_usable = _is_usable(name, engine)
 
-    # -- the protocol of executors -----------------------------------------------------------------------------------
+    # -- the protocol of executors -----------------------------------------------------------------
 
     def submit(self, attempts: Iterable[Attempt]) -> None:
         """Have a launcher started for each of ``attempts``."""
@@ -87,7 +92,9 @@ class RemoteExecutor:
         for attempt in attempts:
             engine = attempt.job.engine
             if engine is None:
-                self._events.put(Ended(attempt, AttemptEnd(EndKind.RELEASED, "its executor has left the file")))
+                self._events.put(
+                    Ended(attempt, AttemptEnd(EndKind.RELEASED, "its executor has left the file"))
+                )
                 continue
             self._next_number += 1
             within = engine.begin_within.total_seconds()
@@ -100,7 +107,9 @@ class RemoteExecutor:
                 self._start(flight)
 
     def capacity(self) -> Capacity:
-        """Return how many attempts this host may submit; how many may execute, the claim decides."""
+        """Return how many attempts this host may submit; how many may execute, the
+        claim decides.
+        """
         if not self._is_usable or clock.now() < self._usable_at:
             return Capacity(0, 0, 0, 0)
         most, held = self._concurrency, len(self._in_flight)
@@ -111,9 +120,11 @@ class RemoteExecutor:
         return len(self._in_flight)
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
-        """Withdraw attempts whose runs are lost or cancelled; leave those whose leases end, which may have begun.
+        """Withdraw attempts whose runs are lost or cancelled; leave those whose leases end, which
+        may have begun.
 
-        At a shutdown all have been withdrawn: the gateway says which have begun, unless there is no ``grace`` for it.
+        At a shutdown all have been withdrawn: the gateway says which have begun, unless there is no
+        ``grace`` for it.
         """
         self.check()
         for attempt in attempts:
@@ -145,7 +156,9 @@ class RemoteExecutor:
         """Replace a gateway that has died or hangs. Timeouts are enforced by the agents."""
         if not self._in_flight:
             return
-        if (handle := self._gateway) is not None and clock.now() - handle.heard_at > SILENCE_SECONDS:
+        if (
+            handle := self._gateway
+        ) is not None and clock.now() - handle.heard_at > SILENCE_SECONDS:
             handle.error = f"it has not answered for {SILENCE_SECONDS:.0f} s"
             self._kill(handle)
             self._note_death(handle)
@@ -175,10 +188,12 @@ class RemoteExecutor:
                 self._kill(handle)
         await self._faults.close()
 
-    # -- the gateway -------------------------------------------------------------------------------------------------
+    # -- the gateway -------------------------------------------------------------------------------
 
     def _open_gateway(self) -> None:
-        """Start a gateway if there is none and it did not fail just now; give it what earlier ones had."""
+        """Start a gateway if there is none and it did not fail just now; give it what earlier ones
+        had.
+        """
         if self._gateway is not None or clock.now() < self._usable_at:
             return
         try:
@@ -201,10 +216,17 @@ class RemoteExecutor:
         argument = spec.encode(attempt, self._workload.namespace)
         launch: tuple[Any, ...]
         if isinstance(engine, DaskExecutor):
-            launch = ("dask", engine.address, f"yamlsched-{launch_id}", argument, attempt.job.resources)
+            launch = (
+                "dask",
+                engine.address,
+                f"yamlsched-{launch_id}",
+                argument,
+                attempt.job.resources,
+            )
         else:
             argv, withdraw = (
-                [word.replace("{id}", launch_id) for word in words] for words in (engine.command, engine.withdraw)
+                [word.replace("{id}", launch_id) for word in words]
+                for words in (engine.command, engine.withdraw)
             )
             launch = ("command", [*argv, "yamlsched", "attempt", argument], withdraw)
         name, ticket = f"[{run.job_type} {run.id}] ", tuple(spec.ticket_of(run))
@@ -213,14 +235,21 @@ class RemoteExecutor:
         flight.was_read |= self._gateway is not None and self._gateway.is_ready
 
     def _note_failure(self, why: str) -> None:
-        """Claim nothing for a while, longer after each failure in a row: other executors and local jobs go on."""
+        """Claim nothing for a while, longer after each failure in a row: other executors and local
+        jobs go on.
+        """
         if clock.now() < self._usable_at:
             return  # one of several attempts that failed together
         self._failures += 1
         pause = min(2.0**self._failures, MAX_PAUSE_SECONDS)
         self._usable_at = clock.now() + pause
         self._faults.note(why)
-        log.error("executor.unavailable", executor=self._name, error=why, retry_in=timedelta(seconds=pause))
+        log.error(
+            "executor.unavailable",
+            executor=self._name,
+            error=why,
+            retry_in=timedelta(seconds=pause),
+        )
 
     def _send(self, *content: Any) -> None:
         if self._gateway is not None:
@@ -231,7 +260,9 @@ class RemoteExecutor:
 
         def run(parent: int, pipes: list[forking.Pipe]) -> None:
             (commands, _), (_, results) = pipes
-            for variable in {variable for job in workload.jobs.values() for variable in job.secret_env}:
+            for variable in {
+                variable for job in workload.jobs.values() for variable in job.secret_env
+            }:
                 os.environ.pop(variable, None)  # launchers inherit the rest
             gateway.main(parent, commands, results, workload.dsn, str(workload.file.parent), name)
 
@@ -272,13 +303,25 @@ class RemoteExecutor:
                 self._note_failure(content)
                 self._release(number, content, *rest)
             elif kind == "unstarted":
-                self._end(number, AttemptEnd(EndKind.RELEASED, content, delay=timedelta(seconds=rest[0]) or None))
+                self._end(
+                    number,
+                    AttemptEnd(EndKind.RELEASED, content, delay=timedelta(seconds=rest[0]) or None),
+                )
 
     def _note_death(self, handle: GatewayHandle) -> None:
-        """Have a gateway replaced: the first of several in a row at once. What none has read has not been started."""
-        log.warning("gateway.died", executor=self._name, in_flight=len(self._in_flight), error=handle.error or None)
+        """Have a gateway replaced: the first of several in a row at once. What none has read has
+        not been started.
+        """
+        log.warning(
+            "gateway.died",
+            executor=self._name,
+            in_flight=len(self._in_flight),
+            error=handle.error or None,
+        )
         if self._failures or not handle.is_ready:
-            self._note_failure("its gateway process dies" + (f": {handle.error}" if handle.error else ""))
+            self._note_failure(
+                "its gateway process dies" + (f": {handle.error}" if handle.error else "")
+            )
         else:
             self._failures = 1
         for flight in list(self._in_flight.values()):
@@ -286,7 +329,9 @@ class RemoteExecutor:
                 self._release(flight.number, "no gateway process can be started")
 
     def _release(self, number: int, why: str, least: float = 0.0) -> None:
-        """Return an attempt that has not begun, to be claimed again after the pause, in ``least`` seconds or later."""
+        """Return an attempt that has not begun, to be claimed again after the pause, in ``least``
+        seconds or later.
+        """
         delay = timedelta(seconds=max(1.0, least, self._usable_at - clock.now()))
         self._end(number, AttemptEnd(EndKind.RELEASED, why, delay=delay))
 
@@ -310,7 +355,9 @@ class RemoteExecutor:
 
 
 def _is_usable(name: str, engine: Engine) -> bool:
-    """Return whether this host can use the engine. If not, it claims nothing for it, and other hosts may."""
+    """Return whether this host can use the engine. If not, it claims nothing for it, and other
+    hosts may.
+    """
     if isinstance(engine, DaskExecutor) and not dask_cluster.is_installed():
         log.error("executor.unavailable", executor=name, error=dask_cluster.NOT_INSTALLED)
         return False

@@ -1,4 +1,6 @@
-"""What keeps this host from using an executor at present: others read it with status, report and doctor."""
+"""What keeps this host from using an executor at present: others read it with status, report and
+doctor.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ TIMEOUT_SECONDS = 5.0
 
 
 class Faults:
-    """Writes the fault of ``executor`` at ``place``, a host and the path of its file, while there is one.
+    """Writes the fault of ``executor`` at ``place``, a host and the path of its file, while there
+    is one.
 
-    The first one opens a session. Nothing waits for it, and what the server does not take is written later.
+    The first one opens a session. Nothing waits for it, and what the server does not take is
+    written later.
     """
 
     def __init__(self, dsn: str, namespace: str, place: tuple[str, str], executor: str) -> None:

@@ -1,4 +1,6 @@
-"""Launchers: each starts one agent somewhere, and ends when it ends. Here those of ``type: command``, programs."""
+"""Launchers: each starts one agent somewhere, and ends when it ends. Here those of ``type:
+command``, programs.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,25 @@ from yamlsched.worker.local.output import UNSAFE, escaped
 MAX_TAIL_CHARS = 300  # of its output, for the error of an attempt that did not begin
 MAX_PASSED_ON_BYTES = 2 << 20  # of its output: the agent itself passes on less
 MAX_LINE_BYTES = 16_384
-EVENTS_OF_AGENTS = (*("run.output", "attempt.not_begun", "attempt.returned", "database.away", "database.back"),)
-TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # it was told to end: that is no fault of the engine
+EVENTS_OF_AGENTS = (
+    *("run.output", "attempt.not_begun", "attempt.returned", "database.away", "database.back"),
+)
+TERMINATED = (
+    -signal.SIGTERM,
+    128 + signal.SIGTERM,
+)  # it was told to end: that is no fault of the engine
 
 
 def launcher_environment(targets: Iterable[NotifyTarget] = ()) -> dict[bytes, bytes]:
-    """Return the environment of launchers: ours, without the secrets of yamlsched: engines may show them."""
+    """Return the environment of launchers: ours, without the secrets of yamlsched: engines may show
+    them.
+    """
     own = {target.url_env.encode() for target in targets}
-    return {name: value for name, value in os.environb.items() if not name.startswith(SECRETS) and name not in own}
+    return {
+        name: value
+        for name, value in os.environb.items()
+        if not name.startswith(SECRETS) and name not in own
+    }
 
 
 class Launcher(Protocol):
@@ -66,7 +79,9 @@ class ProgramLauncher:
         """
         self.title = f'"{argv[0]}"'
         self._name, self._line, self._tail, self._allowance = name, b"", "", MAX_PASSED_ON_BYTES
-        self._output, path = tempfile.mkstemp(prefix="yamlsched-")  # a pipe would end with this process
+        self._output, path = tempfile.mkstemp(
+            prefix="yamlsched-"
+        )  # a pipe would end with this process
         self._read_bytes = 0
         try:
             os.unlink(path)
@@ -95,7 +110,9 @@ class ProgramLauncher:
             self._read()
             ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
-                self._status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                self._status = (
+                    ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+                )
         return self._status
 
     def describe(self) -> str:
@@ -130,7 +147,9 @@ class ProgramLauncher:
             if len(self._line) > MAX_LINE_BYTES:
                 lines, self._line = [*lines, self._line], b""
             self._pass_on(lines)
-        if self._read_bytes > MAX_PASSED_ON_BYTES:  # nothing is passed on any more, and it shall not fill the disk
+        if (
+            self._read_bytes > MAX_PASSED_ON_BYTES
+        ):  # nothing is passed on any more, and it shall not fill the disk
             os.ftruncate(self._output, 0)
             self._read_bytes = 0
 
@@ -138,7 +157,11 @@ class ProgramLauncher:
         for line in lines:
             text = UNSAFE.sub(escaped, line.rstrip(b"\r").decode("utf-8", "replace"))
             if text.strip():
-                self._tail = f"{self._tail} / {text.strip()}"[-MAX_TAIL_CHARS:] if self._tail else text.strip()
+                self._tail = (
+                    f"{self._tail} / {text.strip()}"[-MAX_TAIL_CHARS:]
+                    if self._tail
+                    else text.strip()
+                )
                 self._tail = self._tail[-MAX_TAIL_CHARS:]
             self._allowance -= len(line)
             if self._allowance > 0:
@@ -152,10 +175,13 @@ class ProgramLauncher:
         job, _, run = self._name.strip("[] ").rpartition(" ")
         names = {"job": job, "run": int(run)} if run.isdigit() else {}
         if (event := _event_of_agent(text)) is not None:
-            # what a program prints must look neither like a worker's event nor like one of another run
+            # what a program prints must look neither like a worker's event nor like one of another
+            # run
             return log.printable_json(json.dumps({**event, **names}, ensure_ascii=False))
         line = text.removeprefix(self._name)
-        return log.format_line("info", "run.output", {**names, "line": line}, datetime.now(UTC), as_json=True)
+        return log.format_line(
+            "info", "run.output", {**names, "line": line}, datetime.now(UTC), as_json=True
+        )
 
 
 def _event_of_agent(line: str) -> dict[str, Any] | None:

@@ -1,4 +1,6 @@
-"""What doctor asks an executor: does an agent start there, with which versions, and what can it import and reach?"""
+"""What doctor asks an executor: does an agent start there, with which versions, and what can it
+import and reach?
+"""
 
 from __future__ import annotations
 
@@ -44,12 +46,16 @@ MAX_ERROR_CHARS = 300
 
 def encode(handlers: Sequence[str], paths: Sequence[str]) -> str:
     """Return the argument for the agent."""
-    content = zlib.compress(json.dumps({"handlers": list(handlers), "paths": list(paths)}).encode(), 9)
+    content = zlib.compress(
+        json.dumps({"handlers": list(handlers), "paths": list(paths)}).encode(), 9
+    )
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 def answer(argument: str, dsn: str | None, file: Path) -> str:
-    """Return what the agent finds on its host, as a line of output. Raises Refused for an invalid argument."""
+    """Return what the agent finds on its host, as a line of output. Raises Refused for an invalid
+    argument.
+    """
     try:
         content = base64.urlsafe_b64decode(argument + "=" * (-len(argument) % 4))
         plain: dict[str, Any] = json.loads(zlib.decompressobj().decompress(content, 1 << 20))
@@ -71,7 +77,9 @@ def answer(argument: str, dsn: str | None, file: Path) -> str:
 
 
 def source_hash(dotted: str, sources: Sources) -> str | None:
-    """Return a short hash of the source file of the module in a dotted path; None if there is no such file."""
+    """Return a short hash of the source file of the module in a dotted path; None if there is no
+    such file.
+    """
     file = sources.module(split_path(dotted)[0])
     if not isinstance(file, Path) or not file.is_file():
         return None
@@ -106,7 +114,8 @@ def ask(
     paths: Sequence[str],
     targets: Iterable[NotifyTarget] = (),
 ) -> dict[str, Any]:
-    """Start an agent on ``executor`` that answers; {} if a program exits with 0 without an answer: it hands over.
+    """Start an agent on ``executor`` that answers; {} if a program exits with 0 without an answer:
+    it hands over.
 
     Raises EnvironmentFailed, with the reason, if there is no answer otherwise.
     """
@@ -121,7 +130,9 @@ def ask(
             return answer
     if status == 0:
         return {}
-    last = " / ".join(line.strip() for line in output.splitlines() if line.strip())[-MAX_ERROR_CHARS:]
+    last = " / ".join(line.strip() for line in output.splitlines() if line.strip())[
+        -MAX_ERROR_CHARS:
+    ]
     raise EnvironmentFailed(f"no answer, {describe_exit(status)}: {last or 'no output'}")
 
 
@@ -141,7 +152,9 @@ def _ask_program(
             start_new_session=True,
         )
     except OSError as error:
-        raise EnvironmentFailed(f'"{argv[0]}" cannot be started: {os.strerror(error.errno or 0)}') from error
+        raise EnvironmentFailed(
+            f'"{argv[0]}" cannot be started: {os.strerror(error.errno or 0)}'
+        ) from error
     try:
         output = process.communicate(timeout=TIMEOUT_SECONDS)[0]
     except subprocess.TimeoutExpired as error:
@@ -153,11 +166,16 @@ def _ask_program(
 
 BY_HAND = "run its command by hand, followed by: yamlsched --version (docs/executors.md)"
 DEPLOY = "deploy the same version of the code to both"
-ON_DASK = "check the scheduler, its workers, and the TLS configuration of Dask here (docs/executors.md)"
+ON_DASK = (
+    "check the scheduler, its workers, and the TLS configuration of Dask here (docs/executors.md)"
+)
 
 
-def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractContextManager[str]) -> Iterator[Check]:
-    """Start an agent on each executor, and check what it finds there. ``opened`` gives the DSN of this host.
+def check(
+    loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractContextManager[str]
+) -> Iterator[Check]:
+    """Start an agent on each executor, and check what it finds there. ``opened`` gives the DSN of
+    this host.
 
     ``paths`` are further folders with handlers on this host.
     """
@@ -167,7 +185,9 @@ def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractCont
     if loaded.executors:
         try:
             with opened as dsn, db.connect(dsn) as connection:
-                own_identity = server.identity(connection) if server.read_role(connection).can_read else None
+                own_identity = (
+                    server.identity(connection) if server.read_role(connection).can_read else None
+                )
         except (EnvironmentFailed, psycopg.Error):
             pass  # the checks of the database report it
     sources = Sources(import_path(file, loaded.paths, paths))
@@ -178,27 +198,44 @@ def check(loaded: Loaded, file: Path, paths: Sequence[str], opened: AbstractCont
             yield Check(f"executor {name}", "fail", what, dask_cluster.INSTALL)
             continue
         jobs = [job for job in loaded.jobs.values() if job.executor == name]
-        handlers = sorted({path for job in jobs for path in (job.handler, job.on_dead) if path is not None})
+        handlers = sorted(
+            {path for job in jobs for path in (job.handler, job.on_dead) if path is not None}
+        )
         try:
-            answer = ask(executor, file.resolve().parent, handlers, loaded.paths, loaded.notify.values())
+            answer = ask(
+                executor, file.resolve().parent, handlers, loaded.paths, loaded.notify.values()
+            )
         except EnvironmentFailed as error:
             yield Check(f"executor {name}", "fail", str(error), ON_DASK if is_dask else BY_HAND)
             continue
         if not answer:
-            what = "its program has handed the question over and exited, so that no answer can be read"
-            yield Check(f"executor {name}", "warn", what, "enqueue a run, and look at status and the log of the engine")
+            what = (
+                "its program has handed the question over and exited, so that no answer can be read"
+            )
+            yield Check(
+                f"executor {name}",
+                "warn",
+                what,
+                "enqueue a run, and look at status and the log of the engine",
+            )
             continue
         own = {handler: source_hash(handler, sources) for handler in handlers}
         yield judge(name, answer, own, own_identity)
 
 
-def judge(name: str, answer: dict[str, Any], own: dict[str, str | None], own_identity: str | None) -> Check:
-    """Judge the answer of an agent. ``own`` has the handlers, each with the hash of its source file on this host."""
+def judge(
+    name: str, answer: dict[str, Any], own: dict[str, str | None], own_identity: str | None
+) -> Check:
+    """Judge the answer of an agent. ``own`` has the handlers, each with the hash of its source file
+    on this host.
+    """
     name, host = f"executor {name}", answer["host"]
     where = f"{host}, Python {answer['python']}, yamlsched {answer['yamlsched']}"
     if error := answer.get("database_error"):
         remedy = "the agent takes the DSN from the environment of its own host, never from this one"
-        return Check(name, "fail", f"{where}: the database cannot be reached from there: {error}", remedy)
+        return Check(
+            name, "fail", f"{where}: the database cannot be reached from there: {error}", remedy
+        )
     if answer["lacks"]:
         what = f"{where}: {answer['role']} lacks {', '.join(answer['lacks'])}"
         return Check(name, "fail", what, f"grant yamlsched_worker to {answer['role']}")
@@ -209,20 +246,34 @@ def judge(name: str, answer: dict[str, Any], own: dict[str, str | None], own_ide
         path, problem = next(iter(problems.items()))
         count = f"{len(problems)} of {_handlers(len(own))}"
         what = f"{where}: {count} cannot be imported in {answer['folder']}: {path}: {problem}"
-        return Check(name, "fail", what, "deploy the code there, and let the agent start in its folder")
+        return Check(
+            name, "fail", what, "deploy the code there, and let the agent start in its folder"
+        )
     if answer["yamlsched"] != __version__:
         remedy = "install the same version on both"
         return Check(name, "warn", f"{where}, but yamlsched {__version__} here", remedy)
     hashes = answer["sources"]
-    if differing := [path for path in own if own[path] != hashes[path] and None not in (own[path], hashes[path])]:
+    if differing := [
+        path for path in own if own[path] != hashes[path] and None not in (own[path], hashes[path])
+    ]:
         path, count = differing[0], f"{len(differing)} of {_handlers(len(own))}"
         what = f"{split_path(path)[0]} is {hashes[path]} there, {own[path]} here"
-        return Check(name, "warn", f"{where}: the code of {count} differs from that of this host: {what}", DEPLOY)
+        return Check(
+            name,
+            "warn",
+            f"{where}: the code of {count} differs from that of this host: {what}",
+            DEPLOY,
+        )
     if abs(answer["skew"]) > server.MAX_CLOCK_SKEW.total_seconds():
-        what = f"{where}: its clock is {approximate(timedelta(seconds=abs(answer['skew'])))} off the database's"
+        what = (
+            f"{where}: its clock is {approximate(timedelta(seconds=abs(answer['skew'])))} off the"
+            " database's"
+        )
         return Check(name, "warn", what, "synchronize it by NTP: log lines of handlers follow it")
     clock = f"{abs(answer['skew']) * 1000:.0f} ms off the database's"
-    return Check(name, "ok", f"{where}, clock {clock}, database role {answer['role']}, {_handlers(len(own))}")
+    return Check(
+        name, "ok", f"{where}, clock {clock}, database role {answer['role']}, {_handlers(len(own))}"
+    )
 
 
 def _handlers(count: int) -> str:

@@ -1,7 +1,7 @@
 """What an agent is told on its command line: which attempt it is for, and what the job calls.
 
-It is one argument of letters, digits, dashes and underscores, so that no shell in between changes it. It contains
-neither the payload nor a DSN: others can read a command line.
+It is one argument of letters, digits, dashes and underscores, so that no shell in between changes
+it. It contains neither the payload nor a DSN: others can read a command line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def encode(attempt: Attempt, namespace: str) -> str:
         "stdin": job.stdin,
         "success": codes.success,
         "discard": codes.discard,
-        "retry_after": {str(code): delay.total_seconds() for code, delay in codes.retry_after.items()},
+        "retry_after": {
+            str(code): delay.total_seconds() for code, delay in codes.retry_after.items()
+        },
         "timeout": job.timeout.total_seconds(),
         "kill_after": job.kill_after.total_seconds(),
         "keep": job.output.keep,
@@ -56,17 +58,22 @@ def encode(attempt: Attempt, namespace: str) -> str:
 
 
 def decode(argument: str) -> tuple[ClaimedRun, Job, str]:
-    """Return the run, without its payload, the job and the namespace. Raises Refused for what is not of ``encode``."""
+    """Return the run, without its payload, the job and the namespace. Raises Refused for what is
+    not of ``encode``.
+    """
     try:
         content = base64.urlsafe_b64decode(argument + "=" * (-len(argument) % 4))
         plain: dict[str, Any] = json.loads(zlib.decompressobj().decompress(content, MAX_SPEC_BYTES))
         if plain["format"] != FORMAT:
             raise Refused(
-                f"yamlsched {plain.get('yamlsched', 'of another version')} of the worker describes attempts in format "
-                f"{plain['format']}, yamlsched {__version__} here reads {FORMAT}: install the same version on both"
+                f"yamlsched {plain.get('yamlsched', 'of another version')} of the worker describes"
+                f" attempts in format {plain['format']}, yamlsched {__version__} here reads"
+                f" {FORMAT}: install the same version on both"
             )
         run = ClaimedRun(*plain["run"])
-        delays = {int(code): timedelta(seconds=delay) for code, delay in plain["retry_after"].items()}
+        delays = {
+            int(code): timedelta(seconds=delay) for code, delay in plain["retry_after"].items()
+        }
         job = Job(
             run.job_type,
             handler=plain["handler"],
@@ -83,5 +90,7 @@ def decode(argument: str) -> tuple[ClaimedRun, Job, str]:
             requires_env=tuple(plain["requires_env"]),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as error:
-        raise Refused("this is not the description of an attempt: only a worker starts this verb") from error
+        raise Refused(
+            "this is not the description of an attempt: only a worker starts this verb"
+        ) from error
     return run, job, plain["namespace"]

@@ -21,16 +21,20 @@ from yamlsched.errors import EnvironmentFailed
 from yamlsched.extras.scaffold import deploy as _deploy
 
 WHEEL = "vendor/yamlsched-*.whl"
-"""Where CI finds yamlsched if it was installed here from a checkout or a file, which no index has."""
+"""Where CI finds yamlsched if it was installed here from a checkout or a file, which no index has.
+"""
 
 
 @click.command(
     cls=Verb,
     uses="file env namespace",
     formats=("text",),
-    help="Start a project: schedules.yaml, a handler, a CI step, a crontab line. The schedule is commented and comes "
-    "with its schema. With --deploy, write the files that start yamlsched on this installation to the folder deploy, "
-    "also beside an existing schedule. Existing files are never overwritten.",
+    help=(
+        "Start a project: schedules.yaml, a handler, a CI step, a crontab line. The schedule is"
+        " commented and comes with its schema. With --deploy, write the files that start yamlsched"
+        " on this installation to the folder deploy, also beside an existing schedule. Existing"
+        " files are never overwritten."
+    ),
 )
 @click.option(
     "--deploy",
@@ -60,11 +64,18 @@ def command(settings: Settings, deploy: str | None) -> int:
         files = _deploy.contents(deploy, here)
         _write({folder / name: text for name, text in files.items()})
     if is_new:
-        file = "" if settings.file == Path("schedules.yaml") else f" --file {shlex.quote(str(settings.file))}"
+        file = (
+            ""
+            if settings.file == Path("schedules.yaml")
+            else f" --file {shlex.quote(str(settings.file))}"
+        )
         click.echo("\nTry it:")
         click.echo(f"    yamlsched validate{file} && yamlsched tick{file} && yamlsched next{file}")
     if is_new and (wheel := _wheel_command(source, root)):
-        click.echo("\nThe CI step installs yamlsched from a wheel in the repository. Build it, and commit it:")
+        click.echo(
+            "\nThe CI step installs yamlsched from a wheel in the repository. Build it, and"
+            " commit it:"
+        )
         click.echo(f"    {wheel}")
     if deploy == "kubernetes" and (wheel := _wheel_command(source, here.file.parent)):
         click.echo("\nThe image installs yamlsched from a wheel beside the schedule. Build it:")
@@ -112,7 +123,9 @@ def _contents(file: Path, root: Path, source: dict[str, Any] | None) -> dict[Pat
         contents[file] = schedule.replace("handlers/hello.py", "hello_job.py")
         contents[folder / "hello_job.py"] = handler
     else:
-        if not any((folder / "handlers").glob("*.py")):  # else it may be a part of a namespace package
+        if not any(
+            (folder / "handlers").glob("*.py")
+        ):  # else it may be a part of a namespace package
             contents[folder / "handlers" / "__init__.py"] = ""
         contents[folder / "handlers" / "hello.py"] = handler
     workflow, text = _workflow(file, root, source)
@@ -120,7 +133,9 @@ def _contents(file: Path, root: Path, source: dict[str, Any] | None) -> dict[Pat
 
 
 def _repository(file: Path) -> Path | None:
-    """Return the root of the git repository that contains ``file``, where GitHub looks for workflows."""
+    """Return the root of the git repository that contains ``file``, where GitHub looks for
+    workflows.
+    """
     return next((folder for folder in file.resolve().parents if (folder / ".git").exists()), None)
 
 
@@ -130,10 +145,16 @@ def _workflow(file: Path, root: Path, source: dict[str, Any] | None) -> tuple[Pa
     name = re.sub("[^A-Za-z0-9]+", "-", str(place.with_suffix(""))).strip("-")
     path = root / ".github" / "workflows" / f"{name}.yml"
     folder = "" if place.parent == Path(".") else f"{place.parent}/"
-    watched = [_escaped(str(place)), _escaped(folder) + "**.py", _escaped(str(path.relative_to(root)))]
+    watched = [
+        _escaped(str(place)),
+        _escaped(folder) + "**.py",
+        _escaped(str(path.relative_to(root))),
+    ]
     text = files("yamlsched.templates").joinpath("ci.yml").read_text("utf-8")
     install = _requirement(source)
-    before, wheel, index, after = re.split(r"(?m)^(?=      (?:# the wheel|- run: pip|- run: yamlsched validate))", text)
+    before, wheel, index, after = re.split(
+        r"(?m)^(?=      (?:# the wheel|- run: pip|- run: yamlsched validate))", text
+    )
     text = before + (wheel if install == WHEEL else index) + after
     marks = {
         "@NAME@": json.dumps(name),
@@ -141,7 +162,9 @@ def _workflow(file: Path, root: Path, source: dict[str, Any] | None) -> tuple[Pa
         "@VENDOR@": str(Path(WHEEL).parent),
         "@WHEEL@": WHEEL,
         "@INSTALL@": shlex.quote(install),
-        "@FILE@": shlex.quote(str(place)).replace("${{", "${{ '${{' }}"),  # a folder's name is no expression
+        "@FILE@": (
+            shlex.quote(str(place)).replace("${{", "${{ '${{' }}")
+        ),  # a folder's name is no expression
     }
     for mark, value in marks.items():
         text = text.replace(mark, value)
@@ -167,7 +190,10 @@ def _requirement(source: dict[str, Any] | None) -> str:
     if source is None:
         return f"yamlsched=={metadata.version('yamlsched')}"
     if "vcs_info" in source:
-        return f"yamlsched @ {source['vcs_info']['vcs']}+{source['url']}@{source['vcs_info']['commit_id']}"
+        return (
+            "yamlsched @"
+            f" {source['vcs_info']['vcs']}+{source['url']}@{source['vcs_info']['commit_id']}"
+        )
     return WHEEL if source["url"].startswith("file:") else f"yamlsched @ {source['url']}"
 
 

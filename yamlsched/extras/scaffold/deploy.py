@@ -1,4 +1,6 @@
-"""The files of ``init --deploy``, and the crontab line: how to start yamlsched on this installation."""
+"""The files of ``init --deploy``, and the crontab line: how to start yamlsched on this
+installation.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +28,31 @@ TEMPLATES = {
     ),
 }
 NEXT_STEPS = {
-    "cron": """\
+    "cron": (
+        """\
 Then set MAILTO and YAMLSCHED_DSN in deploy/crontab, and add its lines as the user that runs the jobs:
     crontab -e
-    yamlsched doctor                   # two minutes later: reports the tick""",
-    "systemd": """\
+    yamlsched doctor                   # two minutes later: reports the tick"""
+    ),
+    "systemd": (
+        """\
 Then write the DSN to a file that only root reads, and start either the service, which keeps running, or the timer:
     sudo install -m 600 /dev/null /etc/yamlsched.env
     sudo sh -c 'echo YAMLSCHED_DSN=postgresql://app@db.internal/app >> /etc/yamlsched.env'
     sudo cp deploy/yamlsched.service deploy/yamlsched-tick.service deploy/yamlsched-tick.timer /etc/systemd/system/
     sudo systemctl daemon-reload
     sudo systemctl enable --now yamlsched              # or: yamlsched-tick.timer
-    yamlsched doctor                                   # reports the tick""",
-    "monitoring": """\
+    yamlsched doctor                                   # reports the tick"""
+    ),
+    "monitoring": (
+        """\
 Then let one host write the metrics, load the alerts, and import the dashboard in Grafana (Dashboards, New, Import):
     crontab -e    # * * * * * yamlsched metrics --textfile /var/lib/node_exporter/textfile/yamlsched.prom
     sudo cp deploy/prometheus-alerts.yml /etc/prometheus/rules/        # a folder of rule_files
-    sudo systemctl reload prometheus""",
-    "kubernetes": """\
+    sudo systemctl reload prometheus"""
+    ),
+    "kubernetes": (
+        """\
 Then build and push an image, name it in the manifests, and write dsn=postgresql://... to yamlsched.env, which is not in
 git. Create the tables, and apply either the Deployment, which keeps running, or the CronJob:
     podman build -t registry.example.com/jobs:1 -f deploy/Containerfile .
@@ -51,7 +60,8 @@ git. Create the tables, and apply either the Deployment, which keeps running, or
     kubectl apply -f deploy/kubernetes-migrate.yaml
     kubectl wait --for=condition=complete --timeout=120s job/yamlsched-migrate
     kubectl apply -f deploy/kubernetes-deployment.yaml      # or: deploy/kubernetes-cronjob.yaml
-The page: deploy/kubernetes-web.yaml.""",
+The page: deploy/kubernetes-web.yaml."""
+    ),
 }
 KINDS = tuple(TEMPLATES)
 SCHEMA = "schedules.schema.json"
@@ -61,8 +71,9 @@ SCHEMA = "schedules.schema.json"
 class Installation:
     """Where yamlsched and the schedule are. ``program`` are the first words of a command.
 
-    ``requirement`` is what pip installs in an image; ``vendor`` is the folder of a wheel that no index has.
-    ``has_handlers``, ``has_schema``: there is a folder handlers, and a copy of the schema, beside the schedule.
+    ``requirement`` is what pip installs in an image; ``vendor`` is the folder of a wheel that no
+    index has. ``has_handlers``, ``has_schema``: there is a folder handlers, and a copy of the
+    schema, beside the schedule.
     """
 
     program: tuple[str, ...]
@@ -77,7 +88,9 @@ class Installation:
 
     @classmethod
     def here(cls, file: Path, environment: str | None, namespace: str | None) -> Installation:
-        """Return this installation. Links in its paths are kept: they may lead to the current release of a project."""
+        """Return this installation. Links in its paths are kept: they may lead to the current
+        release of a project.
+        """
         script = os.path.abspath(sys.argv[0])
         is_script = os.path.basename(script) == "yamlsched" and os.access(script, os.X_OK)
         program = (script,) if is_script else (sys.executable, "-m", "yamlsched")
@@ -89,7 +102,9 @@ class Installation:
 
 
 def _user() -> str:
-    """Return the user of this process; the number of one without a name, as in containers. systemd accepts both."""
+    """Return the user of this process; the number of one without a name, as in containers. systemd
+    accepts both.
+    """
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -103,9 +118,14 @@ def tick_line(here: Installation, *options: str) -> str:
 
 
 def _report_line(here: Installation) -> str:
-    """Return a crontab line that prints the report of the last day, if something needs attention."""
+    """Return a crontab line that prints the report of the last day, if something needs
+    attention.
+    """
     words = shlex.join([*here.program, "report", "--since", "1d", *here.file_options])
-    line = f"{_change_folder(here)} && out=$({words} 2>&1) || {{ code=$?; printf '%s\\n' \"$out\"; exit $code; }}"
+    line = (
+        f"{_change_folder(here)} && out=$({words} 2>&1) || {{ code=$?; printf '%s\\n' \"$out\";"
+        " exit $code; }"
+    )
     return _crontab("0 8 * * *", line)
 
 
@@ -139,12 +159,17 @@ def next_steps(kind: str, here: Installation, folder: str) -> str:
     """Return what to do with the files, which are in ``folder``."""
     steps = NEXT_STEPS[kind].replace("deploy/", f"{shlex.quote(folder)}/")
     if kind == "systemd" and here.user == "root":
-        steps += "\nThe units run the jobs as root: to run them as another user, change User= in both services."
+        steps += (
+            "\nThe units run the jobs as root: to run them as another user, change User= in both"
+            " services."
+        )
     return steps
 
 
 def _image_requirement(here: Installation) -> str:
-    """Return what pip installs in an image, for double quotes, with the extras of the build argument EXTRAS."""
+    """Return what pip installs in an image, for double quotes, with the extras of the build
+    argument EXTRAS.
+    """
     if here.vendor:
         return f"$(echo {here.requirement})$EXTRAS"
     name, rest = here.requirement[: len("yamlsched")], here.requirement[len("yamlsched") :]
@@ -171,5 +196,9 @@ def _render(name: str, here: Installation) -> str:
     }
     template = files("yamlsched.templates").joinpath("deploy").joinpath(name).read_text("utf-8")
     omitted = [mark for mark, value in values.items() if value is None]
-    text = "".join(line for line in template.splitlines(keepends=True) if not any(mark in line for mark in omitted))
+    text = "".join(
+        line
+        for line in template.splitlines(keepends=True)
+        if not any(mark in line for mark in omitted)
+    )
     return re.sub("@[A-Z_]+@", lambda mark: values[mark[0]] or "", text)

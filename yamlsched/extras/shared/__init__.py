@@ -1,1 +1,3 @@
-"""``isolation: shared``: an executor whose child processes execute many attempts as coroutines of one event loop."""
+"""``isolation: shared``: an executor whose child processes execute many attempts as coroutines of
+one event loop.
+"""

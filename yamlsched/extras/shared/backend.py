@@ -1,4 +1,6 @@
-"""The database as the handlers of a shared child use it: many at once, on one event loop, with few sessions."""
+"""The database as the handlers of a shared child use it: many at once, on one event loop, with few
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class SharedSessions:
 
     @asynccontextmanager
     async def use(self, seconds: float) -> AsyncIterator[AsyncHandlerSession]:
-        """Yield a session for a transaction. Raises EnvironmentFailed if none is free within ``seconds``."""
+        """Yield a session for a transaction. Raises EnvironmentFailed if none is free within
+        ``seconds``.
+        """
         try:
             async with asyncio.timeout(seconds):
                 await self._free.acquire()
@@ -76,8 +80,8 @@ class SharedSessions:
     async def offload(self, call: Callable[[], T], must_finish: bool = False) -> T:
         """Return what ``call`` returns, which may wait for the server, in a thread.
 
-        A call that has started, or ``must_finish``, is awaited even if the attempt is cancelled: what it writes must
-        not be forgotten.
+        A call that has started, or ``must_finish``, is awaited even if the attempt is cancelled:
+        what it writes must not be forgotten.
         """
         job: Future[T] = self._threads.submit(contextvars.copy_context().run, call)
         future, cancelled = asyncio.wrap_future(job), None

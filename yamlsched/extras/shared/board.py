@@ -1,8 +1,9 @@
-"""What a shared child writes into memory that its parent reads, correct at any instant at which the child dies.
+"""What a shared child writes into memory that its parent reads, correct at any instant at which the
+child dies.
 
-Frames on pipes are those of the other pool (``protocol.py``). Parent to child: ``(START, limit, tasks)``,
-where no more than ``limit`` tasks execute at once and the others wait; ``(STOP, indexes)``; and ``(WITHDRAW,)``, for
-those that wait. Child to parent: a ``Batch``.
+Frames on pipes are those of the other pool (``protocol.py``). Parent to child: ``(START, limit,
+tasks)``, where no more than ``limit`` tasks execute at once and the others wait; ``(STOP,
+indexes)``; and ``(WITHDRAW,)``, for those that wait. Child to parent: a ``Batch``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from typing import Any, NamedTuple
 from yamlsched.worker.local.protocol import ProgressSlots
 
 START, STOP, WITHDRAW = "start", "stop", "withdraw"
-NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3  # ENDED: the handler has returned, and its report is being sent
+NOT_STARTED, STARTED, SUCCEEDED, ENDED = (
+    0,
+    1,
+    2,
+    3,
+)  # ENDED: the handler has returned, and its report is being sent
 READY_AT, NOTE_AT, MAX_NOTE_BYTES = 0, 16, 8_192
 STEP, STEP_AT = struct.Struct("=IIB"), 4
 NOTE_LENGTH = struct.Struct("=I")
@@ -22,11 +28,13 @@ STATES_AT = NOTE_AT + NOTE_LENGTH.size + MAX_NOTE_BYTES
 
 
 class Batch(NamedTuple):
-    """What a child reports at once, in this order: what attempts printed, plain successes, and other ends.
+    """What a child reports at once, in this order: what attempts printed, plain successes, and
+    other ends.
 
-    ``outputs`` are indexes and bytes, ``successes`` indexes and seconds, ``reports`` encoded ``Report``s, ``returned``
-    the indexes of tasks that were not started, and will not be.
-    ``is_leaking``: a task that a handler had left behind does not end, so that the child is to be replaced.
+    ``outputs`` are indexes and bytes, ``successes`` indexes and seconds, ``reports`` encoded
+    ``Report``s, ``returned`` the indexes of tasks that were not started, and will not be.
+    ``is_leaking``: a task that a handler had left behind does not end, so that the child is to be
+    replaced.
     """
 
     outputs: list[tuple[int, bytes]]
@@ -37,7 +45,9 @@ class Batch(NamedTuple):
 
 
 class LoopStep(NamedTuple):
-    """What the event loop of a child is doing. ``number`` changes with each step, and while the loop is idle."""
+    """What the event loop of a child is doing. ``number`` changes with each step, and while the
+    loop is idle.
+    """
 
     number: int
     executing: int | None  # the index of the attempt whose code is executing
@@ -53,7 +63,7 @@ class Board:
         self.progress = ProgressSlots(capacity)
         self._number = 0
 
-    # -- the child -------------------------------------------------------------------------------------------------
+    # -- the child ---------------------------------------------------------------------------------
 
     def set_ready(self) -> None:
         """Report that it is set up, and waits for tasks."""
@@ -75,17 +85,19 @@ class Board:
     def write_note(self, text: str) -> None:
         """Leave ``text`` to be read after the child's death."""
         content = text.encode("utf-8", "replace")[:MAX_NOTE_BYTES]
-        self._bytes[NOTE_AT + NOTE_LENGTH.size : NOTE_AT + NOTE_LENGTH.size + len(content)] = content
+        self._bytes[NOTE_AT + NOTE_LENGTH.size : NOTE_AT + NOTE_LENGTH.size + len(content)] = (
+            content
+        )
         NOTE_LENGTH.pack_into(self._bytes, NOTE_AT, len(content))
 
-    # -- both ------------------------------------------------------------------------------------------------------
+    # -- both --------------------------------------------------------------------------------------
 
     def step(self) -> LoopStep:
         """Return what the child is doing."""
         number, index, is_import = STEP.unpack_from(self._bytes, STEP_AT)
         return LoopStep(number, index - 1 if index else None, bool(is_import))
 
-    # -- the parent ------------------------------------------------------------------------------------------------
+    # -- the parent --------------------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:

@@ -1,4 +1,6 @@
-"""The parent's side of one shared child: the attempts that it is executing; and the permits of all of a host."""
+"""The parent's side of one shared child: the attempts that it is executing; and the permits of all
+of a host.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,16 @@ class BytePermits:
         return len(self._held)
 
     def fill(self, wanted: int) -> int:
-        """Take free permits until ``wanted`` are held; return how many are. Raises EnvironmentFailed."""
+        """Take free permits until ``wanted`` are held; return how many are. Raises
+        EnvironmentFailed.
+        """
         if self._file is None:
             try:
                 self._file = self._path.open("ab")
             except OSError as error:
-                raise EnvironmentFailed(f"{self._path} cannot be opened: {error.strerror}") from error
+                raise EnvironmentFailed(
+                    f"{self._path} cannot be opened: {error.strerror}"
+                ) from error
         for byte in range(self.count):
             if len(self._held) >= wanted:
                 break
@@ -75,10 +81,14 @@ class BytePermits:
 
 
 class SharedChild(ChildProcess):
-    """One shared child, for up to ``capacity`` attempts at once. Its ``output`` is what belongs to no attempt."""
+    """One shared child, for up to ``capacity`` attempts at once. Its ``output`` is what belongs to
+    no attempt.
+    """
 
     def __init__(self, environment: Environment, capacity: int) -> None:
-        from yamlsched.extras.shared import runner  # before the fork: its children share what was imported
+        from yamlsched.extras.shared import (
+            runner,
+        )  # before the fork: its children share what was imported
 
         self.board = board = Board(capacity)
 
@@ -90,14 +100,18 @@ class SharedChild(ChildProcess):
         self.free = list(range(capacity - 1, -1, -1))  # indexes
         self.executed_count = 0  # attempts that had started and have ended
         self.stall = Stall()
-        self.killed_for: tuple[Attempt | None, str] | None = None  # the attempt that was the reason, and what it did
+        self.killed_for: tuple[Attempt | None, str] | None = (
+            None  # the attempt that was the reason, and what it did
+        )
 
     @property
     def is_idle(self) -> bool:
         return not self.in_flight
 
     def send(self, attempts: Iterable[Attempt], limit: int) -> None:
-        """Have ``attempts``, no more than free indexes, started as soon as fewer than ``limit`` are executing."""
+        """Have ``attempts``, no more than free indexes, started as soon as fewer than ``limit`` are
+        executing.
+        """
         tasks: list[Any] = []
         size, now = 0, clock.now()
         for attempt in attempts:
@@ -148,7 +162,9 @@ class SharedChild(ChildProcess):
     def _read_progress(self, flight: InFlight) -> None:
         if self.board.progress.is_used:
             attempt = flight.attempt
-            attempt.progress = self.board.progress.read(flight.index, attempt.run) or attempt.progress
+            attempt.progress = (
+                self.board.progress.read(flight.index, attempt.run) or attempt.progress
+            )
 
     def state(self, flight: InFlight) -> int:
         return self.board.state(flight.index)
@@ -163,9 +179,13 @@ class SharedChild(ChildProcess):
         return None if flight is None else flight.attempt
 
     def reap(self) -> int:
-        """Return the wait status of a child that has closed its pipe; one that lives on has lost it, and is killed."""
+        """Return the wait status of a child that has closed its pipe; one that lives on has lost
+        it, and is killed.
+        """
         with contextlib.suppress(ChildProcessError):
-            deadline = clock.now() + REAP_TIMEOUT_SECONDS  # its pipes close a moment before it can be reaped
+            deadline = (
+                clock.now() + REAP_TIMEOUT_SECONDS
+            )  # its pipes close a moment before it can be reaped
             while clock.now() < deadline:
                 ended, status = os.waitpid(self.pid, os.WNOHANG)
                 if ended:

@@ -1,8 +1,10 @@
-"""The event loop of a shared child, protected from what one handler could do to all of them, and its output.
+"""The event loop of a shared child, protected from what one handler could do to all of them, and
+its output.
 
-What a coroutine writes to stdout and stderr goes to the output of its own attempt, which is found by the context: tasks
-inherit it, and so do the threads of ``asyncio.to_thread``. What is written outside of every attempt, or to the
-descriptors themselves, goes to the pipe of the child. A watchdog kills a child whose loop is blocked.
+What a coroutine writes to stdout and stderr goes to the output of its own attempt, which is found
+by the context: tasks inherit it, and so do the threads of ``asyncio.to_thread``. What is written
+outside of every attempt, or to the descriptors themselves, goes to the pipe of the child. A
+watchdog kills a child whose loop is blocked.
 """
 
 from __future__ import annotations
@@ -67,12 +69,16 @@ def stream(descriptor: int, on_output: Callable[[Executing], None]) -> io.TextIO
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
-MAX_THREADS = 256  # of asyncio.to_thread and the like, of all attempts: a thread is started when it is needed
+MAX_THREADS = (
+    256  # of asyncio.to_thread and the like, of all attempts: a thread is started when it is needed
+)
 MAX_RESOLVER_THREADS = 16  # for look-ups of names, so that calls that hang cannot stop them
 
 
 class Selector(selectors.DefaultSelector):
-    """Forgets the attempts of the last iteration of the loop, each time that its descriptors were found intact."""
+    """Forgets the attempts of the last iteration of the loop, each time that its descriptors were
+    found intact.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +116,9 @@ class SharedLoop(asyncio.SelectorEventLoop):
         return asyncio.wrap_future(call, loop=self)
 
     async def getaddrinfo(self, *args: Any, **named: Any) -> Any:
-        return await self.run_in_executor(self._resolver, partial(socket.getaddrinfo, *args, **named))
+        return await self.run_in_executor(
+            self._resolver, partial(socket.getaddrinfo, *args, **named)
+        )
 
     async def getnameinfo(self, *args: Any) -> Any:
         return await self.run_in_executor(self._resolver, socket.getnameinfo, *args)
@@ -145,17 +153,23 @@ class SharedLoop(asyncio.SelectorEventLoop):
         raise _refused("get another exception handler")
 
     def protect(self, board: Board, on_exception: Callable[[dict[str, Any]], None]) -> None:
-        """Have each step of a coroutine noted on ``board``, and exceptions of tasks and callbacks passed on."""
+        """Have each step of a coroutine noted on ``board``, and exceptions of tasks and callbacks
+        passed on.
+        """
 
         def create_task(
             loop: asyncio.AbstractEventLoop, coroutine: Any, context: Any = None, **named: Any
         ) -> asyncio.Task[Any]:
             variables = contextvars.copy_context() if context is None else context
             # a task with a context of its own belongs to the attempt that creates it
-            executing = None if variables.get(is_detached) else variables.get(current) or self.stepping
+            executing = (
+                None if variables.get(is_detached) else variables.get(current) or self.stepping
+            )
             if executing is None:
                 return asyncio.Task(coroutine, loop=loop, context=context, **named)
-            task = asyncio.Task(Steps(coroutine, board, executing, self), loop=loop, context=context, **named)
+            task = asyncio.Task(
+                Steps(coroutine, board, executing, self), loop=loop, context=context, **named
+            )
             executing.add(task)
             return task
 
@@ -164,7 +178,8 @@ class SharedLoop(asyncio.SelectorEventLoop):
         self.is_protected = True
 
     def leave_in_fork(self) -> None:
-        """In a process that a handler forked: make the inherited loop useless, before it takes the child's events.
+        """In a process that a handler forked: make the inherited loop useless, before it takes the
+        child's events.
 
         It executes nothing more: a step of another run would be executed twice.
         """
@@ -183,7 +198,9 @@ class Steps(Coroutine[Any, Any, Any]):
 
     __slots__ = ("_board", "_coroutine", "_index", "_loop", "executing")
 
-    def __init__(self, coroutine: Any, board: Board, executing: Executing, loop: SharedLoop) -> None:
+    def __init__(
+        self, coroutine: Any, board: Board, executing: Executing, loop: SharedLoop
+    ) -> None:
         self._coroutine, self._board, self._index = coroutine, board, executing.index
         self.executing, self._loop = executing, loop
 
@@ -193,7 +210,10 @@ class Steps(Coroutine[Any, Any, Any]):
         self._loop.stepping = self.executing
         try:
             return self._coroutine.send(value)
-        except (SystemExit, KeyboardInterrupt) as error:  # which end the loop: not all of its tasks see why
+        except (
+            SystemExit,
+            KeyboardInterrupt,
+        ) as error:  # which end the loop: not all of its tasks see why
             self.executing.on_exit(self.executing, error)
             raise
         finally:
@@ -217,22 +237,29 @@ class Steps(Coroutine[Any, Any, Any]):
         steps: Generator[Any, Any, Any] = self._coroutine.__await__()
         return steps
 
-    def __getattr__(self, name: str) -> Any:  # what debuggers and reprs ask for: cr_frame, cr_code, __qualname__
+    def __getattr__(
+        self, name: str
+    ) -> Any:  # what debuggers and reprs ask for: cr_frame, cr_code, __qualname__
         return getattr(self._coroutine, name)
 
 
 def _refused(what: str) -> YamlschedError:
     return YamlschedError(
-        f"the event loop is shared with other runs and cannot {what}: write isolation: process for this job"
+        f"the event loop is shared with other runs and cannot {what}: write isolation: process for"
+        " this job"
     )
 
 
 @dataclass(slots=True, eq=False)
 class Executing:
-    """The attempt at ``index``: its task, the tasks that its handler has created, and what it has printed."""
+    """The attempt at ``index``: its task, the tasks that its handler has created, and what it has
+    printed.
+    """
 
     index: int
-    on_tasks_ended: Callable[[Executing], None]  # called when its handler has ended, and all other tasks since
+    on_tasks_ended: Callable[
+        [Executing], None
+    ]  # called when its handler has ended, and all other tasks since
     on_exit: Callable[[Executing, BaseException], None]  # called when another task exits
     started: float = field(default_factory=time.perf_counter)
     task: asyncio.Task[Any] | None = None
@@ -240,7 +267,9 @@ class Executing:
     calls: set[Future[Any]] = field(default_factory=set)  # in threads, which cannot be cancelled
     output: deque[bytes] = field(default_factory=deque)  # not sent yet; threads append to it
     output_bytes: int = 0
-    is_called: bool = False  # its task has been executed: before, a cancellation would end the task unnoticed
+    is_called: bool = (
+        False  # its task has been executed: before, a cancellation would end the task unnoticed
+    )
     was_stopped: bool = False
     has_ended: bool = False  # the handler; other tasks may be left
     end: AttemptEnd | None = None  # None: a plain success
@@ -268,13 +297,16 @@ IMPORT_SECONDS = 60.0  # for which the import of a handler may take
 INTERVAL_SECONDS = 0.25
 MAX_FRAMES = 60
 OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 
 
 class Stall:
     """For how long a child has been seen in the same step.
 
-    Intervals in which the observer itself was not executed do not count: the whole host may have stood still.
+    Intervals in which the observer itself was not executed do not count: the whole host may have
+    stood still.
     """
 
     def __init__(self) -> None:
@@ -291,7 +323,9 @@ class Stall:
 
     def is_over(self, margin: float = 0.0) -> bool:
         """Return whether the step takes too long, by more than ``margin`` seconds."""
-        limit = IMPORT_SECONDS if self._step is not None and self._step.is_import else BLOCKED_SECONDS
+        limit = (
+            IMPORT_SECONDS if self._step is not None and self._step.is_import else BLOCKED_SECONDS
+        )
         return self.seconds >= limit + margin
 
 
@@ -318,7 +352,9 @@ class Watchdog(threading.Thread):
 
 
 def place(frame: FrameType) -> str:
-    """Return file and line of the innermost frame that is the project's: neither a library's nor ours."""
+    """Return file and line of the innermost frame that is the project's: neither a library's nor
+    ours.
+    """
     current: FrameType | None = frame
     while current is not None:
         file = current.f_code.co_filename
@@ -329,7 +365,9 @@ def place(frame: FrameType) -> str:
 
 
 def handler_stack(frame: FrameType) -> str:
-    """Return the stack of ``frame``, without our own frames and those of the event loop before the handler's."""
+    """Return the stack of ``frame``, without our own frames and those of the event loop before the
+    handler's.
+    """
     stack = traceback.extract_stack(frame, limit=MAX_FRAMES)
     own = [place for place, each in enumerate(stack) if each.filename.startswith(OWN_FOLDER)]
     return "".join(traceback.format_list(stack[own[-1] + 1 if own else 0 :] or stack))
@@ -337,8 +375,14 @@ def handler_stack(frame: FrameType) -> str:
 
 @cache
 def is_coroutine_function(handler: Callable[..., Any]) -> bool:
-    """Return whether calling ``handler``, perhaps decorated, returns a coroutine, as far as can be known before."""
+    """Return whether calling ``handler``, perhaps decorated, returns a coroutine, as far as can be
+    known before.
+    """
     return any(
         inspect.iscoroutinefunction(each)
-        for each in (handler, inspect.unwrap(handler), getattr(handler, "__call__", None))  # noqa: B004
+        for each in (
+            handler,
+            inspect.unwrap(handler),
+            getattr(handler, "__call__", None),  # noqa: B004
+        )
     )

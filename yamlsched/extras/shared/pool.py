@@ -1,7 +1,8 @@
-"""The pool of shared children: each executes many attempts at once, as coroutines of one event loop.
+"""The pool of shared children: each executes many attempts at once, as coroutines of one event
+loop.
 
-An attempt costs its neighbours nothing, unless it ends their process: by a crash, by blocking the event loop, or by not
-ending when it is stopped. Then each attempt that had started fails.
+An attempt costs its neighbours nothing, unless it ends their process: by a crash, by blocking the
+event loop, or by not ending when it is stopped. Then each attempt that had started fails.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from yamlsched.extras.shared.loop import BLOCKED_SECONDS
 from yamlsched.runs.lifecycle import BLOCKED, UNSTOPPABLE, WORKER_DIED, AttemptEnd, EndKind
 from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt, Workload
-from yamlsched.worker.executor import Capacity, Ended, EventQueue, ExecutorFailed, ReturnedUnstarted, Succeeded
+from yamlsched.worker.executor import (
+    Capacity,
+    Ended,
+    EventQueue,
+    ExecutorFailed,
+    ReturnedUnstarted,
+    Succeeded,
+)
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildPool, exit_cause
 from yamlsched.worker.local.output import OutputPipe
 from yamlsched.worker.local.protocol import TaskEnd
@@ -72,10 +80,12 @@ class SharedPool(ChildPool[SharedChild]):
         self._rate = Rate()
         self._waiting_since = 0.0
 
-    # -- handing out -----------------------------------------------------------------------------------------------
+    # -- handing out -------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
-        """Return how many attempts the pool can take, with all permits that are free on this host."""
+        """Return how many attempts the pool can take, with all permits that are free
+        on this host.
+        """
         permits, held = self._permits.fill(self._permits.count), self._held()
         ahead = min(permits, int(self._rate.per_second(clock.now()) * AHEAD_SECONDS))
         # counted as idle before it is: by the time that more is claimed, it will be
@@ -98,20 +108,32 @@ class SharedPool(ChildPool[SharedChild]):
             self._return_waiting()
         try:
             permits = self._permits.fill(min(self._permits.count, self._held()))
-            retired = sum([len(child.in_flight) for child in self._children.values() if child.is_retired])
+            retired = sum(
+                [len(child.in_flight) for child in self._children.values() if child.is_retired]
+            )
             able = permits - retired  # may execute at once in the other children, which share it
-            limit = math.ceil(able / min(os.cpu_count() or 1, math.ceil(self._permits.count / MAX_PER_CHILD)))
+            limit = math.ceil(
+                able / min(os.cpu_count() or 1, math.ceil(self._permits.count / MAX_PER_CHILD))
+            )
             while self._waiting and able > 0:
                 child = self._child(limit)
-                count = min(len(self._waiting), max(MESSAGE_SIZE, limit - len(child.in_flight)), len(child.free))
+                count = min(
+                    len(self._waiting),
+                    max(MESSAGE_SIZE, limit - len(child.in_flight)),
+                    len(child.free),
+                )
                 child.send([self._waiting.popleft() for _ in range(count)], limit)
                 child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
         except EnvironmentFailed as error:
-            if not any(child.in_flight for child in self._children.values()):  # else it is tried again when one ends
+            if not any(
+                child.in_flight for child in self._children.values()
+            ):  # else it is tried again when one ends
                 self._events.put(ExecutorFailed(error))
 
     def _child(self, limit: int) -> SharedChild:
-        """Return the child to hand attempts to: the one with the fewest, or a new one if all execute ``limit``."""
+        """Return the child to hand attempts to: the one with the fewest, or a new one if all
+        execute ``limit``.
+        """
         able = [child for child in self._children.values() if not child.is_retired and child.free]
         best = min(able, key=lambda child: len(child.in_flight), default=None)
         wanted = min(os.cpu_count() or 1, math.ceil(self._permits.count / MAX_PER_CHILD))
@@ -132,10 +154,12 @@ class SharedPool(ChildPool[SharedChild]):
         child.loop.add_reader(child.output.descriptor, self._read_output, child)
         return child
 
-    # -- stopping --------------------------------------------------------------------------------------------------
+    # -- stopping ----------------------------------------------------------------------------------
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
-        """Cancel the coroutines of ``attempts``; kill their process if they have not ended ``grace`` seconds later."""
+        """Cancel the coroutines of ``attempts``; kill their process if they have not ended
+        ``grace`` seconds later.
+        """
         seconds = KILL_GRACE_SECONDS if grace is None else grace
         wanted, kill_at = set(attempts), clock.now() + seconds
         for child in list(self._children.values()):
@@ -172,10 +196,12 @@ class SharedPool(ChildPool[SharedChild]):
             await asyncio.sleep(0.002)
         self._permits.shrink(0)
 
-    # -- watching --------------------------------------------------------------------------------------------------
+    # -- watching ----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Stop what exceeds its timeout, kill what does not stop, and children whose event loop is blocked."""
+        """Stop what exceeds its timeout, kill what does not stop, and children whose event loop is
+        blocked.
+        """
         now = clock.now()
         for child in list(self._children.values()):
             if child.in_flight:
@@ -219,11 +245,15 @@ class SharedPool(ChildPool[SharedChild]):
         self._kill_if_due(child, now)
 
     def _kill_if_due(self, child: SharedChild, now: float) -> None:
-        for flight in child.in_flight.values() if child.killed_for is None else ():  # else its exit is not read yet
+        for flight in (
+            child.in_flight.values() if child.killed_for is None else ()
+        ):  # else its exit is not read yet
             if flight.kill_at is not None and now >= flight.kill_at and child.has_started(flight):
                 attempt = flight.attempt
                 if attempt.stopped is not None and attempt.stopped.kind is EndKind.RAISED:
-                    why = f"{attempt.stopped.error}; it did not end, and was killed with its process"
+                    why = (
+                        f"{attempt.stopped.error}; it did not end, and was killed with its process"
+                    )
                     attempt.stopped = attempt.stopped._replace(error=why, error_type=UNSTOPPABLE)
                 self._kill(child, attempt, "did not end when it was stopped")
                 return
@@ -233,7 +263,7 @@ class SharedPool(ChildPool[SharedChild]):
         child.is_retired = True
         child.kill()
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def _read(self, child: SharedChild) -> None:
         try:
@@ -267,7 +297,9 @@ class SharedPool(ChildPool[SharedChild]):
             if (flight := child.take(report.number)) is not None:
                 flight.attempt.took = report.took
                 self._end(flight, report.end or RETURNED)
-        returned = [flight.attempt for index in batch.returned if (flight := child.take(index)) is not None]
+        returned = [
+            flight.attempt for index in batch.returned if (flight := child.take(index)) is not None
+        ]
         if returned:
             self._events.put(ReturnedUnstarted(returned))
         self._rate.count(len(batch.successes) + len(batch.reports), clock.now())
@@ -288,7 +320,7 @@ class SharedPool(ChildPool[SharedChild]):
         if child.output.is_closed:
             child.loop.remove_reader(child.output.descriptor)
 
-    # -- the end of a child ------------------------------------------------------------------------------------------
+    # -- the end of a child ------------------------------------------------------------------------
 
     def _handle_exit(self, child: SharedChild) -> None:
         """Handle the end of a child, which has closed its pipe of results."""
@@ -311,7 +343,12 @@ class SharedPool(ChildPool[SharedChild]):
         count = child.executed_count + len(child.in_flight) - len(unstarted)
         for flight in started:
             if flight.attempt is culprit:
-                end = AttemptEnd(EndKind.RAISED, why, BLOCKED if stack or why == _blocked() else WORKER_DIED, stack)
+                end = AttemptEnd(
+                    EndKind.RAISED,
+                    why,
+                    BLOCKED if stack or why == _blocked() else WORKER_DIED,
+                    stack,
+                )
             else:
                 end = AttemptEnd(EndKind.RAISED, _of_neighbour(culprit, why, count), WORKER_DIED)
             self._end(flight, end)
@@ -319,7 +356,9 @@ class SharedPool(ChildPool[SharedChild]):
         child.output.take(is_kept=False)
         child.close()
         for flight in unstarted:
-            failed = self._failed_start(flight.attempt, status) if was_ready and not started else None
+            failed = (
+                self._failed_start(flight.attempt, status) if was_ready and not started else None
+            )
             if failed is None:
                 self._waiting.appendleft(flight.attempt)
             else:
@@ -334,7 +373,8 @@ class SharedPool(ChildPool[SharedChild]):
         if child.killed_for is not None:
             return *child.killed_for, ""
         is_by_signal = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        # SIGKILL is sent from outside, possibly because memory is short: what was executing need not be the reason
+        # SIGKILL is sent from outside, possibly because memory is short: what was executing need
+        # not be the reason
         return None if is_by_signal else child.executing(), exit_cause(status), ""
 
 
@@ -343,7 +383,9 @@ def _blocked() -> str:
 
 
 def _of_neighbour(culprit: Attempt | None, why: str, count: int) -> str:
-    others = f"its process executed {count} runs" if count > 1 else "its process executed no other run"
+    others = (
+        f"its process executed {count} runs" if count > 1 else "its process executed no other run"
+    )
     if culprit is None:
         return f"{why} ({others})"
     run = culprit.run

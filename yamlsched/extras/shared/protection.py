@@ -1,4 +1,6 @@
-"""What a coroutine must not change of the process that it shares, and what is restored when one has ended."""
+"""What a coroutine must not change of the process that it shares, and what is restored when one has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,16 @@ LIMITS = tuple({number for name, number in vars(resource).items() if name.starts
 
 
 def refuse_signals() -> None:
-    """Have functions that change signals and timers raise, for the rest of this process; not in forks of it."""
+    """Have functions that change signals and timers raise, for the rest of this process; not in
+    forks of it.
+    """
     originals = {name: getattr(signal, name) for name in INSTEAD}
     for name, instead in INSTEAD.items():
-        setattr(signal, name, _refusal(f"signal.{name}() changes a process that other runs share: {instead}"))
+        setattr(
+            signal,
+            name,
+            _refusal(f"signal.{name}() changes a process that other runs share: {instead}"),
+        )
     os.register_at_fork(after_in_child=lambda: vars(signal).update(originals))
 
 
@@ -45,7 +53,8 @@ def _refusal(message: str) -> Callable[..., NoReturn]:
 class ProcessState:
     """Signal handlers, the signal mask and limits as they are to stay; timers are never to run.
 
-    The module ``_signal`` is not refused, and returns numbers, which takes a fraction of the time of enums.
+    The module ``_signal`` is not refused, and returns numbers, which takes a fraction of the time
+    of enums.
     """
 
     def __init__(self) -> None:
@@ -58,7 +67,9 @@ class ProcessState:
         self._limits = {number: resource.getrlimit(number) for number in LIMITS}
 
     def restore(self) -> bool:
-        """Undo what coroutines have changed; return False if that is impossible, so that the process must end."""
+        """Undo what coroutines have changed; return False if that is impossible, so that the
+        process must end.
+        """
         for timer in TIMERS:
             _signal.setitimer(timer, 0.0)
         for number, handler in self._handlers.items():
@@ -76,7 +87,9 @@ class ProcessState:
 
 
 def exit_fork(error: BaseException | None) -> NoReturn:
-    """End a process that a handler has forked as Python does: after an exception with its traceback and status 1."""
+    """End a process that a handler has forked as Python does: after an exception with its traceback
+    and status 1.
+    """
     status: object = 0
     try:
         if isinstance(error, SystemExit):

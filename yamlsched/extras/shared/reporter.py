@@ -1,4 +1,6 @@
-"""What a shared child sends to its parent: what attempts have printed, how they ended, and what was not started."""
+"""What a shared child sends to its parent: what attempts have printed, how they ended, and what was
+not started.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,15 @@ MAX_REPORTS = 200  # in one frame
 
 
 class Reporter:
-    """Collects what there is to report, and writes it to the pipe ``results`` on the event loop of this thread."""
+    """Collects what there is to report, and writes it to the pipe ``results`` on the event loop of
+    this thread.
+    """
 
-    def __init__(self, results: int, loop: asyncio.AbstractEventLoop, on_failure: Callable[[OSError], object]) -> None:
-        self.is_leaking = False  # an attempt has left a task behind that does not end: the process is to be replaced
+    def __init__(
+        self, results: int, loop: asyncio.AbstractEventLoop, on_failure: Callable[[OSError], object]
+    ) -> None:
+        # an attempt has left a task behind that does not end: the process is to be replaced
+        self.is_leaking = False
         self._on_failure = on_failure
         self._results, self._loop, self._thread = results, loop, threading.get_ident()
         self._successes: list[tuple[int, float]] = []
@@ -87,14 +94,24 @@ class Reporter:
             content = b"".join([executing.output.popleft() for _ in range(len(executing.output))])
             executing.output_bytes = 0
             outputs.append((index, content))
-        fan_outs = [report for report in self._reports if report.end is not None and report.end.enqueued]
-        plain = [report.encode() for report in self._reports if report.end is None or not report.end.enqueued]
-        first = Batch(outputs, self._successes, plain[:MAX_REPORTS], self._returned, self.is_leaking)
+        fan_outs = [
+            report for report in self._reports if report.end is not None and report.end.enqueued
+        ]
+        plain = [
+            report.encode()
+            for report in self._reports
+            if report.end is None or not report.end.enqueued
+        ]
+        first = Batch(
+            outputs, self._successes, plain[:MAX_REPORTS], self._returned, self.is_leaking
+        )
         self._unsent += frame(tuple(first))
         for start in range(MAX_REPORTS, len(plain), MAX_REPORTS):
             self._unsent += frame(tuple(Batch([], [], plain[start : start + MAX_REPORTS], [])))
         for report in fan_outs:
-            self._unsent += protocol.bounded(report, lambda text: frame(tuple(Batch([], [], [text.encode()], []))))
+            self._unsent += protocol.bounded(
+                report, lambda text: frame(tuple(Batch([], [], [text.encode()], [])))
+            )
         self._successes, self._reports, self._returned = [], [], []
         self._write()
 

@@ -1,7 +1,8 @@
-"""The shared child: executes many attempts at once, as coroutines of one event loop, and reports how each ended.
+"""The shared child: executes many attempts at once, as coroutines of one event loop, and reports
+how each ended.
 
-It is forked, holds no session of the parent's, and may be killed at any instant. What the parent must know even then
-is on the board.
+It is forked, holds no session of the parent's, and may be killed at any instant. What the parent
+must know even then is on the board.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from yamlsched.db.dsn import redactor
 from yamlsched.extras.shared import board as states
 from yamlsched.extras.shared.backend import SharedBackend, SharedSessions
 from yamlsched.extras.shared.board import START, STOP, Board
-from yamlsched.extras.shared.loop import Executing, SharedLoop, Steps, Watchdog, current, is_coroutine_function, stream
+from yamlsched.extras.shared.loop import (
+    Executing,
+    SharedLoop,
+    Steps,
+    Watchdog,
+    current,
+    is_coroutine_function,
+    stream,
+)
 from yamlsched.extras.shared.protection import ProcessState, exit_fork, refuse_signals
 from yamlsched.extras.shared.reporter import Reporter
 from yamlsched.handler import calls
@@ -35,7 +44,9 @@ from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, Frames, T
 
 BEAT_SECONDS = 0.5
 STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them
-LEFT_BEHIND_SECONDS = 3.0  # for tasks that a handler has left behind to end, once they are cancelled
+LEFT_BEHIND_SECONDS = (
+    3.0  # for tasks that a handler has left behind to end, once they are cancelled
+)
 MAX_LISTED_TASKS = 5
 calls.OWN_FILES.update((__file__, inspect.getfile(Steps)))
 
@@ -63,7 +74,9 @@ class Streams:
 
 
 def run(parent: int, channel: SharedChannel, environment: Environment) -> NoReturn:
-    """Become a child that executes attempts as coroutines. ``parent`` is the worker's process id."""
+    """Become a child that executes attempts as coroutines. ``parent`` is the worker's
+    process id.
+    """
     streams = Streams([])
     try:
         bootstrap.set_up(parent, channel.output, channel[:2], environment, streams.create)
@@ -89,7 +102,9 @@ class SharedRunner:
         self.exports_spans = registry.tracing.is_requested()
         self.redact = redactor(workload.dsn)
         self.executing: dict[int, Executing] = {}
-        self.waiting: dict[int, Any] = {}  # tasks that are to start when others have ended, by index
+        self.waiting: dict[
+            int, Any
+        ] = {}  # tasks that are to start when others have ended, by index
         self.limit = 1  # of what executes at once
         self.frames = Frames()
         self.reporter = Reporter(channel.results, self.loop, self._exit)
@@ -97,7 +112,9 @@ class SharedRunner:
         self.idle_beats = 0
 
     def main(self) -> NoReturn:
-        """Execute tasks until the parent closes the pipe. Whatever happens, the process ends here."""
+        """Execute tasks until the parent closes the pipe. Whatever happens, the
+        process ends here.
+        """
         try:
             os.register_at_fork(after_in_child=self._leave_in_fork)
             refuse_signals()
@@ -118,18 +135,29 @@ class SharedRunner:
             self._exit(error)
 
     def _exit(self, error: BaseException) -> NoReturn:
-        """End the process: its event loop or a pipe has failed. The parent finds out whose code executed last."""
+        """End the process: its event loop or a pipe has failed. The parent finds out whose code
+        executed last.
+        """
         if os.getpid() != self.pid:
-            print("yamlsched: a forked process cannot await: the event loop is its parent's", file=sys.stderr)
+            print(
+                "yamlsched: a forked process cannot await: the event loop is its parent's",
+                file=sys.stderr,
+            )
             os._exit(1)
         stepped = self.loop.selector.stepped
         if len(stepped) == 1:
             self.board.enter(stepped.pop())
         with contextlib.suppress(OSError):
-            os.write(2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode())
-        os._exit(CLOSED_PIPES if isinstance(error, OSError) and error.errno == errno.EBADF else FAILED_EXIT)
+            os.write(
+                2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode()
+            )
+        os._exit(
+            CLOSED_PIPES
+            if isinstance(error, OSError) and error.errno == errno.EBADF
+            else FAILED_EXIT
+        )
 
-    # -- from the parent -------------------------------------------------------------------------------------------
+    # -- from the parent ---------------------------------------------------------------------------
 
     def _receive(self) -> None:
         try:
@@ -164,8 +192,12 @@ class SharedRunner:
             del self.waiting[index]
         self.reporter.give_back(indexes)
 
-    def _start(self, index: int, path: str, payload: str, timeout: float, values: tuple[Any, ...]) -> None:
-        """Have the handler at ``path`` called soon. ``timeout`` is in seconds, ``values`` are those of a ClaimedRun."""
+    def _start(
+        self, index: int, path: str, payload: str, timeout: float, values: tuple[Any, ...]
+    ) -> None:
+        """Have the handler at ``path`` called soon. ``timeout`` is in seconds, ``values`` are those
+        of a ClaimedRun.
+        """
         executing = self.executing[index] = Executing(index, self._report, self._on_exit)
         if not self.is_beating:
             self.is_beating = True
@@ -193,10 +225,14 @@ class SharedRunner:
             self.state.note()
         context = self.loop.base_context.copy()  # no run sees what another one has set
         context.run(current.set, executing)
-        self.loop.create_task(self._execute(executing, handler, path, payload, timeout, values), context=context)
+        self.loop.create_task(
+            self._execute(executing, handler, path, payload, timeout, values), context=context
+        )
 
     def _stop(self, index: int) -> None:
-        """Cancel the handler at ``index``, and again while it catches that: the parent kills what does not end."""
+        """Cancel the handler at ``index``, and again while it catches that: the parent kills what
+        does not end.
+        """
         if index in self.waiting:
             self._return([index])
             return
@@ -206,7 +242,10 @@ class SharedRunner:
         if not executing.is_called:
             executing.was_stopped = True
             executing.task.cancel()
-            self._finish(executing, calls.raised(calls.Stopped("stopped by yamlsched before it started"), None))
+            self._finish(
+                executing,
+                calls.raised(calls.Stopped("stopped by yamlsched before it started"), None),
+            )
             return
         executing.was_stopped = True
         executing.task.cancel("stopped by yamlsched")
@@ -216,7 +255,7 @@ class SharedRunner:
         if self.executing.get(executing.index) is executing:
             self._stop(executing.index)
 
-    # -- an attempt ------------------------------------------------------------------------------------------------
+    # -- an attempt --------------------------------------------------------------------------------
 
     async def _execute(
         self,
@@ -230,7 +269,9 @@ class SharedRunner:
         executing.is_called = True
         self.board.set_state(executing.index, states.STARTED)
         span = self._trace(values)
-        end = await self._attempt(executing, handler, path, payload, timeout, ClaimedRun._make(values))
+        end = await self._attempt(
+            executing, handler, path, payload, timeout, ClaimedRun._make(values)
+        )
         if span is not None:
             span.finish(end)
         self._finish(executing, end)
@@ -263,7 +304,9 @@ class SharedRunner:
                 why = f"{path} is not an async def, which isolation: shared requires"
                 return AttemptEnd(EndKind.DISCARDED, why, "NotAsync")
             if takes_run(handler):
-                run = calls.make_run(claimed, payload, self._backend(executing.index, claimed, timeout))
+                run = calls.make_run(
+                    claimed, payload, self._backend(executing.index, claimed, timeout)
+                )
             if mismatch := payload_mismatch(handler, path, tuple(payload), run is not None):
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
             value = await (handler(**payload) if run is None else handler(**payload, run=run))
@@ -289,7 +332,9 @@ class SharedRunner:
         )
 
     def _finish(self, executing: Executing, end: AttemptEnd | None) -> None:
-        """End the attempt, once the tasks that its handler has left behind have ended, which are cancelled."""
+        """End the attempt, once the tasks that its handler has left behind have ended, which are
+        cancelled.
+        """
         executing.has_ended, executing.end = True, end
         executing.took = time.perf_counter() - executing.started
         if executing.calls:
@@ -297,22 +342,31 @@ class SharedRunner:
         if not executing.others:
             self._report(executing)
             return
-        names = sorted(str(getattr(task.get_coro(), "__qualname__", task.get_name())) for task in executing.others)
+        names = sorted(
+            str(getattr(task.get_coro(), "__qualname__", task.get_name()))
+            for task in executing.others
+        )
         listed = ", ".join([*names[:MAX_LISTED_TASKS], *["..."] * (len(names) > MAX_LISTED_TASKS)])
         remedy = "; what is to outlive a run is started with yamlsched.detached()"
-        self.reporter.print(executing, f"yamlsched: cancelled what the handler had left running: {listed}{remedy}\n")
+        self.reporter.print(
+            executing, f"yamlsched: cancelled what the handler had left running: {listed}{remedy}\n"
+        )
         for task in list(executing.others):
             task.cancel("its handler has ended")
         self.loop.call_later(LEFT_BEHIND_SECONDS, self._report_left_behind, executing)
 
     def _report_left_behind(self, executing: Executing) -> None:
         if not executing.is_reported:
-            self.reporter.print(executing, "yamlsched: it did not end, and this process is replaced\n")
+            self.reporter.print(
+                executing, "yamlsched: it did not end, and this process is replaced\n"
+            )
             self.reporter.is_leaking = True
             self._report(executing)
 
     def _check_threads(self, executing: Executing) -> None:
-        """Have this process replaced if a thread of an attempt that has ended goes on: nothing can stop it."""
+        """Have this process replaced if a thread of an attempt that has ended goes on: nothing can
+        stop it.
+        """
         if any(not call.cancel() and not call.done() for call in tuple(executing.calls)):
             self.reporter.is_leaking = True
             self.reporter.flush_soon()
@@ -337,7 +391,9 @@ class SharedRunner:
         self.reporter.flush_soon()
 
     def _restore(self) -> None:
-        """Undo what the handlers that have ended did to the process; have it replaced if that is impossible."""
+        """Undo what the handlers that have ended did to the process; have it replaced if that is
+        impossible.
+        """
         self.is_restoring = False
         if not self.state.restore():
             self.reporter.is_leaking = True
@@ -345,7 +401,8 @@ class SharedRunner:
 
     def _on_exit(self, executing: Executing, error: BaseException) -> None:
         self.reporter.print(
-            executing, "".join(["a task of the handler has raised\n", *traceback.format_exception(error)])
+            executing,
+            "".join(["a task of the handler has raised\n", *traceback.format_exception(error)]),
         )
 
     def _on_exception(self, context: dict[str, Any]) -> None:
@@ -355,16 +412,21 @@ class SharedRunner:
         executing = steps.executing if isinstance(steps, Steps) else current.get()
         if isinstance(error, (SystemExit, KeyboardInterrupt)):
             return  # see _on_exit
-        lines = [f"{context.get('message')}\n", *(traceback.format_exception(error) if error is not None else ())]
+        lines = [
+            f"{context.get('message')}\n",
+            *(traceback.format_exception(error) if error is not None else ()),
+        ]
         if executing is None or executing.is_reported:
             sys.stderr.write("".join(lines))
         else:
             self.reporter.print(executing, "".join(lines))
 
-    # -- regularly -------------------------------------------------------------------------------------------------
+    # -- regularly ---------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Show that the loop is not blocked, while there are attempts; close sessions that are idle."""
+        """Show that the loop is not blocked, while there are attempts; close sessions that are
+        idle.
+        """
         self.board.leave()
         self.sessions.close_idle(self.loop, is_all=not self.executing)
         self.idle_beats = 0 if self.executing else self.idle_beats + 1
@@ -382,11 +444,15 @@ class SharedRunner:
         os.close(null)
         self.loop.leave_in_fork()
         for executing in self.executing.values():
-            executing.is_reported = True  # what it prints goes to the descriptors: this process reports nothing
+            executing.is_reported = (
+                True  # what it prints goes to the descriptors: this process reports nothing
+            )
 
 
 def _import(executing: Executing, path: str) -> Callable[..., Any]:
-    """Import a handler. What its module prints belongs to the attempt, what it sets to the context."""
+    """Import a handler. What its module prints belongs to the attempt, what it sets to
+    the context.
+    """
     token = current.set(executing)
     try:
         return resolve(path)

@@ -27,14 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 
-def app(dsn: str, *, hosts: Sequence[str] = (), auth: str = "application", **options: Any) -> ASGIApp:
+def app(
+    dsn: str, *, hosts: Sequence[str] = (), auth: str = "application", **options: Any
+) -> ASGIApp:
     """Return the page as an ASGI application, to mount into another one or to serve.
 
-    It serves only requests whose user the application around it has authenticated: ``scope["user"]``, as of Starlette's
-    AuthenticationMiddleware or of Django. ``auth="none"`` serves everyone, and lets everyone act.
-    ``dsn`` needs the role yamlsched_reader. ``hosts`` are the names under which browsers reach the page, besides
-    localhost and that of ``external_url``. ``options`` are the fields of ``options.Options``. Raises ValueError
-    for options that cannot be combined, EnvironmentFailed if the extra ``web`` is not installed.
+    It serves only requests whose user the application around it has authenticated:
+    ``scope["user"]``, as of Starlette's AuthenticationMiddleware or of Django. ``auth="none"``
+    serves everyone, and lets everyone act. ``dsn`` needs the role yamlsched_reader. ``hosts`` are
+    the names under which browsers reach the page, besides localhost and that of ``external_url``.
+    ``options`` are the fields of ``options.Options``. Raises ValueError for options that cannot be
+    combined, EnvironmentFailed if the extra ``web`` is not installed.
     """
     require_extra()
     from yamlsched.extras.web.application import build
@@ -47,8 +50,13 @@ def require_extra() -> None:
     """Raise EnvironmentFailed if a package of the extra ``web`` is not installed."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("jinja2", "psycopg_pool", "starlette", "uvicorn") if find_spec(name) is None]
+    missing = [
+        name
+        for name in ("jinja2", "psycopg_pool", "starlette", "uvicorn")
+        if find_spec(name) is None
+    ]
     if missing:
         raise EnvironmentFailed(
-            f"the web page needs {', '.join(missing)}: install the extra with: pip install 'yamlsched[web]'"
+            f"the web page needs {', '.join(missing)}: install the extra with: pip install"
+            " 'yamlsched[web]'"
         )

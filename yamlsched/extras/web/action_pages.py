@@ -1,4 +1,6 @@
-"""The pages of actions: they read a form, show what will happen, and carry out what was confirmed. See ``flow``."""
+"""The pages of actions: they read a form, show what will happen, and carry out what was confirmed.
+See ``flow``.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +47,17 @@ ACTION_SESSIONS = 2
 MAX_COUNTED = 1_000
 """Entries of the audit trail by one form that are counted."""
 LACKS_PRIVILEGE = (
-    'Grant it yamlsched_worker: "yamlsched migrate --roles" prints the script that creates the roles. '
-    "yamlsched doctor lists what a role lacks."
+    'Grant it yamlsched_worker: "yamlsched migrate --roles" prints the script that creates the'
+    " roles. yamlsched doctor lists what a role lacks."
 )
 NO_STORE = {"Cache-Control": "no-store"}
 Answer = Callable[..., Response]
 
 
 class ActionPages:
-    """``open_visit`` reads for a request, ``show`` renders a template, ``reject`` renders an error."""
+    """``open_visit`` reads for a request, ``show`` renders a template, ``reject``
+    renders an error.
+    """
 
     def __init__(
         self,
@@ -77,7 +81,9 @@ class ActionPages:
     async def endpoint(self, request: Request) -> Response:
         action = ACTIONS.get(request.path_params["name"])
         if action is None:
-            return self._reject(request, Rejection(HTTPStatus.NOT_FOUND, "There is no such action."))
+            return self._reject(
+                request, Rejection(HTTPStatus.NOT_FOUND, "There is no such action.")
+            )
         if rejection := no_actions(self._options):
             return self._reject(request, rejection)
         is_form = request.method not in SAFE_METHODS
@@ -87,10 +93,17 @@ class ActionPages:
         except FormError as error:
             return self._reject(request, Rejection(error.status, str(error), "Nothing was done."))
         answer = self._confirmed if is_form and fields.get("confirm") else self._asked
-        return await run_in_threadpool(self._guarded, request, lambda: answer(request, action, values, fields, is_form))
+        return await run_in_threadpool(
+            self._guarded, request, lambda: answer(request, action, values, fields, is_form)
+        )
 
     def _asked(
-        self, request: Request, action: Action, values: Given, fields: Mapping[str, str], is_form: bool
+        self,
+        request: Request,
+        action: Action,
+        values: Given,
+        fields: Mapping[str, str],
+        is_form: bool,
     ) -> Response:
         """Show what will happen, or the form if something is missing or not valid."""
         with self._open_visit(request) as visit:
@@ -111,7 +124,12 @@ class ActionPages:
             return self._form(request, visit, action, values, form, errors)
 
     def _already_done(
-        self, request: Request, visit: Visit, action: Action, values: Given, entries: Sequence[TrailEntry]
+        self,
+        request: Request,
+        visit: Visit,
+        action: Action,
+        values: Given,
+        entries: Sequence[TrailEntry],
     ) -> Response:
         """Say what the form has done: a browser that goes back sends it again."""
         return self._show(
@@ -127,10 +145,20 @@ class ActionPages:
 
     def _again(self, visit: Visit, action: Action, values: Given) -> str:
         """Return the URL of a new form."""
-        return visit.url("actions", action.name, **{name: values[name] for name in (*action.required, *action.one_of)})
+        return visit.url(
+            "actions",
+            action.name,
+            **{name: values[name] for name in (*action.required, *action.one_of)},
+        )
 
     def _form(
-        self, request: Request, visit: Visit, action: Action, values: Given, form: str, errors: Mapping[str, str]
+        self,
+        request: Request,
+        visit: Visit,
+        action: Action,
+        values: Given,
+        form: str,
+        errors: Mapping[str, str],
     ) -> Response:
         try:
             view = action.ask(visit, values)
@@ -162,7 +190,9 @@ class ActionPages:
     ) -> Response:
         """Show what will happen, or again what was confirmed with ``errors``."""
         view = action.review(visit, values)
-        latest = audit.latest(visit.connection, visit.namespace, view.target) if view.target else None
+        latest = (
+            audit.latest(visit.connection, visit.namespace, view.target) if view.target else None
+        )
         asked = {field.name for field in view.asks}
         hidden = {name: value for name, value in values.items() if value and name not in asked}
         hidden |= {**view.carried, "seen": str(latest.id if latest else 0), "request": form}
@@ -181,26 +211,46 @@ class ActionPages:
         )
 
     def _confirmed(
-        self, request: Request, action: Action, values: Given, fields: Mapping[str, str], is_form: bool
+        self,
+        request: Request,
+        action: Action,
+        values: Given,
+        fields: Mapping[str, str],
+        is_form: bool,
     ) -> Response:
         """Carry out a form, and redirect to what it was about."""
         seen = fields.get("seen", "")
-        if not is_request(fields.get("request", "")) or not (seen.isascii() and seen.isdigit() and len(seen) < 19):
-            return self._reject(request, Rejection(HTTPStatus.BAD_REQUEST, f"{IS_NOT_A_FORM}.", "Nothing was done."))
+        if not is_request(fields.get("request", "")) or not (
+            seen.isascii() and seen.isdigit() and len(seen) < 19
+        ):
+            return self._reject(
+                request, Rejection(HTTPStatus.BAD_REQUEST, f"{IS_NOT_A_FORM}.", "Nothing was done.")
+            )
         with self._open_visit(request) as visit:
             namespace = visit.namespace
-        doing = Doing(self._pool, namespace, visit.user, fields["request"], int(seen), self._options.file)
+        doing = Doing(
+            self._pool, namespace, visit.user, fields["request"], int(seen), self._options.file
+        )
         try:
             try:
                 done = action.perform(doing, values)
             except psycopg.OperationalError as error:
-                if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
+                if isinstance(
+                    error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable
+                ):
                     raise
-                done = action.perform(doing, values)  # the session was lost; what was committed is found by the form
+                done = action.perform(
+                    doing, values
+                )  # the session was lost; what was committed is found by the form
         except AlreadyDone as error:
             with self._open_visit(request) as visit:
-                what = f"Done already, and not repeated: {doing.say(visit.connection, error.entries[0])}."
-                return self._redirect(request, visit, Redirect(path_of(error.entries[0]), Result(what)))
+                what = (
+                    "Done already, and not repeated:"
+                    f" {doing.say(visit.connection, error.entries[0])}."
+                )
+                return self._redirect(
+                    request, visit, Redirect(path_of(error.entries[0]), Result(what))
+                )
         except Invalid as error:
             wrong = {error.name: str(error)}
             with self._open_visit(request) as visit:
@@ -211,18 +261,35 @@ class ActionPages:
         except Conflict as error:
             return self._conflict(request, action, values, str(error))
         except Refused as error:
-            return self._conflict(request, action, values, f"{str(error)[:1].upper()}{str(error)[1:]}.")
+            return self._conflict(
+                request, action, values, f"{str(error)[:1].upper()}{str(error)[1:]}."
+            )
         except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
-            what = "The database needed longer than its time limit, or another session holds what this would change."
-            how = "Nothing was done; of an action on many runs, the rest was not. The form can be sent again."
+            what = (
+                "The database needed longer than its time limit, or another session holds what this"
+                " would change."
+            )
+            how = (
+                "Nothing was done; of an action on many runs, the rest was not. The form can be"
+                " sent again."
+            )
             return self._reject(request, Rejection(HTTPStatus.GATEWAY_TIMEOUT, what, how))
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction) as error:
-            what = f"The role of the actions DSN may not do this: {self._redact(reason(error))}. Nothing was done."
+        except (
+            psycopg.errors.InsufficientPrivilege,
+            psycopg.errors.ReadOnlySqlTransaction,
+        ) as error:
+            what = (
+                f"The role of the actions DSN may not do this: {self._redact(reason(error))}."
+                " Nothing was done."
+            )
             return self._reject(request, Rejection(HTTPStatus.FORBIDDEN, what, LACKS_PRIVILEGE))
         except (psycopg.Error, EnvironmentFailed) as error:
             why = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
             log.warning("web.action_failed", action=action.name, error=why)
-            how = "The audit trail shows whether anything was done. The form can be sent again: it is carried out once."
+            how = (
+                "The audit trail shows whether anything was done. The form can be sent again: it is"
+                " carried out once."
+            )
             what = f"The action failed: {why}."
             return self._reject(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, how))
         with self._open_visit(request) as visit:
@@ -238,18 +305,28 @@ class ActionPages:
         with self._open_visit(request) as visit:
             again = self._again(visit, action, values)
             return self._show(
-                request, "action_conflict.html", HTTPStatus.CONFLICT, visit=visit, view=what, action=action, again=again
+                request,
+                "action_conflict.html",
+                HTTPStatus.CONFLICT,
+                visit=visit,
+                view=what,
+                action=action,
+                again=again,
             )
 
 
 def _of_link(request: Request) -> dict[str, str]:
-    """Return the parameters of a link; one that occurs several times, as boxes that are ticked, is a list of words."""
+    """Return the parameters of a link; one that occurs several times, as boxes that are ticked, is
+    a list of words.
+    """
     parameters = request.query_params
     return {name: " ".join(parameters.getlist(name)) for name in parameters}
 
 
 def _form_id(fields: Mapping[str, str]) -> str:
-    """Return the id of a form: it keeps the one that it was shown with first, so that it is carried out once."""
+    """Return the id of a form: it keeps the one that it was shown with first, so that it is carried
+    out once.
+    """
     id = fields.get("request", "")
     return id if is_request(id) else new_request()
 

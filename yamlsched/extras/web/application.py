@@ -1,5 +1,6 @@
-"""The ASGI application. A request passes ``Guard``, gets a session in a transaction, and its page reads a view model,
-which a template shows. Every failure has a page that says what happened and what to do.
+"""The ASGI application. A request passes ``Guard``, gets a session in a transaction, and its page
+reads a view model, which a template shows. Every failure has a page that says what happened and
+what to do.
 """
 
 from __future__ import annotations
@@ -62,11 +63,12 @@ TOO_SLOW = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable)
 TIMED_OUT = Rejection(
     HTTPStatus.GATEWAY_TIMEOUT,
     "The database needed longer than the time limit of this page.",
-    "The server may be overloaded, or an analyze of yamlsched's tables is due. yamlsched doctor checks the setup.",
+    "The server may be overloaded, or an analyze of yamlsched's tables is due. yamlsched doctor"
+    " checks the setup.",
 )
 LACKS_PRIVILEGE = (
-    'Grant it yamlsched_reader: "yamlsched migrate --roles" prints the script that creates the roles, '
-    '"yamlsched doctor" lists what the role lacks.'
+    'Grant it yamlsched_reader: "yamlsched migrate --roles" prints the script that creates the'
+    ' roles, "yamlsched doctor" lists what the role lacks.'
 )
 IS_MISSING = (
     psycopg.errors.InvalidSchemaName,
@@ -75,7 +77,10 @@ IS_MISSING = (
     psycopg.errors.UndefinedFunction,
 )
 """Errors of statements on tables that another yamlsched has created."""
-WORKS_AFTERWARDS = "This page then works again; it does not have to be restarted. yamlsched doctor checks the setup."
+WORKS_AFTERWARDS = (
+    "This page then works again; it does not have to be restarted. yamlsched doctor checks the"
+    " setup."
+)
 REPORT_SECONDS = 10.0
 IS_A_BUG = "This is a bug in yamlsched. Its log has the details; please report them."
 
@@ -94,7 +99,9 @@ class Application:
         self._templates = render.environment()
         self._redact = redactor(options.dsn)
         self._reported_at = float("-inf")
-        self._actions = ActionPages(options, self._visit, self._response, self._error, self._guarded)
+        self._actions = ActionPages(
+            options, self._visit, self._response, self._error, self._guarded
+        )
 
     def guarded(self) -> ASGIApp:
         by_name = {asset.name: asset for asset in render.assets().values()}
@@ -103,7 +110,9 @@ class Application:
             asset = by_name.get(request.path_params["name"])
             if asset is None:
                 raise HTTPException(HTTPStatus.NOT_FOUND)
-            return Response(asset.content, media_type=asset.media_type, headers={"Cache-Control": FOREVER})
+            return Response(
+                asset.content, media_type=asset.media_type, headers={"Cache-Control": FOREVER}
+            )
 
         routes = [Route(page.path, self._endpoint(page)) for page in PAGES]
         pages = Starlette(
@@ -116,7 +125,9 @@ class Application:
             lifespan=self._lifespan,
             exception_handlers={HTTPException: self._http_error, Exception: self._bug},
         )
-        pages.router.redirect_slashes = False  # it would redirect to the scheme and host of the proxy's request
+        pages.router.redirect_slashes = (
+            False  # it would redirect to the scheme and host of the proxy's request
+        )
         return Guard(pages, self._options, self._reject)
 
     @asynccontextmanager
@@ -142,16 +153,22 @@ class Application:
             caching = "private, no-cache" if self._options.auth == "none" else "no-store"
             if wants_json(request):
                 parts = {"namespace": visit.namespace, **DOCUMENTS[target.path](view)}
-                return _if_changed(request, terminal.document(**parts).encode(), caching, "application/json")
+                return _if_changed(
+                    request, terminal.document(**parts).encode(), caching, "application/json"
+                )
             context = {"here": page.path, "visit": visit, "view": view, "clock": clock}
-            response = _if_changed(request, self._html(request, target.template, HTTPStatus.OK, **context), caching)
+            response = _if_changed(
+                request, self._html(request, target.template, HTTPStatus.OK, **context), caching
+            )
             keep_clock(request, response)
             return response
 
         return self._guarded(request, answer)
 
     def _guarded(self, request: Request, answer: Callable[[], Response]) -> Response:
-        """Return the answer, or the page of an error. It is tried again with another session if one is lost."""
+        """Return the answer, or the page of an error. It is tried again with another session if one
+        is lost.
+        """
         try:
             try:
                 return answer()
@@ -163,7 +180,9 @@ class Application:
             return self._error(request, TIMED_OUT)
         except psycopg.errors.InsufficientPrivilege as error:
             what = f"The role of the page's DSN lacks a privilege: {self._redact(reason(error))}."
-            return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, LACKS_PRIVILEGE))
+            return self._error(
+                request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, LACKS_PRIVILEGE)
+            )
         except migrations.WrongTables as error:
             return self._wrong_tables(request, error)
         except (psycopg.Error, EnvironmentFailed) as error:
@@ -171,24 +190,36 @@ class Application:
                 return self._wrong_tables(request, wrong)
             what = self._redact(reason(error) if isinstance(error, psycopg.Error) else str(error))
             self._report(request, what)
-            how = "The page works again once the database answers. yamlsched doctor checks the setup."
-            return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, render.sentence(what), how))
+            how = (
+                "The page works again once the database answers. yamlsched doctor checks the setup."
+            )
+            return self._error(
+                request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, render.sentence(what), how)
+            )
         except SeeOther as other:
             return Response(
-                status_code=HTTPStatus.SEE_OTHER, headers={"Location": str(other), "Cache-Control": "no-store"}
+                status_code=HTTPStatus.SEE_OTHER,
+                headers={"Location": str(other), "Cache-Control": "no-store"},
             )
         except Download as file:
-            headers = {"Content-Disposition": f'attachment; filename="{file.name}"', "Cache-Control": "no-store"}
+            headers = {
+                "Content-Disposition": f'attachment; filename="{file.name}"',
+                "Cache-Control": "no-store",
+            }
             return Response(file.text, media_type="text/plain", headers=headers)
         except NotFound as error:
             return self._error(request, Rejection(HTTPStatus.NOT_FOUND, str(error), error.remedy))
         except BadRequest as error:
             return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, str(error), error.remedy))
         except Refused as error:
-            return self._error(request, Rejection(HTTPStatus.BAD_REQUEST, render.sentence(str(error))))
+            return self._error(
+                request, Rejection(HTTPStatus.BAD_REQUEST, render.sentence(str(error)))
+            )
 
     def _compare_tables(self) -> migrations.WrongTables | None:
-        """Return what is wrong with the tables; None if they are those of this yamlsched, or if that is not known."""
+        """Return what is wrong with the tables; None if they are those of this yamlsched, or if
+        that is not known.
+        """
         try:
             with self._pool.transaction() as connection:
                 migrations.ensure_usable(connection, apply=False)
@@ -201,7 +232,9 @@ class Application:
     def _wrong_tables(self, request: Request, error: migrations.WrongTables) -> Response:
         self._report(request, str(error))
         what = render.sentence(str(error))
-        return self._error(request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, WORKS_AFTERWARDS))
+        return self._error(
+            request, Rejection(HTTPStatus.SERVICE_UNAVAILABLE, what, WORKS_AFTERWARDS)
+        )
 
     def _report(self, request: Request, error: str) -> None:
         """Log that the database cannot be used, but not for each tab that is open meanwhile."""
@@ -215,10 +248,14 @@ class Application:
         with self._pool.transaction() as connection:
             at = now(connection)
             path = request.scope["path"].removeprefix(request.scope["root_path"])
-            names = [] if self._options.namespace else known_namespaces(connection, MAX_NAMESPACES + 1)
+            names = (
+                [] if self._options.namespace else known_namespaces(connection, MAX_NAMESPACES + 1)
+            )
             yield Visit(
                 connection=connection,
-                namespace=self._namespace(connection, request, names, may_choose=path in ("/", namespaces.PAGE.path)),
+                namespace=self._namespace(
+                    connection, request, names, may_choose=path in ("/", namespaces.PAGE.path)
+                ),
                 namespaces=names,
                 address=quote(request.scope["path"]),
                 base=request.state.base,
@@ -234,9 +271,15 @@ class Application:
             )
 
     def _namespace(
-        self, connection: psycopg.Connection[Any], request: Request, names: list[str], may_choose: bool
+        self,
+        connection: psycopg.Connection[Any],
+        request: Request,
+        names: list[str],
+        may_choose: bool,
     ) -> str:
-        """Return the namespace that the URL or the options choose; "" if none does, where ``may_choose``."""
+        """Return the namespace that the URL or the options choose; "" if none does, where
+        ``may_choose``.
+        """
         chosen: str | None = request.state.namespace
         if chosen is None:
             try:
@@ -246,10 +289,15 @@ class Application:
                     return ""
                 raise
         if chosen not in names and chosen not in known_namespaces(connection):
-            raise NotFound(f'There is no namespace "{chosen}".', "It may have no jobs any more, or be misspelt.")
+            raise NotFound(
+                f'There is no namespace "{chosen}".',
+                "It may have no jobs any more, or be misspelt.",
+            )
         return chosen
 
-    def _response(self, request: Request, template: str, status: HTTPStatus, **context: Any) -> Response:
+    def _response(
+        self, request: Request, template: str, status: HTTPStatus, **context: Any
+    ) -> Response:
         """Return a page that is made for one request, which browsers do not keep."""
         visit = context["visit"]
         clock = render.Clock(visit.timezone(context["view"]), visit.now, bool(visit.clock))
@@ -277,7 +325,9 @@ class Application:
         )
 
     def _error(self, request: Request, rejection: Rejection, is_stranger: bool = False) -> Response:
-        """Return the page of an error. A stranger is shown neither the other pages nor the version."""
+        """Return the page of an error. A stranger is shown neither the other pages nor
+        the version.
+        """
         if wants_json(request):
             document = terminal.document(error=rejection.what, remedy=rejection.remedy)
             headers = {"Cache-Control": "no-store", **rejection.headers}
@@ -287,8 +337,12 @@ class Application:
         headers = {"Cache-Control": "no-store", **rejection.headers}
         return HTMLResponse(html, rejection.status, headers)
 
-    async def _reject(self, scope: Scope, receive: Receive, send: Send, rejection: Rejection) -> None:
-        response = self._error(Request(scope), rejection, is_stranger=scope["state"]["user"] is None)
+    async def _reject(
+        self, scope: Scope, receive: Receive, send: Send, rejection: Rejection
+    ) -> None:
+        response = self._error(
+            Request(scope), rejection, is_stranger=scope["state"]["user"] is None
+        )
         await response(scope, receive, send)
 
     async def _http_error(self, request: Request, error: Exception) -> Response:
@@ -297,20 +351,31 @@ class Application:
             HTTPStatus.NOT_FOUND: "There is no such page.",
             HTTPStatus.METHOD_NOT_ALLOWED: "This page has no such action.",
         }.get(HTTPStatus(error.status_code), render.sentence(error.detail))
-        return self._error(request, Rejection(HTTPStatus(error.status_code), what, headers=error.headers or {}))
+        return self._error(
+            request, Rejection(HTTPStatus(error.status_code), what, headers=error.headers or {})
+        )
 
     async def _bug(self, request: Request, _: Exception) -> Response:
-        return self._error(request, Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.", IS_A_BUG))
+        return self._error(
+            request, Rejection(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.", IS_A_BUG)
+        )
 
 
 def wants_json(request: Request) -> bool:
     """Return whether a request prefers JSON to a page, as no browser does."""
-    accepted = [kind.partition(";")[0].strip() for kind in request.headers.get("accept", "").lower().split(",")]
+    accepted = [
+        kind.partition(";")[0].strip()
+        for kind in request.headers.get("accept", "").lower().split(",")
+    ]
     return "application/json" in accepted and "text/html" not in accepted
 
 
-def _if_changed(request: Request, content: bytes, caching: str, kind: str = "text/html") -> Response:
-    """Return the page, or 304 if the browser has it: the script that refreshes it keeps the tag by itself."""
+def _if_changed(
+    request: Request, content: bytes, caching: str, kind: str = "text/html"
+) -> Response:
+    """Return the page, or 304 if the browser has it: the script that refreshes it keeps the tag by
+    itself.
+    """
     etag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"ETag": etag, "Cache-Control": caching, "Vary": f"Accept, Cookie, {FRAGMENT_HEADER}"}
     known = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]

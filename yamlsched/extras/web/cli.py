@@ -11,9 +11,11 @@ import click
 
 from yamlsched.cli._settings import Settings, Verb
 
-HELP = """Serve the web page: the health of the jobs, what happened to each slot and why, and what is coming.
+HELP = """Serve the web page: the health of the jobs, what happened to each slot and why, and what
+is coming.
 
-It needs the extra `web`. The DSN needs the role yamlsched_reader. Without a second DSN for actions the page changes
+It needs the extra `web`. The DSN needs the role yamlsched_reader. Without a second DSN for actions
+the page changes
 nothing.
 """
 
@@ -31,12 +33,18 @@ nothing.
     type=click.Choice(["none", "basic", "header"]),
     default="none",
     show_default=True,
-    help="basic: names and passwords of YAMLSCHED_WEB_USERS or --users-file. header: a proxy names the user.",
+    help=(
+        "basic: names and passwords of YAMLSCHED_WEB_USERS or --users-file. header: a proxy names"
+        " the user."
+    ),
 )
 @click.option(
     "--users-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Lines of name:password or name:hash (YAMLSCHED_WEB_USERS has the same). Read again when it has changed.",
+    help=(
+        "Lines of name:password or name:hash (YAMLSCHED_WEB_USERS has the same). Read again when it"
+        " has changed."
+    ),
 )
 @click.option(
     "--user-header",
@@ -52,23 +60,35 @@ nothing.
     metavar="ADDRESS",
     help="A proxy whose user header counts: an address, a network, or unix; may be repeated.",
 )
-@click.option("--base-path", default="", metavar="PATH", help="The path below which the page is served, as /scheduler.")
 @click.option(
-    "--external-url", metavar="URL", help="The address that browsers show, as https://ops.example.com/scheduler."
+    "--base-path",
+    default="",
+    metavar="PATH",
+    help="The path below which the page is served, as /scheduler.",
+)
+@click.option(
+    "--external-url",
+    metavar="URL",
+    help="The address that browsers show, as https://ops.example.com/scheduler.",
 )
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A further name that requests may use; may be repeated. That of --external-url is allowed.",
+    help=(
+        "A further name that requests may use; may be repeated. That of --external-url is allowed."
+    ),
 )
 @click.option("--read-only", is_flag=True, help="No actions, even with a DSN for them.")
 @click.option(
     "--actions-dsn",
     envvar="YAMLSCHED_ACTIONS_DSN",
     metavar="DSN",
-    help="The DSN for actions, with the role yamlsched_worker (YAMLSCHED_ACTIONS_DSN; none: no actions).",
+    help=(
+        "The DSN for actions, with the role yamlsched_worker (YAMLSCHED_ACTIONS_DSN; none: no"
+        " actions)."
+    ),
 )
 @click.pass_obj
 def command(settings: Settings, /, listen: str, users_file: Path | None, **flags: Any) -> int:
@@ -88,7 +108,12 @@ def command(settings: Settings, /, listen: str, users_file: Path | None, **flags
             where = parse_listen(listen)
             users = _users(users_file) if flags["auth"] == "basic" else {}
             options = WebOptions(
-                dsn=dsn, file=settings.file, namespace=settings.namespace, users=users, users_file=users_file, **flags
+                dsn=dsn,
+                file=settings.file,
+                namespace=settings.namespace,
+                users=users,
+                users_file=users_file,
+                **flags,
             )
             check_bind(where, options)
         except ValueError as error:

@@ -1,8 +1,8 @@
 """The connections of `yamlsched web`, which are limited before anybody has logged in.
 
-uvicorn has no limit for the time of a request, and its limit of connections answers everyone with 503. A request that
-is rejected (no login, a foreign host) is answered with ``Connection: close``. So a connection that is still open after
-an answer belongs to a user, and the others may be closed.
+uvicorn has no limit for the time of a request, and its limit of connections answers everyone with
+503. A request that is rejected (no login, a foreign host) is answered with ``Connection: close``.
+So a connection that is still open after an answer belongs to a user, and the others may be closed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def limited(options: WebOptions) -> type[H11Protocol]:
                 peers[peer] += 1
                 self._peer = peer
             if peers[self._peer or ""] > MAX_PER_PEER:
-                next(one for one in strangers if one._peer == self._peer).transport.abort()  # the oldest
+                next(
+                    one for one in strangers if one._peer == self._peer
+                ).transport.abort()  # the oldest
             elif len(self.connections) > MAX_CONNECTIONS:
                 strangers[0].transport.abort()
             self._await_request()
@@ -97,7 +99,9 @@ def raise_file_limit() -> None:
 
 
 def exception_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """Return what reports errors of the event loop; that no file is left, which comes up often, once a minute."""
+    """Return what reports errors of the event loop; that no file is left, which comes up often,
+    once a minute.
+    """
     reported_at = -LOG_INTERVAL_SECONDS
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -113,5 +117,7 @@ def exception_handler() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]],
 
 
 def quiet_server() -> None:
-    """Keep uvicorn's warnings out of the log: whoever connects can cause one for each malformed request."""
+    """Keep uvicorn's warnings out of the log: whoever connects can cause one for each malformed
+    request.
+    """
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.levelno >= logging.ERROR)

@@ -1,4 +1,5 @@
-"""What pages answer to ``Accept: application/json``: the document of the verb that says the same, where there is one.
+"""What pages answer to ``Accept: application/json``: the document of the verb that says the same,
+where there is one.
 
 Their keys are stable, as those of the verbs are. ``format_version`` is that of the verbs.
 """
@@ -31,7 +32,8 @@ def _job(view: Any) -> Document:
         "problems": [problem for problem, _ in view.problems],
         "durations": view.durations,
         "slots": [
-            {"at": row.at, "state": row.state, "run_id": row.run and row.run.id, "took": row.took} for row in slots
+            {"at": row.at, "state": row.state, "run_id": row.run and row.run.id, "took": row.took}
+            for row in slots
         ],
         "gaps": view.timeline.gaps if view.timeline else (),
         "actions": view.actions,
@@ -39,7 +41,10 @@ def _job(view: Any) -> Document:
 
 
 def _nights(view: Any) -> Document:
-    rows = [{"job_type": job.job_type, "marks": [mark._asdict() for mark in marks]} for job, marks in view.rows]
+    rows = [
+        {"job_type": job.job_type, "marks": [mark._asdict() for mark in marks]}
+        for job, marks in view.rows
+    ]
     return {"by": view.query["by"], "jobs": rows, "page": view.number, "pages": view.pages}
 
 
@@ -51,21 +56,40 @@ def _calendar(view: Any) -> Document:
         for day in view.days
         for cell in day
     ]
-    slots = [{name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()} for slot in starts]
+    slots = [
+        {name: getattr(slot, name) for name in names} | {"local": slot.local.isoformat()}
+        for slot in starts
+    ]
     return {"timezone": view.timezone, "hours": hours, "slots": slots}
 
 
 def _namespaces(view: Any) -> Document:
     summaries = [attention.summary(namespace.health, Thresholds()) for namespace in view.found]
-    return {"healthy": not view.problems, "namespaces": summaries, "unused": view.others, "pages": view.pages}
+    return {
+        "healthy": not view.problems,
+        "namespaces": summaries,
+        "unused": view.others,
+        "pages": view.pages,
+    }
 
 
 DOCUMENTS: dict[str, Callable[[Any], Document]] = {
-    "/": lambda view: attention.summary(view.health, Thresholds()) | {"page": view.number, "pages": view.pages},
+    "/": (
+        lambda view: (
+            attention.summary(view.health, Thresholds())
+            | {
+                "page": view.number,
+                "pages": view.pages,
+            }
+        )
+    ),
     "/report": lambda view: {**report.document(view.found), "not_run": view.not_run},
     "/nights": _nights,
     "/durations": lambda view: {
-        "jobs": [vars(row) | {"week_before": before, "factor": factor or None} for row, before, factor in view.rows]
+        "jobs": [
+            vars(row) | {"week_before": before, "factor": factor or None}
+            for row, before, factor in view.rows
+        ]
     },
     "/jobs/{job:path}": _job,
     "/runs": lambda view: {"runs": view.page.runs, "next_before": view.page.older},

@@ -1,12 +1,14 @@
-"""How an action of the page goes: a form, what will happen, and, once that is confirmed, the action.
+"""How an action of the page goes: a form, what will happen, and, once that is confirmed, the
+action.
 
     GET  /actions/retry?run=118            what will happen; or the form, if something is missing
     POST /actions/retry                    what will happen
     POST /actions/retry  confirm=1         do it, and redirect to the run
 
-The first two read with the read-only session. An action is a module in ``actions/``: what it asks for, what it will do,
-and doing it. Each form has an id from the first time that it is shown, which is recorded with what it does. So it is
-done once: if it is sent twice, and if a browser goes back to what will happen.
+The first two read with the read-only session. An action is a module in ``actions/``: what it asks
+for, what it will do, and doing it. Each form has an id from the first time that it is shown, which
+is recorded with what it does. So it is done once: if it is sent twice, and if a browser goes back
+to what will happen.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ RESERVED = ("confirm", "edit", "request", "seen")
 class Field(NamedTuple):
     """A field of a form.
 
-    ``kind`` is text, area, check, select, radio, job, or subject: what the action is about, which is not asked for if
-    the link has it. ``choices`` are pairs of a value and a label; of a job, names that exist.
+    ``kind`` is text, area, check, select, radio, job, or subject: what the action is about, which
+    is not asked for if the link has it. ``choices`` are pairs of a value and a label; of a job,
+    names that exist.
     """
 
     name: str
@@ -108,9 +111,9 @@ class Asking:
 class Review:
     """What will happen. Without ``refusal`` it can be confirmed by ``button``.
 
-    ``asks`` are fields beside the button. ``carried`` has what was seen, to be compared when it is done. ``target`` is
-    that of the audit trail: whatever happened to it since the review is a conflict. ``listed`` are names, of which
-    there are ``total``, shown under ``heading``.
+    ``asks`` are fields beside the button. ``carried`` has what was seen, to be compared when it is
+    done. ``target`` is that of the audit trail: whatever happened to it since the review is a
+    conflict. ``listed`` are names, of which there are ``total``, shown under ``heading``.
     """
 
     title: str
@@ -153,11 +156,15 @@ class Doing:
         return self.user or anonymous()
 
     @contextmanager
-    def transaction(self, target: str = "", is_whole: bool = True) -> Iterator[psycopg.Connection[Any]]:
-        """Yield a session that may write, in a transaction whose actions are recorded with the form.
+    def transaction(
+        self, target: str = "", is_whole: bool = True
+    ) -> Iterator[psycopg.Connection[Any]]:
+        """Yield a session that may write, in a transaction whose actions are recorded with the
+        form.
 
-        Raises AlreadyDone if the form has been carried out, and Conflict if anybody has done something to ``target``
-        since the review. An action in several transactions, not ``is_whole``, must find what is left to do itself.
+        Raises AlreadyDone if the form has been carried out, and Conflict if anybody has done
+        something to ``target`` since the review. An action in several transactions, not
+        ``is_whole``, must find what is left to do itself.
         """
         with self.pool.transaction() as connection:
             audit.start_request(connection, self.request, self.namespace, target or self.request)
@@ -173,15 +180,22 @@ class Doing:
         return audit.sentence(entry, now(connection), self.user)
 
     def since(self, connection: psycopg.Connection[Any], target: str) -> str:
-        """Return a clause about the latest action on ``target`` if the review has not seen it; else ""."""
+        """Return a clause about the latest action on ``target`` if the review has not seen it; else
+        "".
+        """
         latest = audit.latest(connection, self.namespace, target)
-        return f": {self.say(connection, latest)}" if latest is not None and latest.id > self.seen else ""
+        return (
+            f": {self.say(connection, latest)}"
+            if latest is not None and latest.id > self.seen
+            else ""
+        )
 
 
 class Action(NamedTuple):
     """An action of the page, at ``/actions/NAME``.
 
-    ``required`` are the fields without which ``review`` cannot be called; ``fields`` all that a form may have.
+    ``required`` are the fields without which ``review`` cannot be called; ``fields`` all that a
+    form may have.
     """
 
     name: str
@@ -191,13 +205,17 @@ class Action(NamedTuple):
     ask: Callable[[Visit, Given], Asking]
     review: Callable[[Visit, Given], Review]
     perform: Callable[[Doing, Given], Redirect]
-    limits: Mapping[str, int] = {}  # of characters, for fields that may be longer than MAX_TEXT_CHARS
+    limits: Mapping[
+        str, int
+    ] = {}  # of characters, for fields that may be longer than MAX_TEXT_CHARS
     asks_first: bool = False  # a link leads to the form: it has fields that are not required
     one_of: Sequence[str] = ()  # unless it has one of these
 
 
 def anonymous() -> str:
-    """Return who is recorded if the page does not ask who its users are: the user of its process."""
+    """Return who is recorded if the page does not ask who its users are: the user of
+    its process.
+    """
     return f"web ({operator()})"
 
 
@@ -222,19 +240,30 @@ def run_of(visit: Visit, values: Given) -> RunOutlook:
     """Return the run that the field ``run`` names by its id or key."""
     try:
         run = outlook.find(
-            visit.connection, visit.namespace, history.find(visit.connection, visit.namespace, values["run"])
+            visit.connection,
+            visit.namespace,
+            history.find(visit.connection, visit.namespace, values["run"]),
         )
     except Refused as error:
         raise Invalid("run", sentence(str(error))) from None
     if run is None:
-        raise Invalid("run", f'Run {values["run"]} does not exist in namespace "{visit.namespace}", or was pruned.')
+        raise Invalid(
+            "run",
+            f'Run {values["run"]} does not exist in namespace "{visit.namespace}", or was pruned.',
+        )
     return run
 
 
 def job_field(visit: Visit, values: Given) -> Field:
     """Return the field ``job``. If a link has not set it, names are offered."""
-    names = [] if values["job"] else definitions.names(visit.connection, visit.namespace)[:MAX_OFFERED_JOBS]
-    return Field("job", "Job", "subject", choices=[(name, name) for name in names], is_required=True)
+    names = (
+        []
+        if values["job"]
+        else definitions.names(visit.connection, visit.namespace)[:MAX_OFFERED_JOBS]
+    )
+    return Field(
+        "job", "Job", "subject", choices=[(name, name) for name in names], is_required=True
+    )
 
 
 def job_of(visit: Visit, values: Given) -> Definition:

@@ -23,11 +23,15 @@ class FormError(Exception):
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Raises FormError; a body over the limit is not read to its end."""
+    """Return the fields of a form. Raises FormError; a body over the limit is not read
+    to its end.
+    """
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     charset = parameters.strip().lower().removeprefix("charset=").strip('"')
     if kind.strip().lower() != FORM_TYPE or charset not in ("", "utf-8"):
-        raise FormError(f"{IS_NOT_A_FORM}: its type is not {FORM_TYPE}.", HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        raise FormError(
+            f"{IS_NOT_A_FORM}: its type is not {FORM_TYPE}.", HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+        )
     return parse_form(await _body(request))
 
 
@@ -59,7 +63,11 @@ def parse_form(body: bytes) -> dict[str, str]:
     """
     try:
         pairs = parse_qsl(
-            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS, separator="&"
+            body.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=MAX_FIELDS,
+            separator="&",
         )
     except ValueError:  # also UnicodeDecodeError
         raise FormError(f"{IS_NOT_A_FORM}: its fields cannot be read.") from None

@@ -1,4 +1,6 @@
-"""What can be set, and which combinations are refused. Raises ValueError with a message that says what to pass."""
+"""What can be set, and which combinations are refused. Raises ValueError with a message that says
+what to pass.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,30 @@ from urllib.parse import urlsplit
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 AUTH_MODES = ("none", "basic", "header")
 APPLICATION = "application"
-"""Of a page that is mounted in an application: it serves only users whom the application has authenticated."""
+"""Of a page that is mounted in an application: it serves only users whom the application has
+authenticated.
+"""
 DEFAULT_LISTEN = "127.0.0.1:8040"
 DEFAULT_USER_HEADER = "X-Forwarded-User"
 SCRYPT = "$scrypt$"
 SCRYPT_HASH = re.compile(r"\$scrypt\$(?:[0-9a-f]{2}){8,}\$[0-9a-f]{128}")
 """A salt and a key of 64 bytes, with n=16384, r=8, p=1."""
-PAGE_NAMES = ("jobs", "why", "graph", "calendar", "runs", "dead", "files", "actions", "namespaces", "help", "static")
-"""First parts of the paths of pages. They are no base paths: whether a proxy has stripped it would not be clear."""
+PAGE_NAMES = (
+    "jobs",
+    "why",
+    "graph",
+    "calendar",
+    "runs",
+    "dead",
+    "files",
+    "actions",
+    "namespaces",
+    "help",
+    "static",
+)
+"""First parts of the paths of pages. They are no base paths: whether a proxy has stripped it would
+not be clear.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +55,9 @@ class WebOptions:
     external_url: str | None = None
     read_only: bool = False
     auth: str = "none"
-    users: Mapping[str, str] = field(default_factory=dict, repr=False)  # passwords or hashes by name, for auth "basic"
+    users: Mapping[str, str] = field(
+        default_factory=dict, repr=False
+    )  # passwords or hashes by name, for auth "basic"
     users_file: Path | None = None  # from which they come
     user_header: str = DEFAULT_USER_HEADER
     trust_proxy: tuple[str, ...] = ()  # addresses, networks, or "unix" for the socket's peer
@@ -48,12 +68,13 @@ class WebOptions:
             raise ValueError(f'--auth "{self.auth}" is not supported: write none, basic or header')
         if self.auth == "basic" and not self.users:
             raise ValueError(
-                "--auth basic needs users: set YAMLSCHED_WEB_USERS to name:password, or pass --users-file FILE"
+                "--auth basic needs users: set YAMLSCHED_WEB_USERS to name:password, or pass"
+                " --users-file FILE"
             )
         if self.auth == "header" and not self.trust_proxy:
             raise ValueError(
-                "--auth header needs --trust-proxy: the address of the proxy that sets the header, or unix if it "
-                "connects to a unix socket"
+                "--auth header needs --trust-proxy: the address of the proxy that sets the header,"
+                " or unix if it connects to a unix socket"
             )
         for proxy in self.trust_proxy:
             if proxy != "unix":
@@ -65,7 +86,9 @@ class WebOptions:
 
     @property
     def allowed_hosts(self) -> frozenset[str]:
-        """The names, in lower case and without a port, that a request may have in its Host header."""
+        """The names, in lower case and without a port, that a request may have in its
+        Host header.
+        """
         external = urlsplit(self.external_url).hostname if self.external_url else None
         names = (*LOOPBACK_HOSTS, *self.hosts, *([external] if external else []))
         return frozenset(name.lower().strip("[]") for name in names)
@@ -76,12 +99,20 @@ class WebOptions:
 
     @property
     def result_key(self) -> bytes:
-        """What signs the results of actions: each process of the page has it, and no reader of the database."""
+        """What signs the results of actions: each process of the page has it, and no reader of the
+        database.
+        """
         return hashlib.sha256(f"result {self.dsn} {self.actions_dsn}".encode()).digest()
 
     def reached_by(self, listen: Listen) -> WebOptions:
-        """Return the options with the address that is listened on as a host that requests may name."""
-        return self if listen.path or listen.is_any_address else replace(self, hosts=(*self.hosts, listen.host))
+        """Return the options with the address that is listened on as a host that
+        requests may name.
+        """
+        return (
+            self
+            if listen.path or listen.is_any_address
+            else replace(self, hosts=(*self.hosts, listen.host))
+        )
 
     def trusts(self, client: str | None) -> bool:
         """Return whether a peer may set the user header; None is the peer of a unix socket."""
@@ -92,7 +123,9 @@ class WebOptions:
         except ValueError:
             return False
         mapped = getattr(address, "ipv4_mapped", None)
-        return any(_holds(proxy, mapped or address) for proxy in self.trust_proxy if proxy != "unix")
+        return any(
+            _holds(proxy, mapped or address) for proxy in self.trust_proxy if proxy != "unix"
+        )
 
 
 class Listen(NamedTuple):
@@ -126,31 +159,46 @@ def parse_listen(text: str) -> Listen:
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if not path:
-            raise ValueError(f'--listen "{text}" has no path: write for example unix:/run/yamlsched/web.sock')
+            raise ValueError(
+                f'--listen "{text}" has no path: write for example unix:/run/yamlsched/web.sock'
+            )
         return Listen(path)
     host, colon, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) <= 65535
-    if not colon or not host or not is_port or (":" in host and not (host[0] == "[" and host[-1] == "]")):
-        raise ValueError(f'--listen "{text}" is not an address: write HOST:PORT such as {DEFAULT_LISTEN}, or unix:PATH')
+    if (
+        not colon
+        or not host
+        or not is_port
+        or (":" in host and not (host[0] == "[" and host[-1] == "]"))
+    ):
+        raise ValueError(
+            f'--listen "{text}" is not an address: write HOST:PORT such as {DEFAULT_LISTEN}, or'
+            " unix:PATH"
+        )
     return Listen(None, host.strip("[]"), int(port))
 
 
 def check_bind(listen: Listen, options: WebOptions) -> None:
-    """Refuse to serve everyone without authentication, or without knowing the name by which browsers reach it."""
+    """Refuse to serve everyone without authentication, or without knowing the name by which
+    browsers reach it.
+    """
     if not listen.is_local and options.auth == "none":
         raise ValueError(
-            f"--listen {listen.host}:{listen.port} can be reached from other hosts, and --auth none lets everyone in: "
-            "listen on 127.0.0.1 or unix:PATH behind a proxy, or pass --auth basic or --auth header"
+            f"--listen {listen.host}:{listen.port} can be reached from other hosts, and --auth none"
+            " lets everyone in: listen on 127.0.0.1 or unix:PATH behind a proxy, or pass --auth"
+            " basic or --auth header"
         )
     if listen.is_any_address and options.external_url is None and not options.hosts:
         raise ValueError(
-            f"--listen {listen.host}:{listen.port} needs the name by which browsers reach it: pass --external-url "
-            "https://NAME, or --allow-host NAME"
+            f"--listen {listen.host}:{listen.port} needs the name by which browsers reach it: pass"
+            " --external-url https://NAME, or --allow-host NAME"
         )
 
 
 def parse_users(text: str, source: str) -> dict[str, str]:
-    """Parse lines of ``name:password``, or of a name and a hash of scrypt. Raises ValueError, which shows neither."""
+    """Parse lines of ``name:password``, or of a name and a hash of scrypt. Raises ValueError, which
+    shows neither.
+    """
     users: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -173,7 +221,8 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise ValueError(
-            f'--trust-proxy "{text}" is not an address: write for example 127.0.0.1, 10.0.0.0/8, or unix'
+            f'--trust-proxy "{text}" is not an address: write for example 127.0.0.1, 10.0.0.0/8, or'
+            " unix"
         ) from None
 
 
@@ -193,15 +242,25 @@ def _check_base_path(path: str) -> None:
     if not is_valid:
         raise ValueError(f'--base-path "{path}" is not a path: write for example /scheduler')
     if parts[1] in PAGE_NAMES:
-        raise ValueError(f'--base-path "{path}" starts like a page of its own: write for example /scheduler')
+        raise ValueError(
+            f'--base-path "{path}" starts like a page of its own: write for example /scheduler'
+        )
 
 
 def _check_external_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and not parts.fragment
+        is_valid = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and not parts.query
+            and not parts.fragment
+        )
         is_valid = is_valid and parts.username is None and (parts.port is None or parts.port > 0)
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise ValueError(f'--external-url "{url}" is not a URL: write for example https://ops.example.com/scheduler')
+        raise ValueError(
+            f'--external-url "{url}" is not a URL: write for example'
+            " https://ops.example.com/scheduler"
+        )

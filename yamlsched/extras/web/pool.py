@@ -1,4 +1,6 @@
-"""A few sessions that pages share. They are read-only, and a statement is cancelled after two seconds."""
+"""A few sessions that pages share. They are read-only, and a statement is cancelled after two
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ READER_SETTINGS = {
     "lock_timeout": "1s",
     "default_transaction_read_only": "on",
 }
-"""The privileges of the role decide what a session may do; that it is read-only as well costs nothing."""
+"""The privileges of the role decide what a session may do; that it is read-only as well costs
+nothing.
+"""
 ACTION_SETTINGS = {**SESSION_SETTINGS, "statement_timeout": "10s", "lock_timeout": "5s"}
 CONNECT_TIMEOUT_SECONDS = 5
 WAIT_SECONDS = 5.0
@@ -33,11 +37,15 @@ WAIT_SECONDS = 5.0
 FAILURE_SECONDS = 1.0
 """For this long after a failed attempt to connect, requests get its error at once."""
 IDLE_SECONDS = 60.0
-"""Sessions that are not needed for this long are closed, also below an application that does not pass on its end."""
+"""Sessions that are not needed for this long are closed, also below an application that does not
+pass on its end.
+"""
 
 
 class Pool:
-    """At most ``size`` sessions on ``dsn``, opened when they are needed. Requests that wait for one get it in turn."""
+    """At most ``size`` sessions on ``dsn``, opened when they are needed. Requests that wait for one
+    get it in turn.
+    """
 
     def __init__(self, dsn: str, size: int, settings: dict[str, str]) -> None:
         self._dsn = dsn
@@ -48,7 +56,8 @@ class Pool:
             min_size=0,
             max_size=size,
             open=False,  # its threads would not survive a fork of the application
-            max_idle=IDLE_SECONDS / size,  # each time, one of the sessions that were not needed is closed
+            max_idle=IDLE_SECONDS
+            / size,  # each time, one of the sessions that were not needed is closed
             num_workers=1,  # opening a session changes the environment of the process
         )
 
@@ -72,12 +81,17 @@ class Pool:
         self._sessions.close()
 
     def _take(self) -> Session:
-        """Return a session on tables that support this yamlsched, which may have been migrated since it was used."""
+        """Return a session on tables that support this yamlsched, which may have been migrated
+        since it was used.
+        """
         for attempt in count():
             try:
                 session = self._sessions.getconn(WAIT_SECONDS)
             except PoolTimeout:
-                what = "no connection to the database: it does not answer, or all {} sessions of this page are in use"
+                what = (
+                    "no connection to the database: it does not answer, or all {} sessions of this"
+                    " page are in use"
+                )
                 raise EnvironmentFailed(what.format(self._sessions.max_size)) from None
             try:
                 if not session.closed:
@@ -85,7 +99,9 @@ class Pool:
                     return session
             except BaseException as error:
                 session.close()
-                is_lost = isinstance(error, psycopg.Error | EnvironmentFailed)  # another one may work
+                is_lost = isinstance(
+                    error, psycopg.Error | EnvironmentFailed
+                )  # another one may work
                 if not is_lost or isinstance(error, db.migrations.WrongTables):
                     raise
             finally:
@@ -96,7 +112,9 @@ class Pool:
         raise self._failure[1].with_traceback(None)
 
     def _connect(self, *_: Any, **options: Any) -> Session:
-        """Open a session. After an error the pool gets a closed one, because its own requests do not see errors."""
+        """Open a session. After an error the pool gets a closed one, because its own requests do
+        not see errors.
+        """
         if not self._has_failed():
             try:
                 session = db.connect(_with_timeout(self._dsn), self._settings)
@@ -118,4 +136,8 @@ class Pool:
 
 
 def _with_timeout(dsn: str) -> str:
-    return dsn if "connect_timeout" in parse_dsn(dsn) else make_conninfo(dsn, connect_timeout=CONNECT_TIMEOUT_SECONDS)
+    return (
+        dsn
+        if "connect_timeout" in parse_dsn(dsn)
+        else make_conninfo(dsn, connect_timeout=CONNECT_TIMEOUT_SECONDS)
+    )

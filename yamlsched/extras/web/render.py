@@ -1,4 +1,6 @@
-"""The templates, and static files. What is printed is escaped; characters that hide or reorder text are shown."""
+"""The templates, and static files. What is printed is escaped; characters that hide or reorder text
+are shown.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,18 @@ from yamlsched import text as terminal
 from yamlsched.timetable import times
 from yamlsched.timetable.zones import zone_or_utc
 
-TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
+TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 HASH_CHARS = 12
 LOCAL = r"[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d [^\s()]+"
 UTC_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d(?::\d\d)?Z"
 INSTANT = re.compile(
     r"(?<![^\s(])(?<!--from )(?<!--to )(?<!--since )(?<!--until )(?<!--at )"
-    rf"(?:(?P<before>{LOCAL}) \((?P<utc>{UTC_TIME})\)|(?P<at>{UTC_TIME})(?: \((?P<after>{LOCAL})\))?)"
+    rf"(?:(?P<before>{LOCAL}) \((?P<utc>{UTC_TIME})\)|(?P<at>{UTC_TIME})(?:"
+    rf" \((?P<after>{LOCAL})\))?)"
 )
 """An instant in a message, also with the local time of a job before or behind it."""
 KEPT = "\n\t"
@@ -35,7 +42,8 @@ KEPT = "\n\t"
 COMMAND = re.compile(
     r"yamlsched (?:(?P<action>retry|cancel) (?P<run>\d{1,18})(?!\w)|show (?P<shown>\d{1,18})(?!\w)"
     r"|resume (?P<job>[a-z][a-z0-9_]*)"
-    r"|settle --done(?: --namespace \S+)? (?:-- )?(?P<key>'(?:[^']|'\"'\"')*'|[^\s']+) \(or --not-done\)"
+    r"|settle --done(?: --namespace \S+)? (?:-- )?(?P<key>'(?:[^']|'\"'\"')*'|[^\s']+) \(or"
+    r" --not-done\)"
     r"|doctor|validate|sync|plan)"
 )
 
@@ -63,24 +71,37 @@ def assets() -> dict[str, Asset]:
 
 
 def visible(text: str) -> str:
-    r"""Return ``text`` with control characters, and those that hide or reorder what is shown, as escapes.
+    r"""Return ``text`` with control characters, and those that hide or reorder what is shown, as
+    escapes.
 
     >>> visible("a\x1b[31m\u202eb")
     'a\\x1b[31m\\u202eb'
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in KEPT else c.encode("unicode_escape", "replace").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c in KEPT else c.encode("unicode_escape", "replace").decode()
+        for c in text
+    )
 
 
 def element(name: str, *content: str, **attributes: Any) -> Markup:
-    """Return an element. ``_`` in the name of an attribute is ``-``; ``class_`` is class; None omits the attribute.
+    """Return an element. ``_`` in the name of an attribute is ``-``; ``class_`` is class; None
+    omits the attribute.
 
     >>> element("rect", class_="dead", x=1.5, stroke_width=None)
     Markup('<rect class="dead" x="1.5"></rect>')
     """
-    pairs = "".join([f' {_name(key)}="{_value(value)}"' for key, value in attributes.items() if value is not None])
-    inside = "".join([part if isinstance(part, Markup) else escape(visible(part)) for part in content])
+    pairs = "".join(
+        [
+            f' {_name(key)}="{_value(value)}"'
+            for key, value in attributes.items()
+            if value is not None
+        ]
+    )
+    inside = "".join(
+        [part if isinstance(part, Markup) else escape(visible(part)) for part in content]
+    )
     return Markup(f"<{name}{pairs}>{inside}</{name}>")
 
 
@@ -103,7 +124,9 @@ def _finalize(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Clock:
-    """The time zone in which a page shows instants. ``is_chosen``: by the viewer, else it is that of the jobs."""
+    """The time zone in which a page shows instants. ``is_chosen``: by the viewer, else it is that
+    of the jobs.
+    """
 
     name: str
     now: datetime
@@ -116,7 +139,8 @@ class Clock:
         return f"{local:{form or f'%a %-d %b{year} %H:%M %Z'}}"
 
     def words(self, text: str) -> str:
-        """Return a message with its instants on this clock. Keys and options of commands stay as they are.
+        """Return a message with its instants on this clock. Keys and options of commands stay as
+        they are.
 
         >>> at = datetime.fromisoformat("2026-01-14T00:00Z")
         >>> Clock("Asia/Tokyo", at).words("paused until 2026-01-14T01:30Z; see purge:2026-01-14T01:30Z")
@@ -150,7 +174,8 @@ def clocked(context: Context, text: str) -> str:
 
 
 def ago(value: datetime | None, now: datetime) -> str:
-    """Return how long before or after ``now`` that is, in minutes: a page that only grows older stays the same page.
+    """Return how long before or after ``now`` that is, in minutes: a page that only grows older
+    stays the same page.
 
     >>> from datetime import timedelta, UTC
     >>> now = datetime(2026, 1, 14, 2, 0, 30, tzinfo=UTC)
@@ -198,7 +223,9 @@ def took(value: timedelta) -> str:
     ('8.4s', '1m20s')
     """
     long = value >= timedelta(seconds=20)
-    return durations.show(timedelta(seconds=round(value.total_seconds(), 0 if long else 1)) if long else value)
+    return durations.show(
+        timedelta(seconds=round(value.total_seconds(), 0 if long else 1)) if long else value
+    )
 
 
 @pass_context
@@ -227,7 +254,10 @@ def _link(match: re.Match[str], url: Callable[..., str], has_actions: bool) -> M
         [key] = shlex.split(match["key"])
         return link(f"settle {key}", url("actions", "settle", key=key))
     if has_actions and match["run"]:
-        return link(f"{match['action']} run {match['run']}", url("actions", match["action"], run=match["run"]))
+        return link(
+            f"{match['action']} run {match['run']}",
+            url("actions", match["action"], run=match["run"]),
+        )
     return None
 
 
@@ -238,7 +268,9 @@ def _asset(name: str) -> str:
 
 @cache
 def environment() -> Environment:
-    """Return the environment of the templates. All are compiled here, once in a process, so that no request waits."""
+    """Return the environment of the templates. All are compiled here, once in a process, so that no
+    request waits.
+    """
     environment = Environment(
         loader=PackageLoader("yamlsched.extras.web"),
         autoescape=True,

@@ -1,7 +1,7 @@
 """Who may ask for what. A request passes here before it reaches a page.
 
-In this order: the prefix of the URL, the Host header, the user, and for a POST its origin. Every response gets the
-headers that keep other sites out.
+In this order: the prefix of the URL, the Host header, the user, and for a POST its origin. Every
+response gets the headers that keep other sites out.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ NO_LOGIN = Rejection(
 
 
 class Logins:
-    """Wrong passwords: after a few for a name from one address, each next one must wait, twice as long each time.
+    """Wrong passwords: after a few for a name from one address, each next one must wait, twice as
+    long each time.
 
-    Many for a name, from any addresses, wait as well. A name that logs in clears only its own failures.
+    Many for a name, from any addresses, wait as well. A name that logs in clears only its own
+    failures.
     """
 
     def __init__(self) -> None:
@@ -89,10 +91,14 @@ class Logins:
     def failed(self, client: str, name: str) -> None:
         for key, free in (((client, name), FREE_FAILURES), (("", name), FREE_FAILURES_OF_NAME)):
             count = self._failures.pop(key, (0, 0.0))[0] + 1
-            delay = min(2.0 ** min(count - free, 10), MAX_LOGIN_DELAY_SECONDS) if count > free else 0.0
+            delay = (
+                min(2.0 ** min(count - free, 10), MAX_LOGIN_DELAY_SECONDS) if count > free else 0.0
+            )
             self._failures[key] = count, _monotonic() + delay
             if len(self._failures) > MAX_LOGINS:
-                del self._failures[next(iter(self._failures))]  # the one that has failed least recently
+                del self._failures[
+                    next(iter(self._failures))
+                ]  # the one that has failed least recently
 
     def succeeded(self, client: str, name: str) -> None:
         self._failures.pop((client, name), None)
@@ -105,15 +111,22 @@ class Passwords:
     def __init__(self, options: WebOptions) -> None:
         self._file, self._users, self._version = options.users_file, options.users, -1
         self._verified: dict[str, tuple[str, bytes]] = {}
-        self.one_at_a_time = asyncio.Semaphore(1)  # scrypt is slow on purpose, and must not take all processors
+        self.one_at_a_time = asyncio.Semaphore(
+            1
+        )  # scrypt is slow on purpose, and must not take all processors
 
     def is_verified(self, name: str, password: str) -> bool:
         """Return whether this password was verified before: browsers send it each time."""
         self._read_again()
-        return name in self._users and self._verified.get(name) == (self._users[name], _digest(password))
+        return name in self._users and self._verified.get(name) == (
+            self._users[name],
+            _digest(password),
+        )
 
     async def verify(self, name: str, password: str) -> bool:
-        """Return whether it is the password of ``name``. An unknown name takes as long as a wrong password."""
+        """Return whether it is the password of ``name``. An unknown name takes as long as a wrong
+        password.
+        """
         expected = self._users.get(name, "")
         if not await asyncio.to_thread(_matches, expected, password) or not expected:
             return False
@@ -128,14 +141,19 @@ class Passwords:
             version = self._file.stat().st_mtime_ns
             if version != self._version:
                 self._users = parse_users(self._file.read_text("utf-8"), str(self._file))
-        except (OSError, ValueError) as error:  # until it is valid again, the users are those before
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # until it is valid again, the users are those before
             if version != self._version:
                 log.error("web.users_not_read", file=self._file, error=error)
         self._version = version
 
 
 class Guard:
-    """An ASGI application that passes on the requests that are allowed; ``reject`` answers the others."""
+    """An ASGI application that passes on the requests that are allowed; ``reject`` answers the
+    others.
+    """
 
     def __init__(self, app: ASGIApp, options: WebOptions, reject: Reject) -> None:
         self._app = app
@@ -176,9 +194,11 @@ class Guard:
             await self._app(scope, receive, with_headers)
 
     def _under_base_path(self, scope: Scope) -> Scope:
-        """Return a scope whose path starts with the base path, whether the proxy kept the prefix or stripped it.
+        """Return a scope whose path starts with the base path, whether the proxy kept the prefix or
+        stripped it.
 
-        A namespace in the URL, as in /@shop/runs, belongs to the prefix: so links and forms keep it.
+        A namespace in the URL, as in /@shop/runs, belongs to the prefix: so links and forms keep
+        it.
         """
         mounted_at = scope.get("root_path", "")
         base = mounted_at + self._options.base_path
@@ -197,7 +217,8 @@ class Guard:
         return Rejection(
             HTTPStatus.MISDIRECTED_REQUEST,
             f'This page does not answer for the host "{host}".',
-            "If that is its name, start yamlsched web with --external-url https://NAME, or --allow-host NAME.",
+            "If that is its name, start yamlsched web with --external-url https://NAME, or"
+            " --allow-host NAME.",
         )
 
     async def _user(self, scope: Scope, headers: Headers) -> tuple[str | None, Rejection | None]:
@@ -212,7 +233,8 @@ class Guard:
                 return None, Rejection(
                     HTTPStatus.FORBIDDEN,
                     "This page is for users whom the application around it has authenticated.",
-                    'Sign in there. The application mounts this page behind its login, or passes auth="none".',
+                    "Sign in there. The application mounts this page behind its login, or passes"
+                    ' auth="none".',
                 )
             case _:
                 return _user_of_application(scope), None
@@ -227,7 +249,9 @@ class Guard:
                 return await self._first_login(name, password, client)
         return None, NO_LOGIN
 
-    async def _first_login(self, name: str, password: str, client: str) -> tuple[str | None, Rejection | None]:
+    async def _first_login(
+        self, name: str, password: str, client: str
+    ) -> tuple[str | None, Rejection | None]:
         if self._passwords.is_verified(name, password):  # meanwhile
             return name, None
         if (seconds := self._logins.wait_seconds(client, name)) > 0:
@@ -250,21 +274,29 @@ class Guard:
         if not self._options.trusts(client):
             return None, Rejection(
                 HTTPStatus.FORBIDDEN,
-                f"The user comes from a proxy, and {client or 'a unix socket'} is not a trusted one.",
-                "Open this page through the proxy. If this is the proxy, name it with --trust-proxy.",
+                f"The user comes from a proxy, and {client or 'a unix socket'} is not a trusted"
+                " one.",
+                "Open this page through the proxy. If this is the proxy, name it with"
+                " --trust-proxy.",
             )
         values = headers.getlist(name)
         if len(values) != 1:
             how = "has not set" if not values else "has set more than once"
-            return None, Rejection(HTTPStatus.FORBIDDEN, f"The proxy {how} the header {name}, which names the user.")
+            return None, Rejection(
+                HTTPStatus.FORBIDDEN, f"The proxy {how} the header {name}, which names the user."
+            )
         user = _utf8(values[0]).strip()
         # a comma joins two headers of one name: a proxy that adds its own to a client's
         if not user or len(user) > MAX_USER_CHARS or not user.isprintable() or "," in user:
-            return None, Rejection(HTTPStatus.FORBIDDEN, f"The header {name} does not have a valid name of a user.")
+            return None, Rejection(
+                HTTPStatus.FORBIDDEN, f"The header {name} does not have a valid name of a user."
+            )
         return user, None
 
     def _form(self, scope: Scope, headers: Headers) -> Rejection | None:
-        """Reject a request that changes something unless it is allowed and comes from a page of our own."""
+        """Reject a request that changes something unless it is allowed and comes from a page of our
+        own.
+        """
         if not _is_same_origin(self._options.external_url, scope["scheme"], headers):
             return Rejection(
                 HTTPStatus.FORBIDDEN,
@@ -277,7 +309,9 @@ class Guard:
 def no_actions(options: WebOptions) -> Rejection | None:
     """Return why the page changes nothing; None if it can."""
     if options.read_only:
-        return Rejection(HTTPStatus.FORBIDDEN, "This page is read-only: it was started with --read-only.")
+        return Rejection(
+            HTTPStatus.FORBIDDEN, "This page is read-only: it was started with --read-only."
+        )
     if options.actions_dsn is None:
         return Rejection(
             HTTPStatus.FORBIDDEN,
@@ -288,16 +322,24 @@ def no_actions(options: WebOptions) -> Rejection | None:
 
 
 def _framing(headers: Headers) -> Rejection | None:
-    """Reject a request with two lengths: a proxy may read the other one, and take the rest for a request."""
+    """Reject a request with two lengths: a proxy may read the other one, and take the rest for a
+    request.
+    """
     if "transfer-encoding" in headers and "content-length" in headers:
-        return Rejection(HTTPStatus.BAD_REQUEST, "This request has both Transfer-Encoding and Content-Length.")
+        return Rejection(
+            HTTPStatus.BAD_REQUEST, "This request has both Transfer-Encoding and Content-Length."
+        )
     return None
 
 
 def _user_of_application(scope: Scope) -> str | None:
-    """Return the user whom an application around this one has authenticated: one of Starlette's, or of Django's."""
+    """Return the user whom an application around this one has authenticated: one of Starlette's, or
+    of Django's.
+    """
     user = scope.get("user")
-    name = str(getattr(user, "display_name", user)) if getattr(user, "is_authenticated", False) else ""
+    name = (
+        str(getattr(user, "display_name", user)) if getattr(user, "is_authenticated", False) else ""
+    )
     return name if name and name.isprintable() else None
 
 
@@ -349,7 +391,11 @@ def _matches(expected: str, password: str) -> bool:
     salt, _, key = expected.removeprefix(SCRYPT).partition("$") if is_hash else ("00" * 16, "", "")
     content = password.encode("utf-8", "surrogateescape")
     computed = hashlib.scrypt(content, salt=bytes.fromhex(salt), n=16384, r=8, p=1).hex()
-    return hmac.compare_digest(computed, key) if is_hash else hmac.compare_digest(_digest(password), _digest(expected))
+    return (
+        hmac.compare_digest(computed, key)
+        if is_hash
+        else hmac.compare_digest(_digest(password), _digest(expected))
+    )
 
 
 def _digest(password: str) -> bytes:

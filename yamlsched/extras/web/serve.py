@@ -1,4 +1,6 @@
-"""The server of ``yamlsched web``. On SIGINT and SIGTERM it answers the requests in progress, and then exits."""
+"""The server of ``yamlsched web``. On SIGINT and SIGTERM it answers the requests in progress, and
+then exits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from yamlsched.extras.web import connections
 from yamlsched.extras.web.options import Listen, WebOptions
 
 SOCKET_MODE = 0o660
-"""A unix socket is for its owner and its group, which a proxy can join: not for everyone on the host."""
+"""A unix socket is for its owner and its group, which a proxy can join: not for everyone on the
+host.
+"""
 GRACE_SECONDS = 5
 
 
@@ -33,7 +37,10 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {
+            number: signal.signal(number, self.handle_exit)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             yield
         finally:
@@ -42,7 +49,9 @@ class Server(uvicorn.Server):
 
 
 def run(app: ASGIApp, options: WebOptions, listen: Listen, announce: Callable[[str], None]) -> None:
-    """Serve ``app``; ``announce`` gets its address once it accepts connections. Raises EnvironmentFailed."""
+    """Serve ``app``; ``announce`` gets its address once it accepts connections. Raises
+    EnvironmentFailed.
+    """
     connections.raise_file_limit()
     connections.quiet_server()
     with _listening(listen) as (sock, address):
@@ -68,10 +77,14 @@ def _listening(listen: Listen) -> Iterator[tuple[socket.socket, str]]:
             yield sock, f"unix:{listen.path}"
         return
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            listen.host, listen.port, type=socket.SOCK_STREAM
+        )[0]
         sock = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise EnvironmentFailed(f"cannot listen on {listen.host}:{listen.port}: {error.strerror}") from error
+        raise EnvironmentFailed(
+            f"cannot listen on {listen.host}:{listen.port}: {error.strerror}"
+        ) from error
     with sock:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,7 +92,9 @@ def _listening(listen: Listen) -> Iterator[tuple[socket.socket, str]]:
             sock.listen()
         except OSError as error:
             hint = "; pass another --listen" if error.errno == errno.EADDRINUSE else ""
-            raise EnvironmentFailed(f"cannot listen on {listen.host}:{listen.port}: {error.strerror}{hint}") from error
+            raise EnvironmentFailed(
+                f"cannot listen on {listen.host}:{listen.port}: {error.strerror}{hint}"
+            ) from error
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         yield sock, f"http://{host}:{sock.getsockname()[1]}"
 
@@ -96,7 +111,9 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
                 os.umask(umask)
             sock.listen()
         except OSError as error:
-            raise EnvironmentFailed(f"cannot listen on unix:{path}: {error.strerror or error}") from error
+            raise EnvironmentFailed(
+                f"cannot listen on unix:{path}: {error.strerror or error}"
+            ) from error
         own = path.stat().st_ino
         try:
             yield sock
@@ -107,7 +124,9 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove the socket of a process that was killed. Raises EnvironmentFailed if ``path`` is anything else."""
+    """Remove the socket of a process that was killed. Raises EnvironmentFailed if ``path`` is
+    anything else.
+    """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

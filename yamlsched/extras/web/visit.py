@@ -70,7 +70,8 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Visit:
-    """A request for a page. ``connection`` is in a read-only transaction; ``now`` is the database's time.
+    """A request for a page. ``connection`` is in a read-only transaction; ``now`` is the database's
+    time.
 
     ``namespace`` is "" if none is chosen; only the list of namespaces is shown then.
     """
@@ -91,13 +92,22 @@ class Visit:
     clock: str = ""  # the time zone that the viewer has chosen; "" is that of the jobs
 
     def timezone(self, view: object) -> str:
-        """Return the time zone of the page that shows ``view``: that of its job, else that of most jobs."""
+        """Return the time zone of the page that shows ``view``: that of its job, else that of most
+        jobs.
+        """
         if name := getattr(view, "timezone", "") or self.clock:
             return str(name)
-        return fetch_column(self.connection, load("deployments")["timezone"], {"namespace": self.namespace})[0] or "UTC"
+        return (
+            fetch_column(
+                self.connection, load("deployments")["timezone"], {"namespace": self.namespace}
+            )[0]
+            or "UTC"
+        )
 
     def with_clock(self, clock: str) -> str:
-        """Return the link to this page in another time zone. The choice is kept, see docs/web.md."""
+        """Return the link to this page in another time zone. The choice is kept, see
+        docs/web.md.
+        """
         left_out = (CLOCK, RESULT_PARAMETER)
         kept = [(name, value) for name, value in self.query.items() if name not in left_out]
         return f"{self.address}?{urlencode([*kept, (CLOCK, clock)])}"
@@ -106,7 +116,9 @@ class Visit:
         """Return a parameter of the query without surrounding spaces; "" if it is missing."""
         value = self.query.get(name, "").strip()
         if len(value) > max_chars or "\0" in value:
-            raise BadRequest(f"The parameter {name} is not valid.", f"Write at most {max_chars} characters.")
+            raise BadRequest(
+                f"The parameter {name} is not valid.", f"Write at most {max_chars} characters."
+            )
         return value
 
     def number(self, name: str, default: int, lowest: int = 1, highest: int = 10**15) -> int:
@@ -115,7 +127,9 @@ class Visit:
         if not value:
             return default
         if not (value.isascii() and value.isdigit()) or not lowest <= int(value[:20]) <= highest:
-            raise BadRequest(f'"{value}" is not valid for {name}.', f"Write a number from {lowest} to {highest}.")
+            raise BadRequest(
+                f'"{value}" is not valid for {name}.', f"Write a number from {lowest} to {highest}."
+            )
         return int(value)
 
     def instant(self, name: str) -> datetime | None:
@@ -126,11 +140,15 @@ class Visit:
             if instant is not None and (instant.tzinfo is None or not 1970 < instant.year < 9000):
                 raise ValueError(text)
         except ValueError:
-            raise BadRequest(f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z.") from None
+            raise BadRequest(
+                f'"{text}" is not a valid time.', "Write an instant such as 2026-01-14T01:00Z."
+            ) from None
         return instant
 
     def page_of(self, rows: Sequence[Row], size: int) -> tuple[Sequence[Row], int, int]:
-        """Return the rows of the page that the query asks for, its number, and how many pages there are."""
+        """Return the rows of the page that the query asks for, its number, and how many pages there
+        are.
+        """
         pages = max(1, -(-len(rows) // size))
         number = min(self.number("page", 1), pages)
         return rows[(number - 1) * size : number * size], number, pages
@@ -139,15 +157,17 @@ class Visit:
         """Return a parameter that has one of few values."""
         value = self.text(name)
         if value and value not in choices:
-            raise BadRequest(f'"{value}" is not valid for {name}.', f"Write one of: {', '.join(choices)}.")
+            raise BadRequest(
+                f'"{value}" is not valid for {name}.', f"Write one of: {', '.join(choices)}."
+            )
         return value or default
 
 
 class Page(NamedTuple):
     """A page: its path, its template, and the function that reads its view model.
 
-    ``title`` is its name in the navigation; a page without one is reached by links. In a path, ``{name}`` is a part
-    that ``Visit.path`` has.
+    ``title`` is its name in the navigation; a page without one is reached by links. In a path,
+    ``{name}`` is a part that ``Visit.path`` has.
     """
 
     path: str
@@ -165,18 +185,24 @@ def chosen_clock(request: Request) -> str:
     except ScheduleError:
         if asked is None:
             return ""
-        raise BadRequest(f'There is no time zone "{name}".', "Write a name such as Europe/Berlin, or job.") from None
+        raise BadRequest(
+            f'There is no time zone "{name}".', "Write a name such as Europe/Berlin, or job."
+        ) from None
 
 
 def keep_clock(request: Request, response: Response) -> None:
     """Keep the time zone that the URL has chosen for all pages of this browser."""
     if (name := request.query_params.get(CLOCK)) is not None:
         path = request.state.base or "/"
-        response.set_cookie(CLOCK_COOKIE, name, CLOCK_SECONDS, path=path, httponly=True, samesite="lax")
+        response.set_cookie(
+            CLOCK_COOKIE, name, CLOCK_SECONDS, path=path, httponly=True, samesite="lax"
+        )
 
 
 def finder(text: str) -> Callable[..., bool]:
-    """Return the function that says whether every word of ``text`` occurs in what is shown, in any case."""
+    """Return the function that says whether every word of ``text`` occurs in what is shown, in any
+    case.
+    """
     words = text.lower().split()
 
     def finds(*texts: str) -> bool:
@@ -187,7 +213,9 @@ def finder(text: str) -> Callable[..., bool]:
 
 
 def url_under(prefix: str) -> Callable[..., str]:
-    """Return the function that makes links: ``url("jobs", name, span="7d")``. Parts and values are quoted."""
+    """Return the function that makes links: ``url("jobs", name, span="7d")``. Parts and values are
+    quoted.
+    """
 
     def url(*parts: object, **query: object) -> str:
         path = "/".join(quote(str(part), safe="") for part in parts)
@@ -198,23 +226,40 @@ def url_under(prefix: str) -> Callable[..., str]:
 
 
 def sign_result(key: bytes, path: str, result: Result, now: datetime) -> str:
-    """Return the parameter that shows ``result`` on the page ``path``: signed, so that no link speaks for the page."""
-    text = result.text if len(result.text) <= MAX_RESULT_CHARS else result.text[: MAX_RESULT_CHARS - 2] + " …"
-    content = json.dumps([text, result.is_partial, int(now.timestamp())], ensure_ascii=False).encode()
+    """Return the parameter that shows ``result`` on the page ``path``: signed, so that no link
+    speaks for the page.
+    """
+    text = (
+        result.text
+        if len(result.text) <= MAX_RESULT_CHARS
+        else result.text[: MAX_RESULT_CHARS - 2] + " …"
+    )
+    content = json.dumps(
+        [text, result.is_partial, int(now.timestamp())], ensure_ascii=False
+    ).encode()
     encoded = base64.urlsafe_b64encode(content).decode().rstrip("=")
     return f"{encoded}.{_signature(key, path, encoded)}"
 
 
 def read_result(key: bytes, path: str, query: Mapping[str, str], now: datetime) -> Result | None:
-    """Return the result that a URL shows on the page ``path``; None if it has none, or it is not ours, or old."""
+    """Return the result that a URL shows on the page ``path``; None if it has none, or it is not
+    ours, or old.
+    """
     parameter = query.get(RESULT_PARAMETER, "")
     encoded, _, signature = parameter.partition(".")
-    if not parameter or len(parameter) > MAX_RESULT_CHARS * 9 or not encoded.isascii() or not signature.isascii():
+    if (
+        not parameter
+        or len(parameter) > MAX_RESULT_CHARS * 9
+        or not encoded.isascii()
+        or not signature.isascii()
+    ):
         return None
     if not hmac.compare_digest(signature, _signature(key, path, encoded)):
         return None
     try:
-        text, is_partial, at = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+        text, is_partial, at = json.loads(
+            base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+        )
     except (ValueError, binascii.Error):
         return None
     return Result(text, is_partial) if abs(now.timestamp() - at) < MAX_RESULT_SECONDS else None

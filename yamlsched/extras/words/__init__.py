@@ -1,4 +1,6 @@
-"""When a job runs, in words: those of the library cron-descriptor where they are true, else its next slots."""
+"""When a job runs, in words: those of the library cron-descriptor where they are true, else its
+next slots.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ MAX_SLOTS = 5
 LIST = "{0}(-{0})?(,{0}(-{0})?)*"
 NUMBERS, NAMES = LIST.format("[0-9]+"), LIST.format("([0-9]+|[A-Z]{3})")
 RANGE = "[0-9]+-[0-9]+"
-EVERY_MINUTES, EVERY_HOURS = rf"\*(/([1-6]|1[025]|20|30))?|{RANGE}/[0-9]+", rf"\*(/([1-46]|8|12))?|{RANGE}/[0-9]+"
+EVERY_MINUTES, EVERY_HOURS = (
+    rf"\*(/([1-6]|1[025]|20|30))?|{RANGE}/[0-9]+",
+    rf"\*(/([1-46]|8|12))?|{RANGE}/[0-9]+",
+)
 TIMES = "|".join(
     (
         "[0-9]+ [0-9]+(,[0-9]+)*",
@@ -28,8 +33,9 @@ TIMES = "|".join(
 )
 DATES = rf"([*?]|L|{NUMBERS}) (\*|{NAMES}) [*?]|[*?] (\*|{NAMES}) ({NAMES}|L[0-7]|[0-9A-Z]+#[1-5])"
 IS_DESCRIBED = re.compile(f"({TIMES}) ({DATES})")
-"""The library's words are false or ambiguous for other expressions: it ignores that a step starts over, that either
-day field is enough, and where ranges are parts of a list of hours."""
+"""The library's words are false or ambiguous for other expressions: it ignores that a step starts
+over, that either day field is enough, and where ranges are parts of a list of hours.
+"""
 
 
 @lru_cache(maxsize=4096)
@@ -41,7 +47,9 @@ def in_words(cron: Cron, timezone: str) -> str:
 
     words = []
     for part in cron.expressions:
-        options = Options(locale_code="en_US", use_24hour_time_format=True, verbose=not part.wildcard)
+        options = Options(
+            locale_code="en_US", use_24hour_time_format=True, verbose=not part.wildcard
+        )
         words.append(ExpressionDescriptor(part.expression.upper(), options).get_description())
     sentence = f"{'; '.join(words)} ({timezone})"
     sentence += f", from {cron.starts_on}" if cron.starts_on else ""
@@ -50,7 +58,9 @@ def in_words(cron: Cron, timezone: str) -> str:
 
 
 def describe(cron: Cron, timezone: str, after: datetime) -> str:
-    """Return when ``cron`` fires after ``after``: in words, or else its next slots; "" if there are none."""
+    """Return when ``cron`` fires after ``after``: in words, or else its next slots; "" if there are
+    none.
+    """
     if words := in_words(cron, timezone):
         return words
     coming = islice(merge([ScheduledJob("x", cron, timezone)], after), MAX_SLOTS)

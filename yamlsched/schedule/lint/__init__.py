@@ -1,4 +1,6 @@
-"""Warnings about what is valid but probably not intended. The entry point is ``check.check``; all get a ``Context``."""
+"""Warnings about what is valid but probably not intended. The entry point is ``check.check``; all
+get a ``Context``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Linter:
     def warn(self, code: str, job: Job, key: str, message: str, remedy: str) -> None:
         """Warn about a job's key.
 
-        A value from defaults may suit the other jobs: then the warning is at the job's cron expression.
+        A value from defaults may suit the other jobs: then the warning is at the job's cron
+        expression.
         """
         spot = self.loaded.spot(job.name, key)
         notes = []
@@ -42,7 +45,9 @@ class Linter:
         spot = self.loaded.spot(job.name, key)
         self.findings.warning(spot, code, f"{spot}: {message}", remedy)
 
-    def warn_about_cron(self, code: str, job: Job, field: int | None, message: str, remedy: str) -> None:
+    def warn_about_cron(
+        self, code: str, job: Job, field: int | None, message: str, remedy: str
+    ) -> None:
         """Warn about a job's cron expression, with the caret under one of its fields."""
         spot, span = self.expression or self.spot_of_cron(job), None
         if field is not None and not spot.value.strip().startswith("@"):
@@ -56,10 +61,17 @@ class Linter:
 
     def environments(self, job: str) -> set[str]:
         """Return where a job is enabled; an empty name: in a file without environments."""
-        enabled, listed = self.loaded.written(job, "enabled"), self.loaded.written(job, "environments")
+        enabled, listed = (
+            self.loaded.written(job, "enabled"),
+            self.loaded.written(job, "environments"),
+        )
         if enabled is not None and enabled.value is False:
             return set()
-        return {item.value for item in listed.children()} if listed else set(self.loaded.environments or ("",))
+        return (
+            {item.value for item in listed.children()}
+            if listed
+            else set(self.loaded.environments or ("",))
+        )
 
     def slots(self, job: Job) -> int:
         """Return how many slots a job has in the year to come; enabled or not."""

@@ -1,6 +1,7 @@
 """All warnings about a file.
 
-Warnings are about what the file says: a default of yamlsched that does not suit a job is not reported.
+Warnings are about what the file says: a default of yamlsched that does not suit a job is not
+reported.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
     for job in loaded.jobs.values():
         for job_rule in JOB_RULES:
             job_rule(linter, job)
-        if job.cron is not None and (loaded.written(job.name, "cron") or loaded.written(job.name, "crons")):
+        if job.cron is not None and (
+            loaded.written(job.name, "cron") or loaded.written(job.name, "crons")
+        ):
             spot = linter.spot_of_cron(job)
             spots = spot.children() if job.cron.parts else (spot,)
             for linter.expression, text in zip(spots, written(job.cron), strict=True):
@@ -54,7 +57,9 @@ def check(loaded: Loaded, now: datetime, require_owner: bool = False) -> list[Di
             linter.expression = None
         if require_owner and not job.owner:
             spot = loaded.spot(job.name)
-            linter.findings.warning(spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name")
+            linter.findings.warning(
+                spot.key, "YS410", f"{spot} has no owner", "Add owner: team-name"
+            )
     for calls in loaded.calls:
         jobs.secrets(linter, calls)
         jobs.executes_payload(linter, calls)

@@ -12,7 +12,13 @@ from yamlsched.schedule.job import Job
 from yamlsched.schedule.lint import Linter
 from yamlsched.text import join_words, quoted
 from yamlsched.timetable import cron_fields, slots, zones
-from yamlsched.timetable.cron import Cron, day_fields_warning, is_restricted, matching_days, parse_cron
+from yamlsched.timetable.cron import (
+    Cron,
+    day_fields_warning,
+    is_restricted,
+    matching_days,
+    parse_cron,
+)
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -48,7 +54,9 @@ def _clock_changes(zone: ZoneInfo, now: datetime) -> tuple[datetime, ...]:
         day = first + timedelta(days=number)
         before = _offset(zone, day, 0)
         if before != _offset(zone, day, DAY):
-            minute = bisect_right(range(DAY), False, key=lambda at: _offset(zone, day, at) != before)
+            minute = bisect_right(
+                range(DAY), False, key=lambda at: _offset(zone, day, at) != before
+            )
             changes.append(day + timedelta(minutes=minute))
     return tuple(changes)
 
@@ -65,7 +73,9 @@ def _lost_slots(cron: Cron, zone: ZoneInfo, change: datetime) -> list[str]:
         return []
     for day in sorted({before.date(), (after - MINUTE).date()}):
         midnight = datetime.combine(day, time())
-        is_gone = all(before <= midnight + timedelta(minutes=minute) < after for minute in cron.times)
+        is_gone = all(
+            before <= midnight + timedelta(minutes=minute) < after for minute in cron.times
+        )
         if is_gone and day.day in matching_days(cron.date_fields, day.year, day.month):
             return [f"no slot on {day}, when {before:%H:%M} to {after:%H:%M} does not exist"]
     return []
@@ -90,16 +100,26 @@ def uneven_steps(linter: Linter, job: Job, cron: Cron) -> None:
         size = int(step[1]) if step else 1
         if len(values) < 2 or index == cron_fields.DAY_OF_WEEK or rule.size % size == 0:
             continue
-        if index == cron_fields.DAY_OF_MONTH and is_restricted(cron.fields[cron_fields.DAY_OF_WEEK]):
+        if index == cron_fields.DAY_OF_MONTH and is_restricted(
+            cron.fields[cron_fields.DAY_OF_WEEK]
+        ):
             continue
         if index == cron_fields.DAY_OF_MONTH:
-            message = f"day-of-month {text} starts over every month: the last interval is not {size} days"
+            message = (
+                f"day-of-month {text} starts over every month: the last interval is not {size} days"
+            )
             remedy = "Write the days as a list."
         else:
             left = rule.size - values[-1] + values[0]
             shorter = f"{left} {rule.name}{'s' * (left > 1)}"
-            message = f"{rule.name} {text} is uneven: after {values[-1]} comes {values[0]}, only {shorter} later"
-            remedy = f"Even steps are {join_words([str(n) for n in range(2, rule.size) if rule.size % n == 0])}."
+            message = (
+                f"{rule.name} {text} is uneven: after {values[-1]} comes {values[0]}, only"
+                f" {shorter} later"
+            )
+            remedy = (
+                "Even steps are"
+                f" {join_words([str(n) for n in range(2, rule.size) if rule.size % n == 0])}."
+            )
         linter.warn_about_cron("YS403", job, index, message, remedy)
 
 
@@ -118,7 +138,10 @@ def missing_days(linter: Linter, job: Job, cron: Cron) -> None:
         message = f"day-of-month {text} is not in every month: no slot in {names} in most years"
         remedy = "Write L for the last day of the month."
         if list(months) == [2]:  # L would fire on 28 February
-            remedy = "For leap days only, add: # yamlsched: ignore[YS404]. For the last day of February write L."
+            remedy = (
+                "For leap days only, add: # yamlsched: ignore[YS404]. For the last day of February"
+                " write L."
+            )
         linter.warn_about_cron("YS404", job, cron_fields.DAY_OF_MONTH, message, remedy)
 
 
@@ -132,7 +155,8 @@ def shorter_expression(linter: Linter, job: Job, cron: Cron) -> None:
         return
     other = parse_cron(" ".join(simple))
     same_days = all(
-        matching_days(other.date_fields, year, month) == matching_days(cron.date_fields, year, month)
+        matching_days(other.date_fields, year, month)
+        == matching_days(cron.date_fields, year, month)
         for year in (2023, 2024)
         for month in range(1, 13)
     )
@@ -151,7 +175,11 @@ def _shorter_field(index: int, text: str) -> str:
     if len(values) == 1 and ("/" in text or "-" in text or "," in text):
         return str(values[0])
     step = values[1] - values[0] if len(values) > 2 else 0
-    whole = tuple(range(rule.low, rule.low + rule.size, step)) if step > 1 and rule.size % step == 0 else ()
+    whole = (
+        tuple(range(rule.low, rule.low + rule.size, step))
+        if step > 1 and rule.size % step == 0
+        else ()
+    )
     if values == whole and index != cron_fields.DAY_OF_WEEK:
         return min(text, f"*/{step}", key=len)
     return text

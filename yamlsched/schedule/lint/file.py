@@ -30,7 +30,9 @@ PROTECTED = re.compile(r"tls:|tcp://(localhost|127\.[0-9.]+|\[::1\]):")
 
 
 def crowded_minutes(linter: Linter) -> None:
-    """Report minutes in which many jobs start. Jobs that start every few minutes are not counted."""
+    """Report minutes in which many jobs start. Jobs that start every few minutes are
+    not counted.
+    """
     by_minute: dict[tuple[str, int], list[Job]] = defaultdict(list)
     for job in linter.loaded.jobs.values():
         if (
@@ -52,19 +54,37 @@ def crowded_minutes(linter: Linter) -> None:
         seen.add(names)
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         others = ", ".join(names[1:MAX_NAMED]) + more
-        is_daily = all(job.cron is not None and job.cron.date_fields == EVERY_DAY for job in together)
-        when = f"{minute // 60:02d}:{minute % 60:02d} {timezone}{'' if is_daily else ' on some days'}"
+        is_daily = all(
+            job.cron is not None and job.cron.date_fields == EVERY_DAY for job in together
+        )
+        when = (
+            f"{minute // 60:02d}:{minute % 60:02d} {timezone}{'' if is_daily else ' on some days'}"
+        )
         message = f"{len(names)} jobs start at {when}, also {others}"
-        linter.warn_about_cron("YS405", together[0], None, message, "Add spread: 10m to them, or choose other minutes.")
+        linter.warn_about_cron(
+            "YS405", together[0], None, message, "Add spread: 10m to them, or choose other minutes."
+        )
 
 
 def ending_calendars(linter: Linter) -> None:
-    """Report calendars in use that are complete for a short time only: after it, what they skip runs."""
-    used = {calendar.name: calendar for job in linter.loaded.jobs.values() for calendar in (*job.skip_on, *job.only_on)}
+    """Report calendars in use that are complete for a short time only: after it, what they skip
+    runs.
+    """
+    used = {
+        calendar.name: calendar
+        for job in linter.loaded.jobs.values()
+        for calendar in (*job.skip_on, *job.only_on)
+    }
     for calendar in used.values():
-        spot = linter.loaded.root.get("calendars", calendar.name, "until") if linter.loaded.root else None
+        spot = (
+            linter.loaded.root.get("calendars", calendar.name, "until")
+            if linter.loaded.root
+            else None
+        )
         if spot is not None and (what := calendar.ends_soon(linter.now)):
-            linter.findings.warning(spot, "YS433", what, "Add the dates that follow, and a later until.")
+            linter.findings.warning(
+                spot, "YS433", what, "Add the dates that follow, and a later until."
+            )
 
 
 def open_schedulers(linter: Linter) -> None:
@@ -92,21 +112,24 @@ def _on_busiest_date(jobs: list[Job]) -> list[Job]:
 
 
 def _is_variant(tag: str, other: str) -> bool:
-    """Return whether two tags differ on purpose: in numbers, or in a short part, such as eu-west-1 and eu-west-2."""
+    """Return whether two tags differ on purpose: in numbers, or in a short part, such as eu-west-1
+    and eu-west-2.
+    """
     parts, others = (re.split("[^A-Za-z0-9]+", each) for each in (tag, other))
     if len(parts) != len(others):
         return False
     differing = [(a, b) for a, b in zip(parts, others, strict=True) if a != b]
     return all(
-        min(len(a), len(b)) < MIN_WORD_CHARS or re.sub("[0-9]+", "", a) == re.sub("[0-9]+", "", b) for a, b in differing
+        min(len(a), len(b)) < MIN_WORD_CHARS or re.sub("[0-9]+", "", a) == re.sub("[0-9]+", "", b)
+        for a, b in differing
     )
 
 
 def _without_one(word: str) -> list[str]:
     """Return ``word``, and ``word`` without each one of its characters.
 
-    Two words that differ by one edit or by two swapped neighbours have one of these in common. Looking these up takes
-    linear time, unlike a comparison of all pairs.
+    Two words that differ by one edit or by two swapped neighbours have one of these in common.
+    Looking these up takes linear time, unlike a comparison of all pairs.
     """
     return [word, *(word[:at] + word[at + 1 :] for at in range(len(word)))]
 
@@ -130,22 +153,41 @@ def misspelt_tags(linter: Linter) -> None:
         others = (known[shortened] for shortened in candidates if shortened in known)
         meant = next((other for other in others if not _is_variant(tag, other)), "")
         if meant:
-            spot = next(item for item in linter.loaded.spot(jobs[0].name, "tags").children() if item.value == tag)
-            message = f"the tag {quoted(tag)} is used once, {quoted(meant)} by {len(users[meant])} jobs"
+            spot = next(
+                item
+                for item in linter.loaded.spot(jobs[0].name, "tags").children()
+                if item.value == tag
+            )
+            message = (
+                f"the tag {quoted(tag)} is used once, {quoted(meant)} by {len(users[meant])} jobs"
+            )
             linter.findings.warning(spot, "YS415", message, f'Did you mean "{meant}"?')
 
 
 SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "busybox"}
 OWN_SYNTAX = {"awk", "gawk", "mawk", "sed", "jq", "perl", "envsubst"}
 """Programs whose arguments may begin like variables of a shell."""
-WRAPPERS = {"env", "exec", "nice", "ionice", "nohup", "time", "chronic", "timeout", "setsid", "stdbuf"}
+WRAPPERS = {
+    "env",
+    "exec",
+    "nice",
+    "ionice",
+    "nohup",
+    "time",
+    "chronic",
+    "timeout",
+    "setsid",
+    "stdbuf",
+}
 """Programs that start another one, which their arguments name."""
 OPERATOR = re.compile(r"[0-9]?(\||\|\||&|&&|;|>|>>|<|<<|>&[0-9]|&>)")
 EXPANSION = re.compile(r"\$[A-Za-z_{(]|`|~/")
 RANDOM_SLEEP = re.compile(r"\bsleep\b[^;|&]{0,60}\b(RANDOM|shuf|rand(int|om)?)\b", re.S)
 SCRIPT_PARTS = re.compile(r"[;|&\n]+")
 PARTS_OF_COMMAND = re.compile(r"[A-Za-z_]\w*=.*|-.*|[0-9.]+[smhd]?")
-"""What stands between a wrapper and the program that it starts: variables, options and their values."""
+"""What stands between a wrapper and the program that it starts: variables, options and their
+values.
+"""
 
 
 def check(linter: Linter, calls: Calls) -> None:
@@ -158,17 +200,30 @@ def check(linter: Linter, calls: Calls) -> None:
     if script is None:
         _shell_syntax(linter, spot, items)
     at = spot if script is None else items[script]
-    lines = [calls.command] if script is None else [part.split() for part in _parts(calls.command[script])]
+    lines = (
+        [calls.command]
+        if script is None
+        else [part.split() for part in _parts(calls.command[script])]
+    )
     programs = {program for line in lines for program in _programs(line)}
     if "sudo" in programs:
-        message = f"{spot}: a worker may be unable to stop what sudo starts, and sudo may ask for a password"
-        linter.findings.warning(at, "YS424", message, "Run the worker as that user, with a namespace of its own.")
+        message = (
+            f"{spot}: a worker may be unable to stop what sudo starts, and sudo may ask for a"
+            " password"
+        )
+        linter.findings.warning(
+            at, "YS424", message, "Run the worker as that user, with a namespace of its own."
+        )
     if "flock" in programs:
         message = f"{spot}: flock excludes runs on one host, overlap excludes them on all hosts"
-        linter.findings.warning(at, "YS425", message, "Remove flock, and write overlap: skip, or overlap: wait.")
+        linter.findings.warning(
+            at, "YS425", message, "Remove flock, and write overlap: skip, or overlap: wait."
+        )
     if RANDOM_SLEEP.search(" ".join(calls.command)):
         message = f"{spot}: a random sleep holds a worker, and moves with every attempt"
-        linter.findings.warning(at, "YS426", message, "Remove it, and write spread: 1h for example.")
+        linter.findings.warning(
+            at, "YS426", message, "Remove it, and write spread: 1h for example."
+        )
 
 
 def _script(command: list[str]) -> int | None:
@@ -206,6 +261,11 @@ def _shell_syntax(linter: Linter, spot: Spot, items: list[Spot]) -> None:
     for item in items:
         is_expansion = EXPANSION.match(item.value) is not None and not has_own_syntax
         if OPERATOR.fullmatch(item.value) or is_expansion:
-            message = f"{item}: {quoted(item.value)} is passed to the program as it is, because no shell reads it"
-            linter.findings.warning(item, "YS423", message, "For a shell, write [/bin/sh, -c, '...'].")
+            message = (
+                f"{item}: {quoted(item.value)} is passed to the program as it is, because no shell"
+                " reads it"
+            )
+            linter.findings.warning(
+                item, "YS423", message, "For a shell, write [/bin/sh, -c, '...']."
+            )
             return

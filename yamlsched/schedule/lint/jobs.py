@@ -33,12 +33,24 @@ def retries(linter: Linter, job: Job, cron: Cron) -> None:
     if job.overlap is Overlap.ALLOW or not keys:
         return
     longest = replace(job.backoff, jitter=0.0)
-    total = sum((delays.delay(longest, attempt, 0.0) for attempt in range(1, job.max_attempts)), timedelta(0))
+    total = sum(
+        (delays.delay(longest, attempt, 0.0) for attempt in range(1, job.max_attempts)),
+        timedelta(0),
+    )
     if total > smallest_gap(cron):
         effect = "skips slots" if job.overlap is Overlap.SKIP else "delays later slots"
         every = durations.show(smallest_gap(cron))
-        message = f"retries take up to {durations.show(total)}, but slots come every {every}: a failing run {effect}"
-        linter.warn("YS406", job, keys[0], message, "Reduce max_attempts or the delays, or write overlap: allow.")
+        message = (
+            f"retries take up to {durations.show(total)}, but slots come every {every}: a failing"
+            f" run {effect}"
+        )
+        linter.warn(
+            "YS406",
+            job,
+            keys[0],
+            message,
+            "Reduce max_attempts or the delays, or write overlap: allow.",
+        )
 
 
 def timeout(linter: Linter, job: Job, cron: Cron) -> None:
@@ -46,35 +58,47 @@ def timeout(linter: Linter, job: Job, cron: Cron) -> None:
         return
     if job.timeout > smallest_gap(cron):
         apart = durations.show(smallest_gap(cron))
-        message = f"an attempt may take {durations.show(job.timeout)}, but slots come every {apart}: later slots wait"
+        message = (
+            f"an attempt may take {durations.show(job.timeout)}, but slots come every {apart}:"
+            " later slots wait"
+        )
         remedy = f"Write a timeout of at most {apart}, or overlap: skip."
         linter.warn("YS407", job, "timeout", message, remedy)
 
 
 def spread_skips(linter: Linter, job: Job, cron: Cron) -> None:
-    """Report a job whose runs may start so late after their slot that they are unfinished at the next one."""
+    """Report a job whose runs may start so late after their slot that they are unfinished at the
+    next one.
+    """
     namespace = linter.loaded.namespace or "default"
     apart, start = smallest_gap(cron), spread.offset(namespace, job.name, job.spread)
     if job.overlap is not Overlap.SKIP or job.timeout > apart or start + job.timeout <= apart:
         return
     offset, limit, gap = map(durations.show, (start, job.timeout, apart))
     message = (
-        f"its runs start {offset} after their slot and may take {limit}, but slots come every {gap}: "
-        "a run that is unfinished then skips the next slot"
+        f"its runs start {offset} after their slot and may take {limit}, but slots come every"
+        f" {gap}: a run that is unfinished then skips the next slot"
     )
-    linter.warn("YS427", job, "spread", message, "Write a shorter spread or timeout, or overlap: wait.")
+    linter.warn(
+        "YS427", job, "spread", message, "Write a shorter spread or timeout, or overlap: wait."
+    )
 
 
 def catchup(linter: Linter, job: Job, cron: Cron) -> None:
     if job.catchup is Catchup.ALL and smallest_gap(cron) < FREQUENT_INTERVAL:
         message = f"after a day of downtime it runs {len(cron.times):,} times"
-        linter.warn("YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window.")
+        linter.warn(
+            "YS408", job, "catchup", message, "Write catchup: latest, or a short catchup_window."
+        )
 
 
 def lease(linter: Linter, job: Job) -> None:
     if job.lease > LONG_LEASE and linter.is_written(job, "lease"):
         message = f"a run whose worker dies stays locked for up to {durations.show(job.lease)}"
-        remedy = f"Write at most {durations.show(LONG_LEASE)}: a lease is renewed while the handler runs."
+        remedy = (
+            f"Write at most {durations.show(LONG_LEASE)}: a lease is renewed while the handler"
+            " runs."
+        )
         linter.warn_where_written("YS417", job, "lease", message, remedy)
 
 
@@ -90,20 +114,31 @@ def payload_size(linter: Linter, job: Job) -> None:
     size = len(json.dumps(job.payload, ensure_ascii=False).encode()) if job.payload else 0
     if size > LARGE_PAYLOAD_BYTES:
         message = f"{size:,} bytes are copied into every run"
-        linter.warn_where_written("YS419", job, "payload", message, "Store the data elsewhere and pass a reference.")
+        linter.warn_where_written(
+            "YS419", job, "payload", message, "Store the data elsewhere and pass a reference."
+        )
 
 
 def last_attempt(linter: Linter, job: Job) -> None:
     is_silent = job.on_dead is None and not job.notify
-    if job.max_attempts == 1 and is_silent and job.enabled and linter.is_written(job, "max_attempts"):
+    if (
+        job.max_attempts == 1
+        and is_silent
+        and job.enabled
+        and linter.is_written(job, "max_attempts")
+    ):
         message = "the first failure is final, and no on_dead is called"
-        linter.warn_where_written("YS420", job, "max_attempts", message, "Add on_dead, or increase max_attempts.")
+        linter.warn_where_written(
+            "YS420", job, "max_attempts", message, "Add on_dead, or increase max_attempts."
+        )
 
 
 def executes_payload(linter: Linter, calls: Calls) -> None:
     if calls.handler is not None and COMMAND.fullmatch(calls.handler):
         spot = linter.loaded.spot(calls.job, "handler")
-        message = f"{spot}: {calls.handler} executes its payload, which anyone who can enqueue can set"
+        message = (
+            f"{spot}: {calls.handler} executes its payload, which anyone who can enqueue can set"
+        )
         remedy = "Write command: [program, argument] in place of the handler."
         linter.findings.warning(spot, "YS421", message, remedy)
 
@@ -113,7 +148,9 @@ def required_variables(linter: Linter, job: Job) -> None:
     for name in job.requires_env:
         if name in job.env:
             message = f"env of the job sets {name}, but a host must have it, too, to claim the job"
-            linter.warn("YS429", job, "requires_env", message, f"Remove {name} from one of the two.")
+            linter.warn(
+                "YS429", job, "requires_env", message, f"Remove {name} from one of the two."
+            )
 
 
 def secrets(linter: Linter, calls: Calls) -> None:
@@ -121,7 +158,9 @@ def secrets(linter: Linter, calls: Calls) -> None:
     for name, value in (calls.env or {}).items():
         if mask_value(name, value) != value:
             spot = linter.loaded.spot(calls.job, "env", name)
-            message = f"{spot} looks like a secret: env is stored in git, and unencrypted in the database"
+            message = (
+                f"{spot} looks like a secret: env is stored in git, and unencrypted in the database"
+            )
             remedy = "Set it in the environment of the worker."
             if name.startswith("PG"):  # a command does not get the worker's
                 remedy = "Write it to ~/.pgpass, or to a file that PGPASSFILE in env names."
@@ -145,7 +184,9 @@ def secrets(linter: Linter, calls: Calls) -> None:
             if isinstance(inner, str) and mask_value(name, inner) != inner:
                 entry = linter.loaded.spot(calls.job)
                 spot = entry.get(*keys, key) or entry
-                message = f"{spot} looks like a secret: payloads are stored unencrypted in the database"
+                message = (
+                    f"{spot} looks like a secret: payloads are stored unencrypted in the database"
+                )
                 remedy = "Let the handler read it from its environment."
                 linter.findings.warning(spot.key if name else spot, "YS409", message, remedy)
             look(inner, (*keys, key))
@@ -156,7 +197,10 @@ def secrets(linter: Linter, calls: Calls) -> None:
 def zone_names(linter: Linter, job: Job, cron: Cron) -> None:
     name = job.timezone
     if name in ABBREVIATIONS:
-        reason, remedy = f"{name} is an abbreviation", f'Write an IANA name such as "{ABBREVIATIONS[name]}".'
+        reason, remedy = (
+            f"{name} is an abbreviation",
+            f'Write an IANA name such as "{ABBREVIATIONS[name]}".',
+        )
     elif re.fullmatch(r"Etc/GMT[-+][1-9][0-9]*", name):
         hours, side = name[8:], "behind" if "+" in name else "ahead of"
         reason = f"{name} is {hours} h {side} UTC: its sign is reversed"
@@ -187,12 +231,23 @@ def backoff(linter: Linter, job: Job) -> None:
         has_own_attempts = attempts.path == ("jobs", job.name, "max_attempts")
         is_of_one_place = spot.path[0] != "defaults" or not has_own_attempts
         if len(backoff.delays) > max(1, job.max_attempts - 1) and is_of_one_place:
-            message = f"{job.max_attempts} attempts use {job.max_attempts - 1} of the {len(backoff.delays)} delays"
-            add("delays", message, f"Write max_attempts: {len(backoff.delays) + 1}, or fewer delays.")
+            message = (
+                f"{job.max_attempts} attempts use {job.max_attempts - 1} of the"
+                f" {len(backoff.delays)} delays"
+            )
+            add(
+                "delays",
+                message,
+                f"Write max_attempts: {len(backoff.delays) + 1}, or fewer delays.",
+            )
     elif backoff.max_delay < backoff.delay:
         delay = durations.show(backoff.delay)
         message = f"the delay {delay} is limited to max_delay {durations.show(backoff.max_delay)}"
-        add("max_delay" if "max_delay" in spot.value else "delay", message, f"Write max_delay: {delay} or more.")
+        add(
+            "max_delay" if "max_delay" in spot.value else "delay",
+            message,
+            f"Write max_delay: {delay} or more.",
+        )
 
 
 def upstreams(linter: Linter, job: Job) -> None:
@@ -201,17 +256,28 @@ def upstreams(linter: Linter, job: Job) -> None:
         missing = linter.environments(job.name) - linter.environments(upstream.name)
         if missing and job.on_upstream_failure is not UpstreamFailure.RUN:
             where = f" in {', '.join(sorted(missing))}" if any(missing) else ""
-            message = f"it follows {upstream.name}, which is not enabled{where}: then its slots do not run"
+            message = (
+                f"it follows {upstream.name}, which is not enabled{where}: then its slots do"
+                " not run"
+            )
             remedy = "Enable both in the same environments, or write on_upstream_failure: run."
             linter.warn("YS430", job, "after", message, remedy)
         if job.catchup_window < upstream.timeout:
             window, limit = durations.show(job.catchup_window), durations.show(upstream.timeout)
-            message = f"its slots are late {window} after their time, and {upstream.name} may take {limit}"
+            message = (
+                f"its slots are late {window} after their time, and {upstream.name} may take"
+                f" {limit}"
+            )
             linter.warn("YS431", job, "catchup_window", message, "Write a longer catchup_window.")
         last, own_last = (one.cron and one.cron.ends_on for one in (upstream, job))
         if last and not (own_last and own_last <= last):
-            message = f"it goes on after {last}, when {upstream.name} ends: then no slot waits for a new run"
-            linter.warn("YS435", job, "after", message, f"Write ends_on: {last}, or remove {upstream.name}.")
+            message = (
+                f"it goes on after {last}, when {upstream.name} ends: then no slot waits for a"
+                " new run"
+            )
+            linter.warn(
+                "YS435", job, "after", message, f"Write ends_on: {last}, or remove {upstream.name}."
+            )
         # a year may start or end between the slots of two that fire equally often
         if linter.slots(job) > linter.slots(upstream) + 1 > 1:
             message = f"it fires more often than {upstream.name}: several of its slots wait for one"

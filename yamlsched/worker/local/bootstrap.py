@@ -34,7 +34,9 @@ def run(parent: int, channel: Channel, environment: Environment) -> NoReturn:
 
 
 def fail(error: BaseException) -> NoReturn:
-    """Exit because of ``error``, by ``os._exit``, so that nothing of the parent's is cleaned up here."""
+    """Exit because of ``error``, by ``os._exit``, so that nothing of the parent's is cleaned up
+    here.
+    """
     os.write(2, f"yamlsched: a child process cannot start: {error}\n".encode())
     os._exit(SETUP_EXIT)
 
@@ -46,7 +48,9 @@ def set_up(
     environment: Environment,
     streams: Callable[[], tuple[TextIO, TextIO]],
 ) -> None:
-    """Detach from the worker, and prepare for handlers. ``output`` becomes descriptors 1 and 2, for ``shared_loop``."""
+    """Detach from the worker, and prepare for handlers. ``output`` becomes descriptors 1 and 2, for
+    ``shared_loop``.
+    """
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     workload = environment.workload
     for descriptor in (1, 2):
@@ -64,7 +68,9 @@ def set_up(
         os.environ.pop("PGTZ", None)
     else:
         os.environ["PGTZ"] = environment.pgtz
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
+    )
     paths = next((job.paths for job in workload.jobs.values()), ())  # those of the file
     folders = map(str, search_path(workload.file, paths, workload.path))
     sys.path[:0] = [folder for folder in folders if folder not in sys.path[:1]]

@@ -1,9 +1,11 @@
-"""The parent's side of one child of the pool of processes: the attempts that it holds, and how they are stopped.
+"""The parent's side of one child of the pool of processes: the attempts that it holds, and how they
+are stopped.
 
-A child does not wait until its output has been read. At the end of an attempt that has printed something, it writes a
-mark into the pipe: what precedes it was printed by that attempt. The parent counts in the shared memory when it starts
-and ends to read, and when it has read something else than marks. This is how the child knows of an attempt that has
-printed nothing, which most do, and needs no mark.
+A child does not wait until its output has been read. At the end of an attempt that has printed
+something, it writes a mark into the pipe: what precedes it was printed by that attempt. The parent
+counts in the shared memory when it starts and ends to read, and when it has read something else
+than marks. This is how the child knows of an attempt that has printed nothing, which most do, and
+needs no mark.
 """
 
 from __future__ import annotations
@@ -20,11 +22,22 @@ from yamlsched.worker import clock
 from yamlsched.worker.attempt import Attempt
 from yamlsched.worker.local import protocol
 from yamlsched.worker.local.child_pool import KILL_GRACE_SECONDS, ChildProcess, Environment
-from yamlsched.worker.local.protocol import INDEX, MAX_TASKS, Channel, Marks, Memory, Success, Task, TaskEnd
+from yamlsched.worker.local.protocol import (
+    INDEX,
+    MAX_TASKS,
+    Channel,
+    Marks,
+    Memory,
+    Success,
+    Task,
+    TaskEnd,
+)
 
 
 class Sections:
-    """What was read and is not passed on yet: the output of attempts that have ended, and what follows."""
+    """What was read and is not passed on yet: the output of attempts that have ended, and what
+    follows.
+    """
 
     def __init__(self, marks: Marks) -> None:
         self._token = marks.token
@@ -34,11 +47,15 @@ class Sections:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is output of attempts whose end has not been handled: all else waits for that."""
+        """Whether there is output of attempts whose end has not been handled: all else waits for
+        that.
+        """
         return bool(self._ended)
 
     def feed(self, content: bytes, source: Attempt | None) -> bool:
-        """Add ``content``, and return whether it is more than marks. What follows the last mark is of ``source``."""
+        """Add ``content``, and return whether it is more than marks. What follows the last mark is
+        of ``source``.
+        """
         first, *others = content.split(self._token)
         self._rest += first
         is_printed = bool(first)
@@ -51,7 +68,9 @@ class Sections:
         return is_printed
 
     def take_ended(self, index: int) -> bytes | None:
-        """Return what was read of the output of the task at ``index``, which has ended; None: its mark was not read."""
+        """Return what was read of the output of the task at ``index``, which has ended; None: its
+        mark was not read.
+        """
         while self._ended:
             ended, content = self._ended.popleft()
             if ended == index:
@@ -90,7 +109,9 @@ class ChildHandle(ChildProcess):
         self.assigned: dict[int, Attempt] = {}  # by index
         self.withdrawn: set[int] = set()  # indexes of withdrawn tasks that it has not reached yet
         self._next_index = 0
-        self.is_slow = False  # its attempt takes long: what would wait behind it goes to another child
+        self.is_slow = (
+            False  # its attempt takes long: what would wait behind it goes to another child
+        )
         self.is_hung = False  # it starts nothing of what it was handed, and is killed
         self.active_at = 0.0  # when it was last known to work, or to have nothing to do
         self._observed: Attempt | None = None  # the attempt that was last seen executing
@@ -114,8 +135,9 @@ class ChildHandle(ChildProcess):
     def read_output(self) -> None:
         """Read what there is of its output, and note whose it is.
 
-        What follows the last mark is of the attempt that executes before and after a read. If these are two, the next
-        read shows the mark of the first one, which has ended meanwhile. If there is none, the second has printed it.
+        What follows the last mark is of the attempt that executes before and after a read. If these
+        are two, the next read shows the mark of the first one, which has ended meanwhile. If there
+        is none, the second has printed it.
         """
         content, source = b"", None
         self.memory.start_read()
@@ -128,10 +150,14 @@ class ChildHandle(ChildProcess):
             source = self.running()
             if source is not None and source is before:
                 break
-        self.memory.end_read(bool(content) and self.sections.feed(content, source or self._latest()))
+        self.memory.end_read(
+            bool(content) and self.sections.feed(content, source or self._latest())
+        )
 
     def take_ended_output(self, index: int) -> bytes:
-        """Return what was not passed on of the output of the task at ``index``, whose mark is in the pipe."""
+        """Return what was not passed on of the output of the task at ``index``, whose mark is in
+        the pipe.
+        """
         content = self.sections.take_ended(index)
         if content is None:
             self.read_output()
@@ -196,7 +222,9 @@ class ChildHandle(ChildProcess):
                 yield successes, None if report is None else TaskEnd.decode(report)
 
     def succeed(self, successes: list[Success]) -> list[Attempt]:
-        """Return the attempts at these indexes, which it no longer holds, and set what they took and used."""
+        """Return the attempts at these indexes, which it no longer holds, and set what they took
+        and used.
+        """
         attempts, pop, has_reports = [], self.assigned.pop, self.memory.progress.is_used
         for index, took, usage in successes:
             if (attempt := pop(index, None)) is not None:
@@ -220,7 +248,9 @@ class ChildHandle(ChildProcess):
         return attempt
 
     def read_progress(self) -> None:
-        """Set the progress of the attempts that it has started, as their handlers have reported it."""
+        """Set the progress of the attempts that it has started, as their handlers have
+        reported it.
+        """
         if self.memory.progress.is_used:
             for index, attempt in self.assigned.items():
                 if self.memory.state(index) != protocol.NOT_STARTED:
@@ -245,12 +275,15 @@ class ChildHandle(ChildProcess):
         super().kill()
 
     def stop(self, attempt: Attempt, grace: float) -> list[Attempt]:
-        """Stop the handler or the command of ``attempt``: SIGTERM, and SIGKILL ``grace`` seconds later.
+        """Stop the handler or the command of ``attempt``: SIGTERM, and SIGKILL ``grace`` seconds
+        later.
 
         Returns the attempts that it has not started, so that nothing but ``attempt`` is hit.
         """
         withdrawn = self.retire()
-        if self.running() is attempt:  # else it had not started, or it ended this moment and its report is on its way
+        if (
+            self.running() is attempt
+        ):  # else it had not started, or it ended this moment and its report is on its way
             self.was_stopped = True
             if grace <= 0:
                 self.kill()

@@ -1,4 +1,6 @@
-"""What both pools of child processes have in common: the attempts that wait for a child, and when children end."""
+"""What both pools of child processes have in common: the attempts that wait for a child, and when
+children end.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ KILL_GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 
 
 def exit_cause(status: int, when: str = " during the run") -> str:
-    """Describe how a process ended, from its wait status; ``when`` is appended if it exited by itself."""
+    """Describe how a process ended, from its wait status; ``when`` is appended if it exited by
+    itself.
+    """
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -38,11 +42,15 @@ def exit_cause(status: int, when: str = " during the run") -> str:
         return f"killed by signal {number} ({name}){hint}"
     code = os.waitstatus_to_exitcode(status)
     if code == CLOSED_PIPES:
-        return "the handler closed file descriptors that it did not open, including its connection to yamlsched"
+        return (
+            "the handler closed file descriptors that it did not open, including its connection to"
+            " yamlsched"
+        )
     return f"the process exited with status {code}{when}"
 
 
-MAX_READS = 16  # of one child's messages in a row, so that a child that writes endlessly does not block the others
+# of one child's messages in a row, so that a child that writes endlessly does not block the others
+MAX_READS = 16
 MAX_READ_BYTES = 1 << 16  # what a pipe holds; a buffer of a megabyte takes longer than most reads
 
 
@@ -58,7 +66,8 @@ class ChildProcess:
     """One child, which leads a process group of its own. Instants are those of ``clock.now``."""
 
     def __init__(self, kind: str, do: Callable[[int, int, int, int], object]) -> None:
-        """Fork. In the child, ``do`` gets the worker's process id, and the pipes: commands, results, output.
+        """Fork. In the child, ``do`` gets the worker's process id, and the pipes: commands,
+        results, output.
 
         Raises EnvironmentFailed when the system refuses.
         """
@@ -118,7 +127,9 @@ class ChildProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     def kill_group(self) -> None:
-        """Kill what it had started, and would outlive it; it has ended, and its id may be that of another process."""
+        """Kill what it had started, and would outlive it; it has ended, and its id may be that of
+        another process.
+        """
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -135,7 +146,9 @@ class ChildProcess:
 
 
 MAX_FAILED_FORKS = 6  # children in a row that died before they were ready: then no more are started
-MAX_FAILED_STARTS = 3  # children that died with an attempt that they had not started: then it has failed
+MAX_FAILED_STARTS = (
+    3  # children that died with an attempt that they had not started: then it has failed
+)
 MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
 Child = TypeVar("Child", bound=ChildProcess)
 
@@ -179,7 +192,9 @@ class ChildPool(ABC, Generic[Child]):
     def _check_forks(self) -> None:
         """Raise EnvironmentFailed if it is pointless to start another child."""
         if self._failed_forks >= MAX_FAILED_FORKS:
-            raise EnvironmentFailed(f"child processes die before they are ready for a run: {self._fork_failure}")
+            raise EnvironmentFailed(
+                f"child processes die before they are ready for a run: {self._fork_failure}"
+            )
 
     def _note_fork(self, was_ready: bool, status: int) -> None:
         """Note how a child has ended: whether it had been ready for a run, and its wait status."""
@@ -187,11 +202,16 @@ class ChildPool(ABC, Generic[Child]):
         self._fork_failure = exit_cause(status, "")
 
     def _failed_start(self, attempt: Attempt, status: int) -> AttemptEnd | None:
-        """Count the death of a child that had not started ``attempt``; after a few of them, return its end."""
+        """Count the death of a child that had not started ``attempt``; after a few of them, return
+        its end.
+        """
         self._failed_starts[attempt] += 1
         if self._failed_starts[attempt] < MAX_FAILED_STARTS or attempt.stopped is not None:
             return None
-        why = f"{MAX_FAILED_STARTS} child processes died before they could start it: {exit_cause(status, '')}"
+        why = (
+            f"{MAX_FAILED_STARTS} child processes died before they could start it:"
+            f" {exit_cause(status, '')}"
+        )
         return AttemptEnd(EndKind.RAISED, why, WORKER_DIED)
 
     def reload(self, workload: Workload) -> None:
@@ -215,7 +235,9 @@ class ChildPool(ABC, Generic[Child]):
 MAX_MESSAGE_SECONDS = 0.005  # of expected work in one message to a child
 MAX_MESSAGE_RUNS = 200
 LOOKAHEAD_SECONDS = 0.08  # of expected work that may be claimed ahead for one child
-QUICK_SECONDS = 0.04  # an attempt that takes less may have others waiting behind it in the same child
+QUICK_SECONDS = (
+    0.04  # an attempt that takes less may have others waiting behind it in the same child
+)
 SHORTEST_SECONDS = 1e-7
 
 
@@ -240,16 +262,24 @@ class Estimates:
         seconds = self._seconds.get(job)
         if seconds is None:
             return 1
-        return max(1, min(MAX_MESSAGE_RUNS, int(MAX_MESSAGE_SECONDS / max(seconds, SHORTEST_SECONDS))))
+        return max(
+            1, min(MAX_MESSAGE_RUNS, int(MAX_MESSAGE_SECONDS / max(seconds, SHORTEST_SECONDS)))
+        )
 
     def runs_ahead(self) -> int:
         """Return how many runs one child can start within some tens of milliseconds."""
-        ahead = 1 if self._typical is None else int(LOOKAHEAD_SECONDS / max(self._typical, SHORTEST_SECONDS))
+        ahead = (
+            1
+            if self._typical is None
+            else int(LOOKAHEAD_SECONDS / max(self._typical, SHORTEST_SECONDS))
+        )
         return max(1, min(4 * MAX_MESSAGE_RUNS, ahead))
 
 
 def _average(known: float | None, seconds: float) -> float:
-    """Return the new average. It falls faster than it rises, so that a slow first run is soon forgotten."""
+    """Return the new average. It falls faster than it rises, so that a slow first run is soon
+    forgotten.
+    """
     if known is None:
         return seconds
     return known + (0.5 if seconds < known else 0.2) * (seconds - known)

@@ -1,4 +1,6 @@
-"""The child's side of a command: starts the program, waits for its exit, and dies not before its process group."""
+"""The child's side of a command: starts the program, waits for its exit, and dies not before its
+process group.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ from yamlsched.worker.local.usage import note_program, of_program
 
 
 class CommandRunner:
-    """Executes the commands of one child. ``folder`` has schedules.yaml; ``parent`` is the worker's process id.
+    """Executes the commands of one child. ``folder`` has schedules.yaml; ``parent`` is the worker's
+    process id.
 
-    Its process never executes a handler, so that nothing that a handler changes in its process reaches a program.
+    Its process never executes a handler, so that nothing that a handler changes in its process
+    reaches a program.
     """
 
     def __init__(self, channel: Channel, parent: int, folder: str) -> None:
@@ -55,7 +59,9 @@ class CommandRunner:
             programs.adopt_orphans(False)
             programs.die_with(self._parent)
 
-    def _start(self, program: Program, environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes]:
+    def _start(
+        self, program: Program, environment: Mapping[bytes, bytes]
+    ) -> subprocess.Popen[bytes]:
         own_id, memory = os.getpid(), self._memory
 
         def prepare() -> None:
@@ -66,7 +72,9 @@ class CommandRunner:
         output = self._channel.output
         process = program.start(self._folder, environment, prepare, stdout=output, stderr=output)
         if memory.is_stop_requested:
-            signal_group(process.pid, signal.SIGTERM)  # the parent's may have come before the program
+            signal_group(
+                process.pid, signal.SIGTERM
+            )  # the parent's may have come before the program
         return process
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
@@ -81,7 +89,9 @@ class CommandRunner:
             self.left_processes = reap_group(process.pid) or has_children()
             return status
         status = self._reap(process)
-        while reap_group(process.pid):  # the parent kills the group and this process when it takes too long
+        while reap_group(
+            process.pid
+        ):  # the parent kills the group and this process when it takes too long
             self._exit_without_parent(process.pid, POLL_INTERVAL_SECONDS)
         return status
 
@@ -111,7 +121,9 @@ class CommandRunner:
             os.close(descriptor)
 
     def _exit_without_parent(self, group: int, seconds: float) -> None:
-        """Wait for ``seconds``. If the parent has died, kill the program's process group, and exit."""
+        """Wait for ``seconds``. If the parent has died, kill the program's process
+        group, and exit.
+        """
         poll = select.poll()
         poll.register(self._channel.commands, 0)
         if poll.poll(seconds * 1000):

@@ -1,4 +1,6 @@
-"""What handlers print: passed on to stderr line by line with the run's id; the end of it is kept with the run."""
+"""What handlers print: passed on to stderr line by line with the run's id; the end of it is kept
+with the run.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,20 @@ from yamlsched import text as terminal
 from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, ClaimedRun
 from yamlsched.worker.stderr import NonBlockingStderr
 
-MAX_KEPT_BYTES = MAX_OUTPUT_BYTES + 4_096  # with what is cut off after secrets are removed: one may start there
+MAX_KEPT_BYTES = (
+    MAX_OUTPUT_BYTES + 4_096
+)  # with what is cut off after secrets are removed: one may start there
 MAX_TAIL_BYTES = 8_192 + 4_096  # likewise, while the attempt is running
 MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, including the name before each line
 MAX_LINE_BYTES = 8_192  # a longer line is passed on in pieces
 PIPE_BYTES = 1 << 16  # what a pipe holds, unless a handler enlarges it
 MAX_WAIT_SECONDS = 1.0  # for which an attempt waits, in total, for the reader of our stderr
 WAIT_SECONDS = 0.02  # at a time
-# what could move the cursor, colour the terminal or reverse the text: controls except the tab and the end of the line,
-# marks of direction, separators of lines, halves of surrogate pairs
-UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# what could move the cursor, colour the terminal or reverse the text: controls except the tab and
+# the end of the line, marks of direction, separators of lines, halves of surrogate pairs
+UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 class OutputPipe:
@@ -48,7 +54,9 @@ class OutputPipe:
         self.is_empty = True
 
     def read(self) -> bytes:
-        """Read all that the pipe holds, and not more, so that a handler that prints gigabytes does not block others."""
+        """Read all that the pipe holds, and not more, so that a handler that prints gigabytes does
+        not block others.
+        """
         content = self._read(PIPE_BYTES)
         if len(content) == PIPE_BYTES:
             content += self._read(_pipe_size(self.descriptor))
@@ -86,7 +94,9 @@ class OutputPipe:
         """Yield what is too long of the line that has not ended."""
         while len(self._line) > MAX_LINE_BYTES:
             end = MAX_LINE_BYTES
-            while end > MAX_LINE_BYTES - 3 and self._line[end] & 0xC0 == 0x80:  # not inside a character
+            while (
+                end > MAX_LINE_BYTES - 3 and self._line[end] & 0xC0 == 0x80
+            ):  # not inside a character
                 end -= 1
             yield self._line[:end]
             del self._line[:end]
@@ -100,13 +110,17 @@ class OutputPipe:
         del self._kept[:-MAX_KEPT_BYTES]
 
     def tail(self, run: ClaimedRun) -> tuple[bytes, int]:
-        """Return the end of what ``run`` has printed, if it is still here, and how many bytes that was."""
+        """Return the end of what ``run`` has printed, if it is still here, and how many bytes that
+        was.
+        """
         if run is not self.run:
             return b"", 0
         return bytes(self._kept[-MAX_TAIL_BYTES:]), self._forgotten_bytes + len(self._kept)
 
     def wait_seconds(self) -> float:
-        """Return for how long not to read on, because our stderr is not read as quickly as this run prints."""
+        """Return for how long not to read on, because our stderr is not read as quickly as this run
+        prints.
+        """
         if self.is_empty or self._allowance <= 0 or not _is_full() or not self._may_wait():
             return 0.0
         self._waited_seconds += WAIT_SECONDS
@@ -116,7 +130,9 @@ class OutputPipe:
         return self._waited_seconds < MAX_WAIT_SECONDS and not _is_stuck()
 
     def take(self, is_kept: bool) -> tuple[str, int]:
-        """Return the end of what the attempt printed, if it is kept, and the bytes before it; start again."""
+        """Return the end of what the attempt printed, if it is kept, and the bytes before it; start
+        again.
+        """
         if self.is_empty:
             return "", 0
         line, self._line = self._line, bytearray()
@@ -134,8 +150,15 @@ class OutputPipe:
         why = f"the limit for one attempt is {MAX_PASSED_ON_BYTES >> 20} MiB"
         if self._allowance > 0:
             why = "the worker's stderr is not read fast enough"
-        where = f". The end of it: yamlsched show {self.run.id} --output" if is_kept and self.run else ""
-        text = f"yamlsched: {terminal.show_bytes(self._omitted_bytes)} of output{lines} left out here, {why}{where}"
+        where = (
+            f". The end of it: yamlsched show {self.run.id} --output"
+            if is_kept and self.run
+            else ""
+        )
+        text = (
+            f"yamlsched: {terminal.show_bytes(self._omitted_bytes)} of output{lines} left out here,"
+            f" {why}{where}"
+        )
         self._write([text])
 
     @property
@@ -147,7 +170,9 @@ class OutputPipe:
         self._omitted_lines += content.count(b"\n")
 
     def _pass_on(self, lines: list[bytearray], end: bytes) -> None:
-        """Pass on ``lines``, as far as the limit allows; ``end`` is what followed each when it was printed."""
+        """Pass on ``lines``, as far as the limit allows; ``end`` is what followed each when it was
+        printed.
+        """
         prefix = self._prefix
         for number, line in enumerate(lines):
             self._allowance -= len(prefix) + len(line) + 1
@@ -164,11 +189,16 @@ class OutputPipe:
         if log.is_json():
             run = {"job": self.run.job_type, "run": self.run.id} if self.run else {}
             now = datetime.now(UTC)
-            lines = [log.format_line("info", "run.output", {**run, "line": line}, now, as_json=True) for line in lines]
+            lines = [
+                log.format_line("info", "run.output", {**run, "line": line}, now, as_json=True)
+                for line in lines
+            ]
             text = "\n".join([*lines, ""])
         else:
             prefix = self._prefix
-            text = prefix + UNSAFE.sub(escaped, "\n".join(lines)).replace("\n", f"\n{prefix}") + "\n"
+            text = (
+                prefix + UNSAFE.sub(escaped, "\n".join(lines)).replace("\n", f"\n{prefix}") + "\n"
+            )
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(text)
 
@@ -181,12 +211,15 @@ def _pipe_size(descriptor: int) -> int:
 
 
 def visible(content: bytes | bytearray) -> bytearray:
-    """Return ``content`` as a terminal shows it: of each line that writes over itself, such as a progress bar, the end.
+    """Return ``content`` as a terminal shows it: of each line that writes over itself, such as a
+    progress bar, the end.
 
     >>> visible(b"1%\\r2%\\r100%\\r\\ndone\\n3%\\r")
     bytearray(b'100%\\r\\ndone\\n3%\\r')
     """
-    return bytearray(b"\n").join(line[line.rstrip(b"\r").rfind(b"\r") + 1 :] for line in content.split(b"\n"))
+    return bytearray(b"\n").join(
+        line[line.rstrip(b"\r").rfind(b"\r") + 1 :] for line in content.split(b"\n")
+    )
 
 
 def _is_full() -> bool:

@@ -25,27 +25,37 @@ MAX_MESSAGE_BYTES = 1 << 18  # of payload
 MAX_RUNS_PER_CHILD = 50_000  # to limit what leaking handlers can accumulate
 SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to another child
 START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then others get it
-MAX_WAIT_SECONDS = 1.0  # for attempts while all children are busy with long ones: then they are returned
+MAX_WAIT_SECONDS = (
+    1.0  # for attempts while all children are busy with long ones: then they are returned
+)
 CLOSE_TIMEOUT_SECONDS = 5.0  # for children that have nothing to do to exit; they may export spans
-BAD_FRAME = AttemptEnd(EndKind.RAISED, "the handler wrote to a file descriptor that it did not open", WORKER_DIED)
+BAD_FRAME = AttemptEnd(
+    EndKind.RAISED, "the handler wrote to a file descriptor that it did not open", WORKER_DIED
+)
 
 
 class ProcessPool(ChildPool[ChildHandle]):
-    """Executes attempts in child processes, one at a time in each, at most as many at once as there are permits."""
+    """Executes attempts in child processes, one at a time in each, at most as many at once as there
+    are permits.
+    """
 
     def __init__(self, workload: Workload, permits: Permits, events: EventQueue) -> None:
         super().__init__(workload, permits, events)
         self._estimates = Estimates()
-        self._stuck_since: float | None = None  # when all children were found busy with long attempts
+        self._stuck_since: float | None = (
+            None  # when all children were found busy with long attempts
+        )
         self._cannot_fork = False
 
-    # -- handing out -----------------------------------------------------------------------------------------------
+    # -- handing out -------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
         """Return how many attempts the pool can take, with all permits that are free."""
         permits = self._permits.fill(self._permits.count)
         # a slow child is in neither number: its attempt takes one permit, and no room of others
-        held = len(self._waiting) + sum(len(c.assigned) for c in self._children.values() if not c.is_slow)
+        held = len(self._waiting) + sum(
+            len(c.assigned) for c in self._children.values() if not c.is_slow
+        )
         return Capacity(permits, max(0, permits - self.running()), self._total(permits), held)
 
     def running(self) -> int:
@@ -57,20 +67,27 @@ class ProcessPool(ChildPool[ChildHandle]):
         self._permits.shrink(self.running() + len(self._waiting))
 
     def _total(self, permits: int) -> int:
-        """Return how many attempts ``permits`` children can start soon, including those that they hold.
+        """Return how many attempts ``permits`` children can start soon, including those that they
+        hold.
 
-        A child whose attempt takes long starts nothing soon, and neither does one that cannot be forked.
+        A child whose attempt takes long starts nothing soon, and neither does one that cannot be
+        forked.
         """
         if self._cannot_fork:
             permits = min(permits, len(self._children))
-        return max(0, permits - sum(1 for c in self._children.values() if c.is_slow)) * self._estimates.runs_ahead()
+        return (
+            max(0, permits - sum(1 for c in self._children.values() if c.is_slow))
+            * self._estimates.runs_ahead()
+        )
 
     def _dispatch(self) -> None:
         self._is_dispatching = False
         if self._is_draining:
             self._return_waiting()
         try:
-            permits = self._permits.fill(min(self._permits.count, self.running() + len(self._waiting)))
+            permits = self._permits.fill(
+                min(self._permits.count, self.running() + len(self._waiting))
+            )
             while self._waiting:
                 busy = [child for child in self._children.values() if child.assigned]
                 child = self._child_for(self._waiting[0], busy, permits)
@@ -84,7 +101,9 @@ class ProcessPool(ChildPool[ChildHandle]):
                 self._events.put(ExecutorFailed(error))
 
     def _next_message(self, limit: int) -> list[Attempt]:
-        """Take what is handed over at once: up to ``limit`` attempts that take a few milliseconds together."""
+        """Take what is handed over at once: up to ``limit`` attempts that take a few milliseconds
+        together.
+        """
         message: list[Attempt] = []
         waiting, suspects, size, job = self._waiting, self._failed_starts, 0, None
         while waiting and size < MAX_MESSAGE_BYTES:
@@ -103,7 +122,9 @@ class ProcessPool(ChildPool[ChildHandle]):
                 break
         return message
 
-    def _child_for(self, attempt: Attempt, busy: list[ChildHandle], permits: int) -> ChildHandle | None:
+    def _child_for(
+        self, attempt: Attempt, busy: list[ChildHandle], permits: int
+    ) -> ChildHandle | None:
         if len(busy) < permits:
             idle = [c for c in self._children.values() if not c.assigned and _may_get(c, attempt)]
             return idle[-1] if idle else self._fork(attempt.is_command)
@@ -113,24 +134,31 @@ class ProcessPool(ChildPool[ChildHandle]):
         able = [
             c
             for c in busy
-            if c.commands.is_flushed and _may_get(c, attempt) and not c.is_slow and len(c.assigned) <= size
+            if c.commands.is_flushed
+            and _may_get(c, attempt)
+            and not c.is_slow
+            and len(c.assigned) <= size
         ]
         best = min(able, key=lambda c: len(c.assigned), default=None)
         return best if best is not None and self._are_quick(best.assigned.values()) else None
 
     def _are_quick(self, attempts: Iterable[Attempt]) -> bool:
-        """Return whether another attempt may wait behind ``attempts``, so that the child need not wait for us."""
+        """Return whether another attempt may wait behind ``attempts``, so that the child need not
+        wait for us.
+        """
         if self._failed_starts and not self._failed_starts.keys().isdisjoint(attempts):
             return False
         return all(map(self._estimates.is_quick, {attempt.job.name for attempt in attempts}))
 
     def _requeue(self, attempts: Iterable[Attempt]) -> None:
-        """Let other children start ``attempts``, which one has not; return those that are not to be started."""
+        """Let other children start ``attempts``, which one has not; return those that are not to be
+        started.
+        """
         self._waiting.extendleft(reversed(list(attempts)))
         self._return_stopped()
         self._dispatch_soon()
 
-    # -- children: forked, reaped, stopped ---------------------------------------------------------------------------
+    # -- children: forked, reaped, stopped ---------------------------------------------------------
 
     def _fork(self, is_for_commands: bool) -> ChildHandle:
         self._cannot_fork = True
@@ -154,7 +182,9 @@ class ProcessPool(ChildPool[ChildHandle]):
                 self._handle_exit(self._children.pop(pid), status, used)
         self._dispatch_soon()
 
-    def _handle_exit(self, child: ChildHandle, status: int, used: resource.struct_rusage | None) -> None:
+    def _handle_exit(
+        self, child: ChildHandle, status: int, used: resource.struct_rusage | None
+    ) -> None:
         self._read(child)
         self._read_last_output(child)
         self._note_fork(child.memory.is_ready, status)
@@ -180,8 +210,13 @@ class ProcessPool(ChildPool[ChildHandle]):
         child.close()
         startable = []
         for attempt in unstarted:
-            # handed over alone after the first time: only a run that kills its child each time gets as far as its end
-            failed = self._failed_start(attempt, status) if child.memory.is_ready and not has_started else None
+            # handed over alone after the first time: only a run that kills its child each time gets
+            # as far as its end
+            failed = (
+                self._failed_start(attempt, status)
+                if child.memory.is_ready and not has_started
+                else None
+            )
             if failed is None:
                 startable.append(attempt)
             else:
@@ -190,7 +225,11 @@ class ProcessPool(ChildPool[ChildHandle]):
 
     def stop(self, attempts: Iterable[Attempt], grace: float | None = None) -> None:
         """Stop attempts by SIGTERM, and by SIGKILL ``grace`` seconds later."""
-        assigned = {attempt: child for child in self._children.values() for attempt in child.assigned.values()}
+        assigned = {
+            attempt: child
+            for child in self._children.values()
+            for attempt in child.assigned.values()
+        }
         for attempt in attempts:
             if (child := assigned.get(attempt)) is not None:
                 own_grace = attempt.kill_after if attempt.is_command else KILL_GRACE_SECONDS
@@ -217,10 +256,11 @@ class ProcessPool(ChildPool[ChildHandle]):
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
         self._permits.shrink(0)
 
-    # -- watching --------------------------------------------------------------------------------------------------
+    # -- watching ----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Stop what exceeds its timeout, replace children that hang, return what no child can start soon.
+        """Stop what exceeds its timeout, replace children that hang, return what no child can start
+        soon.
 
         Also read what handlers have reported of their progress.
         """
@@ -259,7 +299,7 @@ class ProcessPool(ChildPool[ChildHandle]):
             child.is_slow = True
             self._requeue(child.withdraw())
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------
 
     def _read(self, child: ChildHandle) -> None:
         try:
@@ -299,7 +339,9 @@ class ProcessPool(ChildPool[ChildHandle]):
         if report.has_mark:
             child.output.add(attempt.run, child.take_ended_output(report.number))
         attempt.took = report.took
-        self._estimates.learn(attempt.job.name, report.took - report.import_seconds)  # the next runs need no import
+        self._estimates.learn(
+            attempt.job.name, report.took - report.import_seconds
+        )  # the next runs need no import
         self._end(child, attempt, report.end)
         if report.has_mark:
             self._pass_on_output(child)  # of those that follow
@@ -321,12 +363,15 @@ class ProcessPool(ChildPool[ChildHandle]):
         if output.is_closed:
             child.loop.remove_reader(output.descriptor)
         elif seconds := output.wait_seconds():
-            # our stderr is not read as quickly as this child prints: only the child waits, and not for long
+            # our stderr is not read as quickly as this child prints: only the child waits, and not
+            # for long
             child.loop.remove_reader(output.descriptor)
             child.loop.call_later(seconds, self._resume_output, child)
 
     def _pass_on_output(self, child: ChildHandle) -> None:
-        """Pass on what was read, unless it comes after that of an attempt whose end has not been handled."""
+        """Pass on what was read, unless it comes after that of an attempt whose end has not been
+        handled.
+        """
         if not child.sections.has_ended:
             source, content = child.sections.take_rest()
             if content:
@@ -335,7 +380,9 @@ class ProcessPool(ChildPool[ChildHandle]):
                     source.printing = child.output.tail
 
     def _read_last_output(self, child: ChildHandle) -> None:
-        """Read what a child that has ended has printed, perhaps without a report of its last attempt."""
+        """Read what a child that has ended has printed, perhaps without a report of its last
+        attempt.
+        """
         child.read_output()
         for index, content in child.sections.take_all_ended():
             if (attempt := child.assigned.get(index)) is not None:
@@ -348,7 +395,9 @@ class ProcessPool(ChildPool[ChildHandle]):
 
 
 def _may_get(child: ChildHandle, attempt: Attempt) -> bool:
-    """Return whether ``child`` may be handed ``attempt``: commands are started where no handler was executed."""
+    """Return whether ``child`` may be handed ``attempt``: commands are started where no handler was
+    executed.
+    """
     return not child.is_retired and child.is_for_commands is attempt.is_command
 
 

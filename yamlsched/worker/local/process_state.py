@@ -1,4 +1,5 @@
-"""What a handler may leave behind in its process: what is reset after it, and what only a new process undoes.
+"""What a handler may leave behind in its process: what is reset after it, and what only a new
+process undoes.
 
 The table for users is in docs/worker.md. A check takes a tenth of a millisecond.
 """
@@ -18,7 +19,16 @@ MAX_PILED_UP = 100  # descriptors, or threads, more than before the first handle
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 NAMESPACES = ("ipc", "mnt", "net", "pid_for_children", "user", "uts")
-USER_FIELDS = (b"Uid", b"Gid", b"Groups", b"Cap", b"NoNewPrivs", b"Seccomp", b"Cpus_allowed:", b"Mems_allowed:")
+USER_FIELDS = (
+    b"Uid",
+    b"Gid",
+    b"Groups",
+    b"Cap",
+    b"NoNewPrivs",
+    b"Seccomp",
+    b"Cpus_allowed:",
+    b"Mems_allowed:",
+)
 SIGNAL_FIELDS = (b"SigIgn", b"SigCgt")
 """How lines of /proc/self/status begin."""
 MAX_STATUS_BYTES = 1 << 14
@@ -31,8 +41,12 @@ class ProcessState:
         self._parent = parent
         handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
         # those that only C code can restore are left out
-        self._handlers = {number: handler for number, handler in handlers.items() if handler is not None}
-        self._own_signals = [number for number, handler in self._handlers.items() if callable(handler)]
+        self._handlers = {
+            number: handler for number, handler in handlers.items() if handler is not None
+        }
+        self._own_signals = [
+            number for number, handler in self._handlers.items() if callable(handler)
+        ]
         self._umask = os.umask(0o077)
         os.umask(self._umask)
         self._directory = _directory()
@@ -40,18 +54,26 @@ class ProcessState:
         self._files = _open("status"), _open("oom_score_adj"), _open("ns")
         self._signals, self._threads, self._fixed = self._read()
         soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        few = MAX_PILED_UP if soft_limit == resource.RLIM_INFINITY else min(MAX_PILED_UP, soft_limit // 2)
+        few = (
+            MAX_PILED_UP
+            if soft_limit == resource.RLIM_INFINITY
+            else min(MAX_PILED_UP, soft_limit // 2)
+        )
         self._max_descriptor = _free_descriptor() + few
 
     def restore(self) -> bool:
-        """Reset what can be reset; return whether all else is as it was, so that another handler may follow."""
+        """Reset what can be reset; return whether all else is as it was, so that another handler
+        may follow.
+        """
         try:
             self._reset()
             signals, threads, fixed = self._read()
             if signals != self._signals or not signals:
                 self._reset_handlers()
                 signals, threads, fixed = self._read()
-            has_piled_up = _free_descriptor() > self._max_descriptor or threads > self._threads + MAX_PILED_UP
+            has_piled_up = (
+                _free_descriptor() > self._max_descriptor or threads > self._threads + MAX_PILED_UP
+            )
         except (OSError, MemoryError, ValueError):
             return False  # by a limit, or because a descriptor or a directory is gone
         return fixed == self._fixed and signals[:1] == self._signals[:1] and not has_piled_up
@@ -65,7 +87,9 @@ class ProcessState:
             signal.signal(number, self._handlers[number])
         if signal.pthread_sigmask(signal.SIG_BLOCK, ()):
             while pending := signal.sigpending():
-                signal.sigtimedwait(pending, 0)  # what a handler has blocked must not hit the next one
+                signal.sigtimedwait(
+                    pending, 0
+                )  # what a handler has blocked must not hit the next one
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.umask(self._umask)
         if _directory() != self._directory:
@@ -79,7 +103,9 @@ class ProcessState:
                 signal.signal(number, handler)
 
     def _read(self) -> tuple[list[bytes], int, tuple[object, ...]]:
-        """Return which signals are ignored and which are handled; the number of threads; what cannot be reset."""
+        """Return which signals are ignored and which are handled; the number of threads; what
+        cannot be reset.
+        """
         status, oom_score, namespaces = self._files
         lines = [] if status is None else os.pread(status, MAX_STATUS_BYTES, 0).splitlines()
         threads = next((int(line[8:]) for line in lines if line.startswith(b"Threads:")), 1)
@@ -90,7 +116,11 @@ class ProcessState:
             (os.getpriority(os.PRIO_PROCESS, 0), os.getpgrp(), os.getsid(0)),
             (root.st_dev, root.st_ino),
             None if oom_score is None else os.pread(oom_score, 16, 0),
-            None if namespaces is None else [os.readlink(name, dir_fd=namespaces) for name in NAMESPACES],
+            (
+                None
+                if namespaces is None
+                else [os.readlink(name, dir_fd=namespaces) for name in NAMESPACES]
+            ),
         )
         if sys.platform == "linux":
             fixed = (*fixed, os.sched_getscheduler(0))

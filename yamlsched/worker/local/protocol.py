@@ -1,15 +1,16 @@
 """How the pool and its children communicate: frames on pipes, and bytes in shared memory.
 
-A frame is its length (4 bytes) and a marshalled value. Parent to child: a list of tasks, or ``RESUME``. Child to
-parent: the plain successes since the last frame, and one report or None. In the shared memory each task has two bytes
-at its index: its state, written by the child, and whether it was withdrawn before it started, written by the parent.
-Two more bytes are for the child as a whole: that it is ready for tasks, and that the parent wants its handler stopped.
-The next four are the process group of the command that it executes, or 0. The next eight are two counts of the parent's
-reads of the output; see ``child``. The last are for what attempts use; see ``usage``. They are correct at any instant
-at which the child dies.
+A frame is its length (4 bytes) and a marshalled value. Parent to child: a list of tasks, or
+``RESUME``. Child to parent: the plain successes since the last frame, and one report or None. In
+the shared memory each task has two bytes at its index: its state, written by the child, and whether
+it was withdrawn before it started, written by the parent. Two more bytes are for the child as a
+whole: that it is ready for tasks, and that the parent wants its handler stopped. The next four are
+the process group of the command that it executes, or 0. The next eight are two counts of the
+parent's reads of the output; see ``child``. The last are for what attempts use; see ``usage``. They
+are correct at any instant at which the child dies.
 
-Progress of attempts is reported in memory of its own (``ProgressSlots``): no report waits, and the last one is there
-however the child dies.
+Progress of attempts is reported in memory of its own (``ProgressSlots``): no report waits, and the
+last one is there however the child dies.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Marks:
         self.token = os.urandom(TOKEN_BYTES)
 
     def mark(self, index: int) -> bytes:
-        """Return the mark. It is short enough to be written at once, whatever others write into the pipe."""
+        """Return the mark. It is short enough to be written at once, whatever others write into the
+        pipe.
+        """
         return self.token + INDEX.pack(index)
 
 
@@ -74,8 +77,8 @@ class ProgressSlots:
     def reporter(self, index: int, run: ClaimedRun) -> Callable[[Progress], None]:
         """Child: return the function that reports the progress of the attempt at ``index``.
 
-        Any thread may call it, and any process that the handler forked. If two do at once, or the parent reads
-        meanwhile, the checksum is wrong.
+        Any thread may call it, and any process that the handler forked. If two do at once, or the
+        parent reads meanwhile, the checksum is wrong.
         """
         return partial(self._report, SLOTS_AT + index * SLOT_BYTES, _claim_number(run))
 
@@ -83,7 +86,11 @@ class ProgressSlots:
         done, total, note = progress
         content = note.encode()
         head = HEAD.pack(0, len(content), done, math.nan if total is None else total)
-        slot = zlib.crc32(content, zlib.crc32(head, claim)).to_bytes(4, sys.byteorder) + head[4:] + content
+        slot = (
+            zlib.crc32(content, zlib.crc32(head, claim)).to_bytes(4, sys.byteorder)
+            + head[4:]
+            + content
+        )
         self._bytes[start : start + len(slot)] = slot
         self._bytes[IS_USED_AT] = 1
 
@@ -105,7 +112,9 @@ class ProgressSlots:
                 break  # nothing was written there
             content = slot[HEAD.size : HEAD.size + length]
             if checksum == zlib.crc32(content, zlib.crc32(bytes(4) + slot[4 : HEAD.size], claim)):
-                return Progress(done, None if math.isnan(total) else total, content.decode("utf-8", "replace"))
+                return Progress(
+                    done, None if math.isnan(total) else total, content.decode("utf-8", "replace")
+                )
         return None
 
 
@@ -116,7 +125,12 @@ def _claim_number(run: ClaimedRun) -> int:
 
 MAX_TASKS = 2048
 """Tasks that a child can hold at once."""
-NOT_STARTED, STARTED, SUCCEEDED, ENDED = 0, 1, 2, 3  # ENDED: the handler has returned, and its report is being sent
+NOT_STARTED, STARTED, SUCCEEDED, ENDED = (
+    0,
+    1,
+    2,
+    3,
+)  # ENDED: the handler has returned, and its report is being sent
 READY, STOP = 2 * MAX_TASKS, 2 * MAX_TASKS + 1  # indexes of the bytes for the child as a whole
 GROUP = 2 * MAX_TASKS + 4
 GROUP_ID = struct.Struct("=i")
@@ -125,11 +139,16 @@ USED = READS + 8
 RESUME = "resume"  # the parent has withdrawn what is not to follow the last attempt
 MAX_FRAME_BYTES = 1 << 26  # reading one blocks the parent for a fraction of a second
 LENGTH = struct.Struct("<I")
-FAILED_EXIT, CLOSED_PIPES = 70, 71  # exit statuses: it cannot continue; the handler closed its pipes
+FAILED_EXIT, CLOSED_PIPES = (
+    70,
+    71,
+)  # exit statuses: it cannot continue; the handler closed its pipes
 
 
 class Channel(NamedTuple):
-    """The child's side of its connection to the parent: three descriptors, and the shared memory."""
+    """The child's side of its connection to the parent: three descriptors, and the
+    shared memory.
+    """
 
     commands: int
     results: int
@@ -138,7 +157,9 @@ class Channel(NamedTuple):
 
 
 Task: TypeAlias = tuple[int, str | tuple[Any, ...], str, int | None, float, tuple[Any, ...]]
-"""A run that is handed to a child: the arguments of ``Runner.execute``, as a plain tuple because that is quickest."""
+"""A run that is handed to a child: the arguments of ``Runner.execute``, as a plain tuple because
+that is quickest.
+"""
 
 
 Success: TypeAlias = tuple[int, float, Usage | None]
@@ -153,15 +174,24 @@ class TaskEnd(NamedTuple):
     took: float = 0.0  # seconds
     import_seconds: float = 0.0  # of these, for importing the handler
     has_mark: bool = False  # in the output: what it printed may be unread
-    must_retire: bool = False  # nothing may follow in this child: by what is left in its process, or in the background
+    # nothing may follow in this child: by what is left in its process, or in the background
+    must_retire: bool = False
 
     def encode(self) -> tuple[Any, ...]:
         """Return the report in types that a frame can hold."""
         end = self.end
         if end is None:
             return tuple(self)
-        delay = None if end.delay is None else (end.delay.days, end.delay.seconds, end.delay.microseconds)
-        plain: dict[str, Any] = {"kind": end.kind.value, "delay": delay, "enqueued": list(map(tuple, end.enqueued))}
+        delay = (
+            None
+            if end.delay is None
+            else (end.delay.days, end.delay.seconds, end.delay.microseconds)
+        )
+        plain: dict[str, Any] = {
+            "kind": end.kind.value,
+            "delay": delay,
+            "enqueued": list(map(tuple, end.enqueued)),
+        }
         return (self.number, tuple(end._replace(**plain)), *self[2:])
 
     @classmethod
@@ -174,7 +204,12 @@ class TaskEnd(NamedTuple):
         delay: Any = end.delay
         enqueued = [EnqueueBatch(*batch) for batch in end.enqueued]
         usage: Any = end.usage and tuple(end.usage)
-        end = end._replace(kind=EndKind(end.kind), delay=delay and timedelta(*delay), enqueued=enqueued, usage=usage)
+        end = end._replace(
+            kind=EndKind(end.kind),
+            delay=delay and timedelta(*delay),
+            enqueued=enqueued,
+            usage=usage,
+        )
         return report._replace(end=end)
 
 
@@ -207,7 +242,9 @@ class Memory:
         return bool(self._bytes[STOP])
 
     def set_group(self, group: int) -> None:
-        """Child, or its program before it starts: set the program's process group; 0: it is no longer signalled."""
+        """Child, or its program before it starts: set the program's process group; 0: it is no
+        longer signalled.
+        """
         GROUP_ID.pack_into(self._bytes, GROUP, group)
 
     @property
@@ -217,12 +254,16 @@ class Memory:
 
     @property
     def reads(self) -> int:
-        """Child: a number that changes when the parent starts to read the output, and when it ends; odd: it reads."""
+        """Child: a number that changes when the parent starts to read the output, and when it ends;
+        odd: it reads.
+        """
         return self._reads[0]
 
     @property
     def prints(self) -> int:
-        """Child: a number that changes, before a read ends, when the parent has read something else than marks."""
+        """Child: a number that changes, before a read ends, when the parent has read something else
+        than marks.
+        """
         return self._reads[1]
 
     def start_read(self) -> None:
@@ -244,8 +285,8 @@ class Memory:
     def start(self, index: int) -> bool:
         """Child: mark the task as started; return False if the parent has withdrawn it.
 
-        Both sides write first and then read, so that at most one of them takes the task for its own. The system call
-        in between keeps the processor from reordering the two.
+        Both sides write first and then read, so that at most one of them takes the task for its
+        own. The system call in between keeps the processor from reordering the two.
         """
         self._bytes[index] = STARTED
         os.getppid()
@@ -291,7 +332,9 @@ class Frames:
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> list[Any]:
-        """Return the content of each frame that ``piece`` completes. Raises ValueError for anything else."""
+        """Return the content of each frame that ``piece`` completes. Raises ValueError for anything
+        else.
+        """
         self._rest += piece
         contents, start = [], 0
         while len(self._rest) - start >= LENGTH.size:
@@ -302,7 +345,9 @@ class Frames:
             if len(self._rest) < end:
                 break
             try:
-                contents.append(marshal.loads(bytes(memoryview(self._rest)[start + LENGTH.size : end])))
+                contents.append(
+                    marshal.loads(bytes(memoryview(self._rest)[start + LENGTH.size : end]))
+                )
             except (EOFError, TypeError) as error:
                 raise ValueError("an unreadable frame") from error
             start = end

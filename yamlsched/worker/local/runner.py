@@ -1,7 +1,7 @@
 """The child: executes tasks one at a time, and reports how each ended.
 
-It is forked, holds no session of the parent's, and may be killed at any instant. What the parent must know even then
-is in the shared memory.
+It is forked, holds no session of the parent's, and may be killed at any instant. What the parent
+must know even then is in the shared memory.
 """
 
 from __future__ import annotations
@@ -36,11 +36,21 @@ from yamlsched.worker import forking
 from yamlsched.worker.local import protocol, usage
 from yamlsched.worker.local.commands import CommandRunner
 from yamlsched.worker.local.process_state import ProcessState
-from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, RESUME, Channel, Frames, Task, TaskEnd, frame
+from yamlsched.worker.local.protocol import (
+    CLOSED_PIPES,
+    FAILED_EXIT,
+    RESUME,
+    Channel,
+    Frames,
+    Task,
+    TaskEnd,
+    frame,
+)
 
 MAX_IDLE_SESSION_SECONDS = 1.0  # without a task, after which the sessions of handlers are closed
 FLUSH_INTERVAL_SECONDS = 0.02  # for which the report of a success may be held back
-SLOW_SECONDS = 0.002  # an attempt that takes longer is reported at once, so that the parent sends the next in time
+# an attempt that takes longer is reported at once, so that the parent sends the next in time
+SLOW_SECONDS = 0.002
 COUNT = struct.Struct("i")  # of bytes in a pipe
 calls.OWN_FILES.add(__file__)
 
@@ -48,7 +58,9 @@ calls.OWN_FILES.add(__file__)
 class Runner:
     """One child process, from fork to exit."""
 
-    def __init__(self, channel: Channel, dsn: str, namespace: str, commands: CommandRunner, parent: int) -> None:
+    def __init__(
+        self, channel: Channel, dsn: str, namespace: str, commands: CommandRunner, parent: int
+    ) -> None:
         self.channel, self.memory = channel, channel.memory
         self.dsn, self.namespace, self.commands = dsn, namespace, commands
         self.pid = os.getpid()
@@ -64,7 +76,9 @@ class Runner:
         self.started = 0.0  # when the attempt that is executing started
         self.is_calling = self.was_stopped = False
         self.unread = bytearray(COUNT.size)
-        self.marked: tuple[int, int] | None = None  # after the last mark: unread bytes of output, and `memory.reads`
+        self.marked: tuple[int, int] | None = (
+            None  # after the last mark: unread bytes of output, and `memory.reads`
+        )
         self.marked_prints = 0  # `memory.prints` then
         self.successes: list[protocol.Success] = []  # not sent yet
         self.sent_at = time.perf_counter()
@@ -75,7 +89,9 @@ class Runner:
         self.state = ProcessState(parent)
 
     def main(self) -> NoReturn:
-        """Execute tasks until the parent closes the pipe. Whatever happens, the process ends here."""
+        """Execute tasks until the parent closes the pipe. Whatever happens, the
+        process ends here.
+        """
         try:
             self.memory.set_ready()
             while True:
@@ -85,11 +101,16 @@ class Runner:
         except BaseException as error:
             if os.getpid() == self.pid:
                 with contextlib.suppress(OSError):
-                    os.write(2, f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode())
+                    os.write(
+                        2,
+                        f"yamlsched: a child process exits: {type(error).__name__}: {error}\n".encode(),
+                    )
             os._exit(FAILED_EXIT)
 
     def _receive(self) -> None:
-        """Wait for a piece of what the parent sends, perhaps less than a frame. Exits when the pipe is closed."""
+        """Wait for a piece of what the parent sends, perhaps less than a frame. Exits when the pipe
+        is closed.
+        """
         self._close_idle_sessions()
         piece = os.read(self.channel.commands, 1 << 16)
         if not piece:
@@ -102,7 +123,9 @@ class Runner:
                 self.tasks.extend(content)
 
     def _close_idle_sessions(self) -> None:
-        """Close the sessions of handlers if there is nothing to do for a moment: the server has a limit."""
+        """Close the sessions of handlers if there is nothing to do for a moment: the server has a
+        limit.
+        """
         if sessions.has_open:
             poll = select.poll()
             poll.register(self.channel.commands, select.POLLIN)
@@ -120,18 +143,23 @@ class Runner:
     ) -> None:
         """Execute the task at ``index`` and report its end.
 
-        ``target`` is the path of the handler, or a Program. ``dead_run_id`` is the run whose death an on_dead handler
-        is called for. ``timeout`` is in seconds. ``run`` has the values of a ClaimedRun.
+        ``target`` is the path of the handler, or a Program. ``dead_run_id`` is the run whose death
+        an on_dead handler is called for. ``timeout`` is in seconds. ``run`` has the values of a
+        ClaimedRun.
         """
         if not self.memory.start(index):
             self._send(time.perf_counter(), TaskEnd(index, None))
             return
         if not self.successes:
-            usage.start(self.memory)  # not for each of many that are quick: it would take longer than they do
+            usage.start(
+                self.memory
+            )  # not for each of many that are quick: it would take longer than they do
         self.started, self.import_seconds, self.span = time.perf_counter(), 0.0, None
         end = self._attempt(index, target, payload, dead_run_id, timeout, run)
         if os.getpid() != self.pid:
-            calls.exit_fork(None)  # the handler forked, and this is its child, which has returned from the handler
+            calls.exit_fork(
+                None
+            )  # the handler forked, and this is its child, which has returned from the handler
         if self.span is not None:
             self.span.finish(end)
         self._flush_output()
@@ -141,9 +169,20 @@ class Runner:
         is_program = not isinstance(target, str)
         is_plain = end is None and not has_mark and not self.import_seconds
         is_one_of_many = is_plain and took <= SLOW_SECONDS and (self.successes or self.tasks)
-        used = None if is_one_of_many else self.commands.usage if is_program else usage.read(self.memory)
+        used = (
+            None
+            if is_one_of_many
+            else self.commands.usage
+            if is_program
+            else usage.read(self.memory)
+        )
         is_followed = bool(self.tasks) and self.tasks[0][1] == target  # by a run of the same job
-        is_due = not is_plain or not is_followed or took > SLOW_SECONDS or now - self.sent_at > FLUSH_INTERVAL_SECONDS
+        is_due = (
+            not is_plain
+            or not is_followed
+            or took > SLOW_SECONDS
+            or now - self.sent_at > FLUSH_INTERVAL_SECONDS
+        )
         must_retire = False
         if is_due:  # not for each of many that are quick: it would take longer than they do
             self._check_pipes()
@@ -177,7 +216,8 @@ class Runner:
         timeout: float,
         values: tuple[Any, ...],
     ) -> AttemptEnd | None:
-        """Call the handler, or run the program; return None if it returned nothing and there is nothing else to report.
+        """Call the handler, or run the program; return None if it returned nothing and there is
+        nothing else to report.
 
         This is the one place where any exception is caught: each is the end of the attempt.
         """
@@ -198,10 +238,18 @@ class Runner:
                 claimed = ClaimedRun._make(values)
                 report = self.memory.progress.reporter(index, claimed)
                 backend = PostgresBackend(
-                    self.dsn, self.namespace, claimed.id, claimed.attempt, claimed.locked_by, timeout, report=report
+                    self.dsn,
+                    self.namespace,
+                    claimed.id,
+                    claimed.attempt,
+                    claimed.locked_by,
+                    timeout,
+                    report=report,
                 )
                 run = calls.make_run(claimed, payload, backend)
-            if not is_on_dead_call and (mismatch := payload_mismatch(handler, path, tuple(payload), run is not None)):
+            if not is_on_dead_call and (
+                mismatch := payload_mismatch(handler, path, tuple(payload), run is not None)
+            ):
                 return AttemptEnd(EndKind.DISCARDED, mismatch, "PayloadMismatch")
             # a copy, so that no run sees the context variables that another one has set
             value = contextvars.copy_context().run(self._call, handler, payload, run, dead_run_id)
@@ -221,12 +269,18 @@ class Runner:
             )
 
     def _call(
-        self, handler: Callable[..., Any], payload: dict[str, Any], run: Run | None, dead_run_id: int | None
+        self,
+        handler: Callable[..., Any],
+        payload: dict[str, Any],
+        run: Run | None,
+        dead_run_id: int | None,
     ) -> Any:
         """Call the handler so that SIGTERM stops it, and nothing else."""
         self.was_stopped = False
         close_stale_connections()
-        decimal.setcontext(decimal.getcontext().copy())  # else handlers would change the one that modules have set
+        decimal.setcontext(
+            decimal.getcontext().copy()
+        )  # else handlers would change the one that modules have set
         try:
             self.is_calling = True
             if run is None:
@@ -235,13 +289,19 @@ class Runner:
                 value = handler(run.dead_run(dead_run_id))
             else:
                 value = handler(**payload, run=run)
-            return asyncio.run(_await(value)) if value is not None and inspect.isawaitable(value) else value
+            return (
+                asyncio.run(_await(value))
+                if value is not None and inspect.isawaitable(value)
+                else value
+            )
         finally:
             self.is_calling = False
             close_stale_connections()
 
     def _on_sigterm(self, signum: int, frame: object) -> None:
-        """Stop the handler if the parent wants that. Otherwise all processes were signalled, and the parent decides."""
+        """Stop the handler if the parent wants that. Otherwise all processes were signalled, and
+        the parent decides.
+        """
         if self.is_calling and self.memory.is_stop_requested:
             self.was_stopped = True
             raise calls.Stopped("stopped by yamlsched")
@@ -250,7 +310,9 @@ class Runner:
         if report is None:
             content = frame((self.successes, None))
         else:
-            content = protocol.bounded(report, lambda bounded: frame((self.successes, bounded.encode())))
+            content = protocol.bounded(
+                report, lambda bounded: frame((self.successes, bounded.encode()))
+            )
         unsent = memoryview(content)
         while unsent:
             unsent = unsent[os.write(self.channel.results, unsent) :]
@@ -258,9 +320,11 @@ class Runner:
         self.sent_at = now
 
     def _check_pipes(self) -> None:
-        """Exit if the handler closed the pipes: their numbers may now belong to a file of the handler.
+        """Exit if the handler closed the pipes: their numbers may now belong to a file of the
+        handler.
 
-        Let stdout and stderr be the pipe of output again, whatever the handler did to their descriptors.
+        Let stdout and stderr be the pipe of output again, whatever the handler did to their
+        descriptors.
         """
         if not all(_has_inode(descriptor, inode) for descriptor, inode in self.pipes):
             os._exit(CLOSED_PIPES)
@@ -276,7 +340,9 @@ class Runner:
                 os.close(null)
 
     def _flush_output(self) -> None:
-        """Flush what the handler printed, and undo what it did to the streams that its successors print to."""
+        """Flush what the handler printed, and undo what it did to the streams that its successors
+        print to.
+        """
         sys.stdin = self.stdin
         try:
             sys.stdout.flush()
@@ -327,7 +393,12 @@ def _has_inode(descriptor: int, inode: int) -> bool:
 
 def standard_streams() -> tuple[Any, Any]:
     """Return stdout and stderr on descriptors 1 and 2, which they do not close."""
-    options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "buffering": 1, "closefd": False}
+    options: dict[str, Any] = {
+        "encoding": "utf-8",
+        "errors": "backslashreplace",
+        "buffering": 1,
+        "closefd": False,
+    }
     return os.fdopen(1, "w", **options), os.fdopen(2, "w", **options)
 
 

@@ -1,7 +1,9 @@
-"""What attempts use: CPU seconds, and the peak of their memory. Where the system cannot say, there is no figure.
+"""What attempts use: CPU seconds, and the peak of their memory. Where the system cannot say, there
+is no figure.
 
-Three numbers of ``Memory.used`` are for that: what the child had used when its attempt started, the CPU of programs
-included; the size of the largest program that had ended; and the size of the process that became its program.
+Three numbers of ``Memory.used`` are for that: what the child had used when its attempt started, the
+CPU of programs included; the size of the largest program that had ended; and the size of the
+process that became its program.
 """
 
 from __future__ import annotations
@@ -35,13 +37,16 @@ def start(memory: Memory) -> None:
 
 
 def read(memory: Memory) -> Usage:
-    """Child: return what was used since the start: CPU also of programs that have ended, memory of this process."""
+    """Child: return what was used since the start: CPU also of programs that have ended, memory of
+    this process.
+    """
     peak = None if memory.used[LARGEST_PROGRAM] == UNKNOWN else _peak(getrusage(RUSAGE_SELF))
     return max(0.0, _cpu_seconds() - memory.used[CPU]), peak
 
 
 def of_killed(memory: Memory, used: struct_rusage) -> Usage:
-    """Parent: return what the last attempt of a child used that has ended; ``used`` is all that ``wait4`` says of it.
+    """Parent: return what the last attempt of a child used that has ended; ``used`` is all that
+    ``wait4`` says of it.
 
     A program that an earlier attempt had started may have been larger: then the peak is not known.
     """
@@ -50,12 +55,15 @@ def of_killed(memory: Memory, used: struct_rusage) -> Usage:
 
 
 def note_program(memory: Memory) -> None:
-    """In the process that is about to become a program: note its size, which Linux counts as the program's own."""
+    """In the process that is about to become a program: note its size, which Linux counts as the
+    program's own.
+    """
     memory.used[PROGRAM] = _peak(getrusage(RUSAGE_SELF))
 
 
 def of_program(memory: Memory, used: struct_rusage) -> Usage:
-    """Child: return what a program used, and those that it has waited for: the peak is that of the largest.
+    """Child: return what a program used, and those that it has waited for: the peak is that of the
+    largest.
 
     If that is not larger than the process that started the program, it is a bound.
     """

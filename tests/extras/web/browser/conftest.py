@@ -67,7 +67,11 @@ class Tabs:
         return tab
 
     def unexpected(self) -> list[str]:
-        return [problem for problem in self.problems if not any(re.search(known, problem) for known in self.allowed)]
+        return [
+            problem
+            for problem in self.problems
+            if not any(re.search(known, problem) for known in self.allowed)
+        ]
 
     def photograph(self, folder: Path) -> list[Path]:
         """Write a screenshot of each tab."""
@@ -119,7 +123,10 @@ def chromium() -> Iterator[Any]:
             browser = stack.enter_context(launched())
         except NoBrowser as error:
             if IS_REQUIRED:
-                pytest.fail(f"YAMLSCHED_REQUIRE_BROWSER is set, and there is no browser: {error}", pytrace=False)
+                pytest.fail(
+                    f"YAMLSCHED_REQUIRE_BROWSER is set, and there is no browser: {error}",
+                    pytrace=False,
+                )
             pytest.skip(f"no browser: {error}")
         yield browser
 
@@ -132,11 +139,16 @@ def tabs(chromium: Any) -> Iterator[Tabs]:
 
 
 @pytest.fixture(scope="package")
-def demo_site(chromium: Any, server: str, template: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def demo_site(
+    chromium: Any, server: str, template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """The address of a page that changes nothing, over the demonstration. No file decides about its namespace."""
     with temporary_database(server, template) as dsn:
         demo_data.fill(dsn)
-        with serving(dsn, "--listen", "127.0.0.1:0", cwd=tmp_path_factory.mktemp("empty")) as (_, address):
+        with serving(dsn, "--listen", "127.0.0.1:0", cwd=tmp_path_factory.mktemp("empty")) as (
+            _,
+            address,
+        ):
             yield address.rstrip("/")
 
 

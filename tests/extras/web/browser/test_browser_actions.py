@@ -32,7 +32,9 @@ MAX_TABS = 300
 class Mouse:
     """A reader at a desk, with eyes that axe checks."""
 
-    options: ClassVar[dict[str, Any]] = {"bypass_csp": True}  # for axe; the other reader does not bypass it
+    options: ClassVar[dict[str, Any]] = {
+        "bypass_csp": True
+    }  # for axe; the other reader does not bypass it
 
     def __init__(self, tab: Any) -> None:
         self.tab = tab
@@ -83,9 +85,13 @@ class Keyboard(Mouse):
         self.tab.keyboard.type(option)
 
     def tick(self, label: str) -> None:
-        for _ in range(MAX_TABS):  # of radio buttons, the tab key reaches one, and the arrows the others
+        for _ in range(
+            MAX_TABS
+        ):  # of radio buttons, the tab key reaches one, and the arrows the others
             self.tab.keyboard.press("Tab")
-            if self.tab.evaluate("() => ['radio', 'checkbox'].includes(document.activeElement.type)"):
+            if self.tab.evaluate(
+                "() => ['radio', 'checkbox'].includes(document.activeElement.type)"
+            ):
                 break
         self.tab.keyboard.press("Space")
         while not self.tab.get_by_label(label).is_checked():
@@ -99,7 +105,16 @@ class Keyboard(Mouse):
 def shop(chromium: Any, server: str, template: str) -> Iterator[tuple[Db, str]]:
     """A database, and the address of a page that may change it."""
     with temporary_database(server, template) as dsn, connect_for_handler(dsn) as db:
-        words = ("--namespace", "default", "--listen", "127.0.0.1:0", "--actions-dsn", dsn, "--auth", "basic")
+        words = (
+            "--namespace",
+            "default",
+            "--listen",
+            "127.0.0.1:0",
+            "--actions-dsn",
+            dsn,
+            "--auth",
+            "basic",
+        )
         with serving(dsn, *words, YAMLSCHED_WEB_USERS=":".join(USER.values())) as (_, address):
             yield db, address.rstrip("/")
 
@@ -170,7 +185,9 @@ def pause(hand: Any, db: Db, site: str, job: str, definition: int) -> Callable[[
     hand.write("Why", "the provider is down")
     hand.write("Until", "25:00")
     hand.follow(hand.tab.get_by_role("button", name="Show what will happen"))
-    hand.tab.locator(".wrong .error").wait_for()  # the form says what is wrong, and keeps what was written
+    hand.tab.locator(
+        ".wrong .error"
+    ).wait_for()  # the form says what is wrong, and keeps what was written
     hand.look()
     assert hand.field("Why").input_value() == "the provider is down"
     hand.write("Until", "2h")
@@ -262,7 +279,9 @@ def test_every_action_has_a_story() -> None:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_an_action_says_what_it_will_do_does_it_and_is_recorded(hand: Any, shop: tuple[Db, str], name: str) -> None:
+def test_an_action_says_what_it_will_do_does_it_and_is_recorded(
+    hand: Any, shop: tuple[Db, str], name: str
+) -> None:
     db, site = shop
     job = f"job_{uuid.uuid4().hex[:8]}"
     definition = a_job(db, job)
@@ -276,19 +295,25 @@ def test_an_action_says_what_it_will_do_does_it_and_is_recorded(hand: Any, shop:
     hand.tab.locator(".result").wait_for()
     assert is_done()
     hand.look()
-    verb, who = db.execute("select verb, who from yamlsched.operator_actions order by id desc limit 1").fetchall()[0]
+    verb, who = db.execute(
+        "select verb, who from yamlsched.operator_actions order by id desc limit 1"
+    ).fetchall()[0]
     assert who == "maria"
     assert verb == name.partition("-")[0]
     hand.tab.goto(site + "/actions")
     assert job in hand.tab.inner_text("#trail") or str(definition) in hand.tab.inner_text("#trail")
-    db.execute("delete from yamlsched.job_runs where definition_id = %s and status = 'dead'", [definition])
+    db.execute(
+        "delete from yamlsched.job_runs where definition_id = %s and status = 'dead'", [definition]
+    )
 
 
 def test_a_reader_who_was_slower_is_told_who_did_what(tabs: Any, shop: tuple[Db, str]) -> None:
     db, site = shop
     run = a_run(db, a_job(db, "contested"), "dead")
     tabs.allowed += ["409"]
-    first, second = (tabs.open(f"{site}/actions/retry?run={run}", http_credentials=USER) for _ in range(2))
+    first, second = (
+        tabs.open(f"{site}/actions/retry?run={run}", http_credentials=USER) for _ in range(2)
+    )
     for tab in (first, second):
         tab.get_by_role("heading", name="What will happen").wait_for()
     first.locator("button[name=confirm]").click()
@@ -301,7 +326,9 @@ def test_a_reader_who_was_slower_is_told_who_did_what(tabs: Any, shop: tuple[Db,
     assert row(db, run).status == "queued"
 
 
-def test_a_button_that_is_clicked_twice_is_carried_out_once(tabs: Any, shop: tuple[Db, str]) -> None:
+def test_a_button_that_is_clicked_twice_is_carried_out_once(
+    tabs: Any, shop: tuple[Db, str]
+) -> None:
     db, site = shop
     definition = a_job(db, "twice")
     tab = tabs.open(f"{site}/actions/enqueue?job=twice", http_credentials=USER)
@@ -325,11 +352,15 @@ def go_back(tab: Any) -> None:
         tab.wait_for_timeout(50)  # lets the tab report where it is
 
 
-def test_going_back_to_what_was_confirmed_offers_no_second_time(tabs: Any, shop: tuple[Db, str]) -> None:
+def test_going_back_to_what_was_confirmed_offers_no_second_time(
+    tabs: Any, shop: tuple[Db, str]
+) -> None:
     # given a run that was enqueued
     db, site = shop
     definition = a_job(db, "back")
-    tabs.allowed += ["ERR_CACHE_MISS"]  # the page of the browser that asks whether to send the form again
+    tabs.allowed += [
+        "ERR_CACHE_MISS"
+    ]  # the page of the browser that asks whether to send the form again
     tab = tabs.open(f"{site}/actions/enqueue?job=back", http_credentials=USER)
     tab.get_by_role("button", name="Show what will happen").click()
     tab.locator("button[name=confirm]").click()

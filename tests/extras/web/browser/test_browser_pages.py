@@ -28,7 +28,10 @@ VARIANTS = (
     "/dead?span=all",
     "/dead?by=hour",
 )
-PLACES = [*PATTERNS, *(path for path in VARIANTS if any(p.match(urlsplit(path).path) for p in PATTERNS.values()))]
+PLACES = [
+    *PATTERNS,
+    *(path for path in VARIANTS if any(p.match(urlsplit(path).path) for p in PATTERNS.values())),
+]
 TABBABLE = """() => [...document.querySelectorAll(
     'a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex="0"]')]
   .filter((e) => e.checkVisibility({visibilityProperty: true}) && !e.disabled && e.tabIndex >= 0)"""
@@ -58,9 +61,13 @@ def address_of(demo_site: str, chromium: Any) -> Any:
     links: list[str] = []
     with chromium.new_context() as context:
         tab = context.new_page()
-        for path in [path for path in PATTERNS if "{" not in path] + ["/jobs/import_supplier_prices"]:
+        for path in [path for path in PATTERNS if "{" not in path] + [
+            "/jobs/import_supplier_prices"
+        ]:
             tab.goto(demo_site + path)
-            links += tab.eval_on_selector_all("a[href]", "all => all.map((link) => link.getAttribute('href'))")
+            links += tab.eval_on_selector_all(
+                "a[href]", "all => all.map((link) => link.getAttribute('href'))"
+            )
 
     def find(place: str) -> str:
         if place not in PATTERNS or "{" not in place:
@@ -74,12 +81,16 @@ def address_of(demo_site: str, chromium: Any) -> Any:
 
 def words(tab: Any) -> str:
     """Return what a page says, without what changes with time."""
-    return " ".join(re.sub(r"<?(\d+ ?(ms|[smhd]) ?)+|\bjust now\b", "", tab.inner_text("main")).split())
+    return " ".join(
+        re.sub(r"<?(\d+ ?(ms|[smhd]) ?)+|\bjust now\b", "", tab.inner_text("main")).split()
+    )
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
-    ("scheme", "timezone"), [("light", "America/Los_Angeles"), ("dark", "Pacific/Chatham")], ids=["light", "dark"]
+    ("scheme", "timezone"),
+    [("light", "America/Los_Angeles"), ("dark", "Pacific/Chatham")],
+    ids=["light", "dark"],
 )
 def test_a_page_shows_itself_in_light_and_dark_and_anywhere(
     tabs: Any, address_of: Any, place: str, scheme: str, timezone: str
@@ -148,11 +159,15 @@ def test_everything_is_reached_by_the_tab_key_in_order_and_shows_the_focus(
         focused = tab.evaluate(FOCUSED)
         if focused is None:
             break
-        if not reached or focused["nth"] < 0 or focused["nth"] != reached[-1]["nth"]:  # a date has several fields
+        if (
+            not reached or focused["nth"] < 0 or focused["nth"] != reached[-1]["nth"]
+        ):  # a date has several fields
             reached.append(focused)
     assert [one["name"] for one in reached if one["nth"] >= 0] == expected
     assert [one["nth"] for one in reached if one["nth"] >= 0] == list(range(len(expected)))
-    assert [one for one in reached if not one["outlined"] or not one["inside"] or one["covered"]] == []
+    assert [
+        one for one in reached if not one["outlined"] or not one["inside"] or one["covered"]
+    ] == []
 
 
 TIMES = "all => [...new Set(all.map((time) => time.textContent.trim().split(' ').pop()))]"

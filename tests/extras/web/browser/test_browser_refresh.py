@@ -30,7 +30,10 @@ def shop(chromium: Any, server: str, template: str) -> Iterator[tuple[Any, str]]
         psycopg.connect(dsn, autocommit=True) as db,
     ):
         demo_data.fill(dsn)
-        with serving(dsn, "--namespace", demo_data.NAMESPACE, "--listen", "127.0.0.1:0") as (_, address):
+        with serving(dsn, "--namespace", demo_data.NAMESPACE, "--listen", "127.0.0.1:0") as (
+            _,
+            address,
+        ):
             yield db, address.rstrip("/")
 
 
@@ -49,7 +52,10 @@ def stop_clock(tab: Any, at: datetime) -> None:
 
 
 def describe(db: Any, text: str) -> None:
-    db.execute("update yamlsched.job_definitions set description = %s where job_type = 'refresh_cache'", [text])
+    db.execute(
+        "update yamlsched.job_definitions set description = %s where job_type = 'refresh_cache'",
+        [text],
+    )
 
 
 def refreshes(tabs: Any) -> list[Any]:
@@ -63,7 +69,9 @@ def refresh(tab: Any) -> Any:
 
     label = tab.locator("#refresh")
     shown = label.text_content()
-    with tab.expect_response(lambda response: "yamlsched-fragment" in response.request.headers) as answer:
+    with tab.expect_response(
+        lambda response: "yamlsched-fragment" in response.request.headers
+    ) as answer:
         tab.clock.run_for(PERIOD_MS)
     expect(label).not_to_have_text(shown, timeout=60_000)
     return answer.value
@@ -77,11 +85,15 @@ def stays_silent(tab: Any, tabs: Any) -> bool:
     """Return whether three periods pass without a request."""
     before = len(refreshes(tabs))
     tab.clock.run_for(3 * PERIOD_MS)
-    tab.evaluate("() => fetch('/why').then((answer) => answer.text())")  # whatever was asked has been sent
+    tab.evaluate(
+        "() => fetch('/why').then((answer) => answer.text())"
+    )  # whatever was asked has been sent
     return len(refreshes(tabs)) == before
 
 
-def test_what_changed_is_shown_after_a_period_without_a_reload(tab: Any, shop: tuple[Any, str]) -> None:
+def test_what_changed_is_shown_after_a_period_without_a_reload(
+    tab: Any, shop: tuple[Any, str]
+) -> None:
     db, site = shop
     describe(db, "as it was")
     tab.goto(site + JOB)
@@ -124,7 +136,9 @@ def test_nothing_changes_while_a_dialog_is_open(tab: Any, tabs: Any, shop: tuple
     assert refresh(tab).status == 200
 
 
-def test_nothing_changes_while_somebody_types_or_selects(tab: Any, tabs: Any, shop: tuple[Any, str]) -> None:
+def test_nothing_changes_while_somebody_types_or_selects(
+    tab: Any, tabs: Any, shop: tuple[Any, str]
+) -> None:
     db, site = shop
     tab.goto(site + LIST)
     tab.locator("#q").fill("nightly")
@@ -132,7 +146,9 @@ def test_nothing_changes_while_somebody_types_or_selects(tab: Any, tabs: Any, sh
     assert tab.locator("#q").input_value() == "nightly"
 
     tab.locator("#q").blur()
-    tab.evaluate("() => document.getSelection().selectAllChildren(document.querySelector('#facts'))")
+    tab.evaluate(
+        "() => document.getSelection().selectAllChildren(document.querySelector('#facts'))"
+    )
     assert stays_silent(tab, tabs)
 
     tab.evaluate("() => document.getSelection().removeAllRanges()")
@@ -166,7 +182,10 @@ def test_what_is_open_scrolled_and_focused_stays_so(tab: Any, shop: tuple[Any, s
     wait_for_text(tab, "afterwards")
     assert tab.locator("details.twin").evaluate("(details) => details.open")
     assert tab.evaluate("() => document.activeElement.getAttribute('href')") == href
-    assert tab.evaluate("() => [scrollY, document.querySelector('#timeline .scroll').scrollLeft]") == before
+    assert (
+        tab.evaluate("() => [scrollY, document.querySelector('#timeline .scroll').scrollLeft]")
+        == before
+    )
 
 
 def test_the_stack_that_somebody_reads_stays_open_and_scrolled_when_another_attempt_fails(
@@ -204,7 +223,10 @@ def test_a_login_of_the_proxy_that_has_ended_is_not_called_a_silent_server(
     tab: Any, tabs: Any, shop: tuple[Any, str]
 ) -> None:
     tab.goto(shop[1] + STILL)
-    tab.route("**/why**", lambda route: route.fulfill(status=302, headers={"Location": "http://127.0.0.1:9/login"}))
+    tab.route(
+        "**/why**",
+        lambda route: route.fulfill(status=302, headers={"Location": "http://127.0.0.1:9/login"}),
+    )
     tab.clock.run_for(PERIOD_MS)
     wait_for_text(tab, "signed out")
     assert "does not answer" not in tab.inner_text("#refresh")
@@ -230,7 +252,9 @@ def test_a_focus_on_what_has_no_link_stays_too(tab: Any, shop: tuple[Any, str]) 
     assert tab.evaluate("() => document.activeElement.localName") == "summary"
 
 
-def test_a_reader_can_pause_and_resume_by_keyboard(tab: Any, tabs: Any, shop: tuple[Any, str]) -> None:
+def test_a_reader_can_pause_and_resume_by_keyboard(
+    tab: Any, tabs: Any, shop: tuple[Any, str]
+) -> None:
     tab.goto(shop[1] + STILL)
     tab.get_by_role("button", name="Pause").focus()
     tab.keyboard.press("Enter")
@@ -243,7 +267,9 @@ def test_a_reader_can_pause_and_resume_by_keyboard(tab: Any, tabs: Any, shop: tu
     wait_for_text(tab, "updated")
 
 
-def test_the_time_of_the_last_update_is_in_the_time_zone_of_the_page(tabs: Any, shop: tuple[Any, str]) -> None:
+def test_the_time_of_the_last_update_is_in_the_time_zone_of_the_page(
+    tabs: Any, shop: tuple[Any, str]
+) -> None:
     for clock, shown in (("Asia/Kolkata", "08:30:00"), ("America/St_Johns", "23:30:00")):
         tab = tabs.open(refreshes=True, timezone_id="Asia/Tokyo")
         stop_clock(tab, datetime(2026, 1, 14, 3, tzinfo=UTC))
@@ -271,7 +297,9 @@ def test_a_server_that_does_not_answer_is_reported_and_asked_less_often(
     tab.locator("#refresh:not(.bad)").wait_for()
 
 
-def test_an_error_of_the_server_is_named_and_what_was_shown_stays(tab: Any, tabs: Any, shop: tuple[Any, str]) -> None:
+def test_an_error_of_the_server_is_named_and_what_was_shown_stays(
+    tab: Any, tabs: Any, shop: tuple[Any, str]
+) -> None:
     db, site = shop
     tabs.allowed += ["504", "statement timeout|lock"]
     tab.goto(site + LIST)

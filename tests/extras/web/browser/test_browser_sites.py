@@ -19,7 +19,10 @@ from yamlsched.extras.web.pages import PAGES
 pytestmark = pytest.mark.browser
 
 PLAIN = [page.path for page in PAGES if "{" not in page.path and page.path != "/namespaces"]
-HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'&\x1b[31mred\u202egnp.exe\u200b🎉" + "w" * 120
+HOSTILE = (
+    "<img src=x onerror=alert(1)><script>alert(2)</script>\"'&\x1b[31mred\u202egnp.exe\u200b🎉"
+    + "w" * 120
+)
 Site = Callable[..., str]
 UNREADABLE = """() => {
   const narrow = [...document.querySelectorAll('.list tbody th:has(.name)')].filter((th) => {
@@ -43,7 +46,9 @@ UNREADABLE = """() => {
 """What a reader of this width would find wrong; "" if nothing is."""
 
 
-def test_an_empty_namespace_says_on_each_page_how_to_start(tabs: Any, site: Site, own_dsn: str) -> None:
+def test_an_empty_namespace_says_on_each_page_how_to_start(
+    tabs: Any, site: Site, own_dsn: str
+) -> None:
     address = site(own_dsn, "--namespace", "default")
     tab = tabs.open(bypass_csp=True)
     for path in PLAIN:
@@ -106,7 +111,13 @@ def test_hostile_text_is_shown_does_nothing_and_fits_a_phone(
     pausing.pause(db, "default", [a_job(db, "paused")], HOSTILE, reason=HOSTILE)
     address = site(own_dsn, "--namespace", "default")
     name = quote(HOSTILE, safe="")
-    places = [*PLAIN, f"/jobs/{name}", f"/why?job={name}&at={at:%Y-%m-%dT%H:%MZ}", f"/runs/{run}", f"/runs?job={name}"]
+    places = [
+        *PLAIN,
+        f"/jobs/{name}",
+        f"/why?job={name}&at={at:%Y-%m-%dT%H:%MZ}",
+        f"/runs/{run}",
+        f"/runs?job={name}",
+    ]
     tab = tabs.open(**PHONE)
     wide = {}
     for path in places:
@@ -118,12 +129,16 @@ def test_hostile_text_is_shown_does_nothing_and_fits_a_phone(
     assert r"\x1b[31mred\u202egnp.exe\u200b🎉" in tab.inner_text("main")
 
 
-def test_links_forms_and_the_script_stay_below_the_base_path(tabs: Any, site: Site, own_dsn: str) -> None:
+def test_links_forms_and_the_script_stay_below_the_base_path(
+    tabs: Any, site: Site, own_dsn: str
+) -> None:
     demo_data.fill(own_dsn)
     address = site(own_dsn, "--namespace", "shop", "--base-path", "/scheduler")
     tab = tabs.open(address)
     for title in [page.title for page in PAGES if page.title]:
-        tab.get_by_role("navigation", name="Pages", exact=True).get_by_role("link", name=title, exact=True).click()
+        tab.get_by_role("navigation", name="Pages", exact=True).get_by_role(
+            "link", name=title, exact=True
+        ).click()
         tab.wait_for_load_state()
         assert tab.url.startswith(f"{address}/")
         assert tab.locator("header nav [aria-current=page]").inner_text() == title
@@ -140,16 +155,26 @@ def test_every_page_can_be_read_at_every_width(
 ) -> None:
     demo_data.fill(own_dsn)
     db = db_of(own_dsn)
-    ids = [id for (id,) in db.execute("select id from yamlsched.job_definitions order by id limit 3")]
+    ids = [
+        id for (id,) in db.execute("select id from yamlsched.job_definitions order by id limit 3")
+    ]
     pausing.pause(db, "shop", ids, "maria", reason="the disk of the backup host is being replaced")
     [dead] = db.execute("select max(id) from yamlsched.job_runs where status = 'dead'").fetchone()
     address = site(own_dsn, "--namespace", "shop", "--actions-dsn", own_dsn)
-    places = [*PLAIN, "/jobs/nightly_backup", "/why?job=nightly_backup", "/runs?status=dead", f"/runs/{dead}"]
+    places = [
+        *PLAIN,
+        "/jobs/nightly_backup",
+        "/why?job=nightly_backup",
+        "/runs?status=dead",
+        f"/runs/{dead}",
+    ]
     tab = tabs.open()
     wrong = []
     for path in places:
         tab.goto(address + path)
-        tab.evaluate("() => document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+        tab.evaluate(
+            "() => document.querySelectorAll('details').forEach((details) => { details.open = true; })"
+        )
         for width in range(320, 1601, 20):
             tab.set_viewport_size({"width": width, "height": 900})
             if found := tab.evaluate(UNREADABLE):
@@ -160,7 +185,9 @@ def test_every_page_can_be_read_at_every_width(
 @pytest.mark.parametrize(
     "path", ["/nothing", "/jobs/nothing", "/runs/999999999", "/why?job=x", "/?page=x", "/actions/x"]
 )
-def test_a_page_of_an_error_has_no_barrier_and_leads_on(tabs: Any, demo_site: str, path: str) -> None:
+def test_a_page_of_an_error_has_no_barrier_and_leads_on(
+    tabs: Any, demo_site: str, path: str
+) -> None:
     tabs.allowed += ["40[034]"]
     tab = tabs.open(demo_site + path, bypass_csp=True, color_scheme="dark")
     assert barriers(tab) == ""
@@ -176,11 +203,20 @@ def test_another_site_can_neither_frame_the_page_nor_send_its_forms(
     db = db_of(own_dsn)
     run = a_run(db, a_job(db), "dead")
     address = site(own_dsn, "--namespace", "default", "--actions-dsn", own_dsn)
-    tabs.allowed += ["foreign: http://other.example", "403", "frame-ancestors", "ERR_BLOCKED", "favicon"]
+    tabs.allowed += [
+        "foreign: http://other.example",
+        "403",
+        "frame-ancestors",
+        "ERR_BLOCKED",
+        "favicon",
+    ]
     forged = f"""<iframe src="{address}/"></iframe><form method="post" action="{address}/actions/retry">
         <input name="run" value="{run}"><input name="confirm" value="1"><button>Win a prize</button></form>"""
     tab = tabs.open()
-    tab.route("http://other.example/**", lambda route: route.fulfill(content_type="text/html", body=forged))
+    tab.route(
+        "http://other.example/**",
+        lambda route: route.fulfill(content_type="text/html", body=forged),
+    )
     tab.goto("http://other.example/")
     assert [frame.url for frame in tab.frames if frame.url.startswith(address)] == []
 
@@ -190,6 +226,8 @@ def test_another_site_can_neither_frame_the_page_nor_send_its_forms(
 
 
 def test_a_reader_who_is_asked_for_a_password_is_named(tabs: Any, site: Site, own_dsn: str) -> None:
-    address = site(own_dsn, "--namespace", "default", "--auth", "basic", YAMLSCHED_WEB_USERS="maria:secret")
+    address = site(
+        own_dsn, "--namespace", "default", "--auth", "basic", YAMLSCHED_WEB_USERS="maria:secret"
+    )
     right = tabs.open(address, http_credentials={"username": "maria", "password": "secret"})
     assert right.inner_text(".user") == "maria"

@@ -21,17 +21,27 @@ MAX_LISTED = 50
 FIRST = Field(
     "first",
     "From",
-    hint='2026-01-14 or yesterday (all of that day), 2026-01-14T02:00, 2026-01-14T01:00Z, 17:30 or "mon 08:00" (the '
-    "last one), or 3d (ago). Dates and times without an offset are in the time zone of the job.",
+    hint=(
+        "2026-01-14 or yesterday (all of that day), 2026-01-14T02:00, 2026-01-14T01:00Z, 17:30 or"
+        ' "mon 08:00" (the last one), or 3d (ago). Dates and times without an offset are in the'
+        " time zone of the job."
+    ),
     is_required=True,
 )
-LAST = Field("last", "To", hint="The same; a date includes the whole day. Empty: only the day or slot of From.")
+LAST = Field(
+    "last",
+    "To",
+    hint="The same; a date includes the whole day. Empty: only the day or slot of From.",
+)
 BEFORE_FIRST = Field("before_first", "Also slots from before the job was first applied", "check")
 
 
 def ask(visit: Visit, values: Given) -> Asking:
     title = f"Backfill {values['job']}" if values["job"] else "Backfill slots"
-    lines = ["A backfill creates the runs of past slots that have none. The job's own progress does not change."]
+    lines = [
+        "A backfill creates the runs of past slots that have none. The job's own progress does not"
+        " change."
+    ]
     return Asking(title, [flow.job_field(visit, values), FIRST, LAST, BEFORE_FIRST], lines)
 
 
@@ -39,7 +49,9 @@ def review(visit: Visit, values: Given) -> Review:
     name, connection = values["job"], visit.connection
     flow.job_of(visit, values)
     try:
-        job = backfill.definition_for(connection, visit.namespace, name, is_range=bool(values["last"]))
+        job = backfill.definition_for(
+            connection, visit.namespace, name, is_range=bool(values["last"])
+        )
     except Refused as error:
         raise Invalid("job", sentence(str(error))) from None
     where = zone(job.timezone)
@@ -52,43 +64,60 @@ def review(visit: Visit, values: Given) -> Review:
         chosen = backfill.select(connection, job, start, end, bool(values["before_first"]))
     except Refused as error:
         raise Invalid(
-            "first", f"{sentence(str(error).partition(': pass')[0])} Tick the box to include earlier slots."
+            "first",
+            f"{sentence(str(error).partition(': pass')[0])} Tick the box to include earlier slots.",
         ) from None
     if chosen.slots > MAX_SLOTS:
-        command = f"yamlsched backfill {name} --from {short_utc(chosen.first)} --to {short_utc(end)}"
+        command = (
+            f"yamlsched backfill {name} --from {short_utc(chosen.first)} --to {short_utc(end)}"
+        )
         raise Invalid(
             "last",
-            f"These are {chosen.slots:,} slots, more than {MAX_SLOTS:,}. Choose a shorter span, or run: {command}",
+            f"These are {chosen.slots:,} slots, more than {MAX_SLOTS:,}. Choose a shorter span, or"
+            f" run: {command}",
         )
     last = min(chosen.last, visit.now)
     refusal, trial = "", backfill.BackfillResult()
     try:
-        backfill.backfill(connection, visit.namespace, job, chosen.first, last, "", dry_run=True, result=trial)
+        backfill.backfill(
+            connection, visit.namespace, job, chosen.first, last, "", dry_run=True, result=trial
+        )
     except Refused as error:
         refusal = sentence(str(error))
     if not refusal and not trial.created:
         span = f"from {times.show(chosen.first, where)} to {times.show(last, where)}"
         had = count(len(trial.existing) + len(trial.used), "slot")
-        refusal = f"Nothing is missing: {had} of this span had a run." if trial.done else f"The job has no slot {span}."
+        refusal = (
+            f"Nothing is missing: {had} of this span had a run."
+            if trial.done
+            else f"The job has no slot {span}."
+        )
     lines = [
         f"The span is {times.show(chosen.first, where)} to {times.show(last, where)}.",
         f"{count(len(trial.created), 'run')} will be created, due at once, the oldest first.",
     ]
     if trial.existing:
         lines.append(
-            f"{count(len(trial.existing), 'slot')} {'has' if len(trial.existing) == 1 else 'have'} a run already."
+            f"{count(len(trial.existing), 'slot')} {'has' if len(trial.existing) == 1 else 'have'}"
+            " a run already."
         )
     if trial.used:
         lines.append(
-            f"The keys of {count(len(trial.used), 'slot')} were used, by pruned runs or by others: none is created."
+            f"The keys of {count(len(trial.used), 'slot')} were used, by pruned runs or by others:"
+            " none is created."
         )
     if job.overlap != "allow":
         lines.append("They are run one after another.")
     lines.append("They run with the handler and the payload that the job has now.")
     if chosen.left_out_before:
-        lines.append(f"Slots before {chosen.left_out_before}, when the job was first applied, are left out.")
+        lines.append(
+            f"Slots before {chosen.left_out_before}, when the job was first applied, are left out."
+        )
     if chosen.skipped:
-        lines.append(f"Left out: {count(chosen.skipped, 'slot')} that calendars skip. To run one, give its date alone.")
+        lines.append(
+            f"Left out: {count(chosen.skipped, 'slot')} that calendars skip. To run one, give its"
+            " date alone."
+        )
     if end > visit.now:
         lines.append("Slots in the future are left out: sync creates those runs.")
     if job.paused_at is not None and (job.paused_until is None or job.paused_until > visit.now):
@@ -125,13 +154,22 @@ def perform(doing: Doing, values: Given) -> Redirect:
     name = values["job"]
     start, end = (_instant(values, edge) for edge in ("start", "end"))
     with doing.transaction(f"job:{name}") as connection:
-        job = backfill.definition_for(connection, doing.namespace, name, is_range=bool(values["last"]))
+        job = backfill.definition_for(
+            connection, doing.namespace, name, is_range=bool(values["last"])
+        )
         if backfill.select(connection, job, start, end, before_first=True).slots > MAX_SLOTS:
             raise Invalid("last", f"That is more than {MAX_SLOTS:,} slots.")
         result = backfill.backfill(connection, doing.namespace, job, start, end, doing.who)
     made = len(result.created)
-    others = f"; {count(result.done - made, 'slot')} had one, or its key was used" if result.done > made else ""
-    return Redirect(f"/jobs/{name}", Result(f"{count(made, 'run')} {'was' if made == 1 else 'were'} created{others}."))
+    others = (
+        f"; {count(result.done - made, 'slot')} had one, or its key was used"
+        if result.done > made
+        else ""
+    )
+    return Redirect(
+        f"/jobs/{name}",
+        Result(f"{count(made, 'run')} {'was' if made == 1 else 'were'} created{others}."),
+    )
 
 
 def _instant(values: Given, name: str) -> datetime:

@@ -33,8 +33,10 @@ PRIORITY = Field(
 AT = Field(
     "at",
     "Not before",
-    hint='90m (from now), 17:30 or "mon 08:00" (the next one in the time zone of the job), "tomorrow 08:00", '
-    "2026-01-14T02:00 or 2026-01-14T01:00Z. Empty: at once.",
+    hint=(
+        '90m (from now), 17:30 or "mon 08:00" (the next one in the time zone of the job), "tomorrow'
+        ' 08:00", 2026-01-14T02:00 or 2026-01-14T01:00Z. Empty: at once.'
+    ),
 )
 
 
@@ -46,7 +48,10 @@ def ask(visit: Visit, values: Given) -> Asking:
         if accepted is not None:
             hint = f"{hint} {_describe(accepted)}"
             if accepted.payload:
-                lines.append(f"The job's own payload, which this one is merged over: {shown_payload(accepted.payload)}")
+                lines.append(
+                    "The job's own payload, which this one is merged over:"
+                    f" {shown_payload(accepted.payload)}"
+                )
         lines += _state_lines(visit, job)
     fields = [
         flow.job_field(visit, values),
@@ -55,7 +60,9 @@ def ask(visit: Visit, values: Given) -> Asking:
         AT,
         PRIORITY,
     ]
-    return Asking(f"Enqueue a run of {values['job']}" if values["job"] else "Enqueue a run", fields, lines)
+    return Asking(
+        f"Enqueue a run of {values['job']}" if values["job"] else "Enqueue a run", fields, lines
+    )
 
 
 def review(visit: Visit, values: Given) -> Review:
@@ -76,18 +83,31 @@ def review(visit: Visit, values: Given) -> Review:
     if job.retired_at is not None:
         refusal = f"{job.job_type} was removed from schedules.yaml: restore it there to enqueue it."
     elif not job.enabled:
-        refusal = f"{job.job_type} is not enabled in schedules.yaml, so no worker would claim a run."
+        refusal = (
+            f"{job.job_type} is not enabled in schedules.yaml, so no worker would claim a run."
+        )
     elif values["key"] and (taken := id_of_key(visit.connection, visit.namespace, values["key"])):
         id, pruned_at = taken
         when = f", which was pruned on {pruned_at:%Y-%m-%d}" if pruned_at else ""
-        refusal = f'The key "{values["key"]}" was used by run {id}{when}. Nothing would be created: use another key.'
-    lines = [f"A run is created. It is due at {due}." if run_at else "A run is created. It is due at once."]
+        refusal = (
+            f'The key "{values["key"]}" was used by run {id}{when}. Nothing would be created: use'
+            " another key."
+        )
+    lines = [
+        f"A run is created. It is due at {due}."
+        if run_at
+        else "A run is created. It is due at once."
+    ]
     lines += _state_lines(visit, job)
-    lines.append(f"Payload: {shown_payload(payload)}" if payload else "It has no payload of its own.")
+    lines.append(
+        f"Payload: {shown_payload(payload)}" if payload else "It has no payload of its own."
+    )
     if accepted is not None and accepted.payload:
         lines.append(f"It is merged over that of the job: {shown_payload(accepted.payload)}")
     if values["key"]:
-        lines.append(f'Its key is "{values["key"]}". Another enqueue with this key creates nothing.')
+        lines.append(
+            f'Its key is "{values["key"]}". Another enqueue with this key creates nothing.'
+        )
     if values["priority"]:
         lines.append(f"Its priority is {values['priority']}.")
     warnings = []
@@ -125,11 +145,21 @@ def perform(doing: Doing, values: Given) -> Redirect:
         )
     if not run.created:
         holder = f"run {run.run_id}" if run.run_id else "a run that was pruned"
-        path = f"/runs/{run.run_id}" if run.run_id and not run.pruned_at else f"/jobs/{job.job_type}"
-        return Redirect(path, Result(f'Nothing was created: {holder} has the key "{values["key"]}".', is_partial=True))
+        path = (
+            f"/runs/{run.run_id}" if run.run_id and not run.pruned_at else f"/jobs/{job.job_type}"
+        )
+        return Redirect(
+            path,
+            Result(
+                f'Nothing was created: {holder} has the key "{values["key"]}".', is_partial=True
+            ),
+        )
     due = f", due at {run.due}" if run.due else ""
     waits = f"; {run.note}" if run.note else ""
-    return Redirect(f"/runs/{run.run_id}", Result(f"Run {run.run_id} of {job.job_type} was created{due}{waits}."))
+    return Redirect(
+        f"/runs/{run.run_id}",
+        Result(f"Run {run.run_id} of {job.job_type} was created{due}{waits}."),
+    )
 
 
 def parse_payload(values: Given) -> dict[str, Any]:
@@ -170,7 +200,9 @@ def _describe(accepted: Taken) -> str:
     if accepted.parameters is None:
         return f"What {accepted.handler} takes cannot be read from its source."
     required = accepted.parameters.missing(accepted.payload)
-    names = [f"{name} (required)" if name in required else name for name in accepted.parameters.expected]
+    names = [
+        f"{name} (required)" if name in required else name for name in accepted.parameters.expected
+    ]
     more = ["any others"] if accepted.parameters.takes_any else []
     return f"{accepted.handler} takes: {', '.join([*names, *more]) or 'none'}."
 
@@ -180,7 +212,9 @@ def _state_lines(visit: Visit, job: Definition) -> list[str]:
     if not state.is_paused:
         return []
     until = (
-        f"until {times.show(state.paused_until, zone(job.timezone))}" if state.paused_until else "until it is resumed"
+        f"until {times.show(state.paused_until, zone(job.timezone))}"
+        if state.paused_until
+        else "until it is resumed"
     )
     return [f"The job is paused {until}: the run waits for that."]
 

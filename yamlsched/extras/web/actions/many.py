@@ -1,4 +1,6 @@
-"""Retry or cancel many runs, of one job or of all; see ``yamlsched retry --dead`` and ``cancel --job``."""
+"""Retry or cancel many runs, of one job or of all; see ``yamlsched retry --dead`` and ``cancel
+--job``.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class MatchingRun(NamedTuple):
 
 def ask_retry(visit: Visit, values: Given) -> Asking:
     choices = [("", "included"), ("no", "left out"), ("only", "only these")]
-    return _ask(visit, "Retry dead runs", Field("calls", "Calls of on_dead", "select", choices=choices))
+    return _ask(
+        visit, "Retry dead runs", Field("calls", "Calls of on_dead", "select", choices=choices)
+    )
 
 
 def ask_cancel(visit: Visit, values: Given) -> Asking:
@@ -62,14 +66,22 @@ def ask_cancel(visit: Visit, values: Given) -> Asking:
         ("running", "running: their handlers are killed"),
         ("unfinished", "all unfinished"),
     ]
-    return _ask(visit, "Cancel runs", Field("state", "Which runs", "select", choices=choices, is_required=True))
+    return _ask(
+        visit,
+        "Cancel runs",
+        Field("state", "Which runs", "select", choices=choices, is_required=True),
+    )
 
 
 def _ask(visit: Visit, title: str, more: Field) -> Asking:
     jobs = all_jobs(visit.connection, visit.namespace)
 
     def field(name: str, label: str, values: Iterable[str]) -> Field:
-        return Field(name, label, choices=[(word, word) for word in sorted(set(values))[: flow.MAX_OFFERED_JOBS]])
+        return Field(
+            name,
+            label,
+            choices=[(word, word) for word in sorted(set(values))[: flow.MAX_OFFERED_JOBS]],
+        )
 
     fields = [
         field("job", "Job", (job.job_type for job in jobs)),
@@ -85,7 +97,13 @@ def _ask(visit: Visit, title: str, more: Field) -> Asking:
 def review_retry(visit: Visit, values: Given) -> Review:
     rows, span = _reviewed(visit, values, _to_retry(values), visit.now)
     lines, warnings, refusal = _outlook(visit, rows)
-    review = _review("Retry", "chosen" if values["runs"] else "dead", values, rows, [*lines, *_left_out(values, rows)])
+    review = _review(
+        "Retry",
+        "chosen" if values["runs"] else "dead",
+        values,
+        rows,
+        [*lines, *_left_out(values, rows)],
+    )
     return review(back="/dead", warnings=warnings, refusal=refusal, carried=span)
 
 
@@ -96,23 +114,44 @@ def _outlook(visit: Visit, rows: Sequence[MatchingRun]) -> tuple[list[str], list
     names = {row.job_type for row in rows}
     jobs = [job for job in all_jobs(visit.connection, visit.namespace) if job.job_type in names]
     off = {job.job_type for job in jobs if job.retired_at is not None or not job.enabled}
-    paused = sum(job.is_paused for job in pausable_jobs(visit.connection, [job.id for job in jobs], None))
+    paused = sum(
+        job.is_paused for job in pausable_jobs(visit.connection, [job.id for job in jobs], None)
+    )
     outlook = find(visit.connection, visit.namespace, rows[0].id) if len(names) == 1 else None
     attempts, on_dead = "the attempts of its job", "on_dead of its job"
     if outlook is not None:
         attempts, on_dead = count(outlook.budget, "more attempt"), outlook.on_dead or ""
-    lines = [f"They run again as workers become free. Each gets {attempts}, and the delays between them start over."]
+    lines = [
+        f"They run again as workers become free. Each gets {attempts}, and the delays between them"
+        " start over."
+    ]
     if on_dead:
         lines.append(f"For each that dies, {on_dead} is called again.")
     lines.append("Effects that are done already (run.once) are not repeated.")
-    warnings = [f"{count(paused, 'job')} of these {_is(paused)} paused: the runs wait for its end."] if paused else []
-    effects = visit.connection.execute(load("health")["in_doubt"], {"namespaces": [visit.namespace], "limit": MAX_RUNS})
-    if doubtful := len({row.id for row in rows} & {each.run_id for each in effects if each.waits_for == "person"}):
-        text = f"{doubtful:,} of these runs {'has' if doubtful == 1 else 'have'} effects in doubt: settle them first."
-        warnings.append(f'{text} With in_doubt="raise" {"it" if doubtful == 1 else "they"} will be dead again.')
+    warnings = (
+        [f"{count(paused, 'job')} of these {_is(paused)} paused: the runs wait for its end."]
+        if paused
+        else []
+    )
+    effects = visit.connection.execute(
+        load("health")["in_doubt"], {"namespaces": [visit.namespace], "limit": MAX_RUNS}
+    )
+    if doubtful := len(
+        {row.id for row in rows} & {each.run_id for each in effects if each.waits_for == "person"}
+    ):
+        text = (
+            f"{doubtful:,} of these runs {'has' if doubtful == 1 else 'have'} effects in doubt:"
+            " settle them first."
+        )
+        warnings.append(
+            f'{text} With in_doubt="raise" {"it" if doubtful == 1 else "they"} will be dead again.'
+        )
     if off and len(off) < len(names):
         left = count(sum(row.job_type in off for row in rows), "run")
-        warnings.append(f"{left} of jobs that are not enabled, or were removed, will not change: no worker claims it.")
+        warnings.append(
+            f"{left} of jobs that are not enabled, or were removed, will not change: no worker"
+            " claims it."
+        )
     which = f"{next(iter(off))} is" if len(names) == 1 and off else "Their jobs are"
     refusal = f"{which} not enabled in schedules.yaml, or removed, so no worker would claim them."
     return lines, warnings, refusal if len(off) == len(names) else ""
@@ -122,15 +161,24 @@ def review_cancel(visit: Visit, values: Given) -> Review:
     statuses = _to_cancel(values)
     rows, span = _reviewed(visit, values, statuses, None)
     lines = [
-        "They count as neither succeeded nor dead: on_dead is not called. A retry makes a cancelled run due again."
+        "They count as neither succeeded nor dead: on_dead is not called. A retry makes a cancelled"
+        " run due again."
     ]
     if Status.QUEUED in statuses:
-        lines.insert(0, "Waiting runs are cancelled at once, and do not run. Slots to come are not affected.")
+        lines.insert(
+            0, "Waiting runs are cancelled at once, and do not run. Slots to come are not affected."
+        )
     if Status.RUNNING in statuses:
-        lines.insert(0, "Running handlers are killed at the next heartbeat of their worker. What is done stays done.")
+        lines.insert(
+            0,
+            "Running handlers are killed at the next heartbeat of their worker. What is done stays"
+            " done.",
+        )
     review = _review("Cancel", values["state"], values, rows, [*lines, *_left_out(values, rows)])
     upto = str(max((row.id for row in rows), default=0))
-    return review(back=_page(values, "/runs"), asks=[REASON], carried={**span, "upto": upto}, is_final=True)
+    return review(
+        back=_page(values, "/runs"), asks=[REASON], carried={**span, "upto": upto}, is_final=True
+    )
 
 
 def _review(
@@ -138,11 +186,18 @@ def _review(
 ) -> Callable[..., Review]:
     """Return the function that makes the review of ``rows`` with what else it has."""
     names = {row.job_type for row in rows}
-    of = f" of {values['job']}" if values["job"] else f" of {count(len(names), 'job')}" if rows else ""
+    of = (
+        f" of {values['job']}"
+        if values["job"]
+        else f" of {count(len(names), 'job')}"
+        if rows
+        else ""
+    )
     what = f"{state} {'run' if len(rows) == 1 else 'runs'}{of}{_condition(values)}"
     if len(rows) > MAX_RUNS:
         number = (
-            f"There are more than {MAX_RUNS:,} {what}. The oldest {MAX_RUNS:,} are taken: do it again for the rest."
+            f"There are more than {MAX_RUNS:,} {what}. The oldest {MAX_RUNS:,} are taken: do it"
+            " again for the rest."
         )
     else:
         number = f"{len(rows):,} {what}."
@@ -154,7 +209,10 @@ def _review(
             lines=[number, *lines],
             refusal=refusal or ("" if rows else f"There are no {what}."),
             heading="The runs",
-            listed=[f"run {row.id}{' of ' + row.job_type if len(names) > 1 else ''}" for row in rows[:MAX_LISTED]],
+            listed=[
+                f"run {row.id}{' of ' + row.job_type if len(names) > 1 else ''}"
+                for row in rows[:MAX_LISTED]
+            ],
             total=min(len(rows), MAX_RUNS),
             change="" if values["runs"] else "Change the filter",
             **more,
@@ -165,7 +223,11 @@ def _review(
 
 def _left_out(values: Given, rows: Sequence[MatchingRun]) -> list[str]:
     number = len(_ids(values)) - len(rows)
-    return [f"{count(number, 'chosen run')} {_is(number)} in another state, and not changed."] if number > 0 else []
+    return (
+        [f"{count(number, 'chosen run')} {_is(number)} in another state, and not changed."]
+        if number > 0
+        else []
+    )
 
 
 def perform_retry(doing: Doing, values: Given) -> Redirect:
@@ -183,7 +245,9 @@ def perform_cancel(doing: Doing, values: Given) -> Redirect:
     statuses, _ = _to_cancel(values), values.number("upto")
 
     def act(connection: Any, ids: Sequence[int]) -> list[ActionResult]:
-        return runs.cancel(connection, ids, doing.who, reason=values["reason"] or None, expected=statuses)
+        return runs.cancel(
+            connection, ids, doing.who, reason=values["reason"] or None, expected=statuses
+        )
 
     return _perform(doing, values, statuses, act, "cancelled", _page(values, "/runs"))
 
@@ -196,10 +260,14 @@ def _perform(
     done: str,
     path: str,
 ) -> Redirect:
-    """Change the runs in transactions that no worker waits long for. Sent again, a form continues where it stopped."""
+    """Change the runs in transactions that no worker waits long for. Sent again, a form continues
+    where it stopped.
+    """
     with doing.transaction(is_whole=False) as connection:
         since, until = (_instant(values, name, "UTC", None) for name in ("since", "until"))
-        ids = [row.id for row in _select(connection, doing.namespace, values, statuses, since, until)][:MAX_RUNS]
+        ids = [
+            row.id for row in _select(connection, doing.namespace, values, statuses, since, until)
+        ][:MAX_RUNS]
     others: Counter[str] = Counter()
     for start in range(0, len(ids), BATCH_RUNS):
         with doing.transaction(is_whole=False) as connection:
@@ -212,20 +280,27 @@ def _perform(
     text = f"{count(changed, 'run')} of {of} {_is(changed)} {done}."
     if skipped := max(0, len(ids) - changed):
         why = others.most_common(1)[0][0]
-        text += f" {count(skipped, 'run')} {'was' if skipped == 1 else 'were'} not changed: each {why}."
+        text += (
+            f" {count(skipped, 'run')} {'was' if skipped == 1 else 'were'} not changed: each {why}."
+        )
     return Redirect(path, Result(text, is_partial=bool(skipped) or not changed))
 
 
 def _reviewed(
     visit: Visit, values: Given, statuses: Sequence[str], newest: datetime | None
 ) -> tuple[list[MatchingRun], dict[str, str]]:
-    """Return the runs of a review, and its span as the form carries it: up to ``newest``, if there is one."""
+    """Return the runs of a review, and its span as the form carries it: up to ``newest``, if there
+    is one.
+    """
     jobs = [values["job"]] if values["job"] else []
     timezone = history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
     since, until = (_instant(values, name, timezone, visit.now) for name in ("since", "until"))
     until = min(until, newest) if until and newest else until or newest
     rows = _select(visit.connection, visit.namespace, values, statuses, since, until)
-    return rows, {"since": rfc3339(since) if since else "", "until": rfc3339(until) if until else ""}
+    return rows, {
+        "since": rfc3339(since) if since else "",
+        "until": rfc3339(until) if until else "",
+    }
 
 
 def _select(
@@ -236,7 +311,9 @@ def _select(
     since: datetime | None,
     until: datetime | None,
 ) -> list[MatchingRun]:
-    """Return the runs that a form is about, the oldest first; one more than ``MAX_RUNS`` if there are more."""
+    """Return the runs that a form is about, the oldest first; one more than ``MAX_RUNS`` if there
+    are more.
+    """
     if values["job"]:
         flow.job_for(connection, namespace, values["job"])
     filter = Filter(
@@ -253,10 +330,21 @@ def _select(
     try:
         jobs = history.definitions(connection, namespace, filter.jobs, filter.tags, filter.owner)
     except Refused as error:
-        raise Invalid("owner" if "the owner" in str(error) else "tag", sentence(str(error))) from None
+        raise Invalid(
+            "owner" if "the owner" in str(error) else "tag", sentence(str(error))
+        ) from None
     ids = _ids(values) or None
-    only = {"only_dead": set(statuses) == {"dead"}, "only_open": {"queued", "running", "failed"}.issuperset(statuses)}
-    parameters = {**filter.parameters(jobs), **only, "namespace": namespace, "ids": ids, "limit": MAX_RUNS + 1}
+    only = {
+        "only_dead": set(statuses) == {"dead"},
+        "only_open": {"queued", "running", "failed"}.issuperset(statuses),
+    }
+    parameters = {
+        **filter.parameters(jobs),
+        **only,
+        "namespace": namespace,
+        "ids": ids,
+        "limit": MAX_RUNS + 1,
+    }
     rows = fetch(connection, MatchingRun, load("actions")["matching"], parameters)
     return [row for row in rows if row.id <= upto]
 
@@ -298,8 +386,13 @@ def _page(values: Given, otherwise: str) -> str:
 def _condition(values: Given) -> str:
     names = {"": "", NO_TYPE: " without an error class"}
     calls = {"": "", "no": ", without calls of on_dead", "only": ", calls of on_dead only"}
-    parts = [names.get(values["error_type"], f" that died of {values['error_type']}"), calls[values["calls"]]]
-    parts += [f", {name} {values[name]}" for name in ("tag", "owner", "since", "until") if values[name]]
+    parts = [
+        names.get(values["error_type"], f" that died of {values['error_type']}"),
+        calls[values["calls"]],
+    ]
+    parts += [
+        f", {name} {values[name]}" for name in ("tag", "owner", "since", "until") if values[name]
+    ]
     return "".join(parts)
 
 

@@ -17,7 +17,17 @@ from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.ask import outlook
 from yamlsched.extras.web.ask.outlook import MAX_COUNTED, PauseOutlook
-from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
+from yamlsched.extras.web.flow import (
+    Action,
+    Asking,
+    Conflict,
+    Doing,
+    Field,
+    Given,
+    Invalid,
+    Redirect,
+    Review,
+)
 from yamlsched.extras.web.render import bounded, count, sentence
 from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.sync import definitions
@@ -32,12 +42,16 @@ MAX_LISTED = 200
 MAX_READ_ENTRIES = 200
 """Of the actions since the review."""
 VERBS = ("pause", "resume")
-REASON = Field("reason", "Why", hint="For everyone who wonders why the job does not run.", is_required=True)
+REASON = Field(
+    "reason", "Why", hint="For everyone who wonders why the job does not run.", is_required=True
+)
 UNTIL = Field(
     "until",
     "Until",
-    hint='09:00 or "mon 08:00" (the next one), tomorrow, 2026-01-14T06:00 (all in the time zone of the job), '
-    "2026-01-14T05:00Z, or 2h (from now). Empty: until it is resumed.",
+    hint=(
+        '09:00 or "mon 08:00" (the next one), tomorrow, 2026-01-14T06:00 (all in the time zone of'
+        " the job), 2026-01-14T05:00Z, or 2h (from now). Empty: until it is resumed."
+    ),
     choices=[(end, end) for end in ("1h", "4h", "tomorrow 09:00", "mon 09:00")],
 )
 
@@ -48,7 +62,9 @@ def ask(visit: Visit, values: Given) -> Asking:
         job = flow.job_of(visit, values)
         pause = outlook.read(visit.connection, visit.namespace, job, visit.now, None).pause
         if pause is not None:
-            lines.append(f"It is paused {outlook.words(pause, job.timezone)}. This form replaces that.")
+            lines.append(
+                f"It is paused {outlook.words(pause, job.timezone)}. This form replaces that."
+            )
     fields = [flow.job_field(visit, values), REASON, UNTIL]
     return Asking(f"Pause {values['job']}" if values["job"] else "Pause a job", fields, lines)
 
@@ -73,11 +89,18 @@ def review(visit: Visit, values: Given) -> Review:
         state=f"Reason: {values['reason']}",
         lines=list(filter(None, lines)),
         warnings=warnings,
-        refusal="It was removed from schedules.yaml: there is nothing to pause." if job.retired_at else "",
+        refusal=(
+            "It was removed from schedules.yaml: there is nothing to pause."
+            if job.retired_at
+            else ""
+        ),
         carried={"instant": rfc3339(until) if until else ""},
         target=f"job:{job.job_type}",
         heading="Slots that are not run" if expected.first_slots else "",
-        listed=[f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})" for slot in expected.first_slots],
+        listed=[
+            f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})"
+            for slot in expected.first_slots
+        ],
         total=expected.slots,
         change="Change",
     )
@@ -91,14 +114,22 @@ def _slot_line(job: Definition, expected: PauseOutlook, until: datetime | None) 
     if not expected.slots:
         return "No slot of it falls into the pause."
     are = "is" if expected.slots == 1 else "are"
-    return f"{bounded(expected.slots, MAX_COUNTED, 'slot')} of the pause {are} recorded as skipped, and not run."
+    return (
+        f"{bounded(expected.slots, MAX_COUNTED, 'slot')} of the pause {are} recorded as skipped,"
+        " and not run."
+    )
 
 
 def _run_line(expected: PauseOutlook) -> str:
-    waiting, running = (bounded(runs, MAX_COUNTED, "run") for runs in (expected.waiting_runs, expected.running_runs))
+    waiting, running = (
+        bounded(runs, MAX_COUNTED, "run") for runs in (expected.waiting_runs, expected.running_runs)
+    )
     parts = []
     if expected.waiting_runs:
-        parts.append(f"{waiting} that {'waits' if expected.waiting_runs == 1 else 'wait'} can only start after it.")
+        parts.append(
+            f"{waiting} that {'waits' if expected.waiting_runs == 1 else 'wait'} can only start"
+            " after it."
+        )
     if expected.running_runs:
         parts.append(f"{running} already running will continue.")
     return " ".join(parts)
@@ -114,7 +145,9 @@ def read_until(visit: Visit, values: Given, timezone: str) -> datetime | None:
     except ValueError as error:
         raise Invalid("until", f"{error}.") from None
     if until <= visit.now:
-        raise Invalid("until", f"{times.show(until, zone(timezone))} has passed: write a later time.")
+        raise Invalid(
+            "until", f"{times.show(until, zone(timezone))} has passed: write a later time."
+        )
     return until
 
 
@@ -124,16 +157,22 @@ def ask_resume(visit: Visit, values: Given) -> Asking:
 
 def review_resume(visit: Visit, values: Given) -> Review:
     job = flow.job_of(visit, values)
-    expected = outlook.read(visit.connection, visit.namespace, job, job.paused_at or visit.now, visit.now)
+    expected = outlook.read(
+        visit.connection, visit.namespace, job, job.paused_at or visit.now, visit.now
+    )
     lines = []
     if expected.slots:
         lines.append(
-            f"{bounded(expected.slots, MAX_COUNTED, 'slot')} of the pause {'is' if expected.slots == 1 else 'are'} "
-            "not run. A backfill creates the missing runs."
+            f"{bounded(expected.slots, MAX_COUNTED, 'slot')} of the pause"
+            f" {'is' if expected.slots == 1 else 'are'} not run. A backfill creates the missing"
+            " runs."
         )
     if expected.waiting_runs:
         waits = "waits" if expected.waiting_runs == 1 else "wait"
-        lines.append(f"{bounded(expected.waiting_runs, MAX_COUNTED, 'run')} that {waits} can start at once, if due.")
+        lines.append(
+            f"{bounded(expected.waiting_runs, MAX_COUNTED, 'run')} that {waits} can start at once,"
+            " if due."
+        )
     lines.append("From now on its slots are run again.")
     return Review(
         title=f"Resume {job.job_type}",
@@ -144,13 +183,18 @@ def review_resume(visit: Visit, values: Given) -> Review:
         refusal="" if expected.pause else "It is not paused.",
         target=f"job:{job.job_type}",
         heading="Slots that were not run" if expected.first_slots and expected.pause else "",
-        listed=[f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})" for slot in expected.first_slots],
+        listed=[
+            f"{local_time(slot, zone(job.timezone))} ({short_utc(slot)})"
+            for slot in expected.first_slots
+        ],
         total=expected.slots,
     )
 
 
 def ask_tag(visit: Visit, values: Given) -> Asking:
-    title = f"Pause the jobs tagged {values['tag']}" if values["tag"] else "Pause all jobs with a tag"
+    title = (
+        f"Pause the jobs tagged {values['tag']}" if values["tag"] else "Pause all jobs with a tag"
+    )
     return Asking(title, [_tag_field(visit, values), REASON, UNTIL])
 
 
@@ -162,7 +206,10 @@ def review_tag(visit: Visit, values: Given) -> Review:
     end = times.show(until, zone(timezone)) if until else "they are resumed"
     lines = [
         f"{_number(jobs, values)}. All are paused until {end}.",
-        "Their slots are recorded as skipped, and not run. Runs that wait can only start afterwards.",
+        (
+            "Their slots are recorded as skipped, and not run. Runs that wait can only start"
+            " afterwards."
+        ),
         "Runs that are running already will continue.",
         "A deploy does not end the pause.",
     ]
@@ -170,7 +217,8 @@ def review_tag(visit: Visit, values: Given) -> Review:
     if already:
         are = "is" if already == 1 else "are"
         warnings.append(
-            f"{already} of them {are} paused already: the reason is replaced{', and the end' if until else ''}."
+            f"{already} of them {are} paused already: the reason is"
+            f" replaced{', and the end' if until else ''}."
         )
     return _review(
         visit, values, "Pause", jobs, lines,
@@ -213,7 +261,10 @@ def _review(
     """Return what will happen to ``jobs``, which are all with the tag, or some ``among`` them."""
     if len(jobs) > MAX_JOBS:
         command = f"yamlsched {verb.lower()} --tag {values['tag']}"
-        refusal = f"More than {MAX_JOBS:,} jobs have the tag {values['tag']}. The command line has no limit: {command}"
+        refusal = (
+            f"More than {MAX_JOBS:,} jobs have the tag {values['tag']}. The command line has no"
+            f" limit: {command}"
+        )
     newest = trail(visit.connection, visit.namespace, limit=1)
     return Review(
         title=f"{verb} {count(len(jobs), 'job')} tagged {values['tag']}",
@@ -242,15 +293,27 @@ def _line(job: PausableJob) -> str:
 def perform(doing: Doing, values: Given) -> Redirect:
     until = times.parse(values["instant"]) if values["instant"] else None
 
-    def act(connection: psycopg.Connection[object], ids: Sequence[int], timezone: str) -> list[ActionResult]:
+    def act(
+        connection: psycopg.Connection[object], ids: Sequence[int], timezone: str
+    ) -> list[ActionResult]:
         reason = values["reason"]
-        return pausing.pause(connection, doing.namespace, ids, doing.who, reason=reason, until=until, timezone=timezone)
+        return pausing.pause(
+            connection,
+            doing.namespace,
+            ids,
+            doing.who,
+            reason=reason,
+            until=until,
+            timezone=timezone,
+        )
 
     return _perform(doing, values, "paused", act)
 
 
 def perform_resume(doing: Doing, values: Given) -> Redirect:
-    def act(connection: psycopg.Connection[object], ids: Sequence[int], timezone: str) -> list[ActionResult]:
+    def act(
+        connection: psycopg.Connection[object], ids: Sequence[int], timezone: str
+    ) -> list[ActionResult]:
         paused = ids if values["job"] else pausing.paused(connection, ids)
         return pausing.resume(connection, doing.namespace, paused, doing.who)
 
@@ -275,7 +338,9 @@ def _perform(
                 raise Conflict(f"Other jobs have the tag {tag} now: schedules.yaml has changed.")
         timezone = flow.job_for(connection, doing.namespace, name).timezone if name else "UTC"
         results = act(connection, ids, timezone)
-        what = f"{name} {results[0].what}" if name else f"None of the jobs tagged {tag} can be {done}"
+        what = (
+            f"{name} {results[0].what}" if name else f"None of the jobs tagged {tag} can be {done}"
+        )
         if not any(result.changed for result in results):
             raise Conflict(f"{what}{doing.since(connection, target)}.")
     with doing.pool.session() as session:
@@ -303,14 +368,20 @@ def _tag_field(visit: Visit, values: Given) -> Field:
     tags: list[str] = []
     if not values["tag"]:
         jobs = runs.jobs(visit.connection, visit.namespace)
-        tags = sorted({tag for job in jobs if job.retired_at is None for tag in job.tags})[: flow.MAX_OFFERED_JOBS]
+        tags = sorted({tag for job in jobs if job.retired_at is None for tag in job.tags})[
+            : flow.MAX_OFFERED_JOBS
+        ]
     return Field("tag", "Tag", "subject", choices=[(tag, tag) for tag in tags], is_required=True)
 
 
-def _jobs(connection: psycopg.Connection[object], namespace: str, values: Given) -> list[PausableJob]:
+def _jobs(
+    connection: psycopg.Connection[object], namespace: str, values: Given
+) -> list[PausableJob]:
     """Return the job, or those that have the tag, by name. Raises Invalid if there are none."""
     if values["job"]:
-        return pausable_jobs(connection, [flow.job_for(connection, namespace, values["job"]).id], None)
+        return pausable_jobs(
+            connection, [flow.job_for(connection, namespace, values["job"]).id], None
+        )
     try:
         ids = history.present_jobs(connection, namespace, (), [values["tag"]])
     except Refused as error:
@@ -321,7 +392,9 @@ def _jobs(connection: psycopg.Connection[object], namespace: str, values: Given)
 
 
 def _number(jobs: Sequence[PausableJob], values: Given) -> str:
-    return f"{count(len(jobs), 'job')} {'has' if len(jobs) == 1 else 'have'} the tag {values['tag']}"
+    return (
+        f"{count(len(jobs), 'job')} {'has' if len(jobs) == 1 else 'have'} the tag {values['tag']}"
+    )
 
 
 def _digest(jobs: Sequence[PausableJob]) -> str:
@@ -329,13 +402,29 @@ def _digest(jobs: Sequence[PausableJob]) -> str:
     return hashlib.sha256(" ".join(str(job.id) for job in jobs).encode()).hexdigest()[:32]
 
 
-PAUSE = Action("pause", "Pause a job", ("job", "reason", "until", "instant"), ("job", "reason"), ask, review, perform)
-RESUME = Action("resume", "Resume a job", ("job",), ("job",), ask_resume, review_resume, perform_resume)
+PAUSE = Action(
+    "pause",
+    "Pause a job",
+    ("job", "reason", "until", "instant"),
+    ("job", "reason"),
+    ask,
+    review,
+    perform,
+)
+RESUME = Action(
+    "resume", "Resume a job", ("job",), ("job",), ask_resume, review_resume, perform_resume
+)
 TAG_FIELDS = ("tag", "jobs", "upto")
 PAUSE_TAG = Action(
     "pause-tag", "Pause all jobs with a tag", (*TAG_FIELDS, "reason", "until", "instant"), ("tag", "reason"),
     ask_tag, review_tag, perform,
 )  # fmt: skip
 RESUME_TAG = Action(
-    "resume-tag", "Resume all jobs with a tag", TAG_FIELDS, ("tag",), ask_resume_tag, review_resume_tag, perform_resume
+    "resume-tag",
+    "Resume all jobs with a tag",
+    TAG_FIELDS,
+    ("tag",),
+    ask_resume_tag,
+    review_resume_tag,
+    perform_resume,
 )

@@ -12,7 +12,17 @@ from yamlsched.errors import Refused
 from yamlsched.extras.web import flow
 from yamlsched.extras.web.actions.enqueue import MAX_PAYLOAD_CHARS, parse_payload, shown_payload
 from yamlsched.extras.web.ask import outlook
-from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
+from yamlsched.extras.web.flow import (
+    Action,
+    Asking,
+    Conflict,
+    Doing,
+    Field,
+    Given,
+    Invalid,
+    Redirect,
+    Review,
+)
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.runs.enqueue import encode_payload
@@ -20,15 +30,24 @@ from yamlsched.runs.lifecycle import Status
 
 REASON = Field("reason", "Why", hint="Recorded with the action. May be empty.")
 FORCE = Field("force", "Run it again although it has succeeded", "check")
-PAYLOAD = Field("payload", "Payload", "area", "A JSON object, merged over the payload of the job. Empty: as before.")
+PAYLOAD = Field(
+    "payload",
+    "Payload",
+    "area",
+    "A JSON object, merged over the payload of the job. Empty: as before.",
+)
 
 
 def ask(visit: Visit, values: Given) -> Asking:
     if not values["run"]:
         return Asking("Retry a run", [flow.RUN])
     run = flow.run_of(visit, values)
-    defaults = {"payload": json.dumps(run.payload, ensure_ascii=False, indent=2)} if run.payload else {}
-    return Asking(f"Retry run {run.id} of {run.job_type}", [flow.RUN, PAYLOAD], [outlook.state(run)], defaults)
+    defaults = (
+        {"payload": json.dumps(run.payload, ensure_ascii=False, indent=2)} if run.payload else {}
+    )
+    return Asking(
+        f"Retry run {run.id} of {run.job_type}", [flow.RUN, PAYLOAD], [outlook.state(run)], defaults
+    )
 
 
 def review(visit: Visit, values: Given) -> Review:
@@ -40,7 +59,10 @@ def review(visit: Visit, values: Given) -> Review:
         if payload == run.payload:
             lines.append("Its payload stays as it is.")
         else:
-            lines.append(f"Its payload is now {shown_payload(payload)}, instead of {shown_payload(run.payload)}.")
+            lines.append(
+                f"Its payload is now {shown_payload(payload)}, instead of"
+                f" {shown_payload(run.payload)}."
+            )
     return Review(
         title=f"Retry run {run.id} of {run.job_type}",
         button=f"Retry run {run.id}",
@@ -57,10 +79,14 @@ def review(visit: Visit, values: Given) -> Review:
 
 
 def _payload(visit: Visit, run: RunOutlook, values: Given) -> dict[str, Any]:
-    """Return the payload that replaces the run's. Raises Invalid if no call of the handler can succeed with it."""
+    """Return the payload that replaces the run's. Raises Invalid if no call of the handler can
+    succeed with it.
+    """
     payload = parse_payload(values)
     if run.is_on_dead_call:
-        raise Invalid("payload", "This is a call of on_dead, which gets the dead run and no payload.")
+        raise Invalid(
+            "payload", "This is a call of on_dead, which gets the dead run and no payload."
+        )
     try:
         encode_payload("", payload)
         is_own = is_own_file(visit.connection, visit.namespace, visit.file)
@@ -127,10 +153,20 @@ def perform_cancel(doing: Doing, values: Given) -> Redirect:
     with doing.transaction(target) as connection:
         if outlook.find(connection, doing.namespace, id) is None:
             raise Conflict(f"Run {id} does not exist any more: it was pruned.")
-        [result] = runs.cancel(connection, [id], doing.who, reason=values["reason"] or None, expected=[was])
+        [result] = runs.cancel(
+            connection, [id], doing.who, reason=values["reason"] or None, expected=[was]
+        )
         if not result.changed:
             raise Conflict(f"Run {id} {result.what}{doing.since(connection, target)}.")
     return Redirect(f"/runs/{id}", Result(f"Run {id} {result.what}."))
 
 
-CANCEL = Action("cancel", "Cancel a run", ("run", "was", "reason"), ("run",), ask_cancel, review_cancel, perform_cancel)
+CANCEL = Action(
+    "cancel",
+    "Cancel a run",
+    ("run", "was", "reason"),
+    ("run",),
+    ask_cancel,
+    review_cancel,
+    perform_cancel,
+)

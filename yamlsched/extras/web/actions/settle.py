@@ -8,7 +8,17 @@ from typing import Any
 from yamlsched.act import settle
 from yamlsched.errors import Refused
 from yamlsched.extras.web.ask import outlook
-from yamlsched.extras.web.flow import Action, Asking, Conflict, Doing, Field, Given, Invalid, Redirect, Review
+from yamlsched.extras.web.flow import (
+    Action,
+    Asking,
+    Conflict,
+    Doing,
+    Field,
+    Given,
+    Invalid,
+    Redirect,
+    Review,
+)
 from yamlsched.extras.web.render import sentence
 from yamlsched.extras.web.visit import Result, Visit
 from yamlsched.jsonb import encode_result
@@ -28,7 +38,10 @@ HAPPENED = Field(
     is_required=True,
 )
 RESULT = Field(
-    "result", "Its result", "area", "JSON, only if it happened: the effect.result that a later attempt reads."
+    "result",
+    "Its result",
+    "area",
+    "JSON, only if it happened: the effect.result that a later attempt reads.",
 )
 
 
@@ -38,9 +51,15 @@ def ask(visit: Visit, values: Given) -> Asking:
         return Asking("Settle an effect in doubt", [key])
     effect = _effect(visit, values)
     lines = [
-        f"Attempt {effect.attempt} of run {effect.run_id} started it at {times.short_utc(effect.claimed_at)}, "
-        "and did not report its end. It is unknown whether it happened.",
-        f"Look it up first, at the mail server or the provider. The idempotency key that it got: {effect.provider_key}",
+        (
+            f"Attempt {effect.attempt} of run {effect.run_id} started it at"
+            f" {times.short_utc(effect.claimed_at)}, and did not report its end. It is unknown"
+            " whether it happened."
+        ),
+        (
+            "Look it up first, at the mail server or the provider. The idempotency key that it"
+            f" got: {effect.provider_key}"
+        ),
     ]
     return Asking(f"Settle the effect {values['key']}", [key, HAPPENED, RESULT], lines)
 
@@ -54,13 +73,19 @@ def review(visit: Visit, values: Given) -> Review:
     if happened:
         lines.append("It is recorded as done. No attempt performs it again.")
         if values["result"]:
-            lines.append(f"A later attempt reads this effect.result: {json.dumps(result, ensure_ascii=False)[:2000]}")
+            lines.append(
+                "A later attempt reads this effect.result:"
+                f" {json.dumps(result, ensure_ascii=False)[:2000]}"
+            )
     else:
         lines.append("It is reset. The next attempt performs it, as if it had not been started.")
     if run is None:
         lines.append("Its run was pruned, so no attempt follows.")
     elif run.status in (Status.DEAD, Status.CANCELLED):
-        lines.append(f"Run {run.id} is {run.status}, and stays so: retry it afterwards to have the rest done.")
+        lines.append(
+            f"Run {run.id} is {run.status}, and stays so: retry it afterwards to have the rest"
+            " done."
+        )
     elif run.finished_at is None:
         lines.append(f"Run {run.id} continues: {outlook.state(run)}.")
     return Review(
@@ -80,7 +105,9 @@ def perform(doing: Doing, values: Given) -> Redirect:
     happened, result, id = _happened(values), _result(values), values.number("run")
     with doing.transaction(f"run:{id}") as connection:
         try:
-            what = settle.settle(connection, doing.namespace, values["key"], doing.who, happened, result)
+            what = settle.settle(
+                connection, doing.namespace, values["key"], doing.who, happened, result
+            )
         except Refused as error:
             raise Conflict(sentence(str(error))) from None
     return Redirect(f"/runs/{id}", Result(sentence(what)))
@@ -109,7 +136,8 @@ def _result(values: Given) -> Any:
         encode_result(value, "the result")
     except (ValueError, RecursionError):
         raise Invalid(
-            "result", 'This is not valid JSON: write for example "<id@example.org>", with its quotes.'
+            "result",
+            'This is not valid JSON: write for example "<id@example.org>", with its quotes.',
         ) from None
     except Refused as error:
         raise Invalid("result", sentence(str(error))) from None

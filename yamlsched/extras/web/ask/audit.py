@@ -42,11 +42,27 @@ def rest_of_action(
 ) -> tuple[int, int]:
     """Return how many entries after ``entry`` belong to its action, and the id of the last one.
 
-    They are of the same person, verb, job and reason, and not older than ``since``. At most ``limit`` are examined.
+    They are of the same person, verb, job and reason, and not older than ``since``. At most
+    ``limit`` are examined.
     """
-    parameters: dict[str, Any] = {"namespace": namespace, "verb": verb, "who": who, "job_type": job_type}
-    parameters |= {"target": target, "of_who": entry.who, "of_verb": entry.verb, "of_job_type": entry.job_type}
-    parameters |= {"of_reason": entry.detail.get("reason"), "since": since, "before": entry.id, "limit": limit}
+    parameters: dict[str, Any] = {
+        "namespace": namespace,
+        "verb": verb,
+        "who": who,
+        "job_type": job_type,
+    }
+    parameters |= {
+        "target": target,
+        "of_who": entry.who,
+        "of_verb": entry.verb,
+        "of_job_type": entry.job_type,
+    }
+    parameters |= {
+        "of_reason": entry.detail.get("reason"),
+        "since": since,
+        "before": entry.id,
+        "limit": limit,
+    }
     [row] = connection.execute(load("audit")["rest_of_action"], parameters).fetchall()
     return row.entries, row.last_id or entry.id
 
@@ -58,18 +74,33 @@ def latest(connection: psycopg.Connection[Any], namespace: str, target: str) -> 
 
 def of_request(connection: psycopg.Connection[Any], request: str, limit: int) -> list[TrailEntry]:
     """Return up to ``limit`` actions that the form ``request`` has done, in their order."""
-    return fetch(connection, TrailEntry, load("audit")["of_request"], {"request": request, "limit": limit})
+    return fetch(
+        connection, TrailEntry, load("audit")["of_request"], {"request": request, "limit": limit}
+    )
 
 
-def start_request(connection: psycopg.Connection[Any], request: str, namespace: str, target: str) -> None:
-    """Let the caller's transaction carry out the form ``request``, after all others about the same ``target``."""
+def start_request(
+    connection: psycopg.Connection[Any], request: str, namespace: str, target: str
+) -> None:
+    """Let the caller's transaction carry out the form ``request``, after all others about the same
+    ``target``.
+    """
     parameters = {"request": request, "namespace": namespace, "target": target}
     connection.execute(load("audit")["start_request"], parameters)
 
 
-def pauses(connection: psycopg.Connection[Any], namespace: str, now: datetime, limit: int) -> list[Pause]:
-    """Return the pauses that are in effect, the latest first; of each at most ``limit`` + 1 runs are counted."""
-    return fetch(connection, Pause, load("audit")["pauses"], {"namespace": namespace, "now": now, "limit": limit})
+def pauses(
+    connection: psycopg.Connection[Any], namespace: str, now: datetime, limit: int
+) -> list[Pause]:
+    """Return the pauses that are in effect, the latest first; of each at most ``limit`` + 1 runs
+    are counted.
+    """
+    return fetch(
+        connection,
+        Pause,
+        load("audit")["pauses"],
+        {"namespace": namespace, "now": now, "limit": limit},
+    )
 
 
 PAST = {
@@ -94,7 +125,9 @@ MAX_EXAMINED = 5_000
 
 @dataclass(frozen=True)
 class TrailGroup:
-    """One action: entries of the runs or jobs that it changed, the newest first, and how many ``more`` there are."""
+    """One action: entries of the runs or jobs that it changed, the newest first, and how many
+    ``more`` there are.
+    """
 
     entries: Sequence[TrailEntry]
     more: int = 0
@@ -115,12 +148,17 @@ class TrailGroup:
 
 
 def page(
-    connection: psycopg.Connection[Any], namespace: str, limit: int, before: int | None, **filters: str | None
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    limit: int,
+    before: int | None,
+    **filters: str | None,
 ) -> tuple[list[TrailGroup], int | None]:
-    """Return up to ``limit`` actions, newest first, and where the next page starts; None if there is none.
+    """Return up to ``limit`` actions, newest first, and where the next page starts; None if there
+    is none.
 
-    ``filters`` are those of ``trail``. An action on many runs has an entry for each: its first ones are
-    read, and the others counted.
+    ``filters`` are those of ``trail``. An action on many runs has an entry for each: its first ones
+    are read, and the others counted.
     """
     newest: list[TrailGroup] = []
     while len(newest) < limit:
@@ -139,10 +177,15 @@ def page(
 
 
 def _whole(
-    connection: psycopg.Connection[Any], namespace: str, group: TrailGroup, filters: dict[str, str | None]
+    connection: psycopg.Connection[Any],
+    namespace: str,
+    group: TrailGroup,
+    filters: dict[str, str | None],
 ) -> TrailGroup:
     since = group.first.at - LONG_ACTION
-    more, last_id = rest_of_action(connection, namespace, group.entries[-1], since, MAX_EXAMINED, **filters)
+    more, last_id = rest_of_action(
+        connection, namespace, group.entries[-1], since, MAX_EXAMINED, **filters
+    )
     return TrailGroup(group.entries, more, last_id)
 
 
@@ -167,7 +210,9 @@ def _is_same_action(later: TrailEntry, entry: TrailEntry) -> bool:
 
 
 def sentence(entry: TrailEntry, now: datetime, who: str | None = None) -> str:
-    """Return what an entry says, for example "maria cancelled run 118 20s ago". ``who`` reads it."""
+    """Return what an entry says, for example "maria cancelled run 118 20s ago".
+    ``who`` reads it.
+    """
     actor = "you" if entry.who == who else entry.who
     kind, _, name = entry.target.partition(":")
     target = {"run": f"run {name}", "job": f"job {name}"}.get(kind, entry.target)

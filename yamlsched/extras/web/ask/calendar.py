@@ -1,4 +1,6 @@
-"""The coming slots of a namespace, by the definitions that are in force. Pure, except for ``read``."""
+"""The coming slots of a namespace, by the definitions that are in force. Pure, except
+for ``read``.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from yamlsched.timetable.zones import zone
 
 
 class CalendarJob(NamedTuple):
-    """What decides the coming slots of a job, and what describes it. A named tuple: there may be many."""
+    """What decides the coming slots of a job, and what describes it. A named tuple: there may be
+    many.
+    """
 
     job_type: str
     schedule: str | None
@@ -80,7 +84,9 @@ class Schedule:
 
 
 def scheduled(jobs: Sequence[CalendarJob], namespace: str, now: datetime) -> Schedule:
-    """Return which jobs of a namespace have slots to come. A job that is paused until some time has those after it."""
+    """Return which jobs of a namespace have slots to come. A job that is paused until some time has
+    those after it.
+    """
     schedule = Schedule({}, [], [], [], [])
     for job in jobs:
         is_paused = job.is_paused(now)
@@ -100,7 +106,9 @@ def scheduled(jobs: Sequence[CalendarJob], namespace: str, now: datetime) -> Sch
                 continue
             not_before = job.paused_until if is_paused else None
             shift = offset(namespace, job.job_type, job.spread)
-            schedule.coming[job.job_type] = ScheduledJob(job.job_type, cron, job.timezone, shift, not_before)
+            schedule.coming[job.job_type] = ScheduledJob(
+                job.job_type, cron, job.timezone, shift, not_before
+            )
     return schedule
 
 
@@ -133,7 +141,9 @@ def agenda(
         begin, end = forecast.span.instant(hour.start), forecast.span.instant(hour.end)
         after = max(begin - MICROSECOND, now)
         rows = [_coming(schedule.coming[name], after, end - MICROSECOND) for name in names[:limit]]
-        starting = sorted((row for row in rows if row), key=lambda row: (row.first[0].run_at, row.job.name))
+        starting = sorted(
+            (row for row in rows if row), key=lambda row: (row.first[0].run_at, row.job.name)
+        )
         listed.append((hour, starting))
         limit -= len(names)
         if limit <= 0:
@@ -155,7 +165,9 @@ def _coming(job: ScheduledJob, after: datetime, until: datetime) -> Coming | Non
 
 @dataclass(frozen=True)
 class ClockChangeNight:
-    """A change of the clocks of one zone, what it means for slots in words, and the jobs for which it means that."""
+    """A change of the clocks of one zone, what it means for slots in words, and the jobs for which
+    it means that.
+    """
 
     timezone: str
     change: ClockChange
@@ -178,7 +190,10 @@ class ClockChangeNight:
         at, before, after = self.change
         old, new = ((at + offset).replace(tzinfo=None) for offset in (before, after))
         day = "" if old.date() == new.date() else f"{new:%a %-d %b} "
-        return f"clocks go {'forward' if after > before else 'back'} from {old:%H:%M} to {day}{new:%H:%M}"
+        return (
+            f"clocks go {'forward' if after > before else 'back'} from {old:%H:%M} to"
+            f" {day}{new:%H:%M}"
+        )
 
 
 def clock_change_nights(schedule: Schedule, after: datetime) -> list[ClockChangeNight]:
@@ -205,18 +220,27 @@ def _night(timezone: str, change: ClockChange, jobs: Sequence[ScheduledJob]) -> 
         else:
             unaffected += 1
     ordered = sorted(by_effect.items(), key=lambda item: (item[0][0], item[1][0]))
-    return ClockChangeNight(timezone, change, [(text, names) for (_, text), names in ordered], unaffected)
+    return ClockChangeNight(
+        timezone, change, [(text, names) for (_, text), names in ordered], unaffected
+    )
 
 
 @lru_cache(maxsize=16384)
 def effect(cron: Cron, where: ZoneInfo, change: ClockChange) -> str:
-    """Return what a clock change does to the slots of an expression, in words; "" if nothing. See docs/time.md."""
-    low, high = sorted((change.at + change.before, change.at + change.after))  # wall times, as if they were UTC
+    """Return what a clock change does to the slots of an expression, in words; "" if nothing. See
+    docs/time.md.
+    """
+    low, high = sorted(
+        (change.at + change.before, change.at + change.after)
+    )  # wall times, as if they were UTC
     if low.date() == high.date():
         first, last = (edge.hour * 60 + edge.minute for edge in (low, high))
         if bisect_left(cron.times, first) == bisect_left(cron.times, last):
             return ""
-    named = [slot.nominal for slot in slots.slots(cron, zone("UTC"), low - MICROSECOND, high - MICROSECOND)]
+    named = [
+        slot.nominal
+        for slot in slots.slots(cron, zone("UTC"), low - MICROSECOND, high - MICROSECOND)
+    ]
     if not named:
         return ""
     clock = "%H:%M" if high - low < timedelta(days=1) else "%a %-d %b %H:%M"
@@ -230,7 +254,10 @@ def effect(cron: Cron, where: ZoneInfo, change: ClockChange) -> str:
         return f"{span} does not exist: no slot, instead of {len(named)}"
     if at_end.note:
         return at_end.note + (f"; {_times(named)} become one slot" if len(named) > 1 else "")
-    return f"{_times(named)} does not exist: the slot at {at_end.at.astimezone(where):%H:%M} counts for both"
+    return (
+        f"{_times(named)} does not exist: the slot at {at_end.at.astimezone(where):%H:%M} counts"
+        " for both"
+    )
 
 
 def _times(named: Sequence[datetime]) -> str:

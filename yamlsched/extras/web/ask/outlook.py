@@ -27,7 +27,9 @@ MAX_ERROR_CHARS = 300
 
 @dataclass(frozen=True)
 class Outlook:
-    """The state of a run, what an action leads to, and what to consider. ``refusal``: why nothing can be done."""
+    """The state of a run, what an action leads to, and what to consider. ``refusal``: why nothing
+    can be done.
+    """
 
     run: RunOutlook
     state: str
@@ -38,35 +40,51 @@ class Outlook:
 
 def find(connection: psycopg.Connection[object], namespace: str, id: int) -> RunOutlook | None:
     """Return a run of ``namespace``; None if there is none."""
-    rows = fetch(connection, RunOutlook, load("actions")["outlook"], {"namespace": namespace, "id": id})
+    rows = fetch(
+        connection, RunOutlook, load("actions")["outlook"], {"namespace": namespace, "id": id}
+    )
     return next(iter(rows), None)
 
 
 def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook:
-    """Return what a retry of ``run`` leads to; of a run that has succeeded, what a forced one does."""
+    """Return what a retry of ``run`` leads to; of a run that has succeeded, what a
+    forced one does.
+    """
     obstacle = retry_obstacle(run)
     outlook = Outlook(run, state(run), refusal=f"It {obstacle}." if obstacle else "")
     if outlook.refusal:
         return outlook
     is_over = run.finished_at is not None
     if run.paused:
-        outlook.lines.append(f"It {'is queued' if is_over else 'becomes due'}, and waits: {_paused(run)}.")
+        outlook.lines.append(
+            f"It {'is queued' if is_over else 'becomes due'}, and waits: {_paused(run)}."
+        )
     elif run.held_until is not None and run.held_until > run.now:
-        outlook.lines.append(f"It runs again at {_at(run, run.held_until)}: its cancelled handler may run until then.")
+        outlook.lines.append(
+            f"It runs again at {_at(run, run.held_until)}: its cancelled handler may run until"
+            " then."
+        )
     elif is_over:
         outlook.lines.append("It runs again at once, as soon as a worker is free.")
     elif run.run_at <= run.now:
-        outlook.lines.append("It is due already, and waits for a worker: a retry does not make it faster.")
+        outlook.lines.append(
+            "It is due already, and waits for a worker: a retry does not make it faster."
+        )
     else:
         outlook.lines.append(f"It is due at once, instead of at {_at(run, run.run_at)}.")
     if run.running_run_id is not None and run.is_slot_run and run.overlap != "allow":
-        outlook.lines.append(f"It first waits for run {run.running_run_id} of the same job, which is running.")
+        outlook.lines.append(
+            f"It first waits for run {run.running_run_id} of the same job, which is running."
+        )
     if is_over:
         outlook.lines.append(
-            f"Attempts so far: {run.attempts}. It gets {run.budget} more, and the delays between them start over."
+            f"Attempts so far: {run.attempts}. It gets {run.budget} more, and the delays between"
+            " them start over."
         )
     else:
-        outlook.lines.append(f"Attempts so far: {run.attempts} of {run.max_attempts}. It gets no further ones.")
+        outlook.lines.append(
+            f"Attempts so far: {run.attempts} of {run.max_attempts}. It gets no further ones."
+        )
     if run.on_dead and not run.is_on_dead_call:
         again = "again " if run.status == Status.DEAD else ""
         outlook.lines.append(f"If it dies, {run.on_dead} is called {again}(on_dead).")
@@ -74,9 +92,12 @@ def of_retry(connection: psycopg.Connection[object], run: RunOutlook) -> Outlook
         are = "effect is" if run.effects_done == 1 else "effects are"
         outlook.lines.append(f"{run.effects_done} {are} done already (run.once), and not repeated.")
     if run.status == Status.SUCCEEDED:
-        outlook.warnings.append("It has succeeded. What its handler does without run.once() is done a second time.")
+        outlook.warnings.append(
+            "It has succeeded. What its handler does without run.once() is done a second time."
+        )
     outlook.warnings.extend(
-        f'Effect "{key}" is in doubt: settle it first. With in_doubt="raise" the run will be dead again.'
+        f'Effect "{key}" is in doubt: settle it first. With in_doubt="raise" the run will be dead'
+        " again."
         for key in run.effects_in_doubt
     )
     _add_recent(connection, run, outlook)
@@ -94,13 +115,19 @@ def of_cancel(connection: psycopg.Connection[object], run: RunOutlook) -> Outloo
             f"{_at(run, run.locked_until)}."
         )
         outlook.warnings.append(
-            "What the handler has done so far stays done, except in run.transaction(), which is rolled back."
+            "What the handler has done so far stays done, except in run.transaction(), which is"
+            " rolled back."
         )
     elif run.status == Status.RUNNING:
-        outlook.lines.append("It is cancelled at once. It has lost its worker, so no handler is running.")
+        outlook.lines.append(
+            "It is cancelled at once. It has lost its worker, so no handler is running."
+        )
     else:
         outlook.lines.append("It is cancelled at once, and does not run.")
-    outlook.lines.append("It counts as neither succeeded nor dead: on_dead is not called. A retry makes it due again.")
+    outlook.lines.append(
+        "It counts as neither succeeded nor dead: on_dead is not called. A retry makes it due"
+        " again."
+    )
     _add_recent(connection, run, outlook)
     return outlook
 
@@ -114,11 +141,16 @@ def state(run: RunOutlook) -> str:
             host = (run.worker or "").partition(":")[0]
             return f"Running{since} on {host}, attempt {run.attempts} of {run.max_attempts}"
         case Status.DEAD:
-            error = f"{run.error_type + ': ' if run.error_type else ''}{run.last_error or ''}"[:MAX_ERROR_CHARS]
+            error = f"{run.error_type + ': ' if run.error_type else ''}{run.last_error or ''}"[
+                :MAX_ERROR_CHARS
+            ]
             return f"Dead{ended}" + (f", after {error}" if error else "")
         case Status.QUEUED | Status.FAILED:
             if run.attempts:
-                return f"Waiting until {_at(run, run.run_at)} for attempt {run.attempts + 1} of {run.max_attempts}"
+                return (
+                    f"Waiting until {_at(run, run.run_at)} for attempt {run.attempts + 1} of"
+                    f" {run.max_attempts}"
+                )
             return f"Queued, due at {_at(run, run.run_at)}"
     return run.status.capitalize() + ended
 
@@ -150,7 +182,8 @@ WAITING = (Status.QUEUED, Status.FAILED)
 class PauseOutlook:
     """The pause that is in effect, the slots in a span, and the runs that wait.
 
-    Of slots and of runs at most ``MAX_COUNTED`` + 1 are counted. ``first_slots`` are the first of them.
+    Of slots and of runs at most ``MAX_COUNTED`` + 1 are counted. ``first_slots`` are the first of
+    them.
     """
 
     pause: PausableJob | None
@@ -161,10 +194,18 @@ class PauseOutlook:
 
 
 def read(
-    connection: psycopg.Connection[object], namespace: str, job: Definition, start: datetime, end: datetime | None
+    connection: psycopg.Connection[object],
+    namespace: str,
+    job: Definition,
+    start: datetime,
+    end: datetime | None,
 ) -> PauseOutlook:
-    """Return what a pause of ``job`` in (start, end] concerns. Without an end, the first slots are not counted."""
-    slots = list(islice(_slots(job, start, end), MAX_LISTED_SLOTS if end is None else MAX_COUNTED + 1))
+    """Return what a pause of ``job`` in (start, end] concerns. Without an end, the first slots are
+    not counted.
+    """
+    slots = list(
+        islice(_slots(job, start, end), MAX_LISTED_SLOTS if end is None else MAX_COUNTED + 1)
+    )
     [state] = pausable_jobs(connection, [job.id], None)
     values = {"namespace": namespace, "definition": job.id, "limit": MAX_COUNTED + 1}
     waiting, running = (
@@ -184,7 +225,9 @@ def _slots(job: Definition, start: datetime, end: datetime | None) -> Iterator[d
     if job.schedule is None or not job.enabled or job.retired_at is not None:
         return
     until = end or start.replace(year=min(start.year + 50, times.MAX_YEAR), day=1)
-    fires = without_skipped(parse_schedule(job.schedule), of_rows(job.skip_on), of_rows(job.only_on))
+    fires = without_skipped(
+        parse_schedule(job.schedule), of_rows(job.skip_on), of_rows(job.only_on)
+    )
     for slot in slots(fires, zone(job.timezone), start, until):
         yield slot.at
 

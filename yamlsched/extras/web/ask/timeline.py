@@ -1,4 +1,6 @@
-"""What happened to each slot of a job over a span of time: its run, its gap, or why it has neither."""
+"""What happened to each slot of a job over a span of time: its run, its gap, or why it
+has neither.
+"""
 
 from __future__ import annotations
 
@@ -76,20 +78,39 @@ def day_rows(
     jobs: Mapping[str, str],
     spans: Mapping[str, Sequence[tuple[datetime, datetime]]],
 ) -> list[DayOfJob]:
-    """Return what happened to each job in each span of its time zone; ``nth`` is the place of the span.
+    """Return what happened to each job in each span of its time zone; ``nth`` is the place of the
+    span.
 
     ``jobs`` are time zones by the names of jobs.
     """
-    flat = [(timezone, nth, *span) for timezone, parts in spans.items() for nth, span in enumerate(parts)]
+    flat = [
+        (timezone, nth, *span)
+        for timezone, parts in spans.items()
+        for nth, span in enumerate(parts)
+    ]
     columns = ("span_zones", "nths", "starts", "ends")
-    parameters: dict[str, Any] = {name: [row[place] for row in flat] for place, name in enumerate(columns)}
-    parameters |= {"namespace": namespace, "jobs": list(jobs), "zones": list(jobs.values()), "limit": MAX_RUNS_OF_DAY}
+    parameters: dict[str, Any] = {
+        name: [row[place] for row in flat] for place, name in enumerate(columns)
+    }
+    parameters |= {
+        "namespace": namespace,
+        "jobs": list(jobs),
+        "zones": list(jobs.values()),
+        "limit": MAX_RUNS_OF_DAY,
+    }
     return fetch(connection, DayOfJob, load("timeline")["days"], parameters)
 
 
 def job_facts(connection: Connection[Any], namespace: str, name: str) -> JobFacts | None:
     """Return what a job is; None if there is none of that name."""
-    return next(iter(fetch(connection, JobFacts, load("timeline")["job"], {"namespace": namespace, "job": name})), None)
+    return next(
+        iter(
+            fetch(
+                connection, JobFacts, load("timeline")["job"], {"namespace": namespace, "job": name}
+            )
+        ),
+        None,
+    )
 
 
 SPANS = {
@@ -137,9 +158,15 @@ class Timeline:
 
 
 def timeline(
-    connection: Connection[Any], namespace: str, job: Definition, now: datetime, span: str, until: datetime | None
+    connection: Connection[Any],
+    namespace: str,
+    job: Definition,
+    now: datetime,
+    span: str,
+    until: datetime | None,
 ) -> Timeline:
-    """Return the timeline of a job that has a cron: ``span`` ends at ``until``, or a little after ``now``.
+    """Return the timeline of a job that has a cron: ``span`` ends at ``until``, or a little after
+    ``now``.
 
     A span that is "" or that has too many slots is replaced by the usual one.
     """
@@ -154,9 +181,15 @@ def timeline(
     calendars = of_rows(job.skip_on), of_rows(job.only_on)
     every = slots.slots(cron, where, start, end)
     # those that a calendar will skip are not coming; of those of the past there is a gap
-    recent = [slot for slot in every if slot.at <= now or not skipped_by(*calendars, slot.nominal.date())][-MAX_SLOTS:]
+    recent = [
+        slot for slot in every if slot.at <= now or not skipped_by(*calendars, slot.nominal.date())
+    ][-MAX_SLOTS:]
     known = accounts(connection, job, namespace, [slot.at for slot in recent], (start, end))
-    actions = actions_on(connection, namespace, job) if any(gap.reason == "paused" for gap in known.gaps) else []
+    actions = (
+        actions_on(connection, namespace, job)
+        if any(gap.reason == "paused" for gap in known.gaps)
+        else []
+    )
     return Timeline(
         start=start,
         end=end,
@@ -166,7 +199,11 @@ def timeline(
         cells=[slot for slot in known.slots if slot.state != "skipped"],
         gaps=[
             TimelineGap(
-                gap.first_slot, gap.last_slot, gap.slots, gap.reason, gap_sentence(gap, paused_by(gap, actions))
+                gap.first_slot,
+                gap.last_slot,
+                gap.slots,
+                gap.reason,
+                gap_sentence(gap, paused_by(gap, actions)),
             )
             for gap in known.gaps
         ],
@@ -175,7 +212,10 @@ def timeline(
 
 def of_runs(rows: Sequence[RunRow], now: datetime) -> Timeline | None:
     """Return the timeline of the newest runs of a job without slots; None if it has none."""
-    cells = [SlotAccount(row.started_at or row.finished_at or row.run_at, state_of(row), row) for row in rows]
+    cells = [
+        SlotAccount(row.started_at or row.finished_at or row.run_at, state_of(row), row)
+        for row in rows
+    ]
     if not cells:
         return None
     cells.sort(key=lambda cell: cell.at)

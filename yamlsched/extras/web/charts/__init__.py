@@ -1,1 +1,3 @@
-"""Charts: functions from a view model to what a template draws. Their looks are in static/page.css, by class."""
+"""Charts: functions from a view model to what a template draws. Their looks are in static/page.css,
+by class.
+"""

@@ -1,4 +1,6 @@
-"""The slots of a job on a time axis: where chart.html draws a bar for each, and hatched bands for gaps."""
+"""The slots of a job on a time axis: where chart.html draws a bar for each, and hatched bands for
+gaps.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ class Axis:
 
     def ticks(self) -> Iterator[tuple[datetime, str]]:
         """Yield instants, whole hours or days of the local clock, with their labels."""
-        step, form = next((s for s in STEPS if (self.end - self.start) / s[0] <= MAX_TICKS), STEPS[-1])
+        step, form = next(
+            (s for s in STEPS if (self.end - self.start) / s[0] <= MAX_TICKS), STEPS[-1]
+        )
         wall = self.start.astimezone(self._zone).replace(tzinfo=None)
         if step < timedelta(days=1):
             day = wall.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -105,7 +109,9 @@ class Axis:
             wall += step
 
 
-def timeline(timeline: Timeline, zone: ZoneInfo, link: Link, edits: Sequence[tuple[datetime, str]] = ()) -> Chart:
+def timeline(
+    timeline: Timeline, zone: ZoneInfo, link: Link, edits: Sequence[tuple[datetime, str]] = ()
+) -> Chart:
     """Return the chart of the slots. Each bar and each band is a link to its explanation.
 
     ``edits`` are the instants at which the job was edited, and by which commits.
@@ -123,16 +129,26 @@ def timeline(timeline: Timeline, zone: ZoneInfo, link: Link, edits: Sequence[tup
         ticks=[(axis.x(at), label) for at, label in axis.ticks()],
         now=now,
         gaps=gaps,
-        bars=[Part(axis.x(cell.at), width, describe(cell, zone), cell.state, link(cell)) for cell in timeline.cells],
+        bars=[
+            Part(axis.x(cell.at), width, describe(cell, zone), cell.state, link(cell))
+            for cell in timeline.cells
+        ],
         reasons=list(_reasons(timeline, gaps, axis, now)),
-        edits=[Part(axis.x(at), 0, f"edited {at.astimezone(zone):%a %-d %b %H:%M %Z}: {by}") for at, by in edits],
+        edits=[
+            Part(axis.x(at), 0, f"edited {at.astimezone(zone):%a %-d %b %H:%M %Z}: {by}")
+            for at, by in edits
+        ],
     )
 
 
 def describe(cell: SlotAccount, zone: ZoneInfo) -> str:
     """Return a slot and its state in words."""
     run = cell.run
-    attempts = f", attempt {run.attempts} of {run.max_attempts}" if run is not None and run.attempts else ""
+    attempts = (
+        f", attempt {run.attempts} of {run.max_attempts}"
+        if run is not None and run.attempts
+        else ""
+    )
     return f"{cell.at.astimezone(zone):%a %-d %b %H:%M %Z}: {WORDS[cell.state]}{attempts}"
 
 
@@ -153,16 +169,27 @@ def _bar_width(timeline: Timeline, axis: Axis) -> float:
     return min(MAX_BAR, max(MIN_BAR, closest * 0.7))
 
 
-def _reasons(timeline: Timeline, gaps: Sequence[Part], axis: Axis, now: float | None) -> Iterator[Label]:
+def _reasons(
+    timeline: Timeline, gaps: Sequence[Part], axis: Axis, now: float | None
+) -> Iterator[Label]:
     """Yield the reason of each gap inside its band, or above a narrow one, where there is room."""
-    marks = [axis.x(cell.at) for cell in timeline.cells if cell.state in MARKED] + ([now] if now is not None else [])
+    marks = [axis.x(cell.at) for cell in timeline.cells if cell.state in MARKED] + (
+        [now] if now is not None else []
+    )
     for gap, part in zip(timeline.gaps, gaps, strict=True):
         middle = part.x + part.width / 2
-        text = next((t for t in (f"{gap.reason} ({gap.slots})", gap.reason) if part.width > _wide(t) + 6), None)
+        text = next(
+            (t for t in (f"{gap.reason} ({gap.slots})", gap.reason) if part.width > _wide(t) + 6),
+            None,
+        )
         half = _wide(gap.reason) / 2 + 4
         if text is not None:
             yield Label(middle, text, _wide(text))
-        elif middle - half > LEFT and middle + half < WIDTH and not any(abs(x - middle) < half + 6 for x in marks):
+        elif (
+            middle - half > LEFT
+            and middle + half < WIDTH
+            and not any(abs(x - middle) < half + 6 for x in marks)
+        ):
             yield Label(middle, gap.reason)
             marks += [middle - half, middle, middle + half]
 

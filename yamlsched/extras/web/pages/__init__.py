@@ -1,4 +1,6 @@
-"""The pages, in the order of the navigation. Each module has a ``PAGE`` and the view model that its template shows."""
+"""The pages, in the order of the navigation. Each module has a ``PAGE`` and the view model that its
+template shows.
+"""
 
 from yamlsched.extras.web.pages import (
     actions,

@@ -27,7 +27,9 @@ HIDDEN = ("attempt",)
 def details(detail: dict[str, Any]) -> list[tuple[str, str]]:
     """Return what is recorded with an action as names and values for people."""
     names = [name for name in SHOWN if detail.get(name) is not None]
-    names += sorted(name for name in detail if name not in (*SHOWN, *HIDDEN) and detail[name] is not None)
+    names += sorted(
+        name for name in detail if name not in (*SHOWN, *HIDDEN) and detail[name] is not None
+    )
     return [(name.replace("_", " "), _value(detail[name])) for name in names]
 
 
@@ -43,7 +45,9 @@ def _value(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ActionsPage:
-    """The page. ``older`` is where the next page starts; ``is_first`` says that this one is the newest."""
+    """The page. ``older`` is where the next page starts; ``is_first`` says that this one is the
+    newest.
+    """
 
     pauses: Sequence[Pause]
     groups: Sequence[TrailGroup]
@@ -57,7 +61,10 @@ class ActionsPage:
 
 
 def show(visit: Visit) -> ActionsPage:
-    filter = {"verb": visit.choice("verb", VERBS, ""), **{name: visit.text(name) for name in ("who", "job", "run")}}
+    filter = {
+        "verb": visit.choice("verb", VERBS, ""),
+        **{name: visit.text(name) for name in ("who", "job", "run")},
+    }
     run = filter["run"]
     if run and not (run.isascii() and run.isdigit() and len(run) < 19):
         raise BadRequest(f'"{run}" is not the id of a run.', "Write for example 118.")

@@ -1,4 +1,6 @@
-"""``/calendar``: the coming slots of all jobs by hour, pile-ups, and what clock changes do to slots."""
+"""``/calendar``: the coming slots of all jobs by hour, pile-ups, and what clock changes do to
+slots.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from yamlsched.extras.web.ask.calendar import CalendarJob, ClockChangeNight, Com
 from yamlsched.extras.web.render import count
 from yamlsched.extras.web.visit import BadRequest, Page, Visit, finder
 from yamlsched.timetable import times
-from yamlsched.timetable.forecast import MIN_PILE_UP_JOBS, Forecast, ForecastSpan, Hour, PileUp, forecast
+from yamlsched.timetable.forecast import (
+    MIN_PILE_UP_JOBS,
+    Forecast,
+    ForecastSpan,
+    Hour,
+    PileUp,
+    forecast,
+)
 from yamlsched.timetable.times import rfc3339
 from yamlsched.timetable.zones import zone
 
@@ -31,7 +40,9 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Cell:
-    """An hour, how many jobs start in it, the level of that, and whether it has a pile-up or has passed."""
+    """An hour, how many jobs start in it, the level of that, and whether it has a pile-up or has
+    passed.
+    """
 
     hour: Hour
     jobs: int
@@ -53,12 +64,16 @@ class Cell:
             return ""
         if minutes == 0:
             return "does not exist: clocks go forward"
-        return f"has {minutes} minutes: clocks go {'back' if minutes > REGULAR_MINUTES else 'forward'}"
+        return (
+            f"has {minutes} minutes: clocks go {'back' if minutes > REGULAR_MINUTES else 'forward'}"
+        )
 
     @property
     def text(self) -> str:
         """What the cell shows in words."""
-        words = [count(self.jobs, "job")] if self.jobs else ["no job" if not self.is_past else "past"]
+        words = (
+            [count(self.jobs, "job")] if self.jobs else ["no job" if not self.is_past else "past"]
+        )
         if self.has_pile_up:
             words.append("with a pile-up")
         if self.clock_change:
@@ -68,7 +83,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class CalendarPage:
-    """The page. ``coming`` has the jobs of the filter; ``agenda`` lists their slots from the chosen hour on."""
+    """The page. ``coming`` has the jobs of the filter; ``agenda`` lists their slots from the chosen
+    hour on.
+    """
 
     jobs: int
     matching: int
@@ -103,7 +120,9 @@ def show(visit: Visit) -> CalendarPage:
     matching = jobs
     if text:
         finds = finder(text)
-        matching = [job for job in jobs if finds(job.job_type, job.description, job.owner, *job.tags)]
+        matching = [
+            job for job in jobs if finds(job.job_type, job.description, job.owner, *job.tags)
+        ]
     schedule = calendar.scheduled(matching, visit.namespace, visit.now)
     timezones = schedule.timezones
     timezone = _timezone(visit, timezones)
@@ -111,7 +130,9 @@ def show(visit: Visit) -> CalendarPage:
     today = visit.now.astimezone(where).date()
     day = _day(visit, today)
     end = day + timedelta(days=SPANS[name] - 1)
-    span = ForecastSpan(times.bounds(day, where)[0] - MICROSECOND, times.bounds(end, where)[1], timezone)
+    span = ForecastSpan(
+        times.bounds(day, where)[0] - MICROSECOND, times.bounds(end, where)[1], timezone
+    )
     outlook = forecast(schedule.coming.values(), span, visit.now)
     chosen = _chosen(visit, span)
     nights = calendar.clock_change_nights(schedule, max(visit.now, span.after))
@@ -153,7 +174,9 @@ def _timezone(visit: Visit, timezones: Sequence[str]) -> str:
     try:
         zone(name)
     except ScheduleError:
-        raise BadRequest(f'There is no time zone "{name}".', "Write a name such as Europe/Berlin.") from None
+        raise BadRequest(
+            f'There is no time zone "{name}".', "Write a name such as Europe/Berlin."
+        ) from None
     return name
 
 
@@ -164,12 +187,15 @@ def _day(visit: Visit, today: date) -> date:
     try:
         day = date.fromisoformat(text)
     except ValueError:
-        raise BadRequest(f'"{text}" is not a valid date.', "Write a date such as 2026-03-29.") from None
+        raise BadRequest(
+            f'"{text}" is not a valid date.', "Write a date such as 2026-03-29."
+        ) from None
     if not today <= day <= today + timedelta(days=MAX_DAYS_AHEAD):
         if day < today and today - day <= timedelta(days=7):
             return today  # a page that was left open over midnight
         raise BadRequest(
-            f'"{text}" is out of range.', f"Write a date from {today} to {today + timedelta(days=MAX_DAYS_AHEAD)}."
+            f'"{text}" is out of range.',
+            f"Write a date from {today} to {today + timedelta(days=MAX_DAYS_AHEAD)}.",
         )
     return day
 
@@ -183,7 +209,10 @@ def _chosen(visit: Visit, span: ForecastSpan) -> datetime | None:
 def _place(outlook: Forecast, at: datetime) -> int:
     """Return the place of the hour that has an instant."""
     minute = (at - outlook.span.instant(0)) // timedelta(minutes=1)
-    return next((nth for nth, hour in enumerate(outlook.hours) if hour.start <= minute < hour.end), len(outlook.hours))
+    return next(
+        (nth for nth, hour in enumerate(outlook.hours) if hour.start <= minute < hour.end),
+        len(outlook.hours),
+    )
 
 
 def _days(visit: Visit, outlook: Forecast) -> list[list[Cell]]:
@@ -193,7 +222,16 @@ def _days(visit: Visit, outlook: Forecast) -> list[list[Cell]]:
     for nth, (hour, jobs) in enumerate(zip(outlook.hours, outlook.jobs_by_hour, strict=True)):
         level = 1 + (LEVELS - 1) * (jobs - least) // max(most - least, 1) if jobs else 0
         is_past = hour.start < hour.end and outlook.span.instant(hour.end) <= visit.now
-        cells.append(Cell(hour, jobs, level, _link(visit, outlook, hour) if jobs else "", nth in piled, is_past))
+        cells.append(
+            Cell(
+                hour,
+                jobs,
+                level,
+                _link(visit, outlook, hour) if jobs else "",
+                nth in piled,
+                is_past,
+            )
+        )
     return [cells[nth : nth + 24] for nth in range(0, len(cells), 24)]
 
 
@@ -208,7 +246,10 @@ def _piled(outlook: Forecast) -> set[int]:
 
 def _link(visit: Visit, outlook: Forecast, hour: Hour) -> str:
     query = {name: visit.text(name) for name in ("q", "span", "from", "tz")}
-    return visit.url("calendar", **query, at=rfc3339(outlook.span.instant(hour.start), "minutes")) + "#list"
+    return (
+        visit.url("calendar", **query, at=rfc3339(outlook.span.instant(hour.start), "minutes"))
+        + "#list"
+    )
 
 
 PAGE = Page("/calendar", "calendar.html", show, title="Calendar")

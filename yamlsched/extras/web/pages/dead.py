@@ -39,7 +39,9 @@ class DeadPage:
     @property
     def many(self) -> dict[str, str]:
         """Return the filters as those of an action on all runs that match."""
-        named = {"error_type" if name == "type" else name: value for name, value in self.filter.items()}
+        named = {
+            "error_type" if name == "type" else name: value for name, value in self.filter.items()
+        }
         return {**named, "since": self.span if self.span != "all" else ""}
 
     def but(self, name: str, value: str) -> dict[str, str]:
@@ -48,7 +50,10 @@ class DeadPage:
 
 
 def show(visit: Visit) -> DeadPage:
-    span, sort = visit.choice("span", tuple(SPANS), "all"), visit.choice("sort", ("newest", "largest"), "newest")
+    span, sort = (
+        visit.choice("span", tuple(SPANS), "all"),
+        visit.choice("sort", ("newest", "largest"), "newest"),
+    )
     filter, by = {name: visit.text(name) for name in FILTERS}, visit.choice("by", BY, "job")
     tags, length = [filter["tag"]] if filter["tag"] else [], SPANS[span]
     try:
@@ -58,8 +63,12 @@ def show(visit: Visit) -> DeadPage:
     since = visit.now - length if length else None
     if by == "hour":
         return by_hour(visit, ids, since, span=span, sort=sort, filter=filter)
-    failed = failures.groups(visit.connection, visit.namespace, since, definitions=ids, only_dead=True)
-    groups = [group for group in failed.groups if filter["type"] in ("", group.error_type or NO_TYPE)]
+    failed = failures.groups(
+        visit.connection, visit.namespace, since, definitions=ids, only_dead=True
+    )
+    groups = [
+        group for group in failed.groups if filter["type"] in ("", group.error_type or NO_TYPE)
+    ]
     total = sum(group.runs for group in groups)
     groups = [*groups] if by == "job" else by_error(groups)
     groups.sort(key=lambda group: -group.runs if sort == "largest" else -group.last_at.timestamp())
@@ -76,7 +85,9 @@ def show(visit: Visit) -> DeadPage:
     )
 
 
-def by_hour(visit: Visit, ids: Sequence[int] | None, since: datetime | None, **chosen: Any) -> DeadPage:
+def by_hour(
+    visit: Visit, ids: Sequence[int] | None, since: datetime | None, **chosen: Any
+) -> DeadPage:
     type = chosen["filter"]["type"]
     error_type = None if not type else "" if type == NO_TYPE else type
     hours = failures.by_hour(visit.connection, visit.namespace, since, ids, error_type)
@@ -84,11 +95,21 @@ def by_hour(visit: Visit, ids: Sequence[int] | None, since: datetime | None, **c
     if chosen["sort"] == "largest":
         hours.sort(key=lambda hour: -hour.runs)
     total, hidden = sum(hour.runs for hour in hours), len(hours[MAX_GROUPS:])
-    return DeadPage(groups=(), hours=hours[:MAX_GROUPS], total=total, hidden=hidden, found=found, by="hour", **chosen)
+    return DeadPage(
+        groups=(),
+        hours=hours[:MAX_GROUPS],
+        total=total,
+        hidden=hidden,
+        found=found,
+        by="hour",
+        **chosen,
+    )
 
 
 def by_error(groups: Sequence[FailureGroup]) -> list[FailureGroup]:
-    """Return one group for each type of error. Its ``job_type`` is that of its only job, else their number."""
+    """Return one group for each type of error. Its ``job_type`` is that of its only job, else their
+    number.
+    """
     by_type: dict[tuple[str, bool], list[FailureGroup]] = {}
     for group in groups:
         by_type.setdefault((group.error_type, group.is_call), []).append(group)

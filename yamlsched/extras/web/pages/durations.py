@@ -1,4 +1,6 @@
-"""``/durations``: how long the runs of each job take, the slowest of the week, and what became slower."""
+"""``/durations``: how long the runs of each job take, the slowest of the week, and what became
+slower.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ SORTS = ("slower", "longest", "usual", "name")
 
 @dataclass(frozen=True)
 class DurationsPage:
-    """The page: the jobs with what is usual in the week before, and by which factor they became slower."""
+    """The page: the jobs with what is usual in the week before, and by which factor they became
+    slower.
+    """
 
     rows: Sequence[tuple[Durations, timedelta | None, float]]
     matching: int

@@ -68,7 +68,9 @@ class ChangedJobs:
     first: list[str]
 
 
-def changed_since(connection: psycopg.Connection[Any], namespace: str, since: datetime) -> list[ChangedJobs]:
+def changed_since(
+    connection: psycopg.Connection[Any], namespace: str, since: datetime
+) -> list[ChangedJobs]:
     """Return how files that were applied after ``since`` changed the jobs."""
     parameters = {"namespace": namespace, "since": since}
     return fetch(connection, ChangedJobs, load("deployments")["changed_since"], parameters)
@@ -95,10 +97,11 @@ STATES = {
 
 @dataclass(frozen=True)
 class Presented:
-    """A place, how its file stands to the one in force in a few words, why, and how the jobs differ.
+    """A place, how its file stands to the one in force in a few words, why, and how the jobs
+    differ.
 
-    ``changes`` are those of the files that were applied since this one was; None: this file was never applied, so its
-    jobs are not known here.
+    ``changes`` are those of the files that were applied since this one was; None: this file was
+    never applied, so its jobs are not known here.
     """
 
     place: HostFile
@@ -110,7 +113,9 @@ class Presented:
 
 @dataclass(frozen=True)
 class Deployments:
-    """The file in force, the places that present files now, those that did, and the edits that were applied."""
+    """The file in force, the places that present files now, those that did, and the edits that were
+    applied.
+    """
 
     in_force: AppliedFile | None
     counts: Any  # jobs, and how many of them are disabled
@@ -126,18 +131,27 @@ class Deployments:
 def read(connection: psycopg.Connection[Any], namespace: str, now: datetime) -> Deployments:
     """Read the files of a namespace."""
     statements, parameters = load("deployments"), {"namespace": namespace}
-    places = fetch(connection, HostFile, statements["places"], {**parameters, "limit": MAX_PLACES + 1})
-    applied = fetch(connection, AppliedFile, statements["applied"], {**parameters, "limit": MAX_APPLIED})
+    places = fetch(
+        connection, HostFile, statements["places"], {**parameters, "limit": MAX_PLACES + 1}
+    )
+    applied = fetch(
+        connection, AppliedFile, statements["applied"], {**parameters, "limit": MAX_APPLIED}
+    )
     [counts] = connection.execute(statements["jobs"], parameters).fetchall()
     edits = edits_of(connection, namespace, limit=MAX_EDITS + 1)
-    namespaces = connection.execute(statements["namespaces"], {"limit": MAX_NAMESPACES + 1}).fetchall()
+    namespaces = connection.execute(
+        statements["namespaces"], {"limit": MAX_NAMESPACES + 1}
+    ).fetchall()
     in_force = applied[0] if applied else None
     known = {(file.hash, file.environment): file.applied_at for file in reversed(applied)}
     presented, compared = [], 0
     for place in places[:MAX_PLACES]:
         if not place.is_presented:
             continue
-        is_same = in_force is not None and (place.hash, place.environment) == (in_force.hash, in_force.environment)
+        is_same = in_force is not None and (place.hash, place.environment) == (
+            in_force.hash,
+            in_force.environment,
+        )
         if is_same and place.refused_at is None:
             presented.append(Presented(place, STATES[Verdict.CURRENT]))
         elif compared < MAX_COMPARED:
@@ -168,11 +182,17 @@ def _compared(
     now: datetime,
 ) -> Presented:
     """Return what a tick of this place does with its file, as ``in_force`` decides it."""
-    changes = changed_since(connection, namespace, applied_at) if applied_at is not None and not is_same else None
+    changes = (
+        changed_since(connection, namespace, applied_at)
+        if applied_at is not None and not is_same
+        else None
+    )
     if place.refused_at is not None and place.mistakes is not None:
         refused = RefusedFile(f"{place.host}:{place.path}", place.mistakes, place.refused_at)
         return Presented(place, "refused", refusal(refused), differs=not is_same, changes=changes)
-    version = FileVersion(place.hash, place.environment, place.yamlsched_version, place.tzdata_version)
+    version = FileVersion(
+        place.hash, place.environment, place.yamlsched_version, place.tzdata_version
+    )
     presented = {
         **version._asdict(),
         "host": place.host,
@@ -187,13 +207,22 @@ def _compared(
 
 
 def changed_keys(edit: Edit, groups: Sequence[ChangedAlike]) -> list[dict[str, Any]]:
-    """Return the keys that an edit changed, in words: of how many jobs, with the first names; outside of jobs last."""
+    """Return the keys that an edit changed, in words: of how many jobs, with the first names;
+    outside of jobs last.
+    """
     outside = Change.ADDED if edit.before is None else Change.CHANGED
     parts: list[Any] = [
-        (group, Change.CHANGED, group.jobs, group.first) for group in groups if group.change == Change.CHANGED
+        (group, Change.CHANGED, group.jobs, group.first)
+        for group in groups
+        if group.change == Change.CHANGED
     ]
     return [
-        {"key": field_name(key), "change": before_and_after(key, kind), "jobs": jobs, "first": first}
+        {
+            "key": field_name(key),
+            "change": before_and_after(key, kind),
+            "jobs": jobs,
+            "first": first,
+        }
         for part, kind, jobs, first in (*parts, (edit, outside, 0, ()))
         for key in edits.fields(part.before, part.after)
     ]
@@ -213,7 +242,9 @@ class Files:
 def show(visit: Visit) -> Files:
     current = read(visit.connection, visit.namespace, visit.now)
     totals = accumulate(sum(of["jobs"] for of in edit.jobs.values()) for edit in current.edits)
-    few = [edit for edit, jobs in zip(current.edits, totals, strict=True) if jobs <= MAX_EDITED_JOBS]
+    few = [
+        edit for edit, jobs in zip(current.edits, totals, strict=True) if jobs <= MAX_EDITED_JOBS
+    ]
     groups = edits.changes(visit.connection, few)
     return Files(
         found=current,

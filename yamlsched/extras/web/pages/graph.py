@@ -1,4 +1,6 @@
-"""``/graph``: the chains of jobs that follow others, with the run of the latest slot of each job."""
+"""``/graph``: the chains of jobs that follow others, with the run of the latest slot
+of each job.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class ChainedJob:
 
 @dataclass(frozen=True)
 class ChainLine:
-    """A line of the page. ``depth`` is how many jobs are before it, counted along its longest chain."""
+    """A line of the page. ``depth`` is how many jobs are before it, counted along its longest
+    chain.
+    """
 
     job: ChainedJob
     depth: int
@@ -44,7 +48,9 @@ class Graph:
 
 
 def show(visit: Visit) -> Graph:
-    jobs = fetch(visit.connection, ChainedJob, load("follow")["chains"], {"namespace": visit.namespace})
+    jobs = fetch(
+        visit.connection, ChainedJob, load("follow")["chains"], {"namespace": visit.namespace}
+    )
     return Graph(list(in_order({job.job_type: job for job in jobs})))
 
 
@@ -53,7 +59,11 @@ def in_order(jobs: dict[str, ChainedJob]) -> Iterator[ChainLine]:
     depths: dict[str, int] = {}
     chains: dict[str, str] = {}  # by job: the first name of what is connected with it
     try:
-        order = list(TopologicalSorter({name: sorted(jobs[name].after) for name in sorted(jobs)}).static_order())
+        order = list(
+            TopologicalSorter(
+                {name: sorted(jobs[name].after) for name in sorted(jobs)}
+            ).static_order()
+        )
     except CycleError:  # no file has one; an edit by hand may
         order = sorted(jobs)
     for name in (name for name in order if name in jobs):

@@ -46,7 +46,9 @@ class JobRow:
 
 @dataclass(frozen=True)
 class Home:
-    """The page. ``states`` counts all jobs; ``matching`` are those of the filter, of which ``rows`` are one page."""
+    """The page. ``states`` counts all jobs; ``matching`` are those of the filter, of which ``rows``
+    are one page.
+    """
 
     health: Health
     problems: Sequence[tuple[Problem, str]]  # with the page that shows what it is about
@@ -68,9 +70,18 @@ class Home:
 def show(visit: Visit) -> Home:
     text, state = visit.text("q"), visit.choice("state", STATES, "")
     thresholds = Thresholds()
-    jobs, finds = states.states(visit.connection, [visit.namespace], thresholds.within)[visit.namespace], finder(text)
-    matching = [job for job in jobs if (job.state == state if state else job.state != "retired") and finds(job.text)]
-    matching.sort(key=lambda job: ATTENTION.index(job.state) if job.state in ATTENTION else len(ATTENTION))
+    jobs, finds = (
+        states.states(visit.connection, [visit.namespace], thresholds.within)[visit.namespace],
+        finder(text),
+    )
+    matching = [
+        job
+        for job in jobs
+        if (job.state == state if state else job.state != "retired") and finds(job.text)
+    ]
+    matching.sort(
+        key=lambda job: ATTENTION.index(job.state) if job.state in ATTENTION else len(ATTENTION)
+    )
     sort = visit.choice("sort", ("state", "usual", "last"), "state")
     if sort != "state":
         all_took = of_week(visit)
@@ -82,10 +93,14 @@ def show(visit: Visit) -> Home:
     by_name = {job.job_type: job for job in now.jobs}
     rows = [by_name[job.job_type] for job in listed]
     took = of_week(visit, [job.job_type for job in rows])
-    days = strips(visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in rows], now.now)
+    days = strips(
+        visit.connection, visit.namespace, [(job.job_type, job.timezone) for job in rows], now.now
+    )
     return Home(
         health=now,
-        problems=[(each, target(each, visit.url, thresholds)) for each in problems(now, thresholds)],
+        problems=[
+            (each, target(each, visit.url, thresholds)) for each in problems(now, thresholds)
+        ],
         is_complete=len(suspects) <= MAX_SUSPECTS,
         states=Counter(job.state for job in jobs),
         jobs=sum(job.state != "retired" for job in jobs),
@@ -99,9 +114,13 @@ def show(visit: Visit) -> Home:
     )
 
 
-def _row(visit: Visit, job: JobHealth, now: Health, days: Sequence[Day], took: Durations | None) -> JobRow:
+def _row(
+    visit: Visit, job: JobHealth, now: Health, days: Sequence[Day], took: Durations | None
+) -> JobRow:
     link = "" if job.schedule is None else visit.url("why", job=job.job_type) + "&at="
-    return JobRow(job, health.note(job, now) or skipped_by_pause(days), days, link, summary(days), took)
+    return JobRow(
+        job, health.note(job, now) or skipped_by_pause(days), days, link, summary(days), took
+    )
 
 
 def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) -> str:
@@ -118,7 +137,9 @@ def target(problem: Problem, url: Callable[..., str], thresholds: Thresholds) ->
         case "dead" if problem.job_type is None:
             return url("runs", status="dead", since=durations.show(thresholds.within))
         case "dead":
-            return url("runs", job=problem.job_type, status="dead", since=durations.show(thresholds.within))
+            return url(
+                "runs", job=problem.job_type, status="dead", since=durations.show(thresholds.within)
+            )
     return url("jobs", problem.job_type) if problem.job_type else ""
 
 

@@ -1,4 +1,6 @@
-"""``/jobs/J``: what happened to each slot of a job, why slots were skipped, and how long its runs took."""
+"""``/jobs/J``: what happened to each slot of a job, why slots were skipped, and how long its runs
+took.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ MAX_RUNS = 100
 
 
 class JobEdit(NamedTuple):
-    """An edit of the job: its commit as it is shown, what it did, and the keys that it changed, in words."""
+    """An edit of the job: its commit as it is shown, what it did, and the keys that it changed, in
+    words.
+    """
 
     edit: Edit
     commit: str | None
@@ -53,7 +57,8 @@ class JobEdit(NamedTuple):
 
 @dataclass(frozen=True)
 class JobPage:
-    """The page. ``earlier`` and ``later`` are where the neighbouring spans end; a job without slots has neither.
+    """The page. ``earlier`` and ``later`` are where the neighbouring spans end; a job without slots
+    has neither.
 
     ``why_not`` says why there is no timeline of a job that has slots.
     """
@@ -94,7 +99,9 @@ def show(visit: Visit) -> JobPage:
     if facts.schedule is not None:
         until, span = visit.instant("until"), visit.choice("span", tuple(operations.SPANS), "")
         try:
-            series = operations.timeline(visit.connection, visit.namespace, definition, visit.now, span, until)
+            series = operations.timeline(
+                visit.connection, visit.namespace, definition, visit.now, span, until
+            )
         except ScheduleError as error:
             why_not = f"The slots cannot be computed here: {error}."
         else:
@@ -104,7 +111,11 @@ def show(visit: Visit) -> JobPage:
                 later = rfc3339(min(series.end + (series.end - series.start), visit.now), "seconds")
     else:
         runs = search.page(
-            visit.connection, visit.namespace, search.Filter(jobs=[name]), MAX_RUNS, max_ids=search.MAX_SEARCHED_IDS
+            visit.connection,
+            visit.namespace,
+            search.Filter(jobs=[name]),
+            MAX_RUNS,
+            max_ids=search.MAX_SEARCHED_IDS,
         )
         series = operations.of_runs(runs.runs, visit.now)
     timezone = visit.clock or (facts.timezone if facts.schedule else visit.timezone(None))
@@ -116,11 +127,21 @@ def show(visit: Visit) -> JobPage:
         health=job,
         note=health.note(job, now),
         problems=[
-            (each, target(each, visit.url, thresholds)) for each in problems(now, thresholds) if each.job_type == name
+            (each, target(each, visit.url, thresholds))
+            for each in problems(now, thresholds)
+            if each.job_type == name
         ],
         timeline=series,
-        chart=charts.timeline(series, where, _link(visit, facts), _marks(visit, name, series)) if series else None,
-        runs=[cell for cell in series.cells if cell.run is not None][: -MAX_LISTED_RUNS - 1 : -1] if series else (),
+        chart=(
+            charts.timeline(series, where, _link(visit, facts), _marks(visit, name, series))
+            if series
+            else None
+        ),
+        runs=(
+            [cell for cell in series.cells if cell.run is not None][: -MAX_LISTED_RUNS - 1 : -1]
+            if series
+            else ()
+        ),
         durations=of_week(visit, [name]).get(name),
         actions=trail(visit.connection, visit.namespace, target=f"job:{name}", limit=MAX_ACTIONS),
         edits=edited[:MAX_EDITS],
@@ -141,14 +162,19 @@ def _edits(visit: Visit, name: str) -> list[JobEdit]:
     for edit in latest:
         [change] = changes[edit.id]
         kind = kinds.get(change.change, Change.CHANGED)
-        fields = [(field_name(key), before_and_after(key, kind)) for key in edits.fields(change.before, change.after)]
+        fields = [
+            (field_name(key), before_and_after(key, kind))
+            for key in edits.fields(change.before, change.after)
+        ]
         listed.append(JobEdit(edit, edits.commit(edit), change.change, fields))
     return listed
 
 
 def _marks(visit: Visit, name: str, series: Timeline) -> list[tuple[datetime, str]]:
     """Return when the job was edited in the span of the timeline, and by which commits."""
-    rows = edits.edits(visit.connection, visit.namespace, series.start, series.end, limit=MAX_MARKS, job_type=name)
+    rows = edits.edits(
+        visit.connection, visit.namespace, series.start, series.end, limit=MAX_MARKS, job_type=name
+    )
     return [(edit.applied_at, edits.label(edit)) for edit in rows]
 
 
@@ -160,7 +186,9 @@ def unknown_job(visit: Visit, name: str) -> NotFound:
 
 
 def _link(visit: Visit, facts: JobFacts) -> charts.Link:
-    """Return the function that makes the link of a cell or a gap: a slot to its explanation, an enqueued run to it."""
+    """Return the function that makes the link of a cell or a gap: a slot to its explanation, an
+    enqueued run to it.
+    """
 
     def link(part: SlotAccount | TimelineGap) -> str:
         if isinstance(part, SlotAccount) and facts.schedule is None and part.run is not None:

@@ -1,4 +1,6 @@
-"""``/namespaces``: the health of each namespace, worst first, as ``yamlsched status --all-namespaces`` prints it."""
+"""``/namespaces``: the health of each namespace, worst first, as ``yamlsched status
+--all-namespaces`` prints it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ MAX_SUSPECTS = 1_000
 
 @dataclass(frozen=True)
 class Namespaces:
-    """The page: ``found`` are one page of the ``matching`` namespaces. ``total`` and ``problems`` count those in use.
+    """The page: ``found`` are one page of the ``matching`` namespaces. ``total`` and ``problems``
+    count those in use.
 
     ``others`` have neither jobs nor unfinished runs nor hosts.
     """
@@ -35,7 +38,10 @@ class Namespaces:
 
 def show(visit: Visit) -> Namespaces:
     if not visit.namespaces:
-        raise NotFound("This page shows one namespace.", "It was started with --namespace, or no namespace has jobs.")
+        raise NotFound(
+            "This page shows one namespace.",
+            "It was started with --namespace, or no namespace has jobs.",
+        )
     text = visit.text("q")
     in_use, others = attention.read_all(visit.connection, Thresholds(), MAX_SUSPECTS)
     finds = finder(text)

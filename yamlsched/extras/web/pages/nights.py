@@ -29,7 +29,9 @@ STRIP_DAYS = 14
 
 @dataclass(frozen=True)
 class Day:
-    """A local date of a job. ``state`` is the worst of: dead, retrying, retried, ok, cancelled, skipped, none."""
+    """A local date of a job. ``state`` is the worst of: dead, retrying, retried, ok, cancelled,
+    skipped, none.
+    """
 
     date: date
     state: str
@@ -44,9 +46,16 @@ def strips(
     now: datetime,
     number: int = STRIP_DAYS,
 ) -> dict[str, list[Day]]:
-    """Return the last ``number`` days of each job, given by name and time zone, oldest first; the last one is today."""
-    days = {timezone: _last_days(timezone, now, number) for timezone in {timezone for _, timezone in jobs}}
-    spans = {timezone: [(start, end) for _, start, end in parts] for timezone, parts in days.items()}
+    """Return the last ``number`` days of each job, given by name and time zone, oldest first; the
+    last one is today.
+    """
+    days = {
+        timezone: _last_days(timezone, now, number)
+        for timezone in {timezone for _, timezone in jobs}
+    }
+    spans = {
+        timezone: [(start, end) for _, start, end in parts] for timezone, parts in days.items()
+    }
     zones, by_job = dict(jobs), {name: list[Day]() for name, _ in jobs}
     for row in timeline.day_rows(connection, namespace, zones, spans):
         day, _, _ = days[zones[row.job_type]][row.nth]
@@ -89,13 +98,19 @@ def latest_runs(
 
 def summary(days: Sequence[Day]) -> str:
     """Return the days in words: those that need a look one by one, the others counted."""
-    notable = [f"{day.date:%-d %b} {day.text}" for day in days if day.state in ("dead", "retrying", "skipped")]
+    notable = [
+        f"{day.date:%-d %b} {day.text}"
+        for day in days
+        if day.state in ("dead", "retrying", "skipped")
+    ]
     good = sum(day.state in ("ok", "retried") for day in days)
     return "; ".join([f"{len(days)} days: {good} with successes only", *notable])
 
 
 def skipped_by_pause(days: Sequence[Day]) -> str:
-    """Return a note if the newest slots among ``days`` were skipped by a pause, and nothing ran on that day."""
+    """Return a note if the newest slots among ``days`` were skipped by a pause, and nothing ran on
+    that day.
+    """
     newest = next((day for day in reversed(days) if day.state != "none"), None)
     if newest is None or newest.state != "skipped" or "paused" not in newest.reasons:
         return ""
@@ -164,7 +179,9 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Nights:
-    """The page. ``dead`` counts the runs of each job that died or fail, among those that were read."""
+    """The page. ``dead`` counts the runs of each job that died or fail, among those
+    that were read.
+    """
 
     rows: Sequence[tuple[JobSummary, Sequence[Mark]]]
     heads: Sequence[str]  # of the columns
@@ -187,7 +204,9 @@ def show(visit: Visit) -> Nights:
         "sort": visit.choice("sort", ("name", "worst"), "name"),
     }
     finds, dead = finder(query["q"]), Counter[str]()
-    for group in failures.groups(visit.connection, visit.namespace, visit.now - timedelta(days=NIGHTS)).groups:
+    for group in failures.groups(
+        visit.connection, visit.namespace, visit.now - timedelta(days=NIGHTS)
+    ).groups:
         if not group.is_call:
             dead[group.job_type] += group.dead + group.failing
     jobs = [
@@ -212,7 +231,11 @@ def _nights(visit: Visit, jobs: Sequence[JobSummary]) -> dict[str, list[Mark]]:
     days = strips(visit.connection, visit.namespace, zones, visit.now, NIGHTS)
     return {
         name: [
-            Mark(day.state, f"{day.date:%a %-d %b}: {day.text}", visit.url("why", job=name, at=day.date))
+            Mark(
+                day.state,
+                f"{day.date:%a %-d %b}: {day.text}",
+                visit.url("why", job=name, at=day.date),
+            )
             for day in of_job
         ]
         for name, of_job in days.items()
@@ -227,7 +250,10 @@ def _runs(visit: Visit, jobs: Sequence[JobSummary]) -> dict[str, list[Mark]]:
         for run in runs:
             took = f", took {durations.show(run.took)}" if run.took is not None else ""
             error = f": {run.error[:MAX_ERROR_CHARS]}" if run.error else ""
-            text = f"run {run.id}: {run.status} {durations.between(run.finished_at, visit.now)} ago{took}{error}"
+            text = (
+                f"run {run.id}: {run.status} {durations.between(run.finished_at, visit.now)}"
+                f" ago{took}{error}"
+            )
             marks[name].append(Mark(run.state, text, visit.url("runs", run.id)))
     return marks
 

@@ -1,4 +1,6 @@
-"""``/report``: what happened last night, over all jobs, as ``yamlsched report`` has it, and what did not run."""
+"""``/report``: what happened last night, over all jobs, as ``yamlsched report`` has it, and what
+did not run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ from yamlsched.timetable.zones import zone, zone_or_utc
 MAX_JOBS = 1_000
 """Jobs whose slots no sync has recorded that are read."""
 MAX_ACTIONS = 1_000
-"""The latest pauses, and the latest ends of pauses, among which those of the span are looked for."""
+"""The latest pauses, and the latest ends of pauses, among which those of the span are looked for.
+"""
 GRACE = timedelta(minutes=2)
 """A slot that was due shortly before the end is not missing yet."""
 URGENT_FIRST = ("due", *REASON_ORDER)
@@ -39,7 +42,9 @@ URGENT_FIRST = ("due", *REASON_ORDER)
 
 @dataclass(frozen=True)
 class NotRun:
-    """Slots of a job that did not run for one reason: that of a skipped slot, or ``due``: no sync has come by."""
+    """Slots of a job that did not run for one reason: that of a skipped slot, or ``due``: no sync
+    has come by.
+    """
 
     job_type: str
     timezone: str
@@ -50,23 +55,34 @@ class NotRun:
     why: str
 
 
-def not_run(connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime) -> list[NotRun]:
+def not_run(
+    connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime
+) -> list[NotRun]:
     """Return what did not run in [since, until), by job and reason, unintended reasons first."""
     totals: dict[tuple[str, str, str], NotRun] = {}
-    for gap in (*_recorded(connection, namespace, since, until), *_unaccounted(connection, namespace, since, until)):
+    for gap in (
+        *_recorded(connection, namespace, since, until),
+        *_unaccounted(connection, namespace, since, until),
+    ):
         key = gap.job_type, gap.reason, gap.why
         if known := totals.get(key):
             first, last = min(known.first_at, gap.first_at), max(known.last_at, gap.last_at)
             gap = replace(gap, slots=known.slots + gap.slots, first_at=first, last_at=last)
         totals[key] = gap
-    return sorted(totals.values(), key=lambda gap: (URGENT_FIRST.index(gap.reason), -gap.slots, gap.job_type))
+    return sorted(
+        totals.values(), key=lambda gap: (URGENT_FIRST.index(gap.reason), -gap.slots, gap.job_type)
+    )
 
 
 def _recorded(
     connection: psycopg.Connection[Any], namespace: str, since: datetime, until: datetime
 ) -> Iterator[NotRun]:
     """Yield the gaps that overlap the span."""
-    gaps = [gap for gap in report.read_gaps(connection, namespace, since, until) if gap.last_slot >= since]
+    gaps = [
+        gap
+        for gap in report.read_gaps(connection, namespace, since, until)
+        if gap.last_slot >= since
+    ]
     actions: defaultdict[str, list[TrailEntry]] = defaultdict(list)
     if any(gap.reason == "paused" for gap in gaps):
         for entry in _pauses(connection, namespace):
@@ -82,7 +98,9 @@ def _recorded(
 
 def _pauses(connection: psycopg.Connection[Any], namespace: str) -> Sequence[TrailEntry]:
     """Return the latest pauses and their ends, newest first."""
-    both = [trail(connection, namespace, limit=MAX_ACTIONS, verb=verb) for verb in ("pause", "resume")]
+    both = [
+        trail(connection, namespace, limit=MAX_ACTIONS, verb=verb) for verb in ("pause", "resume")
+    ]
     return sorted((entry for entries in both for entry in entries), key=lambda entry: -entry.id)
 
 
@@ -96,7 +114,9 @@ def _unaccounted(
     for job in jobs:
         start = max(since - report.MICROSECOND, job.accounted_to)
         try:
-            part = slots.span(parse_schedule(job.schedule), zone(job.timezone), start, until - report.MICROSECOND)
+            part = slots.span(
+                parse_schedule(job.schedule), zone(job.timezone), start, until - report.MICROSECOND
+            )
         except (CronError, ScheduleError):
             continue
         if start >= until or part is None:
@@ -114,20 +134,31 @@ def _why(job: Any, environment: str) -> tuple[str, str]:
         reason = f": {job.paused_reason}" if job.paused_reason else ""
         return (
             "paused",
-            f"{job.paused_by or 'an operator'} has paused the job since {short_utc(job.paused_at)}{until}{reason}",
+            (
+                f"{job.paused_by or 'an operator'} has paused the job since"
+                f" {short_utc(job.paused_at)}{until}{reason}"
+            ),
         )
     waits = ", or a run of an earlier slot is unfinished" if job.overlap == "wait" else ""
     return "due", f'no sync has processed it{waits}: is "yamlsched tick" running?'
 
 
-SPANS = ("yesterday 18:00", "12h", "24h", "3d", "7d")  # the first is last night, whole at every hour of the day after
+SPANS = (
+    "yesterday 18:00",
+    "12h",
+    "24h",
+    "3d",
+    "7d",
+)  # the first is last night, whole at every hour of the day after
 SCREENS = 4
 """How much longer lists are than on a terminal."""
 
 
 @dataclass(frozen=True)
 class ReportPage:
-    """The page. ``not_run`` replaces the skipped slots of ``words``: it has those of unfinished pauses too."""
+    """The page. ``not_run`` replaces the skipped slots of ``words``: it has those of unfinished
+    pauses too.
+    """
 
     found: Report
     words: Document
@@ -142,7 +173,9 @@ def show(visit: Visit) -> ReportPage:
     span = visit.choice("since", SPANS, SPANS[0])
     clock = visit.timezone(None)
     since = resolve(parse(span), lambda: zone_or_utc(clock), visit.now, is_future=False)
-    summary = report.read(visit.connection, visit.namespace, since, timezone=timezone_of_file(visit.file))
+    summary = report.read(
+        visit.connection, visit.namespace, since, timezone=timezone_of_file(visit.file)
+    )
     return ReportPage(
         found=summary,
         words=document(replace(summary, timezone=clock, clock=clock), SCREENS),

@@ -67,7 +67,11 @@ class RunView:
 
     @staticmethod
     def output(attempt: AttemptRecord) -> Cut:
-        return end_of(terminal.without_styles(attempt.output.output).removesuffix("\n") if attempt.output else "")
+        return end_of(
+            terminal.without_styles(attempt.output.output).removesuffix("\n")
+            if attempt.output
+            else ""
+        )
 
     @staticmethod
     def json(value: Any) -> str:
@@ -101,7 +105,11 @@ def show(visit: Visit) -> RunView:
             raise NotFound(sentence(str(error))) from None
         raise Download(f"run-{id}-attempt-{kept.attempt}.txt", kept.output)
     in_doubt = [effect.key for effect in details.effects if effect.state == "in_doubt"]
-    calls = runs.on_dead_calls(visit.connection, visit.namespace, id, run.attempts) if run.dead_run_id is None else []
+    calls = (
+        runs.on_dead_calls(visit.connection, visit.namespace, id, run.attempts)
+        if run.dead_run_id is None
+        else []
+    )
     return RunView(
         run=run,
         timezone=visit.clock or (run.timezone if run.scheduled_for else ""),
@@ -111,9 +119,11 @@ def show(visit: Visit) -> RunView:
         error=error_text(run.error_type, run.last_error) if run.status != Status.SUCCEEDED else "",
         attempt=attempt,
         # one that was cancelled on purpose needs nothing: its button retries it
-        next_step=""
-        if run.status == Status.CANCELLED and not in_doubt
-        else history.next_step(run, in_doubt, visit.now),
+        next_step=(
+            ""
+            if run.status == Status.CANCELLED and not in_doubt
+            else history.next_step(run, in_doubt, visit.now)
+        ),
         in_doubt=in_doubt,
         target=run.handler or shlex.join(run.command),
         payload=pretty(run.payload) if run.payload else None,

@@ -73,7 +73,9 @@ class RunsPage:
 
     @property
     def many(self) -> dict[str, str] | None:
-        """Return the filters as those of an action on all runs that match; None if an action lacks one of them."""
+        """Return the filters as those of an action on all runs that match; None if an action lacks
+        one of them.
+        """
         if self.query["key"] or self.query["error"]:
             return None
         same = {name: self.query[name] for name in ("job", "tag", "owner", "since", "until")}
@@ -83,7 +85,11 @@ class RunsPage:
     @property
     def command(self) -> str:
         """Return the same selection for the command line."""
-        words = [f"--{name.replace('_', '-')} {shlex.quote(self.query[name])}" for name in OPTIONS if self.query[name]]
+        words = [
+            f"--{name.replace('_', '-')} {shlex.quote(self.query[name])}"
+            for name in OPTIONS
+            if self.query[name]
+        ]
         if self.query["type"] not in ("", NO_TYPE):
             words.append(f"--error-type {shlex.quote(self.query['type'])}")
         words += {"only": ["--on-dead"], "none": ["--no-on-dead"]}.get(self.query["on_dead"], [])
@@ -116,14 +122,20 @@ def show(visit: Visit) -> RunsPage:
     sort = visit.choice("sort", ("newest", "took"), "newest")
     page = _page(visit, filter, before, after)
     if sort == "took":
-        runs = sorted(_page(visit, filter, None, None, MAX_SORTED_RUNS).runs, key=_took, reverse=True)
+        runs = sorted(
+            _page(visit, filter, None, None, MAX_SORTED_RUNS).runs, key=_took, reverse=True
+        )
         page = replace(page, runs=runs[:PAGE_RUNS], older=None, newer=None)
-    if after is not None and page.newer is None:  # this reaches the newest runs: the first page shows them
+    if (
+        after is not None and page.newer is None
+    ):  # this reaches the newest runs: the first page shows them
         before, page = None, _page(visit, filter, None, None)
     is_first = sort == "took" or (before is None and (after is None or page.newer is None))
     running = sorted({run.job_type for run in page.runs if run.status == Status.RUNNING})
     usual = of_week(visit, running) if running else {}
-    has_groups = is_first and query["status"] == Status.FAILED and not _has_other(query, "job", "status")
+    has_groups = (
+        is_first and query["status"] == Status.FAILED and not _has_other(query, "job", "status")
+    )
     return RunsPage(
         query=query,
         rows=[_row(visit, run, usual) for run in page.runs],
@@ -144,22 +156,32 @@ def _has_other(query: dict[str, str], *names: str) -> bool:
 
 def _failing(visit: Visit, filter: Filter) -> list[FailureGroup]:
     """Return the largest groups of unfinished runs that failed within a day."""
-    ids = history.definitions(visit.connection, visit.namespace, filter.jobs, filter.tags, filter.owner)
-    failed = failures.groups(visit.connection, visit.namespace, visit.now - FAILING_SPAN, definitions=ids)
-    return sorted((group for group in failed.groups if group.failing), key=lambda group: -group.failing)[:MAX_GROUPS]
+    ids = history.definitions(
+        visit.connection, visit.namespace, filter.jobs, filter.tags, filter.owner
+    )
+    failed = failures.groups(
+        visit.connection, visit.namespace, visit.now - FAILING_SPAN, definitions=ids
+    )
+    return sorted(
+        (group for group in failed.groups if group.failing), key=lambda group: -group.failing
+    )[:MAX_GROUPS]
 
 
 def _took(run: RunRow) -> timedelta:
     return took(run) or timedelta(-1)
 
 
-def _page(visit: Visit, filter: Filter, before: int | None, after: int | None, limit: int = 0) -> RunPage:
+def _page(
+    visit: Visit, filter: Filter, before: int | None, after: int | None, limit: int = 0
+) -> RunPage:
     parameters = {"before": before, "after": after, "max_ids": search.MAX_SEARCHED_IDS}
     return search.page(visit.connection, visit.namespace, filter, limit or PAGE_RUNS, **parameters)
 
 
 def _filter(visit: Visit, query: dict[str, str], notes: list[str]) -> tuple[Filter, str]:
-    """Return the filter and the time zone of times without one; add to ``notes`` how such times were read."""
+    """Return the filter and the time zone of times without one; add to ``notes`` how such times
+    were read.
+    """
     jobs = [query["job"]] if query["job"] else []
     timezone = history.timezone_of(visit.connection, visit.namespace, jobs, visit.file)
     status = visit.choice("status", RunsPage.statuses, "")
@@ -199,8 +221,14 @@ def _row(visit: Visit, run: RunRow, usual: Mapping[str, Durations]) -> RunLine:
     is_waiting = run.status in (Status.QUEUED, Status.FAILED)
     at = run.run_at if is_waiting else run.finished_at or run.started_at or run.run_at
     verb = "due" if is_waiting else "ended" if run.finished_at else "started"
-    error = error_text(run.error_type, run.last_error) if run.status in (Status.DEAD, Status.FAILED) else ""
-    running_for = visit.now - run.started_at if run.status == Status.RUNNING and run.started_at else None
+    error = (
+        error_text(run.error_type, run.last_error)
+        if run.status in (Status.DEAD, Status.FAILED)
+        else ""
+    )
+    running_for = (
+        visit.now - run.started_at if run.status == Status.RUNNING and run.started_at else None
+    )
     return RunLine(run, verb, at, took(run), error, running_for, usual.get(run.job_type))
 
 

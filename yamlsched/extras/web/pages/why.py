@@ -1,4 +1,6 @@
-"""``/why?job=&at=``: how a job is, or what happened to a slot and why, as ``yamlsched why`` answers."""
+"""``/why?job=&at=``: how a job is, or what happened to a slot and why, as ``yamlsched why``
+answers.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known about one slot. ``state`` is that of its run, or the verdict on a slot without one."""
+    """What is known about one slot. ``state`` is that of its run, or the verdict on a slot without
+    one.
+    """
 
     report: SlotReport
     state: str
@@ -32,7 +36,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Why:
-    """The page: what did not run in the last day, the answer about a slot, or those about the slots of a day."""
+    """The page: what did not run in the last day, the answer about a slot, or those about the slots
+    of a day.
+    """
 
     jobs: Sequence[str]
     not_run: Sequence[NotRun] = ()
@@ -60,7 +66,9 @@ def show(visit: Visit) -> Why:
     if job.schedule is None and found is not None:
         return Why(names, (), job, condition=found)
     if job.schedule is None:
-        raise BadRequest(f'Job "{name}" has no cron, so it has no slots.', "It runs when it is enqueued.")
+        raise BadRequest(
+            f'Job "{name}" has no cron, so it has no slots.', "It runs when it is enqueued."
+        )
     value, timezone = _time(at), visit.clock or job.timezone
     try:
         report = explain(visit.connection, visit.namespace, job, value)
