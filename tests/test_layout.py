@@ -24,7 +24,34 @@ ROOMS = {
 """Modules at the top of the package count for the engine. `show` is a tool."""
 MAX_COLUMNS = 100
 
-CAPS = {}
+CAPS = {
+    "engine": 143_375,
+    "tools": 61_161,
+    "extras": 143_721,
+    "web": 48_100,
+    "importing": 27_493,
+    "preview": 13_736,
+    "remote": 13_326,
+    "shared": 11_758,
+    "embedded": 7_358,
+    "doctor": 4_891,
+    "monitors": 3_950,
+    "mcp": 3_002,
+    "notify": 2_802,
+    "metrics": 2_444,
+    "scaffold": 2_336,
+    "otel": 2_214,
+    "words": 311,
+    "imports in functions": 0,
+    "modules over 300 lines": 28,
+    "modules under 40 lines": 0,
+    "long lines": 66,
+    "sql": 227_795,
+    "longest statement": 185,
+    "templates, script and style": 2_184,
+}
+"""Each is to become smaller, and none is raised. The aims: engine 130,000, tools 57,000, extras 117,000,
+SQL 200,000, no module over 300 lines, no statement over 60, no line over 100 columns."""
 
 SMALL = {
     "act/audit.py": "the trail of what operators do, for all actions",
