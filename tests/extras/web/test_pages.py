@@ -384,6 +384,19 @@ def test_a_time_that_cannot_be_read_is_explained_as_on_the_command_line(
     assert "<h1>" in answer.text
 
 
+def test_the_heading_and_the_counts_of_states_follow_the_filter(pages: TestClient) -> None:
+    everything, found = pages.get("/").text, pages.get("/?q=nightly").text
+
+    names = re.findall(r'<th scope="row"><a class="name"[^>]*>([^<]*)', found)
+    heading = re.findall(r'<h2 id="jobs-title">([^<]*)', found)
+    counted = re.findall(r'aria-label="States">(.*?)</ul>', found, re.S)[0]
+    assert heading[0].startswith(f"{len(names)} of ")
+    assert (
+        re.findall(r'<h2 id="jobs-title">([^<]*)', everything)[0] == heading[0].partition(" of ")[2]
+    )
+    assert sum(map(int, re.findall(r" (\d+)</a>", counted))) == len(names) > 0
+
+
 def test_a_job_without_slots_says_how_it_is_and_has_none_to_ask_about(pages: TestClient) -> None:
     assert "it runs when it is enqueued" in pages.get("/why?job=send_welcome_mail").text
     answer = pages.get("/why?job=send_welcome_mail&at=yesterday")

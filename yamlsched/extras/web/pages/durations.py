@@ -13,7 +13,7 @@ from yamlsched.ask.runs import Durations
 from yamlsched.extras.web.visit import Page, Visit, finder
 
 WEEK = timedelta(days=7)
-MAX_LISTED = 200
+PAGE_JOBS = 50
 MIN_RUNS = 3
 """So many runs of both spans tell whether a job became slower."""
 SORTS = ("slower", "longest", "usual", "name")
@@ -27,6 +27,8 @@ class DurationsPage:
 
     rows: Sequence[tuple[Durations, timedelta | None, float]]
     matching: int
+    number: int
+    pages: int
     text: str
     sort: str
     slower = 1.5  # times as long
@@ -56,7 +58,8 @@ def show(visit: Visit) -> DurationsPage:
         "name": lambda row: 0,
     }
     rows.sort(key=order[sort])
-    return DurationsPage(rows[:MAX_LISTED], len(rows), text, sort)
+    listed, number, pages = visit.page_of(rows, PAGE_JOBS)
+    return DurationsPage(listed, len(rows), number, pages, text, sort)
 
 
 PAGE = Page("/durations", "durations.html", show, title="Durations")

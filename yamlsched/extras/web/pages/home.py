@@ -46,8 +46,8 @@ class JobRow:
 
 @dataclass(frozen=True)
 class Home:
-    """The page. ``states`` counts all jobs; ``matching`` are those of the filter, of which ``rows``
-    are one page.
+    """The page. ``states`` counts the jobs whose text matches; ``matching`` are those of the whole
+    filter, of which ``rows`` are one page.
     """
 
     health: Health
@@ -102,7 +102,7 @@ def show(visit: Visit) -> Home:
             (each, target(each, visit.url, thresholds)) for each in problems(now, thresholds)
         ],
         is_complete=len(suspects) <= MAX_SUSPECTS,
-        states=Counter(job.state for job in jobs),
+        states=Counter(job.state for job in jobs if finds(job.text)),
         jobs=sum(job.state != "retired" for job in jobs),
         text=text,
         state=state,
