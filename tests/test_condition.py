@@ -196,7 +196,7 @@ WEB2 = "web-2, which can start it, last ticked 22m"
 
 
 @pytest.mark.usefixtures("a_job_of_web2")
-def test_a_host_that_is_down_and_could_start_a_job_is_named(db: Db, cli: Cli) -> None:
+def test_a_host_that_is_down_and_could_start_a_job_is_named(db: Db, dsn: str, cli: Cli) -> None:
     [problem] = json.loads(cli("status", "--check", "--format", "json").out)["problems"]
 
     assert problem["what"].startswith(f"no host can start job export: {WEB2}")
@@ -209,6 +209,10 @@ def test_a_host_that_is_down_and_could_start_a_job_is_named(db: Db, cli: Cli) ->
     assert cli("status").out.count(sentence) == 1
     assert sentence in cli("why", "export").out
     assert sentence in cli("show", run_of(db)).out
+    with TestClient(
+        web.app(dsn, namespace="default", auth="none"), base_url="http://localhost"
+    ) as client:
+        assert sentence in client.get(f"/runs/{run_of(db)}").text
 
 
 def run_of(db: Db) -> int:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 
+from yamlsched.ask.runs import StoredRun
 from yamlsched.ask.states import (
     HEALTHY_STATES,
     HeldUp,
@@ -26,7 +27,7 @@ from yamlsched.ask.states import (
 from yamlsched.db.query import fetch_grouped, load
 from yamlsched.durations import between
 from yamlsched.errors import YamlschedError
-from yamlsched.runs.lifecycle import error_text
+from yamlsched.runs.lifecycle import Status, error_text
 from yamlsched.text import join_first
 from yamlsched.timetable.calendars import of_rows, without_skipped
 from yamlsched.timetable.cron import parse_schedule
@@ -436,6 +437,13 @@ def lack_of(job: str, health: Health) -> list[str]:
     return [
         lack(hosts, health.now) for hosts in lacks_by_reason(health, job) if hosts[0].is_everywhere
     ]
+
+
+def lacks_of_run(connection: psycopg.Connection[Any], run: StoredRun, now: datetime) -> list[str]:
+    """Return why no host claims a run that is late to begin; empty for any other run."""
+    if run.status not in (Status.QUEUED, Status.FAILED) or run.waits or run.run_at > now:
+        return []
+    return lack_of(run.job_type, read(connection, run.namespace, timedelta(hours=1), []))
 
 
 def pruning(file: PresentedFile) -> str:

@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
@@ -76,7 +76,7 @@ def command(
             return _follow(connection, id)
         details = history.run_details(connection, id)
         instant = now(connection)
-        lacks = _lacks(connection, details, instant) if not output else []
+        lacks = health.lacks_of_run(connection, details.run, instant) if not output else []
     if not output:
         settings.echo(
             Document(f"yamlsched show {id}", in_words(details, instant, full, lacks)),
@@ -89,16 +89,6 @@ def command(
         click.echo(f"the last {size}: {omitted} before it were not kept", err=True)
     click.echo(_output.document(output=kept) if settings.wants_json else printed(kept.output))
     return OK
-
-
-def _lacks(connection: Connection[Any], details: RunDetails, now: datetime) -> list[str]:
-    """Return why no host claims a run that is late to begin."""
-    run = details.run
-    if run.status not in (Status.QUEUED, Status.FAILED) or run.waits or run.run_at > now:
-        return []
-    return health.lack_of(
-        run.job_type, health.read(connection, run.namespace, timedelta(hours=1), [])
-    )
 
 
 def in_words(

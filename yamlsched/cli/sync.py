@@ -15,6 +15,7 @@ from yamlsched.cli._settings import Settings, Verb
 from yamlsched.service.sync import sync
 from yamlsched.show import terminal
 from yamlsched.sync.files import SyncResult
+from yamlsched.text import join_first
 
 CHANGES = ("added", "changed", "retired", "returned")
 MAX_LISTED_JOBS = 20
@@ -56,12 +57,7 @@ def _lines(result: SyncResult) -> Iterator[str]:
         for change in CHANGES:
             names = getattr(changes, change)
             if names:
-                more = (
-                    f" and {len(names) - MAX_LISTED_JOBS} more"
-                    if len(names) > MAX_LISTED_JOBS
-                    else ""
-                )
-                yield f"{change}: {', '.join(names[:MAX_LISTED_JOBS])}{more}"
+                yield f"{change}: {join_first(names, MAX_LISTED_JOBS)}"
     if result.runs or result.gaps:
         skipped = sum(gap.slots for gap in result.gaps)
         yield f"runs created: {result.runs}" + (f"; slots skipped: {skipped}" if skipped else "")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yamlsched import text as terminal
-from yamlsched.ask import edits, history, runs
+from yamlsched.ask import edits, health, history, runs
 from yamlsched.ask.history import MAX_CHILDREN
 from yamlsched.ask.runs import AttemptRecord, ChildRun, RunDetails, StoredRun
 from yamlsched.db.query import fetch, load
@@ -48,6 +48,7 @@ class RunView:
     error: str
     next_step: str
     in_doubt: Sequence[str]
+    lacks: Sequence[str]  # why no host claims it
     target: str
     payload: Cut | None
     result: Cut | None
@@ -125,6 +126,7 @@ def show(visit: Visit) -> RunView:
             else history.next_step(run, in_doubt, visit.now)
         ),
         in_doubt=in_doubt,
+        lacks=health.lacks_of_run(visit.connection, run, visit.now),
         target=run.handler or shlex.join(run.command),
         payload=pretty(run.payload) if run.payload else None,
         result=pretty(run.result) if run.result is not None else None,
