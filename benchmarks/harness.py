@@ -23,9 +23,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 if TYPE_CHECKING:
     from benchmarks.contenders import Contender
 
-TIMEOUT_SECONDS = float(
-    os.environ.get("BENCH_TIMEOUT", "300")
-)  # a contender that hangs ends the run
+# a contender that hangs ends the run
+TIMEOUT_SECONDS = float(os.environ.get("BENCH_TIMEOUT", "300"))
 ROOT = Path(__file__).parent.parent
 PYTHON = sys.executable
 # The embedded server has small settings, for laptops. These are typical settings of a team's server.

@@ -140,9 +140,8 @@ def section(file: Path) -> str:
         )
         for row in content["rows"]
     ]
-    counts = sorted(
-        {len(row.values) for row in rows if row.values} - {1}
-    )  # sums and the soak have one value
+    # sums and the soak have one value
+    counts = sorted({len(row.values) for row in rows if row.values} - {1})
     times = f"{' or '.join(map(str, counts))} repetitions" if counts else "one repetition"
     where = f"{content['machine']['cores']} cores, PostgreSQL {content['server']['server_version']}"
     head = f"{content['measured_at'][:10]}, {times}, {where}, at {content['revision']}"

@@ -18,9 +18,8 @@ import psycopg
 if TYPE_CHECKING:
     from yamlsched import Run
 
-ZONE = ZoneInfo(
-    "Europe/Berlin"
-)  # the time zone of schedules.yaml, which defines the days of the business
+# the time zone of schedules.yaml, which defines the days of the business
+ZONE = ZoneInfo("Europe/Berlin")
 VAR = Path(__file__).resolve().parent.parent / "var"
 DAY_SECONDS = 86400
 

@@ -57,7 +57,6 @@ def write_atomically(path: Path, data: bytes) -> None:
     with open(handle, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(
-            file.fileno()
-        )  # before the rename: otherwise the file could be empty after a power failure
+        # before the rename: otherwise the file could be empty after a power failure
+        os.fsync(file.fileno())
     os.replace(temporary, path)

@@ -64,9 +64,8 @@ def deliver(message: EmailMessage) -> None:
         if all(code >= 500 for code, _ in error.recipients.values()):
             raise Discard(f"the mail server refuses {message['To']} permanently") from error
         raise NotSent(f"the mail server refuses {message['To']} temporarily") from error
-    except (
-        smtplib.SMTPResponseException
-    ) as error:  # the server responded, and did not accept the mail
+    except smtplib.SMTPResponseException as error:
+        # the server responded, and did not accept the mail
         raise NotSent(
             f"the mail server refuses the mail: {error.smtp_code} {error.smtp_error!r}"
         ) from error

@@ -36,9 +36,8 @@ def weekly_activity(run: Run, week: str | None = None) -> None:
 
 def send_weekly_report(run: Run, user_id: int, week: str) -> dict[str, str | None] | None:
     """Mail one user what they did in ``week`` (``2026-W03``), once, across all runs."""
-    with app.connect(
-        run
-    ) as connection:  # not run.transaction(): no transaction is open while the mail is sent
+    # not run.transaction(): no transaction is open while the mail is sent
+    with app.connect(run) as connection:
         user = connection.execute(
             "select name, email from app.users where id = %s", [user_id]
         ).fetchone()

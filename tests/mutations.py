@@ -439,9 +439,8 @@ def main() -> int:
 
     from yamlsched.extras import embedded
 
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # background jobs of a shell ignore SIGINT, and tests send it
+    # background jobs of a shell ignore SIGINT, and tests send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
         copy = Path(name) / "checkout"

@@ -540,9 +540,8 @@ def test_a_host_whose_file_names_no_archive_leaves_pruning_to_others(
 ) -> None:
     run = a_succeeded_run(db)
     (tmp_path / "schedules.yaml").write_text(FILE.replace(", archive: kept", ""))
-    db.execute(
-        "update yamlsched.schedule_files set hash = %s", ["0" * 64]
-    )  # another file is in force, of another host
+    # another file is in force, of another host
+    db.execute("update yamlsched.schedule_files set hash = %s", ["0" * 64])
     db.execute(
         "update yamlsched.schedule_files set host = 'other', applied_at = now() + interval '1 hour'"
     )

@@ -467,9 +467,8 @@ def test_with_yes_more_than_ten_thousand_slots_are_listed(cli: Cli) -> None:
 def test_a_backfill_starts_on_the_day_of_the_first_application(db: Db, cli: Cli) -> None:
     Path("schedules.yaml").write_bytes(a_file(x={**NIGHTLY, "cron": "0 23 * * *"}).data)
     assert cli("sync")[0] == 0
-    db.execute(
-        "update yamlsched.job_definitions set created_at = '2026-01-14T22:59Z'"
-    )  # 23:59 in Berlin
+    # 23:59 in Berlin
+    db.execute("update yamlsched.job_definitions set created_at = '2026-01-14T22:59Z'")
 
     before = cli("backfill", "x", "--from", "2026-01-12", "--to", "2026-01-13")
     across = cli("backfill", "x", "--from", "2026-01-12", "--to", "2026-01-15")

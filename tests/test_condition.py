@@ -87,9 +87,8 @@ def test_a_job_that_a_dead_run_holds_up_has_that_state_with_the_root_of_the_chai
     assert held_up == [("load", extract), ("report", extract)]
     assert json.loads(cli("report", "--format", "json").out)["held_up"] == status["held_up"]
     assert f"held up    load, report by extract: run {extract} died AGE ago" in shown
-    assert (
-        shown.count(f"held up by extract: run {extract} died AGE ago") == 3
-    )  # two jobs, and the problem
+    # two jobs, and the problem
+    assert shown.count(f"held up by extract: run {extract} died AGE ago") == 3
     assert f"load, report are held up by extract: run {extract} died AGE ago" in masked(
         cli("status", "--check").out
     )

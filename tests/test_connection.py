@@ -120,9 +120,8 @@ def test_settings_apply_to_the_session_or_behind_a_pooler_only_to_each_transacti
         ours = shown(connection)
     with pooled(project) as proxy, store.connect(proxy.dsn) as connection:
         behind = shown(connection)
-        connection.cursor_factory = (
-            psycopg.Cursor
-        )  # the session as the next client of the pooler gets it
+        # the session as the next client of the pooler gets it
+        connection.cursor_factory = psycopg.Cursor
         left_behind = shown(connection)
 
     assert ours["search_path"] == behind["search_path"] == "pg_catalog, pg_temp"

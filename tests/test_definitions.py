@@ -450,9 +450,8 @@ def test_what_resembles_a_valid_part_of_another_job_is_checked_by_itself():
 
 
 def ends_in_a_line_break(document: Any) -> bool:
-    return "\\n" in json.dumps(
-        document
-    )  # Python's "$" matches before a final line break, that of JSON Schema does not
+    # Python's "$" matches before a final line break, that of JSON Schema does not
+    return "\\n" in json.dumps(document)
 
 
 def test_the_schema_uses_no_keyword_whose_errors_have_no_message():

@@ -46,9 +46,8 @@ def test_nothing_comes_due_for_a_while_after_the_history(own_dsn: str) -> None:
     states = {job.state for job in found.jobs}
     assert states == {"retired", "disabled", "running", "ok", "new"}
     [problem] = attention.problems(found, attention.Thresholds())
-    assert re.match(r"no tick for (4[5-9]|5\d)m", problem.what), (
-        problem.what
-    )  # minutes may pass while it is filled
+    # minutes may pass while it is filled
+    assert re.match(r"no tick for (4[5-9]|5\d)m", problem.what), problem.what
 
 
 def test_the_healthy_demonstration_needs_no_attention(own_dsn: str) -> None:

@@ -83,9 +83,15 @@ def words(text: str) -> list[str]:
     return found
 
 
+OF_A_PLUGIN = "owners"
+"""The command of the package that docs/plugins.md writes."""
+
+
 def refusal(command: Shown) -> str:
     """Return why this version does not accept a command line; "" if it does."""
     given = words(command.text)
+    if given[:1] == [OF_A_PLUGIN]:
+        return ""
     arguments = [word.strip("[]") for word in given] if command.is_mention else given
     try:
         cli.main([word for word in arguments if word], prog_name="yamlsched", standalone_mode=False)

@@ -271,9 +271,8 @@ def hold(outcome: Any, receiver: Receiver) -> None:
         is_dead = outcome.policy == "raise" and (outcome.state == "in_doubt" or is_late)
         assert outcome.status == ("dead" if is_dead else "succeeded"), said
     if outcome.status == "dead":
-        assert (outcome.error_type, outcome.times_asked) == ("EffectInDoubt", 1), (
-            said
-        )  # dead without a further attempt
+        # dead without a further attempt
+        assert (outcome.error_type, outcome.times_asked) == ("EffectInDoubt", 1), said
         assert (
             f"yamlsched settle --done run:{outcome.id}:post (or --not-done)" in outcome.last_error
         ), said

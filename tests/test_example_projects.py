@@ -174,9 +174,8 @@ def test_django_passes_its_own_tests(django: ExampleProject) -> None:
         printed = django.run(
             *words, "-p", "no:cacheprovider", "-o", "python_files=tests.py test_commits.py"
         )
-        assert (
-            printed.count("test_commits.py ..") == 2
-        )  # transactions of Django first, then those that commit
+        # transactions of Django first, then those that commit
+        assert printed.count("test_commits.py ..") == 2
     assert django.runs() == {}
     page = django.run("python", "manage.py", "shell", "--no-imports", "-c", PAGE)
     assert "<title>" in page

@@ -111,9 +111,8 @@ def work_to_the_end(project: Project, smtp: MailServer | None = None) -> None:
         "select 1 from yamlsched.job_runs where finished_at is null limit 1"
     ).fetchone():
         project.end_leases()
-        project.db.execute(
-            "update yamlsched.job_runs set run_at = now() where status = 'queued'"
-        )  # runs that snoozed
+        # runs that snoozed
+        project.db.execute("update yamlsched.job_runs set run_at = now() where status = 'queued'")
         worker(project, smtp).wait()
 
 

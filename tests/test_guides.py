@@ -115,9 +115,8 @@ def test_the_commands_of_a_guide_work_in_its_project(
     wrong = guides.problems(f"{page}.md", folder, environment, replaced, "sh")
 
     assert not wrong, "\n\n".join(wrong)
-    with psycopg.connect(
-        own_dsn
-    ) as connection:  # tests enqueue nothing in the database of the shell
+    # tests enqueue nothing in the database of the shell
+    with psycopg.connect(own_dsn) as connection:
         assert connection.execute("select job_type from yamlsched.job_runs").fetchall() == []
 
 

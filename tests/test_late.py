@@ -387,9 +387,8 @@ def test_a_lost_slot_is_late_for_an_hour_and_hides_nothing_that_is_late_now(db: 
 
     assert late(db, job) == (first, "its slot was not run")
     assert value(db, "select overdue_slot from yamlsched.job_queues") == last
-    assert (
-        len([line for line in reasons(db) if "purge" in line]) == 1
-    )  # with the command that runs them
+    # with the command that runs them
+    assert len([line for line in reasons(db) if "purge" in line]) == 1
 
     due(db, job, 16)
     assert late(db, job)[1] == NO_WORKER

@@ -593,9 +593,8 @@ def test_a_payload_that_does_not_fit_the_handler_of_the_file_is_refused(
 
     assert value(db, "select array_agg(status) from yamlsched.job_runs") == ["dead"]
     a_job(db, "other")
-    assert (
-        cli("enqueue", "other", "--payload", payload).code == 0
-    )  # the parameters of this handler are unknown
+    # the parameters of this handler are unknown
+    assert cli("enqueue", "other", "--payload", payload).code == 0
 
 
 def test_a_payload_is_not_checked_against_a_handler_of_another_namespace(

@@ -66,9 +66,8 @@ def due(db: Db, exclusive: bool = False, **counts: int) -> None:
 def test_higher_levels_are_claimed_first(
     db: Db, dsn: str, exclusive: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "random.random", lambda: 0.0
-    )  # so that chance gives no lower level a run of these small claims
+    # so that chance gives no lower level a run of these small claims
+    monkeypatch.setattr("random.random", lambda: 0.0)
     due(db, exclusive, high=3, normal=3, low=3)
 
     assert claimed(db, dsn, 3, 3, 3) == [{HIGH: 3}, {NORMAL: 3}, {LOW: 3}]

@@ -488,9 +488,8 @@ def test_a_report_that_has_no_meaning_fails_the_attempt(drained: tuple[Project, 
 
 def test_a_value_that_stands_still_is_written_once(own_dsn: str, tmp_path: Any) -> None:
     with a_project(tmp_path, own_dsn) as project:
-        project.sync(
-            reports_then={"lease": "16s"}
-        )  # renewed each 4 seconds, and not lost on a busy machine
+        # renewed each 4 seconds, and not lost on a busy machine
+        project.sync(reports_then={"lease": "16s"})
         [run] = project.enqueue("reports_then", {"then": "return"})
         worker = project.start("work")
         until(lambda: of(project, run))

@@ -246,9 +246,8 @@ def execute(
 @pytest.mark.slow
 def test_a_claim_with_a_generic_plan_reads_only_due_runs(million: Any) -> None:
     connection, _ = million
-    connection.execute(
-        "vacuum yamlsched.job_runs"
-    )  # what other tests rolled back takes the room of short updates
+    # what other tests rolled back takes the room of short updates
+    connection.execute("vacuum yamlsched.job_runs")
     with store.connect(connection.info.dsn, WORKER_SETTINGS) as worker:
         names = prepare(worker, "claim")
 
@@ -262,9 +261,8 @@ def test_a_claim_with_a_generic_plan_reads_only_due_runs(million: Any) -> None:
 @pytest.mark.parametrize("exclusive", [False, True], ids=["side by side", "one at a time"])
 def test_a_plan_for_an_empty_table_is_good_for_a_full_one(own_dsn: str, exclusive: bool) -> None:
     with store.connect(own_dsn, WORKER_SETTINGS) as connection, store.connect(own_dsn) as other:
-        other.execute(
-            "alter table yamlsched.job_runs set (autovacuum_enabled = off)"
-        )  # it would plan everything again
+        # it would plan everything again
+        other.execute("alter table yamlsched.job_runs set (autovacuum_enabled = off)")
         job = a_job(other)
         names, gated_names = prepare(connection, "claim"), prepare(connection, "claim_gated")
         execute(connection, "claim", names, claim("none there"))

@@ -71,9 +71,8 @@ def test_runs_count_by_how_they_ended_within_the_span(db: Db) -> None:
     ended(db, purge, "succeeded", START - SECOND)
     ended(db, purge, "succeeded", END)
     ended(db, mail, "succeeded", END - SECOND, attempts=3)
-    ended(
-        db, mail, "succeeded", END - SECOND, attempts=4, prior_attempts=3
-    )  # an operator retried it
+    # an operator retried it
+    ended(db, mail, "succeeded", END - SECOND, attempts=4, prior_attempts=3)
     dead = ended(db, mail, "dead", START + HOUR)
     ended(db, mail, "succeeded", START + HOUR, idempotency_key=f"on_dead:{dead}")
     ended(db, mail, "cancelled", START + HOUR)
@@ -567,9 +566,8 @@ def test_the_gaps_of_a_job_are_one_row_for_each_reason_and_those_that_were_late_
         a_gap(db, a_job(db, f"late_{nth}"), START + HOUR, START + HOUR, nth + 1, "late")
     mail = a_job(db, "mail", schedule="0 * * * *")
     a_gap(db, mail, START + 5 * HOUR, START + 6 * HOUR, 2, "paused")
-    a_gap(
-        db, mail, START - HOUR, START + 2 * HOUR, 4, "paused"
-    )  # of which one slot lies before the span
+    # of which one slot lies before the span
+    a_gap(db, mail, START - HOUR, START + 2 * HOUR, 4, "paused")
     a_gap(db, mail, START + 3 * HOUR, START + 3 * HOUR, 1, "overlap")
 
     few = night(db)
@@ -810,9 +808,8 @@ def test_an_empty_night_says_so(db: Db, cli: Cli) -> None:
     assert lines[6] == "now        0 running, 0 queued, 0 waiting to retry"
     assert re.fullmatch(rf"next slot  purge, \w{{3}} \d\d:\d\d CES?T \({soon:%H:%M}Z\)", lines[7])
     assert len(lines) == 8
-    assert (
-        Page(cli("report", "--format", "html").out).text.count("Nothing needs attention") == 2
-    )  # and in the title
+    # and in the title
+    assert Page(cli("report", "--format", "html").out).text.count("Nothing needs attention") == 2
 
 
 def test_edits_that_were_applied_are_listed_with_who_made_them(

@@ -51,9 +51,8 @@ def commit(
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        revision, "MAX_GIT_SECONDS", 120.0
-    )  # on a machine that is busy with other tests
+    # on a machine that is busy with other tests
+    monkeypatch.setattr(revision, "MAX_GIT_SECONDS", 120.0)
 
 
 @pytest.fixture

@@ -30,9 +30,8 @@ SETTINGS = {
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_NO_LAZY_FETCH": "1",
-    "GIT_ALLOW_PROTOCOL": (
-        "none"
-    ),  # for releases before GIT_NO_LAZY_FETCH: a partial clone fetches nothing
+    # for releases before GIT_NO_LAZY_FETCH: a partial clone fetches nothing
+    "GIT_ALLOW_PROTOCOL": "none",
 }
 OPTIONS = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 

@@ -89,9 +89,8 @@ def _write(level: str, event: str, fields: dict[str, Any], to: TextIO | None = N
     if not is_enabled(level):
         return
     line = format_line(level, event, fields, datetime.now(UTC), _state["json"])
-    with contextlib.suppress(
-        OSError, ValueError
-    ):  # stderr is closed, and the run matters more than its log line
+    # stderr is closed, and the run matters more than its log line
+    with contextlib.suppress(OSError, ValueError):
         stream = to or sys.stderr
         stream.write(f"{line}\n")  # at once: a storm of failures has a line for each
         stream.flush()

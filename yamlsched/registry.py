@@ -45,12 +45,10 @@ EXTRAS = {
     "words": "yamlsched.extras.words",
 }
 ON_DEMAND = {
-    "apply": (
-        "yamlsched.sync.apply"
-    ),  # and with it YAML, the schema and all checks: a file that is not in force yet
-    "bootstrap": (
-        "yamlsched.worker.local.bootstrap"
-    ),  # the code of children, which is not needed for the first claim
+    # and with it YAML, the schema and all checks: a file that is not in force yet
+    "apply": "yamlsched.sync.apply",
+    # the code of children, which is not needed for the first claim
+    "bootstrap": "yamlsched.worker.local.bootstrap",
     "croniter": "croniter",
     "jsonschema": "jsonschema",  # a file in force is read, and not checked again
     "load": "yamlsched.schedule.load",

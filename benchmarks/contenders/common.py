@@ -8,9 +8,8 @@ import sys
 import time
 
 URL = os.environ["BENCH_URL"]
-FAILS = os.environ.get(
-    "BENCH_FAILS"
-)  # "once": the first attempt of each job raises; "always": every attempt
+# "once": the first attempt of each job raises; "always": every attempt
+FAILS = os.environ.get("BENCH_FAILS")
 ATTEMPTS = 2 if FAILS == "once" else 1
 
 

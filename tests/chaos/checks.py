@@ -45,9 +45,8 @@ def check_steps(e: Evidence) -> Iterator[str]:
 
 def _problems(before: Version, after: Version, tokens: set[str]) -> Iterator[str]:
     step = before.status, after.status
-    is_gap = step == ("queued", "deleted") and before.row.get(
-        "unreleased"
-    )  # its slot has become a gap
+    # its slot has become a gap
+    is_gap = step == ("queued", "deleted") and before.row.get("unreleased")
     if step not in STEPS and not is_gap:
         yield "this change of status is not allowed"
         return

@@ -102,9 +102,8 @@ class Evidence:
     members: list[Member]
     acknowledged: list[tuple[int, str | None]]
     repeated_starts: list[str]
-    notes: dict[tuple[str, str], list[Version]] = field(
-        default_factory=dict
-    )  # by target and subject
+    # by target and subject
+    notes: dict[tuple[str, str], list[Version]] = field(default_factory=dict)
     targets: dict[str, list[Version]] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     ended: float = float("inf")  # when all that was due had time to be told

@@ -102,9 +102,8 @@ def check_said_once(e: Evidence) -> Iterator[str]:
             if not was_written(e, message, later[0].at if later else float("inf")):
                 continue
             for other in later:
-                is_end = RECOVERED.search(
-                    message.text
-                )  # which may be the same twice, and is counted below
+                # which may be the same twice, and is counted below
+                is_end = RECOVERED.search(message.text)
                 if (
                     other.text == message.text
                     and not is_end

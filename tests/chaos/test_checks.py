@@ -463,9 +463,8 @@ def test_a_message_that_was_told_twice_and_a_recovery_that_was_said_twice_are_fo
         )
 
     assert shown(first, notes=ended) == ""
-    assert (
-        shown(first, same, notes=ended, targets={}) == ""
-    )  # the sender ended before it could write that
+    # the sender ended before it could write that
+    assert shown(first, same, notes=ended, targets={}) == ""
     died = [Message("ops", WALL + at, "[default] mortal: 1 run died") for at in (0.5, 20)]
     assert "ops was told twice" in shown(*died)
     assert "was told 2 times that mortal has recovered" in shown(first, same, notes=ended)

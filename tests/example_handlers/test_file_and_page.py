@@ -103,9 +103,8 @@ def test_the_payload_of_every_job_fits_its_handler(name: str):
     job = JOBS["jobs"][name]
     signature = inspect.signature(callable_named(job["handler"]))
 
-    bind = (
-        signature.bind if "cron" in job else signature.bind_partial
-    )  # other jobs get their payload when they are enqueued
+    # other jobs get their payload when they are enqueued
+    bind = signature.bind if "cron" in job else signature.bind_partial
 
     assert "run" in bind(run=None, **job.get("payload", {})).arguments
 

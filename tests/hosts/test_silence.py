@@ -74,9 +74,8 @@ def test_ticks_that_lose_the_network_end_with_exit_code_3_and_say_why(
     assert "its unfinished runs (1) are retried when their leases expire" in last
     assert "lease.unrenewed" in executing.text
     [line] = asking.text.splitlines()
-    assert line.startswith(
-        "yamlsched: the database failed: "
-    )  # either end may be the first to close the connection
+    # either end may be the first to close the connection
+    assert line.startswith("yamlsched: the database failed: ")
     assert (
         connecting.text == "yamlsched: no connection to the database: connection timeout expired\n"
     )

@@ -90,14 +90,12 @@ def die_at(point: str) -> None:
         return
     run, _, victim = _plan
     parent = os.getppid()
-    if (
-        victim == "parent, but not the child"
-    ):  # as on a system where a child does not die with its parent
+    # as on a system where a child does not die with its parent
+    if victim == "parent, but not the child":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
         os.kill(parent, signal.SIGKILL)
-        if (
-            point != "before the commit"
-        ):  # there it holds a lock on the row, and no other worker can claim the run
+        # there it holds a lock on the row, and no other worker can claim the run
+        if point != "before the commit":
             until_another_owns(run)
         return
     if victim in ("parent", "both"):

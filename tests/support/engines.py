@@ -70,9 +70,8 @@ def start(
     if (job / "cancelled").exists():
         (job / "ended").write_text("130")
         return 130
-    if (
-        isolates and os.getuid() == 0
-    ):  # a PID namespace of its own, whose init is the program, or one that reaps
+    # a PID namespace of its own, whose init is the program, or one that reaps
+    if isolates and os.getuid() == 0:
         init = ["sh", "-c", '"$@" & wait $!', "pause"] if isolates == "init" else []
         words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *init, *words]
     with (STATE / "started").open("a") as started:

@@ -63,9 +63,8 @@ def run_command(command: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    sys.path[0] = os.path.dirname(
-        sys.path[0]
-    )  # tests/ instead of this folder: its handlers are support.handlers
+    # tests/ instead of this folder: its handlers are support.handlers
+    sys.path[0] = os.path.dirname(sys.path[0])
     build.LIMITS.update(IMMEDIATE)
     for name in sys.argv[1:]:
         socket.sethostname(name)

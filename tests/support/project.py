@@ -234,9 +234,8 @@ class Project:
         """Run a worker until the queue is empty, and check its exit code."""
         process = self.start("work", *words, **more)
         assert process.wait() == code, f"{process.wait()} {process.text[-3000:]}"
-        if (
-            code == -signal.SIGKILL
-        ):  # what it has sent last, such as a renewal of its leases, may not be executed yet
+        # what it has sent last, such as a renewal of its leases, may not be executed yet
+        if code == -signal.SIGKILL:
             sessions = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
             until(lambda: not self.db.execute(sessions).fetchall())
         return process

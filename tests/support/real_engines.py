@@ -166,9 +166,8 @@ def an_sshd(folder: Path) -> Sshd:
         f'#!/bin/sh\nexec /usr/bin/ssh -F {folder}/config "$@"\n'
     )  # as ~/.ssh/config
     (folder / "ssh").chmod(0o755)
-    Path("/run/sshd").mkdir(
-        mode=0o755, exist_ok=True
-    )  # the empty folder of a process without rights
+    # the empty folder of a process without rights
+    Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     sshd.start("sshd", "-D", "-e", "-f", str(folder / "sshd_config"))
     return sshd
 

@@ -22,9 +22,8 @@ def serving(
     ) as server:
         assert server.stderr is not None
         try:
-            lines = iter(
-                server.stderr.readline, ""
-            )  # the embedded database may write lines of its own first
+            # the embedded database may write lines of its own first
+            lines = iter(server.stderr.readline, "")
             line = next((line for line in lines if line.startswith("yamlsched web: ")), None)
             assert line is not None, "it ended without an address"
             yield server, line.removeprefix("yamlsched web: ").strip()

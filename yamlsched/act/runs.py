@@ -152,9 +152,8 @@ def enqueue(
     )
     try:
         known = {other.job_type: other for other in history.jobs(connection, namespace)}
-    except (
-        psycopg.errors.InsufficientPrivilege
-    ):  # a role that may only enqueue reads neither the job nor the run
+    except psycopg.errors.InsufficientPrivilege:
+        # a role that may only enqueue reads neither the job nor the run
         if at is not None and times.is_local(at):
             raise Refused(
                 "this role cannot read the job's time zone: pass --at 2026-01-14T17:30Z, or 90m"

@@ -41,9 +41,8 @@ class FailureGroup:
     example_key: str | None
     example_error: str | None
     hosts: list[str]  # of the latest attempts of its runs: four at most
-    since_revision: (
-        str | None
-    )  # that of the first failure, if it is the first of its type, and the run before had another one
+    # that of the first failure, if it is the first of its type, and the run before had another one
+    since_revision: str | None
 
 
 @dataclass(frozen=True)

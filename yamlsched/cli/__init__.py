@@ -13,7 +13,6 @@ import importlib
 import itertools
 import os
 import pkgutil
-import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -195,8 +194,6 @@ def main() -> NoReturn:
         code = _run()
     except KeyboardInterrupt:
         code = _aborted(INTERRUPTED)
-    with contextlib.suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left takes milliseconds
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -131,9 +131,8 @@ def confirm(what: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"this would {what}: pass --yes to confirm without a terminal")
-    click.echo(
-        f"{what}? [y/N]: ", nl=False, err=True
-    )  # click.confirm writes a blank to stdout, up to click 8.3
+    # click.confirm writes a blank to stdout, up to click 8.3
+    click.echo(f"{what}? [y/N]: ", nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise click.Abort
 

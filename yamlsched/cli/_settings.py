@@ -230,9 +230,8 @@ class Verb(click.Command):
                 param.type, (click.IntRange, click.FloatRange)
             ):
                 param.metavar = param.metavar or "N"
-                param.type.name = (
-                    "integer" if isinstance(param.type, click.IntRange) else "number"
-                )  # in errors
+                # in errors
+                param.type.name = "integer" if isinstance(param.type, click.IntRange) else "number"
         self.params = [*self.params, *self.globals]
 
     def invoke(self, ctx: click.Context) -> Any:

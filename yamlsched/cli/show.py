@@ -143,9 +143,8 @@ def _follow(connection: Connection[Any], id: int) -> int:
                     seen[key] = total
         if details.run.finished_at is not None and not was_running:
             break
-        was_running = (
-            details.run.finished_at is None
-        )  # what it printed last may be written a moment after its end
+        # what it printed last may be written a moment after its end
+        was_running = details.run.finished_at is None
         time.sleep(FOLLOW_INTERVAL_SECONDS)
     click.echo(f"run {id}: {details.run.status}", err=True)
     return FINDINGS if details.run.status == "dead" else OK

@@ -37,15 +37,13 @@ SESSION_SETTINGS: Settings = {
     "statement_timeout": "60s",
     "lock_timeout": "30s",
     "idle_in_transaction_session_timeout": "60s",
-    "jit": (
-        "off"
-    ),  # our statements are short: compiling one takes a second, executing it milliseconds
+    # our statements are short: compiling one takes a second, executing it milliseconds
+    "jit": "off",
 }
 """The limits of a session. The ``options`` of the DSN take precedence."""
 PINNED_SETTINGS: Settings = {
-    "search_path": (
-        "pg_catalog, pg_temp"
-    ),  # a function in another schema must not shadow a built-in one
+    # a function in another schema must not shadow a built-in one
+    "search_path": "pg_catalog, pg_temp",
     "timezone": "UTC",
     "datestyle": "ISO",
     "intervalstyle": "postgres",
@@ -102,9 +100,8 @@ def connect_for_handler(dsn: str) -> HandlerSession:
         connection.idle_timeout = server.idle_timeout
         connection.answer_within = None  # the job's timeout limits a handler's statements
         if not server.is_pooled and connection.info.server_version >= 140_000:
-            with suppress(
-                psycopg.errors.InvalidParameterValue
-            ):  # not supported by every operating system
+            # not supported by every operating system
+            with suppress(psycopg.errors.InvalidParameterValue):
                 connection.execute(load("session")["check_client"])
     return connection
 

@@ -126,9 +126,8 @@ class AsyncPooledCursor(psycopg.AsyncCursor[Any]):
 class HandlerSession(Session):
     """A session for a handler's own statements. It keeps the settings of its role and database."""
 
-    transaction = (
-        psycopg.Connection.transaction
-    )  # a handler's blocks behave as psycopg documents them
+    # a handler's blocks behave as psycopg documents them
+    transaction = psycopg.Connection.transaction
     idle_timeout = (
         0.0  # idle_in_transaction_session_timeout of the role or database, in seconds; 0: none
     )

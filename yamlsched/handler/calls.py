@@ -38,9 +38,8 @@ OWN_FILES = {__file__}
 """
 
 
-decode = (
-    json.JSONDecoder().raw_decode
-)  # of JSON as PostgreSQL writes it: without white space around it
+# of JSON as PostgreSQL writes it: without white space around it
+decode = json.JSONDecoder().raw_decode
 
 
 def resolve(path: str) -> Callable[..., Any]:
@@ -183,9 +182,8 @@ def returned(value: Any, run: Run | None, was_stopped: bool) -> AttemptEnd | Non
     if was_stopped:
         raise Stopped("stopped by yamlsched, but it returned")
     if run is not None and run.state.succeeded_in is not None:
-        require_ended(
-            run
-        )  # whether by a commit is found out by the worker, which writes the same success again
+        # whether by a commit is found out by the worker, which writes the same success again
+        require_ended(run)
         if value is not None and value != run.state.result:
             run.log.warning(
                 "the result is what was set before run.succeed_in(); the returned value is dropped"

@@ -190,9 +190,8 @@ def perform(
                 if os.getpid() == process:
                     _record_exception(run, entry, error, release_on)
                 raise
-            if (
-                os.getpid() == process
-            ):  # a process that the handler forked inside the block records nothing
+            # a process that the handler forked inside the block records nothing
+            if os.getpid() == process:
                 _record_result(run, entry, name, effect.result)
     finally:
         del state.inside[key]
@@ -211,9 +210,8 @@ def _enter(run: Run, entry: EffectEntry, in_doubt: str) -> Effect:
         if effect is None:
             raise LeaseLost(f"run {entry.run_id}: attempt {entry.attempt} outlived its lease")
         if effect.is_first or effect.entry == entry.entry:
-            return Effect(
-                True, effect.provider_key
-            )  # the second: claimed by a statement whose answer was lost
+            # the second: claimed by a statement whose answer was lost
+            return Effect(True, effect.provider_key)
         if effect.state == "done":
             return Effect(False, effect.provider_key, effect.result)
         if effect.state == "claimed":
@@ -266,9 +264,8 @@ def _record_result(run: Run, entry: EffectEntry, name: str, result: Any) -> None
     try:
         text = jsonb.encode_result(result, f'the result of effect "{name}"')
     except Refused:
-        run.backend.mark_in_doubt(
-            entry
-        )  # it was done, but the result that a later attempt needs is lost
+        # it was done, but the result that a later attempt needs is lost
+        run.backend.mark_in_doubt(entry)
         raise
     if not run.backend.mark_done(entry, text):
         run.log.warning("effect %s was done, but it has been started again or settled", entry.key)

@@ -145,12 +145,10 @@ class AttemptState:
     succeeded_in: Any = (
         None  # the connection in whose transaction succeed_in() has written the success
     )
-    entered: set[str] = field(
-        default_factory=set
-    )  # keys of the effects that this attempt was the first to enter
-    inside: dict[str, str] = field(
-        default_factory=dict
-    )  # keys of the effects that it is inside of, and their entries
+    # keys of the effects that this attempt was the first to enter
+    entered: set[str] = field(default_factory=set)
+    # keys of the effects that it is inside of, and their entries
+    inside: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,9 +302,8 @@ def last_bytes(output: str) -> tuple[str, int]:
     (21845, 24465)
     """
     content = output.encode()
-    kept = content[-MAX_OUTPUT_BYTES:].decode(
-        "utf-8", "ignore"
-    )  # a character that is cut is left out
+    # a character that is cut is left out
+    kept = content[-MAX_OUTPUT_BYTES:].decode("utf-8", "ignore")
     return kept, len(content) - len(kept.encode())
 
 

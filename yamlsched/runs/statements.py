@@ -171,9 +171,8 @@ async def ownership(
         if row is None or row.locked_by != run.locked_by:
             answer[run.id] = LOST
         elif row.status == Status.RUNNING:
-            answer[run.id] = (
-                OURS if row.attempts == run.attempt else LOST
-            )  # edited by hand: our fence will not match
+            # edited by hand: our fence will not match
+            answer[run.id] = OURS if row.attempts == run.attempt else LOST
         else:
             answer[run.id] = row.status
     return answer

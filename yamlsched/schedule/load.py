@@ -211,9 +211,8 @@ def load(data: bytes, file: str, environment: str | None, is_validated: bool = F
         },
         limits={name: most for name, most in reader.limits.items() if most is not None},
         notify={name: target for name, target in reader.targets.items() if target is not None},
-        jobs=(
-            jobs if _is_known(root, "version", findings) else {}
-        ),  # in another version, a job may mean something else
+        # in another version, a job may mean something else
+        jobs=jobs if _is_known(root, "version", findings) else {},
         diagnostics=_diagnostics(findings),
         root=root,
         findings=findings,

@@ -135,9 +135,8 @@ def not_a_name(spot: Spot, findings: Findings) -> None:
 
 def not_a_handler(spot: Spot, findings: Findings) -> None:
     text = str(spot.value)
-    guessed_from = (
-        text.strip() if len(text) <= MAX_GUESS_CHARS else ""
-    )  # the expressions below are not linear-time
+    # the expressions below are not linear-time
+    guessed_from = text.strip() if len(text) <= MAX_GUESS_CHARS else ""
     better = (
         re.sub(r"\(.*\)$", "", guessed_from).replace("/", ".").removeprefix(".").removeprefix(".")
     )

@@ -60,9 +60,8 @@ class Snapshot(NamedTuple):
     has_claimable_runs: bool
     needs_housekeeping: bool
     other_namespace: str | None
-    messages_due: (
-        list[str | None] | None
-    )  # targets with a message that may be sent now; None: no targets
+    # targets with a message that may be sent now; None: no targets
+    messages_due: list[str | None] | None
     is_hidden: bool = False  # policies hide rows of the tables
     has_lost_limits: bool = (
         False  # a job is under a limit whose number is lost: only the file knows it

@@ -100,9 +100,8 @@ def detach(parent: int, keep: Iterable[int]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in PYTHON_SIGNALS:
-        signal.signal(
-            number, ignore
-        )  # not SIG_IGN, which the programs that handlers start would inherit
+        # not SIG_IGN, which the programs that handlers start would inherit
+        signal.signal(number, ignore)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with(parent)
     null = os.open(os.devnull, os.O_RDWR)

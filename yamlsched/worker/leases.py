@@ -150,9 +150,8 @@ class Leases:
                 self._attempts, key=lambda attempt: (attempt.run.attempt, attempt.renewed_at)
             ):
                 if _is_renewal_due(attempt, now):
-                    if (
-                        attempt.run.id in due
-                    ):  # this worker has claimed it again since: the earlier claim has ended
+                    # this worker has claimed it again since: the earlier claim has ended
+                    if attempt.run.id in due:
                         self._lose(due[attempt.run.id], statements.LOST)
                     due[attempt.run.id] = attempt
             if due:

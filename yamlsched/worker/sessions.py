@@ -55,9 +55,8 @@ async def run_in_helper(do: Callable[[], T]) -> T:
         finally:
             transport.close()
     finally:
-        os.kill(
-            pid, signal.SIGKILL
-        )  # it has closed its pipe, or is not needed: waiting for its exit takes no time
+        # it has closed its pipe, or is not needed: waiting for its exit takes no time
+        os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     try:
         value, error = pickle.loads(content)

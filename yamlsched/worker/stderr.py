@@ -16,9 +16,8 @@ from typing import Any
 from yamlsched.worker import clock
 
 MAX_WRITE_BYTES = 4_096  # a pipe that reports that it is writable takes as many without blocking
-FULL_BYTES = (
-    1 << 18
-)  # unwritten: handlers that print wait for a moment, then their output is left out
+# unwritten: handlers that print wait for a moment, then their output is left out
+FULL_BYTES = 1 << 18
 STUCK_SECONDS = 1.0
 MAX_BUFFER_BYTES = 1 << 22  # unwritten: more is dropped
 CLOSE_TIMEOUT_SECONDS = 2.0  # for the last lines to be read, at the end of the process

@@ -91,9 +91,8 @@ class Worker:
         self.stopped_at: float | None = None  # when it was asked to stop
         self.stop_handlers_at: float | None = None  # the end of the grace period
         self._is_paused = self._is_claiming = self._is_outdated = False
-        self.read_path = str(
-            workload.file
-        )  # where the links of the file's path led when it was last read
+        # where the links of the file's path led when it was last read
+        self.read_path = str(workload.file)
         self.on_moved: Callable[[], None] | None = (
             None  # called when they lead elsewhere; without it, it is the end
         )
@@ -180,9 +179,8 @@ class Worker:
                 self.outcomes.add_successes(attempts)
             case Ended(attempt, end):
                 if self.stopped_at is not None and event.is_terminated:
-                    attempt.stopped = (
-                        attempt.stopped or STOPPED
-                    )  # a signal to all processes at once reached it too
+                    # a signal to all processes at once reached it too
+                    attempt.stopped = attempt.stopped or STOPPED
                 if attempt.stopped is not None and not end.is_success:
                     stopped = attempt.stopped
                     end = stopped._replace(
@@ -462,9 +460,8 @@ class Worker:
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         if self._sessions.cut():
-            await asyncio.sleep(
-                0.01
-            )  # for the tasks to see it: cancelled, they would wait for the server
+            # for the tasks to see it: cancelled, they would wait for the server
+            await asyncio.sleep(0.01)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

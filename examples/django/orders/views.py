@@ -22,8 +22,7 @@ def place_order(request: HttpRequest) -> JsonResponse:
                 connection, "add_points", {"order_id": order.pk}, key=f"add_points:{order.pk}"
             )
             Product.objects.filter(pk=product.pk).update(stock=F("stock") - 1)
-    except (
-        IntegrityError
-    ):  # the stock would be negative: nothing is committed, neither the order nor the runs
+    except IntegrityError:
+        # the stock would be negative: nothing is committed, neither the order nor the runs
         return JsonResponse({"error": "sold out"}, status=409)
     return JsonResponse({"order": order.pk}, status=201)

@@ -16,7 +16,6 @@ async_engine = create_async_engine(
 engine = create_engine(
     "postgresql+psycopg://", creator=lambda: psycopg.connect(DSN), pool_pre_ping=True
 )
-async_session = async_sessionmaker(
-    async_engine, expire_on_commit=False
-)  # for endpoints, and handlers that are shared
+# for endpoints, and handlers that are shared
+async_session = async_sessionmaker(async_engine, expire_on_commit=False)
 Session = sessionmaker(engine)  # for other handlers

@@ -37,9 +37,8 @@ async def place_order(new: NewOrder) -> dict[str, int]:
             await session.execute(
                 update(Product).where(Product.id == new.product_id).values(stock=Product.stock - 1)
             )
-    except (
-        IntegrityError
-    ) as error:  # the stock would be negative: neither the order nor the runs are committed
+    except IntegrityError as error:
+        # the stock would be negative: neither the order nor the runs are committed
         raise HTTPException(409, "sold out") from error
     return {"order": order.id}
 

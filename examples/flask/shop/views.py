@@ -24,9 +24,8 @@ def place_order() -> tuple[dict[str, Any], int]:
             update(Product).where(Product.id == order.product_id).values(stock=Product.stock - 1)
         )
         db.session.commit()
-    except (
-        IntegrityError
-    ):  # the stock would be negative: neither the order nor the run is committed
+    except IntegrityError:
+        # the stock would be negative: neither the order nor the run is committed
         db.session.rollback()
         return {"error": "sold out"}, 409
     return {"order": order.id}, 201

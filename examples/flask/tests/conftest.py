@@ -4,9 +4,8 @@ import pytest
 
 from yamlsched.testing import use_test_database
 
-DSN = (
-    use_test_database()
-)  # before the modules of the application are imported, which read YAMLSCHED_DSN
+# before the modules of the application are imported, which read YAMLSCHED_DSN
+DSN = use_test_database()
 
 from jobs import app  # noqa: E402
 from shop.models import db  # noqa: E402

@@ -4,9 +4,8 @@ import pytest
 
 from yamlsched.testing import use_test_database
 
-DSN = (
-    use_test_database()
-)  # before the modules of the application are imported, which read YAMLSCHED_DSN
+# before the modules of the application are imported, which read YAMLSCHED_DSN
+DSN = use_test_database()
 
 from database import engine  # noqa: E402
 from models import Base  # noqa: E402

@@ -323,9 +323,8 @@ def test_a_file_that_may_not_be_written_is_not_replaced(
 ) -> None:
     file = tmp_path / "schedules.yaml"
     file.write_text(text := "version: 1\njobs:\n  a:\n    command: [a]\n")
-    monkeypatch.setattr(
-        os, "access", lambda path, mode: mode != os.W_OK
-    )  # root may write every file
+    # root may write every file
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
 
     with pytest.raises(EnvironmentFailed, match="cannot be written: Permission denied"):
         raise run("-", "--into", file, input="0 2 * * * one\n").exception or AssertionError

@@ -352,9 +352,8 @@ def a_world(
         is_first = not sent
         sent.append(message)
         if is_first:
-            sending.send_due(
-                dsn, "default", dict.fromkeys(TARGETS, "A_URL"), 60
-            )  # another host sends, too, while this is on its way
+            # another host sends, too, while this is on its way
+            sending.send_due(dsn, "default", dict.fromkeys(TARGETS, "A_URL"), 60)
         return ""
 
     monkeypatch.setattr(sending, "send_one", send_one)

@@ -411,9 +411,8 @@ def test_targets_that_differ_from_an_unchanged_file_are_restored_and_are_a_probl
 ) -> None:
     project.sync(nothing={})
     project.db.execute(change.encode())
-    project.db.execute(
-        "update yamlsched.schedule_files set housekept_at = null"
-    )  # else an idle tick does it in 5 min
+    # else an idle tick does it in 5 min
+    project.db.execute("update yamlsched.schedule_files set housekept_at = null")
 
     ended = start(project, command)
 

@@ -169,8 +169,7 @@ def test_a_stopped_agent_changes_nothing_when_it_goes_on_beside_its_successor(
     # then it kills its handler, and writes nothing
     until(lambda: not is_alive(handler) and not is_alive(agent), "the first agent has ended")
     assert project.summary(run) == ("succeeded", 2, 2, 1, 1)
-    assert project.row(run)._replace(executor=None) == row._replace(
-        executor=None
-    )  # its place in the engine is free later
+    # its place in the engine is free later
+    assert project.row(run)._replace(executor=None) == row._replace(executor=None)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0

@@ -100,9 +100,8 @@ def test_resources_limit_how_many_attempts_execute_at_once(project: Project) -> 
     worker = project.start("work", "--loop")
 
     until(lambda: sum(project.calls("started", run) for run in runs) == 2)
-    [other] = project.enqueue(
-        "nothing"
-    )  # needs no resource: when it has ended, the third one would have started too
+    # needs no resource: when it has ended, the third one would have started too
+    [other] = project.enqueue("nothing")
     project.until_status(other, "succeeded")
     started = [project.calls("started", run) for run in runs]
     project.touch("resources")

@@ -93,9 +93,8 @@ def test_the_readme_has_the_lines_of_the_crontab() -> None:
         (ROOT / page).read_text("utf-8") for page in ("README.md", "docs/operations.md")
     )
     lines = re.findall(r"(?m)^0 8 \* \* \* +(.*report --since 1d 2>&1.*)$", pages)
-    assert (
-        lines == [MORNING.replace("$(/srv/app/.venv", "$(.venv")] * 2
-    )  # the line changes to the folder first
+    # the line changes to the folder first
+    assert lines == [MORNING.replace("$(/srv/app/.venv", "$(.venv")] * 2
 
 
 def test_cron_mails_what_went_wrong_and_nothing_else(application: Path, own_dsn: str) -> None:

@@ -306,9 +306,8 @@ def test_two_people_who_pause_a_job_do_not_replace_each_others_reason(
 def test_resume_names_the_pause_and_ends_it(page: TestClient, db: Db) -> None:
     job = a_job(db)
     a_run(db, job)
-    pausing.pause(
-        db, "default", [job], "jonas", reason="the disk is full"
-    )  # it creates the run of the slot before
+    # it creates the run of the slot before
+    pausing.pause(db, "default", [job], "jonas", reason="the disk is full")
     shown = page.get("/actions/resume?job=purge")
     assert "Paused by jonas, until it is resumed; reason: the disk is full" in words(shown)
     assert "2 runs that wait can start at once, if due." in words(shown)

@@ -122,9 +122,8 @@ def test_a_connection_that_is_kept_answers_more_than_once_and_is_closed_in_the_m
 )
 def test_a_stranger_keeps_no_connection_after_the_answer(port: int, sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall(
-            sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        )  # the second is not answered
+        # the second is not answered
+        connection.sendall(sent + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answered = b"".join(iter(lambda: connection.recv(4096), b""))
 
     assert answered.count(b"HTTP/1.1 4") == 1

@@ -77,9 +77,8 @@ def test_no_page_scans_finished_runs(
     shown = paths(history)
     assert len(shown) >= len(PAGES)
 
-    with TestClient(
-        web.app(history, auth="none"), base_url="http://localhost"
-    ) as client:  # of all namespaces
+    # of all namespaces
+    with TestClient(web.app(history, auth="none"), base_url="http://localhost") as client:
         for path in shown:
             assert client.get(path).status_code == 200, path
             for table, (scans, rows) in reads.items():

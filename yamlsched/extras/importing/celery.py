@@ -213,9 +213,8 @@ def _entry(place: Place, name: str, entry: Any) -> None:
     if not isinstance(entry, dict):
         raise Refusal("its entry is not a dict")
     schedule = entry.get("schedule")
-    if (
-        isinstance(schedule, Call) and schedule.name == "schedule"
-    ):  # celery.schedules.schedule(run_every)
+    # celery.schedules.schedule(run_every)
+    if isinstance(schedule, Call) and schedule.name == "schedule":
         schedule = schedule.args[0] if schedule.args else schedule.kwargs.get("run_every")
     match schedule:
         case Call(name="crontab", args=args, kwargs=kwargs):

@@ -61,9 +61,8 @@ def _without_payloads(value: Any) -> Any:
         return [_without_payloads(each) for each in value]
     if not isinstance(value, dict):
         return value
-    is_hidden = (
-        str(value.get("field", "")).partition(".")[0] in HIDDEN
-    )  # of an edit: a field, before and after
+    # of an edit: a field, before and after
+    is_hidden = str(value.get("field", "")).partition(".")[0] in HIDDEN
     hidden = (*HIDDEN, "before", "after") if is_hidden else HIDDEN
     return {
         key: _without_payloads(each)

@@ -84,9 +84,8 @@ def read_only(dsn: str) -> str:
     parameters = conninfo_to_dict(dsn)
     options = str(parameters.get("options") or os.environ.get("PGOPTIONS") or "")
     where = parameters.get("target_session_attrs", "read-write")
-    where = (
-        "primary" if where == "read-write" else where
-    )  # libpq would find no server whose sessions may write
+    # libpq would find no server whose sessions may write
+    where = "primary" if where == "read-write" else where
     return make_conninfo(
         dsn, options=f"{options} -c default_transaction_read_only=on", target_session_attrs=where
     )

@@ -45,9 +45,8 @@ class JobValues(NamedTuple):
     last_success_at: str | None
     last_failure_at: str | None
     next_slot_at: str | None
-    waits_seconds: (
-        float | None
-    )  # that its oldest due run has waited; None if none waits or it is paused
+    # that its oldest due run has waited; None if none waits or it is paused
+    waits_seconds: float | None
     has_ended: bool | None  # a run of it within the hour; None: none ever did
     has_failed: bool | None  # likewise, an attempt
 

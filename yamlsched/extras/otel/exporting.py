@@ -62,9 +62,8 @@ def configure() -> None:
         return
     if not (names := _exporter_names()):
         return
-    logging.getLogger("opentelemetry.exporter").setLevel(
-        logging.CRITICAL
-    )  # each retry is logged otherwise
+    # each retry is logged otherwise
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     logging.getLogger("opentelemetry.util.re").addFilter(_without_headers)
     provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
     interval = None if EXPORT_INTERVAL in os.environ else EXPORT_INTERVAL_MILLISECONDS

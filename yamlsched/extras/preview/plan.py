@@ -103,9 +103,8 @@ def read(
         }
         retired = tuple(row.job_type for row in stored if row.retired_at is not None)
         base = Side(DATABASE, namespace, entries, retired=retired)
-        for kept in fetch_column(
-            connection, sql["retention"], parameters
-        ):  # one row, once a file is in force
+        # one row, once a file is in force
+        for kept in fetch_column(connection, sql["retention"], parameters):
             base = replace(base, retention=Retention.from_row(kept))
         head = file_side(schedule.path, loaded, schedule.environment)
         known = {

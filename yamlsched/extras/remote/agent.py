@@ -292,9 +292,8 @@ class Agent:
         if attempt.run.lease / 4 > KEPT_OPEN_SECONDS:
             await self._session.drop()
         if state is not None and state.is_same_claim and state.status == Status.SUCCEEDED:
-            self._check_at = (
-                sent_at + attempt.run.lease / 4
-            )  # its own transaction has: what is left may take the lease
+            # its own transaction has: what is left may take the lease
+            self._check_at = sent_at + attempt.run.lease / 4
         elif state is None or not state.is_same_claim or state.status != Status.RUNNING:
             attempt.is_lost, grace = True, LOST_GRACE_SECONDS
             if attempt.is_command and state is not None and state.status == Status.CANCELLED:

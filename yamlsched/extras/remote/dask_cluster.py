@@ -49,9 +49,8 @@ async def connect(address: str) -> Any:
     logging.disable()  # the events of this module are logged instead
     warnings.simplefilter("ignore")
     options = {"asynchronous": True, "set_as_default": False, "timeout": CONNECT_TIMEOUT_SECONDS}
-    async with asyncio.timeout(
-        CONNECT_TIMEOUT_SECONDS
-    ):  # Dask's own does not cover an address that never answers
+    # Dask's own does not cover an address that never answers
+    async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
         return await Client(address, **options)  # type: ignore[no-untyped-call]
 
 

@@ -28,9 +28,8 @@ from yamlsched.worker.forking import PipeWriter
 from yamlsched.worker.local.protocol import Frames, frame
 
 MAX_PAUSE_SECONDS = 60.0  # between tries to start a gateway or a program, after failures in a row
-CLOSE_TIMEOUT_SECONDS = (
-    gateway.LEAVE_SECONDS + gateway.WITHDRAW_SECONDS + 4.0
-)  # for it to stop launchers and exit
+# for it to stop launchers and exit
+CLOSE_TIMEOUT_SECONDS = gateway.LEAVE_SECONDS + gateway.WITHDRAW_SECONDS + 4.0
 SILENCE_SECONDS = 2 * gateway.TIMEOUT_SECONDS + 20.0  # of a gateway that counts as dead: it hangs
 
 

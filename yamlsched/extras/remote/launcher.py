@@ -79,9 +79,8 @@ class ProgramLauncher:
         """
         self.title = f'"{argv[0]}"'
         self._name, self._line, self._tail, self._allowance = name, b"", "", MAX_PASSED_ON_BYTES
-        self._output, path = tempfile.mkstemp(
-            prefix="yamlsched-"
-        )  # a pipe would end with this process
+        # a pipe would end with this process
+        self._output, path = tempfile.mkstemp(prefix="yamlsched-")
         self._read_bytes = 0
         try:
             os.unlink(path)
@@ -147,9 +146,8 @@ class ProgramLauncher:
             if len(self._line) > MAX_LINE_BYTES:
                 lines, self._line = [*lines, self._line], b""
             self._pass_on(lines)
-        if (
-            self._read_bytes > MAX_PASSED_ON_BYTES
-        ):  # nothing is passed on any more, and it shall not fill the disk
+        # nothing is passed on any more, and it shall not fill the disk
+        if self._read_bytes > MAX_PASSED_ON_BYTES:
             os.ftruncate(self._output, 0)
             self._read_bytes = 0
 

@@ -123,9 +123,8 @@ def _contents(file: Path, root: Path, source: dict[str, Any] | None) -> dict[Pat
         contents[file] = schedule.replace("handlers/hello.py", "hello_job.py")
         contents[folder / "hello_job.py"] = handler
     else:
-        if not any(
-            (folder / "handlers").glob("*.py")
-        ):  # else it may be a part of a namespace package
+        # else it may be a part of a namespace package
+        if not any((folder / "handlers").glob("*.py")):
             contents[folder / "handlers" / "__init__.py"] = ""
         contents[folder / "handlers" / "hello.py"] = handler
     workflow, text = _workflow(file, root, source)
@@ -162,9 +161,8 @@ def _workflow(file: Path, root: Path, source: dict[str, Any] | None) -> tuple[Pa
         "@VENDOR@": str(Path(WHEEL).parent),
         "@WHEEL@": WHEEL,
         "@INSTALL@": shlex.quote(install),
-        "@FILE@": (
-            shlex.quote(str(place)).replace("${{", "${{ '${{' }}")
-        ),  # a folder's name is no expression
+        # a folder's name is no expression
+        "@FILE@": shlex.quote(str(place)).replace("${{", "${{ '${{' }}"),
     }
     for mark, value in marks.items():
         text = text.replace(mark, value)

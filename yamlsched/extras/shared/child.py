@@ -183,9 +183,8 @@ class SharedChild(ChildProcess):
         it, and is killed.
         """
         with contextlib.suppress(ChildProcessError):
-            deadline = (
-                clock.now() + REAP_TIMEOUT_SECONDS
-            )  # its pipes close a moment before it can be reaped
+            # its pipes close a moment before it can be reaped
+            deadline = clock.now() + REAP_TIMEOUT_SECONDS
             while clock.now() < deadline:
                 ended, status = os.waitpid(self.pid, os.WNOHANG)
                 if ended:

@@ -237,9 +237,8 @@ class Steps(Coroutine[Any, Any, Any]):
         steps: Generator[Any, Any, Any] = self._coroutine.__await__()
         return steps
 
-    def __getattr__(
-        self, name: str
-    ) -> Any:  # what debuggers and reprs ask for: cr_frame, cr_code, __qualname__
+    # what debuggers and reprs ask for: cr_frame, cr_code, __qualname__
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._coroutine, name)
 
 

@@ -125,9 +125,8 @@ class SharedPool(ChildPool[SharedChild]):
                 child.send([self._waiting.popleft() for _ in range(count)], limit)
                 child.is_retired = child.is_retired or child.sent_count >= MAX_RUNS_PER_CHILD
         except EnvironmentFailed as error:
-            if not any(
-                child.in_flight for child in self._children.values()
-            ):  # else it is tried again when one ends
+            # else it is tried again when one ends
+            if not any(child.in_flight for child in self._children.values()):
                 self._events.put(ExecutorFailed(error))
 
     def _child(self, limit: int) -> SharedChild:
@@ -245,9 +244,8 @@ class SharedPool(ChildPool[SharedChild]):
         self._kill_if_due(child, now)
 
     def _kill_if_due(self, child: SharedChild, now: float) -> None:
-        for flight in (
-            child.in_flight.values() if child.killed_for is None else ()
-        ):  # else its exit is not read yet
+        # else its exit is not read yet
+        for flight in child.in_flight.values() if child.killed_for is None else ():
             if flight.kill_at is not None and now >= flight.kill_at and child.has_started(flight):
                 attempt = flight.attempt
                 if attempt.stopped is not None and attempt.stopped.kind is EndKind.RAISED:

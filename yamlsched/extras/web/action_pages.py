@@ -239,9 +239,8 @@ class ActionPages:
                     error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable
                 ):
                     raise
-                done = action.perform(
-                    doing, values
-                )  # the session was lost; what was committed is found by the form
+                # the session was lost; what was committed is found by the form
+                done = action.perform(doing, values)
         except AlreadyDone as error:
             with self._open_visit(request) as visit:
                 what = (

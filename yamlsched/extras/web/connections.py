@@ -47,9 +47,8 @@ def limited(options: WebOptions) -> type[H11Protocol]:
                 peers[peer] += 1
                 self._peer = peer
             if peers[self._peer or ""] > MAX_PER_PEER:
-                next(
-                    one for one in strangers if one._peer == self._peer
-                ).transport.abort()  # the oldest
+                # the oldest
+                next(one for one in strangers if one._peer == self._peer).transport.abort()
             elif len(self.connections) > MAX_CONNECTIONS:
                 strangers[0].transport.abort()
             self._await_request()

@@ -55,9 +55,8 @@ class WebOptions:
     external_url: str | None = None
     read_only: bool = False
     auth: str = "none"
-    users: Mapping[str, str] = field(
-        default_factory=dict, repr=False
-    )  # passwords or hashes by name, for auth "basic"
+    # passwords or hashes by name, for auth "basic"
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
     users_file: Path | None = None  # from which they come
     user_header: str = DEFAULT_USER_HEADER
     trust_proxy: tuple[str, ...] = ()  # addresses, networks, or "unix" for the socket's peer

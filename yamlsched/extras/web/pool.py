@@ -99,9 +99,8 @@ class Pool:
                     return session
             except BaseException as error:
                 session.close()
-                is_lost = isinstance(
-                    error, psycopg.Error | EnvironmentFailed
-                )  # another one may work
+                # another one may work
+                is_lost = isinstance(error, psycopg.Error | EnvironmentFailed)
                 if not is_lost or isinstance(error, db.migrations.WrongTables):
                     raise
             finally:

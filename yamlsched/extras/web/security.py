@@ -111,9 +111,8 @@ class Passwords:
     def __init__(self, options: WebOptions) -> None:
         self._file, self._users, self._version = options.users_file, options.users, -1
         self._verified: dict[str, tuple[str, bytes]] = {}
-        self.one_at_a_time = asyncio.Semaphore(
-            1
-        )  # scrypt is slow on purpose, and must not take all processors
+        # scrypt is slow on purpose, and must not take all processors
+        self.one_at_a_time = asyncio.Semaphore(1)
 
     def is_verified(self, name: str, password: str) -> bool:
         """Return whether this password was verified before: browsers send it each time."""

@@ -281,9 +281,8 @@ class ChildHandle(ChildProcess):
         Returns the attempts that it has not started, so that nothing but ``attempt`` is hit.
         """
         withdrawn = self.retire()
-        if (
-            self.running() is attempt
-        ):  # else it had not started, or it ended this moment and its report is on its way
+        # else it had not started, or it ended this moment and its report is on its way
+        if self.running() is attempt:
             self.was_stopped = True
             if grace <= 0:
                 self.kill()

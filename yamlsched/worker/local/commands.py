@@ -72,9 +72,8 @@ class CommandRunner:
         output = self._channel.output
         process = program.start(self._folder, environment, prepare, stdout=output, stderr=output)
         if memory.is_stop_requested:
-            signal_group(
-                process.pid, signal.SIGTERM
-            )  # the parent's may have come before the program
+            # the parent's may have come before the program
+            signal_group(process.pid, signal.SIGTERM)
         return process
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
@@ -89,9 +88,8 @@ class CommandRunner:
             self.left_processes = reap_group(process.pid) or has_children()
             return status
         status = self._reap(process)
-        while reap_group(
-            process.pid
-        ):  # the parent kills the group and this process when it takes too long
+        # the parent kills the group and this process when it takes too long
+        while reap_group(process.pid):
             self._exit_without_parent(process.pid, POLL_INTERVAL_SECONDS)
         return status
 

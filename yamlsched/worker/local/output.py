@@ -17,9 +17,8 @@ from yamlsched import text as terminal
 from yamlsched.runs.lifecycle import MAX_OUTPUT_BYTES, ClaimedRun
 from yamlsched.worker.stderr import NonBlockingStderr
 
-MAX_KEPT_BYTES = (
-    MAX_OUTPUT_BYTES + 4_096
-)  # with what is cut off after secrets are removed: one may start there
+# with what is cut off after secrets are removed: one may start there
+MAX_KEPT_BYTES = MAX_OUTPUT_BYTES + 4_096
 MAX_TAIL_BYTES = 8_192 + 4_096  # likewise, while the attempt is running
 MAX_PASSED_ON_BYTES = 1 << 20  # of one attempt, including the name before each line
 MAX_LINE_BYTES = 8_192  # a longer line is passed on in pieces
@@ -94,9 +93,8 @@ class OutputPipe:
         """Yield what is too long of the line that has not ended."""
         while len(self._line) > MAX_LINE_BYTES:
             end = MAX_LINE_BYTES
-            while (
-                end > MAX_LINE_BYTES - 3 and self._line[end] & 0xC0 == 0x80
-            ):  # not inside a character
+            # not inside a character
+            while end > MAX_LINE_BYTES - 3 and self._line[end] & 0xC0 == 0x80:
                 end -= 1
             yield self._line[:end]
             del self._line[:end]

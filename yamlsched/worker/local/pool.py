@@ -339,9 +339,8 @@ class ProcessPool(ChildPool[ChildHandle]):
         if report.has_mark:
             child.output.add(attempt.run, child.take_ended_output(report.number))
         attempt.took = report.took
-        self._estimates.learn(
-            attempt.job.name, report.took - report.import_seconds
-        )  # the next runs need no import
+        # the next runs need no import
+        self._estimates.learn(attempt.job.name, report.took - report.import_seconds)
         self._end(child, attempt, report.end)
         if report.has_mark:
             self._pass_on_output(child)  # of those that follow

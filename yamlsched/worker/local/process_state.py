@@ -87,9 +87,8 @@ class ProcessState:
             signal.signal(number, self._handlers[number])
         if signal.pthread_sigmask(signal.SIG_BLOCK, ()):
             while pending := signal.sigpending():
-                signal.sigtimedwait(
-                    pending, 0
-                )  # what a handler has blocked must not hit the next one
+                # what a handler has blocked must not hit the next one
+                signal.sigtimedwait(pending, 0)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.umask(self._umask)
         if _directory() != self._directory:

@@ -151,15 +151,13 @@ class Runner:
             self._send(time.perf_counter(), TaskEnd(index, None))
             return
         if not self.successes:
-            usage.start(
-                self.memory
-            )  # not for each of many that are quick: it would take longer than they do
+            # not for each of many that are quick: it would take longer than they do
+            usage.start(self.memory)
         self.started, self.import_seconds, self.span = time.perf_counter(), 0.0, None
         end = self._attempt(index, target, payload, dead_run_id, timeout, run)
         if os.getpid() != self.pid:
-            calls.exit_fork(
-                None
-            )  # the handler forked, and this is its child, which has returned from the handler
+            # the handler forked, and this is its child, which has returned from the handler
+            calls.exit_fork(None)
         if self.span is not None:
             self.span.finish(end)
         self._flush_output()
@@ -278,9 +276,8 @@ class Runner:
         """Call the handler so that SIGTERM stops it, and nothing else."""
         self.was_stopped = False
         close_stale_connections()
-        decimal.setcontext(
-            decimal.getcontext().copy()
-        )  # else handlers would change the one that modules have set
+        # else handlers would change the one that modules have set
+        decimal.setcontext(decimal.getcontext().copy())
         try:
             self.is_calling = True
             if run is None:

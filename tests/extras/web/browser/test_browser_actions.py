@@ -85,9 +85,8 @@ class Keyboard(Mouse):
         self.tab.keyboard.type(option)
 
     def tick(self, label: str) -> None:
-        for _ in range(
-            MAX_TABS
-        ):  # of radio buttons, the tab key reaches one, and the arrows the others
+        # of radio buttons, the tab key reaches one, and the arrows the others
+        for _ in range(MAX_TABS):
             self.tab.keyboard.press("Tab")
             if self.tab.evaluate(
                 "() => ['radio', 'checkbox'].includes(document.activeElement.type)"
@@ -185,9 +184,8 @@ def pause(hand: Any, db: Db, site: str, job: str, definition: int) -> Callable[[
     hand.write("Why", "the provider is down")
     hand.write("Until", "25:00")
     hand.follow(hand.tab.get_by_role("button", name="Show what will happen"))
-    hand.tab.locator(
-        ".wrong .error"
-    ).wait_for()  # the form says what is wrong, and keeps what was written
+    # the form says what is wrong, and keeps what was written
+    hand.tab.locator(".wrong .error").wait_for()
     hand.look()
     assert hand.field("Why").input_value() == "the provider is down"
     hand.write("Until", "2h")

@@ -159,9 +159,8 @@ def test_everything_is_reached_by_the_tab_key_in_order_and_shows_the_focus(
         focused = tab.evaluate(FOCUSED)
         if focused is None:
             break
-        if (
-            not reached or focused["nth"] < 0 or focused["nth"] != reached[-1]["nth"]
-        ):  # a date has several fields
+        # a date has several fields
+        if not reached or focused["nth"] < 0 or focused["nth"] != reached[-1]["nth"]:
             reached.append(focused)
     assert [one["name"] for one in reached if one["nth"] >= 0] == expected
     assert [one["nth"] for one in reached if one["nth"] >= 0] == list(range(len(expected)))

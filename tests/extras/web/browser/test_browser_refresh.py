@@ -85,9 +85,8 @@ def stays_silent(tab: Any, tabs: Any) -> bool:
     """Return whether three periods pass without a request."""
     before = len(refreshes(tabs))
     tab.clock.run_for(3 * PERIOD_MS)
-    tab.evaluate(
-        "() => fetch('/why').then((answer) => answer.text())"
-    )  # whatever was asked has been sent
+    # whatever was asked has been sent
+    tab.evaluate("() => fetch('/why').then((answer) => answer.text())")
     return len(refreshes(tabs)) == before
 
 

@@ -230,9 +230,8 @@ def effect(cron: Cron, where: ZoneInfo, change: ClockChange) -> str:
     """Return what a clock change does to the slots of an expression, in words; "" if nothing. See
     docs/time.md.
     """
-    low, high = sorted(
-        (change.at + change.before, change.at + change.after)
-    )  # wall times, as if they were UTC
+    # wall times, as if they were UTC
+    low, high = sorted((change.at + change.before, change.at + change.after))
     if low.date() == high.date():
         first, last = (edge.hour * 60 + edge.minute for edge in (low, high))
         if bisect_left(cron.times, first) == bisect_left(cron.times, last):

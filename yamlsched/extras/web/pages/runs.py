@@ -126,9 +126,8 @@ def show(visit: Visit) -> RunsPage:
             _page(visit, filter, None, None, MAX_SORTED_RUNS).runs, key=_took, reverse=True
         )
         page = replace(page, runs=runs[:PAGE_RUNS], older=None, newer=None)
-    if (
-        after is not None and page.newer is None
-    ):  # this reaches the newest runs: the first page shows them
+    # this reaches the newest runs: the first page shows them
+    if after is not None and page.newer is None:
         before, page = None, _page(visit, filter, None, None)
     is_first = sort == "took" or (before is None and (after is None or page.newer is None))
     running = sorted({run.job_type for run in page.runs if run.status == Status.RUNNING})
