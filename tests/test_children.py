@@ -164,17 +164,17 @@ def test_runs_for_which_no_child_can_be_started_are_released_while_a_handler_exe
     worker = project.start("work", "--concurrency", "3", before=ONE_FORK)
     project.until_started(first)
 
-    # when it has claimed another run
-    second, third = project.enqueue("waits_for_file", count=2)
-    until(lambda: project.row(second).locked_by, "it has claimed one of them")
+    # when it has claimed two more runs
+    more = project.enqueue("waits_for_file", count=3)
+    until(lambda: project.row(more[1]).locked_by, "it has claimed two of them")
 
-    # then it releases this run, and another worker executes it
+    # then it releases these, and another worker executes all three
     other = project.start("work", "--concurrency", "3", host="b")
-    project.until_started(second)
-    project.until_started(third)
+    for run in more:
+        project.until_started(run)
     project.touch("go")
     assert [worker.wait(), other.wait()] == [0, 0]
-    assert {project.summary(run) for run in (first, second, third)} == {DONE}
+    assert {project.summary(run) for run in (first, *more)} == {DONE}
 
 
 # -- a child that hangs

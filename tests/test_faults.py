@@ -86,7 +86,7 @@ HANDLERS = [
     (
         "returns_a_function",
         DIES_AFTER_ITS_WORK,
-        "the result is a function, which is not a valid JSON value",
+        "the result is of type function, which is not a valid JSON value",
     ),
     ("returns_nan", DIES_AFTER_ITS_WORK, "the result is nan, which is not a valid JSON number"),
     ("returns_nul", DIES_AFTER_ITS_WORK, "the result contains a NUL character"),

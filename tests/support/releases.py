@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("yamlsched", "sql", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+PARTS = ("yamlsched", "sql", "docs", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
 
 
 @dataclass(frozen=True)
