@@ -665,9 +665,8 @@ def test_what_waits_behind_a_program_that_left_a_process_goes_to_another_child(
         try:
             assert await pool.run("/bin/true") == RETURNED
             first = pool.child()
-            pool.pool._estimates._seconds["job"] = (
-                1e-5  # so that it is handed over with what follows
-            )
+            # so that it is handed over with what follows
+            pool.pool._estimates._seconds["job"] = 1e-5
 
             leaving = pool.submit(2, command=("/bin/sh", "-c", script))
             waiting = [

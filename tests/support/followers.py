@@ -27,9 +27,8 @@ class World:
     def __init__(self, db: Db, dsn: str) -> None:
         self.db, self.now, self.claims = db, at("2026-01-14 01:30"), 0
         self.runner = asyncio.Runner()
-        options = (
-            "-c lock_timeout=10s"  # a worker waits for no lock: a test fails instead of hanging
-        )
+        # a worker waits for no lock: a test fails instead of hanging
+        options = "-c lock_timeout=10s"
         connect = psycopg.AsyncConnection.connect(
             dsn, autocommit=True, row_factory=namedtuple_row, options=options
         )

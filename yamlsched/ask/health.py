@@ -145,9 +145,8 @@ class PresentedFile:
     presented_since_at: datetime | None
     last_presented_at: datetime | None
     presented_by: list[str]  # host:path
-    prune_failing_since: datetime | None = (
-        None  # of the file in force: nothing is pruned until an operator acts
-    )
+    # of the file in force: nothing is pruned until an operator acts
+    prune_failing_since: datetime | None = None
     prune_error: str | None = None  # host: reason
 
 

@@ -198,9 +198,8 @@ class RunRow:
     last_error: str | None
     error_type: str | None
     dead_run_id: int | None  # of an on_dead call: the run that it reports
-    cancelled_at_rest: (
-        bool  # cancelled while no attempt was running: started_at to finished_at is not a duration
-    )
+    # cancelled while no attempt was running: started_at to finished_at is not a duration
+    cancelled_at_rest: bool
     waits: str | None  # what keeps it from being claimed, if a claim has met it
     # of the latest attempt; in lists, while it runs
     progress: StoredProgress | None = field(default=None, kw_only=True)

@@ -28,9 +28,8 @@ from yamlsched.cli import FINDINGS
 MAX_ERRORS, MAX_LINES = 1_000, 1_000
 """Lines that are mailed: the first errors, and the last of the others."""
 POLL_SECONDS = 0.2
-DEATH_SECONDS = (
-    1.0  # for which a tick may end, or other runs may die, after a death: then there is one mail
-)
+# for which a tick may end, or other runs may die, after a death: then there is one mail
+DEATH_SECONDS = 1.0
 LEVEL = re.compile(rb"[0-9-]{10}T[0-9:]{8}Z (INFO|WARNING|ERROR|DEBUG) +(\S+)")
 PRIORITIES = {
     "error": syslog.LOG_ERR,

@@ -128,9 +128,8 @@ class HandlerSession(Session):
 
     # a handler's blocks behave as psycopg documents them
     transaction = psycopg.Connection.transaction
-    idle_timeout = (
-        0.0  # idle_in_transaction_session_timeout of the role or database, in seconds; 0: none
-    )
+    # idle_in_transaction_session_timeout of the role or database, in seconds; 0: none
+    idle_timeout = 0.0
     settings: Settings = MappingProxyType({})  # behind a pooler: for each transaction
 
     def configure_transaction(self, timeout: float | None) -> None:

@@ -95,9 +95,8 @@ class PostgresBackend:
         with ExitStack() as opening:
             use = sessions.use(self.dsn, "transaction")
             session: HandlerSession = opening.enter_context(use)
-            session.answer_within = (
-                BEGIN_TIMEOUT_SECONDS  # the network may have dropped it since its last use
-            )
+            # the network may have dropped it since its last use
+            session.answer_within = BEGIN_TIMEOUT_SECONDS
             opening.enter_context(session.transaction())
             session.configure_transaction(self.timeout)
             session.answer_within = None

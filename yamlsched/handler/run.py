@@ -139,12 +139,10 @@ class AttemptState:
     result: Any = None  # as the transaction has committed it
     enqueued: list[EnqueueBatch] = field(default_factory=list)
     progress: Progress | None = None
-    transaction_start: int | None = (
-        None  # inside transaction(): the count of batches enqueued before it
-    )
-    succeeded_in: Any = (
-        None  # the connection in whose transaction succeed_in() has written the success
-    )
+    # inside transaction(): the count of batches enqueued before it
+    transaction_start: int | None = None
+    # the connection in whose transaction succeed_in() has written the success
+    succeeded_in: Any = None
     # keys of the effects that this attempt was the first to enter
     entered: set[str] = field(default_factory=set)
     # keys of the effects that it is inside of, and their entries

@@ -91,13 +91,11 @@ class ClaimedRun(NamedTuple):
     lease: float  # seconds
     locked_by: str
     prior_attempts: int = 0  # before an operator's retry
-    sessions_lost: int = (
-        0  # attempts in a row that were released because their database session broke
-    )
+    # attempts in a row that were released because their database session broke
+    sessions_lost: int = 0
     error_type: str | None = None  # of the last failure
-    trace_context: str | None = (
-        None  # W3C: the traceparent of what enqueued it, and after a space the tracestate
-    )
+    # W3C: the traceparent of what enqueued it, and after a space the tracestate
+    trace_context: str | None = None
     upstream: str | None = None  # JSON text: what the jobs have done that it waited for, by name
 
     @property

@@ -133,9 +133,8 @@ class Retention:
     cancelled: timedelta = timedelta(days=30)
     keys: timedelta = timedelta(days=365)
     effects: timedelta = timedelta(days=365)
-    archive: str | None = (
-        None  # the folder to which what is pruned is written, relative to the file
-    )
+    # the folder to which what is pruned is written, relative to the file
+    archive: str | None = None
 
     def ages(self) -> dict[str, timedelta]:
         """Return how long each kind of row is kept."""

@@ -140,9 +140,8 @@ class SyncTask:
     skipped: set[str]  # of which monitoring services are not told yet
     dead_count: int = 0  # runs that had died when monitoring services were told last
     newer_tables: db.migrations.NewerTables | None = None  # why the worker stops
-    may_claim: bool = (
-        True  # by the latest sync that could read the file: it is not another environment's
-    )
+    # by the latest sync that could read the file: it is not another environment's
+    may_claim: bool = True
 
     async def run(self, worker: Worker) -> None:
         """Sync until the worker ends. A sync that fails is logged, and tried again the next minute.

@@ -63,9 +63,8 @@ class Snapshot(NamedTuple):
     # targets with a message that may be sent now; None: no targets
     messages_due: list[str | None] | None
     is_hidden: bool = False  # policies hide rows of the tables
-    has_lost_limits: bool = (
-        False  # a job is under a limit whose number is lost: only the file knows it
-    )
+    # a job is under a limit whose number is lost: only the file knows it
+    has_lost_limits: bool = False
 
 
 class FileState(NamedTuple):

@@ -34,23 +34,19 @@ class Attempt:
     job: Job
     lease_ends_at: float  # counted from before the claim was sent
     renewed_at: float
-    stopped: AttemptEnd | None = (
-        None  # why it is being stopped: recorded as its end, unless it succeeds first
-    )
+    # why it is being stopped: recorded as its end, unless it succeeds first
+    stopped: AttemptEnd | None = None
     took: float | None = None  # seconds that it executed, once it has ended
     usage: Usage | None = None  # of a plain success
-    is_lost: bool = (
-        False  # another claim has the run, or it was cancelled: the outcome is discarded
-    )
+    # another claim has the run, or it was cancelled: the outcome is discarded
+    is_lost: bool = False
     has_lost_lease: bool = False  # or was about to: it was stopped for that
     progress: Progress | None = None  # as its handler has reported it last
     written_progress: Progress | None = None  # what of it is in the database
-    printing: Callable[[ClaimedRun], tuple[bytes, int]] | None = (
-        None  # returns the end of its output, and its length
-    )
-    live_output: tuple[str, int] | None = (
-        None  # what of it may be in the database, and the bytes before that
-    )
+    # returns the end of its output, and its length
+    printing: Callable[[ClaimedRun], tuple[bytes, int]] | None = None
+    # what of it may be in the database, and the bytes before that
+    live_output: tuple[str, int] | None = None
     live_at: float = 0.0  # when it may be written again
 
     @property

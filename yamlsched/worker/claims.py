@@ -28,16 +28,14 @@ from yamlsched.worker.tickets import Settled, settle
 TIMEOUT_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 1.0  # after which a worker that found nothing due looks again
 LOOK_INTERVAL_SECONDS = 0.1  # after which a busy worker looks for what was created or let go since
-LOST_CLAIM_SECONDS = (
-    3.0  # for which a claim whose answer was lost may still be on its way to the server
-)
+# for which a claim whose answer was lost may still be on its way to the server
+LOST_CLAIM_SECONDS = 3.0
 MAX_RUNS = 10_000  # in one claim
 MAX_BUSY_CLAIMS = 20  # in a row that found only jobs whose gates other sessions have
 ERROR_PAUSE_SECONDS = 0.1  # after the server cancelled a statement
 UPKEEP_INTERVAL_SECONDS = 1.0
-COMPLETE_INTERVAL_SECONDS = (
-    60.0  # after which all unfinished runs are looked at, and not only the first ones
-)
+# after which all unfinished runs are looked at, and not only the first ones
+COMPLETE_INTERVAL_SECONDS = 60.0
 MAX_RETRY_WAIT_SECONDS = 10.0  # for which a worker keeps running to retry what failed here
 
 Answer = TypeVar("Answer")
@@ -75,9 +73,8 @@ class Claims:
             polls,
         )
         self._is_exhausted = False  # the last claim found less than it asked for
-        self._changes = (
-            0  # calls of `poll_now` and others: a change during a claim came too late for it
-        )
+        # calls of `poll_now` and others: a change during a claim came too late for it
+        self._changes = 0
         self._seen = -1  # changes before the last claim
         self._looked_at = 0.0  # when it claimed last
         self._look_at = 0.0  # when it claims again, whatever changes

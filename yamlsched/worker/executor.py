@@ -62,9 +62,8 @@ ExecutorEvent: TypeAlias = Succeeded | Ended | ReturnedUnstarted | Left | Execut
 class Capacity(NamedTuple):
     """How many attempts an executor can take."""
 
-    parallel: (
-        int  # that may execute at once; 0: none at present, others on this host use all permits
-    )
+    # that may execute at once; 0: none at present, others on this host use all permits
+    parallel: int
     idle: int  # of these, how many have nothing to do
     total: int  # that it can hold and start within some tens of milliseconds
     held: int  # that it holds, of ``total``

@@ -127,9 +127,8 @@ class Leases:
         self._live_output = LiveOutput(redact)
         self._progress = ProgressWriter(attempts)
         self._is_due = asyncio.Event()
-        self._patience = (
-            0.0  # seconds that the next answer may take on a slow network, or from a slow server
-        )
+        # seconds that the next answer may take on a slow network, or from a slow server
+        self._patience = 0.0
 
     def add(self, attempts: list[Attempt]) -> None:
         """Keep the leases of ``attempts``, which were just claimed."""

@@ -63,9 +63,8 @@ class PendingOutcome:
     end: AttemptEnd
     outcome: Outcome
     is_done: bool = False  # recorded, or discarded
-    is_replaced: bool = (
-        False  # the database rejected the first outcome, and this failure took its place
-    )
+    # the database rejected the first outcome, and this failure took its place
+    is_replaced: bool = False
     pause: float = MIN_PAUSE_SECONDS
     retry_at: float = 0.0
     timeouts: int = 0

@@ -92,9 +92,8 @@ class NonBlockingStderr:
             except BlockingIOError:
                 break
             except OSError:
-                self._is_closed = (
-                    True  # it has no reader any more: a run is worth more than its log line
-                )
+                # it has no reader any more: a run is worth more than its log line
+                self._is_closed = True
                 self._buffer.clear()
         if bool(self._buffer) != self._is_waiting:
             self._is_waiting = bool(self._buffer)

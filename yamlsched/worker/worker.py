@@ -45,9 +45,8 @@ from yamlsched.worker.report import RunReport
 from yamlsched.worker.sessions import Database, Notified, WorkerSessions
 from yamlsched.worker.stderr import non_blocking_stderr
 
-AWAY_TIMEOUT_SECONDS = (
-    30.0  # for which a worker that holds no lease waits for a database that is away
-)
+# for which a worker that holds no lease waits for a database that is away
+AWAY_TIMEOUT_SECONDS = 30.0
 STOP_TIMEOUT_SECONDS = 5.0  # for which a worker that was stopped tries to reach the database
 SIGNAL_DELAY_SECONDS = 0.05  # for our own SIGTERM to arrive, after a command was ended by one
 
@@ -93,9 +92,8 @@ class Worker:
         self._is_paused = self._is_claiming = self._is_outdated = False
         # where the links of the file's path led when it was last read
         self.read_path = str(workload.file)
-        self.on_moved: Callable[[], None] | None = (
-            None  # called when they lead elsewhere; without it, it is the end
-        )
+        # called when they lead elsewhere; without it, it is the end
+        self.on_moved: Callable[[], None] | None = None
         self._failure: BaseException | None = None
         self._may_claim, self._has_work = asyncio.Event(), asyncio.Event()
         self.database = Database(workload.dsn)
@@ -232,9 +230,8 @@ class Worker:
         """Claim whenever there is room for more, until cancelled."""
         while True:
             self._may_claim.clear()
-            may_wait = self._is_claiming = (
-                True  # the upkeep included: it writes outcomes, which are to be reported
-            )
+            # the upkeep included: it writes outcomes, which are to be reported
+            may_wait = self._is_claiming = True
             if not self._must_not_claim() and await self.upkeep.run_if_due():
                 self.lanes.poll_now()
                 self.events.wake()

@@ -34,9 +34,8 @@ pytestmark = pytest.mark.story
 
 EXEC = 'exec "$@"'  # the launcher becomes the agent, as with srun or docker run without a daemon
 APART = 'setsid "$@" & wait $!'  # no signal of the launcher's reaches the agent, as with ssh
-HANDED_OVER = (
-    'setsid "$@" &'  # the program exits with 0 before the attempt has begun, as sbatch does
-)
+# the program exits with 0 before the attempt has begun, as sbatch does
+HANDED_OVER = 'setsid "$@" &'
 LOST_AFTERWARDS = '"$@"; exit 9'  # the result is lost after success
 
 

@@ -153,9 +153,8 @@ class Outbox:
 
 HELPER_TIMEOUT_SECONDS = 20.0
 MIN_INTERVAL_SECONDS = 1.0  # between two helper processes
-LAST_HELPER_SECONDS = (
-    1.0  # for which a worker that ends waits for one; the rest of the deadline is for what is left
-)
+# for which a worker that ends waits for one; the rest of the deadline is for what is left
+LAST_HELPER_SECONDS = 1.0
 MAX_WAIT_SECONDS = 3600.0
 
 

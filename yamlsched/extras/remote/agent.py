@@ -53,13 +53,11 @@ from yamlsched.worker.sessions import (
 from yamlsched.worker.stderr import non_blocking_stderr
 from yamlsched.worker.tickets import encode_outcome
 
-KEPT_OPEN_SECONDS = (
-    10.0  # between two checks: for longer, the session is closed, because the server has a limit
-)
+# between two checks: for longer, the session is closed, because the server has a limit
+KEPT_OPEN_SECONDS = 10.0
 RETRY_SECONDS = 0.5  # after a check without an answer
-END_TIMEOUT_SECONDS = (
-    60.0  # for the server to take the outcome, also when the lease is over: it may have committed
-)
+# for the server to take the outcome, also when the lease is over: it may have committed
+END_TIMEOUT_SECONDS = 60.0
 STATEMENT_TIMEOUT_SECONDS = 10.0
 MIN_RETURN_DELAY, MAX_RETURN_DELAY = timedelta(seconds=10), timedelta(minutes=10)
 UNCHECKED = AttemptEnd(

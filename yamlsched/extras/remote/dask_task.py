@@ -15,9 +15,8 @@ import sys
 import threading
 from typing import IO
 
-MAX_TAIL_CHARS = (
-    300  # of what the agent printed last, for the error of an attempt that did not begin
-)
+# of what the agent printed last, for the error of an attempt that did not begin
+MAX_TAIL_CHARS = 300
 READ_TIMEOUT_SECONDS = 5.0  # for output that is left when the agent has exited
 
 

@@ -100,9 +100,8 @@ class SharedChild(ChildProcess):
         self.free = list(range(capacity - 1, -1, -1))  # indexes
         self.executed_count = 0  # attempts that had started and have ended
         self.stall = Stall()
-        self.killed_for: tuple[Attempt | None, str] | None = (
-            None  # the attempt that was the reason, and what it did
-        )
+        # the attempt that was the reason, and what it did
+        self.killed_for: tuple[Attempt | None, str] | None = None
 
     @property
     def is_idle(self) -> bool:

@@ -69,9 +69,8 @@ def stream(descriptor: int, on_output: Callable[[Executing], None]) -> io.TextIO
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
-MAX_THREADS = (
-    256  # of asyncio.to_thread and the like, of all attempts: a thread is started when it is needed
-)
+# of asyncio.to_thread and the like, of all attempts: a thread is started when it is needed
+MAX_THREADS = 256
 MAX_RESOLVER_THREADS = 16  # for look-ups of names, so that calls that hang cannot stop them
 
 
@@ -266,9 +265,8 @@ class Executing:
     calls: set[Future[Any]] = field(default_factory=set)  # in threads, which cannot be cancelled
     output: deque[bytes] = field(default_factory=deque)  # not sent yet; threads append to it
     output_bytes: int = 0
-    is_called: bool = (
-        False  # its task has been executed: before, a cancellation would end the task unnoticed
-    )
+    # its task has been executed: before, a cancellation would end the task unnoticed
+    is_called: bool = False
     was_stopped: bool = False
     has_ended: bool = False  # the handler; other tasks may be left
     end: AttemptEnd | None = None  # None: a plain success

@@ -44,9 +44,8 @@ from yamlsched.worker.local.protocol import CLOSED_PIPES, FAILED_EXIT, Frames, T
 
 BEAT_SECONDS = 0.5
 STOP_INTERVAL_SECONDS = 1.0  # between cancellations of a handler that catches them
-LEFT_BEHIND_SECONDS = (
-    3.0  # for tasks that a handler has left behind to end, once they are cancelled
-)
+# for tasks that a handler has left behind to end, once they are cancelled
+LEFT_BEHIND_SECONDS = 3.0
 MAX_LISTED_TASKS = 5
 calls.OWN_FILES.update((__file__, inspect.getfile(Steps)))
 
@@ -444,9 +443,8 @@ class SharedRunner:
         os.close(null)
         self.loop.leave_in_fork()
         for executing in self.executing.values():
-            executing.is_reported = (
-                True  # what it prints goes to the descriptors: this process reports nothing
-            )
+            # what it prints goes to the descriptors: this process reports nothing
+            executing.is_reported = True
 
 
 def _import(executing: Executing, path: str) -> Callable[..., Any]:

@@ -125,9 +125,8 @@ class Application:
             lifespan=self._lifespan,
             exception_handlers={HTTPException: self._http_error, Exception: self._bug},
         )
-        pages.router.redirect_slashes = (
-            False  # it would redirect to the scheme and host of the proxy's request
-        )
+        # it would redirect to the scheme and host of the proxy's request
+        pages.router.redirect_slashes = False
         return Guard(pages, self._options, self._reject)
 
     @asynccontextmanager

@@ -109,9 +109,8 @@ class ChildHandle(ChildProcess):
         self.assigned: dict[int, Attempt] = {}  # by index
         self.withdrawn: set[int] = set()  # indexes of withdrawn tasks that it has not reached yet
         self._next_index = 0
-        self.is_slow = (
-            False  # its attempt takes long: what would wait behind it goes to another child
-        )
+        # its attempt takes long: what would wait behind it goes to another child
+        self.is_slow = False
         self.is_hung = False  # it starts nothing of what it was handed, and is killed
         self.active_at = 0.0  # when it was last known to work, or to have nothing to do
         self._observed: Attempt | None = None  # the attempt that was last seen executing

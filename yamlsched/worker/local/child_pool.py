@@ -146,9 +146,8 @@ class ChildProcess:
 
 
 MAX_FAILED_FORKS = 6  # children in a row that died before they were ready: then no more are started
-MAX_FAILED_STARTS = (
-    3  # children that died with an attempt that they had not started: then it has failed
-)
+# children that died with an attempt that they had not started: then it has failed
+MAX_FAILED_STARTS = 3
 MAX_IDLE_SECONDS = 300.0  # for which a child is kept that has nothing to do
 Child = TypeVar("Child", bound=ChildProcess)
 
@@ -235,9 +234,8 @@ class ChildPool(ABC, Generic[Child]):
 MAX_MESSAGE_SECONDS = 0.005  # of expected work in one message to a child
 MAX_MESSAGE_RUNS = 200
 LOOKAHEAD_SECONDS = 0.08  # of expected work that may be claimed ahead for one child
-QUICK_SECONDS = (
-    0.04  # an attempt that takes less may have others waiting behind it in the same child
-)
+# an attempt that takes less may have others waiting behind it in the same child
+QUICK_SECONDS = 0.04
 SHORTEST_SECONDS = 1e-7
 
 

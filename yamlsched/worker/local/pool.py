@@ -25,9 +25,8 @@ MAX_MESSAGE_BYTES = 1 << 18  # of payload
 MAX_RUNS_PER_CHILD = 50_000  # to limit what leaking handlers can accumulate
 SLOW_SECONDS = 0.2  # after which attempts that wait behind a running one go to another child
 START_TIMEOUT_SECONDS = 3.0  # for a child to start what it was handed: then others get it
-MAX_WAIT_SECONDS = (
-    1.0  # for attempts while all children are busy with long ones: then they are returned
-)
+# for attempts while all children are busy with long ones: then they are returned
+MAX_WAIT_SECONDS = 1.0
 CLOSE_TIMEOUT_SECONDS = 5.0  # for children that have nothing to do to exit; they may export spans
 BAD_FRAME = AttemptEnd(
     EndKind.RAISED, "the handler wrote to a file descriptor that it did not open", WORKER_DIED
@@ -42,9 +41,8 @@ class ProcessPool(ChildPool[ChildHandle]):
     def __init__(self, workload: Workload, permits: Permits, events: EventQueue) -> None:
         super().__init__(workload, permits, events)
         self._estimates = Estimates()
-        self._stuck_since: float | None = (
-            None  # when all children were found busy with long attempts
-        )
+        # when all children were found busy with long attempts
+        self._stuck_since: float | None = None
         self._cannot_fork = False
 
     # -- handing out -------------------------------------------------------------------------------

@@ -76,9 +76,8 @@ class Runner:
         self.started = 0.0  # when the attempt that is executing started
         self.is_calling = self.was_stopped = False
         self.unread = bytearray(COUNT.size)
-        self.marked: tuple[int, int] | None = (
-            None  # after the last mark: unread bytes of output, and `memory.reads`
-        )
+        # after the last mark: unread bytes of output, and `memory.reads`
+        self.marked: tuple[int, int] | None = None
         self.marked_prints = 0  # `memory.prints` then
         self.successes: list[protocol.Success] = []  # not sent yet
         self.sent_at = time.perf_counter()
