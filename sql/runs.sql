@@ -84,7 +84,7 @@ from sorted s
 where s.is_misplaced or s.is_gated;
 
 -- name: claim_gated
--- Claim those of some runs that may execute; see the function in migration 0005. `state` is
+-- Claim those of some runs that may execute; see the function in schema.sql. `state` is
 -- "withheld" for those that may not, and "busy" where another session has their gate.
 select r.id, r.job_type, r.idempotency_key as key, r.scheduled_for::text, r.attempts as attempt,
        r.max_attempts,
