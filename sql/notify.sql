@@ -1,4 +1,4 @@
--- Notifications: see migration 0009.
+-- Notifications: see the tables and functions in schema.sql.
 
 -- name: note_runs
 -- Runs that this transaction has ended as dead, or that it retries. The last statement but the
