@@ -191,7 +191,7 @@ def a_job_of_web2(db: Db) -> int:
     return job
 
 
-WEB2 = "web-2, which can start it, last ticked 22m"
+WEB2 = "web-2, which can start it, last ticked"
 
 
 @pytest.mark.usefixtures("a_job_of_web2")
