@@ -262,7 +262,7 @@ def test_a_payload_that_cannot_be_stored_is_refused_and_the_transaction_remains_
 def test_a_payload_of_numbers_that_are_short_only_with_an_exponent_is_refused_before_it_is_written_out(
     db, job, number
 ):
-    payload = f'{{"x": [{{"y": [{", ".join([number] * 6_000)}]}}]}}'
+    payload = f'{{"x": [{{"y": [{", ".join([number] * 600)}]}}]}}'
     message = r'payload of job "mail" has a number of over 3,000 digits: pass a string'
 
     with pytest.raises(psycopg.Error, match=message):
